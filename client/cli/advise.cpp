@@ -1,0 +1,125 @@
+#include "advise.hpp"
+
+#include <algorithm>
+#include <ostream>
+
+#include "bytes.hpp"
+
+namespace numacre::cli {
+namespace {
+
+std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) {
+    return unit == 0 ? bytes : (bytes + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint64_t peak_used_bytes) {
+    Advice advice;
+    advice.pool = pool.name();
+    advice.frame_bytes = pool.frame_bytes();
+    advice.largest_block_bytes = pool.largest_block_bytes();
+    advice.peak_used_bytes = peak_used_bytes;
+    std::uint64_t page_bytes = 0;
+    for (const v1::PoolNode &numa_node : pool.nodes()) {
+        advice.capacity_bytes = std::max(advice.capacity_bytes, numa_node.capacity_bytes());
+        advice.online_bytes = std::max(advice.online_bytes, numa_node.online_bytes());
+        page_bytes = std::max(page_bytes, numa_node.page_bytes());
+    }
+    std::uint64_t out_of_frames = 0, fragmented = 0, argument = 0, largest_used = 0;
+    for (const v1::NodeStats &numa_node : stats.nodes()) {
+        out_of_frames += numa_node.failures_out_of_frames();
+        fragmented += numa_node.failures_fragmented();
+        argument += numa_node.failures_argument();
+        for (const v1::OrderStats &order : numa_node.orders()) {
+            if (order.allocations() != 0 || order.live_blocks() != 0) {
+                largest_used = std::max(largest_used, order.block_bytes());
+            }
+        }
+    }
+    const std::uint64_t chunk_bytes = std::max(advice.largest_block_bytes, page_bytes);
+    advice.suggested_online_bytes = advice.online_bytes;
+    advice.suggested_largest_block_bytes = advice.largest_block_bytes;
+    if (largest_used == 0) {
+        advice.reasons.push_back("nothing has been allocated yet: there is nothing to learn from, the sizes stay");
+        return advice;
+    }
+
+    // A quarter beside the peak: for what a sample misses and for what fragmentation makes unusable.
+    const std::uint64_t with_room = std::max(chunk_bytes, round_up(peak_used_bytes + peak_used_bytes / 4, chunk_bytes));
+    if (out_of_frames + fragmented != 0) {
+        const std::uint64_t more = round_up(advice.online_bytes + advice.online_bytes / 4, chunk_bytes);
+        advice.suggested_online_bytes = std::max(with_room, more);
+        advice.reasons.push_back(std::to_string(out_of_frames) + " allocations failed for want of frames and " +
+                                 std::to_string(fragmented) +
+                                 " because of fragmentation: what is online was not enough, so a quarter more");
+    } else {
+        advice.suggested_online_bytes = with_room;
+        advice.reasons.push_back(
+            "at most " + format_bytes(peak_used_bytes) +
+            " were used on one numa node while we looked, and no allocation has failed: that and a "
+            "quarter");
+    }
+    if (advice.suggested_online_bytes > advice.capacity_bytes) {
+        advice.reasons.push_back("the capacity of " + format_bytes(advice.capacity_bytes) + " is below the " +
+                                 format_bytes(advice.suggested_online_bytes) +
+                                 " that would be wanted: make the pool anew with a larger one");
+        advice.suggested_online_bytes = advice.capacity_bytes;
+    }
+
+    if (argument != 0) {
+        advice.reasons.push_back(
+            std::to_string(argument) +
+            " allocations asked for a size of 0 or above the largest block: if programs need larger "
+            "blocks, raise largest");
+    } else if (largest_used < advice.largest_block_bytes && fragmented == 0) {
+        // Below a page the chunk does not get smaller, and nothing is won.
+        advice.suggested_largest_block_bytes =
+            std::clamp(largest_used, std::min(page_bytes, advice.largest_block_bytes), advice.largest_block_bytes);
+        if (advice.suggested_largest_block_bytes != advice.largest_block_bytes) {
+            advice.reasons.push_back("no block above " + format_bytes(largest_used) +
+                                     " has been asked for: smaller chunks let the pool shrink in finer steps");
+        }
+    }
+    return advice;
+}
+
+Json advice_json(const Advice &advice) {
+    return {{"pool", advice.pool},
+            {"capacity_bytes", advice.capacity_bytes},
+            {"frame_bytes", advice.frame_bytes},
+            {"online_bytes", advice.online_bytes},
+            {"largest_block_bytes", advice.largest_block_bytes},
+            {"peak_used_bytes", advice.peak_used_bytes},
+            {"suggested_online_bytes", advice.suggested_online_bytes},
+            {"suggested_largest_block_bytes", advice.suggested_largest_block_bytes},
+            {"reasons", advice.reasons}};
+}
+
+std::string config_size(std::uint64_t bytes) {
+    constexpr char kLetters[] = {'K', 'M', 'G', 'T'};
+    std::string letter;
+    for (const char next : kLetters) {
+        if (bytes == 0 || bytes % 1024 != 0) break;
+        bytes /= 1024;
+        letter = next;
+    }
+    return std::to_string(bytes) + letter;
+}
+
+void print_advice(std::ostream &out, const Advice &advice) {
+    for (const std::string &reason : advice.reasons) out << "# " << printable(reason) << '\n';
+    out << "[[pool]]\n"
+        << "name = \"" << printable(advice.pool) << "\"\n"
+        << "capacity = \"" << config_size(advice.capacity_bytes) << "\"\n"
+        << "online = \"" << config_size(advice.suggested_online_bytes) << "\"";
+    if (advice.suggested_online_bytes != advice.online_bytes) out << "    # now " << config_size(advice.online_bytes);
+    out << "\nframe = \"" << config_size(advice.frame_bytes) << "\"\n"
+        << "largest = \"" << config_size(advice.suggested_largest_block_bytes) << "\"";
+    if (advice.suggested_largest_block_bytes != advice.largest_block_bytes) {
+        out << "    # now " << config_size(advice.largest_block_bytes);
+    }
+    out << '\n';
+}
+
+}  // namespace numacre::cli

@@ -1,0 +1,35 @@
+// Suggested sizes of a pool, from what can be seen of its use.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "control.hpp"
+#include "json.hpp"
+
+namespace numacre::cli {
+
+struct Advice {
+    std::string pool;
+    std::uint64_t capacity_bytes = 0;       // as it is
+    std::uint64_t frame_bytes = 0;          // as it is
+    std::uint64_t online_bytes = 0;         // as it is, on the numa node that has most
+    std::uint64_t largest_block_bytes = 0;  // as it is
+    std::uint64_t peak_used_bytes = 0;      // of the busiest numa node, as far as we looked
+    std::uint64_t suggested_online_bytes = 0;
+    std::uint64_t suggested_largest_block_bytes = 0;
+    std::vector<std::string> reasons;
+};
+
+// peak_used_bytes: the most used on any one numa node while we looked. The daemon keeps no high-water mark, so a peak
+// before that is unknown; failures tell of it.
+Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint64_t peak_used_bytes);
+
+Json advice_json(const Advice &advice);
+void print_advice(std::ostream &out, const Advice &advice);
+// The size as the config file takes it, without loss: "256M", never "255.9M".
+std::string config_size(std::uint64_t bytes);
+
+}  // namespace numacre::cli

@@ -1,0 +1,481 @@
+#include "commands.hpp"
+
+#include <algorithm>
+#include <iostream>
+#include <vector>
+
+#include "advise.hpp"
+#include "bytes.hpp"
+#include "doctor.hpp"
+#include "json.hpp"
+#include "numacre/numacre.h"
+#include "views.hpp"
+
+namespace numacre::cli {
+namespace {
+
+std::vector<v1::Pool> chosen_pools(Context &context, const std::string &name) {
+    if (!name.empty()) return {context.control().get_pool(name)};
+    const v1::ListPoolsResponse all = context.control().list_pools();
+    return {all.pools().begin(), all.pools().end()};
+}
+
+// The numa node that was asked for, which may be left out if the pool has only one.
+std::uint32_t chosen_node(const v1::Pool &pool, const std::optional<std::uint32_t> &asked) {
+    const auto count = static_cast<std::uint32_t>(pool.nodes_size());
+    if (!asked && count == 1) return pool.nodes(0).node();
+    if (!asked) {
+        throw ArgumentError("pool " + pool.name() + " has " + std::to_string(count) +
+                            " numa nodes: say which with --node N");
+    }
+    for (const v1::PoolNode &numa_node : pool.nodes()) {
+        if (numa_node.node() == *asked) return *asked;
+    }
+    throw ArgumentError("pool " + pool.name() + " has no numa node " + std::to_string(*asked) + ", only 0 to " +
+                        std::to_string(count == 0 ? 0 : count - 1));
+}
+
+const v1::PoolNode &node_of(const v1::Pool &pool, std::uint32_t numa_node) {
+    return *std::find_if(pool.nodes().begin(), pool.nodes().end(),
+                         [&](const v1::PoolNode &candidate) { return candidate.node() == numa_node; });
+}
+
+v1::Backing parse_backing(const std::string &text) {
+    if (text.empty() || text == "best") return v1::BACKING_UNSPECIFIED;
+    for (const v1::Backing backing : {v1::BACKING_HUGETLB, v1::BACKING_THP, v1::BACKING_SMALL_PAGES}) {
+        if (text == backing_name(backing)) return backing;
+    }
+    throw ArgumentError("bad backing '" + printable(text) + "': use hugetlb, thp, small or best");
+}
+
+}  // namespace
+
+Control &Context::control() {
+    if (!control_) control_ = connect_control(runtime_dir, timeout);
+    return *control_;
+}
+
+std::int64_t now_unix_seconds() {
+    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
+}
+
+int run_status(Context &context) {
+    const v1::Machine machine = context.control().get_machine();
+    const v1::ListPoolsResponse pools = context.control().list_pools();
+    std::vector<PoolReport> reports;
+    bool corrupt = false;
+    for (const v1::Pool &pool : pools.pools()) {
+        PoolReport report{pool, std::nullopt, ""};
+        corrupt = corrupt || pool.state() == v1::POOL_STATE_CORRUPT;
+        try {
+            report.stats = context.control().get_stats(pool.name());
+        } catch (const CallError &error) {
+            // A pool that was deleted meanwhile, or a corrupt one, must not hide the others.
+            report.stats_error = error.code + ": " + error.what();
+        }
+        reports.push_back(std::move(report));
+    }
+    if (context.json) {
+        Json list = Json::array();
+        for (const PoolReport &report : reports) {
+            Json pool = pool_json(report.pool);
+            const bool known = report.stats.has_value();
+            pool["failures"] = known ? failures_json(*report.stats) : Json(nullptr);
+            pool["clients_reaped"] = known ? Json(report.stats->clients_reaped()) : Json(nullptr);
+            pool["reclaimed_bytes"] = known ? Json(report.stats->reclaimed_bytes()) : Json(nullptr);
+            pool["numa_imbalance"] = known ? Json(report.stats->numa_imbalance()) : Json(nullptr);
+            list.push_back(std::move(pool));
+        }
+        print_json(context.out, {{"daemon", daemon_json(machine, now_unix_seconds())}, {"pools", list}});
+    } else {
+        print_status(context.out, machine, reports, now_unix_seconds(), context.terminal);
+    }
+    return corrupt ? kExitCorruptPool : kExitOk;
+}
+
+int run_pools(Context &context) {
+    const v1::ListPoolsResponse pools = context.control().list_pools();
+    if (context.json) {
+        Json list = Json::array();
+        for (const v1::Pool &pool : pools.pools()) list.push_back(pool_json(pool));
+        Json result;
+        result["pools"] = list;
+        print_json(context.out, result);
+    } else {
+        print_pools(context.out, pools);
+    }
+    return kExitOk;
+}
+
+int run_clients(Context &context, const std::string &pool) {
+    const v1::ListClientsResponse response = context.control().list_clients(pool);
+    std::vector<v1::Client> clients(response.clients().begin(), response.clients().end());
+    std::sort(clients.begin(), clients.end(),
+              [](const v1::Client &a, const v1::Client &b) { return a.client_id() < b.client_id(); });
+    if (context.json) {
+        Json list = Json::array();
+        for (const v1::Client &client : clients) list.push_back(client_json(client));
+        Json result;
+        result["clients"] = list;
+        print_json(context.out, result);
+    } else {
+        print_clients(context.out, clients, now_unix_seconds());
+    }
+    return kExitOk;
+}
+
+int run_nodes(Context &context) {
+    const v1::Machine machine = context.control().get_machine();
+    const v1::ListPoolsResponse pools = context.control().list_pools();
+    if (!context.json) {
+        print_nodes(context.out, machine, pools);
+        return kExitOk;
+    }
+    Json result = machine_json(machine);
+    for (int index = 0; index < machine.nodes_size(); ++index) {
+        for (const v1::Pool &pool : pools.pools()) {
+            for (const v1::PoolNode &share : pool.nodes()) {
+                if (!lies_on(share, machine, index)) continue;
+                result["nodes"][static_cast<std::size_t>(index)]["pools"].push_back(
+                    {{"pool", pool.name()},
+                     {"node", share.node()},
+                     {"capacity_bytes", share.capacity_bytes()},
+                     {"online_bytes", share.online_bytes()},
+                     {"used_bytes", share.used_bytes()},
+                     {"backing", backing_name(share.backing())}});
+            }
+        }
+    }
+    print_json(context.out, result);
+    return kExitOk;
+}
+
+int run_resize(Context &context, const ResizeArguments &arguments) {
+    const SizeChange change = parse_size_change(arguments.size);
+    const v1::Pool pool = context.control().get_pool(arguments.pool);
+    const v1::PoolNode numa_node = node_of(pool, chosen_node(pool, arguments.numa_node));
+    v1::ResizePoolRequest request;
+    request.set_pool(arguments.pool);
+    request.set_node(numa_node.node());
+    request.set_online_bytes(change.apply(numa_node.online_bytes()));
+    request.set_dry_run(arguments.dry_run);
+    if (request.online_bytes() > numa_node.capacity_bytes()) {
+        throw ArgumentError("cannot bring " + format_bytes(request.online_bytes()) + " online on node " +
+                            std::to_string(numa_node.node()) + " of pool " + pool.name() + ": its capacity is " +
+                            format_bytes(numa_node.capacity_bytes()) + ", for good; create a larger pool");
+    }
+
+    catch_interrupts();
+    const std::uint64_t from = numa_node.online_bytes();
+    bool bar_shown = false;
+    std::string last_line;
+    const auto show = [&](const v1::ResizeProgress &progress) {
+        if (context.json) return;
+        const std::uint64_t target = progress.target_bytes(), online = progress.online_bytes();
+        const std::string line = format_bytes(online) + " online, target " + format_bytes(target) +
+                                 (progress.note().empty() ? "" : ": " + printable(progress.note()));
+        if (context.terminal.tty && !arguments.dry_run) {
+            const double way = static_cast<double>(target) - static_cast<double>(from);
+            const double share = way == 0 ? 1 : (static_cast<double>(online) - static_cast<double>(from)) / way;
+            context.out << "\r\033[K" << bar(share, 30, context.terminal.pen) << ' ' << line << std::flush;
+            bar_shown = true;
+        } else if (line != last_line && !progress.done()) {
+            context.out << "  " << line << '\n' << std::flush;
+            last_line = line;
+        }
+    };
+    // A shrink that somebody blocks is an error to the daemon, after it has told who: both are to be shown.
+    v1::ResizeProgress result;
+    std::optional<CallError> refused;
+    try {
+        context.control().resize_pool(
+            request,
+            [&](const v1::ResizeProgress &progress) {
+                result = progress;
+                show(progress);
+            },
+            [] { return !interrupted(); });
+    } catch (const CallError &error) {
+        if (result.target_bytes() == 0 && result.online_bytes() == 0) throw;
+        refused = error;
+    }
+    if (bar_shown) context.out << '\n';
+
+    const bool reached = !refused && result.done() && result.online_bytes() == result.target_bytes();
+    if (context.json) {
+        Json json = resize_json(request, result);
+        json["error"] = nullptr;
+        if (refused) json["error"] = {{"code", refused->code}, {"message", refused->what()}};
+        print_json(context.out, json);
+    } else {
+        context.out << "pool " << printable(pool.name()) << ", node " << numa_node.node() << ": "
+                    << format_bytes(result.online_bytes()) << " online" << (arguments.dry_run ? " (dry run)" : " now")
+                    << ", wanted " << format_bytes(result.target_bytes())
+                    << (result.note().empty() ? "" : ": " + printable(result.note())) << '\n';
+        if (interrupted()) context.out << "stopped on request; what was reached stays\n";
+        print_holders(context.out, result.blocked_by());
+    }
+    if (refused) std::cerr << "numacre: " << refused->code << ": " << printable(refused->what()) << '\n';
+    if (arguments.dry_run) return result.blocked_by().empty() ? kExitOk : kExitFailed;
+    return reached ? kExitOk : kExitFailed;
+}
+
+int run_create(Context &context, const CreateArguments &arguments) {
+    v1::CreatePoolRequest request;
+    request.set_name(arguments.name);
+    request.set_capacity_bytes(parse_bytes(arguments.capacity));
+    request.set_online_bytes(parse_bytes(arguments.online));
+    if (!arguments.frame.empty()) request.set_frame_bytes(parse_bytes(arguments.frame));
+    if (!arguments.largest.empty()) request.set_largest_block_bytes(parse_bytes(arguments.largest));
+    request.set_max_clients(arguments.max_clients);
+    request.set_backing(parse_backing(arguments.backing));
+    if (request.online_bytes() > request.capacity_bytes()) {
+        throw ArgumentError("--online " + arguments.online + " is above --capacity " + arguments.capacity +
+                            ": a pool cannot have more online than its capacity");
+    }
+    const v1::Pool pool = context.control().create_pool(request);
+    if (context.json) {
+        print_json(context.out, pool_json(pool));
+        return kExitOk;
+    }
+    context.out << "created pool " << printable(pool.name()) << ": frame " << format_bytes(pool.frame_bytes())
+                << ", largest block " << format_bytes(pool.largest_block_bytes()) << '\n';
+    for (const v1::PoolNode &numa_node : pool.nodes()) {
+        context.out << "  node " << numa_node.node() << ": " << format_bytes(numa_node.online_bytes()) << " online of "
+                    << format_bytes(numa_node.capacity_bytes()) << ", " << backing_text(numa_node)
+                    << (numa_node.backing_note().empty() ? "" : ": " + printable(numa_node.backing_note())) << '\n';
+    }
+    return kExitOk;
+}
+
+int run_delete(Context &context, const std::string &pool, bool force) {
+    context.control().delete_pool(pool, force);
+    if (context.json) {
+        print_json(context.out, {{"pool", pool}, {"deleted", true}});
+    } else {
+        context.out << "deleted pool " << printable(pool) << '\n';
+    }
+    return kExitOk;
+}
+
+int run_drain(Context &context, const DrainArguments &arguments) {
+    const v1::Pool pool = context.control().get_pool(arguments.pool);
+    v1::DrainChunkRequest request;
+    request.set_pool(arguments.pool);
+    request.set_node(chosen_node(pool, arguments.numa_node));
+    request.set_chunk(arguments.chunk);
+    request.set_undo(arguments.undo);
+    const v1::DrainChunkResponse response = context.control().drain_chunk(request);
+    if (context.json) {
+        print_json(context.out, drain_json(request, response));
+        return kExitOk;
+    }
+    context.out << "pool " << printable(pool.name()) << ", node " << request.node() << ", chunk " << request.chunk()
+                << ": ";
+    if (response.offline()) {
+        context.out << (arguments.undo ? "offline: there is nothing to undo; `numacre resize` brings memory online\n"
+                                       : "empty, and offline now\n");
+    } else if (response.draining()) {
+        context.out << "draining, " << format_bytes(response.used_bytes())
+                    << " still used; ask again to see, --undo to stop\n";
+    } else {
+        context.out << "open to allocations, " << format_bytes(response.used_bytes()) << " used\n";
+    }
+    print_holders(context.out, response.blocked_by());
+    return kExitOk;
+}
+
+int run_evict(Context &context, std::uint32_t client_id, const std::string &grace_text) {
+    const std::chrono::milliseconds grace = parse_duration(grace_text);
+    context.control().evict_client(client_id, grace);
+    if (context.json) {
+        print_json(context.out, {{"client_id", client_id}, {"grace_milliseconds", grace.count()}, {"evicted", true}});
+    } else {
+        context.out << "client " << client_id << " was told to end; its blocks come back when it has\n";
+    }
+    return kExitOk;
+}
+
+int run_stats(Context &context, const std::string &name) {
+    Json list = Json::array();
+    bool first = true;
+    for (const v1::Pool &pool : chosen_pools(context, name)) {
+        const v1::GetStatsResponse stats = context.control().get_stats(pool.name());
+        if (context.json) {
+            list.push_back(stats_json(pool.name(), stats));
+        } else {
+            if (!first) context.out << '\n';
+            print_stats(context.out, pool.name(), stats);
+        }
+        first = false;
+    }
+    if (context.json) {
+        Json result;
+        result["pools"] = list;
+        print_json(context.out, result);
+    }
+    return kExitOk;
+}
+
+namespace {
+
+template <class ToJson, class Print>
+int run_fragmentation(Context &context, const std::string &name, bool heads, bool ratios, const ToJson &to_json,
+                      const Print &print) {
+    Json list = Json::array();
+    for (const v1::Pool &pool : chosen_pools(context, name)) {
+        const v1::GetFragmentationResponse fragmentation = context.control().get_fragmentation(pool.name());
+        if (context.json) {
+            list.push_back(to_json(pool, fragmentation));
+            continue;
+        }
+        if (heads && !fragmentation.nodes().empty()) {
+            print_order_heads(context.out, pool, static_cast<unsigned>(fragmentation.nodes(0).orders_size()), ratios);
+        }
+        print(context.out, pool.name(), fragmentation);
+    }
+    if (context.json) {
+        Json result;
+        result["pools"] = list;
+        print_json(context.out, result);
+    }
+    return kExitOk;
+}
+
+}  // namespace
+
+int run_buddyinfo(Context &context, const std::string &pool, bool heads) {
+    return run_fragmentation(context, pool, heads, false, buddyinfo_json, print_buddyinfo);
+}
+
+int run_extfrag(Context &context, const std::string &pool, bool heads) {
+    return run_fragmentation(
+        context, pool, heads, true,
+        [](const v1::Pool &p, const v1::GetFragmentationResponse &f) { return fragmentation_json(p.name(), f); },
+        print_extfrag);
+}
+
+int run_map(Context &context, const MapArguments &arguments) {
+    constexpr std::uint32_t kMostCells = 65536;
+    if (arguments.cells > kMostCells) {
+        throw ArgumentError("--cells " + std::to_string(arguments.cells) + " is too many: at most " +
+                            std::to_string(kMostCells));
+    }
+    Json list = Json::array();
+    bool first = true;
+    for (const v1::Pool &pool : chosen_pools(context, arguments.pool)) {
+        std::vector<std::uint32_t> numa_nodes;
+        if (arguments.numa_node) {
+            numa_nodes.push_back(chosen_node(pool, arguments.numa_node));
+        } else {
+            for (const v1::PoolNode &numa_node : pool.nodes()) numa_nodes.push_back(numa_node.node());
+        }
+        for (const std::uint32_t number : numa_nodes) {
+            const v1::PoolNode &numa_node = node_of(pool, number);
+            constexpr std::uint32_t kRows = 8, kJsonCells = 256;
+            std::uint32_t cells = arguments.cells;
+            if (cells == 0) {
+                cells = context.json ? kJsonCells
+                                     : map_columns(numa_node.capacity_bytes(), context.terminal.columns) * kRows;
+                // Cells of 2^k bytes, so that rows begin at offsets that a reader recognises.
+                std::uint64_t cell_bytes = 1;
+                while (numa_node.capacity_bytes() / cells > cell_bytes) cell_bytes *= 2;
+                cells = static_cast<std::uint32_t>(numa_node.capacity_bytes() / cell_bytes);
+            }
+            // A cell is at least a frame.
+            if (pool.frame_bytes() != 0) {
+                cells = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+                    numa_node.capacity_bytes() / pool.frame_bytes(), 1, std::min(cells, kMostCells)));
+            }
+            const v1::GetMapResponse map = context.control().get_map(pool.name(), number, cells);
+            if (context.json) {
+                list.push_back(map_json(pool.name(), number, map));
+                continue;
+            }
+            if (!first) context.out << '\n';
+            first = false;
+            context.out << "pool " << printable(pool.name()) << ", node " << number << ": "
+                        << format_bytes(numa_node.used_bytes()) << " used of " << format_bytes(numa_node.online_bytes())
+                        << " online, " << format_bytes(numa_node.capacity_bytes()) << " in all\n"
+                        << draw_map(map_cells(map), map.bytes_per_cell(), context.terminal.columns,
+                                    context.terminal.pen)
+                        << map_legend(map.bytes_per_cell(), context.terminal.pen) << '\n';
+        }
+    }
+    if (context.json) {
+        Json result;
+        result["maps"] = list;
+        print_json(context.out, result);
+    }
+    return kExitOk;
+}
+
+int run_doctor(Context &context) {
+    DaemonFacts daemon;
+    try {
+        Control &control = context.control();
+        daemon.machine = control.get_machine();
+        const v1::ListPoolsResponse pools = control.list_pools();
+        daemon.pools.assign(pools.pools().begin(), pools.pools().end());
+        const v1::ListClientsResponse clients = control.list_clients("");
+        daemon.clients.assign(clients.clients().begin(), clients.clients().end());
+        daemon.reachable = true;
+    } catch (const NoDaemonError &error) {
+        daemon.error = error.what();
+        // The remedy behind the colon is the finding's command.
+        daemon.error.resize(std::min(daemon.error.size(), daemon.error.find(": start it")));
+    } catch (const CallError &error) {
+        daemon.error = error.code + ": " + error.what();
+        daemon.denied = error.code == "PERMISSION_DENIED";
+    }
+    const std::string socket = control_socket_path(context.runtime_dir);
+    const SystemFacts system =
+        gather_system_facts("", context.runtime_dir, daemon.reachable ? listener_pid(socket) : 0);
+    const std::vector<Finding> findings = examine(system, daemon, numacre_version());
+    if (context.json) {
+        print_json(context.out, findings_json(findings));
+    } else {
+        print_findings(context.out, findings, context.terminal.pen);
+    }
+    return count_level(findings, Level::problem) == 0 ? kExitOk : kExitFailed;
+}
+
+int run_advise(Context &context, const std::string &name, const std::string &look_for_text) {
+    const std::chrono::milliseconds look_for = parse_duration(look_for_text);
+    catch_interrupts();
+    std::vector<Advice> all;
+    const std::vector<v1::Pool> pools = chosen_pools(context, name);
+    std::vector<std::uint64_t> peaks(pools.size(), 0);
+    std::vector<v1::GetStatsResponse> last(pools.size());
+    const auto end = std::chrono::steady_clock::now() + look_for;
+    for (;;) {
+        for (std::size_t i = 0; i < pools.size(); ++i) {
+            last[i] = context.control().get_stats(pools[i].name());
+            for (const v1::NodeStats &numa_node : last[i].nodes())
+                peaks[i] = std::max(peaks[i], numa_node.used_bytes());
+        }
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+        if (left.count() <= 0 || interrupted()) break;
+        // Each look scans the pool's metadata: five a second do not disturb anybody.
+        sleep_unless_interrupted(std::min(left, std::chrono::milliseconds(200)));
+    }
+    for (std::size_t i = 0; i < pools.size(); ++i) all.push_back(advise(pools[i], last[i], peaks[i]));
+    if (context.json) {
+        Json list = Json::array();
+        for (const Advice &advice : all) list.push_back(advice_json(advice));
+        Json result;
+        result["pools"] = list;
+        print_json(context.out, result);
+        return kExitOk;
+    }
+    bool first = true;
+    for (const Advice &advice : all) {
+        if (!first) context.out << '\n';
+        first = false;
+        print_advice(context.out, advice);
+    }
+    return kExitOk;
+}
+
+}  // namespace numacre::cli

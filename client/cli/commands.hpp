@@ -1,0 +1,99 @@
+// One function a verb. Each returns the program's exit code, and throws ArgumentError, CallError or NoDaemonError.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "control.hpp"
+#include "terminal.hpp"
+
+namespace numacre::cli {
+
+// A script can tell these apart; README.md has the table.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitBadArgument = 2;
+inline constexpr int kExitCorruptPool = 3;
+inline constexpr int kExitNoDaemon = 4;
+
+struct Context {
+    std::string runtime_dir;
+    std::chrono::milliseconds timeout{10'000};
+    bool json = false;
+    Terminal terminal;
+    std::ostream &out;
+
+    Control &control();
+
+private:
+    std::unique_ptr<Control> control_;
+
+public:
+    explicit Context(std::ostream &output) : out(output) {}
+};
+
+int run_status(Context &context);
+int run_pools(Context &context);
+int run_clients(Context &context, const std::string &pool);
+int run_nodes(Context &context);
+
+struct ResizeArguments {
+    std::string pool, size;
+    std::optional<std::uint32_t> numa_node;
+    bool dry_run = false;
+};
+int run_resize(Context &context, const ResizeArguments &arguments);
+
+struct CreateArguments {
+    std::string name, capacity, online, frame, largest, backing;
+    std::uint32_t max_clients = 0;
+};
+int run_create(Context &context, const CreateArguments &arguments);
+int run_delete(Context &context, const std::string &pool, bool force);
+
+struct DrainArguments {
+    std::string pool;
+    std::optional<std::uint32_t> numa_node;
+    std::uint64_t chunk = 0;
+    bool undo = false;
+};
+int run_drain(Context &context, const DrainArguments &arguments);
+int run_evict(Context &context, std::uint32_t client_id, const std::string &grace);
+
+// pool empty: every pool.
+int run_stats(Context &context, const std::string &pool);
+int run_buddyinfo(Context &context, const std::string &pool, bool heads);
+int run_extfrag(Context &context, const std::string &pool, bool heads);
+
+struct MapArguments {
+    std::string pool;
+    std::optional<std::uint32_t> numa_node;
+    std::uint32_t cells = 0;  // 0: as many as suit the terminal
+};
+int run_map(Context &context, const MapArguments &arguments);
+
+struct TopArguments {
+    std::string interval = "1";
+    std::uint64_t count = 0;  // 0: without end; with --json one
+};
+int run_top(Context &context, const TopArguments &arguments);
+
+int run_doctor(Context &context);
+// look_for: how long to watch the use of the pools for a peak.
+int run_advise(Context &context, const std::string &pool, const std::string &look_for);
+
+struct BenchArguments {
+    std::string pool = "default";
+    bool private_pool = false;  // one inside this process: needs no daemon
+    std::uint64_t operations = 100'000;
+    std::uint64_t rounds = 5;
+};
+int run_bench(Context &context, const BenchArguments &arguments);
+
+std::int64_t now_unix_seconds();
+
+}  // namespace numacre::cli

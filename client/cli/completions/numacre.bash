@@ -1,0 +1,76 @@
+# bash completion for numacre: verbs, options, pool names and client ids.
+
+# The words of the first column under the head; nothing, and no noise, without a daemon.
+_numacre_column() {
+    local -a global=()
+    local i
+    for ((i = 1; i < COMP_CWORD; ++i)); do
+        if [[ ${COMP_WORDS[i]} == --runtime-dir ]]; then
+            global=(--runtime-dir "${COMP_WORDS[i + 1]}")
+        fi
+    done
+    "${COMP_WORDS[0]}" "${global[@]}" --timeout 1s "$1" 2>/dev/null | awk 'NR > 1 { print $1 }'
+}
+
+_numacre() {
+    local current=${COMP_WORDS[COMP_CWORD]}
+    local previous=${COMP_WORDS[COMP_CWORD - 1]}
+    local verbs="status pools clients nodes resize create delete drain evict stats"
+    verbs+=" buddyinfo extfrag map top doctor advise bench"
+    local options="--runtime-dir --json --ascii --timeout --help"
+    local verb="" word i words=""
+    local -i positionals=0
+    for ((i = 1; i < COMP_CWORD; ++i)); do
+        word=${COMP_WORDS[i]}
+        case $word in
+            --runtime-dir | --timeout | --node | --capacity | --online | --frame | --largest | --backing | \
+                --max-clients | --chunk | --grace | --interval | --count | --cells | --for | --operations | --rounds)
+                i=$((i + 1)) ;;
+            -*) ;;
+            *) if [[ -z $verb ]]; then verb=$word; else positionals+=1; fi ;;
+        esac
+    done
+
+    COMPREPLY=()
+    case $previous in
+        --runtime-dir)
+            mapfile -t COMPREPLY < <(compgen -d -- "$current")
+            return ;;
+        --backing)
+            mapfile -t COMPREPLY < <(compgen -W "hugetlb thp small best" -- "$current")
+            return ;;
+        --timeout | --node | --capacity | --online | --frame | --largest | --max-clients | --chunk | --grace | \
+            --interval | --count | --cells | --for | --operations | --rounds)
+            return ;;
+    esac
+    if [[ -z $verb ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$verbs $options --version" -- "$current")
+        return
+    fi
+
+    case $verb in
+        resize) options+=" --node --dry-run" ;;
+        create) options+=" --capacity --online --frame --largest --backing --max-clients" ;;
+        delete) options+=" --force" ;;
+        drain) options+=" --node --chunk --undo" ;;
+        evict) options+=" --grace" ;;
+        buddyinfo | extfrag) options+=" --heads" ;;
+        map) options+=" --node --cells" ;;
+        top) options+=" --interval --count" ;;
+        advise) options+=" --for" ;;
+        bench) options+=" --private --operations --rounds" ;;
+    esac
+    if [[ $current == -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
+        return
+    fi
+    if ((positionals == 0)); then
+        case $verb in
+            clients | resize | delete | drain | stats | buddyinfo | extfrag | map | advise | bench)
+                words=$(_numacre_column pools) ;;
+            evict) words=$(_numacre_column clients) ;;
+        esac
+    fi
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
+}
+complete -F _numacre numacre

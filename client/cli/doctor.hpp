@@ -1,0 +1,88 @@
+// What is wrong with this machine's set-up for numacre, and the command that mends it. Gathering facts and judging them
+// are apart, so that every judgement can be tried on a machine that is in order.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "control.hpp"
+#include "json.hpp"
+#include "terminal.hpp"
+
+namespace numacre::cli {
+
+struct HugepageFacts {
+    int os_numa_node = 0;
+    std::uint64_t page_bytes = 0;
+    std::uint64_t total = 0;
+    std::uint64_t free = 0;
+    std::uint64_t surplus = 0;
+};
+
+struct HugetlbLimit {
+    std::string cgroup;  // as /proc/PID/cgroup names it
+    std::uint64_t page_bytes = 0;
+    std::uint64_t limit_bytes = 0;
+    std::uint64_t used_bytes = 0;
+};
+
+// What the kernel and the file system say. An empty optional: the file is not there, so the kernel has no such knob.
+struct SystemFacts {
+    std::vector<HugepageFacts> hugepages;
+    std::optional<long> io_uring_disabled;
+    int io_uring_errno = 0;  // of a real io_uring_setup(); 0: it works
+    int memfd_errno = 0;     // of a real memfd_create(); 0: it works
+    std::optional<long> memfd_noexec;
+    bool privileged = false;                       // CAP_IPC_LOCK of whom memlock_bytes is about
+    std::optional<std::uint64_t> memlock_bytes;    // none: unlimited
+    std::optional<std::uint64_t> file_size_bytes;  // none: unlimited
+    std::optional<std::uint64_t> shm_total_bytes;  // of /dev/shm
+    std::optional<std::uint64_t> shm_free_bytes;
+    std::optional<long> overcommit_memory;
+    std::uint64_t overcommit_hugepages = 0;  // of the 2 MiB size
+    std::optional<long> numa_balancing;
+    int numa_nodes = 1;
+    std::string thp_shmem;  // the choice in brackets of shmem_enabled
+    std::vector<HugetlbLimit> hugetlb_limits;
+    std::string limits_of;  // "numacred (pid 7)" or "this shell": whose memlock, file size and cgroup were read
+    std::string runtime_dir;
+    bool runtime_dir_exists = false;
+    unsigned runtime_dir_mode = 0;
+};
+
+struct DaemonFacts {
+    bool reachable = false;
+    std::string error;  // why not
+    bool denied = false;
+    v1::Machine machine;
+    std::vector<v1::Pool> pools;
+    std::vector<v1::Client> clients;
+};
+
+enum class Level { ok, warning, problem };
+
+struct Finding {
+    std::string check;  // a stable name
+    Level level = Level::ok;
+    std::string what;     // what was found, with the values
+    std::string meaning;  // what it leads to; empty if all is well
+    std::string command;  // what mends it; empty if nothing has to be mended
+};
+
+// root: "" for this machine; another directory for a made-up one. daemon_pid 0: look at ourselves.
+SystemFacts gather_system_facts(const std::string &root, const std::string &runtime_dir, int daemon_pid);
+// The process that listens on the control socket; 0 if nobody does.
+int listener_pid(const std::string &socket_path);
+
+// cli_version: to tell a tool and a daemon of different releases.
+std::vector<Finding> examine(const SystemFacts &system, const DaemonFacts &daemon, const std::string &cli_version);
+
+const char *level_name(Level level);
+Json findings_json(const std::vector<Finding> &findings);
+void print_findings(std::ostream &out, const std::vector<Finding> &findings, const Pen &pen);
+unsigned count_level(const std::vector<Finding> &findings, Level level);
+
+}  // namespace numacre::cli

@@ -1,0 +1,269 @@
+#include "json.hpp"
+
+#include <algorithm>
+#include <ostream>
+
+#include "bytes.hpp"
+
+namespace numacre::cli {
+namespace {
+
+Json time_json(bool known, const google::protobuf::Timestamp &time) {
+    return known ? Json(format_time(time.seconds())) : Json(nullptr);
+}
+
+Json pool_node_json(const v1::PoolNode &numa_node) {
+    return {{"node", numa_node.node()},
+            {"os_numa_node", numa_node.os_numa_node()},
+            {"capacity_bytes", numa_node.capacity_bytes()},
+            {"online_bytes", numa_node.online_bytes()},
+            {"used_bytes", numa_node.used_bytes()},
+            {"free_bytes", numa_node.free_bytes()},
+            {"cached_bytes", numa_node.cached_bytes()},
+            {"quarantined_bytes", numa_node.quarantined_bytes()},
+            {"largest_free_block_bytes", numa_node.largest_free_block_bytes()},
+            {"metadata_bytes", numa_node.metadata_bytes()},
+            {"metadata_resident_bytes", numa_node.metadata_resident_bytes()},
+            {"backing", backing_name(numa_node.backing())},
+            {"page_bytes", numa_node.page_bytes()},
+            {"backing_note", numa_node.backing_note()}};
+}
+
+Json failures_json(std::uint64_t out_of_frames, std::uint64_t fragmented, std::uint64_t quota, std::uint64_t argument) {
+    return {{"out_of_frames", out_of_frames}, {"fragmented", fragmented}, {"quota", quota}, {"argument", argument}};
+}
+
+}  // namespace
+
+const char *backing_name(v1::Backing backing) {
+    switch (backing) {
+        case v1::BACKING_HUGETLB:
+            return "hugetlb";
+        case v1::BACKING_THP:
+            return "thp";
+        case v1::BACKING_SMALL_PAGES:
+            return "small";
+        default:
+            return "unknown";
+    }
+}
+
+const char *pool_state_name(v1::PoolState state) {
+    switch (state) {
+        case v1::POOL_STATE_SERVING:
+            return "serving";
+        case v1::POOL_STATE_CORRUPT:
+            return "corrupt";
+        default:
+            return "unknown";
+    }
+}
+
+Json daemon_json(const v1::Machine &machine, std::int64_t now_unix_seconds) {
+    return {{"version", machine.version()},
+            {"layout_version", machine.layout_version()},
+            {"started", time_json(machine.has_started(), machine.started())},
+            {"uptime_seconds", machine.has_started()
+                                   ? Json(std::max<std::int64_t>(0, now_unix_seconds - machine.started().seconds()))
+                                   : Json(nullptr)},
+            {"topology_source", machine.topology_source()},
+            {"numa_nodes", machine.nodes_size()},
+            {"metrics_address", machine.metrics_address()},
+            {"runtime_dir", machine.runtime_dir()}};
+}
+
+Json machine_json(const v1::Machine &machine) {
+    Json numa_nodes = Json::array();
+    for (const v1::MachineNode &numa_node : machine.nodes()) {
+        Json hugepages = Json::array();
+        for (const v1::HugepagePool &pages : numa_node.hugepages()) {
+            hugepages.push_back({{"page_bytes", pages.page_bytes()},
+                                 {"total", pages.total()},
+                                 {"free", pages.free()},
+                                 {"surplus", pages.surplus()}});
+        }
+        numa_nodes.push_back({{"node", numa_nodes.size()},
+                              {"os_numa_node", numa_node.os_numa_node()},
+                              {"total_bytes", numa_node.total_bytes()},
+                              {"free_bytes", numa_node.free_bytes()},
+                              {"cpus", numa_node.cpus()},
+                              {"distances", Json(numa_node.distances())},
+                              {"hugepages", hugepages},
+                              {"pools", Json::array()}});
+    }
+    return {{"topology_source", machine.topology_source()}, {"nodes", numa_nodes}};
+}
+
+Json pool_json(const v1::Pool &pool) {
+    Json numa_nodes = Json::array();
+    std::uint64_t capacity = 0, online = 0, used = 0, free = 0;
+    for (const v1::PoolNode &numa_node : pool.nodes()) {
+        numa_nodes.push_back(pool_node_json(numa_node));
+        capacity += numa_node.capacity_bytes();
+        online += numa_node.online_bytes();
+        used += numa_node.used_bytes();
+        free += numa_node.free_bytes();
+    }
+    return {{"name", pool.name()},
+            {"state", pool_state_name(pool.state())},
+            {"corrupt_reason", pool.corrupt_reason()},
+            {"frame_bytes", pool.frame_bytes()},
+            {"largest_block_bytes", pool.largest_block_bytes()},
+            {"capacity_bytes", capacity},
+            {"online_bytes", online},
+            {"used_bytes", used},
+            {"free_bytes", free},
+            {"clients", pool.clients()},
+            {"max_clients", pool.max_clients()},
+            {"created", time_json(pool.has_created(), pool.created())},
+            {"nodes", numa_nodes}};
+}
+
+Json client_json(const v1::Client &client) {
+    return {{"client_id", client.client_id()},
+            {"pool", client.pool()},
+            {"pid", client.pid()},
+            {"uid", client.uid()},
+            {"gid", client.gid()},
+            {"comm", client.comm()},
+            {"cgroup", client.cgroup()},
+            {"attached", time_json(client.has_attached(), client.attached())},
+            {"used_bytes", client.used_bytes()},
+            {"blocks", client.blocks()},
+            {"quota_bytes", client.quota_bytes()},
+            {"threads", client.threads()},
+            {"state", client.state()}};
+}
+
+Json failures_json(const v1::GetStatsResponse &stats) {
+    std::uint64_t out_of_frames = 0, fragmented = 0, quota = 0, argument = 0;
+    for (const v1::NodeStats &numa_node : stats.nodes()) {
+        out_of_frames += numa_node.failures_out_of_frames();
+        fragmented += numa_node.failures_fragmented();
+        quota += numa_node.failures_quota();
+        argument += numa_node.failures_argument();
+    }
+    return failures_json(out_of_frames, fragmented, quota, argument);
+}
+
+Json stats_json(const std::string &pool, const v1::GetStatsResponse &stats) {
+    Json numa_nodes = Json::array();
+    for (const v1::NodeStats &numa_node : stats.nodes()) {
+        Json orders = Json::array();
+        std::uint64_t allocations = 0, frees = 0;
+        for (const v1::OrderStats &order : numa_node.orders()) {
+            allocations += order.allocations();
+            frees += order.frees();
+            orders.push_back({{"order", order.order()},
+                              {"block_bytes", order.block_bytes()},
+                              {"allocations", order.allocations()},
+                              {"frees", order.frees()},
+                              {"live_blocks", order.live_blocks()},
+                              {"free_blocks", order.free_blocks()}});
+        }
+        numa_nodes.push_back(
+            {{"node", numa_node.node()},
+             {"online_bytes", numa_node.online_bytes()},
+             {"used_bytes", numa_node.used_bytes()},
+             {"free_bytes", numa_node.free_bytes()},
+             {"requested_bytes", numa_node.requested_bytes()},
+             {"allocations", allocations},
+             {"frees", frees},
+             {"takes", numa_node.takes()},
+             {"failures", failures_json(numa_node.failures_out_of_frames(), numa_node.failures_fragmented(),
+                                        numa_node.failures_quota(), numa_node.failures_argument())},
+             {"cas_retries", numa_node.cas_retries()},
+             {"numa_hit", numa_node.numa_hit()},
+             {"numa_miss", numa_node.numa_miss()},
+             {"numa_foreign", numa_node.numa_foreign()},
+             {"orders", orders}});
+    }
+    return {{"name", pool},
+            {"clients_reaped", stats.clients_reaped()},
+            {"reclaimed_bytes", stats.reclaimed_bytes()},
+            {"numa_imbalance", stats.numa_imbalance()},
+            {"nodes", numa_nodes}};
+}
+
+Json fragmentation_json(const std::string &pool, const v1::GetFragmentationResponse &fragmentation) {
+    Json numa_nodes = Json::array();
+    for (const v1::NodeFragmentation &numa_node : fragmentation.nodes()) {
+        Json orders = Json::array();
+        for (const v1::OrderFragmentation &order : numa_node.orders()) {
+            orders.push_back({{"order", order.order()},
+                              {"free_blocks", order.free_blocks()},
+                              {"unusable_free_ratio", order.unusable_free_ratio()},
+                              {"external_fragmentation_index", order.external_fragmentation_index()}});
+        }
+        numa_nodes.push_back({{"node", numa_node.node()},
+                              {"free_bytes", numa_node.free_bytes()},
+                              {"largest_free_block_bytes", numa_node.largest_free_block_bytes()},
+                              {"quadratic_fragmentation", numa_node.quadratic_fragmentation()},
+                              {"internal_fragmentation_ratio", numa_node.internal_fragmentation_ratio()},
+                              {"orders", orders}});
+    }
+    return {{"name", pool}, {"nodes", numa_nodes}};
+}
+
+Json buddyinfo_json(const v1::Pool &pool, const v1::GetFragmentationResponse &fragmentation) {
+    Json numa_nodes = Json::array();
+    for (const v1::NodeFragmentation &numa_node : fragmentation.nodes()) {
+        Json free_blocks = Json::array();
+        for (const v1::OrderFragmentation &order : numa_node.orders()) free_blocks.push_back(order.free_blocks());
+        numa_nodes.push_back({{"node", numa_node.node()}, {"free_blocks", free_blocks}});
+    }
+    return {{"name", pool.name()}, {"frame_bytes", pool.frame_bytes()}, {"nodes", numa_nodes}};
+}
+
+Json map_json(const std::string &pool, std::uint32_t numa_node, const v1::GetMapResponse &map) {
+    Json cells = Json::array();
+    std::uint64_t offset = 0;
+    for (const v1::MapCell &cell : map.cells()) {
+        cells.push_back({{"offset_bytes", offset},
+                         {"frames", cell.frames()},
+                         {"used_frames", cell.used_frames()},
+                         {"offline_frames", cell.offline_frames()}});
+        offset += map.bytes_per_cell();
+    }
+    return {{"pool", pool}, {"node", numa_node}, {"bytes_per_cell", map.bytes_per_cell()}, {"cells", cells}};
+}
+
+Json holders_json(const google::protobuf::RepeatedPtrField<v1::BlockHolder> &holders) {
+    Json result = Json::array();
+    for (const v1::BlockHolder &holder : holders) {
+        result.push_back({{"client_id", holder.client_id()},
+                          {"pid", holder.pid()},
+                          {"comm", holder.comm()},
+                          {"bytes", holder.bytes()}});
+    }
+    return result;
+}
+
+Json resize_json(const v1::ResizePoolRequest &request, const v1::ResizeProgress &progress) {
+    return {{"pool", request.pool()},
+            {"node", request.node()},
+            {"dry_run", request.dry_run()},
+            {"requested_bytes", request.online_bytes()},
+            {"online_bytes", progress.online_bytes()},
+            {"target_bytes", progress.target_bytes()},
+            {"done", progress.done()},
+            {"note", progress.note()},
+            {"blocked_by", holders_json(progress.blocked_by())}};
+}
+
+Json drain_json(const v1::DrainChunkRequest &request, const v1::DrainChunkResponse &response) {
+    return {{"pool", request.pool()},
+            {"node", request.node()},
+            {"chunk", request.chunk()},
+            {"undo", request.undo()},
+            {"draining", response.draining()},
+            {"offline", response.offline()},
+            {"used_bytes", response.used_bytes()},
+            {"blocked_by", holders_json(response.blocked_by())}};
+}
+
+void print_json(std::ostream &out, const Json &json, int indent) {
+    out << json.dump(indent, ' ', false, Json::error_handler_t::replace) << '\n';
+}
+
+}  // namespace numacre::cli

@@ -1,0 +1,36 @@
+// What --json prints. The keys are documented in README.md and only ever added to; sizes are whole bytes, ratios 0 ..
+// 1, times are UTC as text, and a value that is not known is null.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "control.hpp"
+
+namespace numacre::cli {
+
+using Json = nlohmann::ordered_json;
+
+const char *backing_name(v1::Backing backing);
+const char *pool_state_name(v1::PoolState state);
+
+Json daemon_json(const v1::Machine &machine, std::int64_t now_unix_seconds);
+Json machine_json(const v1::Machine &machine);
+Json pool_json(const v1::Pool &pool);
+Json client_json(const v1::Client &client);
+Json stats_json(const std::string &pool, const v1::GetStatsResponse &stats);
+// The four reasons, summed over the numa nodes.
+Json failures_json(const v1::GetStatsResponse &stats);
+Json fragmentation_json(const std::string &pool, const v1::GetFragmentationResponse &fragmentation);
+Json buddyinfo_json(const v1::Pool &pool, const v1::GetFragmentationResponse &fragmentation);
+Json map_json(const std::string &pool, std::uint32_t numa_node, const v1::GetMapResponse &map);
+Json holders_json(const google::protobuf::RepeatedPtrField<v1::BlockHolder> &holders);
+Json resize_json(const v1::ResizePoolRequest &request, const v1::ResizeProgress &progress);
+Json drain_json(const v1::DrainChunkRequest &request, const v1::DrainChunkResponse &response);
+
+// indent -1: all on one line. Bytes that are not UTF-8 are replaced: a process may call itself anything.
+void print_json(std::ostream &out, const Json &json, int indent = 2);
+
+}  // namespace numacre::cli

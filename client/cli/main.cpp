@@ -1,0 +1,197 @@
+// `numacre`: arguments in, exit code out. What the verbs do is in commands.hpp.
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bytes.hpp"
+#include "commands.hpp"
+#include "json.hpp"
+#include "numacre/numacre.h"
+
+namespace {
+
+using namespace numacre::cli;
+
+class Arguments {
+public:
+    Arguments() {
+        // Global options may stand before the verb and behind it.
+        app_.fallthrough();
+        app_.require_subcommand(1);
+        app_.set_version_flag("--version", std::string("numacre ") + numacre_version());
+        app_.add_option("--runtime-dir", runtime_dir, "Directory of the daemon's sockets")
+            ->envname("NUMACRE_RUNTIME_DIR")
+            ->capture_default_str();
+        app_.add_flag("--json", json, "Print JSON: sizes in bytes, keys as in the manual");
+        app_.add_flag("--ascii", ascii, "Draw with 7-bit characters only");
+        app_.add_option("--timeout", timeout, "How long one question to the daemon may take")->capture_default_str();
+        app_.footer(
+            "Sizes: 4096, 4K, 512M, 1G. Exit codes: 0 done, 1 failed, 2 bad argument, 3 a pool is corrupt (status), "
+            "4 no daemon.");
+
+        verb("status", "The daemon and its pools on one screen", [](Context &c) { return run_status(c); });
+        verb("pools", "The pools, one a line", [](Context &c) { return run_pools(c); });
+        CLI::App *clients =
+            verb("clients", "The attached processes", [this](Context &c) { return run_clients(c, pool_); });
+        optional_pool(clients);
+        verb("nodes", "The machine's numa nodes, their hugepages and pools", [](Context &c) { return run_nodes(c); });
+
+        CLI::App *resize = verb("resize", "Bring a pool's memory online or take it offline",
+                                [this](Context &c) { return run_resize(c, resize_); });
+        resize->add_option("POOL", resize_.pool, "Pool")->required();
+        resize->add_option("SIZE", resize_.size, "Bytes to have online on the node: 512M, or a step: +512M, -256M")
+            ->required();
+        resize->add_option("--node", resize_.numa_node, "The pool's numa node; may be left out if it has only one");
+        resize->add_flag("--dry-run", resize_.dry_run, "Change nothing; tell what would happen and who is in the way");
+
+        CLI::App *create = verb("create", "Make a pool", [this](Context &c) { return run_create(c, create_); });
+        create->add_option("NAME", create_.name, "Its name")->required();
+        create->add_option("--capacity", create_.capacity, "What each numa node may grow to")->required();
+        create->add_option("--online", create_.online, "What each numa node begins with")->required();
+        create->add_option("--frame", create_.frame, "Smallest block; 4K if left out");
+        create->add_option("--largest", create_.largest, "Largest block, and the step of sizing; 4M if left out");
+        create->add_option("--backing", create_.backing, "hugetlb, thp, small, or best");
+        create->add_option("--max-clients", create_.max_clients, "How many processes may attach");
+
+        CLI::App *remove = verb("delete", "End a pool", [this](Context &c) { return run_delete(c, pool_, force_); });
+        remove->add_option("NAME", pool_, "Pool")->required();
+        remove->add_flag("--force", force_, "Even if clients are attached: end them first");
+
+        CLI::App *drain = verb("drain", "Keep allocations out of one chunk, and take it offline once it is empty",
+                               [this](Context &c) { return run_drain(c, drain_); });
+        drain->add_option("POOL", drain_.pool, "Pool")->required();
+        drain->add_option("--node", drain_.numa_node, "The pool's numa node; may be left out if it has only one");
+        drain->add_option("--chunk", drain_.chunk, "Number of the chunk: its offset divided by the largest block")
+            ->required();
+        drain->add_flag("--undo", drain_.undo, "Let allocations in again");
+
+        CLI::App *evict = verb("evict", "End a client's process; its blocks come back",
+                               [this](Context &c) { return run_evict(c, client_id_, grace_); });
+        evict->add_option("CLIENT", client_id_, "Client id, as `numacre clients` shows it")->required();
+        evict->add_option("--grace", grace_, "Time between SIGTERM and SIGKILL")->capture_default_str();
+
+        CLI::App *stats = verb("stats", "Counters by numa node and by order, like numastat",
+                               [this](Context &c) { return run_stats(c, pool_); });
+        optional_pool(stats);
+        CLI::App *buddyinfo = verb("buddyinfo", "Free blocks by order, like /proc/buddyinfo",
+                                   [this](Context &c) { return run_buddyinfo(c, pool_, heads_); });
+        optional_pool(buddyinfo);
+        buddyinfo->add_flag("--heads", heads_, "Block sizes above the columns");
+        CLI::App *extfrag = verb("extfrag", "Fragmentation by order, like /sys/kernel/debug/extfrag",
+                                 [this](Context &c) { return run_extfrag(c, pool_, heads_); });
+        optional_pool(extfrag);
+        extfrag->add_flag("--heads", heads_, "Block sizes above the columns");
+
+        CLI::App *map = verb("map", "What is used, drawn", [this](Context &c) { return run_map(c, map_); });
+        map->add_option("POOL", map_.pool, "Pool; all if left out");
+        map->add_option("--node", map_.numa_node, "The pool's numa node; all if left out");
+        map->add_option("--cells", map_.cells, "Into how many cells it is folded, at most 65536");
+
+        CLI::App *top = verb("top", "Pools and clients, live", [this](Context &c) { return run_top(c, top_); });
+        top->add_option("--interval", top_.interval, "Time between two looks, 50ms or more")->capture_default_str();
+        top->add_option("--count", top_.count, "How many looks; without end if left out, one with --json");
+
+        verb("doctor", "What is wrong with this machine's set-up, and the command that mends it",
+             [](Context &c) { return run_doctor(c); });
+
+        CLI::App *advise = verb("advise", "Sizes that would suit a pool's use, as lines of the config file",
+                                [this](Context &c) { return run_advise(c, pool_, look_for_); });
+        optional_pool(advise);
+        advise->add_option("--for", look_for_, "How long to look for a peak")->capture_default_str();
+
+        CLI::App *bench = verb("bench", "Time of an allocation and its free, by size",
+                               [this](Context &c) { return run_bench(c, bench_); });
+        bench->add_option("POOL", bench_.pool, "Pool")->capture_default_str();
+        bench->add_flag("--private", bench_.private_pool, "A pool inside this process: needs no daemon");
+        bench->add_option("--operations", bench_.operations, "Pairs a round")->capture_default_str();
+        bench->add_option("--rounds", bench_.rounds, "Rounds; the median counts")->capture_default_str();
+    }
+
+    CLI::App &app() { return app_; }
+    int run(Context &context) const { return chosen_(context); }
+
+    std::string runtime_dir = "/run/numacre";
+    std::string timeout = "10s";
+    bool json = false;
+    bool ascii = false;
+
+private:
+    CLI::App *verb(const char *name, const char *help, std::function<int(Context &)> action) {
+        CLI::App *command = app_.add_subcommand(name, help);
+        command->callback([this, action = std::move(action)] { chosen_ = action; });
+        return command;
+    }
+    void optional_pool(CLI::App *command) { command->add_option("POOL", pool_, "Pool; all if left out"); }
+
+    CLI::App app_{"numacre: watch and size the pools of numacred", "numacre"};
+    std::function<int(Context &)> chosen_;
+    std::string pool_, grace_ = "5s", look_for_ = "0";
+    bool force_ = false, heads_ = false;
+    std::uint32_t client_id_ = 0;
+    ResizeArguments resize_;
+    CreateArguments create_;
+    DrainArguments drain_;
+    MapArguments map_;
+    TopArguments top_;
+    BenchArguments bench_;
+};
+
+// With --json standard output is JSON whatever happens; people read standard error.
+int report(const Arguments &arguments, int exit_code, const CallError &error) {
+    std::cerr << "numacre: ";
+    // The canonical code says nothing that our own messages do not.
+    if (exit_code == kExitFailed) std::cerr << error.code << ": ";
+    std::cerr << printable(error.what()) << '\n';
+    if (arguments.json) {
+        Json result;
+        result["error"] = {{"code", error.code},
+                           {"message", error.what()},
+                           {"reason", error.reason},
+                           {"remedy", error.remedy},
+                           {"exit_code", exit_code}};
+        print_json(std::cout, result);
+    }
+    return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    Arguments arguments;
+    try {
+        arguments.app().parse(argc, argv);
+    } catch (const CLI::Success &request) {
+        return arguments.app().exit(request);  // --help, --version
+    } catch (const CLI::ParseError &error) {
+        // Nothing has been stored when parsing fails; the promise of --json holds all the same.
+        for (int i = 1; i < argc; ++i) arguments.json = arguments.json || std::string_view(argv[i]) == "--json";
+        std::string message = error.what();
+        // CLI11 says that a verb is missing, but not what stood in its place.
+        const std::vector<std::string> strangers = arguments.app().remaining();
+        if (arguments.app().get_subcommands().empty() && !strangers.empty()) {
+            message = "unknown verb or option '" + strangers.front() + "'";
+        }
+        return report(arguments, kExitBadArgument, CallError("INVALID_ARGUMENT", message + "; see numacre --help"));
+    }
+    try {
+        Context context(std::cout);
+        context.runtime_dir = arguments.runtime_dir;
+        context.timeout = parse_duration(arguments.timeout);
+        context.json = arguments.json;
+        context.terminal = look_at_terminal(arguments.ascii);
+        return arguments.run(context);
+    } catch (const ArgumentError &error) {
+        return report(arguments, kExitBadArgument, CallError("INVALID_ARGUMENT", error.what()));
+    } catch (const NoDaemonError &error) {
+        return report(arguments, kExitNoDaemon, CallError("UNAVAILABLE", error.what()));
+    } catch (const CallError &error) {
+        return report(arguments, kExitFailed, error);
+    } catch (const std::exception &error) {
+        return report(arguments, kExitFailed, CallError("INTERNAL", error.what()));
+    }
+}

@@ -1,0 +1,74 @@
+// What the command line says, and the few things both sides begin and end with.
+#pragma once
+
+#include <numacre/numacre.h>
+#include <sched.h>
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "link.hpp"
+
+namespace relay {
+
+struct Options {
+    std::string pool = "default";
+    std::string runtime_dir;  // empty: the library's default
+    std::string socket;       // empty: <runtime dir>/relay.sock
+    bool json = false;
+    // capture
+    std::string pcap;  // empty: live
+    std::string interface = "lo";
+    std::uint64_t loops = 1;        // times the file is replayed
+    std::uint64_t packets_max = 0;  // 0: no limit
+    double seconds_max = 0;         // 0: no limit
+    std::uint32_t ring_slots = 1024;
+    std::uint32_t snap_bytes = 2032;  // live: captured of each packet; with its header that is a 2 KiB block
+    // flows
+    std::uint64_t flows_max = 1 << 20;
+    std::uint32_t top = 5;
+};
+
+// Exit codes.
+inline constexpr int kDone = 0, kFailed = 1, kPeerLost = 3;
+
+struct DetachPool {
+    void operator()(numacre_pool *pool) const { numacre_detach(pool); }
+};
+using Pool = std::unique_ptr<numacre_pool, DetachPool>;
+
+inline Pool attach(const Options &options) {
+    numacre_pool *pool = nullptr;
+    const char *const runtime_dir = options.runtime_dir.empty() ? nullptr : options.runtime_dir.c_str();
+    if (numacre_attach(runtime_dir, options.pool.c_str(), &pool) != 0)
+        throw std::runtime_error("cannot attach to pool '" + options.pool + "': " + numacre_last_error());
+    return Pool(pool);
+}
+
+// How often to look again before going to sleep: some ten microseconds. On one CPU looking only keeps the other side
+// from working.
+inline unsigned spins_before_sleep() {
+    cpu_set_t cpus;
+    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) == 1 ? 0 : 300;
+}
+
+inline void pause_cpu() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// An upper bound of how late a signal that came just before a sleep, or a time limit, is noticed.
+inline constexpr int kSleepMs = 100;
+
+// Each side: from a connected link to its report. Returns an exit code.
+int run_capture(const Options &options);
+int run_capture(const Options &options, Link link);
+int run_flows(const Options &options);
+int run_flows(const Options &options, Link link);
+
+}  // namespace relay

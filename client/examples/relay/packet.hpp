@@ -1,0 +1,58 @@
+// A packet as it lies in a block, and what can be read from its headers.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+namespace relay {
+
+// The first bytes of every block; the packet's captured bytes follow. 16 bytes, so that the headers of an ordinary
+// Ethernet/IPv4/TCP packet still end inside the block's first cache line.
+struct PacketHeader {
+    std::uint32_t captured_bytes = 0;  // what follows in the block
+    std::uint32_t wire_bytes = 0;      // what was on the wire, at least captured_bytes
+    std::uint64_t timestamp_ns = 0;    // since 1970
+};
+static_assert(sizeof(PacketHeader) == 16 && std::is_trivially_copyable_v<PacketHeader>);
+
+// What a packet begins with; the numbers of the pcap file format.
+enum class LinkType : std::uint32_t { ethernet = 1, raw_ip = 101, linux_sll = 113 };
+
+// One direction of a conversation. Addresses and ports in network byte order; an IPv4 address fills the first four
+// bytes. No padding byte is left unset, so keys compare and hash as plain bytes.
+struct FlowKey {
+    std::array<std::uint8_t, 16> source{};
+    std::array<std::uint8_t, 16> destination{};
+    std::array<std::uint8_t, 2> source_port{};  // 0 without ports: neither TCP nor UDP, or a later fragment
+    std::array<std::uint8_t, 2> destination_port{};
+    std::uint8_t protocol = 0;    // IANA number: 6 TCP, 17 UDP ...
+    std::uint8_t ip_version = 0;  // 4 or 6
+    std::array<std::uint8_t, 2> zero{};
+    friend bool operator==(const FlowKey &, const FlowKey &) = default;
+};
+static_assert(sizeof(FlowKey) == 40 && std::has_unique_object_representations_v<FlowKey>);
+
+inline constexpr std::uint8_t kProtocolTcp = 6;
+inline constexpr std::uint8_t kProtocolUdp = 17;
+
+enum class Verdict : std::uint8_t {
+    flow,       // key is set
+    not_ip,     // ARP, LLDP ...
+    malformed,  // a header is cut off, or contradicts itself or the packet's length
+};
+
+struct Parsed {
+    Verdict verdict = Verdict::malformed;
+    std::uint8_t vlan_tags = 0;
+    bool fragment = false;
+    FlowKey key;
+};
+
+// Reads nothing outside `captured`. Length fields are judged against wire_bytes, so a payload that the capture cut off
+// is no fault; a header that it cut off is.
+Parsed parse(LinkType link_type, std::span<const std::byte> captured, std::uint32_t wire_bytes);
+
+}  // namespace relay

@@ -1,0 +1,140 @@
+/* numacre: share hugepage memory between the processes of one machine.
+ *
+ * Attach once to a pool that numacred serves, then allocate and free in-process: no lock, no system call, and nothing is
+ * lost when a process is killed at any instruction.
+ *
+ * Every function returns 0 or a negative errno value unless it says otherwise; results come through the last pointer and
+ * are untouched on failure. numacre_last_error() has a sentence for the calling thread's last failure: what was wrong,
+ * with the value, and what to do.
+ *
+ * Threads: every function may be called from any thread at any time, but not on a pool that another thread is detaching.
+ * No thread has to register. Signals: not async-signal-safe.
+ *
+ * fork: the child does not inherit the mapping. Every call on an inherited handle returns -ECHILD; attach again there.
+ */
+#ifndef NUMACRE_NUMACRE_H
+#define NUMACRE_NUMACRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__) && !defined(NUMACRE_STATIC)
+#define NUMACRE_API __attribute__((visibility("default")))
+#else
+#define NUMACRE_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NUMACRE_VERSION_MAJOR 0
+#define NUMACRE_VERSION_MINOR 1
+#define NUMACRE_VERSION_PATCH 0
+
+/* A handle on a pool. Valid in the process that made it, until numacre_detach. */
+typedef struct numacre_pool numacre_pool;
+
+/* The name of a block in every process of the pool: 64 bits, never 0 for a block. It goes stale when the block is freed or
+ * changes owner; a stale one is recognised (after 2^19 re-uses of one block an old reference may match again). */
+typedef uint64_t numacre_ref;
+#define NUMACRE_REF_NULL ((numacre_ref)0)
+
+/* Flags of numacre_alloc_on. */
+#define NUMACRE_STRICT   0x01u /* that numa node or fail; without it the nearest node that has room */
+#define NUMACRE_ZERO     0x02u /* the block is filled with zeros */
+#define NUMACRE_UNCACHED 0x04u /* past the calling thread's cache, straight from the shared tree */
+#define NUMACRE_WAIT     0x08u /* if there is no room, wait for a release; for ever, or as NUMACRE_WAIT_MS says */
+/* Wait at most `ms` milliseconds (1 .. 16777215), then fail with -ETIMEDOUT. Contains NUMACRE_WAIT. */
+#define NUMACRE_WAIT_MS(ms) (NUMACRE_WAIT | ((unsigned)(ms) << 8))
+
+/* Attach to a pool of the daemon whose runtime directory is runtime_dir (NULL: $NUMACRE_RUNTIME_DIR, else /run/numacre).
+ * pool_name NULL: "default". Blocks for the handshake, 5 s at most; enters the kernel. A pool may be attached more than
+ * once; each handle is a client of its own.
+ * Errors: -ECONNREFUSED no daemon there; -ENOENT no such pool; -EPROTONOSUPPORT daemon of another layout version; -EUSERS
+ * the pool's client limit; -EACCES; -EINVAL bad name; -ETIMEDOUT. */
+NUMACRE_API int numacre_attach(const char *runtime_dir, const char *pool_name, numacre_pool **pool);
+
+/* Give back everything that this handle still owns and unmap the pool: its pointers become invalid. NULL is ignored. No
+ * other thread may be inside a call on the handle. */
+NUMACRE_API void numacre_detach(numacre_pool *pool);
+
+/* A block of at least size_bytes (rounded up to a power of two of frames, aligned to its size) on the calling thread's numa
+ * node, or the nearest that has room. Never blocks, never enters the kernel, lock-free.
+ * Errors: -ENOMEM no free block of that size; -EINVAL size 0 or above the largest block; -EUSERS no thread slot left;
+ * -EUCLEAN shared metadata is damaged; -ECHILD. If the caller is killed inside, the block comes back. */
+NUMACRE_API int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block);
+
+/* The same on a given numa node of the pool (-1: the calling thread's), with flags. Enters the kernel only to wait.
+ * Further errors: -ENODEV no such node; -ETIMEDOUT. */
+NUMACRE_API int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block);
+
+/* Free a block that this process owns. Any thread may. Never blocks (it enters the kernel only when somebody waits for
+ * memory), lock-free.
+ * Errors, nothing changed by any: -EINVAL NULL, outside the pool or inside a block; -ESTALE not allocated (freed twice?);
+ * -EPERM another process owns it; -ECHILD. If the caller is killed inside, the block is freed. */
+NUMACRE_API int numacre_free(numacre_pool *pool, void *block);
+
+/* All of `count` blocks, or none: then what `blocks` points to is meaningless. Errors as numacre_alloc. */
+NUMACRE_API int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count);
+
+/* Free `count` blocks. Goes on past a bad one; returns the first error. */
+NUMACRE_API int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count);
+
+/* The reference of a block that this process owns; NUMACRE_REF_NULL if it does not. Pass it to another process by any
+ * means; passing it does not change the owner. */
+NUMACRE_API numacre_ref numacre_ref_of(numacre_pool *pool, const void *block);
+
+/* Become the owner of a referenced block and learn its address here. One locked instruction.
+ * Errors: -ESTALE it was freed, taken by somebody else, or its owner died; -EINVAL not a reference of this pool. If the
+ * caller is killed inside, the block belongs to exactly one of the two, and comes back if that one is the dead. */
+NUMACRE_API int numacre_take(numacre_pool *pool, numacre_ref ref, void **block);
+
+/* Bytes that may be used at block (its whole power-of-two size); 0 if this process does not own it. */
+NUMACRE_API size_t numacre_usable_size(numacre_pool *pool, const void *block);
+
+/* This handle's client id, as `numacre clients` shows it. 0 in a private pool. */
+NUMACRE_API int numacre_client_id(numacre_pool *pool, uint32_t *client_id);
+
+/* What the pool is made of. */
+typedef struct {
+    size_t struct_size;           /* in: sizeof(numacre_pool_info); newer fields are left alone */
+    uint64_t capacity_bytes;      /* per numa node */
+    uint64_t frame_bytes;
+    uint64_t largest_block_bytes;
+    uint64_t metadata_bytes;      /* address space of all metadata regions; touched as needed */
+    uint32_t numa_nodes;
+    uint32_t backing;             /* NUMACRE_BACKING_... of numa node 0 */
+} numacre_pool_info;
+#define NUMACRE_BACKING_PRIVATE 0u
+#define NUMACRE_BACKING_HUGETLB 1u
+#define NUMACRE_BACKING_THP     2u
+#define NUMACRE_BACKING_SMALL   3u
+NUMACRE_API int numacre_get_info(numacre_pool *pool, numacre_pool_info *info);
+
+/* Where numa node `numa_node` of the pool is mapped here: for registering the memory with a device. */
+NUMACRE_API int numacre_region(numacre_pool *pool, int numa_node, void **base, size_t *size_bytes);
+
+/* A pool inside this process, without a daemon. */
+typedef struct {
+    size_t struct_size;           /* sizeof(numacre_private_options) */
+    uint64_t capacity_bytes;      /* 0: 64 MiB */
+    uint64_t frame_bytes;         /* 0: 4 KiB; a power of two from 64 B to 2 MiB */
+    uint64_t largest_block_bytes; /* 0: 4 MiB, or the capacity if that is smaller; a power of two up to 1 GiB */
+    unsigned flags;               /* 0 */
+} numacre_private_options;
+
+/* options NULL: all defaults. Closed by numacre_detach. Memory is reserved, not touched. */
+NUMACRE_API int numacre_open_private(const numacre_private_options *options, numacre_pool **pool);
+
+/* A sentence about the calling thread's last failed call: valid until its next failing call. Never NULL. */
+NUMACRE_API const char *numacre_last_error(void);
+
+/* "major.minor.patch". */
+NUMACRE_API const char *numacre_version(void);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif

@@ -1,0 +1,192 @@
+// The C++ face of numacre.h: a pool that detaches itself, blocks that free themselves, a std::pmr::memory_resource.
+// Header-only over the C ABI, so that it does not matter which compiler built the library. No exception is thrown but by
+// PoolResource, as std::pmr demands.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory_resource>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "numacre/numacre.h"
+#include "numacre/shm/error.hpp"
+#include "numacre/shm/result.hpp"
+
+namespace numacre {
+
+// What went wrong: the code, and the library's sentence about it.
+struct Error {
+    Errc code = Errc::ok;
+    std::string message;
+};
+
+template <class T>
+using Expected = Result<T, Error>;
+
+namespace detail {
+
+inline Errc errc_of(int negative_errno) {
+    for (const ErrorRow &row : kErrors)
+        if (row.errno_value == -negative_errno) return row.code;
+    return Errc::bad_argument;
+}
+inline Unexpected<Error> failure(int negative_errno) {
+    return {Error{errc_of(negative_errno), numacre_last_error()}};
+}
+
+}  // namespace detail
+
+// A reference that another process can take. Trivially copyable: write it to a ring, a pipe, a file.
+struct Ref {
+    numacre_ref value = NUMACRE_REF_NULL;
+    explicit operator bool() const { return value != NUMACRE_REF_NULL; }
+    friend bool operator==(Ref, Ref) = default;
+};
+
+// Owns one block; frees it at its end. Move-only. Must not outlive its Pool.
+class Block {
+public:
+    Block() = default;
+    Block(numacre_pool *pool, void *address, std::size_t size) : pool_(pool), address_(address), size_(size) {}
+    Block(Block &&other) noexcept
+        : pool_(other.pool_), address_(std::exchange(other.address_, nullptr)), size_(other.size_) {}
+    Block &operator=(Block &&other) noexcept {
+        if (this != &other) {
+            reset();
+            pool_ = other.pool_;
+            address_ = std::exchange(other.address_, nullptr);
+            size_ = other.size_;
+        }
+        return *this;
+    }
+    Block(const Block &) = delete;
+    Block &operator=(const Block &) = delete;
+    ~Block() { reset(); }
+
+    explicit operator bool() const noexcept { return address_ != nullptr; }
+    void *data() const noexcept { return address_; }
+    // Bytes that may be used.
+    std::size_t size() const noexcept { return size_; }
+    std::span<std::byte> bytes() const noexcept { return {static_cast<std::byte *>(address_), size_}; }
+    // The block's name for other processes; still ours until one of them takes it.
+    Ref ref() const noexcept { return {numacre_ref_of(pool_, address_)}; }
+    // Give the block up without freeing it: somebody else takes, or has taken, it.
+    void *release() noexcept { return std::exchange(address_, nullptr); }
+    void reset() noexcept {
+        if (address_ != nullptr) (void)numacre_free(pool_, std::exchange(address_, nullptr));
+    }
+
+private:
+    numacre_pool *pool_ = nullptr;
+    void *address_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+struct PrivateOptions {
+    std::uint64_t capacity_bytes = 0;
+    std::uint64_t frame_bytes = 0;
+    std::uint64_t largest_block_bytes = 0;
+};
+
+// How to allocate; see the NUMACRE_ flags.
+struct AllocateOptions {
+    int numa_node = -1;
+    bool strict = false;
+    bool zero = false;
+    bool uncached = false;
+    bool wait = false;
+    std::chrono::milliseconds timeout{0};  // with wait; 0: for ever
+};
+
+class Pool {
+public:
+    static Expected<Pool> attach(const char *pool_name = nullptr, const char *runtime_dir = nullptr) {
+        numacre_pool *handle = nullptr;
+        if (const int error = numacre_attach(runtime_dir, pool_name, &handle)) return detail::failure(error);
+        return Pool{handle};
+    }
+    static Expected<Pool> open_private(const PrivateOptions &options = {}) {
+        const numacre_private_options raw{sizeof raw, options.capacity_bytes, options.frame_bytes,
+                                          options.largest_block_bytes, 0};
+        numacre_pool *handle = nullptr;
+        if (const int error = numacre_open_private(&raw, &handle)) return detail::failure(error);
+        return Pool{handle};
+    }
+
+    Pool(Pool &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    Pool &operator=(Pool &&other) noexcept {
+        if (this != &other) {
+            numacre_detach(handle_);
+            handle_ = std::exchange(other.handle_, nullptr);
+        }
+        return *this;
+    }
+    Pool(const Pool &) = delete;
+    Pool &operator=(const Pool &) = delete;
+    ~Pool() { numacre_detach(handle_); }
+
+    Expected<Block> allocate(std::size_t size_bytes) {
+        void *address = nullptr;
+        if (const int error = numacre_alloc(handle_, size_bytes, &address)) return detail::failure(error);
+        return Block{handle_, address, numacre_usable_size(handle_, address)};
+    }
+    Expected<Block> allocate(std::size_t size_bytes, const AllocateOptions &options) {
+        const auto milliseconds = static_cast<unsigned>(options.timeout.count());
+        const unsigned flags = (options.strict ? NUMACRE_STRICT : 0) | (options.zero ? NUMACRE_ZERO : 0) |
+                               (options.uncached ? NUMACRE_UNCACHED : 0) |
+                               (options.wait ? NUMACRE_WAIT_MS(milliseconds) : 0);
+        void *address = nullptr;
+        if (const int error = numacre_alloc_on(handle_, options.numa_node, size_bytes, flags, &address))
+            return detail::failure(error);
+        return Block{handle_, address, numacre_usable_size(handle_, address)};
+    }
+    // Become the owner of a block that another process (or this one) named.
+    Expected<Block> take(Ref ref) {
+        void *address = nullptr;
+        if (const int error = numacre_take(handle_, ref.value, &address)) return detail::failure(error);
+        return Block{handle_, address, numacre_usable_size(handle_, address)};
+    }
+    std::uint32_t client_id() const {
+        std::uint32_t id = 0;
+        (void)numacre_client_id(handle_, &id);
+        return id;
+    }
+    numacre_pool *handle() const noexcept { return handle_; }
+
+private:
+    explicit Pool(numacre_pool *handle) : handle_(handle) {}
+    numacre_pool *handle_;
+};
+
+// std::pmr over a pool: every allocation is a block of whole frames, so put a pool resource of the standard library in
+// front of it for small objects. Thread-safe. Throws std::bad_alloc when the pool is full or the request too large.
+class PoolResource final : public std::pmr::memory_resource {
+public:
+    // Does not own the pool.
+    explicit PoolResource(Pool &pool, int numa_node = -1) : handle_(pool.handle()), numa_node_(numa_node) {}
+
+private:
+    void *do_allocate(std::size_t bytes, std::size_t alignment) override {
+        // A block is aligned to its own size, relative to the pool, whose base is aligned to 2 MiB or more.
+        const std::size_t size = bytes > alignment ? bytes : alignment;
+        void *address = nullptr;
+        if (alignment > kBaseAlignment || numacre_alloc_on(handle_, numa_node_, size == 0 ? 1 : size, 0, &address) != 0)
+            throw std::bad_alloc();
+        return address;
+    }
+    void do_deallocate(void *address, std::size_t, std::size_t) override { (void)numacre_free(handle_, address); }
+    bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override {
+        const auto *const same = dynamic_cast<const PoolResource *>(&other);
+        return same != nullptr && same->handle_ == handle_;
+    }
+
+    static constexpr std::size_t kBaseAlignment = std::size_t{2} << 20;
+    numacre_pool *handle_;
+    int numa_node_;
+};
+
+}  // namespace numacre

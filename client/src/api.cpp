@@ -1,0 +1,346 @@
+// The data path of the C ABI: allocate, free, take, and what one can ask of a block.
+#include <time.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "errors.hpp"
+#include "numacre/shm/counters.hpp"
+#include "numacre/shm/walk.hpp"
+#include "pool.hpp"
+
+using namespace numacre;
+using namespace numacre::client;
+
+namespace {
+
+constexpr unsigned kWaitShift = 8;
+constexpr unsigned kKnownFlags = NUMACRE_STRICT | NUMACRE_ZERO | NUMACRE_UNCACHED | NUMACRE_WAIT;
+constexpr std::uint64_t kWaitSliceNanoseconds = 50'000'000;  // a waiter looks again by itself this often
+
+struct Place {
+    std::uint32_t numa_node;
+    FrameIndex frame;
+};
+
+void *address_of(numacre_pool *pool, std::uint32_t numa_node, Block block) {
+    return pool->nodes[numa_node].data + (block.base.value << pool->geometry.frame_shift);
+}
+
+// False: not an address of a frame's first byte in this pool.
+inline bool locate(const numacre_pool *pool, const void *address, Place &place) {
+    const std::uint64_t offset =
+        reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(pool->span);
+    if (offset >= pool->span_bytes) return false;
+    place.numa_node = static_cast<std::uint32_t>(offset >> pool->span_shift);
+    const std::uint64_t in_node = offset & ((std::uint64_t{1} << pool->span_shift) - 1);
+    place.frame = FrameIndex{in_node >> pool->geometry.frame_shift};
+    return in_node < pool->data_bytes && (in_node & (pool->geometry.frame_bytes() - 1)) == 0;
+}
+
+ThreadCounters<Env> &counters_of(numacre_pool *pool, std::uint32_t numa_node, Actor actor) {
+    return pool->nodes[numa_node].buddy().view().counters[actor.thread.value];
+}
+
+void count_failure(numacre_pool *pool, std::uint32_t numa_node, Actor actor, FailureReason reason) {
+    count(counters_of(pool, numa_node, actor).failures[static_cast<unsigned>(reason)]);
+}
+
+// Is there enough free memory, only not in one piece? Reads the metadata of the whole node: on failures only.
+struct FreeFrames {
+    std::uint64_t frames = 0;
+    void owned(Block, IndexEntry) {}
+    void free(Block block) { frames += block.order.frames(); }
+    void taken(FrameIndex, std::uint64_t) {}
+    void offline(Block) {}
+    void damaged(Block) {}
+};
+
+FailureReason why_not(numacre_pool *pool, std::uint32_t numa_node, Order order) {
+    if (order.value == 0) return FailureReason::out_of_frames;  // one frame is never fragmented
+    FreeFrames scan;
+    walk_all(pool->nodes[numa_node].buddy().view(), scan);
+    return scan.frames >= order.frames() ? FailureReason::fragmented : FailureReason::out_of_frames;
+}
+
+// One attempt: the wanted numa node, then, unless strict, the others by distance.
+Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool strict, Order order, std::uint32_t slack,
+                  std::uint32_t &got, Block &block) {
+    if (pool->nodes[wanted].buddy().allocate(actor, order, slack, block) == Errc::ok) [[likely]] {
+        count(counters_of(pool, wanted, actor).numa_hit);
+        got = wanted;
+        return Errc::ok;
+    }
+    for (std::uint32_t rank = 0; !strict && rank < pool->numa_nodes; ++rank) {
+        const std::uint32_t other = pool->nearest[wanted][rank];
+        if (other == wanted || pool->nodes[other].buddy().allocate(actor, order, slack, block) != Errc::ok) continue;
+        count(counters_of(pool, other, actor).numa_miss);
+        count(counters_of(pool, wanted, actor).numa_foreign);
+        got = other;
+        return Errc::ok;
+    }
+    return Errc::out_of_frames;
+}
+
+std::uint64_t now_nanoseconds() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
+}
+
+// Repeats the attempt after each release until it succeeds or the time is over. timeout_ms 0: for ever.
+[[gnu::noinline]] Errc wait_and_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool strict, Order order,
+                                         std::uint32_t slack, unsigned timeout_ms, std::uint32_t &got, Block &block) {
+    const std::uint64_t begin = now_nanoseconds();
+    const std::uint64_t patience = std::uint64_t{timeout_ms} * 1'000'000;
+    for (;;) {
+        const std::uint32_t epoch = announce_waiter(pool);
+        if (try_allocate(pool, actor, wanted, strict, order, slack, got, block) == Errc::ok) return Errc::ok;
+        std::uint64_t slice = kWaitSliceNanoseconds;
+        if (timeout_ms != 0) {
+            const std::uint64_t waited = now_nanoseconds() - begin;
+            if (waited >= patience) return Errc::timed_out;
+            if (patience - waited < slice) slice = patience - waited;
+        }
+        sleep_for_release(pool, epoch, slice);
+    }
+}
+
+[[gnu::cold]] int bad_size(numacre_pool *pool, Actor actor, std::uint32_t numa_node, std::size_t size_bytes) {
+    count_failure(pool, numa_node, actor, FailureReason::argument);
+    return fail(Errc::bad_argument, "size %zu is not within 1 .. %llu bytes, the pool's largest block", size_bytes,
+                static_cast<unsigned long long>(pool->geometry.chunk_bytes()));
+}
+
+[[gnu::cold]] int allocation_failed(numacre_pool *pool, Actor actor, std::uint32_t wanted, Errc code, Order order,
+                                    std::size_t size_bytes) {
+    if (code == Errc::over_quota) {
+        count_failure(pool, wanted, actor, FailureReason::quota);
+        return fail(code, "%zu bytes more would exceed this client's quota", size_bytes);
+    }
+    const FailureReason reason = why_not(pool, wanted, order);
+    count_failure(pool, wanted, actor, reason);
+    return fail(code, "no free block of %zu bytes (numa node %u: %s)", size_bytes, wanted,
+                reason == FailureReason::fragmented ? "enough is free, but not in one piece" : "full");
+}
+
+inline int allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, std::size_t size_bytes, unsigned flags,
+                    void **result) {
+    const unsigned frame_shift = pool->geometry.frame_shift;
+    if (size_bytes - 1 >= pool->geometry.chunk_bytes()) [[unlikely]]
+        return bad_size(pool, actor, wanted, size_bytes);
+    const Order order = order_for_bytes(size_bytes, frame_shift);
+    const std::uint64_t granted = order.frames() << frame_shift;
+    const auto slack =
+        static_cast<std::uint32_t>((granted - size_bytes) >> IndexEntry::slack_unit_shift(order, frame_shift));
+    const bool has_quota = quota_of(pool) != 0;
+    if (has_quota && !quota_allows(pool, order.frames())) [[unlikely]]
+        return allocation_failed(pool, actor, wanted, Errc::over_quota, order, size_bytes);
+    std::uint32_t got = 0;
+    Block block;
+    Errc code = try_allocate(pool, actor, wanted, (flags & NUMACRE_STRICT) != 0, order, slack, got, block);
+    if (code != Errc::ok && (flags & NUMACRE_WAIT) != 0)
+        code = wait_and_allocate(pool, actor, wanted, (flags & NUMACRE_STRICT) != 0, order, slack, flags >> kWaitShift, got,
+                                 block);
+    if (code != Errc::ok) [[unlikely]]
+        return allocation_failed(pool, actor, wanted, code, order, size_bytes);
+    if (has_quota) [[unlikely]]
+        quota_note(pool, static_cast<std::int64_t>(order.frames()));
+    void *const address = address_of(pool, got, block);
+    if ((flags & NUMACRE_ZERO) != 0) memset(address, 0, granted);
+    *result = address;
+    return 0;
+}
+
+[[gnu::cold]] int not_a_block(numacre_pool *pool, const void *address, Errc code) {
+    if (address == nullptr) return fail(Errc::bad_argument, "the block is NULL");
+    Place place{};
+    const std::uint64_t offset =
+        reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(pool->span);
+    if (!locate(pool, address, place)) {
+        if (offset < pool->span_bytes && (offset & ((std::uint64_t{1} << pool->span_shift) - 1)) < pool->data_bytes)
+            return fail(Errc::bad_argument, "address %p lies inside a frame, not at its beginning", address);
+        return fail(Errc::bad_argument, "address %p lies outside the pool", address);
+    }
+    if (code == Errc::not_owner) return fail(code, "block %p belongs to another process", address);
+    Block covering;
+    if (pool->nodes[place.numa_node].buddy().find_covering(place.frame, covering) && !(covering.base == place.frame))
+        return fail(Errc::bad_argument, "address %p lies inside the block that begins at %p", address,
+                    address_of(pool, place.numa_node, covering));
+    return fail(Errc::stale_ref, "no block begins at %p: not allocated, or freed already", address);
+}
+
+inline int free_one(numacre_pool *pool, Actor actor, void *address) {
+    Place place{};
+    if (!locate(pool, address, place)) [[unlikely]]
+        return not_a_block(pool, address, Errc::bad_argument);
+    Block freed;
+    const Errc code = pool->nodes[place.numa_node].buddy().free(actor, place.frame, freed);
+    if (code != Errc::ok) [[unlikely]]
+        return not_a_block(pool, address, code);
+    if (quota_of(pool) != 0) [[unlikely]]
+        quota_note(pool, -static_cast<std::int64_t>(freed.order.frames()));
+    if (has_waiters(pool)) [[unlikely]]
+        wake_waiters(pool);
+    return 0;
+}
+
+// The caller's own block at this address.
+bool own_block(numacre_pool *pool, const void *address, Place &place, Block &block, IndexEntry &entry) {
+    if (pool == nullptr || pool->fork_generation != fork_generation) return false;
+    return locate(pool, address, place) &&
+           pool->nodes[place.numa_node].buddy().find_entry(place.frame, block, entry) == Errc::ok &&
+           entry.owner() == pool->process;
+}
+
+[[gnu::cold]] int no_pool(const char *function) { return fail(Errc::bad_argument, "%s: the pool is NULL", function); }
+[[gnu::cold]] int no_result(const char *function) {
+    return fail(Errc::bad_argument, "%s: the result pointer is NULL", function);
+}
+
+}  // namespace
+
+extern "C" {
+
+int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
+    if (pool == nullptr) return no_pool("numacre_alloc");
+    if (block == nullptr) return no_result("numacre_alloc");
+    Actor actor;
+    if (const int error = current_actor(pool, actor)) [[unlikely]]
+        return error;
+    return allocate(pool, actor, local_numa_node(pool), size_bytes, 0, block);
+}
+
+int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block) {
+    if (pool == nullptr) return no_pool("numacre_alloc_on");
+    if (block == nullptr) return no_result("numacre_alloc_on");
+    if ((flags & 0xff & ~kKnownFlags) != 0 || (flags >> kWaitShift != 0 && (flags & NUMACRE_WAIT) == 0))
+        return fail(Errc::bad_argument, "flags %#x are not a combination of NUMACRE_STRICT, _ZERO, _UNCACHED, _WAIT[_MS]",
+                    flags);
+    Actor actor;
+    if (const int error = current_actor(pool, actor)) [[unlikely]]
+        return error;
+    if (numa_node < -1 || numa_node >= static_cast<int>(pool->numa_nodes))
+        return fail(Errc::no_such_node, "numa node %d is not within -1 .. %u", numa_node, pool->numa_nodes - 1);
+    const std::uint32_t wanted = numa_node < 0 ? local_numa_node(pool) : static_cast<std::uint32_t>(numa_node);
+    return allocate(pool, actor, wanted, size_bytes, flags, block);
+}
+
+int numacre_free(numacre_pool *pool, void *block) {
+    if (pool == nullptr) return no_pool("numacre_free");
+    Actor actor;
+    if (const int error = current_actor(pool, actor)) [[unlikely]]
+        return error;
+    return free_one(pool, actor, block);
+}
+
+int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count) {
+    if (pool == nullptr) return no_pool("numacre_alloc_bulk");
+    if (blocks == nullptr && count != 0) return no_result("numacre_alloc_bulk");
+    Actor actor;
+    if (const int error = current_actor(pool, actor)) [[unlikely]]
+        return error;
+    const std::uint32_t wanted = local_numa_node(pool);
+    for (unsigned done = 0; done < count; ++done) {
+        void *address = nullptr;
+        const int error = allocate(pool, actor, wanted, size_bytes, 0, &address);
+        if (error != 0) {
+            while (done-- > 0) free_one(pool, actor, blocks[done]);
+            return error;
+        }
+        blocks[done] = address;
+    }
+    return 0;
+}
+
+int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
+    if (pool == nullptr) return no_pool("numacre_free_bulk");
+    if (blocks == nullptr && count != 0) return fail(Errc::bad_argument, "numacre_free_bulk: the blocks are NULL");
+    Actor actor;
+    if (const int error = current_actor(pool, actor)) [[unlikely]]
+        return error;
+    int first_error = 0;
+    for (unsigned i = 0; i < count; ++i) {
+        const int error = free_one(pool, actor, blocks[i]);
+        if (first_error == 0) first_error = error;
+    }
+    return first_error;
+}
+
+numacre_ref numacre_ref_of(numacre_pool *pool, const void *block) {
+    Place place{};
+    Block found;
+    IndexEntry entry;
+    if (!own_block(pool, block, place, found, entry)) return NUMACRE_REF_NULL;
+    return Reference{NumaNode{static_cast<std::uint8_t>(place.numa_node)}, found, entry.generation()}.bits();
+}
+
+int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
+    if (pool == nullptr) return no_pool("numacre_take");
+    if (block == nullptr) return no_result("numacre_take");
+    Actor actor;
+    if (const int error = current_actor(pool, actor)) [[unlikely]]
+        return error;
+    const Reference reference{ref};
+    const std::uint32_t numa_node = reference.numa_node().value;
+    Block taken;
+    const Errc code = numa_node < pool->numa_nodes ? pool->nodes[numa_node].buddy().take(actor, reference, taken)
+                                                   : Errc::bad_argument;
+    if (code != Errc::ok) [[unlikely]]
+        return fail(code, code == Errc::stale_ref ? "reference %#llx names no block any more"
+                                                  : "%#llx is not a reference of this pool",
+                    static_cast<unsigned long long>(ref));
+    if (quota_of(pool) != 0) quota_note(pool, static_cast<std::int64_t>(taken.order.frames()));
+    *block = address_of(pool, numa_node, taken);
+    return 0;
+}
+
+size_t numacre_usable_size(numacre_pool *pool, const void *block) {
+    Place place{};
+    Block found;
+    IndexEntry entry;
+    if (!own_block(pool, block, place, found, entry)) return 0;
+    return static_cast<size_t>(found.order.frames() << pool->geometry.frame_shift);
+}
+
+int numacre_client_id(numacre_pool *pool, uint32_t *client_id) {
+    if (pool == nullptr) return no_pool("numacre_client_id");
+    if (client_id == nullptr) return no_result("numacre_client_id");
+    *client_id = pool->client_id;
+    return 0;
+}
+
+int numacre_get_info(numacre_pool *pool, numacre_pool_info *info) {
+    if (pool == nullptr) return no_pool("numacre_get_info");
+    if (info == nullptr) return no_result("numacre_get_info");
+    if (info->struct_size < sizeof *info)
+        return fail(Errc::bad_argument, "numacre_pool_info.struct_size is %zu instead of %zu", info->struct_size, sizeof *info);
+    info->capacity_bytes = pool->geometry.capacity_bytes();
+    info->frame_bytes = pool->geometry.frame_bytes();
+    info->largest_block_bytes = pool->geometry.chunk_bytes();
+    info->metadata_bytes = pool->pool_region_bytes;
+    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) info->metadata_bytes += pool->nodes[node].node_region_bytes;
+    info->numa_nodes = pool->numa_nodes;
+    info->backing = static_cast<std::uint32_t>(pool->nodes[0].backing);
+    return 0;
+}
+
+int numacre_region(numacre_pool *pool, int numa_node, void **base, size_t *size_bytes) {
+    if (pool == nullptr) return no_pool("numacre_region");
+    if (base == nullptr || size_bytes == nullptr) return no_result("numacre_region");
+    if (numa_node < 0 || numa_node >= static_cast<int>(pool->numa_nodes))
+        return fail(Errc::no_such_node, "numa node %d is not within 0 .. %u", numa_node, pool->numa_nodes - 1);
+    *base = pool->nodes[numa_node].data;
+    *size_bytes = pool->data_bytes;
+    return 0;
+}
+
+const char *numacre_last_error(void) { return last_error(); }
+
+#define NUMACRE_TEXT_(number) #number
+#define NUMACRE_TEXT(number) NUMACRE_TEXT_(number)
+const char *numacre_version(void) {
+    return NUMACRE_TEXT(NUMACRE_VERSION_MAJOR) "." NUMACRE_TEXT(NUMACRE_VERSION_MINOR) "." NUMACRE_TEXT(NUMACRE_VERSION_PATCH);
+}
+
+}  // extern "C"

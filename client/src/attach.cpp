@@ -1,0 +1,159 @@
+// The attach handshake: shm/attach_wire.hpp has the messages.
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "errors.hpp"
+#include "pool.hpp"
+
+namespace numacre::client {
+namespace {
+
+constexpr time_t kHandshakeSeconds = 5;
+
+const char *runtime_dir_or_default(const char *runtime_dir) {
+    if (runtime_dir != nullptr && *runtime_dir != 0) return runtime_dir;
+    const char *const from_environment = getenv("NUMACRE_RUNTIME_DIR");
+    return from_environment != nullptr && *from_environment != 0 ? from_environment : "/run/numacre";
+}
+
+int connect_to_daemon(const char *runtime_dir, int &connection) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/attach.sock", runtime_dir);
+    if (length < 0 || static_cast<std::size_t>(length) >= sizeof address.sun_path)
+        return fail(Errc::bad_argument, "runtime directory '%s' is too long for a socket's path (%zu bytes)", runtime_dir,
+                    sizeof address.sun_path - sizeof "/attach.sock");
+    connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (connection < 0) return fail(Errc::too_many_clients, "cannot make a socket: %s", strerror(errno));
+    const timeval patience{kHandshakeSeconds, 0};
+    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    if (connect(connection, reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0) {
+        const int error = errno;
+        if (error == EACCES || error == EPERM)
+            return fail(Errc::access_denied, "no access to %s", address.sun_path);
+        return fail(Errc::daemon_gone, "no daemon at %s (%s)", address.sun_path, strerror(error));
+    }
+    return 0;
+}
+
+// Receives one reply and its fds; returns how many fds came, or -errno with the error remembered.
+int receive_reply(int connection, wire::AttachReply &reply, int *fds) {
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * wire::kMaxFds)];
+    iovec part{&reply, sizeof reply};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    ssize_t received = 0;
+    do {
+        received = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
+    } while (received < 0 && errno == EINTR);
+    if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return fail(Errc::timed_out, "the daemon did not answer within %d s", static_cast<int>(kHandshakeSeconds));
+    if (received <= 0) return fail(Errc::daemon_gone, "the daemon closed the connection during the handshake");
+    int count = 0;
+    for (cmsghdr *header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+        const std::size_t here = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (std::size_t i = 0; i < here && count < static_cast<int>(wire::kMaxFds); ++i)
+            memcpy(&fds[count++], CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+    }
+    const bool whole = static_cast<std::size_t>(received) == sizeof reply && reply.header.magic == wire::kMagic &&
+                       (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+    if (!whole || reply.header.version != wire::kVersion || reply.header.type != wire::MessageType::attach_reply ||
+        reply.header.size_bytes != sizeof reply) {
+        for (int i = 0; i < count; ++i) close(fds[i]);
+        return fail(Errc::version_mismatch, "the daemon's reply is not of wire version %u", wire::kVersion);
+    }
+    return count;
+}
+
+int shake_hands(numacre_pool *pool, const char *pool_name) {
+    wire::AttachRequest request;
+    const char *const name = pool_name != nullptr ? pool_name : "default";
+    if (strlen(name) == 0 || strlen(name) >= kPoolNameBytes)
+        return fail(Errc::bad_argument, "pool name '%s' has %zu characters instead of 1 .. %zu", name, strlen(name),
+                    kPoolNameBytes - 1);
+    memcpy(request.pool_name.data(), name, strlen(name));
+    if (send(pool->connection, &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request))
+        return fail(Errc::daemon_gone, "cannot send to the daemon: %s", strerror(errno));
+
+    static_assert(std::is_trivially_copyable_v<wire::AttachReply>);
+    auto *const reply = static_cast<wire::AttachReply *>(calloc(1, sizeof(wire::AttachReply)));
+    if (reply == nullptr) return fail(Errc::out_of_frames, "no memory for the handshake");
+    int fds[wire::kMaxFds];
+    const int count = receive_reply(pool->connection, *reply, fds);
+    int result = count < 0 ? count : 0;
+    if (count >= 0) {
+        reply->message.back() = 0;
+        if (reply->error != 0) {
+            const Errc code = reply->error < kErrors.size() ? static_cast<Errc>(reply->error) : Errc::corrupt;
+            result = fail(code, "%s", reply->message.data());
+        } else if (reply->layout_version != kLayoutVersion) {
+            result = fail(Errc::version_mismatch, "the daemon's shared layout is version %u, this library's is %u",
+                          reply->layout_version, kLayoutVersion);
+        } else if (count != 1 + 2 * reply->numa_node_count) {
+            result = fail(Errc::corrupt, "the daemon sent %d descriptors for %u numa nodes", count, reply->numa_node_count);
+        } else {
+            result = map_regions(pool, *reply, fds);
+        }
+        for (int i = 0; i < count; ++i) close(fds[i]);
+    }
+    free(reply);
+    return result;
+}
+
+}  // namespace
+}  // namespace numacre::client
+
+using namespace numacre;
+using namespace numacre::client;
+
+extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, numacre_pool **pool) {
+    if (pool == nullptr) return fail(Errc::bad_argument, "numacre_attach: the result pointer is NULL");
+    numacre_pool *const handle = new_handle();
+    if (handle == nullptr) return fail(Errc::out_of_frames, "no memory for a pool handle");
+    int error = connect_to_daemon(runtime_dir_or_default(runtime_dir), handle->connection);
+    if (error == 0) error = shake_hands(handle, pool_name);
+    if (error == 0 && !register_handle(handle))
+        error = fail(Errc::too_many_clients, "this process has too many pools open");
+    if (error != 0) {
+        unmap_regions(handle);
+        if (handle->connection >= 0) close(handle->connection);
+        delete_handle(handle);
+        return error;
+    }
+    *pool = handle;
+    return 0;
+}
+
+extern "C" void numacre_detach(numacre_pool *pool) {
+    if (pool == nullptr) return;
+    if (pool->fork_generation != fork_generation) {  // a forked child's copy: nothing is mapped, nobody is told
+        if (pool->connection >= 0) close(pool->connection);
+        delete_handle(pool);
+        return;
+    }
+    leave_pool(pool);
+    unregister_handle(pool);
+    unmap_regions(pool);
+    if (pool->connection >= 0) {
+        // Only now may the daemon give our blocks to others. Its reply says that it has.
+        const wire::DetachRequest request;
+        wire::DetachReply reply;
+        if (send(pool->connection, &request, sizeof request, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof request))
+            (void)recv(pool->connection, &reply, sizeof reply, 0);
+        close(pool->connection);
+    }
+    delete_handle(pool);
+}

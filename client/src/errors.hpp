@@ -1,0 +1,12 @@
+// The calling thread's last failure, as a sentence.
+#pragma once
+
+#include "numacre/shm/error.hpp"
+
+namespace numacre::client {
+
+// Remembers "<what>: <remedy>" for numacre_last_error() and returns -errno of code.
+[[gnu::format(printf, 2, 3), gnu::cold]] int fail(Errc code, const char *what, ...);
+const char *last_error();
+
+}  // namespace numacre::client

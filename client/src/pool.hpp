@@ -1,0 +1,138 @@
+// What a numacre_pool handle is: the pool's regions mapped into this process, and the threads that work on it.
+// Nothing here needs the C++ runtime library: a C program can link libnumacre.a with plain cc.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "numacre/numacre.h"
+#include "numacre/shm/attach_wire.hpp"
+#include "numacre/shm/buddy.hpp"
+
+namespace numacre::client {
+
+using Env = ProductionEnv;
+
+// One numa node of the pool.
+struct NodeHandle {
+    alignas(Buddy<Env>) std::byte buddy_storage[sizeof(Buddy<Env>)];
+    std::byte *data = nullptr;        // first frame
+    void *node_region = nullptr;
+    std::uint64_t node_region_bytes = 0;
+    wire::Backing backing{};
+    std::int32_t os_numa_node = 0;
+
+    Buddy<Env> &buddy() { return *reinterpret_cast<Buddy<Env> *>(buddy_storage); }
+};
+
+inline constexpr std::size_t kMaxOsNumaNodes = 1024;
+
+}  // namespace numacre::client
+
+struct numacre_pool {
+    std::uint64_t serial = 0;           // never used again in this process
+    std::uint32_t index = 0;            // place in every thread's table; reused
+    std::uint32_t fork_generation = 0;  // of the process that attached
+    numacre::ProcessSlot process;
+    std::uint32_t client_id = 0;
+    std::uint32_t numa_nodes = 0;
+    int connection = -1;                // -1: private pool
+    numacre::Geometry geometry;
+    numacre::PoolView<numacre::client::Env> view;
+    void *pool_region = nullptr;
+    std::uint64_t pool_region_bytes = 0;
+    // All numa nodes' data lie in one reserved span, node n at span + (n << span_shift).
+    std::byte *span = nullptr;
+    std::uint64_t span_bytes = 0;
+    std::uint32_t span_shift = 0;
+    std::uint64_t data_bytes = 0;       // of one numa node
+    // What this process owned at the last count, and since: only kept up while a quota is set (see quota.cpp).
+    std::atomic<std::int64_t> quota_used_frames{-1};
+    const std::atomic<std::uint64_t> *quota_frames = nullptr;  // the daemon's word for this process; 0 = no limit
+    std::uint8_t dense_node_of[numacre::client::kMaxOsNumaNodes] = {};
+    std::uint8_t nearest[numacre::kMaxNumaNodes][numacre::kMaxNumaNodes] = {};
+    numacre::client::NodeHandle nodes[numacre::kMaxNumaNodes];
+};
+
+namespace numacre::client {
+
+// Handles ---------------------------------------------------------------------------------------------------------------
+
+// A zeroed handle, not yet registered; nullptr when the process is out of memory.
+numacre_pool *new_handle();
+void delete_handle(numacre_pool *pool);
+
+// Maps the regions in the reserved span; fds are in attach_wire.hpp's order. Returns 0 or -errno with the error remembered.
+int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *fds);
+// Reserves the span for numa_nodes * capacity and leaves it inaccessible. page_bytes: alignment.
+int reserve_span(numacre_pool *pool, std::uint64_t page_bytes);
+void unmap_regions(numacre_pool *pool);
+
+// Gives the handle its serial and index. False: too many handles.
+bool register_handle(numacre_pool *pool);
+// No thread may use the handle any more; every thread's slot has been given up (or is left to recovery).
+void unregister_handle(numacre_pool *pool);
+
+// Threads ---------------------------------------------------------------------------------------------------------------
+
+struct ThreadEntry {
+    std::uint64_t serial;  // of the pool this entry is for; 0: none
+    Actor actor;
+};
+struct ThreadTable {
+    ThreadEntry *entries;
+    std::uint32_t count;
+};
+// initial-exec: one load from the thread pointer, no call, on every allocation.
+extern thread_local ThreadTable thread_table __attribute__((tls_model("initial-exec")));
+
+// Grows in a forked child: handles made before the fork are refused there.
+extern std::uint32_t fork_generation;
+
+// Claims a thread slot for the calling thread. Returns 0 or -errno with the error remembered.
+[[gnu::cold]] int enter_pool(numacre_pool *pool, Actor &actor);
+
+// Gives the calling thread's slot back, its cached marks cleaned.
+void leave_pool(numacre_pool *pool);
+
+inline int current_actor(numacre_pool *pool, Actor &actor) {
+    const ThreadTable &table = thread_table;
+    if (pool->index < table.count && table.entries[pool->index].serial == pool->serial &&
+        pool->fork_generation == fork_generation) [[likely]] {
+        actor = table.entries[pool->index].actor;
+        return 0;
+    }
+    return enter_pool(pool, actor);
+}
+
+// Placement -------------------------------------------------------------------------------------------------------------
+
+// The pool's numa node on whose CPUs the calling thread runs at this moment. No system call.
+std::uint32_t local_numa_node(const numacre_pool *pool);
+
+// Quota -----------------------------------------------------------------------------------------------------------------
+
+inline std::uint64_t quota_of(const numacre_pool *pool) {
+    // relaxed: a limit, it orders nothing.
+    return pool->quota_frames->load(std::memory_order_relaxed);
+}
+// May this process own `frames` more? Only to be asked while a quota is set.
+[[gnu::cold]] bool quota_allows(numacre_pool *pool, std::uint64_t frames);
+// Owned frames changed by this much; likewise.
+[[gnu::cold]] void quota_note(numacre_pool *pool, std::int64_t frames);
+
+// Waiting ---------------------------------------------------------------------------------------------------------------
+
+// Somebody may be waiting for memory: wake them. Called after a free; a load when nobody waits.
+inline bool has_waiters(const numacre_pool *pool) {
+    // seq_cst after the free's RMW; partner: announce_waiter(). Weakened: we see no waiter, it sees no free frame, it sleeps.
+    return pool->view.header->waiters.load(std::memory_order_seq_cst) != 0;
+}
+[[gnu::cold]] void wake_waiters(numacre_pool *pool);
+// Announces a waiter and returns the epoch to sleep on; allocate once more before sleeping.
+std::uint32_t announce_waiter(numacre_pool *pool);
+// Sleeps until the epoch has moved, or about that long.
+void sleep_for_release(numacre_pool *pool, std::uint32_t epoch, std::uint64_t nanoseconds);
+
+}  // namespace numacre::client

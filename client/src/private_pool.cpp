@@ -1,0 +1,118 @@
+// A pool inside this process: the same engine on anonymous memory, without a daemon.
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "errors.hpp"
+#include "numacre/shm/chunks.hpp"
+#include "numacre/shm/format.hpp"
+#include "pool.hpp"
+
+using namespace numacre;
+using namespace numacre::client;
+
+namespace {
+
+constexpr std::uint64_t kDefaultCapacity = std::uint64_t{64} << 20;
+constexpr std::uint64_t kDefaultFrame = 4096;
+constexpr std::uint64_t kDefaultLargest = std::uint64_t{4} << 20;
+constexpr std::uint32_t kThreadSlots = 4096;
+constexpr ProcessSlot kOnlyProcess{1};
+
+const char *describe(GeometryFault fault) {
+    switch (fault) {
+        case GeometryFault::none: break;
+        case GeometryFault::frame_not_power_of_two: return "frame_bytes is not a power of two";
+        case GeometryFault::frame_out_of_range: return "frame_bytes is not within 64 .. 2097152";
+        case GeometryFault::block_not_power_of_two: return "largest_block_bytes is not a power of two";
+        case GeometryFault::block_smaller_than_frame: return "largest_block_bytes is smaller than frame_bytes";
+        case GeometryFault::block_too_large: return "largest_block_bytes is above 1 GiB or 2^24 frames";
+        case GeometryFault::capacity_zero: return "capacity_bytes is 0";
+        case GeometryFault::capacity_not_whole_blocks: return "capacity_bytes is not a multiple of largest_block_bytes";
+        case GeometryFault::capacity_too_large: return "capacity_bytes is above 2^34 frames";
+    }
+    return "";
+}
+
+void *reserve_zeroed(std::uint64_t bytes) {
+    void *const memory =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    madvise(memory, bytes, MADV_DONTFORK);
+    return memory;
+}
+
+int build(numacre_pool *pool) {
+    pool->numa_nodes = 1;
+    pool->process = kOnlyProcess;
+    constexpr std::uint32_t processes = kOnlyProcess.value + 1;
+    pool->pool_region_bytes = PoolLayout<Env>::of(processes, kThreadSlots).region_bytes;
+    pool->pool_region = reserve_zeroed(pool->pool_region_bytes);
+    NodeHandle &node = pool->nodes[0];
+    node.node_region_bytes = NodeLayout<Env>::of(pool->geometry, kThreadSlots).region_bytes;
+    node.node_region = reserve_zeroed(node.node_region_bytes);
+    if (pool->pool_region == nullptr || node.node_region == nullptr)
+        return fail(Errc::out_of_frames, "no memory for the metadata of a private pool: %s", strerror(errno));
+    if (const int error = reserve_span(pool, 4096)) return error;
+    if (mprotect(pool->span, pool->data_bytes, PROT_READ | PROT_WRITE) != 0)
+        return fail(Errc::out_of_frames, "no %llu bytes for a private pool: %s",
+                    static_cast<unsigned long long>(pool->data_bytes), strerror(errno));
+    madvise(pool->span, pool->data_bytes, MADV_DONTFORK);
+    node.data = pool->span;
+    node.backing = wire::Backing::private_memory;
+
+    format_pool_region<Env>(pool->pool_region, "private", pool->serial, pool->geometry, 1, processes, kThreadSlots);
+    format_node_region<Env>(node.node_region, pool->geometry, NumaNode{0}, pool->serial, kThreadSlots);
+    pool->view = PoolView<Env>::at(pool->pool_region, processes, kThreadSlots);
+    pool->quota_frames = &pool->view.processes[pool->process.value].quota_frames;
+    pool->view.processes[kOnlyProcess.value].state.store(static_cast<std::uint64_t>(ProcessState::active));
+    new (node.buddy_storage)
+        Buddy<Env>(NodeView<Env>::at(node.node_region, pool->geometry, NumaNode{0}, kThreadSlots), pool->view);
+    Chunks<Env> chunks{node.buddy().view(), pool->view};
+    for (std::uint64_t chunk = 0; chunk < pool->geometry.chunk_count(); ++chunk) chunks.bring_online(chunk);
+    return 0;
+}
+
+}  // namespace
+
+extern "C" int numacre_open_private(const numacre_private_options *options, numacre_pool **pool) {
+    if (pool == nullptr) return fail(Errc::bad_argument, "numacre_open_private: the result pointer is NULL");
+    numacre_private_options wanted{};
+    if (options != nullptr) {
+        if (options->struct_size < sizeof wanted)
+            return fail(Errc::bad_argument, "numacre_private_options.struct_size is %zu instead of %zu",
+                        options->struct_size, sizeof wanted);
+        wanted = *options;
+    }
+    if (wanted.flags != 0) return fail(Errc::bad_argument, "numacre_private_options.flags is %#x instead of 0", wanted.flags);
+    if (wanted.frame_bytes == 0) wanted.frame_bytes = kDefaultFrame;
+    if (wanted.capacity_bytes == 0) wanted.capacity_bytes = kDefaultCapacity;
+    if (wanted.largest_block_bytes == 0) {
+        wanted.largest_block_bytes = kDefaultLargest;
+        while (wanted.largest_block_bytes > wanted.frame_bytes && wanted.capacity_bytes % wanted.largest_block_bytes != 0)
+            wanted.largest_block_bytes /= 2;
+    }
+    const GeometryFault fault = check_geometry(wanted.frame_bytes, wanted.largest_block_bytes, wanted.capacity_bytes);
+    if (fault != GeometryFault::none)
+        return fail(Errc::bad_argument, "%s (frame %llu, largest block %llu, capacity %llu bytes)", describe(fault),
+                    static_cast<unsigned long long>(wanted.frame_bytes),
+                    static_cast<unsigned long long>(wanted.largest_block_bytes),
+                    static_cast<unsigned long long>(wanted.capacity_bytes));
+    numacre_pool *const handle = new_handle();
+    if (handle == nullptr) return fail(Errc::out_of_frames, "no memory for a pool handle");
+    handle->geometry = make_geometry(wanted.frame_bytes, wanted.largest_block_bytes, wanted.capacity_bytes);
+    if (!register_handle(handle)) {
+        delete_handle(handle);
+        return fail(Errc::too_many_clients, "this process has too many pools open");
+    }
+    if (const int error = build(handle)) {
+        unregister_handle(handle);
+        unmap_regions(handle);
+        delete_handle(handle);
+        return error;
+    }
+    *pool = handle;
+    return 0;
+}

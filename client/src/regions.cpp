@@ -1,0 +1,137 @@
+// Mapping a pool into this process.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "errors.hpp"
+#include "numacre/shm/validate.hpp"
+#include "pool.hpp"
+
+namespace numacre::client {
+namespace {
+
+int check_fd(int fd, std::uint64_t bytes, const char *what) {
+    struct stat status {};
+    if (fstat(fd, &status) != 0 || static_cast<std::uint64_t>(status.st_size) < bytes)
+        return fail(Errc::corrupt, "the daemon's %s region has %lld bytes instead of %llu", what,
+                    static_cast<long long>(status.st_size), static_cast<unsigned long long>(bytes));
+    // Without the seal somebody could cut the file short under us: every access beyond would be a SIGBUS.
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+        return fail(Errc::corrupt, "the daemon's %s region is not sealed against shrinking", what);
+    return 0;
+}
+
+void *map_shared(void *where, std::uint64_t bytes, int fd) {
+    const int fixed = where != nullptr ? MAP_FIXED : 0;
+    void *const address = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | fixed, fd, 0);
+    if (address == MAP_FAILED) return nullptr;
+    // A forked child must not work on the pool as if it were us.
+    madvise(address, bytes, MADV_DONTFORK);
+    return address;
+}
+
+}  // namespace
+
+numacre_pool *new_handle() {
+    void *const memory =
+        mmap(nullptr, sizeof(numacre_pool), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? nullptr : new (memory) numacre_pool;
+}
+
+void delete_handle(numacre_pool *pool) { munmap(pool, sizeof(numacre_pool)); }
+
+int reserve_span(numacre_pool *pool, std::uint64_t page_bytes) {
+    const std::uint64_t alignment = page_bytes > (2U << 20) ? page_bytes : 2U << 20;
+    pool->data_bytes = pool->geometry.capacity_bytes();
+    const std::uint64_t stride = std::bit_ceil(pool->data_bytes > alignment ? pool->data_bytes : alignment);
+    pool->span_shift = static_cast<std::uint32_t>(std::countr_zero(stride));
+    pool->span_bytes = stride * pool->numa_nodes;
+    void *const reserved = mmap(nullptr, pool->span_bytes + alignment, PROT_NONE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED)
+        return fail(Errc::out_of_frames, "no %llu bytes of address space (limit RLIMIT_AS?): %s",
+                    static_cast<unsigned long long>(pool->span_bytes), strerror(errno));
+    const auto begin = reinterpret_cast<std::uintptr_t>(reserved);
+    const std::uintptr_t aligned = round_up(begin, alignment);
+    if (aligned > begin) munmap(reserved, aligned - begin);
+    const std::uintptr_t end = aligned + pool->span_bytes;
+    if (begin + pool->span_bytes + alignment > end)
+        munmap(reinterpret_cast<void *>(end), begin + pool->span_bytes + alignment - end);
+    pool->span = reinterpret_cast<std::byte *>(aligned);
+    return 0;
+}
+
+int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *fds) {
+    if (!plausible(reply.geometry) || reply.numa_node_count == 0 || reply.numa_node_count > kMaxNumaNodes ||
+        reply.process_slots > kMaxProcessSlots || reply.thread_slots > kMaxThreadSlots || reply.thread_slots < 2 ||
+        reply.process_slot >= reply.process_slots)
+        return fail(Errc::corrupt, "the daemon's attach reply makes no sense");
+    pool->geometry = reply.geometry;
+    pool->numa_nodes = reply.numa_node_count;
+    pool->process = ProcessSlot{reply.process_slot};
+    pool->client_id = reply.client_id;
+
+    const std::uint64_t pool_bytes = PoolLayout<Env>::of(reply.process_slots, reply.thread_slots).region_bytes;
+    if (const int error = check_fd(fds[0], pool_bytes, "pool")) return error;
+    pool->pool_region = map_shared(nullptr, pool_bytes, fds[0]);
+    if (pool->pool_region == nullptr) return fail(Errc::out_of_frames, "cannot map the pool region: %s", strerror(errno));
+    pool->pool_region_bytes = pool_bytes;
+    const Errc sound = validate_pool_region<Env>(pool->pool_region, {reply.geometry, reply.instance_id, pool_bytes},
+                                                 reply.process_slots, reply.thread_slots);
+    if (sound != Errc::ok) return fail(sound, "the pool region's header does not fit the daemon's reply");
+    pool->view = PoolView<Env>::at(pool->pool_region, reply.process_slots, reply.thread_slots);
+    pool->quota_frames = &pool->view.processes[pool->process.value].quota_frames;
+
+    std::uint64_t page_bytes = 4096;
+    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
+        if (reply.nodes[node].page_bytes > page_bytes) page_bytes = reply.nodes[node].page_bytes;
+    if (const int error = reserve_span(pool, page_bytes)) return error;
+
+    const std::uint64_t node_bytes = NodeLayout<Env>::of(reply.geometry, reply.thread_slots).region_bytes;
+    for (auto &dense : pool->dense_node_of) dense = 0;
+    for (std::uint32_t node = pool->numa_nodes; node-- > 0;) {
+        NodeHandle &handle = pool->nodes[node];
+        const NumaNode dense{static_cast<std::uint8_t>(node)};
+        const int node_fd = fds[1 + 2 * node];
+        const int data_fd = fds[2 + 2 * node];
+        if (const int error = check_fd(node_fd, node_bytes, "metadata")) return error;
+        if (const int error = check_fd(data_fd, pool->data_bytes, "data")) return error;
+        handle.node_region = map_shared(nullptr, node_bytes, node_fd);
+        if (handle.node_region == nullptr)
+            return fail(Errc::out_of_frames, "cannot map the metadata of numa node %u: %s", node, strerror(errno));
+        handle.node_region_bytes = node_bytes;
+        const Errc node_sound = validate_node_region<Env>(
+            handle.node_region, {reply.geometry, reply.instance_id, node_bytes}, dense, reply.thread_slots);
+        if (node_sound != Errc::ok) return fail(node_sound, "the header of numa node %u's metadata does not fit", node);
+        std::byte *const where = pool->span + (std::uint64_t{node} << pool->span_shift);
+        if (map_shared(where, pool->data_bytes, data_fd) == nullptr)
+            return fail(Errc::out_of_frames, "cannot map the frames of numa node %u: %s", node, strerror(errno));
+        handle.data = where;
+        handle.backing = reply.nodes[node].backing;
+        handle.os_numa_node = reply.nodes[node].os_numa_node;
+        new (handle.buddy_storage)
+            Buddy<Env>(NodeView<Env>::at(handle.node_region, reply.geometry, dense, reply.thread_slots), pool->view);
+        if (handle.os_numa_node >= 0 && static_cast<std::size_t>(handle.os_numa_node) < kMaxOsNumaNodes)
+            pool->dense_node_of[handle.os_numa_node] = dense.value;
+        for (std::uint32_t rank = 0; rank < pool->numa_nodes; ++rank) {
+            const std::uint8_t next = reply.nearest[node][rank];
+            pool->nearest[node][rank] = next < pool->numa_nodes ? next : static_cast<std::uint8_t>(rank);
+        }
+    }
+    return 0;
+}
+
+void unmap_regions(numacre_pool *pool) {
+    if (pool->span != nullptr) munmap(pool->span, pool->span_bytes);
+    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
+        if (pool->nodes[node].node_region != nullptr) munmap(pool->nodes[node].node_region, pool->nodes[node].node_region_bytes);
+    if (pool->pool_region != nullptr) munmap(pool->pool_region, pool->pool_region_bytes);
+}
+
+}  // namespace numacre::client

@@ -1,0 +1,427 @@
+#include "config.hpp"
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "bytes.hpp"
+#include "log.hpp"
+#include "pool_spec.hpp"
+#include "topology.hpp"
+#include "version.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+enum class Kind : std::uint8_t { text, bytes, count, yes_no };
+
+// Sets one value from its text; on failure says what is wrong and what would do, without key and value.
+template <class Target>
+struct Key {
+    std::string_view name;
+    Kind kind;
+    std::string_view help;
+    std::function<Answer<void>(Target &, const std::string &)> set;
+};
+
+Unexpected<Failure> refuse(std::string message) {
+    return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
+}
+
+Answer<void> set_count(std::uint32_t &target, const std::string &text) {
+    std::uint32_t value = 0;
+    const auto [rest, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (fault != std::errc{} || rest != text.data() + text.size())
+        return refuse("not a whole number from 0 to " + std::to_string(std::numeric_limits<std::uint32_t>::max()));
+    target = value;
+    return {};
+}
+
+Answer<void> set_bytes(std::uint64_t &target, const std::string &text) {
+    const auto value = parse_bytes(text);
+    if (!value) return Unexpected{value.error()};
+    target = *value;
+    return {};
+}
+
+Answer<void> set_yes_no(bool &target, const std::string &text) {
+    if (text != "true" && text != "false") return refuse("use true or false");
+    target = text == "true";
+    return {};
+}
+
+// "127.0.0.1:9853", "[::1]:9853"; empty switches the metrics off.
+Answer<void> set_address(std::string &target, const std::string &text) {
+    if (!text.empty()) {
+        const std::size_t colon = text.rfind(':');
+        std::uint32_t port = 0;
+        const bool has_port = colon != std::string::npos && colon > 0 && set_count(port, text.substr(colon + 1));
+        if (!has_port || port > 65535)
+            return refuse("not host:port with a port from 0 (any) to 65535, such as 127.0.0.1:9853");
+    }
+    target = text;
+    return {};
+}
+
+const std::vector<Key<Config>> &daemon_keys() {
+    static const std::vector<Key<Config>> keys{
+        {"runtime-dir", Kind::text, "folder of the sockets (default: $NUMACRE_RUNTIME_DIR, else /run/numacre)",
+         [](Config &config, const std::string &text) -> Answer<void> {
+             if (text.empty()) return refuse("give a folder, such as /run/numacre");
+             config.runtime_dir = text;
+             return {};
+         }},
+        {"metrics-address", Kind::text, "where Prometheus scrapes; port 0 picks one and logs it; empty: off",
+         [](Config &config, const std::string &text) { return set_address(config.metrics_address, text); }},
+        {"topology", Kind::text, "libnuma, or synthetic:<nodes>x<bytes each> such as synthetic:2x512M",
+         [](Config &config, const std::string &text) -> Answer<void> {
+             if (auto known = check_topology_spec(text); !known) return known;
+             config.topology = text;
+             return {};
+         }},
+        {"log-level", Kind::text, "trace, debug, info, warn, error or off",
+         [](Config &config, const std::string &text) -> Answer<void> {
+             if (!log::is_level(text)) return refuse("use trace, debug, info, warn, error or off");
+             config.log_level = text;
+             return {};
+         }},
+        {"log-format", Kind::text, "text or json",
+         [](Config &config, const std::string &text) -> Answer<void> {
+             if (text != "text" && text != "json") return refuse("use text or json");
+             config.log_format = text;
+             return {};
+         }},
+        {"reserve-hugepages", Kind::yes_no, "allow raising nr_hugepages in sysfs (default: true for root)",
+         [](Config &config, const std::string &text) { return set_yes_no(config.reserve_hugepages, text); }},
+        {"max-connections", Kind::count, "connections to the attach socket, all together",
+         [](Config &config, const std::string &text) -> Answer<void> {
+             if (auto set = set_count(config.max_connections, text); !set) return set;
+             return config.max_connections == 0 ? refuse("use 1 or more") : Answer<void>{};
+         }},
+    };
+    return keys;
+}
+
+const std::vector<Key<PoolSpec>> &pool_keys() {
+    static const std::vector<Key<PoolSpec>> keys{
+        {"name", Kind::text, "",
+         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
+             if (!is_pool_name(text)) return refuse("use 1 to 63 characters of a-z, 0-9, '.', '_' and '-'");
+             spec.name = text;
+             return {};
+         }},
+        {"capacity", Kind::bytes, "",
+         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.capacity_bytes, text); }},
+        {"online", Kind::bytes, "",
+         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.online_bytes, text); }},
+        {"frame", Kind::bytes, "",
+         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.frame_bytes, text); }},
+        {"largest", Kind::bytes, "",
+         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.largest_block_bytes, text); }},
+        {"max-clients", Kind::count, "",
+         [](PoolSpec &spec, const std::string &text) { return set_count(spec.max_clients, text); }},
+        {"max-threads", Kind::count, "",
+         [](PoolSpec &spec, const std::string &text) { return set_count(spec.max_threads, text); }},
+        {"backing", Kind::text, "",
+         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
+             const auto backing = parse_backing(text);
+             if (!backing) return Unexpected{backing.error()};
+             spec.backing = *backing;
+             return {};
+         }},
+    };
+    return keys;
+}
+
+unsigned edit_distance(std::string_view a, std::string_view b) {
+    std::vector<unsigned> row(b.size() + 1);
+    for (unsigned j = 0; j <= b.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= a.size(); ++i) {
+        unsigned diagonal = row[0];
+        row[0] = static_cast<unsigned>(i);
+        for (std::size_t j = 1; j <= b.size(); ++j) {
+            const unsigned above = row[j];
+            row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0U : 1U)});
+            diagonal = above;
+        }
+    }
+    return row[b.size()];
+}
+
+// "did you mean ...?" if one is near, else the list of all.
+template <class Target>
+std::string suggest(std::string_view unknown, const std::vector<Key<Target>> &keys, std::string_view more) {
+    constexpr unsigned kNear = 2;
+    std::string all, best;
+    unsigned best_distance = kNear + 1;
+    for (const auto &key : keys) {
+        all += (all.empty() ? "" : ", ") + std::string(key.name);
+        const unsigned distance = edit_distance(unknown, key.name);
+        if (distance < best_distance) {
+            best_distance = distance;
+            best = key.name;
+        }
+    }
+    if (!best.empty()) return "did you mean " + best + "?";
+    return "the keys are " + all + std::string(more);
+}
+
+template <class Target>
+const Key<Target> *find_key(const std::vector<Key<Target>> &keys, std::string_view name) {
+    for (const auto &key : keys)
+        if (key.name == name) return &key;
+    return nullptr;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The file. Every error begins with file:line.
+
+class File {
+public:
+    explicit File(std::string path) : path_(std::move(path)) {}
+
+    Answer<void> read_into(Config &config) {
+        if (std::error_code ignored; std::filesystem::is_directory(path_, ignored))
+            return refuse(path_ + ": is a folder: --config wants a file of TOML");
+        std::ifstream stream(path_);
+        if (!stream) return refuse(path_ + ": cannot be read: " + std::strerror(errno) + "; see --config");
+        std::stringstream text;
+        text << stream.rdbuf();
+        if (stream.bad()) return refuse(path_ + ": cannot be read to its end: " + std::strerror(errno));
+        const toml::parse_result parsed = toml::parse(text.str(), path_);
+        if (!parsed)
+            return refuse(at(parsed.error().source()) + "not TOML: " + std::string(parsed.error().description()));
+        for (const auto &[name, value] : parsed.table()) {
+            if (name == "pool") {
+                if (auto read = read_pools(value, config); !read) return read;
+                continue;
+            }
+            const auto *const key = find_key(daemon_keys(), name.str());
+            if (key == nullptr)
+                return refuse(at(name.source()) + "unknown key " + std::string(name.str()) + " = " + shown(value) +
+                              ": " + suggest(name.str(), daemon_keys(), "; pools are [[pool]]"));
+            if (auto set = set_from(*key, config, value); !set) return set;
+        }
+        return {};
+    }
+
+private:
+    std::string at(const toml::source_region &where) const {
+        return path_ + ":" + std::to_string(where.begin.line) + ": ";
+    }
+
+    static std::string shown(const toml::node &value) {
+        std::ostringstream text;
+        value.visit([&](const auto &known) { text << known; });
+        std::string line = text.str();
+        std::replace(line.begin(), line.end(), '\n', ' ');
+        return line;
+    }
+
+    template <class Target>
+    Answer<void> set_from(const Key<Target> &key, Target &target, const toml::node &value) {
+        const std::string where = at(value.source()) + std::string(key.name) + " = " + shown(value) + ": ";
+        std::optional<std::string> text;
+        std::string_view wanted;
+        switch (key.kind) {
+            case Kind::text:
+                wanted = "a string in quotes";
+                if (value.is_string()) text = value.as_string()->get();
+                break;
+            case Kind::bytes:
+                wanted = "a byte count: a whole number, or a string such as \"1G\"";
+                if (value.is_string()) text = value.as_string()->get();
+                if (value.is_integer()) text = std::to_string(value.as_integer()->get());
+                break;
+            case Kind::count:
+                wanted = "a whole number";
+                if (value.is_integer()) text = std::to_string(value.as_integer()->get());
+                break;
+            case Kind::yes_no:
+                wanted = "true or false, without quotes";
+                if (value.is_boolean()) text = value.as_boolean()->get() ? "true" : "false";
+                break;
+        }
+        if (!text) return refuse(where + "wrong type: use " + std::string(wanted));
+        if (auto set = key.set(target, *text); !set) return refuse(where + set.error().message);
+        return {};
+    }
+
+    Answer<void> read_pools(const toml::node &value, Config &config) {
+        const toml::array *const tables = value.as_array();
+        if (tables == nullptr || !tables->is_array_of_tables())
+            return refuse(at(value.source()) + "pool = " + shown(value) + ": wrong type: write each pool as [[pool]]");
+        for (const toml::node &entry : *tables) {
+            PoolSpec spec;
+            for (const auto &[name, item] : *entry.as_table()) {
+                const auto *const key = find_key(pool_keys(), name.str());
+                if (key == nullptr)
+                    return refuse(at(name.source()) + "unknown key " + std::string(name.str()) + " = " + shown(item) +
+                                  " in [[pool]]: " + suggest(name.str(), pool_keys(), ""));
+                if (auto set = set_from(*key, spec, item); !set) return set;
+            }
+            const auto geometry = geometry_of(spec);
+            if (!geometry)
+                return refuse(at(entry.source()) + "pool \"" + spec.name + "\": " + geometry.error().message);
+            const auto same = [&](const PoolSpec &other) { return other.name == spec.name; };
+            if (std::any_of(config.pools.begin(), config.pools.end(), same))
+                return refuse(at(entry.source()) + "name = '" + spec.name + "': two pools of one name: rename one");
+            config.pools.push_back(std::move(spec));
+        }
+        return {};
+    }
+
+    std::string path_;
+};
+
+std::string version_text() {
+    return std::string("numacred ") + kVersion + " (layout version " + std::to_string(kLayoutVersion) + ")\n";
+}
+
+}  // namespace
+
+Answer<PoolSpec> parse_pool_flag(std::string_view text) {
+    PoolSpec spec;
+    const std::string where = "--pool " + std::string(text) + ": ";
+    std::vector<std::string> seen;
+    std::size_t start = 0;
+    while (start <= text.size()) {
+        const std::size_t comma = std::min(text.find(',', start), text.size());
+        const std::string item(text.substr(start, comma - start));
+        start = comma + 1;
+        const std::size_t equals = item.find('=');
+        if (equals == std::string::npos)
+            return refuse(where + "\"" + item + "\" is no key=value: write name=default,capacity=1G,online=256M");
+        const std::string name = item.substr(0, equals), value = item.substr(equals + 1);
+        const auto *const key = find_key(pool_keys(), name);
+        if (key == nullptr)
+            return refuse(where + "unknown key " + name + " = " + value + ": " + suggest(name, pool_keys(), ""));
+        if (std::find(seen.begin(), seen.end(), name) != seen.end())
+            return refuse(where + name + " is given twice: keep one");
+        seen.push_back(name);
+        if (auto set = key->set(spec, value); !set)
+            return refuse(where + name + " = " + value + ": " + set.error().message);
+    }
+    const auto geometry = geometry_of(spec);
+    if (!geometry) return refuse(where + geometry.error().message);
+    return spec;
+}
+
+Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments, bool is_root,
+                                       const std::string &runtime_dir_from_environment) {
+    const auto wrong = [](const std::string &message) {
+        return Unexpected{ConfigExit{2, "numacred: " + message + "\n"}};
+    };
+    CLI::App app{
+        "numacred: shares pools of hugepage frames between the processes of this machine.\n"
+        "Every option but --config, --check-config and --version is also a key of the configuration file; "
+        "options win.",
+        "numacred"};
+    std::string file;
+    bool check_only = false, version = false;
+    std::vector<std::string> pool_flags;
+    std::map<std::string, std::string, std::less<>> given;
+    auto *const file_option = app.add_option(
+        "--config", file, std::string("configuration file, TOML (default: ") + kDefaultConfigFile + " if it is there)");
+    app.add_flag("--check-config", check_only, "check the configuration, print what would be run with, and exit");
+    app.add_flag("--version", version, "print the version and exit");
+    // One argument each, commas and all.
+    app.add_option(
+           "--pool", pool_flags,
+           "name=default,capacity=1G,online=256M,frame=4K,largest=4M[,max-clients=256][,max-threads=4096]"
+           "[,backing=hugetlb|thp|small]; capacity and online are per numa node; repeats; replaces the file's pool "
+           "of that name")
+        ->expected(1)
+        ->take_all()
+        ->allow_extra_args(false);
+    for (const auto &key : daemon_keys()) {
+        const std::string name(key.name), flag = "--" + name, help(key.help);
+        if (key.kind == Kind::yes_no)
+            app.add_option(flag, given[name], help)->type_name("[true|false]")->expected(0, 1);  // bare: true
+        else
+            app.add_option(flag, given[name], help)->type_name("");
+    }
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    try {
+        app.parse(std::move(reversed));
+    } catch (const CLI::CallForHelp &) {
+        return Unexpected{ConfigExit{0, app.help()}};
+    } catch (const CLI::ParseError &error) {
+        return wrong(std::string(error.what()) + "; see numacred --help");
+    }
+    if (version) return Unexpected{ConfigExit{0, version_text()}};
+
+    Config config;
+    config.check_only = check_only;
+    config.reserve_hugepages = is_root;
+    config.runtime_dir = runtime_dir_from_environment.empty() ? "/run/numacre" : runtime_dir_from_environment;
+    if (file_option->count() != 0) {
+        config.file = file;
+    } else if (std::ifstream(kDefaultConfigFile).good()) {
+        config.file = kDefaultConfigFile;
+    }
+    if (!config.file.empty())
+        if (auto read = File(config.file).read_into(config); !read) return wrong(read.error().message);
+
+    for (const auto &key : daemon_keys()) {
+        const std::string name(key.name);
+        if (app.get_option("--" + name)->count() == 0) continue;
+        std::string &text = given[name];
+        if (key.kind == Kind::yes_no && text.empty()) text = "true";
+        if (auto set = key.set(config, text); !set)
+            return wrong("--" + name + " " + (text.empty() ? "\"\"" : text) + ": " + set.error().message);
+    }
+    std::vector<std::string> flag_names;
+    for (const std::string &text : pool_flags) {
+        auto spec = parse_pool_flag(text);
+        if (!spec) return wrong(spec.error().message);
+        if (std::find(flag_names.begin(), flag_names.end(), spec->name) != flag_names.end())
+            return wrong("--pool " + text + ": two pools named " + spec->name + ": rename one");
+        flag_names.push_back(spec->name);
+        const auto same = [&](const PoolSpec &other) { return other.name == spec->name; };
+        std::erase_if(config.pools, same);
+        config.pools.push_back(std::move(*spec));
+    }
+    return config;
+}
+
+std::string describe(const Config &config) {
+    std::ostringstream text;
+    text << "# " << (config.file.empty() ? "no configuration file" : config.file) << "\n"
+         << "runtime-dir = \"" << config.runtime_dir << "\"\n"
+         << "metrics-address = \"" << config.metrics_address << "\"\n"
+         << "topology = \"" << config.topology << "\"\n"
+         << "log-level = \"" << config.log_level << "\"\n"
+         << "log-format = \"" << config.log_format << "\"\n"
+         << "reserve-hugepages = " << (config.reserve_hugepages ? "true" : "false") << "\n"
+         << "max-connections = " << config.max_connections << "\n";
+    for (const PoolSpec &spec : config.pools)
+        text << "\n[[pool]]\n"
+             << "name = \"" << spec.name << "\"\n"
+             << "capacity = \"" << format_bytes(spec.capacity_bytes) << "\"\n"
+             << "online = \"" << format_bytes(spec.online_bytes) << "\"\n"
+             << "frame = \"" << format_bytes(spec.frame_bytes) << "\"\n"
+             << "largest = \"" << format_bytes(spec.largest_block_bytes) << "\"\n"
+             << "max-clients = " << spec.max_clients << "\n"
+             << "max-threads = " << spec.max_threads << "\n"
+             << "backing = \"" << backing_name(spec.backing) << "\"\n";
+    return text.str();
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,119 @@
+#include "control/checks.hpp"
+
+#include <string>
+
+#include "control/printable.hpp"
+
+namespace numacre::daemon {
+namespace {
+
+using std::to_string;
+
+constexpr std::uint64_t kMaxCapacityBytes = kMaxFrameBytes << kMaxFrameIndexBits;
+
+Unexpected<Failure> bad_argument(std::string message) {
+    return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
+}
+
+bool is_name_character(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
+}
+
+std::string describe(GeometryFault fault, const PoolSpec &spec) {
+    const std::string frame = "frame_bytes " + to_string(spec.frame_bytes);
+    const std::string block = "largest_block_bytes " + to_string(spec.largest_block_bytes);
+    const std::string capacity = "capacity_bytes " + to_string(spec.capacity_bytes);
+    switch (fault) {
+        case GeometryFault::none:
+            return {};
+        case GeometryFault::frame_not_power_of_two:
+            return frame + " is not a power of two: use one from 64 to 2097152, such as 4096";
+        case GeometryFault::frame_out_of_range:
+            return frame + " is out of range: use a power of two from 64 to 2097152, such as 4096";
+        case GeometryFault::block_not_power_of_two:
+            return block + " is not a power of two: use one from the frame size to 1073741824, such as 4194304";
+        case GeometryFault::block_smaller_than_frame:
+            return block + " is less than " + frame + ": use at least one frame";
+        case GeometryFault::block_too_large:
+            return block + " is too large with " + frame + ": use at most 1073741824 and at most " +
+                   to_string(std::uint64_t{1} << kMaxOrder) + " frames";
+        case GeometryFault::capacity_zero:
+            return "capacity_bytes is 0: give the most bytes that a numa node of the pool may ever have online";
+        case GeometryFault::capacity_not_whole_blocks:
+            return capacity + " is not a multiple of " + block + ": round it up, or make the largest block smaller";
+        case GeometryFault::capacity_too_large:
+            return capacity + " is too large with " + frame + ": use at most " +
+                   to_string(std::uint64_t{1} << kMaxFrameIndexBits) + " frames a numa node, or larger frames";
+    }
+    return {};
+}
+
+}  // namespace
+
+Answer<void> check_pool_name(std::string_view name) {
+    const std::string rule = "a pool's name has 1 to 63 characters of a-z, 0-9, '_', '.' and '-'";
+    if (name.empty()) return bad_argument("the pool's name is empty: " + rule + "; see `numacre pools`");
+    if (name.size() >= kPoolNameBytes)
+        return bad_argument("the pool name " + quoted(name) + " has " + to_string(name.size()) +
+                            " characters: " + rule);
+    for (const char c : name)
+        if (!is_name_character(c))
+            return bad_argument("the pool name " + quoted(name) + " has the character " + quoted({&c, 1}) + ": " +
+                                rule);
+    if (name == "." || name == "..") return bad_argument("the pool name " + quoted(name) + " is reserved: use another");
+    return {};
+}
+
+Answer<NumaNode> check_numa_node(std::uint32_t numa_node) {
+    if (numa_node >= kMaxNumaNodes)
+        return Unexpected{Failure{Errc::no_such_node, "node " + to_string(numa_node) + ": no pool has more than " +
+                                                          to_string(kMaxNumaNodes) +
+                                                          " numa nodes, counted from 0; see `numacre nodes`"}};
+    return NumaNode{static_cast<std::uint8_t>(numa_node)};
+}
+
+Answer<void> check_pool_spec(const PoolSpec &spec) {
+    if (auto name = check_pool_name(spec.name); !name) return name;
+    const GeometryFault fault = check_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
+    if (fault != GeometryFault::none) return bad_argument(describe(fault, spec));
+    if (spec.online_bytes > spec.capacity_bytes)
+        return bad_argument("online_bytes " + to_string(spec.online_bytes) + " is more than capacity_bytes " +
+                            to_string(spec.capacity_bytes) + ": bring less online, or raise the capacity");
+    // Slot 0 is the daemon's own.
+    if (spec.max_clients == 0 || spec.max_clients >= kMaxProcessSlots)
+        return bad_argument("max_clients " + to_string(spec.max_clients) + " is out of range: use 1 to " +
+                            to_string(kMaxProcessSlots - 1));
+    return {};
+}
+
+Answer<void> check_online_bytes(std::uint64_t online_bytes) {
+    if (online_bytes > kMaxCapacityBytes)
+        return bad_argument("online_bytes " + to_string(online_bytes) + " is more than any pool can have (" +
+                            to_string(kMaxCapacityBytes) + "): use at most the pool's capacity");
+    return {};
+}
+
+Answer<void> check_map_cells(std::uint32_t cells) {
+    if (cells > kMaxMapCells)
+        return bad_argument("cells " + to_string(cells) + " is more than " + to_string(kMaxMapCells) +
+                            ": ask for fewer, or 0 for one a chunk");
+    return {};
+}
+
+Answer<void> check_client_id(std::uint32_t client_id) {
+    if (client_id == 0) return bad_argument("client_id 0 is nobody's: see `numacre clients` for the ids");
+    return {};
+}
+
+Answer<std::chrono::milliseconds> check_evict_grace(std::int64_t seconds, std::int32_t nanoseconds) {
+    const bool out_of_range = seconds < 0 || nanoseconds < 0 || nanoseconds > 999'999'999 ||
+                              seconds > kMaxEvictGrace.count() ||
+                              (seconds == kMaxEvictGrace.count() && nanoseconds != 0);
+    if (out_of_range)
+        return bad_argument("grace of " + to_string(seconds) + " s and " + to_string(nanoseconds) +
+                            " ns is out of range: use 0 to " + to_string(kMaxEvictGrace.count()) + " s");
+    return std::chrono::seconds{seconds} +
+           std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds{nanoseconds});
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,27 @@
+// What is refused before the pool manager hears of it: values that no pool could have. Whether *this* pool exists, has
+// that numa node or that much capacity only the pool manager knows. Each message names the value and the remedy.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+
+#include "pool_manager.hpp"
+
+namespace numacre::daemon {
+
+inline constexpr std::uint32_t kMaxMapCells = 65536;
+inline constexpr std::chrono::seconds kMaxEvictGrace{300};
+inline constexpr std::chrono::seconds kDefaultEvictGrace{5};
+
+// 1 .. 63 characters of [a-z0-9_.-], but not "." or "..": a name may become a file's.
+Answer<void> check_pool_name(std::string_view name);
+Answer<NumaNode> check_numa_node(std::uint32_t numa_node);
+Answer<void> check_pool_spec(const PoolSpec &spec);
+// Only that it cannot overflow when rounded up.
+Answer<void> check_online_bytes(std::uint64_t online_bytes);
+Answer<void> check_map_cells(std::uint32_t cells);
+Answer<void> check_client_id(std::uint32_t client_id);
+Answer<std::chrono::milliseconds> check_evict_grace(std::int64_t seconds, std::int32_t nanoseconds);
+
+}  // namespace numacre::daemon

@@ -1,0 +1,39 @@
+// The control socket: numacre.v1.Control, grpc.health.v1.Health and reflection. No gRPC type in here.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "pool_manager.hpp"
+
+namespace numacre::daemon {
+
+class ControlServer {
+public:
+    // pools must outlive the server.
+    ControlServer(PoolManager &pools, std::string socket_path);
+    ~ControlServer();
+    ControlServer(const ControlServer &) = delete;
+    ControlServer &operator=(const ControlServer &) = delete;
+
+    // Listens on the socket with mode 0660: who may open it, may do everything. A socket that a dead daemon left behind
+    // is replaced; one that somebody answers on is not. Once only.
+    Answer<void> start();
+
+    // Ends streams and resizes (these after the chunk in hand), waits for the calls under way, removes the socket. When
+    // it returns nothing of the server runs any more and nobody calls the pool manager. Harmless when repeated; not to
+    // be called from inside an RPC.
+    void stop();
+
+private:
+    struct Running;
+
+    PoolManager &pools_;
+    const std::string socket_path_;
+    std::unique_ptr<Running> running_;
+};
+
+// "unix:" and the path, escaped as gRPC's target syntax wants it.
+std::string socket_target(const std::string &socket_path);
+
+}  // namespace numacre::daemon

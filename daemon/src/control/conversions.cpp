@@ -1,0 +1,254 @@
+#include "control/conversions.hpp"
+
+#include <string>
+
+#include "control/derived.hpp"
+#include "control/printable.hpp"
+
+#ifndef NUMACRE_VERSION
+#error "NUMACRE_VERSION is the project's version, from CMake"
+#endif
+
+namespace numacre::daemon {
+namespace {
+
+void set_time(google::protobuf::Timestamp *proto, std::chrono::system_clock::time_point time) {
+    const auto since_epoch = time.time_since_epoch();
+    const auto seconds = std::chrono::floor<std::chrono::seconds>(since_epoch);
+    proto->set_seconds(seconds.count());
+    proto->set_nanos(
+        static_cast<std::int32_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since_epoch - seconds).count()));
+}
+
+v1::Backing to_proto(wire::Backing backing) {
+    switch (backing) {
+        case wire::Backing::hugetlb:
+            return v1::BACKING_HUGETLB;
+        case wire::Backing::thp:
+            return v1::BACKING_THP;
+        case wire::Backing::small_pages:
+            return v1::BACKING_SMALL_PAGES;
+        case wire::Backing::private_memory:
+            break;  // only pools without a daemon
+    }
+    return v1::BACKING_UNSPECIFIED;
+}
+
+template <class Repeated>
+void add_holders(Repeated *proto, const std::vector<BlockHolder> &holders) {
+    for (const BlockHolder &holder : holders) {
+        v1::BlockHolder &added = *proto->Add();
+        added.set_client_id(holder.client_id);
+        added.set_pid(holder.pid);
+        added.set_comm(printable(holder.comm));
+        added.set_bytes(holder.bytes);
+    }
+}
+
+std::uint64_t failures(const CounterTotals &counters, FailureReason reason) {
+    return counters.failures[static_cast<std::size_t>(reason)];
+}
+
+}  // namespace
+
+v1::Pool to_proto(const PoolStatus &pool) {
+    v1::Pool proto;
+    proto.set_name(pool.spec.name);
+    proto.set_state(pool.corrupt ? v1::POOL_STATE_CORRUPT : v1::POOL_STATE_SERVING);
+    proto.set_frame_bytes(pool.geometry.frame_bytes());
+    proto.set_largest_block_bytes(pool.geometry.chunk_bytes());
+    proto.set_clients(pool.clients);
+    proto.set_max_clients(pool.spec.max_clients);
+    set_time(proto.mutable_created(), pool.created);
+    proto.set_corrupt_reason(printable(pool.corrupt_reason));
+    for (const NodeStatus &numa_node : pool.nodes) {
+        v1::PoolNode &added = *proto.add_nodes();
+        added.set_node(numa_node.node.value);
+        added.set_os_numa_node(numa_node.os_numa_node);
+        added.set_capacity_bytes(numa_node.capacity_bytes);
+        added.set_online_bytes(numa_node.online_bytes);
+        added.set_used_bytes(used_bytes(pool.geometry, numa_node));
+        added.set_free_bytes(free_bytes(pool.geometry, numa_node));
+        added.set_largest_free_block_bytes(largest_free_block_bytes(pool.geometry, numa_node));
+        added.set_metadata_bytes(numa_node.metadata_bytes);
+        added.set_metadata_resident_bytes(numa_node.metadata_resident_bytes);
+        added.set_backing(to_proto(numa_node.backing));
+        added.set_page_bytes(numa_node.page_bytes);
+        added.set_backing_note(printable(numa_node.backing_note));
+        added.set_cached_bytes(numa_node.cached_bytes);
+        added.set_quarantined_bytes(numa_node.quarantined_bytes);
+    }
+    return proto;
+}
+
+v1::Client to_proto(const ClientStatus &client) {
+    v1::Client proto;
+    proto.set_client_id(client.client_id);
+    proto.set_pool(client.pool);
+    proto.set_pid(client.pid);
+    proto.set_uid(client.uid);
+    proto.set_gid(client.gid);
+    proto.set_comm(printable(client.comm));
+    proto.set_cgroup(printable(client.cgroup));
+    set_time(proto.mutable_attached(), client.attached);
+    proto.set_used_bytes(client.used_bytes);
+    proto.set_blocks(client.blocks);
+    proto.set_quota_bytes(client.quota_bytes);
+    proto.set_threads(client.threads);
+    proto.set_state(client.state);
+    return proto;
+}
+
+v1::ResizeProgress to_proto(const ResizeStep &step) {
+    v1::ResizeProgress proto;
+    proto.set_online_bytes(step.online_bytes);
+    proto.set_target_bytes(step.target_bytes);
+    proto.set_done(step.done);
+    proto.set_note(printable(step.note));
+    add_holders(proto.mutable_blocked_by(), step.blocked_by);
+    return proto;
+}
+
+v1::DrainChunkResponse to_proto(const DrainStatus &drain) {
+    v1::DrainChunkResponse proto;
+    proto.set_used_bytes(drain.used_bytes);
+    proto.set_draining(drain.draining);
+    proto.set_offline(drain.offline);
+    add_holders(proto.mutable_blocked_by(), drain.blocked_by);
+    return proto;
+}
+
+v1::GetMapResponse to_proto(const OccupancyMap &map) {
+    v1::GetMapResponse proto;
+    proto.set_bytes_per_cell(map.bytes_per_cell);
+    for (const MapCell &cell : map.cells) {
+        v1::MapCell &added = *proto.add_cells();
+        added.set_frames(cell.frames);
+        added.set_used_frames(cell.used_frames);
+        added.set_offline_frames(cell.offline_frames);
+    }
+    return proto;
+}
+
+v1::Event to_proto(const Event &event) {
+    v1::Event proto;
+    set_time(proto.mutable_time(), event.time);
+    proto.set_pool(event.pool);
+    proto.set_kind(event.kind);
+    proto.set_message(printable(event.message));
+    proto.set_client_id(event.client_id);
+    proto.set_node(event.node);
+    proto.set_bytes(event.bytes);
+    return proto;
+}
+
+v1::Machine to_proto(const MachineStatus &machine) {
+    v1::Machine proto;
+    for (const MachineNode &numa_node : machine.nodes) {
+        v1::MachineNode &added = *proto.add_nodes();
+        added.set_os_numa_node(numa_node.os_numa_node);
+        added.set_total_bytes(numa_node.total_bytes);
+        added.set_free_bytes(numa_node.free_bytes);
+        added.set_cpus(numa_node.cpus);
+        for (const unsigned distance : numa_node.distances) added.add_distances(distance);
+        for (const HugepagePool &hugepages : numa_node.hugepages) {
+            v1::HugepagePool &pages = *added.add_hugepages();
+            pages.set_page_bytes(hugepages.page_bytes);
+            pages.set_total(hugepages.total);
+            pages.set_free(hugepages.free);
+            pages.set_surplus(hugepages.surplus);
+        }
+    }
+    proto.set_topology_source(printable(machine.topology_source));
+    proto.set_version(NUMACRE_VERSION);
+    proto.set_layout_version(kLayoutVersion);
+    set_time(proto.mutable_started(), machine.started);
+    proto.set_metrics_address(printable(machine.metrics_address));
+    proto.set_runtime_dir(printable(machine.runtime_dir));
+    return proto;
+}
+
+v1::GetStatsResponse stats_of(const PoolStatus &pool) {
+    v1::GetStatsResponse proto;
+    for (const NodeStatus &numa_node : pool.nodes) {
+        const CounterTotals &counters = numa_node.counters;
+        v1::NodeStats &added = *proto.add_nodes();
+        added.set_node(numa_node.node.value);
+        for (unsigned order = 0; order <= pool.geometry.largest_order; ++order) {
+            v1::OrderStats &of_order = *added.add_orders();
+            of_order.set_order(order);
+            of_order.set_block_bytes(bytes_of(pool.geometry, std::uint64_t{1} << order));
+            of_order.set_allocations(counters.allocations[order]);
+            of_order.set_frees(counters.frees[order]);
+            of_order.set_live_blocks(numa_node.snapshot.live_blocks[order]);
+            of_order.set_free_blocks(numa_node.snapshot.free_blocks[order]);
+        }
+        added.set_failures_out_of_frames(failures(counters, FailureReason::out_of_frames));
+        added.set_failures_fragmented(failures(counters, FailureReason::fragmented));
+        added.set_failures_quota(failures(counters, FailureReason::quota));
+        added.set_failures_argument(failures(counters, FailureReason::argument));
+        added.set_cas_retries(counters.cas_retries);
+        added.set_numa_hit(counters.numa_hit);
+        added.set_numa_miss(counters.numa_miss);
+        added.set_numa_foreign(counters.numa_foreign);
+        added.set_takes(counters.takes);
+        added.set_used_bytes(used_bytes(pool.geometry, numa_node));
+        added.set_requested_bytes(numa_node.snapshot.requested_bytes);
+        added.set_free_bytes(free_bytes(pool.geometry, numa_node));
+        added.set_online_bytes(numa_node.online_bytes);
+    }
+    proto.set_clients_reaped(pool.clients_reaped);
+    proto.set_reclaimed_bytes(pool.reclaimed_bytes);
+    proto.set_numa_imbalance(numa_imbalance(pool));
+    return proto;
+}
+
+v1::GetFragmentationResponse fragmentation_of(const PoolStatus &pool) {
+    v1::GetFragmentationResponse proto;
+    for (const NodeStatus &numa_node : pool.nodes) {
+        const BlocksByOrder &free_blocks = numa_node.snapshot.free_blocks;
+        v1::NodeFragmentation &added = *proto.add_nodes();
+        added.set_node(numa_node.node.value);
+        for (unsigned order = 0; order <= pool.geometry.largest_order; ++order) {
+            v1::OrderFragmentation &of_order = *added.add_orders();
+            of_order.set_order(order);
+            of_order.set_free_blocks(free_blocks[order]);
+            of_order.set_unusable_free_ratio(unusable_free_ratio(free_blocks, order));
+            of_order.set_external_fragmentation_index(external_fragmentation_index(free_blocks, order));
+        }
+        added.set_quadratic_fragmentation(quadratic_fragmentation(free_blocks));
+        added.set_internal_fragmentation_ratio(internal_fragmentation_of(numa_node));
+        added.set_free_bytes(free_bytes(pool.geometry, numa_node));
+        added.set_largest_free_block_bytes(largest_free_block_bytes(pool.geometry, numa_node));
+    }
+    return proto;
+}
+
+Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request) {
+    PoolSpec spec;
+    spec.name = request.name();
+    spec.capacity_bytes = request.capacity_bytes();
+    spec.online_bytes = request.online_bytes();
+    if (request.frame_bytes() != 0) spec.frame_bytes = request.frame_bytes();
+    if (request.largest_block_bytes() != 0) spec.largest_block_bytes = request.largest_block_bytes();
+    if (request.max_clients() != 0) spec.max_clients = request.max_clients();
+    switch (request.backing()) {
+        case v1::BACKING_UNSPECIFIED:
+        case v1::BACKING_HUGETLB:
+            spec.backing = wire::Backing::hugetlb;
+            return spec;
+        case v1::BACKING_THP:
+            spec.backing = wire::Backing::thp;
+            return spec;
+        case v1::BACKING_SMALL_PAGES:
+            spec.backing = wire::Backing::small_pages;
+            return spec;
+        default:
+            return Unexpected{
+                Failure{Errc::bad_argument, "backing " + std::to_string(static_cast<int>(request.backing())) +
+                                                " is unknown: use 0 (the best there is), 1 (hugetlb), 2 (thp) or 3 "
+                                                "(small pages)"}};
+    }
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,22 @@
+// The daemon's own terms to proto messages and back. Nothing here decides or asks anything.
+#pragma once
+
+#include "numacre/v1/control.pb.h"
+#include "pool_manager.hpp"
+
+namespace numacre::daemon {
+
+v1::Pool to_proto(const PoolStatus &pool);
+v1::Client to_proto(const ClientStatus &client);
+v1::ResizeProgress to_proto(const ResizeStep &step);
+v1::DrainChunkResponse to_proto(const DrainStatus &drain);
+v1::GetMapResponse to_proto(const OccupancyMap &map);
+v1::Event to_proto(const Event &event);
+v1::Machine to_proto(const MachineStatus &machine);
+v1::GetStatsResponse stats_of(const PoolStatus &pool);
+v1::GetFragmentationResponse fragmentation_of(const PoolStatus &pool);
+
+// Zero fields become the defaults that control.proto names. Fails only for a backing that it does not know.
+Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request);
+
+}  // namespace numacre::daemon

@@ -1,0 +1,17 @@
+// Text that others wrote (process names, paths, arguments) on its way to proto strings, metric labels and messages.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace numacre::daemon {
+
+// Valid UTF-8 without control characters, at most bytes_max long (then ending in "..."): each byte that does not fit
+// becomes '?'. A process chooses its own name: raw, it could break a scrape, a proto parse or the reader's terminal.
+std::string printable(std::string_view text, std::size_t bytes_max = 4096);
+
+// printable() in double quotes, short enough for a message.
+std::string quoted(std::string_view text);
+
+}  // namespace numacre::daemon

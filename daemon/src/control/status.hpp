@@ -1,0 +1,13 @@
+// Failures as gRPC statuses.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include "pool_manager.hpp"
+
+namespace numacre::daemon {
+
+// Canonical code from the list in shm/error.hpp, the failure's message, and a numacre.v1.ErrorDetail beside it.
+grpc::Status to_status(const Failure &failure);
+
+}  // namespace numacre::daemon

@@ -1,0 +1,268 @@
+#include "daemon.hpp"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "bytes.hpp"
+#include "log.hpp"
+#include "pool_spec.hpp"
+#include "sizing.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+// Deleting a pool by force: how long its clients get between SIGTERM and SIGKILL, and altogether.
+constexpr std::chrono::milliseconds kForceGrace{2000};
+constexpr std::chrono::milliseconds kForcePatience{10'000};
+constexpr std::chrono::milliseconds kForcePoll{20};
+
+}  // namespace
+
+Daemon::Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_ptr<EventLoop> loop)
+    : options_(std::move(options)),
+      topology_(std::move(topology)),
+      hugepages_(options_.reserve_hugepages),
+      loop_(std::move(loop)),
+      worker_(std::make_unique<Worker>()),
+      reaper_(*loop_, *worker_, registry_) {}
+
+Daemon::~Daemon() {
+    // First: its jobs use what follows. What they post is not run any more.
+    worker_.reset();
+    attach_server_.reset();
+    for (const std::string &name : registry_.names()) registry_.remove(name);
+    // What is posted but not run any more may hold the last reference to a pool.
+    loop_.reset();
+    hugepages_.give_back_all();
+}
+
+void Daemon::serve_clients(Fd listener) {
+    attach_server_ = std::make_unique<AttachServer>(*loop_, *worker_, registry_, reaper_, *topology_,
+                                                    std::move(listener), options_.limits);
+}
+
+void Daemon::set_metrics_address(std::string address) {
+    const std::lock_guard lock(metrics_address_mutex_);
+    metrics_address_ = std::move(address);
+}
+
+std::vector<std::string> Daemon::pool_names() {
+    return registry_.names();
+}
+
+Answer<PoolStatus> Daemon::pool_status(const std::string &name) {
+    const auto pool = registry_.find(name);
+    if (!pool) return Unexpected{pool.error()};
+    const bool was_corrupt = (*pool)->is_corrupt();
+    PoolStatus status = (*pool)->status();
+    if (status.corrupt && !was_corrupt) {
+        Event event;
+        event.pool = name;
+        event.kind = "pool_corrupt";
+        event.message = status.corrupt_reason;
+        registry_.events().publish(std::move(event));
+    }
+    return status;
+}
+
+Answer<void> Daemon::create_pool(const PoolSpec &spec) {
+    const auto geometry = geometry_of(spec);
+    if (!geometry) return Unexpected{geometry.error()};
+    if (!registry_.claim_name(spec.name))
+        return Unexpected{Failure{
+            Errc::bad_argument, "there is a pool named \"" + spec.name + "\" already: use another name, or delete it"}};
+    auto pool = ManagedPool::create(spec, *topology_, hugepages_, *worker_);
+    if (!pool) {
+        registry_.release_name(spec.name);
+        return Unexpected{Failure{pool.error().code, "pool \"" + spec.name + "\": " + pool.error().message}};
+    }
+    registry_.add(*pool);
+    for (std::size_t i = 0; i < (*pool)->numa_node_count(); ++i) {
+        const NodeMemory &memory = (*pool)->node_memory(NumaNode{static_cast<std::uint8_t>(i)});
+        log::info("pool ready", {{"pool", spec.name},
+                                 {"numa_node", i},
+                                 {"os_numa_node", memory.os_numa_node()},
+                                 {"capacity", format_bytes(spec.capacity_bytes)},
+                                 {"online", format_bytes(memory.online_bytes())},
+                                 {"frame", format_bytes(spec.frame_bytes)},
+                                 {"largest", format_bytes(spec.largest_block_bytes)},
+                                 {"backing", std::string(backing_name(memory.data().backing()))}});
+    }
+    Event event;
+    event.pool = spec.name;
+    event.kind = "pool_created";
+    event.message = "pool " + spec.name + " serves " + format_bytes(spec.online_bytes) + " a numa node";
+    event.bytes = spec.online_bytes;
+    registry_.events().publish(std::move(event));
+    return {};
+}
+
+Answer<void> Daemon::end_clients(ManagedPool &pool) {
+    for (const Client &client : pool.client_table()) attach_server_->evict(client, kForceGrace);
+    const auto deadline = std::chrono::steady_clock::now() + kForcePatience;
+    for (;;) {
+        const std::vector<Client> left = pool.client_table();
+        if (left.empty()) return {};
+        if (stopping_.load(std::memory_order_relaxed))  // relaxed: seen at the next turn at the latest
+            return Unexpected{
+                Failure{Errc::daemon_gone, "the daemon is being stopped: delete the pool when it is back"}};
+        if (std::chrono::steady_clock::now() >= deadline)
+            return Unexpected{Failure{Errc::timed_out,
+                                      "client " + std::to_string(left.front().id) + " (" + left.front().peer.comm +
+                                          ", pid " + std::to_string(left.front().peer.pid) + ") of pool \"" +
+                                          pool.spec().name + "\" does not end: see why, then delete the pool again"}};
+        std::this_thread::sleep_for(kForcePoll);
+    }
+}
+
+Answer<void> Daemon::delete_pool(const std::string &name, bool force) {
+    const auto pool = registry_.find(name);
+    if (!pool) return Unexpected{pool.error()};
+    if (!(*pool)->close_door(force)) {
+        const std::vector<Client> table = (*pool)->client_table();
+        if (table.empty())
+            return Unexpected{
+                Failure{Errc::contended, "pool \"" + name + "\" is being deleted already: wait for that"}};
+        return Unexpected{Failure{Errc::contended, "pool \"" + name + "\" has " + std::to_string(table.size()) +
+                                                       " clients, the first is " + table.front().peer.comm + " (pid " +
+                                                       std::to_string(table.front().peer.pid) +
+                                                       "): end them, or delete by force"}};
+    }
+    if (auto ended = end_clients(**pool); !ended) {
+        (*pool)->open_door();
+        return ended;
+    }
+    // Not while a resize is under way on another thread.
+    const std::lock_guard lock((*pool)->resize_mutex);
+    (*pool)->announce_deletion();
+    registry_.remove(name);
+    log::info("pool deleted", {{"pool", name}});
+    Event event;
+    event.pool = name;
+    event.kind = "pool_deleted";
+    event.message = "pool " + name + " was deleted";
+    registry_.events().publish(std::move(event));
+    return {};
+}
+
+Answer<void> Daemon::resize(const std::string &name, NumaNode node, std::uint64_t online_bytes, bool dry_run,
+                            const std::function<bool(const ResizeStep &)> &progress) {
+    const auto pool = registry_.find(name);
+    if (!pool) return Unexpected{pool.error()};
+    const std::uint64_t before = (*pool)->has(node) ? (*pool)->node_memory(node).online_bytes() : 0;
+    const auto result = resize_numa_node(**pool, *worker_, node, online_bytes, dry_run, progress);
+    if (dry_run || !(*pool)->has(node)) return result;
+
+    const std::uint64_t after = (*pool)->node_memory(node).online_bytes();
+    registry_.count(result            ? &DaemonTotals::resize_ok
+                    : after != before ? &DaemonTotals::resize_partial
+                                      : &DaemonTotals::resize_failed);
+    log::info("pool resized", {{"pool", name},
+                               {"numa_node", node.value},
+                               {"before", format_bytes(before)},
+                               {"after", format_bytes(after)},
+                               {"result", result ? std::string("ok") : result.error().message}});
+    if (after != before) {
+        Event event;
+        event.pool = name;
+        event.kind = "resized";
+        event.message = "numa node " + std::to_string(node.value) + ": " + format_bytes(before) + " -> " +
+                        format_bytes(after) + " online";
+        event.node = node.value;
+        event.bytes = after;
+        registry_.events().publish(std::move(event));
+    }
+    return result;
+}
+
+Answer<DrainStatus> Daemon::drain_chunk(const std::string &name, NumaNode node, std::uint64_t chunk, bool undo) {
+    const auto pool = registry_.find(name);
+    if (!pool) return Unexpected{pool.error()};
+    auto status = numacre::daemon::drain_chunk(**pool, *worker_, node, chunk, undo);
+    if (status && status->draining) reaper_.watch_drains();
+    return status;
+}
+
+Answer<std::vector<ClientStatus>> Daemon::clients(const std::string &name) {
+    std::vector<std::shared_ptr<ManagedPool>> pools;
+    if (name.empty()) {
+        pools = registry_.all();
+    } else {
+        auto pool = registry_.find(name);
+        if (!pool) return Unexpected{pool.error()};
+        pools.push_back(std::move(*pool));
+    }
+    std::vector<ClientStatus> statuses;
+    for (const auto &pool : pools)
+        for (ClientStatus &status : pool->client_statuses()) statuses.push_back(std::move(status));
+    return statuses;
+}
+
+namespace {
+
+Failure no_such_client(std::uint32_t client_id) {
+    return {Errc::bad_argument, "no client has the id " + std::to_string(client_id) +
+                                    ": see `numacre clients` for those that are attached"};
+}
+
+}  // namespace
+
+Answer<void> Daemon::evict(std::uint32_t client_id, std::chrono::milliseconds grace) {
+    for (const auto &pool : registry_.all()) {
+        const auto client = pool->find_client(client_id);
+        if (!client) continue;
+        attach_server_->evict(*client, std::max(grace, std::chrono::milliseconds{0}));
+        return {};
+    }
+    return Unexpected{no_such_client(client_id)};
+}
+
+Answer<void> Daemon::set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) {
+    for (const auto &pool : registry_.all())
+        if (pool->set_quota(client_id, quota_bytes)) return {};
+    return Unexpected{no_such_client(client_id)};
+}
+
+Answer<OccupancyMap> Daemon::map(const std::string &name, NumaNode node, std::uint32_t cells) {
+    const auto pool = registry_.find(name);
+    if (!pool) return Unexpected{pool.error()};
+    if (!(*pool)->has(node))
+        return Unexpected{Failure{Errc::no_such_node, "pool \"" + name + "\" has no numa node " +
+                                                          std::to_string(node.value) + ": use 0 to " +
+                                                          std::to_string((*pool)->numa_node_count() - 1)}};
+    return (*pool)->occupancy(node, cells);
+}
+
+MachineStatus Daemon::machine() {
+    MachineStatus status;
+    for (std::size_t i = 0; i < topology_->numa_nodes().size(); ++i) {
+        const MemoryNode &known = topology_->numa_nodes()[i];
+        const NumaNode numa_node{static_cast<std::uint8_t>(i)};
+        MachineNode node;
+        node.os_numa_node = known.os_numa_node;
+        node.total_bytes = known.total_bytes;
+        node.free_bytes = std::min(topology_->available_bytes(numa_node), topology_->unbooked_bytes(numa_node));
+        node.hugepages = hugepages_.pools(known.os_numa_node);
+        node.cpus = known.cpus;
+        node.distances = known.distances;
+        status.nodes.push_back(std::move(node));
+    }
+    status.topology_source = topology_->source();
+    status.started = started_;
+    status.runtime_dir = options_.runtime_dir;
+    const std::lock_guard lock(metrics_address_mutex_);
+    status.metrics_address = metrics_address_;
+    return status;
+}
+
+DaemonTotals Daemon::totals() {
+    return registry_.totals();
+}
+
+std::shared_ptr<void> Daemon::subscribe(std::function<void(const Event &)> handler) {
+    return registry_.events().subscribe(std::move(handler));
+}
+
+}  // namespace numacre::daemon

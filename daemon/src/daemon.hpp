@@ -1,0 +1,74 @@
+// The whole daemon behind the face that the control plane sees.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "event_loop.hpp"
+#include "hugepages.hpp"
+#include "pool_manager.hpp"
+#include "reaper.hpp"
+#include "registry.hpp"
+#include "session.hpp"
+#include "topology.hpp"
+#include "worker.hpp"
+
+namespace numacre::daemon {
+
+class Daemon final : public PoolManager {
+public:
+    struct Options {
+        std::string runtime_dir;
+        bool reserve_hugepages = true;
+        AttachServer::Limits limits;
+    };
+
+    Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_ptr<EventLoop> loop);
+    // Pools end, reserved hugepages go back to the kernel. Clients go on with what they have mapped.
+    ~Daemon() override;
+
+    EventLoop &loop() { return *loop_; }
+    // From the loop's thread, before run().
+    void serve_clients(Fd listener);
+    // Where the metrics really are, known only once they are served.
+    void set_metrics_address(std::string address);
+    // What waits for clients to go stops waiting. Before the control plane is stopped.
+    void begin_shutdown() { stopping_.store(true, std::memory_order_relaxed); }  // relaxed: polled
+
+    std::vector<std::string> pool_names() override;
+    Answer<PoolStatus> pool_status(const std::string &pool) override;
+    Answer<void> create_pool(const PoolSpec &spec) override;
+    Answer<void> delete_pool(const std::string &pool, bool force) override;
+    Answer<void> resize(const std::string &pool, NumaNode node, std::uint64_t online_bytes, bool dry_run,
+                        const std::function<bool(const ResizeStep &)> &progress) override;
+    Answer<DrainStatus> drain_chunk(const std::string &pool, NumaNode node, std::uint64_t chunk, bool undo) override;
+    Answer<std::vector<ClientStatus>> clients(const std::string &pool) override;
+    Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) override;
+    Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) override;
+    Answer<OccupancyMap> map(const std::string &pool, NumaNode node, std::uint32_t cells) override;
+    MachineStatus machine() override;
+    DaemonTotals totals() override;
+    std::shared_ptr<void> subscribe(std::function<void(const Event &)> handler) override;
+
+private:
+    Answer<void> end_clients(ManagedPool &pool);
+
+    Options options_;
+    std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
+    std::unique_ptr<Topology> topology_;
+    Hugepages hugepages_;
+    std::unique_ptr<EventLoop> loop_;
+    Registry registry_;
+    std::unique_ptr<Worker> worker_;  // ended by hand, before all that its jobs use
+    Reaper reaper_;
+    std::unique_ptr<AttachServer> attach_server_;
+    std::atomic<bool> stopping_{false};
+    std::mutex metrics_address_mutex_;
+    std::string metrics_address_;  // guarded by metrics_address_mutex_
+};
+
+}  // namespace numacre::daemon

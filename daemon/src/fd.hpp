@@ -1,0 +1,34 @@
+// A file descriptor that closes itself. Move-only.
+#pragma once
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace numacre::daemon {
+
+class Fd {
+public:
+    Fd() = default;
+    explicit Fd(int number) : number_(number) {}
+    Fd(Fd &&other) noexcept : number_(std::exchange(other.number_, -1)) {}
+    Fd &operator=(Fd &&other) noexcept {
+        if (this != &other) {
+            reset();
+            number_ = std::exchange(other.number_, -1);
+        }
+        return *this;
+    }
+    ~Fd() { reset(); }
+
+    int get() const { return number_; }
+    explicit operator bool() const { return number_ >= 0; }
+    void reset() {
+        if (number_ >= 0) ::close(std::exchange(number_, -1));
+    }
+
+private:
+    int number_ = -1;
+};
+
+}  // namespace numacre::daemon

@@ -1,0 +1,160 @@
+#include "hugepages.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "bytes.hpp"
+#include "log.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+std::optional<std::uint64_t> read_count(const std::string &path) {
+    std::ifstream file(path);
+    std::uint64_t count = 0;
+    if (file >> count) return count;
+    return std::nullopt;
+}
+
+// 0 or the errno.
+int write_count(const std::string &path, std::uint64_t count) {
+    const Fd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!file) return errno;
+    const std::string text = std::to_string(count);
+    return ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : errno;
+}
+
+// A node's nr_hugepages reads as persistent and surplus pages together; what is written to it is the persistent ones.
+std::uint64_t persistent_pages(const HugepagePool &pool) {
+    return pool.total - std::min(pool.total, pool.surplus);
+}
+
+}  // namespace
+
+Hugepages::Hugepages(bool may_reserve, std::string sysfs_nodes)
+    : may_reserve_(may_reserve), sysfs_nodes_(std::move(sysfs_nodes)) {}
+
+std::string Hugepages::folder(int os_numa_node, std::uint64_t page_bytes) const {
+    return sysfs_nodes_ + "/node" + std::to_string(os_numa_node) + "/hugepages/hugepages-" +
+           std::to_string(page_bytes / 1024) + "kB";
+}
+
+std::optional<HugepagePool> Hugepages::pool(int os_numa_node, std::uint64_t page_bytes) const {
+    const std::string where = folder(os_numa_node, page_bytes);
+    const auto total = read_count(where + "/nr_hugepages");
+    const auto free = read_count(where + "/free_hugepages");
+    if (!total || !free) return std::nullopt;
+    return HugepagePool{page_bytes, *total, *free, read_count(where + "/surplus_hugepages").value_or(0)};
+}
+
+std::vector<HugepagePool> Hugepages::pools(int os_numa_node) const {
+    std::vector<HugepagePool> found;
+    std::error_code ignored;
+    const std::string where = sysfs_nodes_ + "/node" + std::to_string(os_numa_node) + "/hugepages";
+    for (const auto &entry : std::filesystem::directory_iterator(where, ignored)) {
+        constexpr std::string_view kPrefix = "hugepages-";
+        const std::string name = entry.path().filename();
+        if (!name.starts_with(kPrefix)) continue;
+        std::uint64_t kib = 0;
+        std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), kib);
+        if (const auto one = pool(os_numa_node, kib * 1024)) found.push_back(*one);
+    }
+    return found;
+}
+
+Fd Hugepages::lock(int os_numa_node, std::uint64_t page_bytes) const {
+    Fd file(::open((folder(os_numa_node, page_bytes) + "/nr_hugepages").c_str(), O_RDONLY | O_CLOEXEC));
+    // Without the lock the worst is a populate that fails and is rolled back.
+    while (file && ::flock(file.get(), LOCK_EX) != 0 && errno == EINTR) {
+    }
+    return file;
+}
+
+Answer<void> Hugepages::ensure_free(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages,
+                                    std::uint64_t available_bytes) {
+    const std::string where = folder(os_numa_node, page_bytes);
+    const std::string numa_node = "numa node " + std::to_string(os_numa_node);
+    const auto before = pool(os_numa_node, page_bytes);
+    if (!before)
+        return Unexpected{Failure{Errc::out_of_frames, numa_node + " has no hugepages of " + format_bytes(page_bytes) +
+                                                           " (" + where + " cannot be read)"}};
+    if (before->free >= pages) return {};
+
+    const std::string shortage = numa_node + " has " + std::to_string(before->free) + " free hugepages of " +
+                                 format_bytes(page_bytes) + ", " + std::to_string(pages) + " are needed";
+    const std::uint64_t missing = pages - before->free;
+    const std::uint64_t wanted = before->total + missing;
+    const std::string remedy = "reserve them: echo " + std::to_string(wanted) + " > " + where + "/nr_hugepages";
+    if (!may_reserve_) return Unexpected{Failure{Errc::out_of_frames, shortage + "; " + remedy}};
+    if (missing * page_bytes + kNodeHeadroomBytes > available_bytes)
+        return Unexpected{
+            Failure{Errc::out_of_frames, shortage + ", and only " + std::to_string(available_bytes >> 20) +
+                                             "M of memory are available there: ask for less, or free some"}};
+
+    const int error = write_count(where + "/nr_hugepages", wanted);
+    if (error != 0)
+        return Unexpected{Failure{Errc::out_of_frames, shortage + ", and writing " + where + "/nr_hugepages failed: " +
+                                                           std::strerror(error) + "; as root, " + remedy}};
+    // Surplus pages that the kernel counted as persistent on the way have to be given back as well.
+    const auto after = pool(os_numa_node, page_bytes);
+    const std::uint64_t raised = after && persistent_pages(*after) > persistent_pages(*before)
+                                     ? persistent_pages(*after) - persistent_pages(*before)
+                                     : 0;
+    {
+        const std::lock_guard lock(mutex_);
+        raised_pages_[{os_numa_node, page_bytes}] += raised;
+    }
+    if (after && after->free >= pages) {
+        log::debug("reserved hugepages", {{"numa_node", os_numa_node}, {"pages", raised}, {"page_bytes", page_bytes}});
+        return {};
+    }
+    give_back(os_numa_node, page_bytes, raised);
+    return Unexpected{Failure{Errc::out_of_frames, shortage + ", and the kernel found memory for only " +
+                                                       std::to_string(raised) + " more (fragmented): reserve them at " +
+                                                       "boot (hugepages=), or ask for less"}};
+}
+
+void Hugepages::give_back(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages) {
+    std::uint64_t lower_by = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        auto &raised = raised_pages_[{os_numa_node, page_bytes}];
+        lower_by = std::min(pages, raised);
+        raised -= lower_by;
+    }
+    if (lower_by == 0) return;
+    const auto now = pool(os_numa_node, page_bytes);
+    if (!now) return;
+    const std::uint64_t target = persistent_pages(*now) - std::min(persistent_pages(*now), lower_by);
+    const int error = write_count(folder(os_numa_node, page_bytes) + "/nr_hugepages", target);
+    if (error != 0)
+        log::warn("hugepages could not be given back",
+                  {{"numa_node", os_numa_node}, {"pages", lower_by}, {"error", std::strerror(error)}});
+    else
+        log::debug("gave hugepages back",
+                   {{"numa_node", os_numa_node}, {"pages", lower_by}, {"page_bytes", page_bytes}});
+}
+
+void Hugepages::give_back_all() {
+    std::map<Key, std::uint64_t> all;
+    {
+        const std::lock_guard lock(mutex_);
+        all = raised_pages_;
+    }
+    for (const auto &[key, pages] : all) {
+        if (pages == 0) continue;
+        const Fd held = lock(key.first, key.second);
+        give_back(key.first, key.second, pages);
+    }
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,55 @@
+// The kernel's hugepage pools, per numa node, through sysfs. What is raised here is counted, and never more than that
+// is taken back: hugepages that somebody else reserved stay reserved. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fd.hpp"
+#include "pool_manager.hpp"
+
+namespace numacre::daemon {
+
+class Hugepages {
+public:
+    // may_reserve: whether nr_hugepages may be written. sysfs_nodes is another folder only in tests.
+    explicit Hugepages(bool may_reserve, std::string sysfs_nodes = "/sys/devices/system/node");
+
+    bool may_reserve() const { return may_reserve_; }
+    // Nothing if the kernel has no hugepages of this size.
+    std::optional<HugepagePool> pool(int os_numa_node, std::uint64_t page_bytes) const;
+    // Of every page size.
+    std::vector<HugepagePool> pools(int os_numa_node) const;
+
+    // Held between "are there enough free pages?" and using them, so that two daemons do not count the same ones.
+    // May block for as long as another daemon populates one batch.
+    Fd lock(int os_numa_node, std::uint64_t page_bytes) const;
+
+    // Makes sure that so many pages are free, raising nr_hugepages if that is allowed. available_bytes: what the numa
+    // node has besides; reserving never takes its last headroom. On failure nothing stays reserved. Call under lock().
+    Answer<void> ensure_free(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages,
+                             std::uint64_t available_bytes);
+    // Lowers nr_hugepages by so many pages, but by no more than was raised. Pages that clients still have mapped become
+    // surplus: the kernel takes them back when the last mapping goes.
+    void give_back(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages);
+    void give_back_all();
+
+private:
+    using Key = std::pair<int, std::uint64_t>;  // numa node, page bytes
+    std::string folder(int os_numa_node, std::uint64_t page_bytes) const;
+
+    bool may_reserve_;
+    std::string sysfs_nodes_;
+    std::mutex mutex_;
+    std::map<Key, std::uint64_t> raised_pages_;  // guarded by mutex_
+};
+
+// Reserving and populating leave this much to the rest of the machine, so that it does not start killing processes.
+inline constexpr std::uint64_t kNodeHeadroomBytes = std::uint64_t{64} << 20;
+
+}  // namespace numacre::daemon

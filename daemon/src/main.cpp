@@ -1,0 +1,178 @@
+// numacred: wiring. What starts first ends last.
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config.hpp"
+#include "control/control_server.hpp"
+#include "daemon.hpp"
+#include "event_loop.hpp"
+#include "log.hpp"
+#include "metrics/metrics_server.hpp"
+#include "runtime_dir.hpp"
+#include "service_manager.hpp"
+#include "topology.hpp"
+#include "version.hpp"
+
+namespace numacre::daemon {
+namespace {
+
+constexpr int kExitFailed = 1;  // 2: the configuration is wrong
+
+int fail(const Failure &failure) {
+    log::error("cannot start", {{"reason", failure.message}});
+    return kExitFailed;
+}
+
+// Each client costs two descriptors, each pool two for every numa node.
+void raise_open_file_limit() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Before any thread is started, so that all inherit the mask and the signals come through the descriptor only.
+Answer<Fd> take_over_signals() {
+    ::signal(SIGPIPE, SIG_IGN);
+    sigset_t ending;
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGTERM);
+    sigaddset(&ending, SIGINT);
+    ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+    Fd signals(::signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!signals)
+        return Unexpected{Failure{Errc::access_denied, std::string("signalfd failed: ") + std::strerror(errno) +
+                                                           "; raise the open file limit (ulimit -n)"}};
+    return signals;
+}
+
+class Watchdog {
+public:
+    explicit Watchdog(EventLoop &loop) : loop_(loop), period_(service_manager::watchdog_period()) {
+        if (period_) tick();
+    }
+
+private:
+    void tick() {
+        service_manager::alive();
+        loop_.after(*period_, [this] { tick(); });
+    }
+    EventLoop &loop_;
+    std::optional<std::chrono::milliseconds> period_;
+};
+
+// Removes a socket file however the daemon's start or run ends.
+class SocketFile {
+public:
+    explicit SocketFile(std::string path) : path_(std::move(path)) {}
+    SocketFile(const SocketFile &) = delete;
+    SocketFile &operator=(const SocketFile &) = delete;
+    ~SocketFile() { ::unlink(path_.c_str()); }
+
+private:
+    std::string path_;
+};
+
+int serve(const Config &config) {
+    raise_open_file_limit();
+    auto signals = take_over_signals();
+    if (!signals) return fail(signals.error());
+    auto runtime_dir = RuntimeDir::open(config.runtime_dir);
+    if (!runtime_dir) return fail(runtime_dir.error());
+    for (const std::string &socket : {runtime_dir->attach_socket(), runtime_dir->control_socket()})
+        if (auto cleared = runtime_dir->clear_socket(socket); !cleared) return fail(cleared.error());
+    auto loop = EventLoop::create();
+    if (!loop) return fail(loop.error());
+    auto topology = make_topology(config.topology);
+    if (!topology) return fail(topology.error());
+    log::info("numacred starts", {{"version", kVersion},
+                                  {"layout_version", kLayoutVersion},
+                                  {"pid", ::getpid()},
+                                  {"runtime_dir", config.runtime_dir},
+                                  {"topology", (*topology)->source()},
+                                  {"numa_nodes", (*topology)->numa_nodes().size()},
+                                  {"config", config.file.empty() ? "none" : config.file}});
+
+    Daemon::Options options;
+    options.runtime_dir = config.runtime_dir;
+    options.reserve_hugepages = config.reserve_hugepages;
+    options.limits.connections = config.max_connections;
+    Daemon daemon(std::move(options), std::move(*topology), std::move(*loop));
+    for (const PoolSpec &spec : config.pools)
+        if (auto created = daemon.create_pool(spec); !created) return fail(created.error());
+    if (config.pools.empty())
+        log::warn(
+            "no pool is configured: make one with `numacre create`, --pool or [[pool]] in the configuration file");
+
+    auto listener = listen_for_clients(runtime_dir->attach_socket());
+    const SocketFile attach_socket(runtime_dir->attach_socket());
+    if (!listener) return fail(listener.error());
+    daemon.serve_clients(std::move(*listener));
+
+    std::optional<MetricsServer> metrics;
+    if (!config.metrics_address.empty()) {
+        metrics.emplace(daemon, config.metrics_address);
+        if (auto started = metrics->start(); !started) return fail(started.error());
+        daemon.set_metrics_address(metrics->address());
+    }
+    ControlServer control(daemon, runtime_dir->control_socket());
+    if (auto started = control.start(); !started) return fail(started.error());
+
+    EventLoop &running = daemon.loop();
+    running.when_readable(signals->get(), [&] {
+        signalfd_siginfo signal{};
+        if (::read(signals->get(), &signal, sizeof signal) == sizeof signal)
+            log::info("stopping", {{"signal", ::strsignal(static_cast<int>(signal.ssi_signo))}});
+        running.stop();
+    });
+    const Watchdog watchdog(running);
+    service_manager::ready("serving " + std::to_string(config.pools.size()) + " pools in " + config.runtime_dir);
+    log::info("serving", {{"attach_socket", runtime_dir->attach_socket()},
+                          {"control_socket", runtime_dir->control_socket()},
+                          {"metrics_address", metrics ? metrics->address() : "off"}});
+    running.run();
+
+    service_manager::stopping();
+    daemon.begin_shutdown();
+    control.stop();
+    if (metrics) metrics->stop();
+    log::info("stopped");
+    return EXIT_SUCCESS;
+}
+
+}  // namespace
+}  // namespace numacre::daemon
+
+int main(int argc, char **argv) {
+    using namespace numacre::daemon;
+    const char *const from_environment = std::getenv("NUMACRE_RUNTIME_DIR");
+    const auto config = load_config(std::vector<std::string>(argv + 1, argv + argc), ::geteuid() == 0,
+                                    from_environment == nullptr ? "" : from_environment);
+    if (!config) {
+        std::fputs(config.error().text.c_str(), config.error().code == 0 ? stdout : stderr);
+        return config.error().code;
+    }
+    const auto format = config->log_format == "json" ? log::Format::json : log::Format::text;
+    if (auto logging = log::setup(config->log_level, format); !logging) {
+        std::fprintf(stderr, "numacred: %s\n", logging.error().message.c_str());
+        return 2;
+    }
+    if (config->check_only) {
+        std::fputs(describe(*config).c_str(), stdout);
+        return EXIT_SUCCESS;
+    }
+    return serve(*config);
+}

@@ -1,0 +1,373 @@
+#include "managed_pool.hpp"
+
+#include <linux/futex.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <climits>
+#include <cstring>
+
+#include "bytes.hpp"
+#include "log.hpp"
+#include "numacre/shm/format.hpp"
+#include "pool_spec.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+// Populated at once at most: between two such pieces the worker looks after dead clients.
+constexpr std::uint64_t kPopulateBytesMax = std::uint64_t{64} << 20;
+
+std::uint64_t random_id() {
+    std::uint64_t id = 0;
+    while (id == 0)
+        if (::getrandom(&id, sizeof id, 0) != sizeof id)
+            id = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+    return id;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+std::string_view client_state_name(ClientState state) {
+    switch (state) {
+        case ClientState::active:
+            return "active";
+        case ClientState::detaching:
+            return "detaching";
+        case ClientState::lost:
+            return "lost connection";
+        case ClientState::recovering:
+            return "recovering";
+    }
+    return "unknown";
+}
+
+Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, Topology &topology, Hugepages &hugepages,
+                                                         Worker &worker) {
+    const auto geometry = geometry_of(spec);
+    if (!geometry) return Unexpected{geometry.error()};
+    const auto layout = PoolLayout<ProductionEnv>::of(spec.max_clients + 1, spec.max_threads + 1);
+    auto pool_region = MetadataRegion::create("numacre:" + spec.name + ":pool", layout.region_bytes, topology, nullptr);
+    if (!pool_region) return Unexpected{pool_region.error()};
+
+    std::shared_ptr<ManagedPool> pool(new ManagedPool(spec, *geometry, std::move(*pool_region)));
+    format_pool_region<ProductionEnv>(pool->pool_region_.address(), spec.name, pool->instance_id_, *geometry,
+                                      static_cast<unsigned>(topology.numa_nodes().size()), pool->process_slots_,
+                                      pool->thread_slots_);
+    pool->files_.push_back(identity_of(pool->pool_region_.fd()));
+    for (std::size_t i = 0; i < topology.numa_nodes().size(); ++i) {
+        const NodeMemory::Plan plan{
+            spec,         *geometry, NumaNode{static_cast<std::uint8_t>(i)}, pool->instance_id_, pool->thread_slots_,
+            pool->shared_};
+        auto made = worker.run([&] { return NodeMemory::create(plan, topology, hugepages); });
+        if (!made) return Unexpected{made.error()};
+        pool->nodes_.push_back(std::move(*made));
+        NodeMemory &memory = *pool->nodes_.back();
+        pool->views_.push_back(memory.view());
+        pool->files_.push_back(identity_of(memory.metadata().fd()));
+        pool->files_.push_back(identity_of(memory.data().fd()));
+
+        // All of it, before the first page is taken: half a pool helps nobody.
+        if (auto enough = memory.check_growth(spec.online_bytes); !enough) return Unexpected{enough.error()};
+        const std::uint64_t step_units = std::max<std::uint64_t>(1, kPopulateBytesMax / memory.unit_bytes());
+        while (memory.online_bytes() < spec.online_bytes) {
+            const std::uint64_t wanted = (spec.online_bytes - memory.online_bytes()) / memory.unit_bytes();
+            const auto grown =
+                worker.run([&] { return memory.bring_online(memory.next_offline(std::min(step_units, wanted))); });
+            if (!grown) return Unexpected{grown.error()};
+        }
+    }
+    return pool;
+}
+
+ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, MetadataRegion pool_region)
+    : spec_(spec),
+      geometry_(geometry),
+      process_slots_(spec.max_clients + 1),  // slot 0 is the daemon
+      thread_slots_(spec.max_threads + 1),
+      instance_id_(random_id()),
+      pool_region_(std::move(pool_region)),
+      shared_(SharedPool::at(pool_region_.address(), process_slots_, thread_slots_)),
+      clients_(process_slots_),
+      slot_generations_(process_slots_, 0) {}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer) {
+    const std::lock_guard lock(mutex_);
+    if (closing_)
+        return Unexpected{Failure{Errc::no_such_pool, "pool \"" + spec_.name + "\" is being deleted: use another"}};
+    if (!corrupt_reason_.empty())
+        return Unexpected{Failure{Errc::corrupt, "pool \"" + spec_.name + "\" is damaged (" + corrupt_reason_ +
+                                                     "): see the runbook NumacrePoolCorrupt"}};
+    for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
+        if (clients_[slot]) continue;
+        Client client;
+        client.id = client_id;
+        client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
+        client.generation = ++slot_generations_[slot];
+        client.peer = std::move(peer);
+        client.attached = std::chrono::system_clock::now();
+
+        // relaxed: the record means nothing before its state says so.
+        auto &record = shared_.processes[slot];
+        record.generation.store(client.generation, std::memory_order_relaxed);
+        record.pid.store(client.peer.pid, std::memory_order_relaxed);
+        record.start_time_ticks.store(client.peer.start_time_ticks, std::memory_order_relaxed);
+        record.quota_frames.store(0, std::memory_order_relaxed);
+        // EDGE seat-to-use (release; partner: the acquire loads of the state in recovery and in clients).
+        // Weakened: somebody sees an active slot with the last user's generation.
+        record.state.store(static_cast<std::uint64_t>(ProcessState::active), std::memory_order_release);
+        clients_[slot] = client;
+        ++client_count_;
+        return client;
+    }
+    return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
+                                                          std::to_string(spec_.max_clients) +
+                                                          " clients: detach one, or raise the pool's max-clients"}};
+}
+
+void ManagedPool::set_client_state(ProcessSlot slot, ClientState state) {
+    const std::lock_guard lock(mutex_);
+    if (clients_[slot.value]) clients_[slot.value]->state = state;
+}
+
+void ManagedPool::mark_dead(ProcessSlot slot) {
+    // EDGE death-to-recovery (seq_cst; partner: recovery's acquire loads). The kernel has ordered all of the process's
+    // stores before its end; this makes the death itself visible to allocations that find nothing free.
+    shared_.processes[slot.value].state.store(static_cast<std::uint64_t>(ProcessState::dead),
+                                              std::memory_order_seq_cst);
+}
+
+void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!clients_[slot.value]) return;
+        clients_[slot.value].reset();
+        --client_count_;
+        if (departure == Departure::died) ++clients_reaped_;
+        reclaimed_bytes_ += total.frames << geometry_.frame_shift;
+        last_recovery_seconds_ = recovery_seconds;
+        // release: who takes the slot next finds everything given back.
+        shared_.processes[slot.value].state.store(static_cast<std::uint64_t>(ProcessState::free),
+                                                  std::memory_order_release);
+    }
+    if (total.blocks != 0) wake_waiters();
+}
+
+std::vector<Client> ManagedPool::client_table() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<Client> table;
+    for (const auto &client : clients_)
+        if (client) table.push_back(*client);
+    return table;
+}
+
+std::optional<Client> ManagedPool::find_client(std::uint32_t client_id) const {
+    const std::lock_guard lock(mutex_);
+    for (const auto &client : clients_)
+        if (client && client->id == client_id) return client;
+    return std::nullopt;
+}
+
+bool ManagedPool::set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) {
+    const std::lock_guard lock(mutex_);
+    for (auto &client : clients_) {
+        if (!client || client->id != client_id) continue;
+        client->quota_bytes = quota_bytes;
+        // Rounded up: a quota of less than a frame is not "no quota". relaxed: obeyed from the next look on.
+        const std::uint64_t quota_frames =
+            quota_bytes / geometry_.frame_bytes() + (quota_bytes % geometry_.frame_bytes() != 0 ? 1 : 0);
+        shared_.processes[client->slot.value].quota_frames.store(quota_frames, std::memory_order_relaxed);
+        return true;
+    }
+    return false;
+}
+
+bool ManagedPool::is_corrupt() const {
+    const std::lock_guard lock(mutex_);
+    return !corrupt_reason_.empty();
+}
+
+bool ManagedPool::close_door(bool force) {
+    const std::lock_guard lock(mutex_);
+    if (closing_ || (client_count_ != 0 && !force)) return false;
+    closing_ = true;
+    return true;
+}
+
+void ManagedPool::open_door() {
+    const std::lock_guard lock(mutex_);
+    closing_ = false;
+}
+
+void ManagedPool::announce_deletion() {
+    // release: nothing follows that anybody may rely on; it is the last word.
+    shared_.header->state.store(static_cast<std::uint64_t>(PoolState::deleted), std::memory_order_release);
+    wake_waiters();
+}
+
+void ManagedPool::wake_waiters() {
+    // seq_cst: the memory is free before the epoch moves; a waiter reads the epoch before it looks for memory, and
+    // sleeps only on the epoch that it has read. Weakened: it sleeps through the only release there will be.
+    shared_.header->release_epoch.fetch_add(1, std::memory_order_seq_cst);
+    auto *const low_half = reinterpret_cast<std::uint32_t *>(&shared_.header->release_epoch);
+    static_assert(std::endian::native == std::endian::little, "the futex word is the first half of the epoch");
+    ::syscall(SYS_futex, low_half, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+void ManagedPool::declare_corrupt(const std::string &reason) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!corrupt_reason_.empty()) return;
+        corrupt_reason_ = reason;
+    }
+    // release: the last word about this pool.
+    shared_.header->state.store(static_cast<std::uint64_t>(PoolState::corrupt), std::memory_order_release);
+    log::error("pool is damaged: no new clients, see the runbook NumacrePoolCorrupt",
+               {{"pool", spec_.name}, {"reason", reason}});
+}
+
+// The header is read only to find out that somebody scribbled over it.
+void ManagedPool::check_integrity(PoolStatus &status) {
+    const auto &header = *shared_.header;
+    if (header.magic != kPoolMagic || header.layout_version != kLayoutVersion || header.instance_id != instance_id_ ||
+        header.process_slots != process_slots_ || header.thread_slots != thread_slots_)
+        declare_corrupt("the pool's header has been overwritten");
+    for (NodeStatus &numa_node : status.nodes) {
+        if (nodes_[numa_node.node.value]->overwritten_chunks() != 0)
+            declare_corrupt("entries of offline chunks on numa node " + std::to_string(numa_node.node.value) +
+                            " have been overwritten");
+        if (numa_node.snapshot.damaged_entries == 0) continue;
+        // Once more: an entry may look impossible for the length of a change that was under way.
+        NodeSnapshot again;
+        scan_node(views_[numa_node.node.value], again, {});
+        if (again.damaged_entries != 0)
+            declare_corrupt(std::to_string(again.damaged_entries) + " impossible index entries on numa node " +
+                            std::to_string(numa_node.node.value));
+    }
+    const std::lock_guard lock(mutex_);
+    status.corrupt = !corrupt_reason_.empty();
+    status.corrupt_reason = corrupt_reason_;
+}
+
+PoolStatus ManagedPool::status() {
+    PoolStatus status;
+    status.spec = spec_;
+    status.geometry = geometry_;
+    status.created = created_;
+    const std::uint32_t threads = shared_.threads_in_use_bound();
+    const auto start = std::chrono::steady_clock::now();
+    for (const auto &memory : nodes_) {
+        NodeStatus numa_node;
+        numa_node.node = memory->numa_node();
+        numa_node.os_numa_node = memory->os_numa_node();
+        numa_node.backing = memory->data().backing();
+        numa_node.page_bytes = memory->data().page_bytes();
+        numa_node.backing_note = memory->backing_note();
+        numa_node.capacity_bytes = geometry_.capacity_bytes();
+        numa_node.online_bytes = memory->online_bytes();
+        numa_node.metadata_bytes = memory->metadata().bytes();
+        numa_node.metadata_resident_bytes = memory->metadata().resident_bytes();
+        scan_node(memory->view(), numa_node.snapshot, {});
+        numa_node.counters = fold_counters(memory->view(), threads);
+        status.nodes.push_back(std::move(numa_node));
+    }
+    status.scan_seconds = seconds_since(start);
+    check_integrity(status);
+    const std::lock_guard lock(mutex_);
+    status.clients = client_count_;
+    status.clients_reaped = clients_reaped_;
+    status.reclaimed_bytes = reclaimed_bytes_;
+    status.last_recovery_seconds = last_recovery_seconds_;
+    return status;
+}
+
+std::vector<ClientStatus> ManagedPool::client_statuses() {
+    const std::vector<Client> table = client_table();
+    std::vector<ClientStatus> statuses;
+    if (table.empty()) return statuses;
+
+    std::vector<OwnerUsage> usage(process_slots_);
+    for (const View &view : views_) {
+        NodeSnapshot unused;
+        scan_node(view, unused, usage);
+    }
+    std::vector<std::uint32_t> threads(process_slots_, 0);
+    for (std::uint32_t thread = 1; thread < shared_.threads_in_use_bound(); ++thread) {
+        // relaxed: only counted.
+        const ThreadOwner owner{shared_.threads[thread].owner.load(std::memory_order_relaxed)};
+        if (owner.in_use() && owner.process().value < process_slots_) ++threads[owner.process().value];
+    }
+    for (const Client &client : table) {
+        ClientStatus status;
+        status.client_id = client.id;
+        status.pool = spec_.name;
+        status.pid = client.peer.pid;
+        status.uid = client.peer.uid;
+        status.gid = client.peer.gid;
+        status.comm = client.peer.comm;
+        status.cgroup = client.peer.cgroup;
+        status.attached = client.attached;
+        status.used_bytes = usage[client.slot.value].frames << geometry_.frame_shift;
+        status.blocks = usage[client.slot.value].blocks;
+        status.quota_bytes = client.quota_bytes;
+        status.threads = threads[client.slot.value];
+        status.state = client_state_name(client.state);
+        statuses.push_back(std::move(status));
+    }
+    return statuses;
+}
+
+OccupancyMap ManagedPool::occupancy(NumaNode numa_node, std::uint32_t cells) {
+    constexpr std::uint64_t kCellsMax = 65536;
+    const std::uint64_t frames = geometry_.frame_count;
+    const std::uint64_t wanted = std::clamp<std::uint64_t>(cells == 0 ? geometry_.chunk_count() : cells, 1, kCellsMax);
+    const std::uint64_t frames_per_cell = divide_up(frames, wanted);
+    std::vector<CellUsage> usage(divide_up(frames, frames_per_cell));
+    scan_occupancy(views_[numa_node.value], frames_per_cell, std::span<CellUsage>(usage));
+    OccupancyMap map;
+    map.bytes_per_cell = frames_per_cell << geometry_.frame_shift;
+    for (const CellUsage &cell : usage) map.cells.push_back({cell.frames, cell.used_frames, cell.offline_frames});
+    return map;
+}
+
+std::vector<BlockHolder> ManagedPool::holders(NumaNode numa_node, const std::vector<UnitRange> &units) {
+    std::vector<OwnerUsage> usage(process_slots_);
+    const std::uint64_t unit_frames = node_memory(numa_node).unit_bytes() >> geometry_.frame_shift;
+    for (const UnitRange &range : units)
+        scan_holders(views_[numa_node.value], FrameIndex{range.first * unit_frames}, range.count * unit_frames,
+                     std::span<OwnerUsage>(usage));
+    std::vector<BlockHolder> found;
+    const std::lock_guard lock(mutex_);
+    for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
+        if (usage[slot].frames == 0) continue;
+        BlockHolder holder;
+        holder.bytes = usage[slot].frames << geometry_.frame_shift;
+        if (clients_[slot]) {
+            holder.client_id = clients_[slot]->id;
+            holder.pid = clients_[slot]->peer.pid;
+            holder.comm = clients_[slot]->peer.comm;
+        }
+        found.push_back(std::move(holder));
+    }
+    std::sort(found.begin(), found.end(), [](const auto &a, const auto &b) { return a.bytes > b.bytes; });
+    return found;
+}
+
+RecoveryStep ManagedPool::reclaim(ProcessSlot slot, Reclaimed &total, ThreadSlotIndex &blocked_by) {
+    Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
+    return recovery.recover_process(slot, total, blocked_by);
+}
+
+}  // namespace numacre::daemon

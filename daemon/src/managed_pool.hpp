@@ -1,0 +1,134 @@
+// One pool as the daemon keeps it: its regions, its engine, and who sits in it. What is known about clients is private
+// to the daemon; their records in shared memory are written, never read back.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hugepages.hpp"
+#include "node_memory.hpp"
+#include "numacre/shm/recovery.hpp"
+#include "pool_manager.hpp"
+#include "process_info.hpp"
+#include "topology.hpp"
+#include "worker.hpp"
+
+namespace numacre::daemon {
+
+enum class ClientState : std::uint8_t {
+    active,
+    detaching,   // it has asked, and has unmapped the pool
+    lost,        // its connection is gone, the process may still use the memory
+    recovering,  // it has ended; its blocks are coming back
+};
+std::string_view client_state_name(ClientState state);
+
+// What became of a client in the end.
+enum class Departure : std::uint8_t { detached, died, unmapped };
+
+struct Client {
+    std::uint32_t id = 0;
+    ProcessSlot slot;
+    std::uint64_t generation = 0;
+    Peer peer;
+    std::chrono::system_clock::time_point attached;
+    std::uint64_t quota_bytes = 0;
+    ClientState state = ClientState::active;
+};
+
+class ManagedPool {
+public:
+    // Populates what the spec wants online, through the worker; may take long. Never from the worker or the event loop.
+    static Answer<std::shared_ptr<ManagedPool>> create(const PoolSpec &spec, Topology &topology, Hugepages &hugepages,
+                                                       Worker &worker);
+    ManagedPool(const ManagedPool &) = delete;
+    ManagedPool &operator=(const ManagedPool &) = delete;
+
+    // Any thread, no blocking to speak of.
+    const PoolSpec &spec() const { return spec_; }
+    const Geometry &geometry() const { return geometry_; }
+    std::uint32_t process_slots() const { return process_slots_; }
+    std::uint32_t thread_slots() const { return thread_slots_; }
+    std::uint64_t instance_id() const { return instance_id_; }
+    const MetadataRegion &pool_region() const { return pool_region_; }
+    std::size_t numa_node_count() const { return nodes_.size(); }
+    bool has(NumaNode numa_node) const { return numa_node.value < nodes_.size(); }
+    NodeMemory &node_memory(NumaNode numa_node) { return *nodes_[numa_node.value]; }
+    const std::vector<FileIdentity> &files() const { return files_; }
+
+    // Gives the process a slot and makes its record active.
+    Answer<Client> seat(std::uint32_t client_id, Peer peer);
+    void set_client_state(ProcessSlot slot, ClientState state);
+    // The kernel has said that the process is gone, or it has told us that it has let go. From now on it counts as dead
+    // in shared memory; reclaim() follows.
+    void mark_dead(ProcessSlot slot);
+    // The slot is free again; nothing of the client is left.
+    void vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds);
+    std::vector<Client> client_table() const;
+    std::optional<Client> find_client(std::uint32_t client_id) const;
+    // False: no such client. 0 bytes: no quota.
+    bool set_quota(std::uint32_t client_id, std::uint64_t quota_bytes);
+
+    bool is_corrupt() const;
+
+    // No new clients from now on. False: there are clients and force is not set, nothing has changed. Or it is closing
+    // already.
+    bool close_door(bool force);
+    void open_door();
+    // Tells clients that the pool is no more.
+    void announce_deletion();
+    // Allocations that wait for memory look again.
+    void wake_waiters();
+
+    // Any thread; these read the shared metadata beside running clients, and take as long as there is metadata.
+    PoolStatus status();
+    std::vector<ClientStatus> client_statuses();
+    OccupancyMap occupancy(NumaNode numa_node, std::uint32_t cells);
+    std::vector<BlockHolder> holders(NumaNode numa_node, const std::vector<UnitRange> &units);
+
+    // The worker's thread only.
+    RecoveryStep reclaim(ProcessSlot slot, Reclaimed &total, ThreadSlotIndex &blocked_by);
+    // Units that are to go offline as soon as they are empty: numa node, unit.
+    std::set<std::pair<std::uint8_t, std::uint64_t>> draining;
+
+    // One resize at a time.
+    std::mutex resize_mutex;
+
+private:
+    ManagedPool(const PoolSpec &spec, const Geometry &geometry, MetadataRegion pool_region);
+    void check_integrity(PoolStatus &status);
+    void declare_corrupt(const std::string &reason);
+
+    PoolSpec spec_;
+    Geometry geometry_;
+    std::uint32_t process_slots_;
+    std::uint32_t thread_slots_;
+    std::uint64_t instance_id_ = 0;
+    MetadataRegion pool_region_;
+    SharedPool shared_;
+    std::vector<std::unique_ptr<NodeMemory>> nodes_;
+    std::vector<View> views_;
+    std::vector<FileIdentity> files_;
+    std::chrono::system_clock::time_point created_ = std::chrono::system_clock::now();
+
+    mutable std::mutex mutex_;
+    // All below: guarded by mutex_.
+    std::vector<std::optional<Client>> clients_;   // by process slot
+    std::vector<std::uint64_t> slot_generations_;  // by process slot
+    bool closing_ = false;
+    std::string corrupt_reason_;
+    std::uint32_t client_count_ = 0;
+    std::uint64_t clients_reaped_ = 0;
+    std::uint64_t reclaimed_bytes_ = 0;
+    double last_recovery_seconds_ = 0;
+};
+
+}  // namespace numacre::daemon

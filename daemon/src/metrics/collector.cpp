@@ -1,0 +1,144 @@
+#include "metrics/collector.hpp"
+
+#include <prometheus/metric_family.h>
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "control/derived.hpp"
+#include "control/printable.hpp"
+#include "metrics/names.hpp"
+
+#ifndef NUMACRE_VERSION
+#error "NUMACRE_VERSION is the project's version, from CMake"
+#endif
+
+namespace numacre::daemon {
+namespace {
+
+using std::to_string;
+
+constexpr std::array<const char *, kFailureReasons> kFailureReasonLabels{"out_of_frames", "fragmented", "quota",
+                                                                         "argument"};
+static_assert(static_cast<unsigned>(FailureReason::out_of_frames) == 0 &&
+              static_cast<unsigned>(FailureReason::fragmented) == 1 &&
+              static_cast<unsigned>(FailureReason::quota) == 2 && static_cast<unsigned>(FailureReason::argument) == 3);
+
+class Scrape {
+public:
+    // One sample; as many label values as the metric has labels, in the table's order.
+    template <Metric metric, class Value, class... Labels>
+    void add(Value value, Labels &&...values) {
+        static_assert(sizeof...(Labels) == metric_row(metric).label_count());
+        prometheus::ClientMetric sample;
+        [[maybe_unused]] std::size_t at = 0;
+        (sample.label.push_back({std::string{metric_row(metric).label_names[at++]}, std::forward<Labels>(values)}),
+         ...);
+        if (metric_row(metric).kind == MetricKind::counter) {
+            sample.counter.value = static_cast<double>(value);
+        } else {
+            sample.gauge.value = static_cast<double>(value);
+        }
+        samples_[static_cast<std::size_t>(metric)].push_back(std::move(sample));
+    }
+
+    std::vector<prometheus::MetricFamily> families() && {
+        std::vector<prometheus::MetricFamily> all;
+        for (const MetricRow &row : kMetrics) {
+            auto &samples = samples_[static_cast<std::size_t>(row.metric)];
+            if (samples.empty()) continue;
+            const auto type =
+                row.kind == MetricKind::counter ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge;
+            all.push_back({std::string{row.name}, std::string{row.help}, type, std::move(samples)});
+        }
+        return all;
+    }
+
+private:
+    std::array<std::vector<prometheus::ClientMetric>, kMetrics.size()> samples_;
+};
+
+void add_numa_node(Scrape &scrape, const std::string &pool, const Geometry &geometry, const NodeStatus &status) {
+    const std::string node = to_string(status.node.value);
+    const CounterTotals &counters = status.counters;
+    const BlocksByOrder &blocks = status.snapshot.free_blocks;
+
+    scrape.add<Metric::pool_capacity_bytes>(status.capacity_bytes, pool, node);
+    scrape.add<Metric::pool_online_bytes>(status.online_bytes, pool, node);
+    scrape.add<Metric::pool_free_bytes>(free_bytes(geometry, status), pool, node);
+    scrape.add<Metric::pool_used_bytes>(used_bytes(geometry, status), pool, node);
+    scrape.add<Metric::pool_cached_bytes>(status.cached_bytes, pool, node);
+    scrape.add<Metric::pool_quarantined_bytes>(status.quarantined_bytes, pool, node);
+    scrape.add<Metric::pool_largest_free_block_bytes>(largest_free_block_bytes(geometry, status), pool, node);
+    scrape.add<Metric::pool_metadata_bytes>(status.metadata_bytes, pool, node);
+    scrape.add<Metric::pool_metadata_resident_bytes>(status.metadata_resident_bytes, pool, node);
+    scrape.add<Metric::pool_backing_info>(1, pool, node, backing_name(status.backing));
+
+    for (unsigned order = 0; order <= geometry.largest_order; ++order) {
+        const std::string label = to_string(order);
+        scrape.add<Metric::free_blocks>(blocks[order], pool, node, label);
+        scrape.add<Metric::unusable_free_ratio>(unusable_free_ratio(blocks, order), pool, node, label);
+        scrape.add<Metric::external_fragmentation_index>(external_fragmentation_index(blocks, order), pool, node,
+                                                         label);
+        scrape.add<Metric::allocations_total>(counters.allocations[order], pool, node, label);
+        scrape.add<Metric::frees_total>(counters.frees[order], pool, node, label);
+    }
+    scrape.add<Metric::internal_fragmentation_ratio>(internal_fragmentation_of(status), pool, node);
+    scrape.add<Metric::quadratic_fragmentation>(quadratic_fragmentation(blocks), pool, node);
+
+    for (std::size_t reason = 0; reason < kFailureReasons; ++reason)
+        scrape.add<Metric::allocation_failures_total>(counters.failures[reason], pool, node,
+                                                      kFailureReasonLabels[reason]);
+    scrape.add<Metric::cas_retries_total>(counters.cas_retries, pool, node);
+    scrape.add<Metric::numa_hit_total>(counters.numa_hit, pool, node);
+    scrape.add<Metric::numa_miss_total>(counters.numa_miss, pool, node);
+    scrape.add<Metric::numa_foreign_total>(counters.numa_foreign, pool, node);
+}
+
+void add_pool(Scrape &scrape, const std::string &pool, const PoolStatus &status) {
+    scrape.add<Metric::pool_corrupt>(status.corrupt ? 1 : 0, pool);
+    scrape.add<Metric::numa_imbalance>(numa_imbalance(status), pool);
+    scrape.add<Metric::reclaimed_bytes_total>(status.reclaimed_bytes, pool);
+    scrape.add<Metric::recovery_duration_seconds>(status.last_recovery_seconds, pool);
+    scrape.add<Metric::scan_duration_seconds>(status.scan_seconds, pool);
+    for (const NodeStatus &numa_node : status.nodes) add_numa_node(scrape, pool, status.geometry, numa_node);
+}
+
+void add_client(Scrape &scrape, const ClientStatus &client) {
+    const std::string id = to_string(client.client_id);
+    scrape.add<Metric::client_info>(1, client.pool, id, printable(client.comm), to_string(client.pid),
+                                    printable(client.cgroup));
+    scrape.add<Metric::client_used_bytes>(client.used_bytes, client.pool, id);
+    scrape.add<Metric::client_quota_bytes>(client.quota_bytes, client.pool, id);
+}
+
+}  // namespace
+
+std::vector<prometheus::MetricFamily> Collector::Collect() const {
+    const std::scoped_lock lock{one_scrape_};
+    Scrape scrape;
+    scrape.add<Metric::build_info>(1, NUMACRE_VERSION, to_string(kLayoutVersion));
+    for (const std::string &pool : pools_.pool_names()) {
+        const auto status = pools_.pool_status(pool);
+        if (status) {
+            add_pool(scrape, pool, *status);
+        } else if (status.error().code == Errc::corrupt) {
+            scrape.add<Metric::pool_corrupt>(1, pool);
+        }
+        // Else the pool was deleted after its name was listed: its series end here.
+    }
+    if (const auto clients = pools_.clients(""))
+        for (const ClientStatus &client : *clients) add_client(scrape, client);
+
+    const DaemonTotals totals = pools_.totals();
+    scrape.add<Metric::clients_reaped_total>(totals.reaped_killed, "killed");
+    scrape.add<Metric::clients_reaped_total>(totals.reaped_detached, "detached");
+    scrape.add<Metric::clients_reaped_total>(totals.reaped_lost, "lost");
+    scrape.add<Metric::resize_operations_total>(totals.resize_ok, "ok");
+    scrape.add<Metric::resize_operations_total>(totals.resize_partial, "partial");
+    scrape.add<Metric::resize_operations_total>(totals.resize_failed, "failed");
+    return std::move(scrape).families();
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,166 @@
+#include "metrics/metrics_server.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <prometheus/exposer.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <stop_token>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "control/printable.hpp"
+#include "metrics/collector.hpp"
+
+namespace numacre::daemon {
+namespace {
+
+constexpr const char *kThreads = "2";
+
+struct Endpoint {
+    sockaddr_storage address{};
+    socklen_t size = 0;
+};
+
+// size 0: not an address.
+Endpoint endpoint_of(const MetricsAddress &address) {
+    Endpoint endpoint;
+    sockaddr_in v4{};
+    sockaddr_in6 v6{};
+    if (::inet_pton(AF_INET, address.host.c_str(), &v4.sin_addr) == 1) {
+        v4.sin_family = AF_INET;
+        v4.sin_port = htons(address.port);
+        std::memcpy(&endpoint.address, &v4, sizeof(v4));
+        endpoint.size = sizeof(v4);
+    } else if (::inet_pton(AF_INET6, address.host.c_str(), &v6.sin6_addr) == 1) {
+        v6.sin6_family = AF_INET6;
+        v6.sin6_port = htons(address.port);
+        std::memcpy(&endpoint.address, &v6, sizeof(v6));
+        endpoint.size = sizeof(v6);
+    }
+    return endpoint;
+}
+
+std::string spelled(const MetricsAddress &address) {
+    const bool v6 = address.host.find(':') != std::string::npos;
+    return (v6 ? '[' + address.host + ']' : address.host) + ':' + std::to_string(address.port);
+}
+
+bool is_loopback(const MetricsAddress &address) {
+    return address.host.starts_with("127.") || address.host == "::1";
+}
+
+// The HTTP server does not say why it cannot listen; the kernel does, when asked the same.
+int bind_error(const MetricsAddress &address) {
+    const Endpoint endpoint = endpoint_of(address);
+    const int probe = ::socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (probe < 0) return errno;
+    const int yes = 1;
+    ::setsockopt(probe, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));  // as the HTTP server does
+    const auto *target = reinterpret_cast<const sockaddr *>(&endpoint.address);
+    const bool listens = ::bind(probe, target, endpoint.size) == 0 && ::listen(probe, 1) == 0;
+    const int error = listens ? 0 : errno;
+    ::close(probe);
+    return error;
+}
+
+// A connection that is closed at once. Whether it comes about does not matter.
+void knock(const Endpoint &endpoint) {
+    const int knocker = ::socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (knocker < 0) return;
+    (void)::connect(knocker, reinterpret_cast<const sockaddr *>(&endpoint.address), endpoint.size);
+    ::close(knocker);
+}
+
+}  // namespace
+
+Answer<MetricsAddress> parse_metrics_address(std::string_view text) {
+    const auto bad = [text](const std::string &what) {
+        return Unexpected{Failure{Errc::bad_argument, "metrics address " + quoted(text) + ": " + what +
+                                                          "; use IP:PORT, such as " + MetricsServer::kDefaultAddress +
+                                                          ", or port 0 for any that is free"}};
+    };
+    const auto colon = text.rfind(':');
+    std::string_view host = colon == std::string_view::npos ? std::string_view{} : text.substr(0, colon);
+    const std::string_view digits = colon == std::string_view::npos ? text : text.substr(colon + 1);
+
+    MetricsAddress address;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), address.port);
+    if (digits.empty() || error != std::errc{} || end != digits.data() + digits.size())
+        return bad("the port " + quoted(digits) + " is not a number from 0 to 65535");
+    const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+    if (bracketed) host = host.substr(1, host.size() - 2);
+    address.host = host.empty() || host == "localhost" ? "127.0.0.1" : std::string{host};
+    const bool v6 = address.host.find(':') != std::string::npos;
+    if (v6 != bracketed || endpoint_of(address).size == 0)
+        return bad("the host " + quoted(host) + " is not an IPv4 address, an IPv6 address in brackets, or localhost");
+    return address;
+}
+
+struct MetricsServer::Running {
+    std::shared_ptr<Collector> collector;  // before the exposer: it must live until the exposer's threads have ended
+    std::unique_ptr<prometheus::Exposer> exposer;
+    Endpoint endpoint;
+};
+
+MetricsServer::MetricsServer(PoolManager &pools, std::string address)
+    : pools_(pools), wanted_address_(std::move(address)) {}
+
+MetricsServer::~MetricsServer() {
+    stop();
+}
+
+Answer<void> MetricsServer::start() {
+    auto address = parse_metrics_address(wanted_address_);
+    if (!address) return Unexpected{std::move(address.error())};
+    if (running_)
+        return Unexpected{Failure{Errc::bad_argument, "metrics are served on " + bound_address_ + " already"}};
+
+    auto running = std::make_unique<Running>();
+    running->collector = std::make_shared<Collector>(pools_);
+    try {
+        running->exposer = std::make_unique<prometheus::Exposer>(
+            std::vector<std::string>{"listening_ports", spelled(*address), "num_threads", kThreads});
+    } catch (const std::exception &failure) {
+        const int error = bind_error(*address);
+        const std::string why = error != 0 ? std::strerror(error) : failure.what();
+        const std::string remedy = error == EADDRINUSE ? "somebody else listens there: stop that, or use another port"
+                                                         " with --metrics-address (port 0 picks one)"
+                                                       : "use another with --metrics-address";
+        return Unexpected{Failure{error == EACCES ? Errc::access_denied : Errc::bad_argument,
+                                  "cannot serve metrics on " + spelled(*address) + " (" + why + "): " + remedy}};
+    }
+    running->exposer->RegisterCollectable(running->collector);
+    const std::vector<int> ports = running->exposer->GetListeningPorts();
+    if (!ports.empty()) address->port = static_cast<std::uint16_t>(ports.front());
+    bound_address_ = spelled(*address);
+    running->endpoint = endpoint_of(*address);
+    running_ = std::move(running);
+    spdlog::info("metrics on http://{}/metrics", bound_address_);
+    if (!is_loopback(*address))
+        spdlog::warn("metrics on {} can be read by everybody who reaches it: there is no password", bound_address_);
+    return {};
+}
+
+void MetricsServer::stop() {
+    if (!running_) return;
+    // The HTTP server's accepting thread looks whether to end every two seconds, or when somebody connects.
+    std::jthread knocking{[endpoint = running_->endpoint](const std::stop_token &stopped) {
+        while (!stopped.stop_requested()) {
+            knock(endpoint);
+            std::this_thread::sleep_for(std::chrono::milliseconds{10});
+        }
+    }};
+    running_.reset();
+    bound_address_.clear();
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,178 @@
+// Every metric: name, kind, unit, help, labels. No other C++ source spells a metric's name.
+// Base units; counters end in _total; a pid appears on _info only, so that the other series do not multiply by process.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace numacre::daemon {
+
+enum class Metric : std::uint8_t {
+    pool_capacity_bytes,
+    pool_online_bytes,
+    pool_free_bytes,
+    pool_used_bytes,
+    pool_cached_bytes,
+    pool_quarantined_bytes,
+    pool_largest_free_block_bytes,
+    pool_metadata_bytes,
+    pool_metadata_resident_bytes,
+    pool_backing_info,
+    pool_corrupt,
+    free_blocks,
+    unusable_free_ratio,
+    external_fragmentation_index,
+    internal_fragmentation_ratio,
+    quadratic_fragmentation,
+    numa_imbalance,
+    allocations_total,
+    frees_total,
+    allocation_failures_total,
+    cas_retries_total,
+    numa_hit_total,
+    numa_miss_total,
+    numa_foreign_total,
+    client_info,
+    client_used_bytes,
+    client_quota_bytes,
+    clients_reaped_total,
+    reclaimed_bytes_total,
+    recovery_duration_seconds,
+    resize_operations_total,
+    scan_duration_seconds,
+    build_info,
+};
+
+enum class MetricKind : std::uint8_t { gauge, counter };
+
+inline constexpr std::size_t kMaxMetricLabels = 5;
+// Unused places are empty.
+using MetricLabels = std::array<std::string_view, kMaxMetricLabels>;
+
+template <class... Names>
+constexpr MetricLabels metric_labels(Names... names) {
+    static_assert(sizeof...(names) <= kMaxMetricLabels);
+    MetricLabels list{"", "", "", "", ""};  // spelled out: g++ 12 rejects a table of default-constructed views
+    std::size_t at = 0;
+    ((list[at++] = names), ...);
+    return list;
+}
+
+struct MetricRow {
+    Metric metric;
+    std::string_view name;
+    MetricKind kind;
+    std::string_view unit;
+    std::string_view help;
+    MetricLabels label_names;
+
+    constexpr std::size_t label_count() const {
+        std::size_t count = 0;
+        while (count < label_names.size() && !label_names[count].empty()) ++count;
+        return count;
+    }
+};
+
+inline constexpr std::array<MetricRow, static_cast<std::size_t>(Metric::build_info) + 1> kMetrics{{
+    {Metric::pool_capacity_bytes, "numacre_pool_capacity_bytes", MetricKind::gauge, "bytes",
+     "The most that the numa node of the pool can have online.", metric_labels("pool", "node")},
+    {Metric::pool_online_bytes, "numacre_pool_online_bytes", MetricKind::gauge, "bytes",
+     "Memory that is populated and can be allocated or is.", metric_labels("pool", "node")},
+    {Metric::pool_free_bytes, "numacre_pool_free_bytes", MetricKind::gauge, "bytes", "Online and not used.",
+     metric_labels("pool", "node")},
+    {Metric::pool_used_bytes, "numacre_pool_used_bytes", MetricKind::gauge, "bytes",
+     "In blocks that clients hold, their caches included.", metric_labels("pool", "node")},
+    {Metric::pool_cached_bytes, "numacre_pool_cached_bytes", MetricKind::gauge, "bytes",
+     "Part of the used bytes that lies in thread caches of clients.", metric_labels("pool", "node")},
+    {Metric::pool_quarantined_bytes, "numacre_pool_quarantined_bytes", MetricKind::gauge, "bytes",
+     "Part of the used bytes that was taken back and is held before its next use.", metric_labels("pool", "node")},
+    {Metric::pool_largest_free_block_bytes, "numacre_pool_largest_free_block_bytes", MetricKind::gauge, "bytes",
+     "Largest block that is free as a whole; 0 when nothing is free.", metric_labels("pool", "node")},
+    {Metric::pool_metadata_bytes, "numacre_pool_metadata_bytes", MetricKind::gauge, "bytes",
+     "Address space of the allocator's metadata.", metric_labels("pool", "node")},
+    {Metric::pool_metadata_resident_bytes, "numacre_pool_metadata_resident_bytes", MetricKind::gauge, "bytes",
+     "Part of the allocator's metadata that takes up memory.", metric_labels("pool", "node")},
+    {Metric::pool_backing_info, "numacre_pool_backing_info", MetricKind::gauge, "",
+     "What the pool's memory is made of: hugetlb, thp or small. Always 1.",
+     metric_labels("pool", "node", "backing")},
+    {Metric::pool_corrupt, "numacre_pool_corrupt", MetricKind::gauge, "",
+     "1 when the daemon found shared metadata that no correct client writes and stopped serving the pool.",
+     metric_labels("pool")},
+    {Metric::free_blocks, "numacre_free_blocks", MetricKind::gauge, "blocks",
+     "Maximal free blocks of exactly this order; a block of order k has 2^k frames.",
+     metric_labels("pool", "node", "order")},
+    {Metric::unusable_free_ratio, "numacre_unusable_free_ratio", MetricKind::gauge, "ratio",
+     "Share of the free memory that is in blocks too small for this order; 1 when nothing is free.",
+     metric_labels("pool", "node", "order")},
+    {Metric::external_fragmentation_index, "numacre_external_fragmentation_index", MetricKind::gauge, "ratio",
+     "-1: a block of this order can be had; else towards 0 it lacks memory, towards 1 memory is fragmented.",
+     metric_labels("pool", "node", "order")},
+    {Metric::internal_fragmentation_ratio, "numacre_internal_fragmentation_ratio", MetricKind::gauge, "ratio",
+     "Share of the granted bytes that nobody asked for.", metric_labels("pool", "node")},
+    {Metric::quadratic_fragmentation, "numacre_quadratic_fragmentation", MetricKind::gauge, "ratio",
+     "0: all free memory is one block; towards 1: many small ones.", metric_labels("pool", "node")},
+    {Metric::numa_imbalance, "numacre_numa_imbalance", MetricKind::gauge, "ratio",
+     "Largest less smallest used share of the online memory over the numa nodes.", metric_labels("pool")},
+    {Metric::allocations_total, "numacre_allocations_total", MetricKind::counter, "allocations", "Blocks handed out.",
+     metric_labels("pool", "node", "order")},
+    {Metric::frees_total, "numacre_frees_total", MetricKind::counter, "frees", "Blocks given back.",
+     metric_labels("pool", "node", "order")},
+    {Metric::allocation_failures_total, "numacre_allocation_failures_total", MetricKind::counter, "allocations",
+     "Allocations that failed: out_of_frames, fragmented, quota or argument.", metric_labels("pool", "node", "reason")},
+    {Metric::cas_retries_total, "numacre_cas_retries_total", MetricKind::counter, "retries",
+     "Compare-and-swaps that lost a race and were tried again.", metric_labels("pool", "node")},
+    {Metric::numa_hit_total, "numacre_numa_hit_total", MetricKind::counter, "allocations",
+     "Allocations on this numa node that were meant for it.", metric_labels("pool", "node")},
+    {Metric::numa_miss_total, "numacre_numa_miss_total", MetricKind::counter, "allocations",
+     "Allocations on this numa node that were meant for another.", metric_labels("pool", "node")},
+    {Metric::numa_foreign_total, "numacre_numa_foreign_total", MetricKind::counter, "allocations",
+     "Allocations meant for this numa node that another one served.", metric_labels("pool", "node")},
+    {Metric::client_info, "numacre_client_info", MetricKind::gauge, "", "An attached client process. Always 1.",
+     metric_labels("pool", "client", "comm", "pid", "cgroup")},
+    {Metric::client_used_bytes, "numacre_client_used_bytes", MetricKind::gauge, "bytes",
+     "In blocks that the client holds.", metric_labels("pool", "client")},
+    {Metric::client_quota_bytes, "numacre_client_quota_bytes", MetricKind::gauge, "bytes",
+     "The most that the client may hold; 0: no limit.", metric_labels("pool", "client")},
+    {Metric::clients_reaped_total, "numacre_clients_reaped_total", MetricKind::counter, "clients",
+     "Clients that ended, by cause: killed (died attached), detached, or lost (connection gone first).",
+     metric_labels("cause")},
+    {Metric::reclaimed_bytes_total, "numacre_reclaimed_bytes_total", MetricKind::counter, "bytes",
+     "Taken back from clients that ended while they held it.", metric_labels("pool")},
+    {Metric::recovery_duration_seconds, "numacre_recovery_duration_seconds", MetricKind::gauge, "seconds",
+     "How long the last recovery after a client's end took; 0 before the first.", metric_labels("pool")},
+    {Metric::resize_operations_total, "numacre_resize_operations_total", MetricKind::counter, "operations",
+     "Resizes by result: ok, partial or failed.", metric_labels("result")},
+    {Metric::scan_duration_seconds, "numacre_scan_duration_seconds", MetricKind::gauge, "seconds",
+     "How long the scan of the pool for this scrape took.", metric_labels("pool")},
+    {Metric::build_info, "numacre_build_info", MetricKind::gauge, "",
+     "The daemon's version and the version of the shared memory layout. Always 1.",
+     metric_labels("version", "layout_version")},
+}};
+
+constexpr const MetricRow &metric_row(Metric metric) {
+    return kMetrics[static_cast<std::size_t>(metric)];
+}
+
+namespace detail {
+
+constexpr bool names_follow_the_rules() {
+    for (std::size_t at = 0; at < kMetrics.size(); ++at) {
+        const MetricRow &row = kMetrics[at];
+        const bool is_info = row.name.ends_with("_info");
+        if (static_cast<std::size_t>(row.metric) != at) return false;  // metric_row() counts on it
+        if (!row.name.starts_with("numacre_") || row.help.empty()) return false;
+        if (row.name.ends_with("_total") != (row.kind == MetricKind::counter)) return false;
+        if ((row.unit == "bytes" || row.unit == "seconds") && row.name.find(row.unit) == std::string_view::npos)
+            return false;
+        for (const std::string_view label : row.label_names)
+            if (label == "pid" && !is_info) return false;
+    }
+    return true;
+}
+static_assert(names_follow_the_rules());
+
+}  // namespace detail
+
+}  // namespace numacre::daemon

@@ -1,0 +1,262 @@
+#include "node_memory.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "bytes.hpp"
+#include "log.hpp"
+#include "numacre/shm/format.hpp"
+#include "pool_spec.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+std::string region_name(const PoolSpec &spec, NumaNode numa_node, const char *part) {
+    return "numacre:" + spec.name + ":" + std::to_string(numa_node.value) + ":" + part;
+}
+
+// Memory that is not hugetlb: the kernel does not refuse too much, it kills somebody. So ask first.
+Answer<void> check_available(const Topology &topology, NumaNode numa_node, std::uint64_t bytes) {
+    const std::uint64_t available = topology.available_bytes(numa_node);
+    if (bytes + kNodeHeadroomBytes <= available) return {};
+    return Unexpected{
+        Failure{Errc::out_of_frames, "numa node " + std::to_string(numa_node.value) + " has " +
+                                         std::to_string(available >> 20) + "M of memory available, " +
+                                         format_bytes(bytes) + " and " + format_bytes(kNodeHeadroomBytes) +
+                                         " for the rest of the machine are needed: ask for less, or free some"}};
+}
+
+Answer<void> check_unbooked(const Topology &topology, NumaNode numa_node, std::uint64_t bytes) {
+    const std::uint64_t left = topology.unbooked_bytes(numa_node);
+    if (bytes <= left) return {};
+    return Unexpected{Failure{Errc::out_of_frames, "numa node " + std::to_string(numa_node.value) +
+                                                       " of the topology " + topology.source() + " has " +
+                                                       format_bytes(left) + " left, " + format_bytes(bytes) +
+                                                       " are needed: ask for less"}};
+}
+
+// One page at least: a pool that begins empty must be able to grow.
+std::uint64_t pages_at_first(const PoolSpec &spec) {
+    return std::max<std::uint64_t>(1, spec.online_bytes / kHugepageBytes);
+}
+
+}  // namespace
+
+Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topology, Hugepages &hugepages,
+                                              std::string &note) {
+    const std::string name = region_name(plan.spec, plan.numa_node, "frames");
+    const std::uint64_t bytes = plan.geometry.capacity_bytes();
+    const int os_numa_node = topology.numa_nodes()[plan.numa_node.value].os_numa_node;
+
+    if (plan.spec.backing == wire::Backing::hugetlb) {
+        const std::uint64_t pages = pages_at_first(plan.spec);
+        Answer<void> enough;
+        {
+            const Fd held = hugepages.lock(os_numa_node, kHugepageBytes);
+            enough =
+                hugepages.ensure_free(os_numa_node, kHugepageBytes, pages, topology.available_bytes(plan.numa_node));
+        }
+        if (enough) {
+            auto region = DataRegion::create(name, bytes, wire::Backing::hugetlb, topology, plan.numa_node);
+            if (region) return region;
+            note = region.error().message;
+            hugepages.give_back(os_numa_node, kHugepageBytes, pages);
+        } else {
+            note = enough.error().message;
+        }
+    }
+    if (plan.spec.backing != wire::Backing::small_pages) {
+        auto region = DataRegion::create(name, bytes, wire::Backing::thp, topology, plan.numa_node);
+        if (!region) return region;
+        // Whether the kernel can: on one page, before anybody is told that it does.
+        const bool populated =
+            check_available(topology, plan.numa_node, kHugepageBytes) && region->populate(0, kHugepageBytes);
+        const bool collapsed = populated && region->collapse(0, kHugepageBytes);
+        if (populated) region->punch(0, kHugepageBytes);
+        if (collapsed) return region;
+        note += (note.empty() ? "" : "; ");
+        note += "the kernel made no transparent hugepage (MADV_COLLAPSE, Linux 6.1 and later)";
+    }
+    return DataRegion::create(name, bytes, wire::Backing::small_pages, topology, plan.numa_node);
+}
+
+Answer<std::unique_ptr<NodeMemory>> NodeMemory::create(const Plan &plan, Topology &topology, Hugepages &hugepages) {
+    if (auto booked = check_unbooked(topology, plan.numa_node, plan.spec.online_bytes); !booked)
+        return Unexpected{booked.error()};
+    const auto layout = NodeLayout<ProductionEnv>::of(plan.geometry, plan.thread_slots);
+    auto metadata = MetadataRegion::create(region_name(plan.spec, plan.numa_node, "metadata"), layout.region_bytes,
+                                           topology, &plan.numa_node);
+    if (!metadata) return Unexpected{metadata.error()};
+    std::string note;
+    auto data = choose_backing(plan, topology, hugepages, note);
+    if (!data) return Unexpected{data.error()};
+
+    format_node_region<ProductionEnv>(metadata->address(), plan.geometry, plan.numa_node, plan.instance_id,
+                                      plan.thread_slots);
+    if (data->backing() != plan.spec.backing)
+        log::warn("pool falls back to lesser pages", {{"pool", plan.spec.name},
+                                                      {"numa_node", plan.numa_node.value},
+                                                      {"wanted", std::string(backing_name(plan.spec.backing))},
+                                                      {"backing", std::string(backing_name(data->backing()))},
+                                                      {"reason", note}});
+    std::unique_ptr<NodeMemory> made(new NodeMemory(plan, topology, hugepages, std::move(*metadata), std::move(*data)));
+    made->note_ = std::move(note);
+    return made;
+}
+
+NodeMemory::NodeMemory(Plan plan, Topology &topology, Hugepages &hugepages, MetadataRegion metadata, DataRegion data)
+    : plan_(std::move(plan)),
+      topology_(topology),
+      hugepages_(hugepages),
+      metadata_(std::move(metadata)),
+      data_(std::move(data)),
+      view_(View::at(metadata_.address(), plan_.geometry, plan_.numa_node, plan_.thread_slots)),
+      chunks_(view_, plan_.pool),
+      unit_bytes_(resize_unit_bytes(plan_.spec)),
+      online_(plan_.geometry.capacity_bytes() / unit_bytes_, false),
+      reserved_ahead_bytes_(data_.backing() == wire::Backing::hugetlb ? pages_at_first(plan_.spec) * kHugepageBytes
+                                                                      : 0) {}
+
+NodeMemory::~NodeMemory() {
+    const wire::Backing backing = data_.backing();
+    {
+        const DataRegion closing = std::move(data_);
+    }
+    topology_.give_back(plan_.numa_node, online_bytes());
+    give_back_pages(backing, online_bytes() + reserved_ahead_bytes_);
+}
+
+std::string NodeMemory::backing_note() const {
+    const std::lock_guard lock(note_mutex_);
+    return note_;
+}
+
+Answer<void> NodeMemory::check_growth(std::uint64_t bytes) const {
+    if (auto booked = check_unbooked(topology_, plan_.numa_node, bytes); !booked) return booked;
+    const std::uint64_t available = topology_.available_bytes(plan_.numa_node);
+    if (data_.backing() != wire::Backing::hugetlb) return check_available(topology_, plan_.numa_node, bytes);
+    const auto pool = hugepages_.pool(os_numa_node(), kHugepageBytes);
+    const std::uint64_t free = pool ? pool->free : 0;
+    const std::uint64_t pages = bytes / kHugepageBytes;
+    if (pages <= free) return {};
+    if (hugepages_.may_reserve() && (pages - free) * kHugepageBytes + kNodeHeadroomBytes <= available) return {};
+    return Unexpected{
+        Failure{Errc::out_of_frames,
+                "numa node " + std::to_string(plan_.numa_node.value) + " has " + std::to_string(free) +
+                    " free hugepages, " + std::to_string(pages) + " are needed" +
+                    (hugepages_.may_reserve() ? ", and only " + std::to_string(available >> 20) +
+                                                    "M of memory to make more of: ask for less, or free some"
+                                              : ": reserve them, or allow the daemon to (--reserve-hugepages)")}};
+}
+
+UnitRange NodeMemory::next_offline(std::uint64_t max_units) const {
+    UnitRange range{search_from_, 0};
+    while (range.first < online_.size() && online_[range.first]) ++range.first;
+    while (range.count < max_units && range.first + range.count < online_.size() && !online_[range.first + range.count])
+        ++range.count;
+    return range;
+}
+
+Answer<void> NodeMemory::populate_metadata(FrameIndex first, std::uint64_t frames) const {
+    const auto layout = NodeLayout<ProductionEnv>::of(plan_.geometry, plan_.thread_slots);
+    const std::uint64_t last = first.value + frames - 1;
+    Answer<void> result;
+    const auto populate = [&](std::uint64_t part, unsigned shift) {
+        const std::uint64_t from = part + (first.value >> shift) * sizeof(View::Word);
+        const std::uint64_t to = part + ((last >> shift) + 1) * sizeof(View::Word);
+        if (result) result = metadata_.populate(from, to - from);
+    };
+    populate(layout.leaf, word_order(0));
+    for (unsigned layer = 1; layer <= view_.top_layer; ++layer) populate(layout.upper[layer], word_order(layer));
+    for (unsigned level = 1; level <= view_.hint_levels; ++level) populate(layout.hint[level], word_order(level));
+    for (unsigned layer = 0; layer <= view_.top_layer; ++layer)
+        populate(layout.index[layer], plan_.geometry.index_granule(layer));
+    return result;
+}
+
+Answer<void> NodeMemory::populate_data(std::uint64_t offset, std::uint64_t bytes) {
+    if (data_.backing() == wire::Backing::hugetlb) {
+        const int os = os_numa_node();
+        const std::uint64_t pages = bytes / kHugepageBytes;
+        const Fd held = hugepages_.lock(os, kHugepageBytes);
+        if (auto enough = hugepages_.ensure_free(os, kHugepageBytes, pages, topology_.available_bytes(plan_.numa_node));
+            !enough)
+            return enough;
+        const auto bound = topology_.bind_this_thread(plan_.numa_node);
+        if (!bound) return Unexpected{bound.error()};
+        return data_.populate(offset, bytes);
+    }
+    if (auto enough = check_available(topology_, plan_.numa_node, bytes); !enough) return enough;
+    if (auto populated = data_.populate(offset, bytes); !populated) return populated;
+    if (data_.backing() == wire::Backing::thp && !data_.collapse(offset, bytes)) {
+        const std::lock_guard lock(note_mutex_);
+        constexpr std::string_view kPartly = "part of the memory is small pages: the kernel found no free hugepages";
+        if (note_.find(kPartly) == std::string::npos) {
+            note_ += (note_.empty() ? "" : "; ");
+            note_ += kPartly;
+            log::warn("small pages where hugepages were wanted",
+                      {{"pool", plan_.spec.name}, {"numa_node", plan_.numa_node.value}, {"offset", offset}});
+        }
+    }
+    return {};
+}
+
+Answer<void> NodeMemory::bring_online(UnitRange units) {
+    const std::uint64_t offset = units.first * unit_bytes_;
+    const std::uint64_t bytes = units.count * unit_bytes_;
+    if (auto booked = topology_.take(plan_.numa_node, bytes); !booked) return booked;
+    auto populated =
+        populate_metadata(FrameIndex{offset >> plan_.geometry.frame_shift}, bytes >> plan_.geometry.frame_shift);
+    if (populated) populated = populate_data(offset, bytes);
+    if (!populated) {
+        topology_.give_back(plan_.numa_node, bytes);
+        return populated;
+    }
+    const std::uint64_t first_chunk = units.first * chunks_in_unit();
+    std::uint64_t overwritten = 0;
+    for (std::uint64_t chunk = first_chunk; chunk < first_chunk + units.count * chunks_in_unit(); ++chunk)
+        if (!chunks_.bring_online(chunk)) ++overwritten;
+    if (overwritten != 0) {
+        overwritten_chunks_.fetch_add(overwritten, std::memory_order_relaxed);  // relaxed: a count
+        log::error("entries of offline chunks are not what we wrote: somebody scribbled over the metadata",
+                   {{"pool", plan_.spec.name}, {"numa_node", plan_.numa_node.value}, {"chunks", overwritten}});
+    }
+    reserved_ahead_bytes_ -= std::min(reserved_ahead_bytes_, bytes);
+    for (std::uint64_t unit = units.first; unit < units.first + units.count; ++unit) online_[unit] = true;
+    if (search_from_ == units.first) search_from_ += units.count;
+    online_units_.fetch_add(units.count, std::memory_order_relaxed);
+    return {};
+}
+
+bool NodeMemory::try_take_offline(std::uint64_t unit) {
+    if (unit >= online_.size() || !online_[unit]) return false;
+    const std::uint64_t first = unit * chunks_in_unit();
+    for (std::uint64_t chunk = first; chunk < first + chunks_in_unit(); ++chunk) {
+        if (chunks_.try_take_offline(chunk)) continue;
+        while (chunk-- > first) chunks_.bring_online(chunk);
+        return false;
+    }
+    data_.punch(unit * unit_bytes_, unit_bytes_);
+    online_[unit] = false;
+    search_from_ = std::min(search_from_, unit);
+    online_units_.fetch_sub(1, std::memory_order_relaxed);
+    topology_.give_back(plan_.numa_node, unit_bytes_);
+    give_back_pages(data_.backing(), unit_bytes_);
+    return true;
+}
+
+void NodeMemory::give_back_pages(wire::Backing backing, std::uint64_t bytes) {
+    if (backing != wire::Backing::hugetlb || bytes == 0) return;
+    const Fd held = hugepages_.lock(os_numa_node(), kHugepageBytes);
+    hugepages_.give_back(os_numa_node(), kHugepageBytes, bytes / kHugepageBytes);
+}
+
+std::uint64_t NodeMemory::used_frames(std::uint64_t unit) const {
+    std::uint64_t used = 0;
+    for (std::uint64_t chunk = unit * chunks_in_unit(); chunk < (unit + 1) * chunks_in_unit(); ++chunk)
+        used += chunks_.used_frames(chunk);
+    return used;
+}
+
+}  // namespace numacre::daemon

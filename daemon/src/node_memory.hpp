@@ -1,0 +1,102 @@
+// One numa node's part of a pool: the frames, the allocator's metadata over them, and which resize units have memory
+// behind them. What is online is known here from a private bitmap; the shared memory is written, never asked about it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "hugepages.hpp"
+#include "numacre/shm/chunks.hpp"
+#include "numacre/shm/layout.hpp"
+#include "pool_manager.hpp"
+#include "region.hpp"
+#include "topology.hpp"
+
+namespace numacre::daemon {
+
+using View = NodeView<ProductionEnv>;
+using SharedPool = PoolView<ProductionEnv>;
+
+// A resize unit: one or more whole chunks that are whole pages as well; numbered from the start of the data region.
+struct UnitRange {
+    std::uint64_t first = 0;
+    std::uint64_t count = 0;
+};
+
+class NodeMemory {
+public:
+    struct Plan {
+        PoolSpec spec;
+        Geometry geometry;
+        NumaNode numa_node;
+        std::uint64_t instance_id = 0;
+        std::uint32_t thread_slots = 0;
+        SharedPool pool;
+    };
+
+    // Everything offline. Chooses the backing: the best of what the spec wants that the machine has for online_bytes.
+    static Answer<std::unique_ptr<NodeMemory>> create(const Plan &plan, Topology &topology, Hugepages &hugepages);
+    NodeMemory(const NodeMemory &) = delete;
+    NodeMemory &operator=(const NodeMemory &) = delete;
+    // Gives reserved hugepages back. Clients that still map the memory keep it until they unmap it.
+    ~NodeMemory();
+
+    // Any thread.
+    const View &view() const { return view_; }
+    const MetadataRegion &metadata() const { return metadata_; }
+    const DataRegion &data() const { return data_; }
+    NumaNode numa_node() const { return plan_.numa_node; }
+    int os_numa_node() const { return topology_.numa_nodes()[plan_.numa_node.value].os_numa_node; }
+    std::string backing_note() const;
+    std::uint64_t unit_bytes() const { return unit_bytes_; }
+    std::uint64_t unit_count() const { return online_.size(); }
+    std::uint64_t chunks_in_unit() const { return unit_bytes_ / plan_.geometry.chunk_bytes(); }
+    std::uint64_t unit_of_chunk(std::uint64_t chunk) const { return chunk / chunks_in_unit(); }
+    // relaxed: a figure for people and for planning; the worker alone changes it.
+    std::uint64_t online_bytes() const { return online_units_.load(std::memory_order_relaxed) * unit_bytes_; }
+    // Offline chunks that turned out not to be what we had written: a client has damaged the metadata.
+    std::uint64_t overwritten_chunks() const { return overwritten_chunks_.load(std::memory_order_relaxed); }  // a count
+    // Whether so much could be brought online now; the failure says what is short.
+    Answer<void> check_growth(std::uint64_t bytes) const;
+
+    // The worker's thread only, from here on.
+    bool is_online(std::uint64_t unit) const { return online_[unit]; }
+    // Offline units in a row; count 0: all are online.
+    UnitRange next_offline(std::uint64_t max_units) const;
+    // All of the range's memory and metadata are populated, then its chunks go online. All or nothing.
+    Answer<void> bring_online(UnitRange units);
+    // False: something in the unit is in use, or it is offline.
+    bool try_take_offline(std::uint64_t unit);
+    void set_drain(std::uint64_t chunk, bool drain) { chunks_.set_drain(chunk, drain); }
+    std::uint64_t used_frames(std::uint64_t unit) const;
+
+private:
+    NodeMemory(Plan plan, Topology &topology, Hugepages &hugepages, MetadataRegion metadata, DataRegion data);
+    static Answer<DataRegion> choose_backing(const Plan &plan, Topology &topology, Hugepages &hugepages,
+                                             std::string &note);
+    Answer<void> populate_data(std::uint64_t offset, std::uint64_t bytes);
+    Answer<void> populate_metadata(FrameIndex first, std::uint64_t frames) const;
+    void give_back_pages(wire::Backing backing, std::uint64_t bytes);
+
+    Plan plan_;
+    Topology &topology_;
+    Hugepages &hugepages_;
+    MetadataRegion metadata_;
+    DataRegion data_;
+    View view_;
+    Chunks<ProductionEnv> chunks_;
+    std::uint64_t unit_bytes_;
+    std::vector<bool> online_;
+    std::uint64_t search_from_ = 0;       // no offline unit below
+    std::uint64_t reserved_ahead_bytes_;  // hugepages that were reserved at creation and are not populated yet
+    std::atomic<std::uint64_t> online_units_{0};
+    std::atomic<std::uint64_t> overwritten_chunks_{0};
+    mutable std::mutex note_mutex_;
+    std::string note_;  // guarded by note_mutex_
+};
+
+}  // namespace numacre::daemon

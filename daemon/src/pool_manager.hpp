@@ -1,0 +1,180 @@
+// What the control plane (gRPC, metrics) may ask of the daemon, in the daemon's own terms: no proto type, no socket.
+// Every call is thread-safe and may be made from any thread; none may be made from the event loop's thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "numacre/shm/attach_wire.hpp"
+#include "numacre/shm/counters.hpp"
+#include "numacre/shm/error.hpp"
+#include "numacre/shm/layout.hpp"
+#include "numacre/shm/result.hpp"
+#include "numacre/shm/snapshot.hpp"
+
+namespace numacre::daemon {
+
+// message names the value that was wrong and what to do about it.
+struct Failure {
+    Errc code = Errc::ok;
+    std::string message;
+};
+
+template <class T>
+using Answer = Result<T, Failure>;
+
+// The one spelling of a backing: in the configuration, in logs, in metrics.
+constexpr const char *backing_name(wire::Backing backing) {
+    switch (backing) {
+        case wire::Backing::private_memory: return "private";
+        case wire::Backing::hugetlb: return "hugetlb";
+        case wire::Backing::thp: return "thp";
+        case wire::Backing::small_pages: return "small";
+    }
+    return "unknown";
+}
+
+struct PoolSpec {
+    std::string name = "default";
+    std::uint64_t capacity_bytes = std::uint64_t{1} << 30;  // per numa node
+    std::uint64_t online_bytes = std::uint64_t{256} << 20;  // per numa node
+    std::uint64_t frame_bytes = 4096;
+    std::uint64_t largest_block_bytes = std::uint64_t{4} << 20;
+    std::uint32_t max_clients = 256;   // process slots
+    std::uint32_t max_threads = 4096;  // thread slots of all clients together
+    wire::Backing backing = wire::Backing::hugetlb;  // the best to try; falls back to thp, then small pages
+};
+
+struct NodeStatus {
+    NumaNode node;
+    int os_numa_node = 0;
+    wire::Backing backing{};
+    std::uint64_t page_bytes = 0;
+    std::string backing_note;  // why not hugepages, if so
+    std::uint64_t capacity_bytes = 0;
+    std::uint64_t online_bytes = 0;
+    std::uint64_t metadata_bytes = 0;           // address space
+    std::uint64_t metadata_resident_bytes = 0;  // touched
+    NodeSnapshot snapshot;  // free and live blocks, used frames
+    CounterTotals counters;
+    std::uint64_t cached_bytes = 0;       // part of the used bytes: in clients' thread caches
+    std::uint64_t quarantined_bytes = 0;  // part of the used bytes: taken back and held before their next use
+};
+
+struct PoolStatus {
+    PoolSpec spec;
+    Geometry geometry;
+    bool corrupt = false;
+    std::string corrupt_reason;
+    std::chrono::system_clock::time_point created;
+    std::uint32_t clients = 0;
+    std::vector<NodeStatus> nodes;
+    std::uint64_t clients_reaped = 0;         // died with or without blocks
+    std::uint64_t reclaimed_bytes = 0;        // taken back from dead or detached clients
+    double last_recovery_seconds = 0;
+    double scan_seconds = 0;                  // how long the snapshot in `nodes` took
+};
+
+struct ClientStatus {
+    std::uint32_t client_id = 0;
+    std::string pool;
+    std::uint32_t pid = 0, uid = 0, gid = 0;
+    std::string comm, cgroup;
+    std::chrono::system_clock::time_point attached;
+    std::uint64_t used_bytes = 0, blocks = 0, quota_bytes = 0;
+    std::uint32_t threads = 0;
+    std::string state;  // "active", "detaching", "lost connection", "recovering"
+};
+
+struct BlockHolder {
+    std::uint32_t client_id = 0;
+    std::uint32_t pid = 0;
+    std::string comm;
+    std::uint64_t bytes = 0;
+};
+
+struct ResizeStep {
+    std::uint64_t online_bytes = 0;
+    std::uint64_t target_bytes = 0;
+    bool done = false;
+    std::string note;
+    std::vector<BlockHolder> blocked_by;
+};
+
+struct DrainStatus {
+    std::uint64_t used_bytes = 0;
+    bool draining = false;
+    bool offline = false;
+    std::vector<BlockHolder> blocked_by;
+};
+
+struct MapCell {
+    std::uint64_t frames = 0, used_frames = 0, offline_frames = 0;
+};
+struct OccupancyMap {
+    std::uint64_t bytes_per_cell = 0;
+    std::vector<MapCell> cells;
+};
+
+struct Event {
+    std::chrono::system_clock::time_point time;
+    std::string pool, kind, message;
+    std::uint32_t client_id = 0, node = 0;
+    std::uint64_t bytes = 0;
+};
+
+struct HugepagePool {
+    std::uint64_t page_bytes = 0, total = 0, free = 0, surplus = 0;
+};
+struct MachineNode {
+    int os_numa_node = 0;
+    std::uint64_t total_bytes = 0, free_bytes = 0;
+    std::vector<HugepagePool> hugepages;
+    std::string cpus;
+    std::vector<unsigned> distances;
+};
+struct MachineStatus {
+    std::vector<MachineNode> nodes;
+    std::string topology_source;
+    std::chrono::system_clock::time_point started;
+    std::string metrics_address, runtime_dir;
+};
+
+// Counts kept by the daemon itself, for metrics.
+struct DaemonTotals {
+    std::uint64_t resize_ok = 0, resize_partial = 0, resize_failed = 0;
+    std::uint64_t attach_ok = 0, attach_refused = 0;
+    std::uint64_t reaped_killed = 0, reaped_detached = 0, reaped_lost = 0;  // by cause
+};
+
+class PoolManager {
+public:
+    virtual ~PoolManager() = default;
+
+    virtual std::vector<std::string> pool_names() = 0;
+    // Scans the pool's metadata: bounded by its online size, beside running clients.
+    virtual Answer<PoolStatus> pool_status(const std::string &pool) = 0;
+    virtual Answer<void> create_pool(const PoolSpec &spec) = 0;
+    virtual Answer<void> delete_pool(const std::string &pool, bool force) = 0;
+    // Calls progress after each chunk, from the calling thread; it returns false to cancel. Blocks until done.
+    virtual Answer<void> resize(const std::string &pool, NumaNode node, std::uint64_t online_bytes, bool dry_run,
+                                const std::function<bool(const ResizeStep &)> &progress) = 0;
+    virtual Answer<DrainStatus> drain_chunk(const std::string &pool, NumaNode node, std::uint64_t chunk, bool undo) = 0;
+    // pool empty: of all pools.
+    virtual Answer<std::vector<ClientStatus>> clients(const std::string &pool) = 0;
+    virtual Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) = 0;
+    virtual Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) = 0;
+    virtual Answer<OccupancyMap> map(const std::string &pool, NumaNode node, std::uint32_t cells) = 0;
+    virtual MachineStatus machine() = 0;
+    virtual DaemonTotals totals() = 0;
+
+    // handler is called from the daemon's threads and must not block; it is not called any more once the returned
+    // subscription has been destroyed.
+    virtual std::shared_ptr<void> subscribe(std::function<void(const Event &)> handler) = 0;
+};
+
+}  // namespace numacre::daemon

@@ -1,0 +1,100 @@
+#include "pool_spec.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "bytes.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+Unexpected<Failure> refuse(std::string message) {
+    return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
+}
+
+std::string explain(GeometryFault fault, const PoolSpec &spec) {
+    const std::string frame = "frame " + format_bytes(spec.frame_bytes);
+    const std::string largest = "largest " + format_bytes(spec.largest_block_bytes);
+    const std::string capacity = "capacity " + format_bytes(spec.capacity_bytes);
+    switch (fault) {
+        case GeometryFault::none:
+            return {};
+        case GeometryFault::frame_not_power_of_two:
+            return frame + " is not a power of two: use 4K, for example";
+        case GeometryFault::frame_out_of_range:
+            return frame + " is out of range: use " + format_bytes(kMinFrameBytes) + " to " +
+                   format_bytes(kMaxFrameBytes);
+        case GeometryFault::block_not_power_of_two:
+            return largest + " is not a power of two: use 4M, for example";
+        case GeometryFault::block_smaller_than_frame:
+            return largest + " is smaller than " + frame + ": make it at least one frame";
+        case GeometryFault::block_too_large:
+            return largest + " is too large for " + frame + ": use at most " +
+                   format_bytes(std::min(kMaxBlockBytes, spec.frame_bytes << kMaxOrder));
+        case GeometryFault::capacity_zero:
+            return "capacity is 0: give the bytes that one numa node may grow to";
+        case GeometryFault::capacity_not_whole_blocks:
+            return capacity + " is not a whole number of largest blocks of " + format_bytes(spec.largest_block_bytes) +
+                   ": use " + format_bytes(round_up(spec.capacity_bytes, spec.largest_block_bytes));
+        case GeometryFault::capacity_too_large:
+            return capacity + " is too large for " + frame + ": use at most " +
+                   format_bytes(spec.frame_bytes << kMaxFrameIndexBits) + " or larger frames";
+    }
+    return "geometry refused";
+}
+
+}  // namespace
+
+bool is_pool_name(std::string_view name) {
+    if (name.empty() || name.size() >= kPoolNameBytes || name == "." || name == "..") return false;
+    return std::all_of(name.begin(), name.end(), [](char letter) {
+        return (letter >= 'a' && letter <= 'z') || (letter >= '0' && letter <= '9') || letter == '.' || letter == '_' ||
+               letter == '-';
+    });
+}
+
+Answer<wire::Backing> parse_backing(std::string_view text) {
+    for (const wire::Backing backing : {wire::Backing::hugetlb, wire::Backing::thp, wire::Backing::small_pages})
+        if (text == backing_name(backing)) return backing;
+    return refuse("\"" + std::string(text) + "\" is no backing: use hugetlb, thp or small");
+}
+
+std::uint64_t resize_unit_bytes(const PoolSpec &spec) {
+    return std::max(spec.largest_block_bytes,
+                    spec.backing == wire::Backing::small_pages ? kSmallPageBytes : kHugepageBytes);
+}
+
+Answer<Geometry> geometry_of(const PoolSpec &spec) {
+    if (!is_pool_name(spec.name))
+        return refuse("pool name \"" + spec.name + "\" is refused: use 1 to " + std::to_string(kPoolNameBytes - 1) +
+                      " characters of a-z, 0-9, '.', '_' and '-'");
+    const GeometryFault fault = check_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
+    if (fault != GeometryFault::none) return refuse(explain(fault, spec));
+
+    if (spec.backing != wire::Backing::hugetlb && spec.backing != wire::Backing::thp &&
+        spec.backing != wire::Backing::small_pages)
+        return refuse("backing " + std::to_string(static_cast<unsigned>(spec.backing)) +
+                      " is unknown: use hugetlb, thp or small");
+    const std::uint64_t unit = resize_unit_bytes(spec);
+    if (spec.capacity_bytes % unit != 0)
+        return refuse("capacity " + format_bytes(spec.capacity_bytes) + " is not a whole number of " +
+                      format_bytes(unit) + " pages: use " + format_bytes(round_up(spec.capacity_bytes, unit)) +
+                      ", or backing small");
+    if (spec.online_bytes > spec.capacity_bytes)
+        return refuse("online " + format_bytes(spec.online_bytes) + " is more than capacity " +
+                      format_bytes(spec.capacity_bytes) + ": lower online or raise capacity");
+    if (spec.online_bytes % unit != 0)
+        return refuse("online " + format_bytes(spec.online_bytes) + " is not a whole number of " + format_bytes(unit) +
+                      " (the larger of largest block and page): use " +
+                      format_bytes(round_up(spec.online_bytes, unit)));
+    if (spec.max_clients == 0 || spec.max_clients >= kMaxProcessSlots)
+        return refuse("max-clients " + std::to_string(spec.max_clients) + " is out of range: use 1 to " +
+                      std::to_string(kMaxProcessSlots - 1));
+    if (spec.max_threads == 0 || spec.max_threads >= kMaxThreadSlots)
+        return refuse("max-threads " + std::to_string(spec.max_threads) + " is out of range: use 1 to " +
+                      std::to_string(kMaxThreadSlots - 1));
+    return make_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
+}
+
+}  // namespace numacre::daemon

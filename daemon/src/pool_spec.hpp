@@ -1,0 +1,24 @@
+// What may be asked of a pool, checked in one place for the config file, the flags and the control plane.
+#pragma once
+
+#include <string_view>
+
+#include "pool_manager.hpp"
+
+namespace numacre::daemon {
+
+inline constexpr std::uint64_t kHugepageBytes = std::uint64_t{2} << 20;
+inline constexpr std::uint64_t kSmallPageBytes = 4096;
+
+// Online memory grows and shrinks by this: whole chunks and whole pages of the backing that was asked for.
+std::uint64_t resize_unit_bytes(const PoolSpec &spec);
+
+// The geometry of a spec that can be served; otherwise which value is impossible, and what would do.
+Answer<Geometry> geometry_of(const PoolSpec &spec);
+
+// 1 .. 63 of a-z, 0-9, '.', '_' and '-', but not "." or "..".
+bool is_pool_name(std::string_view name);
+
+Answer<wire::Backing> parse_backing(std::string_view text);
+
+}  // namespace numacre::daemon

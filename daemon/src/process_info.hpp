@@ -1,0 +1,38 @@
+// What the kernel says about another process. None of it is trusted further than to be shown, but for the pidfd.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "fd.hpp"
+#include "region.hpp"
+
+namespace numacre::daemon {
+
+struct Peer {
+    std::uint32_t pid = 0;  // 0: it lives in a pid namespace that we cannot see into
+    std::uint32_t uid = 0;
+    std::uint32_t gid = 0;
+    std::string comm;
+    std::string cgroup;
+    std::uint64_t start_time_ticks = 0;
+    std::shared_ptr<const Fd> pidfd;  // names this very process for ever, however pids are reused
+};
+
+// Who connected to a unix socket. Fails (with errno's text) when that process has ended already.
+Answer<Peer> peer_of(int connection_fd);
+
+bool has_ended(const Fd &pidfd);
+
+// Whether a process maps one of these files. Nothing: cannot be told (no such process, or no permission).
+std::optional<bool> maps_any(std::uint32_t pid, std::span<const FileIdentity> files);
+
+// kill(2) by pidfd: 0 or an errno.
+int send_signal(const Fd &pidfd, int signal_number);
+
+}  // namespace numacre::daemon

@@ -1,0 +1,109 @@
+#include "reaper.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "log.hpp"
+#include "sizing.hpp"
+
+namespace numacre::daemon {
+
+struct Reaper::Case {
+    std::shared_ptr<ManagedPool> pool;
+    Client client;
+    Departure departure{};
+    std::function<void()> on_done;
+    Reclaimed total;
+    std::chrono::steady_clock::time_point begun;
+    std::chrono::milliseconds retry_after = kFirstRetry;
+    bool said_blocked = false;
+};
+
+Reaper::Reaper(EventLoop &loop, Worker &worker, Registry &registry)
+    : loop_(loop), worker_(worker), registry_(registry) {}
+
+void Reaper::reap(std::shared_ptr<ManagedPool> pool, const Client &client, Departure departure,
+                  std::function<void()> on_done) {
+    pool->mark_dead(client.slot);
+    pool->set_client_state(client.slot,
+                           departure == Departure::detached ? ClientState::detaching : ClientState::recovering);
+    auto job = std::make_shared<Case>();
+    job->pool = std::move(pool);
+    job->client = client;
+    job->departure = departure;
+    job->on_done = std::move(on_done);
+    job->begun = std::chrono::steady_clock::now();
+    step(std::move(job));
+}
+
+void Reaper::step(std::shared_ptr<Case> job) {
+    worker_.post([this, job = std::move(job)]() mutable {
+        ThreadSlotIndex blocked_by;
+        const RecoveryStep result = job->pool->reclaim(job->client.slot, job->total, blocked_by);
+        loop_.post([this, job = std::move(job), result, blocked_by] {
+            if (result == RecoveryStep::done) {
+                finish(*job);
+                return;
+            }
+            if (job->retry_after >= kLastRetry && !job->said_blocked) {
+                job->said_blocked = true;
+                log::warn("recovery waits for a live client that stands still in the middle of an operation",
+                          {{"pool", job->pool->spec().name},
+                           {"client", job->client.id},
+                           {"blocked_by_thread_slot", blocked_by.value}});
+            }
+            loop_.after(job->retry_after, [this, job] { step(job); });
+            job->retry_after = std::min(job->retry_after * 2, kLastRetry);
+        });
+    });
+}
+
+void Reaper::finish(const Case &job) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - job.begun).count();
+    const std::uint64_t bytes = job.total.frames << job.pool->geometry().frame_shift;
+    job.pool->vacate(job.client.slot, job.departure, job.total, seconds);
+    const bool detached = job.departure == Departure::detached;
+    registry_.count(detached                           ? &DaemonTotals::reaped_detached
+                    : job.departure == Departure::died ? &DaemonTotals::reaped_killed
+                                                       : &DaemonTotals::reaped_lost);
+    log::info(detached ? "client detached" : "client reaped", {{"pool", job.pool->spec().name},
+                                                               {"client", job.client.id},
+                                                               {"pid", job.client.peer.pid},
+                                                               {"comm", job.client.peer.comm},
+                                                               {"blocks", job.total.blocks},
+                                                               {"bytes", bytes},
+                                                               {"seconds", seconds}});
+    Event event;
+    event.pool = job.pool->spec().name;
+    event.kind = detached ? "client_detached" : "client_reaped";
+    event.message = job.client.peer.comm + " (pid " + std::to_string(job.client.peer.pid) + ") " +
+                    (detached                           ? "detached"
+                     : job.departure == Departure::died ? "ended"
+                                                        : "unmapped the pool without saying so") +
+                    "; " + std::to_string(job.total.blocks) + " blocks came back";
+    event.client_id = job.client.id;
+    event.bytes = bytes;
+    registry_.events().publish(std::move(event));
+    if (job.on_done) job.on_done();
+}
+
+void Reaper::watch_drains() {
+    loop_.post([this] {
+        if (watching_drains_) return;
+        watching_drains_ = true;
+        check_drains();
+    });
+}
+
+void Reaper::check_drains() {
+    worker_.post([this] {
+        bool more = false;
+        for (const auto &pool : registry_.all()) more = finish_drains(*pool) || more;
+        loop_.post([this, more] {
+            watching_drains_ = more;
+            if (more) loop_.after(kDrainPeriod, [this] { check_drains(); });
+        });
+    });
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,44 @@
+// Takes back what departed clients held. Belongs to the event loop's thread; the work itself is the worker's.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "event_loop.hpp"
+#include "managed_pool.hpp"
+#include "registry.hpp"
+#include "worker.hpp"
+
+namespace numacre::daemon {
+
+class Reaper {
+public:
+    Reaper(EventLoop &loop, Worker &worker, Registry &registry);
+
+    // The client is gone, or has let go of the memory: recovery runs, again and again while a live client is in the
+    // middle of something on an overlapping block; then the slot is free and on_done is called. Call once a client.
+    void reap(std::shared_ptr<ManagedPool> pool, const Client &client, Departure departure,
+              std::function<void()> on_done);
+
+    // Makes sure that drained units are looked after for as long as there are any. Any thread.
+    void watch_drains();
+
+private:
+    struct Case;
+    void step(std::shared_ptr<Case> job);
+    void finish(const Case &job);
+    void check_drains();
+
+    static constexpr std::chrono::milliseconds kFirstRetry{5};
+    static constexpr std::chrono::milliseconds kLastRetry{2000};
+    static constexpr std::chrono::milliseconds kDrainPeriod{500};
+
+    EventLoop &loop_;
+    Worker &worker_;
+    Registry &registry_;
+    bool watching_drains_ = false;
+};
+
+}  // namespace numacre::daemon

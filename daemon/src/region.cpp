@@ -1,0 +1,184 @@
+#include "region.hpp"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "bytes.hpp"
+#include "log.hpp"
+#include "pool_spec.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+// Debian 12's headers are older than what the kernel can do.
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+Unexpected<Failure> failed(Errc code, const std::string &what, int error, const std::string &remedy = {}) {
+    return Unexpected{Failure{code, what + ": " + std::strerror(error) + (remedy.empty() ? "" : "; " + remedy)}};
+}
+
+Errc code_of(int error) {
+    return error == ENOSPC || error == ENOMEM ? Errc::out_of_frames : Errc::access_denied;
+}
+
+Answer<Fd> make_memfd(const std::string &name, std::uint64_t bytes, unsigned flags) {
+    // Through syscall(): one spelling for every glibc, and flags that its headers do not know yet.
+    Fd fd(static_cast<int>(::syscall(SYS_memfd_create, name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | flags)));
+    if (!fd)
+        return failed(code_of(errno), "memfd_create for " + name, errno, "raise the open file limit (LimitNOFILE=)");
+    if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+        return failed(code_of(errno), "a file of " + format_bytes(bytes) + " for " + name, errno, "lower the capacity");
+    if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+        return failed(code_of(errno), "sealing the memfd of " + name, errno);
+    return fd;
+}
+
+// A mapping of part of a file at an address that is a multiple of 2 MiB, for the length of a call.
+class AlignedWindow {
+public:
+    AlignedWindow(int fd, std::uint64_t offset, std::uint64_t bytes, int protection)
+        : reserved_bytes_(bytes + kHugepageBytes), bytes_(bytes) {
+        reserved_ = ::mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (reserved_ == MAP_FAILED) return;
+        const auto start = round_up(reinterpret_cast<std::uintptr_t>(reserved_), kHugepageBytes);
+        void *const address = ::mmap(reinterpret_cast<void *>(start), bytes, protection,
+                                     MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, static_cast<off_t>(offset));
+        if (address != MAP_FAILED) address_ = address;
+    }
+    AlignedWindow(const AlignedWindow &) = delete;
+    AlignedWindow &operator=(const AlignedWindow &) = delete;
+    ~AlignedWindow() {
+        const int error = errno;
+        if (reserved_ != MAP_FAILED) ::munmap(reserved_, reserved_bytes_);
+        errno = error;
+    }
+    void *address() const { return address_; }  // null: errno says why
+    std::uint64_t bytes() const { return bytes_; }
+
+private:
+    void *reserved_ = MAP_FAILED;
+    std::uint64_t reserved_bytes_;
+    void *address_ = nullptr;
+    std::uint64_t bytes_;
+};
+
+}  // namespace
+
+FileIdentity identity_of(int fd) {
+    struct stat status{};
+    if (::fstat(fd, &status) != 0) return {};
+    return {status.st_dev, status.st_ino};
+}
+
+Answer<Fd> reopen_read_only(int fd) {
+    const std::string path = "/proc/self/fd/" + std::to_string(fd);
+    Fd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!reader) return failed(Errc::access_denied, "opening " + path + " for reading", errno, "is /proc mounted?");
+    return reader;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+Answer<MetadataRegion> MetadataRegion::create(const std::string &name, std::uint64_t bytes, const Topology &topology,
+                                              const NumaNode *home) {
+    auto fd = make_memfd(name, bytes, 0);
+    if (!fd) return Unexpected{fd.error()};
+    void *const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd->get(), 0);
+    if (address == MAP_FAILED)
+        return failed(Errc::out_of_frames, "mapping " + format_bytes(bytes) + " of metadata for " + name, errno,
+                      "raise the address space limit (ulimit -v), or lower the capacity");
+    MetadataRegion region(std::move(*fd), address, bytes);
+    // Preferred, not bound: metadata on the wrong node is slow, no metadata is fatal.
+    if (home != nullptr)
+        if (const auto placed = topology.bind_shared_pages(address, bytes, *home, false); !placed)
+            log::warn("metadata may land on another numa node", {{"region", name}, {"error", placed.error().message}});
+    return region;
+}
+
+MetadataRegion::MetadataRegion(MetadataRegion &&other) noexcept
+    : fd_(std::move(other.fd_)), address_(std::exchange(other.address_, nullptr)), bytes_(other.bytes_) {}
+
+MetadataRegion::~MetadataRegion() {
+    if (address_ != nullptr) ::munmap(address_, bytes_);
+}
+
+Answer<void> MetadataRegion::populate(std::uint64_t offset, std::uint64_t bytes) const {
+    const std::uint64_t first = offset / kSmallPageBytes * kSmallPageBytes;
+    const std::uint64_t last = round_up(offset + bytes, kSmallPageBytes);
+    while (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first), static_cast<off_t>(last - first)) !=
+           0)
+        if (errno != EINTR)
+            return failed(code_of(errno), "allocating " + format_bytes(last - first) + " of metadata", errno,
+                          "free memory on the machine, or raise the cgroup's limit");
+    return {};
+}
+
+std::uint64_t MetadataRegion::resident_bytes() const {
+    struct stat status{};
+    return ::fstat(fd_.get(), &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+Answer<DataRegion> DataRegion::create(const std::string &name, std::uint64_t bytes, wire::Backing backing,
+                                      const Topology &topology, NumaNode home) {
+    const bool hugetlb = backing == wire::Backing::hugetlb;
+    auto fd = make_memfd(name, bytes, hugetlb ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
+    if (!fd) return Unexpected{fd.error()};
+    if (!hugetlb) {
+        const AlignedWindow window(fd->get(), 0, bytes, PROT_NONE);
+        if (window.address() == nullptr)
+            return failed(Errc::out_of_frames, "mapping " + format_bytes(bytes) + " for " + name, errno,
+                          "raise the address space limit (ulimit -v), or lower the capacity");
+        if (const auto placed = topology.bind_shared_pages(window.address(), bytes, home, true); !placed)
+            return Unexpected{placed.error()};
+    }
+    return DataRegion(std::move(*fd), bytes, backing);
+}
+
+std::uint64_t DataRegion::page_bytes() const {
+    return backing_ == wire::Backing::small_pages ? kSmallPageBytes : kHugepageBytes;
+}
+
+Answer<void> DataRegion::populate(std::uint64_t offset, std::uint64_t bytes) const {
+    while (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+        const int error = errno;
+        if (error == EINTR) continue;
+        punch(offset, bytes);
+        return failed(code_of(error),
+                      "allocating " + format_bytes(bytes) + " of " + std::string(backing_name(backing_)) + " memory",
+                      error,
+                      backing_ == wire::Backing::hugetlb
+                          ? "hugepages were taken meanwhile, or the cgroup's hugetlb.2MB.max is reached"
+                          : "free memory on the machine, or raise the cgroup's limit");
+    }
+    return {};
+}
+
+bool DataRegion::collapse(std::uint64_t offset, std::uint64_t bytes) const {
+    const AlignedWindow window(fd_.get(), offset, bytes, PROT_READ | PROT_WRITE);
+    return window.address() != nullptr && ::madvise(window.address(), window.bytes(), MADV_COLLAPSE) == 0;
+}
+
+void DataRegion::punch(std::uint64_t offset, std::uint64_t bytes) const {
+    while (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                       static_cast<off_t>(bytes)) != 0) {
+        if (errno == EINTR) continue;
+        log::error("memory could not be given back",
+                   {{"offset", offset}, {"bytes", bytes}, {"error", std::strerror(errno)}});
+        return;
+    }
+}
+
+}  // namespace numacre::daemon

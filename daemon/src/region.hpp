@@ -1,0 +1,83 @@
+// The memfds that a pool is made of. All are sealed against shrinking and growing before anyone else gets them, so that
+// no client can pull memory away under another. Sparse: only what populate() has been called for costs memory.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "fd.hpp"
+#include "pool_manager.hpp"
+#include "topology.hpp"
+
+namespace numacre::daemon {
+
+// Tells a memfd in /proc/<pid>/maps.
+struct FileIdentity {
+    dev_t device = 0;
+    ino_t inode = 0;
+    friend bool operator==(const FileIdentity &, const FileIdentity &) = default;
+};
+FileIdentity identity_of(int fd);
+
+// Metadata: a plain memfd, mapped here for as long as the object lives.
+class MetadataRegion {
+public:
+    // home null: no preferred numa node.
+    static Answer<MetadataRegion> create(const std::string &name, std::uint64_t bytes, const Topology &topology,
+                                         const NumaNode *home);
+    MetadataRegion(MetadataRegion &&other) noexcept;
+    MetadataRegion &operator=(MetadataRegion &&) = delete;
+    ~MetadataRegion();
+
+    int fd() const { return fd_.get(); }
+    void *address() const { return address_; }
+    std::uint64_t bytes() const { return bytes_; }
+    // Puts memory behind a range without mapping it in, so that neither a client nor we can get SIGBUS there. Keeps
+    // what is there already. Any range; whole pages around it are populated.
+    Answer<void> populate(std::uint64_t offset, std::uint64_t bytes) const;
+    std::uint64_t resident_bytes() const;
+
+private:
+    MetadataRegion(Fd fd, void *address, std::uint64_t bytes) : fd_(std::move(fd)), address_(address), bytes_(bytes) {}
+
+    Fd fd_;
+    void *address_ = nullptr;
+    std::uint64_t bytes_ = 0;
+};
+
+// Frames: never mapped here for longer than a call takes.
+class DataRegion {
+public:
+    static Answer<DataRegion> create(const std::string &name, std::uint64_t bytes, wire::Backing backing,
+                                     const Topology &topology, NumaNode home);
+
+    int fd() const { return fd_.get(); }
+    std::uint64_t bytes() const { return bytes_; }
+    wire::Backing backing() const { return backing_; }
+    std::uint64_t page_bytes() const;
+
+    // Zeroed pages for a range of whole pages. All or nothing: on failure the range is punched again. For hugetlb the
+    // calling thread must be bound to the numa node. Who calls has checked that the memory is there: the kernel would
+    // first eat everything and fail then.
+    Answer<void> populate(std::uint64_t offset, std::uint64_t bytes) const;
+    // thp only: replaces the small pages of a populated range by hugepages; false if the kernel did not, or not
+    // everywhere (that costs speed, nothing else).
+    bool collapse(std::uint64_t offset, std::uint64_t bytes) const;
+    // The pages go back to the kernel at once, whoever has them mapped.
+    void punch(std::uint64_t offset, std::uint64_t bytes) const;
+
+private:
+    DataRegion(Fd fd, std::uint64_t bytes, wire::Backing backing)
+        : fd_(std::move(fd)), bytes_(bytes), backing_(backing) {}
+
+    Fd fd_;
+    std::uint64_t bytes_ = 0;
+    wire::Backing backing_{};
+};
+
+// The same file, opened for reading only: what an observer gets.
+Answer<Fd> reopen_read_only(int fd);
+
+}  // namespace numacre::daemon

@@ -1,0 +1,112 @@
+#include "runtime_dir.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+namespace numacre::daemon {
+
+namespace {
+
+constexpr mode_t kAttachSocketMode = 0666;
+
+Unexpected<Failure> refuse(Errc code, std::string message) {
+    return Unexpected{Failure{code, std::move(message)}};
+}
+
+bool fill_address(const std::string &path, sockaddr_un &address) {
+    address.sun_family = AF_UNIX;
+    if (path.size() >= sizeof address.sun_path) return false;
+    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+    return true;
+}
+
+// Whether somebody listens there, whatever kind of socket it is.
+bool is_answered(const sockaddr_un &address) {
+    for (const int type : {SOCK_SEQPACKET, SOCK_STREAM}) {
+        const Fd probe(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        if (::connect(probe.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0) return true;
+        // EAGAIN: a listener whose queue is full. EPROTOTYPE: a live socket of another type, or a dead one; try the
+        // next.
+        if (errno == EAGAIN) return true;
+    }
+    return false;
+}
+
+}  // namespace
+
+Answer<RuntimeDir> RuntimeDir::open(const std::string &path) {
+    const std::string remedy = "; make it writable for this user, or choose another with --runtime-dir";
+    sockaddr_un address{};
+    if (!fill_address(path + "/control.sock", address))
+        return refuse(Errc::bad_argument,
+                      "runtime directory " + path + " is too long for a unix socket's path (" +
+                          std::to_string(sizeof address.sun_path - 1) +
+                          " bytes with the socket's name): choose a shorter one with --runtime-dir");
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error)
+        return refuse(Errc::access_denied,
+                      "runtime directory " + path + " cannot be made: " + error.message() + remedy);
+    Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder)
+        return refuse(Errc::access_denied,
+                      "runtime directory " + path + " cannot be opened: " + std::strerror(errno) + remedy);
+    if (::faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
+        return refuse(Errc::access_denied,
+                      "runtime directory " + path + " is not writable: " + std::strerror(errno) + remedy);
+    if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0)
+        return refuse(Errc::access_denied,
+                      "another numacred serves " + path + ": stop it, or choose another directory with --runtime-dir");
+    return RuntimeDir(path, std::move(folder));
+}
+
+Answer<void> RuntimeDir::clear_socket(const std::string &socket_path) const {
+    struct stat status{};
+    if (::lstat(socket_path.c_str(), &status) != 0) {
+        if (errno == ENOENT) return {};
+        return refuse(Errc::access_denied, socket_path + " cannot be examined: " + std::strerror(errno));
+    }
+    if (!S_ISSOCK(status.st_mode))
+        return refuse(Errc::access_denied,
+                      socket_path + " is there and is no socket: remove it, or choose another --runtime-dir");
+    sockaddr_un address{};
+    if (fill_address(socket_path, address) && is_answered(address))
+        return refuse(Errc::access_denied, "socket " + socket_path +
+                                               " is taken by a running program: stop it, or choose " +
+                                               "another directory with --runtime-dir");
+    if (::unlink(socket_path.c_str()) != 0)
+        return refuse(Errc::access_denied, "stale socket " + socket_path +
+                                               " cannot be removed: " + std::strerror(errno) + "; remove it by hand");
+    return {};
+}
+
+Answer<Fd> listen_for_clients(const std::string &socket_path) {
+    const auto failed = [&](const char *call) {
+        return refuse(Errc::access_denied, std::string(call) + " for " + socket_path + " failed: " +
+                                               std::strerror(errno) + "; choose another directory with --runtime-dir");
+    };
+    sockaddr_un address{};
+    if (!fill_address(socket_path, address)) {
+        errno = ENAMETOOLONG;
+        return failed("bind");
+    }
+    Fd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (!listener) return failed("socket");
+    if (::bind(listener.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0)
+        return failed("bind");
+    if (::chmod(socket_path.c_str(), kAttachSocketMode) != 0) return failed("chmod");
+    if (::listen(listener.get(), SOMAXCONN) != 0) return failed("listen");
+    return listener;
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,33 @@
+// The folder of the daemon's sockets, held by one daemon at a time.
+#pragma once
+
+#include <string>
+
+#include "fd.hpp"
+#include "pool_manager.hpp"
+
+namespace numacre::daemon {
+
+class RuntimeDir {
+public:
+    // Makes the folder if there is none, and takes it: refused while another daemon lives there.
+    static Answer<RuntimeDir> open(const std::string &path);
+
+    const std::string &path() const { return path_; }
+    std::string attach_socket() const { return path_ + "/attach.sock"; }
+    std::string control_socket() const { return path_ + "/control.sock"; }
+    // Removes what a dead daemon left at a socket's path. Refuses what is no socket, and a socket that somebody
+    // answers.
+    Answer<void> clear_socket(const std::string &socket_path) const;
+
+private:
+    RuntimeDir(std::string path, Fd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+
+    std::string path_;
+    Fd lock_;  // the folder itself, flock'ed: nothing is left behind, however we end
+};
+
+// Listening, SEQPACKET, for everybody (access is checked for each connection).
+Answer<Fd> listen_for_clients(const std::string &socket_path);
+
+}  // namespace numacre::daemon

@@ -1,0 +1,404 @@
+#include "session.hpp"
+
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "log.hpp"
+#include "pool_spec.hpp"
+
+namespace numacre::daemon {
+
+struct AttachServer::Session {
+    enum class Phase : std::uint8_t { silent, attached, lost, departing };
+
+    SessionId id = 0;
+    Phase phase = Phase::silent;
+    Fd connection;
+    Peer peer;
+    EventLoop::WaitId packet_wait = 0;
+    EventLoop::WaitId silence_wait = 0;
+    EventLoop::WaitId death_wait = 0;
+    // From attaching on:
+    std::shared_ptr<ManagedPool> pool;
+    Client client;
+};
+
+namespace {
+
+// One packet with descriptors; never blocks. 0 or an errno.
+int send_packet(int connection, const void *data, std::size_t size, std::span<const int> fds) {
+    iovec part{const_cast<void *>(data), size};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * wire::kMaxFds)> control{};
+    if (!fds.empty()) {
+        message.msg_control = control.data();
+        message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+        cmsghdr *const rights = CMSG_FIRSTHDR(&message);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(fds.size_bytes());
+        std::memcpy(CMSG_DATA(rights), fds.data(), fds.size_bytes());
+    }
+    for (;;) {
+        const ssize_t sent = ::sendmsg(connection, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent >= 0) return 0;
+        if (errno != EINTR) return errno;
+    }
+}
+
+void put_message(wire::AttachReply &reply, const std::string &text) {
+    constexpr std::string_view kCut = "...";
+    const std::size_t room = reply.message.size() - 1;
+    std::string fitting = text;
+    if (fitting.size() > room) fitting = fitting.substr(0, room - kCut.size()) + std::string(kCut);
+    std::copy(fitting.begin(), fitting.end(), reply.message.begin());
+}
+
+}  // namespace
+
+std::optional<Failure> check_message(std::size_t packet_size, std::span<const std::byte> packet,
+                                     wire::MessageType expected, std::size_t expected_size) {
+    if (packet_size < sizeof(wire::WireHeader) || packet.size() < sizeof(wire::WireHeader))
+        return Failure{Errc::bad_argument, "a message of " + std::to_string(packet_size) +
+                                               " bytes is shorter than a header: truncated, or no numacre client"};
+    wire::WireHeader header;
+    std::memcpy(&header, packet.data(), sizeof header);
+    if (header.magic != wire::kMagic)
+        return Failure{Errc::bad_argument, "the message's magic number is " + std::to_string(header.magic) + ", not " +
+                                               std::to_string(wire::kMagic) + ": no numacre client"};
+    if (header.version != wire::kVersion)
+        return Failure{Errc::version_mismatch, "the client speaks version " + std::to_string(header.version) +
+                                                   " of the attach protocol, the daemon version " +
+                                                   std::to_string(wire::kVersion) + ": upgrade the older one"};
+    if (header.type != expected)
+        return Failure{Errc::bad_argument, "message type " + std::to_string(static_cast<unsigned>(header.type)) +
+                                               " is out of place, type " +
+                                               std::to_string(static_cast<unsigned>(expected)) + " was due"};
+    if (header.size_bytes != expected_size || packet_size != expected_size || packet.size() != expected_size)
+        return Failure{Errc::bad_argument, "the message has " + std::to_string(packet_size) + " bytes and says " +
+                                               std::to_string(header.size_bytes) + ", it must have " +
+                                               std::to_string(expected_size) + ": truncated or damaged"};
+    return std::nullopt;
+}
+
+AttachServer::AttachServer(EventLoop &loop, Worker &worker, Registry &registry, Reaper &reaper,
+                           const Topology &topology, Fd listener, Limits limits)
+    : loop_(loop),
+      worker_(worker),
+      registry_(registry),
+      reaper_(reaper),
+      topology_(topology),
+      listener_(std::move(listener)),
+      limits_(limits) {
+    accepting_ = loop_.accept_each(listener_.get(), [this](int fd) { accepted(fd); });
+}
+
+AttachServer::~AttachServer() {
+    loop_.cancel(accepting_);
+    for (const auto &[id, session] : sessions_)
+        for (const auto wait : {session->packet_wait, session->silence_wait, session->death_wait}) loop_.cancel(wait);
+}
+
+void AttachServer::accepted(int fd_or_error) {
+    if (fd_or_error < 0) {
+        log::warn("a connection could not be accepted", {{"error", std::strerror(-fd_or_error)}});
+        return;
+    }
+    auto made = std::make_unique<Session>();
+    made->connection = Fd(fd_or_error);
+    made->id = ++last_session_;
+    if (sessions_.size() >= limits_.connections || silent_count_ >= limits_.silent_connections) {
+        refuse(*made, Errc::too_many_clients,
+               "the daemon has " + std::to_string(sessions_.size()) + " connections, " + std::to_string(silent_count_) +
+                   " of them not attached yet: close some, or raise --max-connections");
+        return;
+    }
+    auto peer = peer_of(made->connection.get());
+    if (!peer) {
+        refuse(*made, peer.error().code, peer.error().message);
+        return;
+    }
+    made->peer = std::move(*peer);
+    const SessionId id = made->id;
+    made->silence_wait = loop_.after(limits_.silence, [this, id] {
+        const auto found = sessions_.find(id);
+        if (found == sessions_.end()) return;
+        found->second->silence_wait = 0;
+        refuse(*found->second, Errc::timed_out,
+               "no attach request within " + std::to_string(limits_.silence.count()) + " ms of connecting");
+        close_session(id);
+    });
+    ++silent_count_;
+    sessions_.emplace(id, std::move(made));
+    listen_to(id);
+}
+
+void AttachServer::listen_to(SessionId id) {
+    Session &session = *sessions_.at(id);
+    session.packet_wait = loop_.receive_one(session.connection.get(), [this, id](int size, auto packet) {
+        if (sessions_.contains(id)) received(id, size, packet);
+    });
+}
+
+void AttachServer::received(SessionId id, int size, std::span<const std::byte> packet) {
+    Session &session = *sessions_.at(id);
+    session.packet_wait = 0;
+    if (size <= 0) {
+        connection_ended(session);
+        return;
+    }
+    if (session.phase == Session::Phase::silent) {
+        const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::attach_request,
+                                         sizeof(wire::AttachRequest));
+        if (fault) {
+            refuse(session, fault->code, fault->message);
+            close_session(id);
+        } else {
+            attach(session, packet);
+        }
+        return;
+    }
+    if (session.phase != Session::Phase::attached) return;
+    const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::detach_request,
+                                     sizeof(wire::DetachRequest));
+    if (!fault) {
+        detach(session);
+        return;
+    }
+    log::warn("an attached client sent nonsense: its connection is closed",
+              {{"client", session.client.id}, {"pid", session.peer.pid}, {"reason", fault->message}});
+    connection_ended(session);
+}
+
+void AttachServer::refuse(Session &session, Errc code, const std::string &message) {
+    registry_.count(&DaemonTotals::attach_refused);
+    log::warn("attach refused",
+              {{"pid", session.peer.pid}, {"uid", session.peer.uid}, {"comm", session.peer.comm}, {"reason", message}});
+    wire::AttachReply reply;
+    reply.error = static_cast<std::uint32_t>(code);
+    put_message(reply, message);
+    // Whoever does not read its reply does not get one.
+    send_packet(session.connection.get(), &reply, sizeof reply, {});
+    // Closing with packets unread would turn the reply into ECONNRESET at the other end.
+    constexpr int kUnreadPacketsMax = 4;
+    std::array<std::byte, EventLoop::kPacketBytes> unread;
+    for (int i = 0; i < kUnreadPacketsMax; ++i)
+        if (::recv(session.connection.get(), unread.data(), unread.size(), MSG_DONTWAIT) <= 0) break;
+}
+
+void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
+    wire::AttachRequest request;
+    std::memcpy(&request, packet.data(), sizeof request);
+    const SessionId id = session.id;
+    const auto fail = [&](Errc code, const std::string &message) {
+        refuse(session, code, message);
+        close_session(id);
+    };
+    if (request.layout_version != kLayoutVersion)
+        return fail(Errc::version_mismatch, "the client has shared-memory layout version " +
+                                                std::to_string(request.layout_version) + ", the daemon has version " +
+                                                std::to_string(kLayoutVersion) + ": upgrade the older one");
+    if (request.tier != wire::Tier::trusted && request.tier != wire::Tier::observer)
+        return fail(Errc::bad_argument, "tier " + std::to_string(static_cast<std::uint32_t>(request.tier)) +
+                                            " is unknown: 0 is trusted, 1 is observer");
+    const auto end = std::find(request.pool_name.begin(), request.pool_name.end(), '\0');
+    const std::string name(request.pool_name.begin(), end);
+    if (end == request.pool_name.end() || !is_pool_name(name))
+        return fail(Errc::bad_argument, "the pool's name is refused: use 1 to " + std::to_string(kPoolNameBytes - 1) +
+                                            " characters of a-z, 0-9, '.', '_' and '-'");
+    auto pool = registry_.find(name);
+    if (!pool) return fail(pool.error().code, pool.error().message);
+    auto client = (*pool)->seat(registry_.next_client_id(), session.peer);
+    if (!client) return fail(client.error().code, client.error().message);
+
+    session.pool = *pool;
+    session.client = *client;
+    if (!send_attached(session, request, *client)) {
+        // It never had the memory.
+        session.pool->vacate(client->slot, Departure::detached, {}, 0);
+        registry_.count(&DaemonTotals::attach_refused);
+        close_session(id);
+        return;
+    }
+    loop_.cancel(std::exchange(session.silence_wait, 0));
+    --silent_count_;
+    session.phase = Session::Phase::attached;
+    session.death_wait = loop_.when_readable(session.peer.pidfd->get(), [this, id] { process_ended(id); });
+    registry_.count(&DaemonTotals::attach_ok);
+    log::info("client attached", {{"pool", name},
+                                  {"client", client->id},
+                                  {"pid", session.peer.pid},
+                                  {"uid", session.peer.uid},
+                                  {"comm", session.peer.comm},
+                                  {"tier", request.tier == wire::Tier::observer ? "observer" : "trusted"}});
+    Event event;
+    event.pool = name;
+    event.kind = "client_attached";
+    event.message = session.peer.comm + " (pid " + std::to_string(session.peer.pid) + ") attached";
+    event.client_id = client->id;
+    registry_.events().publish(std::move(event));
+    listen_to(id);
+}
+
+bool AttachServer::send_attached(Session &session, const wire::AttachRequest &request, const Client &client) {
+    ManagedPool &pool = *session.pool;
+    wire::AttachReply reply;
+    reply.client_id = client.id;
+    reply.process_slot = client.slot.value;
+    reply.numa_node_count = static_cast<std::uint16_t>(pool.numa_node_count());
+    reply.process_generation = client.generation;
+    reply.instance_id = pool.instance_id();
+    reply.pool_region_bytes = pool.pool_region().bytes();
+    reply.process_slots = pool.process_slots();
+    reply.thread_slots = pool.thread_slots();
+    reply.geometry = pool.geometry();
+
+    std::vector<int> fds{pool.pool_region().fd()};
+    for (std::size_t i = 0; i < pool.numa_node_count(); ++i) {
+        const NumaNode numa_node{static_cast<std::uint8_t>(i)};
+        const NodeMemory &memory = pool.node_memory(numa_node);
+        reply.nodes[i].os_numa_node = memory.os_numa_node();
+        reply.nodes[i].backing = memory.data().backing();
+        reply.nodes[i].page_bytes = static_cast<std::uint32_t>(memory.data().page_bytes());
+        reply.nodes[i].node_region_bytes = memory.metadata().bytes();
+        reply.nodes[i].data_region_bytes = memory.data().bytes();
+        const auto nearest = topology_.nearest(numa_node);
+        for (std::size_t rank = 0; rank < nearest.size(); ++rank) reply.nearest[i][rank] = nearest[rank].value;
+        fds.push_back(memory.metadata().fd());
+        fds.push_back(memory.data().fd());
+    }
+    std::vector<Fd> read_only;
+    if (request.tier == wire::Tier::observer) {
+        for (int &fd : fds) {
+            auto reader = reopen_read_only(fd);
+            if (!reader) {
+                log::error("an observer cannot be served", {{"error", reader.error().message}});
+                return false;
+            }
+            fd = reader->get();
+            read_only.push_back(std::move(*reader));
+        }
+    }
+    const int error = send_packet(session.connection.get(), &reply, sizeof reply, fds);
+    if (error != 0)
+        log::warn("the attach reply could not be sent", {{"pid", session.peer.pid}, {"error", std::strerror(error)}});
+    return error == 0;
+}
+
+void AttachServer::detach(Session &session) {
+    depart(session, Departure::detached);
+}
+
+void AttachServer::connection_ended(Session &session) {
+    if (session.phase == Session::Phase::silent) {
+        close_session(session.id);
+        return;
+    }
+    if (session.phase != Session::Phase::attached) return;
+    // Nothing comes back by this alone: the process may have the memory mapped, and most likely it is just ending.
+    session.phase = Session::Phase::lost;
+    session.connection.reset();
+    session.pool->set_client_state(session.client.slot, ClientState::lost);
+    watch_lost();
+}
+
+void AttachServer::process_ended(SessionId id) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    found->second->death_wait = 0;
+    const auto phase = found->second->phase;
+    if (phase == Session::Phase::attached || phase == Session::Phase::lost) depart(*found->second, Departure::died);
+}
+
+void AttachServer::depart(Session &session, Departure departure) {
+    session.phase = Session::Phase::departing;
+    const SessionId id = session.id;
+    reaper_.reap(session.pool, session.client, departure, [this, id, departure] {
+        const auto found = sessions_.find(id);
+        if (found == sessions_.end()) return;
+        if (departure == Departure::detached) {
+            const wire::DetachReply reply;
+            send_packet(found->second->connection.get(), &reply, sizeof reply, {});
+        }
+        close_session(id);
+    });
+}
+
+void AttachServer::close_session(SessionId id) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    Session &session = *found->second;
+    for (const auto wait : {session.packet_wait, session.silence_wait, session.death_wait}) loop_.cancel(wait);
+    if (session.phase == Session::Phase::silent) --silent_count_;
+    sessions_.erase(found);
+}
+
+// Only while there are such sessions: an idle daemon does not wake up.
+void AttachServer::watch_lost() {
+    if (watching_lost_) return;
+    watching_lost_ = true;
+    loop_.after(kFirstLostCheck, [this] { check_lost(); });
+}
+
+void AttachServer::check_lost() {
+    struct Lost {
+        SessionId id;
+        std::uint32_t pid;
+        std::shared_ptr<ManagedPool> pool;
+        bool unmapped;
+    };
+    std::vector<Lost> lost;
+    for (const auto &[id, session] : sessions_)
+        if (session->phase == Session::Phase::lost && session->peer.pid != 0)
+            lost.push_back({id, session->peer.pid, session->pool, false});
+    const bool any = std::any_of(sessions_.begin(), sessions_.end(),
+                                 [](const auto &entry) { return entry.second->phase == Session::Phase::lost; });
+    if (!any) {
+        watching_lost_ = false;
+        return;
+    }
+    // A large process has long maps: not on the loop.
+    worker_.post([this, lost = std::move(lost)]() mutable {
+        for (Lost &one : lost) one.unmapped = maps_any(one.pid, one.pool->files()) == std::optional<bool>(false);
+        loop_.post([this, lost = std::move(lost)] {
+            for (const Lost &one : lost) {
+                const auto found = sessions_.find(one.id);
+                if (found == sessions_.end() || found->second->phase != Session::Phase::lost) continue;
+                if (has_ended(*found->second->peer.pidfd)) continue;  // its own event is on the way
+                if (one.unmapped) {
+                    depart(*found->second, Departure::unmapped);
+                } else {
+                    log::debug("a client without connection still has the pool mapped",
+                               {{"client", found->second->client.id}, {"pid", one.pid}});
+                }
+            }
+            loop_.after(kLostPeriod, [this] { check_lost(); });
+        });
+    });
+}
+
+void AttachServer::evict(const Client &client, std::chrono::milliseconds grace) {
+    const std::shared_ptr<const Fd> pidfd = client.peer.pidfd;
+    log::info("evicting a client", {{"client", client.id}, {"pid", client.peer.pid}, {"grace_ms", grace.count()}});
+    if (const int error = send_signal(*pidfd, SIGTERM); error != 0 && error != ESRCH)
+        log::warn("SIGTERM could not be sent", {{"pid", client.peer.pid}, {"error", std::strerror(error)}});
+    loop_.post([this, pidfd, grace, pid = client.peer.pid] {
+        loop_.after(grace, [pidfd, pid] {
+            if (has_ended(*pidfd)) return;
+            if (const int error = send_signal(*pidfd, SIGKILL); error != 0 && error != ESRCH)
+                log::warn("SIGKILL could not be sent", {{"pid", pid}, {"error", std::strerror(error)}});
+        });
+    });
+}
+
+}  // namespace numacre::daemon

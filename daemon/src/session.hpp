@@ -1,0 +1,83 @@
+// The attach socket: hands pools to clients and notices when they go. Belongs to the event loop's thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+
+#include "event_loop.hpp"
+#include "fd.hpp"
+#include "managed_pool.hpp"
+#include "numacre/shm/attach_wire.hpp"
+#include "reaper.hpp"
+#include "registry.hpp"
+#include "topology.hpp"
+#include "worker.hpp"
+
+namespace numacre::daemon {
+
+class AttachServer {
+public:
+    struct Limits {
+        std::uint32_t connections = 4096;        // all together
+        std::uint32_t silent_connections = 256;  // that have not attached yet
+        std::chrono::milliseconds silence{10'000};
+    };
+
+    AttachServer(EventLoop &loop, Worker &worker, Registry &registry, Reaper &reaper, const Topology &topology,
+                 Fd listener, Limits limits);
+    AttachServer(const AttachServer &) = delete;
+    AttachServer &operator=(const AttachServer &) = delete;
+    // Closes all connections and gives nothing back: the clients go on with the memory that they have mapped.
+    ~AttachServer();
+
+    // Ends a client's process: SIGTERM now, SIGKILL if it is still there after the grace period. Any thread.
+    void evict(const Client &client, std::chrono::milliseconds grace);
+
+private:
+    struct Session;
+    using SessionId = std::uint64_t;
+
+    void accepted(int fd_or_error);
+    void listen_to(SessionId id);
+    void received(SessionId id, int size, std::span<const std::byte> packet);
+    void attach(Session &session, std::span<const std::byte> packet);
+    void detach(Session &session);
+    void refuse(Session &session, Errc code, const std::string &message);
+    bool send_attached(Session &session, const wire::AttachRequest &request, const Client &client);
+    void connection_ended(Session &session);
+    void process_ended(SessionId id);
+    void depart(Session &session, Departure departure);
+    void close_session(SessionId id);
+    void watch_lost();
+    void check_lost();
+
+    static constexpr std::chrono::milliseconds kFirstLostCheck{1000};
+    static constexpr std::chrono::milliseconds kLostPeriod{3000};
+
+    EventLoop &loop_;
+    Worker &worker_;
+    Registry &registry_;
+    Reaper &reaper_;
+    const Topology &topology_;
+    Fd listener_;
+    Limits limits_;
+    EventLoop::WaitId accepting_ = 0;
+    std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
+    SessionId last_session_ = 0;
+    std::uint32_t silent_count_ = 0;
+    bool watching_lost_ = false;
+};
+
+// What is wrong with a message's size or header, or nothing. The packet's size is what the peer sent, which may be more
+// than was received.
+std::optional<Failure> check_message(std::size_t packet_size, std::span<const std::byte> packet,
+                                     wire::MessageType expected, std::size_t expected_size);
+
+}  // namespace numacre::daemon

@@ -1,0 +1,25 @@
+// Growing, shrinking and draining a pool's numa node by whole units, one at a time, so that dead clients are looked
+// after in between. All but finish_drains() block, and run on the caller's thread: never on the event loop or the
+// worker.
+#pragma once
+
+#include <functional>
+
+#include "managed_pool.hpp"
+#include "pool_manager.hpp"
+#include "worker.hpp"
+
+namespace numacre::daemon {
+
+// Reaches online_bytes, rounded up to whole units, or as near as it can get: then the last step and the failure say who
+// is in the way or what is short. progress: see PoolManager::resize.
+Answer<void> resize_numa_node(ManagedPool &pool, Worker &worker, NumaNode numa_node, std::uint64_t online_bytes,
+                              bool dry_run, const std::function<bool(const ResizeStep &)> &progress);
+
+// No new allocations in the unit that the chunk is part of; offline as soon as it is empty. undo: let them in again.
+Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa_node, std::uint64_t chunk, bool undo);
+
+// The worker's thread only: takes drained units offline that have become empty. True: some are still waited for.
+bool finish_drains(ManagedPool &pool);
+
+}  // namespace numacre::daemon

@@ -1,0 +1,91 @@
+// Messages on the attach socket (unix SEQPACKET, <runtime dir>/attach.sock). One message a packet, fixed size, host byte
+// order: both ends are on one machine. Every message begins with WireHeader; a receiver checks size, magic and version
+// before it looks at anything else.
+//
+//   client                                   daemon
+//   AttachRequest                  ->
+//                                  <-        AttachReply + fds by SCM_RIGHTS: pool region, then per numa node its
+//                                            node region and its data region (1 + 2 * numa_node_count fds)
+//   ... works, no further message ...
+//   DetachRequest (after unmapping) ->
+//                                  <-        DetachReply (everything the client held has been given back)
+//
+// Closing the connection without DetachRequest gives nothing back by itself: the process may still have the memory
+// mapped. The daemon then waits for the kernel to say that the process has ended (pidfd) or no longer maps the pool.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+#include "numacre/shm/layout.hpp"
+
+namespace numacre::wire {
+
+inline constexpr std::uint32_t kMagic = 0x7263'6d6e;  // "nmcr" in memory
+inline constexpr std::uint16_t kVersion = 1;
+
+enum class MessageType : std::uint16_t { attach_request = 1, attach_reply = 2, detach_request = 3, detach_reply = 4 };
+
+struct WireHeader {
+    std::uint32_t magic = kMagic;
+    std::uint16_t version = kVersion;
+    MessageType type{};
+    std::uint32_t size_bytes = 0;  // of the whole message
+    std::uint32_t reserved = 0;
+};
+
+enum class Tier : std::uint32_t { trusted = 0, observer = 1 };
+
+struct AttachRequest {
+    WireHeader header{kMagic, kVersion, MessageType::attach_request, sizeof(AttachRequest), 0};
+    std::uint32_t layout_version = kLayoutVersion;
+    Tier tier = Tier::trusted;
+    std::array<char, kPoolNameBytes> pool_name{};  // terminated by 0
+};
+
+enum class Backing : std::uint32_t { private_memory = 0, hugetlb = 1, thp = 2, small_pages = 3 };
+
+struct NodeDescription {
+    std::int32_t os_numa_node = 0;     // the kernel's number
+    Backing backing{};
+    std::uint32_t page_bytes = 0;      // of the data region
+    std::uint32_t reserved = 0;
+    std::uint64_t node_region_bytes = 0;
+    std::uint64_t data_region_bytes = 0;  // = capacity
+};
+
+struct AttachReply {
+    WireHeader header{kMagic, kVersion, MessageType::attach_reply, sizeof(AttachReply), 0};
+    std::uint32_t error = 0;           // Errc; 0 = attached
+    std::uint32_t layout_version = kLayoutVersion;
+    std::uint32_t client_id = 0;       // never used again while the daemon lives
+    std::uint16_t process_slot = 0;
+    std::uint16_t numa_node_count = 0;
+    std::uint64_t process_generation = 0;
+    std::uint64_t instance_id = 0;
+    std::uint64_t pool_region_bytes = 0;
+    std::uint32_t process_slots = 0;
+    std::uint32_t thread_slots = 0;
+    Geometry geometry;
+    std::array<char, 256> message{};   // why not, and what to do; terminated by 0
+    std::array<std::array<std::uint8_t, kMaxNumaNodes>, kMaxNumaNodes> nearest{};  // nearest[n]: nodes by distance from n
+    std::array<NodeDescription, kMaxNumaNodes> nodes{};
+};
+
+struct DetachRequest {
+    WireHeader header{kMagic, kVersion, MessageType::detach_request, sizeof(DetachRequest), 0};
+};
+struct DetachReply {
+    WireHeader header{kMagic, kVersion, MessageType::detach_reply, sizeof(DetachReply), 0};
+};
+
+static_assert(sizeof(WireHeader) == 16);
+static_assert(sizeof(AttachRequest) == 88);
+static_assert(sizeof(NodeDescription) == 32);
+static_assert(sizeof(AttachReply) == 16 + 64 + 256 + 4096 + 64 * 32);
+static_assert(std::is_trivially_copyable_v<AttachRequest> && std::is_trivially_copyable_v<AttachReply>);
+
+inline constexpr std::size_t kMaxFds = 1 + 2 * kMaxNumaNodes;
+
+}  // namespace numacre::wire

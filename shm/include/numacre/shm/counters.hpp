@@ -1,0 +1,46 @@
+// Tallies: written by one thread each, folded by whoever wants to know.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "numacre/shm/layout.hpp"
+
+namespace numacre {
+
+// Only the slot's own thread may call this. A load and a store, no RMW: relaxed, since a tally orders nothing, and a
+// reader that sees it a moment late is as good as one that came a moment earlier.
+template <class Word>
+void count(Word &tally, std::uint64_t amount = 1) {
+    tally.store(tally.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+}
+
+// Sums over all thread slots of one numa node. Never decrease; exact while nobody allocates.
+struct CounterTotals {
+    std::array<std::uint64_t, kMaxOrder + 1> allocations{};
+    std::array<std::uint64_t, kMaxOrder + 1> frees{};
+    std::array<std::uint64_t, kFailureReasons> failures{};
+    std::uint64_t cas_retries = 0, numa_hit = 0, numa_miss = 0, numa_foreign = 0, takes = 0;
+};
+
+template <class Env>
+CounterTotals fold_counters(const NodeView<Env> &view, std::uint32_t threads_bound) {
+    CounterTotals totals;
+    const auto read = [](const auto &tally) { return tally.load(std::memory_order_relaxed); };
+    for (std::uint32_t thread = 0; thread < threads_bound; ++thread) {
+        const auto &mine = view.counters[thread];
+        for (unsigned order = 0; order <= kMaxOrder; ++order) {
+            totals.allocations[order] += read(mine.allocations[order]);
+            totals.frees[order] += read(mine.frees[order]);
+        }
+        for (unsigned reason = 0; reason < kFailureReasons; ++reason) totals.failures[reason] += read(mine.failures[reason]);
+        totals.cas_retries += read(mine.cas_retries);
+        totals.numa_hit += read(mine.numa_hit);
+        totals.numa_miss += read(mine.numa_miss);
+        totals.numa_foreign += read(mine.numa_foreign);
+        totals.takes += read(mine.takes);
+    }
+    return totals;
+}
+
+}  // namespace numacre

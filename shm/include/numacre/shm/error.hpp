@@ -1,0 +1,62 @@
+// The one list of what can go wrong, for C (-errno), C++ (Errc) and gRPC. One row a line; tests/unit has a test row each.
+#pragma once
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+
+namespace numacre {
+
+enum class Errc : std::uint8_t {
+    ok,
+    out_of_frames,
+    contended,
+    bad_argument,
+    not_owner,
+    stale_ref,
+    over_quota,
+    version_mismatch,
+    no_such_node,
+    no_such_pool,
+    too_many_clients,
+    timed_out,
+    daemon_gone,
+    corrupt,
+    access_denied,
+    forked_handle,
+};
+
+struct ErrorRow {
+    Errc code;
+    int errno_value;
+    // The name of the canonical gRPC status, so that shm needs to know nothing of gRPC.
+    const char *grpc_status;
+    const char *name;
+    const char *remedy;
+};
+
+inline constexpr std::array<ErrorRow, 16> kErrors{{
+    {Errc::ok, 0, "OK", "ok", "nothing to do"},
+    {Errc::out_of_frames, ENOMEM, "RESOURCE_EXHAUSTED", "out_of_frames",
+     "free blocks, use another numa node, wait, or grow the pool"},
+    {Errc::contended, EAGAIN, "ABORTED", "contended", "retry"},
+    {Errc::bad_argument, EINVAL, "INVALID_ARGUMENT", "bad_argument", "fix the call"},
+    {Errc::not_owner, EPERM, "PERMISSION_DENIED", "not_owner", "only the owner may do this: take the block first"},
+    {Errc::stale_ref, ESTALE, "FAILED_PRECONDITION", "stale_ref", "the block was freed or handed on: drop the reference"},
+    {Errc::over_quota, EDQUOT, "RESOURCE_EXHAUSTED", "over_quota", "free blocks, or raise the quota"},
+    {Errc::version_mismatch, EPROTONOSUPPORT, "FAILED_PRECONDITION", "version_mismatch",
+     "upgrade the older of client and daemon"},
+    {Errc::no_such_node, ENODEV, "NOT_FOUND", "no_such_node", "use a numa node that the pool has"},
+    {Errc::no_such_pool, ENOENT, "NOT_FOUND", "no_such_pool", "see `numacre pools` for the names"},
+    {Errc::too_many_clients, EUSERS, "RESOURCE_EXHAUSTED", "too_many_clients", "raise the pool's client limit"},
+    {Errc::timed_out, ETIMEDOUT, "DEADLINE_EXCEEDED", "timed_out", "try again, or wait longer"},
+    {Errc::daemon_gone, ECONNREFUSED, "UNAVAILABLE", "daemon_gone", "start numacred, then attach again"},
+    {Errc::corrupt, EUCLEAN, "DATA_LOSS", "corrupt", "stop, keep the region, see the runbook NumacrePoolCorrupt"},
+    {Errc::access_denied, EACCES, "PERMISSION_DENIED", "access_denied", "ask the pool's owner for access"},
+    {Errc::forked_handle, ECHILD, "FAILED_PRECONDITION", "forked_handle", "attach again in the child process"},
+}};
+
+constexpr const ErrorRow &error_row(Errc code) { return kErrors[static_cast<std::size_t>(code)]; }
+constexpr int to_errno(Errc code) { return error_row(code).errno_value; }
+
+}  // namespace numacre

@@ -1,0 +1,361 @@
+// Where everything lies in shared memory. A pool is one pool region (who is there) and, per numa node, one node region
+// (the allocator's metadata) and one data region (the frames). Only offsets and indices are stored, never addresses.
+// Any change here that moves or reinterprets a byte raises kLayoutVersion.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "numacre/shm/env.hpp"
+#include "numacre/shm/error.hpp"
+#include "numacre/shm/node_state.hpp"
+#include "numacre/shm/owner.hpp"
+#include "numacre/shm/units.hpp"
+
+namespace numacre {
+
+inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint64_t kPoolMagic = 0x6c6f'6f70'6372'6d6e;  // "nmrcpool" in memory
+inline constexpr std::uint64_t kNodeMagic = 0x6564'6f6e'6372'6d6e;  // "nmrcnode" in memory
+inline constexpr std::size_t kCacheLineBytes = 64;
+inline constexpr std::size_t kPageBytes = 4096;
+inline constexpr std::size_t kPoolNameBytes = 64;  // with its terminating 0
+
+inline constexpr std::uint64_t kMinFrameBytes = 64;
+inline constexpr std::uint64_t kMaxFrameBytes = std::uint64_t{2} << 20;
+inline constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 30;
+inline constexpr unsigned kMaxHintLevels = 10;  // 8^10 leaf words of 64 frames are more than 2^kMaxFrameIndexBits frames
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Geometry: the three numbers from which every size and offset of a node region follows.
+
+struct Geometry {
+    std::uint32_t frame_shift = 12;   // log2 of the frame's bytes
+    std::uint32_t largest_order = 10; // of the largest block, in frames; a chunk is one largest block
+    std::uint64_t frame_count = 0;    // capacity of one numa node, a whole number of chunks
+
+    constexpr std::uint64_t frame_bytes() const { return std::uint64_t{1} << frame_shift; }
+    constexpr std::uint64_t capacity_bytes() const { return frame_count << frame_shift; }
+    constexpr std::uint64_t chunk_frames() const { return std::uint64_t{1} << largest_order; }
+    constexpr std::uint64_t chunk_bytes() const { return chunk_frames() << frame_shift; }
+    constexpr std::uint64_t chunk_count() const { return frame_count >> largest_order; }
+    constexpr Order largest() const { return Order{static_cast<std::uint8_t>(largest_order)}; }
+    // The layer that holds largest blocks; marks climb up to it and no further.
+    constexpr unsigned top_layer() const { return layer_of(largest()); }
+    constexpr std::uint64_t word_count(unsigned layer) const {
+        return divide_up(frame_count, std::uint64_t{1} << word_order(layer));
+    }
+    // Hint level h >= 1 has one word for 8 words of level h-1, level 0 being the leaf words; the last level has one word.
+    constexpr std::uint64_t hint_word_count(unsigned level) const {
+        return divide_up(frame_count, std::uint64_t{1} << word_order(level));
+    }
+    constexpr unsigned hint_levels() const {
+        unsigned level = 1;
+        while (hint_word_count(level) > 1) ++level;
+        return level;
+    }
+    // Entries of one layer stand for the smallest blocks of that layer.
+    constexpr unsigned index_granule(unsigned layer) const { return layer == 0 ? 0 : word_order(layer - 1) + 1; }
+    constexpr std::uint64_t index_entry_count(unsigned layer) const {
+        return divide_up(frame_count, std::uint64_t{1} << index_granule(layer));
+    }
+
+    friend constexpr bool operator==(const Geometry &, const Geometry &) = default;
+};
+
+enum class GeometryFault : std::uint8_t {
+    none,
+    frame_not_power_of_two,
+    frame_out_of_range,
+    block_not_power_of_two,
+    block_smaller_than_frame,
+    block_too_large,
+    capacity_zero,
+    capacity_not_whole_blocks,
+    capacity_too_large,
+};
+
+// What is wrong with these sizes, or none. frame_bytes: 64 B .. 2 MiB, a power of two; largest_block_bytes: a power of
+// two from frame_bytes to 1 GiB and at most 2^24 frames; capacity_bytes: whole largest blocks, at most 2^34 frames.
+constexpr GeometryFault check_geometry(std::uint64_t frame_bytes, std::uint64_t largest_block_bytes,
+                                       std::uint64_t capacity_bytes) {
+    if (!std::has_single_bit(frame_bytes)) return GeometryFault::frame_not_power_of_two;
+    if (frame_bytes < kMinFrameBytes || frame_bytes > kMaxFrameBytes) return GeometryFault::frame_out_of_range;
+    if (!std::has_single_bit(largest_block_bytes)) return GeometryFault::block_not_power_of_two;
+    if (largest_block_bytes < frame_bytes) return GeometryFault::block_smaller_than_frame;
+    if (largest_block_bytes > kMaxBlockBytes || largest_block_bytes / frame_bytes > (std::uint64_t{1} << kMaxOrder))
+        return GeometryFault::block_too_large;
+    if (capacity_bytes == 0) return GeometryFault::capacity_zero;
+    if (capacity_bytes % largest_block_bytes != 0) return GeometryFault::capacity_not_whole_blocks;
+    if (capacity_bytes / frame_bytes > (std::uint64_t{1} << kMaxFrameIndexBits)) return GeometryFault::capacity_too_large;
+    return GeometryFault::none;
+}
+
+// Only for sizes that check_geometry accepts.
+constexpr Geometry make_geometry(std::uint64_t frame_bytes, std::uint64_t largest_block_bytes,
+                                 std::uint64_t capacity_bytes) {
+    return Geometry{static_cast<std::uint32_t>(std::countr_zero(frame_bytes)),
+                    static_cast<std::uint32_t>(std::countr_zero(largest_block_bytes / frame_bytes)),
+                    capacity_bytes / frame_bytes};
+}
+
+// A geometry that came over a wire or out of shared memory.
+constexpr bool plausible(const Geometry &geometry) {
+    if (geometry.frame_shift > 21 || geometry.largest_order > kMaxOrder) return false;
+    if (geometry.frame_count > (std::uint64_t{1} << kMaxFrameIndexBits)) return false;
+    return check_geometry(geometry.frame_bytes(), geometry.chunk_bytes(), geometry.capacity_bytes()) ==
+           GeometryFault::none;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Records in shared memory. Env::Atomic<uint64_t> is 8 bytes in production; the asserts below pin the layout there.
+
+template <class Env>
+struct alignas(128) ThreadSlot {
+    using Word = typename Env::template Atomic<std::uint64_t>;
+    Word intent;      // Intent; written by the owning thread only
+    Word owner;       // 0 = free, else ThreadOwner; claimed by a client's CAS, cleared by it or by recovery
+    Word hint_work;   // odd while the thread changes hints: search must not trust "nothing free" then
+    std::uint64_t reserved[5];
+};
+
+// Who uses a thread slot: bits 0..15 process slot, bit 16 in use.
+class ThreadOwner {
+public:
+    constexpr explicit ThreadOwner(std::uint64_t bits) : bits_(bits) {}
+    constexpr explicit ThreadOwner(ProcessSlot process) : bits_(kInUse | process.value) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+    constexpr bool in_use() const { return (bits_ & kInUse) != 0; }
+    constexpr ProcessSlot process() const { return ProcessSlot{static_cast<std::uint16_t>(bits_)}; }
+
+private:
+    static constexpr std::uint64_t kInUse = 1 << 16;
+    std::uint64_t bits_;
+};
+
+enum class ProcessState : std::uint64_t { free = 0, active = 1, dead = 2 };
+
+// Written by the daemon; clients only read it.
+template <class Env>
+struct alignas(kCacheLineBytes) ProcessRecord {
+    using Word = typename Env::template Atomic<std::uint64_t>;
+    Word state;              // ProcessState; dead = recovery has not finished yet
+    Word generation;         // grows each time the slot is handed out
+    Word pid;                // in the daemon's pid namespace
+    Word start_time_ticks;   // /proc/<pid>/stat field 22: tells a reused pid
+    Word quota_frames;       // of frames that the client may own; 0 = no limit
+    std::uint64_t reserved[3];
+};
+
+enum class PoolState : std::uint64_t { creating = 0, serving = 1, corrupt = 2, deleted = 3 };
+
+template <class Env>
+struct PoolHeader {
+    using Word = typename Env::template Atomic<std::uint64_t>;
+    std::uint64_t magic;
+    std::uint32_t layout_version;
+    std::uint32_t header_bytes;
+    std::uint64_t region_bytes;
+    std::uint64_t instance_id;    // random; the same in all regions of one pool
+    char name[kPoolNameBytes];
+    Geometry geometry;            // the same for every numa node of the pool
+    std::uint32_t numa_node_count;
+    std::uint32_t process_slots;  // slot 0 is the daemon
+    std::uint32_t thread_slots;   // slot 0 is the daemon's
+    std::uint32_t flags;
+    alignas(kCacheLineBytes) Word state;  // PoolState
+    Word thread_high_water;               // thread slots at or above it were never used
+    alignas(kCacheLineBytes) Word waiters;  // 1: somebody may be waiting for a release
+    alignas(kCacheLineBytes) Word release_epoch;  // low 32 bits are the futex word of waiting allocations
+};
+
+template <class Env>
+struct NodeHeader {
+    std::uint64_t magic;
+    std::uint32_t layout_version;
+    std::uint32_t header_bytes;
+    std::uint64_t region_bytes;
+    std::uint64_t instance_id;
+    Geometry geometry;
+    std::uint32_t numa_node;     // the pool's dense number
+    std::uint32_t thread_slots;
+};
+
+// Words that a thread left marked though they may be empty (lazy coalescing): [layer] holds word index + 1, 0 = none; the
+// last one names the word that the thread is just cleaning for somebody else.
+template <class Env>
+struct alignas(kCacheLineBytes) HotWords {
+    std::array<typename Env::template Atomic<std::uint64_t>, kMaxUpperLayers + 2> word;
+};
+
+enum class FailureReason : std::uint8_t { out_of_frames, fragmented, quota, argument };
+inline constexpr unsigned kFailureReasons = 4;
+
+// One thread's tallies on one numa node. Only the slot's thread writes (plain load, store: no RMW, no shared line); anyone
+// reads. They stay when the slot changes hands, so that sums over all slots never decrease.
+template <class Env>
+struct alignas(kCacheLineBytes) ThreadCounters {
+    using Word = typename Env::template Atomic<std::uint64_t>;
+    std::array<Word, kMaxOrder + 1> allocations;  // by order
+    std::array<Word, kMaxOrder + 1> frees;        // by order
+    std::array<Word, kFailureReasons> failures;
+    Word cas_retries;
+    Word numa_hit;
+    Word numa_miss;
+    Word numa_foreign;
+    Word takes;
+    std::uint64_t reserved[5];
+};
+
+static_assert(sizeof(Geometry) == 16);
+static_assert(sizeof(ThreadSlot<ProductionEnv>) == 128);
+static_assert(offsetof(ThreadSlot<ProductionEnv>, hint_work) == 16);
+static_assert(sizeof(ProcessRecord<ProductionEnv>) == 64);
+static_assert(offsetof(PoolHeader<ProductionEnv>, name) == 32);
+static_assert(offsetof(PoolHeader<ProductionEnv>, geometry) == 96);
+static_assert(offsetof(PoolHeader<ProductionEnv>, numa_node_count) == 112);
+static_assert(offsetof(PoolHeader<ProductionEnv>, state) == 128);
+static_assert(offsetof(PoolHeader<ProductionEnv>, waiters) == 192);
+static_assert(offsetof(PoolHeader<ProductionEnv>, release_epoch) == 256);
+static_assert(sizeof(PoolHeader<ProductionEnv>) == 320);
+static_assert(offsetof(NodeHeader<ProductionEnv>, geometry) == 32);
+static_assert(sizeof(NodeHeader<ProductionEnv>) == 56);
+static_assert(sizeof(HotWords<ProductionEnv>) == 64);
+static_assert(sizeof(ThreadCounters<ProductionEnv>) == 512);
+static_assert(offsetof(ThreadCounters<ProductionEnv>, frees) == 200);
+static_assert(offsetof(ThreadCounters<ProductionEnv>, failures) == 400);
+static_assert(std::is_standard_layout_v<PoolHeader<ProductionEnv>>);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Offsets, in bytes from the region's start. Every part begins on a page, so that parts never touched cost no memory.
+
+template <class Env>
+struct NodeLayout {
+    using Word = typename Env::template Atomic<std::uint64_t>;
+
+    std::uint64_t leaf = 0;
+    std::array<std::uint64_t, kMaxUpperLayers + 1> upper{};  // [1 .. top_layer]
+    std::array<std::uint64_t, kMaxHintLevels + 1> hint{};    // [1 .. hint_levels]
+    std::array<std::uint64_t, kMaxUpperLayers + 1> index{};  // [0 .. top_layer]
+    std::uint64_t hot = 0;
+    std::uint64_t counters = 0;
+    std::uint64_t region_bytes = 0;
+
+    // Only for a plausible geometry.
+    static constexpr NodeLayout of(const Geometry &geometry, std::uint32_t thread_slots) {
+        NodeLayout layout;
+        std::uint64_t end = kPageBytes;
+        const auto place = [&end](std::uint64_t count, std::uint64_t bytes_each) {
+            const std::uint64_t offset = end;
+            end += round_up(count * bytes_each, kPageBytes);
+            return offset;
+        };
+        layout.hot = place(thread_slots, sizeof(HotWords<Env>));
+        layout.counters = place(thread_slots, sizeof(ThreadCounters<Env>));
+        for (unsigned level = geometry.hint_levels(); level >= 1; --level)
+            layout.hint[level] = place(geometry.hint_word_count(level), sizeof(Word));
+        for (unsigned layer = geometry.top_layer(); layer >= 1; --layer)
+            layout.upper[layer] = place(geometry.word_count(layer), sizeof(Word));
+        layout.leaf = place(geometry.word_count(0), sizeof(Word));
+        for (unsigned layer = geometry.top_layer() + 1; layer-- > 0;)
+            layout.index[layer] = place(geometry.index_entry_count(layer), sizeof(Word));
+        layout.region_bytes = end;
+        return layout;
+    }
+};
+
+template <class Env>
+struct PoolLayout {
+    std::uint64_t processes = 0;
+    std::uint64_t threads = 0;
+    std::uint64_t region_bytes = 0;
+
+    static constexpr PoolLayout of(std::uint32_t process_slots, std::uint32_t thread_slots) {
+        PoolLayout layout;
+        layout.processes = kPageBytes;
+        layout.threads = layout.processes + round_up(process_slots * sizeof(ProcessRecord<Env>), kPageBytes);
+        layout.region_bytes = layout.threads + round_up(thread_slots * sizeof(ThreadSlot<Env>), kPageBytes);
+        return layout;
+    }
+};
+
+inline constexpr std::uint32_t kMaxProcessSlots = 0xff00;  // below kOfflineOwner
+inline constexpr std::uint32_t kMaxThreadSlots = 0xffff;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Views: addresses in this process of what lies in shared memory. The geometry is the viewer's own trusted copy: an index
+// computed from it stays inside the mapping whatever anybody scribbles.
+
+template <class Env>
+struct NodeView {
+    using Word = typename Env::template Atomic<std::uint64_t>;
+
+    Geometry geometry;
+    NumaNode numa_node;
+    std::uint32_t thread_slots = 0;
+    unsigned top_layer = 0;
+    unsigned hint_levels = 0;
+    Word *leaf = nullptr;
+    std::array<Word *, kMaxUpperLayers + 1> upper{};
+    std::array<Word *, kMaxHintLevels + 1> hint{};
+    std::array<Word *, kMaxUpperLayers + 1> index{};
+    HotWords<Env> *hot = nullptr;
+    ThreadCounters<Env> *counters = nullptr;
+
+    static NodeView at(void *region, const Geometry &geometry, NumaNode numa_node, std::uint32_t thread_slots) {
+        const auto layout = NodeLayout<Env>::of(geometry, thread_slots);
+        auto *const bytes = static_cast<std::byte *>(region);
+        const auto words = [bytes](std::uint64_t offset) { return reinterpret_cast<Word *>(bytes + offset); };
+        NodeView view;
+        view.geometry = geometry;
+        view.numa_node = numa_node;
+        view.thread_slots = thread_slots;
+        view.top_layer = geometry.top_layer();
+        view.hint_levels = geometry.hint_levels();
+        view.leaf = words(layout.leaf);
+        for (unsigned layer = 1; layer <= view.top_layer; ++layer) view.upper[layer] = words(layout.upper[layer]);
+        for (unsigned level = 1; level <= view.hint_levels; ++level) view.hint[level] = words(layout.hint[level]);
+        for (unsigned layer = 0; layer <= view.top_layer; ++layer) view.index[layer] = words(layout.index[layer]);
+        view.hot = reinterpret_cast<HotWords<Env> *>(bytes + layout.hot);
+        view.counters = reinterpret_cast<ThreadCounters<Env> *>(bytes + layout.counters);
+        return view;
+    }
+
+    Word &index_entry(Block block) const {
+        const unsigned layer = layer_of(block.order);
+        return index[layer][block.base.value >> geometry.index_granule(layer)];
+    }
+    bool contains(Block block) const {
+        return block.order.value <= geometry.largest_order && block.base.value < geometry.frame_count &&
+               (block.base.value & (block.order.frames() - 1)) == 0;
+    }
+};
+
+template <class Env>
+struct PoolView {
+    PoolHeader<Env> *header = nullptr;
+    ProcessRecord<Env> *processes = nullptr;
+    ThreadSlot<Env> *threads = nullptr;
+    std::uint32_t process_slots = 0;
+    std::uint32_t thread_slots = 0;
+
+    static PoolView at(void *region, std::uint32_t process_slots, std::uint32_t thread_slots) {
+        const auto layout = PoolLayout<Env>::of(process_slots, thread_slots);
+        auto *const bytes = static_cast<std::byte *>(region);
+        return {reinterpret_cast<PoolHeader<Env> *>(bytes),
+                reinterpret_cast<ProcessRecord<Env> *>(bytes + layout.processes),
+                reinterpret_cast<ThreadSlot<Env> *>(bytes + layout.threads), process_slots, thread_slots};
+    }
+
+    // How many thread slots a scan has to look at. Never more than there are, whatever the shared word says.
+    std::uint32_t threads_in_use_bound() const {
+        // acquire: a slot below the mark was claimed before the mark rose; its intent is then visible too.
+        const std::uint64_t mark = header->thread_high_water.load(std::memory_order_acquire);
+        return mark < thread_slots ? static_cast<std::uint32_t>(mark) : thread_slots;
+    }
+};
+
+}  // namespace numacre

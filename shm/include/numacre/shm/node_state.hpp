@@ -1,0 +1,183 @@
+// The shared words of the tree: named questions and pure steps on plain values. No atomics here; buddy.hpp loops around
+// these with compare-and-swap.
+//
+// Tree (shm/README.md has the picture): layer 0 is leaf words of 64 frames, one bit a frame; layer j >= 1 is upper words
+// of 8 children each, a child being a whole word of layer j-1. A block lives in exactly one word: orders 0..6 in a leaf
+// word, orders 3j+4 .. 3j+6 in a layer-j word, as an aligned group of children.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "numacre/shm/units.hpp"
+
+namespace numacre {
+
+inline constexpr unsigned kLeafFrames = 64;
+inline constexpr unsigned kLeafOrder = 6;       // the order of a whole leaf word
+inline constexpr unsigned kUpperFanOut = 8;     // children of an upper word
+inline constexpr unsigned kUpperLevels = 3;     // orders that one upper layer adds
+inline constexpr unsigned kMaxUpperLayers = 6;  // orders up to 24: 1 GiB of 64-byte frames
+inline constexpr unsigned kMaxOrder = kLeafOrder + kUpperLevels * kMaxUpperLayers;
+
+// The layer whose words hold blocks of this order: 0 for 0..6, 1 for 7..9, 2 for 10..12 ...
+constexpr unsigned layer_of(Order order) {
+    return order.value <= kLeafOrder ? 0 : (order.value - kLeafOrder + kUpperLevels - 1) / kUpperLevels;
+}
+
+// The order of a whole word of this layer, which is also the order of one child of the layer above.
+constexpr unsigned word_order(unsigned layer) { return kLeafOrder + kUpperLevels * layer; }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Leaf word: bit f set = frame f of the word belongs to an allocated (or in-flight) block. No tag: every step on it
+// changes only bits that the stepping thread owns, so an equal value is an equal state.
+
+namespace leaf {
+
+constexpr std::uint64_t mask(unsigned first_frame, unsigned order) {
+    const std::uint64_t run = order >= kLeafOrder ? ~std::uint64_t{0} : (std::uint64_t{1} << (1U << order)) - 1;
+    return run << first_frame;
+}
+
+// Bit f of the result is set when f is aligned to 2^order and frames f .. f+2^order-1 are all free.
+constexpr std::uint64_t free_starts(std::uint64_t word, unsigned order) {
+    constexpr std::uint64_t kAligned[kLeafOrder + 1] = {
+        0xffff'ffff'ffff'ffff, 0x5555'5555'5555'5555, 0x1111'1111'1111'1111, 0x0101'0101'0101'0101,
+        0x0001'0001'0001'0001, 0x0000'0001'0000'0001, 0x0000'0000'0000'0001};
+    std::uint64_t starts = ~word;
+    for (unsigned width = 1; width < (1U << order); width <<= 1) starts &= starts >> width;
+    return starts & kAligned[order];
+}
+
+// Largest free order plus one; 0 when the word is full.
+constexpr unsigned free_value(std::uint64_t word) {
+    if (word == 0) return kLeafOrder + 1;
+    std::uint64_t starts = ~word;
+    constexpr std::uint64_t kAligned[kLeafOrder] = {0x5555'5555'5555'5555, 0x1111'1111'1111'1111, 0x0101'0101'0101'0101,
+                                                    0x0001'0001'0001'0001, 0x0000'0001'0000'0001, 0x1};
+    unsigned value = starts != 0 ? 1 : 0;
+    for (unsigned order = 1; order < kLeafOrder && starts != 0; ++order) {
+        starts &= (starts >> (1U << (order - 1))) & kAligned[order - 1];
+        if (starts != 0) value = order + 1;
+    }
+    return value;
+}
+
+}  // namespace leaf
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Upper word, four planes of one bit a child and a tag:
+//
+//   bits  0.. 7  P    something is allocated below this child (or was, and the mark is not cleaned yet)
+//   bits  8..15  F    the child belongs to a block allocated in this word
+//   bits 16..23  COAL somebody is about to clear P: an allocation passing by must withdraw this mark
+//   bits 24..31  DRAIN the daemon wants the child empty: allocations treat it like F (top layer only)
+//   bits 32..63  tag  grows by one with every change, so that a clean decided on an old value fails (algorithm.md A1:
+//                     without it two live blocks overlap)
+
+class UpperWord {
+public:
+    constexpr UpperWord() = default;
+    constexpr explicit UpperWord(std::uint64_t bits) : bits_(bits) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+
+    // --- questions ---
+    constexpr bool occupied_below(unsigned child) const { return (bits_ >> child & kP) != 0; }
+    constexpr bool allocated_here(unsigned child) const { return (bits_ >> child & kF) != 0; }
+    constexpr bool coalescing(unsigned child) const { return (bits_ >> child & kCoal) != 0; }
+    constexpr bool draining(unsigned child) const { return (bits_ >> child & kDrain) != 0; }
+
+    // An allocation below this child has to be undone.
+    constexpr bool closed_to_allocation(unsigned child) const { return (bits_ >> child & (kF | kDrain)) != 0; }
+    // P is there and nobody is about to take it away: no RMW needed (the load is, algorithm.md B).
+    constexpr bool marked_and_settled(unsigned child) const { return (bits_ >> child & (kP | kCoal)) == kP; }
+    // Nothing allocated here or below. COAL, DRAIN and the tag do not count.
+    constexpr bool empty() const { return ((bits_ | bits_ >> 8) & 0xff) == 0; }
+
+    constexpr std::uint8_t occupied_children() const { return static_cast<std::uint8_t>(bits_); }
+    constexpr std::uint8_t allocated_children() const { return static_cast<std::uint8_t>(bits_ >> 8); }
+    constexpr std::uint8_t draining_children() const { return static_cast<std::uint8_t>(bits_ >> 24); }
+    // Children that an ordinary allocation may claim in this word.
+    constexpr std::uint8_t claimable_children() const {
+        return static_cast<std::uint8_t>(~(bits_ | bits_ >> 8 | bits_ >> 24));
+    }
+    constexpr std::uint32_t tag() const { return static_cast<std::uint32_t>(bits_ >> 32); }
+
+    // --- steps; each advances the tag ---
+    constexpr UpperWord with_mark(unsigned child) const { return next((bits_ | kP << child) & ~(kCoal << child)); }
+    constexpr UpperWord with_coalescing(unsigned child) const { return next(bits_ | kCoal << child); }
+    constexpr UpperWord without_mark(unsigned child) const { return next(bits_ & ~((kP | kCoal) << child)); }
+    constexpr UpperWord with_allocated(std::uint8_t group) const {
+        return next((bits_ | spread(group, 8)) & ~spread(group, 16));
+    }
+    constexpr UpperWord without_allocated(std::uint8_t group) const { return next(bits_ & ~spread(group, 8)); }
+    constexpr UpperWord with_drain(std::uint8_t group) const { return next(bits_ | spread(group, 24)); }
+    constexpr UpperWord without_drain(std::uint8_t group) const { return next(bits_ & ~spread(group, 24)); }
+
+    friend constexpr bool operator==(UpperWord, UpperWord) = default;
+
+private:
+    static constexpr std::uint64_t kP = 1;
+    static constexpr std::uint64_t kF = std::uint64_t{1} << 8;
+    static constexpr std::uint64_t kCoal = std::uint64_t{1} << 16;
+    static constexpr std::uint64_t kDrain = std::uint64_t{1} << 24;
+    static constexpr std::uint64_t kTagStep = std::uint64_t{1} << 32;
+
+    static constexpr std::uint64_t spread(std::uint8_t group, unsigned plane) { return std::uint64_t{group} << plane; }
+    static constexpr UpperWord next(std::uint64_t bits) { return UpperWord{bits + kTagStep}; }
+
+    std::uint64_t bits_ = 0;
+};
+
+namespace upper {
+
+// The children of a block of 2^levels children that starts at first_child.
+constexpr std::uint8_t group(unsigned first_child, unsigned levels) {
+    return static_cast<std::uint8_t>(((1U << (1U << levels)) - 1) << first_child);
+}
+
+// Bit c is set when children c .. c+2^levels-1 are all in `free_children` and c is aligned.
+constexpr std::uint8_t free_starts(std::uint8_t free_children, unsigned levels) {
+    constexpr std::uint8_t kAligned[kUpperLevels + 1] = {0xff, 0x55, 0x11, 0x01};
+    unsigned starts = free_children;
+    for (unsigned width = 1; width < (1U << levels); width <<= 1) starts &= starts >> width;
+    return static_cast<std::uint8_t>(starts & kAligned[levels]);
+}
+
+}  // namespace upper
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Hint word: one byte a child, how far the largest free block below that child falls short of the pool's largest block:
+// 0 = the largest order may be free there. So zeroed memory is a valid hint (too hopeful is harmless, the search corrects
+// it; too gloomy would hide memory). A *value* is largest free order + 1, 0 for none; the byte is ceiling - value.
+
+class HintWord {
+public:
+    constexpr HintWord() = default;
+    constexpr explicit HintWord(std::uint64_t bits) : bits_(bits) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+
+    // ceiling = largest order + 1. A byte out of range (scribbled) reads as "nothing free".
+    constexpr unsigned value(unsigned child, unsigned ceiling) const {
+        const unsigned shortfall = static_cast<unsigned>(bits_ >> (8 * child)) & 0xff;
+        return shortfall < ceiling ? ceiling - shortfall : 0;
+    }
+    constexpr HintWord with_value(unsigned child, unsigned value, unsigned ceiling) const {
+        const std::uint64_t cleared = bits_ & ~(std::uint64_t{0xff} << (8 * child));
+        return HintWord{cleared | std::uint64_t{ceiling - value} << (8 * child)};
+    }
+    constexpr unsigned largest_value(unsigned ceiling) const {
+        unsigned largest = 0;
+        for (unsigned child = 0; child < kUpperFanOut; ++child) {
+            const unsigned here = value(child, ceiling);
+            if (here > largest) largest = here;
+        }
+        return largest;
+    }
+    friend constexpr bool operator==(HintWord, HintWord) = default;
+
+private:
+    std::uint64_t bits_ = 0;
+};
+
+}  // namespace numacre

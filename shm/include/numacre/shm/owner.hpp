@@ -1,0 +1,127 @@
+// Who holds what: the index entry of a block, and the intent of a thread. Both are one 64-bit word, so that a death
+// leaves either the old or the new one (algorithm.md D).
+#pragma once
+
+#include <cstdint>
+
+#include "numacre/shm/node_state.hpp"
+#include "numacre/shm/units.hpp"
+
+namespace numacre {
+
+// Process slot 0 is the daemon (or, in a private pool, nobody); kOfflineOwner holds chunks that have no memory behind
+// them. The daemon's restart recovers what slot 0 held, never what is offline.
+inline constexpr ProcessSlot kDaemonProcess{0};
+inline constexpr ProcessSlot kOfflineOwner{0xffff};
+inline constexpr ThreadSlotIndex kDaemonThread{0};
+
+inline constexpr unsigned kGenerationBits = 19;
+inline constexpr std::uint32_t kGenerationMax = (1U << kGenerationBits) - 1;
+
+// Generations count 1 .. kGenerationMax and begin again at 1: 0 is "never allocated", so that no reference is ever 0.
+constexpr std::uint32_t next_generation(std::uint32_t generation) {
+    return generation == kGenerationMax ? 1 : generation + 1;
+}
+
+enum class BlockState : std::uint8_t { none = 0, owned = 1, freeing = 2 };
+
+// Index entry of the block that begins at the entry's frame.
+//   bits  0.. 1 state   2 reserved    3..7 order   8..23 holder (process slot if owned, thread slot if freeing)
+//   bits 24..42 generation   43..63 slack: granted - requested, in slack_unit() bytes
+class IndexEntry {
+public:
+    constexpr IndexEntry() = default;
+    constexpr explicit IndexEntry(std::uint64_t bits) : bits_(bits) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+
+    static constexpr IndexEntry owned(ProcessSlot owner, Order order, std::uint32_t generation, std::uint32_t slack) {
+        return make(BlockState::owned, owner.value, order, generation, slack);
+    }
+    static constexpr IndexEntry freeing(ThreadSlotIndex freer, Order order, std::uint32_t generation) {
+        return make(BlockState::freeing, freer.value, order, generation, 0);
+    }
+    constexpr IndexEntry handed_to(ProcessSlot owner) const {
+        return owned(owner, order(), next_generation(generation()), slack());
+    }
+
+    constexpr BlockState state() const { return static_cast<BlockState>(bits_ & 3); }
+    constexpr bool is_owned() const { return state() == BlockState::owned; }
+    constexpr bool is_freeing() const { return state() == BlockState::freeing; }
+    constexpr Order order() const { return Order{static_cast<std::uint8_t>(bits_ >> 3 & 31)}; }
+    constexpr ProcessSlot owner() const { return ProcessSlot{static_cast<std::uint16_t>(bits_ >> 8)}; }
+    constexpr ThreadSlotIndex freer() const { return ThreadSlotIndex{static_cast<std::uint16_t>(bits_ >> 8)}; }
+    constexpr std::uint32_t generation() const { return static_cast<std::uint32_t>(bits_ >> 24) & kGenerationMax; }
+    constexpr std::uint32_t slack() const { return static_cast<std::uint32_t>(bits_ >> 43); }
+
+    // Slack is exact in bytes for blocks up to 2 MiB, and to one two-millionth of the block above.
+    static constexpr unsigned slack_unit_shift(Order order, unsigned frame_shift) {
+        const unsigned block_shift = order.value + frame_shift;
+        return block_shift > kSlackBits ? block_shift - kSlackBits : 0;
+    }
+    constexpr std::uint64_t slack_bytes(unsigned frame_shift) const {
+        return std::uint64_t{slack()} << slack_unit_shift(order(), frame_shift);
+    }
+
+    friend constexpr bool operator==(IndexEntry, IndexEntry) = default;
+
+    static constexpr unsigned kSlackBits = 21;
+
+private:
+    static constexpr IndexEntry make(BlockState state, std::uint16_t holder, Order order, std::uint32_t generation,
+                                     std::uint32_t slack) {
+        return IndexEntry{static_cast<std::uint64_t>(state) | std::uint64_t{order.value} << 3 |
+                          std::uint64_t{holder} << 8 | std::uint64_t{generation & kGenerationMax} << 24 |
+                          std::uint64_t{slack} << 43};
+    }
+    std::uint64_t bits_ = 0;
+};
+
+inline constexpr unsigned kMaxFrameIndexBits = 34;  // 64 TiB of 4 KiB frames, 1 TiB of 64-byte ones
+inline constexpr unsigned kMaxNumaNodes = 64;
+
+enum class IntentKind : std::uint8_t { none = 0, allocate = 1, free = 2 };
+
+// What a thread is in the middle of. Written by that thread only; read by recovery.
+//   bits 0..1 kind   2..6 order   7..12 numa node   13..46 base frame
+class Intent {
+public:
+    constexpr Intent() = default;
+    constexpr explicit Intent(std::uint64_t bits) : bits_(bits) {}
+    constexpr Intent(IntentKind kind, NumaNode numa_node, Block block)
+        : bits_(static_cast<std::uint64_t>(kind) | std::uint64_t{block.order.value} << 2 |
+                std::uint64_t{numa_node.value} << 7 | block.base.value << 13) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+    constexpr IntentKind kind() const { return static_cast<IntentKind>(bits_ & 3); }
+    constexpr bool active() const { return kind() != IntentKind::none; }
+    constexpr NumaNode numa_node() const { return NumaNode{static_cast<std::uint8_t>(bits_ >> 7 & 63)}; }
+    constexpr Block block() const {
+        return {FrameIndex{bits_ >> 13 & ((std::uint64_t{1} << kMaxFrameIndexBits) - 1)},
+                Order{static_cast<std::uint8_t>(bits_ >> 2 & 31)}};
+    }
+    friend constexpr bool operator==(Intent, Intent) = default;
+
+private:
+    std::uint64_t bits_ = 0;
+};
+
+// A block's name in every process: bits 0..33 base frame, 34..38 order, 39..44 numa node, 45..63 generation. Never 0.
+class Reference {
+public:
+    constexpr Reference() = default;
+    constexpr explicit Reference(std::uint64_t bits) : bits_(bits) {}
+    constexpr Reference(NumaNode numa_node, Block block, std::uint32_t generation)
+        : bits_(block.base.value | std::uint64_t{block.order.value} << 34 | std::uint64_t{numa_node.value} << 39 |
+                std::uint64_t{generation} << 45) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+    constexpr Block block() const {
+        return {FrameIndex{bits_ & ((std::uint64_t{1} << kMaxFrameIndexBits) - 1)},
+                Order{static_cast<std::uint8_t>(bits_ >> 34 & 31)}};
+    }
+    constexpr NumaNode numa_node() const { return NumaNode{static_cast<std::uint8_t>(bits_ >> 39 & 63)}; }
+    constexpr std::uint32_t generation() const { return static_cast<std::uint32_t>(bits_ >> 45); }
+
+private:
+    std::uint64_t bits_ = 0;
+};
+
+}  // namespace numacre

@@ -1,0 +1,231 @@
+// Gives back what a dead process held, beside running clients (algorithm.md D). One caller at a time a pool; it may itself
+// die at any instruction: resume() then finishes what it had begun, and recover_process() is repeated from its start.
+//
+// Never waits: where it may not go on before a live client has finished an operation on an overlapping block, it says
+// `blocked` and by whom; the caller tries again later.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "numacre/shm/buddy.hpp"
+#include "numacre/shm/walk.hpp"
+
+namespace numacre {
+
+struct Reclaimed {
+    std::uint64_t blocks = 0;
+    std::uint64_t frames = 0;
+};
+
+enum class RecoveryStep : std::uint8_t { done, blocked };
+
+template <class Env>
+class Recovery {
+public:
+    using Word = typename Env::template Atomic<std::uint64_t>;
+
+    Recovery(const PoolView<Env> &pool, std::span<const NodeView<Env>> numa_nodes) : pool_(pool), numa_nodes_(numa_nodes) {}
+
+    // The kernel has said that the process is gone, and ProcessRecord.state is `dead`. Adds to total what came back.
+    // blocked_by: the live thread in whose way we are; meaningless unless blocked.
+    RecoveryStep recover_process(ProcessSlot process, Reclaimed &total, ThreadSlotIndex &blocked_by) {
+        for (const NodeView<Env> &view : numa_nodes_) free_all_of(view, process, total);
+        const std::uint32_t threads = pool_.threads_in_use_bound();
+        for (std::uint32_t thread = 1; thread < threads; ++thread) {
+            // acquire: with all that the dead did before.
+            const ThreadOwner owner{pool_.threads[thread].owner.load(std::memory_order_acquire)};
+            if (!owner.in_use() || owner.process() != process) continue;
+            if (finish_thread(ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, blocked_by) == RecoveryStep::blocked)
+                return RecoveryStep::blocked;
+            // release: the slot's next user finds everything finished.
+            pool_.threads[thread].owner.store(0, std::memory_order_release);
+        }
+        return RecoveryStep::done;
+    }
+
+    // After the daemon itself died: finish the operation that its own intent names. Then every process that is not active
+    // has to be recovered (again).
+    RecoveryStep resume(ThreadSlotIndex &blocked_by) { return finish_thread(kDaemonThread, blocked_by); }
+
+private:
+    static constexpr Actor kSelf{kDaemonThread, kDaemonProcess};
+
+    struct OwnedBlocks {
+        Recovery &recovery;
+        const NodeView<Env> &view;
+        ProcessSlot process;
+        Reclaimed &total;
+        void owned(Block block, IndexEntry entry) {
+            if (entry.owner() != process) return;
+            Buddy<Env> buddy{view, recovery.pool_};
+            if (buddy.free_entry(kSelf, block, entry, true) != Errc::ok) return;  // handed on in this moment
+            ++total.blocks;
+            total.frames += block.order.frames();
+        }
+        void free(Block) {}
+        void taken(FrameIndex, std::uint64_t) {}
+        void offline(Block) {}
+        void damaged(Block) {}
+    };
+
+    void free_all_of(const NodeView<Env> &view, ProcessSlot process, Reclaimed &total) {
+        OwnedBlocks visitor{*this, view, process, total};
+        walk_all(view, visitor);
+    }
+
+    RecoveryStep finish_thread(ThreadSlotIndex thread, ThreadSlotIndex &blocked_by) {
+        auto &slot = pool_.threads[thread.value];
+        const Intent intent{slot.intent.load(std::memory_order_acquire)};
+        if (intent.active() && intent.numa_node().value < numa_nodes_.size()) {
+            const NodeView<Env> &view = numa_nodes_[intent.numa_node().value];
+            if (view.contains(intent.block())) {
+                if (resolve(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)
+                    return RecoveryStep::blocked;
+                finish_climb(view, intent.block());
+            }
+        }
+        for (const NodeView<Env> &view : numa_nodes_) finish_marks_and_hints(view, thread);
+        // release: recovery of the same slot begins anew if we die before this, and finds nothing to do after it.
+        const HintWork work{slot.hint_work.load(std::memory_order_acquire)};
+        if (work.active()) slot.hint_work.store(work.ended().bits(), std::memory_order_release);
+        slot.intent.store(0, std::memory_order_release);
+        return RecoveryStep::done;
+    }
+
+    // What the thread kept marked or was cleaning, and the hints it was changing.
+    void finish_marks_and_hints(const NodeView<Env> &view, ThreadSlotIndex thread) {
+        Buddy<Env> buddy{view, pool_};
+        Search<Env> search = buddy.searcher(kSelf);
+        auto &hot = view.hot[thread.value];
+        for (unsigned layer = 0; layer < view.top_layer; ++layer) {
+            const std::uint64_t word = hot.word[layer].load(std::memory_order_acquire);
+            if (word != 0 && word <= view.geometry.word_count(layer)) buddy.clean(layer, word - 1, true, search);
+        }
+        const std::uint64_t sweep = hot.word[Buddy<Env>::kSweepSlot].load(std::memory_order_acquire);
+        const unsigned sweep_layer = sweep & 7;
+        if (sweep != 0 && sweep_layer < view.top_layer && sweep >> 3 < view.geometry.word_count(sweep_layer))
+            buddy.clean(sweep_layer, sweep >> 3, true, search);
+        for (auto &word : hot.word) word.store(0, std::memory_order_release);
+
+        // Which numa node's hints it was changing is not recorded: a raise that is not needed does nothing.
+        const HintWork work{pool_.threads[thread.value].hint_work.load(std::memory_order_acquire)};
+        if (work.active() && work.level() < view.hint_levels && work.word() < words_at(view, work.level()))
+            search.raise_to_root(work.level(), work.word());
+    }
+
+    static std::uint64_t words_at(const NodeView<Env> &view, unsigned level) {
+        return level == 0 ? view.geometry.word_count(0) : view.geometry.hint_word_count(level);
+    }
+
+    void finish_climb(const NodeView<Env> &view, Block block) {
+        const unsigned layer = layer_of(block.order);
+        const std::uint64_t word = block.base.value >> word_order(layer);
+        Buddy<Env> buddy{view, pool_};
+        Search<Env> search = buddy.searcher(kSelf);
+        buddy.clean(layer, word, true, search);
+        search.raise_to_root(layer, word);
+    }
+
+    // Clears those bits of an in-flight block that belong to nobody. `thread` is dead, or the daemon's own of before.
+    RecoveryStep resolve(const NodeView<Env> &view, Block block, ThreadSlotIndex thread, ThreadSlotIndex &blocked_by) {
+        const unsigned layer = layer_of(block.order);
+        const std::uint64_t word = block.base.value >> word_order(layer);
+        const unsigned granule = view.geometry.index_granule(layer);
+
+        // Places in the index at which an entry of this layer that overlaps the block can begin: inside it, or at an
+        // aligned ancestor within the word.
+        std::array<std::uint64_t, kLeafFrames + kLeafOrder> places;
+        std::size_t place_count = 0;
+        for (std::uint64_t base = block.base.value; base < block.base.value + block.order.frames();
+             base += std::uint64_t{1} << granule)
+            places[place_count++] = base >> granule;
+        for (unsigned order = block.order.value + 1; order <= word_order(layer) && order <= view.geometry.largest_order; ++order) {
+            const std::uint64_t base = block.base.value >> order << order;
+            if (base != block.base.value) places[place_count++] = base >> granule;
+        }
+
+        for (unsigned round = 0; round < kResolveRounds; ++round) {
+            std::array<std::uint64_t, kLeafFrames + kLeafOrder> seen;
+            std::uint64_t mine = bits_of(layer, block);
+            for (std::size_t i = 0; i < place_count; ++i) {
+                seen[i] = view.index[layer][places[i]].load(std::memory_order_acquire);
+                const IndexEntry entry{seen[i]};
+                const Block other{FrameIndex{places[i] << granule}, entry.order()};
+                if (layer_of(other.order) != layer || !view.contains(other) || !overlaps(other, block)) continue;
+                if (entry.is_owned()) {
+                    mine &= ~bits_of(layer, other);
+                } else if (entry.is_freeing() && entry.freer() != thread && is_live(entry.freer()) &&
+                           intent_of(entry.freer()).active() && intent_of(entry.freer()).numa_node() == view.numa_node &&
+                           intent_of(entry.freer()).block() == other) {
+                    blocked_by = entry.freer();
+                    return RecoveryStep::blocked;
+                }
+            }
+            if (mine != 0) mine &= bits_in_word(view, layer, word);
+            if (mine == 0) return RecoveryStep::done;
+
+            const std::uint32_t threads = pool_.threads_in_use_bound();
+            for (std::uint32_t other = 0; other < threads; ++other) {
+                const ThreadSlotIndex index{static_cast<std::uint16_t>(other)};
+                if (index == thread || !is_live(index)) continue;
+                const Intent intent = intent_of(index);
+                if (intent.active() && intent.numa_node() == view.numa_node && layer_of(intent.block().order) == layer &&
+                    overlaps(intent.block(), block)) {
+                    blocked_by = index;
+                    return RecoveryStep::blocked;
+                }
+            }
+            bool unchanged = true;
+            for (std::size_t i = 0; i < place_count && unchanged; ++i)
+                unchanged = view.index[layer][places[i]].load(std::memory_order_acquire) == seen[i];
+            if (!unchanged) continue;
+            clear_bits(view, layer, word, mine);
+            return RecoveryStep::done;
+        }
+        blocked_by = kDaemonThread;  // nobody in particular: the neighbourhood is busy
+        return RecoveryStep::blocked;
+    }
+
+    bool is_live(ThreadSlotIndex thread) const {
+        if (thread == kDaemonThread || thread.value >= pool_.thread_slots) return false;
+        const ThreadOwner owner{pool_.threads[thread.value].owner.load(std::memory_order_acquire)};
+        if (!owner.in_use() || owner.process().value >= pool_.process_slots) return false;
+        return pool_.processes[owner.process().value].state.load(std::memory_order_acquire) ==
+               static_cast<std::uint64_t>(ProcessState::active);
+    }
+    Intent intent_of(ThreadSlotIndex thread) const {
+        return Intent{pool_.threads[thread.value].intent.load(std::memory_order_acquire)};
+    }
+
+    // A block's bits in its word: frames of a leaf word, the F plane of an upper word.
+    static std::uint64_t bits_of(unsigned layer, Block block) {
+        if (layer == 0) return leaf::mask(block.base.value % kLeafFrames, block.order.value);
+        const unsigned child_order = word_order(layer - 1);
+        return upper::group(static_cast<unsigned>(block.base.value >> child_order) % kUpperFanOut,
+                            block.order.value - child_order);
+    }
+    static std::uint64_t bits_in_word(const NodeView<Env> &view, unsigned layer, std::uint64_t word) {
+        if (layer == 0) return view.leaf[word].load(std::memory_order_seq_cst);
+        return UpperWord{view.upper[layer][word].load(std::memory_order_seq_cst)}.allocated_children();
+    }
+    static void clear_bits(const NodeView<Env> &view, unsigned layer, std::uint64_t word, std::uint64_t mine) {
+        if (layer == 0) {
+            view.leaf[word].fetch_and(~mine, std::memory_order_seq_cst);
+            return;
+        }
+        Word &state = view.upper[layer][word];
+        std::uint64_t bits = state.load(std::memory_order_relaxed);
+        while (!state.compare_exchange_weak(
+            bits, UpperWord{bits}.without_allocated(static_cast<std::uint8_t>(mine)).bits(), std::memory_order_seq_cst)) {
+        }
+    }
+
+    static constexpr unsigned kResolveRounds = 64;
+
+    PoolView<Env> pool_;
+    std::span<const NodeView<Env>> numa_nodes_;
+};
+
+}  // namespace numacre

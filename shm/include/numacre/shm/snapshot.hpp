@@ -1,0 +1,139 @@
+// What is free and who holds what, read beside running clients: a bounded walk over the marked parts of the tree, plain
+// loads only. Exact while nobody allocates; otherwise each word is right for some moment of the walk. Nothing read is
+// trusted: an entry that cannot be is counted as damaged and passed over.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "numacre/shm/fragmentation.hpp"
+#include "numacre/shm/layout.hpp"
+#include "numacre/shm/walk.hpp"
+
+namespace numacre {
+
+struct OwnerUsage {
+    std::uint64_t blocks = 0;
+    std::uint64_t frames = 0;
+};
+
+struct NodeSnapshot {
+    std::uint64_t capacity_frames = 0;
+    std::uint64_t offline_frames = 0;
+    std::uint64_t used_frames = 0;     // marked as taken, in-flight ones included
+    std::uint64_t free_frames = 0;     // online and not used
+    BlocksByOrder free_blocks{};       // maximal free blocks
+    BlocksByOrder live_blocks{};       // owned ones
+    std::uint64_t granted_bytes = 0;   // in owned blocks
+    std::uint64_t requested_bytes = 0;
+    std::uint64_t damaged_entries = 0; // entries that no correct client can have written
+
+    std::uint64_t online_frames() const { return capacity_frames - offline_frames; }
+    // 0 when nothing is free.
+    std::uint64_t largest_free_frames() const {
+        for (unsigned order = kMaxOrder + 1; order-- > 0;)
+            if (free_blocks[order] != 0) return std::uint64_t{1} << order;
+        return 0;
+    }
+};
+
+struct CellUsage {
+    std::uint64_t frames = 0;
+    std::uint64_t used_frames = 0;
+    std::uint64_t offline_frames = 0;
+};
+
+namespace detail {
+
+struct NodeScan {
+    NodeSnapshot &out;
+    std::span<OwnerUsage> by_process;
+    unsigned frame_shift;
+
+    void owned(Block block, IndexEntry entry) {
+        const std::uint64_t granted = block.order.frames() << frame_shift;
+        const std::uint64_t slack = entry.slack_bytes(frame_shift);
+        out.used_frames += block.order.frames();
+        ++out.live_blocks[block.order.value];
+        out.granted_bytes += granted;
+        out.requested_bytes += slack < granted ? granted - slack : 0;
+        if (entry.owner().value < by_process.size()) {
+            ++by_process[entry.owner().value].blocks;
+            by_process[entry.owner().value].frames += block.order.frames();
+        }
+    }
+    void free(Block block) {
+        out.free_frames += block.order.frames();
+        ++out.free_blocks[block.order.value];
+    }
+    void taken(FrameIndex, std::uint64_t frames) { out.used_frames += frames; }
+    void offline(Block block) { out.offline_frames += block.order.frames(); }
+    void damaged(Block) { ++out.damaged_entries; }
+};
+
+struct HolderScan {
+    FrameIndex first;
+    std::uint64_t frames;
+    std::span<OwnerUsage> by_process;
+
+    void owned(Block block, IndexEntry entry) {
+        if (block.base.value >= first.value + frames || block.base.value + block.order.frames() <= first.value) return;
+        if (entry.owner().value >= by_process.size()) return;
+        ++by_process[entry.owner().value].blocks;
+        by_process[entry.owner().value].frames += block.order.frames();
+    }
+    void free(Block) {}
+    void taken(FrameIndex, std::uint64_t) {}
+    void offline(Block) {}
+    void damaged(Block) {}
+};
+
+struct OccupancyScan {
+    std::uint64_t frames_per_cell;
+    std::span<CellUsage> cells;
+
+    void spread(FrameIndex base, std::uint64_t frames, std::uint64_t CellUsage::*field) {
+        std::uint64_t at = base.value;
+        const std::uint64_t end = base.value + frames;
+        while (at < end && at / frames_per_cell < cells.size()) {
+            const std::uint64_t cell_end = (at / frames_per_cell + 1) * frames_per_cell;
+            const std::uint64_t part = (end < cell_end ? end : cell_end) - at;
+            CellUsage &cell = cells[at / frames_per_cell];
+            cell.frames += part;
+            if (field != &CellUsage::frames) cell.*field += part;
+            at += part;
+        }
+    }
+    void owned(Block block, IndexEntry) { spread(block.base, block.order.frames(), &CellUsage::used_frames); }
+    void free(Block block) { spread(block.base, block.order.frames(), &CellUsage::frames); }
+    void taken(FrameIndex first, std::uint64_t frames) { spread(first, frames, &CellUsage::used_frames); }
+    void offline(Block block) { spread(block.base, block.order.frames(), &CellUsage::offline_frames); }
+    void damaged(Block) {}
+};
+
+}  // namespace detail
+
+// by_process_slot: one entry a process slot, added to; may be empty.
+template <class Env>
+void scan_node(const NodeView<Env> &view, NodeSnapshot &out, std::span<OwnerUsage> by_process_slot) {
+    out.capacity_frames = view.geometry.frame_count;
+    detail::NodeScan scan{out, by_process_slot, view.geometry.frame_shift};
+    walk_all(view, scan);
+}
+
+// Who holds blocks that touch the given frames.
+template <class Env>
+void scan_holders(const NodeView<Env> &view, FrameIndex first, std::uint64_t frames, std::span<OwnerUsage> by_process_slot) {
+    detail::HolderScan scan{first, frames, by_process_slot};
+    walk_frames(view, first, frames, scan);
+}
+
+// cells[i] covers frames i * frames_per_cell and on; what lies beyond the last cell is left out.
+template <class Env>
+void scan_occupancy(const NodeView<Env> &view, std::uint64_t frames_per_cell, std::span<CellUsage> cells) {
+    detail::OccupancyScan scan{frames_per_cell, cells};
+    walk_all(view, scan);
+}
+
+}  // namespace numacre

@@ -1,0 +1,154 @@
+// A walk over one numa node's tree beside running clients: plain loads, bounded, nothing read is trusted. Visits only what
+// is marked; free parts are reported as maximal blocks.
+//
+// A Visitor has: owned(Block, IndexEntry), free(Block), taken(FrameIndex first, frames) for frames that are marked but owned
+// by nobody (an operation in flight), offline(Block) for chunks without memory, damaged(Block) for an index entry that no
+// correct client can have written.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "numacre/shm/layout.hpp"
+
+namespace numacre {
+
+template <class Env, class Visitor>
+class Walk {
+public:
+    Walk(const NodeView<Env> &view, Visitor &visitor) : view_(view), visitor_(visitor) {}
+
+    // One word of the top layer.
+    void top_word(std::uint64_t word) {
+        if (view_.top_layer == 0)
+            (void)leaf_word(word, false);
+        else
+            (void)upper_word(view_.top_layer, word);
+    }
+
+private:
+    // True: wholly free, and nothing has been reported (the parent merges it with its neighbours).
+    bool leaf_word(std::uint64_t word, bool may_merge) {
+        // acquire: entries of blocks claimed before.
+        const std::uint64_t taken = view_.leaf[word].load(std::memory_order_acquire);
+        if (taken == 0 && may_merge) return true;
+        const std::uint64_t first = word * kLeafFrames;
+        const unsigned largest = view_.geometry.largest_order < kLeafOrder ? view_.geometry.largest_order : kLeafOrder;
+        for (unsigned frame = 0; frame < kLeafFrames && first + frame < view_.geometry.frame_count;) {
+            if ((taken >> frame & 1) == 0) {
+                unsigned order = 0;
+                while (order < largest && (frame & ((2U << order) - 1)) == 0 &&
+                       (taken & leaf::mask(frame, order + 1)) == 0)
+                    ++order;
+                visitor_.free(Block{FrameIndex{first + frame}, Order{static_cast<std::uint8_t>(order)}});
+                frame += 1U << order;
+                continue;
+            }
+            const FrameIndex base{first + frame};
+            const IndexEntry entry{view_.index[0][base.value].load(std::memory_order_acquire)};
+            const unsigned order = entry.order().value;
+            // A pool full of single frames spends its whole scan here.
+            if (entry.is_owned() && order <= largest && (frame & ((1U << order) - 1)) == 0) [[likely]] {
+                const std::uint64_t run = leaf::mask(frame, order);
+                if ((taken & run) == run) {
+                    report_owned(Block{base, entry.order()}, entry);
+                    frame += 1U << order;
+                    continue;
+                }
+            } else if (entry.is_owned()) {
+                visitor_.damaged(Block{base, Order{0}});
+            }
+            visitor_.taken(base, 1);
+            ++frame;
+        }
+        return false;
+    }
+
+    bool upper_word(unsigned layer, std::uint64_t word) {
+        const UpperWord state{view_.upper[layer][word].load(std::memory_order_acquire)};
+        const unsigned child_order = word_order(layer - 1);
+        const std::uint64_t first = word * kUpperFanOut;
+        const std::uint64_t below = view_.geometry.word_count(layer - 1);
+        unsigned free_children = 0;
+        for (unsigned child = 0; child < kUpperFanOut && first + child < below;) {
+            if (state.allocated_here(child)) {
+                child += allocated_child(layer, word, child, state);
+                continue;
+            }
+            const bool is_free = !state.occupied_below(child) || (layer == 1 ? leaf_word(first + child, true)
+                                                                             : upper_word(layer - 1, first + child));
+            if (is_free) free_children |= 1U << child;
+            ++child;
+        }
+        if (free_children == 0xff && layer < view_.top_layer) return true;
+        const unsigned levels_max = view_.geometry.largest_order - child_order < kUpperLevels
+                                        ? view_.geometry.largest_order - child_order
+                                        : kUpperLevels;
+        for (unsigned child = 0; child < kUpperFanOut;) {
+            if ((free_children >> child & 1) == 0) {
+                ++child;
+                continue;
+            }
+            unsigned levels = 0;
+            while (levels < levels_max && (child & ((2U << levels) - 1)) == 0 &&
+                   (~free_children & upper::group(child, levels + 1)) == 0)
+                ++levels;
+            visitor_.free(Block{FrameIndex{(first + child) << child_order},
+                                Order{static_cast<std::uint8_t>(child_order + levels)}});
+            child += 1U << levels;
+        }
+        return false;
+    }
+
+    // A child that belongs to a block of this word. Returns how many children the report covers.
+    unsigned allocated_child(unsigned layer, std::uint64_t word, unsigned child, UpperWord state) {
+        const unsigned child_order = word_order(layer - 1);
+        const FrameIndex base{(word * kUpperFanOut + child) << child_order};
+        // Blocks of this layer begin at even children; an odd one met here has lost its block's beginning.
+        if (child % 2 == 0) {
+            const IndexEntry entry{
+                view_.index[layer][base.value >> view_.geometry.index_granule(layer)].load(std::memory_order_acquire)};
+            const Block block{base, entry.order()};
+            if (entry.is_owned() && layer_of(block.order) == layer && view_.contains(block)) {
+                const unsigned levels = block.order.value - child_order;
+                const std::uint8_t group = upper::group(child, levels);
+                if ((state.allocated_children() & group) == group) {
+                    report_owned(block, entry);
+                    return 1U << levels;
+                }
+            } else if (entry.is_owned()) {
+                visitor_.damaged(Block{base, Order{static_cast<std::uint8_t>(child_order)}});
+            }
+        }
+        visitor_.taken(base, std::uint64_t{1} << child_order);
+        return 1;
+    }
+
+    void report_owned(Block block, IndexEntry entry) {
+        if (entry.owner() == kOfflineOwner) [[unlikely]]
+            visitor_.offline(block);
+        else
+            visitor_.owned(block, entry);
+    }
+
+    const NodeView<Env> &view_;
+    Visitor &visitor_;
+};
+
+template <class Env, class Visitor>
+void walk_all(const NodeView<Env> &view, Visitor &visitor) {
+    Walk<Env, Visitor> walk{view, visitor};
+    for (std::uint64_t word = 0; word < view.geometry.word_count(view.top_layer); ++word) walk.top_word(word);
+}
+
+// Those top words that have a part of the given frames.
+template <class Env, class Visitor>
+void walk_frames(const NodeView<Env> &view, FrameIndex first, std::uint64_t frames, Visitor &visitor) {
+    Walk<Env, Visitor> walk{view, visitor};
+    const unsigned order = word_order(view.top_layer);
+    const std::uint64_t words = view.geometry.word_count(view.top_layer);
+    for (std::uint64_t word = first.value >> order; word < words && word << order < first.value + frames; ++word)
+        walk.top_word(word);
+}
+
+}  // namespace numacre

@@ -1,0 +1,118 @@
+// The C ABI between processes, on a live daemon ($NUMACRE_RUNTIME_DIR, made by with_daemon.py): hand-over, foreign frees, fork,
+// waiting. Each child is a process of its own that attaches by itself.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "numacre/numacre.h"
+
+namespace {
+
+// Runs body in a new process; true if it returned true.
+bool in_child(const std::function<bool()> &body) {
+    const pid_t child = fork();
+    if (child == 0) _exit(body() ? 0 : 1);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+class TwoProcesses : public ::testing::Test {
+protected:
+    void SetUp() override { ASSERT_EQ(numacre_attach(nullptr, nullptr, &pool), 0) << numacre_last_error(); }
+    void TearDown() override { numacre_detach(pool); }
+    numacre_pool *pool = nullptr;
+};
+
+TEST_F(TwoProcesses, a_block_is_handed_over_with_its_contents) {
+    void *block = nullptr;
+    ASSERT_EQ(numacre_alloc(pool, 8192, &block), 0) << numacre_last_error();
+    std::strcpy(static_cast<char *>(block) + 5000, "from the parent");
+    const numacre_ref ref = numacre_ref_of(pool, block);
+    EXPECT_TRUE(in_child([&] {
+        numacre_pool *own = nullptr;
+        void *taken = nullptr;
+        if (numacre_attach(nullptr, nullptr, &own) != 0 || numacre_take(own, ref, &taken) != 0) return false;
+        const bool same = std::strcmp(static_cast<char *>(taken) + 5000, "from the parent") == 0;
+        return same && numacre_usable_size(own, taken) == 8192 && numacre_free(own, taken) == 0;
+    }));
+    EXPECT_EQ(numacre_free(pool, block), -ESTALE) << "the child took and freed it";
+    void *again = nullptr;
+    EXPECT_EQ(numacre_take(pool, ref, &again), -ESTALE);
+}
+
+TEST_F(TwoProcesses, somebody_else_s_block_is_not_freed) {
+    void *block = nullptr;
+    ASSERT_EQ(numacre_alloc(pool, 4096, &block), 0);
+    void *base = nullptr;
+    std::size_t bytes = 0;
+    ASSERT_EQ(numacre_region(pool, 0, &base, &bytes), 0);
+    const auto offset = static_cast<char *>(block) - static_cast<char *>(base);
+    EXPECT_TRUE(in_child([&] {
+        numacre_pool *own = nullptr;
+        void *own_base = nullptr;
+        std::size_t own_bytes = 0;
+        if (numacre_attach(nullptr, nullptr, &own) != 0 || numacre_region(own, 0, &own_base, &own_bytes) != 0) return false;
+        void *const foreign = static_cast<char *>(own_base) + offset;
+        return numacre_free(own, foreign) == -EPERM && numacre_ref_of(own, foreign) == NUMACRE_REF_NULL &&
+               numacre_usable_size(own, foreign) == 0 &&
+               std::string{numacre_last_error()}.find("another process") != std::string::npos;
+    }));
+    EXPECT_EQ(numacre_free(pool, block), 0) << "still ours";
+}
+
+TEST_F(TwoProcesses, a_forked_child_is_refused_and_can_attach_anew) {
+    void *block = nullptr;
+    ASSERT_EQ(numacre_alloc(pool, 4096, &block), 0);
+    std::uint32_t id = 0;
+    ASSERT_EQ(numacre_client_id(pool, &id), 0);
+    EXPECT_TRUE(in_child([&] {
+        void *other = nullptr;
+        if (numacre_alloc(pool, 4096, &other) != -ECHILD || numacre_free(pool, block) != -ECHILD) return false;
+        numacre_detach(pool);
+        numacre_pool *own = nullptr;
+        std::uint32_t own_id = 0;
+        return numacre_attach(nullptr, nullptr, &own) == 0 && numacre_client_id(own, &own_id) == 0 && own_id != id &&
+               numacre_alloc(own, 4096, &other) == 0;
+    }));
+    EXPECT_EQ(numacre_free(pool, block), 0) << "the parent goes on: " << numacre_last_error();
+}
+
+TEST_F(TwoProcesses, an_unknown_pool_is_named) {
+    numacre_pool *other = nullptr;
+    EXPECT_EQ(numacre_attach(nullptr, "nosuchpool", &other), -ENOENT);
+    EXPECT_NE(std::string{numacre_last_error()}.find("nosuchpool"), std::string::npos) << numacre_last_error();
+}
+
+TEST_F(TwoProcesses, a_waiter_gets_what_a_dead_client_held) {
+    // The other process takes everything and is killed; nobody frees by a call.
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
+    const pid_t hog = fork();
+    if (hog == 0) {
+        numacre_pool *own = nullptr;
+        if (numacre_attach(nullptr, nullptr, &own) != 0) _exit(1);
+        void *block = nullptr;
+        while (numacre_alloc(own, 4096, &block) == 0) {
+        }
+        if (write(ready[1], "x", 1) != 1) _exit(1);
+        pause();
+        _exit(0);
+    }
+    char byte = 0;
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    void *block = nullptr;
+    EXPECT_EQ(numacre_alloc(pool, 4096, &block), -ENOMEM);
+    ASSERT_EQ(kill(hog, SIGKILL), 0);
+    EXPECT_EQ(numacre_alloc_on(pool, -1, 1 << 20, NUMACRE_WAIT_MS(30'000), &block), 0) << numacre_last_error();
+    waitpid(hog, nullptr, 0);
+    close(ready[0]);
+    close(ready[1]);
+}
+
+}  // namespace

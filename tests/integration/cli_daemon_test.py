@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""`numacre` against a real numacred with real clients: what the verbs say agrees with what the clients did."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(SOURCE / "tests"))
+sys.path.insert(0, str(SOURCE / "tests" / "integration"))
+
+from numacre_client import STRICT, ClientProcess  # noqa: E402
+from support.daemon import Daemon, program, wait_until  # noqa: E402
+
+MIB = 1 << 20
+FRAME = 4096
+# Small pages: what hugepages the machine has does not matter here.
+POOL = "name=default,capacity=64M,online=32M,frame=4K,largest=4M,backing=small"
+
+
+class CliWithDaemon(unittest.TestCase):
+    def setUp(self):
+        self.daemon = Daemon("--topology", "synthetic:2x512M", "--pool", POOL)
+        self.addCleanup(self.daemon.stop)
+
+    def client(self):
+        client = ClientProcess(self.daemon.runtime_dir)
+        self.addCleanup(client.close)
+        return client
+
+    def alloc(self, client, size, count, numa_node=0):
+        error, blocks = client.alloc(size, count=count, numa_node=numa_node, flags=STRICT)
+        self.assertEqual(error, 0, client.message)
+        return blocks
+
+    def run_cli(self, *arguments):
+        return subprocess.run(
+            [program("numacre"), "--runtime-dir", self.daemon.runtime_dir, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+
+    def node_of(self, numa_node=0):
+        return self.daemon.status()["pools"][0]["nodes"][numa_node]
+
+    def test_used_and_free_agree_in_every_verb(self):
+        client = self.client()
+        self.alloc(client, FRAME, 5)
+        self.alloc(client, MIB, 3)
+        used = self.node_of()["used_bytes"]
+        self.assertGreaterEqual(used, 3 * MIB + 5 * FRAME)
+        self.assertEqual(self.node_of()["free_bytes"], 32 * MIB - used)
+
+        (buddyinfo,) = self.daemon.cli("buddyinfo", "default")["pools"]
+        free_blocks = buddyinfo["nodes"][0]["free_blocks"]
+        self.assertEqual(sum(count * (FRAME << order) for order, count in enumerate(free_blocks)), 32 * MIB - used)
+
+        (extfrag,) = self.daemon.cli("extfrag")["pools"]
+        for order in extfrag["nodes"][0]["orders"]:
+            usable = sum(count * (FRAME << k) for k, count in enumerate(free_blocks) if k >= order["order"])
+            self.assertAlmostEqual(order["unusable_free_ratio"], 1 - usable / (32 * MIB - used), places=6)
+
+        first, second = self.daemon.cli("map")["maps"]
+        self.assertEqual(sum(cell["used_frames"] for cell in first["cells"]) * FRAME, used)
+        self.assertEqual(sum(cell["used_frames"] for cell in second["cells"]), 0)
+        for one in (first, second):
+            self.assertEqual(sum(cell["frames"] for cell in one["cells"]) * FRAME, 64 * MIB)
+            self.assertEqual(sum(cell["offline_frames"] for cell in one["cells"]) * FRAME, 32 * MIB)
+
+        (stats,) = self.daemon.cli("stats")["pools"]
+        self.assertEqual(stats["nodes"][0]["used_bytes"], used)
+        live = sum(order["live_blocks"] * order["block_bytes"] for order in stats["nodes"][0]["orders"])
+        self.assertEqual(live, used)
+
+    def test_clients_names_who_is_attached(self):
+        client = self.client()
+        self.alloc(client, MIB, 2)
+        (listed,) = self.daemon.clients()
+        self.assertEqual((listed["client_id"], listed["pid"]), (client.client_id, client.pid))
+        self.assertGreaterEqual(listed["used_bytes"], 2 * MIB)
+        self.assertIn(str(client.pid), self.run_cli("clients").stdout)
+
+    def test_resize_up_down_and_blocked(self):
+        grown = self.daemon.cli("resize", "default", "--node", "1", "+16M")
+        self.assertEqual((grown["done"], grown["online_bytes"]), (True, 48 * MIB))
+        self.assertEqual(self.node_of(1)["online_bytes"], 48 * MIB)
+        self.daemon.cli("resize", "default", "--node", "1", "-16M")
+        self.assertEqual(self.node_of(1)["online_bytes"], 32 * MIB)
+
+        dry = self.daemon.cli("resize", "default", "--node", "1", "--dry-run", "8M")
+        self.assertEqual((dry["dry_run"], dry["target_bytes"]), (True, 8 * MIB))
+        self.assertEqual(self.node_of(1)["online_bytes"], 32 * MIB, "a dry run changes nothing")
+
+        client = self.client()
+        self.alloc(client, 4 * MIB, 8)  # all of node 0
+        blocked = self.run_cli("resize", "default", "--node", "0", "-4M")
+        self.assertEqual(blocked.returncode, 1)
+        self.assertIn(str(client.pid), blocked.stdout)
+        self.assertIn(f"pid {client.pid}", blocked.stderr)
+        self.assertEqual(self.node_of()["online_bytes"], 32 * MIB)
+
+    def test_create_and_delete(self):
+        made = self.daemon.cli("create", "second", "--capacity", "16M", "--online", "8M", "--backing", "small")
+        self.assertEqual((made["name"], made["online_bytes"]), ("second", 2 * 8 * MIB))
+        self.assertIn("second", self.run_cli("pools").stdout)
+        again = self.run_cli("create", "second", "--capacity", "16M", "--online", "8M")
+        self.assertEqual(again.returncode, 1)
+        self.assertIn("second", again.stderr)
+        self.daemon.cli("delete", "second")
+        self.assertNotIn("second", self.run_cli("pools").stdout)
+
+    def test_delete_with_clients_needs_force(self):
+        self.client()
+        refused = self.run_cli("delete", "default")
+        self.assertEqual(refused.returncode, 1, refused.stderr)
+        self.assertIn("default", self.run_cli("pools").stdout)
+
+    def test_drain_empties_and_keeps_out(self):
+        drained = self.daemon.cli("drain", "default", "--node", "1", "--chunk", "0")
+        self.assertTrue(drained["offline"])
+        self.assertEqual(self.node_of(1)["online_bytes"], 28 * MIB)
+        client = self.client()
+        self.alloc(client, 4 * MIB, 8)
+        held = self.daemon.cli("drain", "default", "--node", "0", "--chunk", "3")
+        self.assertEqual((held["draining"], held["offline"]), (True, False))
+        self.assertEqual(held["blocked_by"][0]["pid"], client.pid)
+        undone = self.daemon.cli("drain", "default", "--node", "0", "--chunk", "3", "--undo")
+        self.assertFalse(undone["draining"])
+
+    def test_evict_gives_the_blocks_back(self):
+        client = self.client()
+        self.alloc(client, MIB, 4)
+        self.daemon.cli("evict", str(client.client_id), "--grace", "1s")
+        wait_until("the client has gone and holds nothing", lambda: not self.daemon.clients())
+        self.assertEqual(self.daemon.used_bytes(), 0)
+
+    def test_top_sees_allocations(self):
+        client = self.client()
+        client.churn([FRAME], [0])
+        look = self.daemon.cli("top", "--interval", "200ms")
+        self.assertGreater(look["nodes"][0]["allocations_per_second"], 0)
+        self.assertEqual(look["clients"][0]["client_id"], client.client_id)
+
+    def test_bench_leaves_nothing_behind(self):
+        measured = self.daemon.cli("bench", "--operations", "200", "--rounds", "2")
+        self.assertEqual(measured["sizes"][0]["size_bytes"], FRAME)
+        self.assertEqual(measured["sizes"][-1]["size_bytes"], 4 * MIB)
+        for size in measured["sizes"]:
+            self.assertIsNone(size["error"])
+            self.assertGreater(size["ratio_to_locked_rmw"], 0)
+        wait_until("the bench's client has gone", lambda: not self.daemon.clients())
+        self.assertEqual(self.daemon.used_bytes(), 0)
+
+    def test_advise_wants_more_after_failures(self):
+        client = self.client()
+        self.alloc(client, 4 * MIB, 8)
+        error, _ = client.alloc(4 * MIB, count=1, numa_node=0, flags=STRICT)
+        self.assertLess(error, 0)
+        (advice,) = self.daemon.cli("advise", "default")["pools"]
+        self.assertEqual(advice["peak_used_bytes"], 32 * MIB)
+        self.assertGreater(advice["suggested_online_bytes"], 32 * MIB)
+
+    def test_doctor_reads_the_daemons_own_limits(self):
+        done = self.run_cli("doctor")
+        self.assertIn(f"numacred (pid {self.daemon.pid})", done.stdout)
+        self.assertIn("small instead of hugetlb", done.stdout)
+
+    def test_nodes_shows_each_share_once(self):
+        numa_nodes = self.daemon.cli("nodes")["nodes"]
+        self.assertEqual([[pool["node"] for pool in each["pools"]] for each in numa_nodes], [[0], [1]])
+
+    def test_a_stopped_daemon_is_no_daemon(self):
+        self.daemon.stop()
+        self.assertEqual(self.run_cli("status").returncode, 4)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

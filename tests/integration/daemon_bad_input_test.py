@@ -1,0 +1,527 @@
+#!/usr/bin/env python3
+"""What bad input gets, on the daemon's side: an error that names the value and the remedy, nothing lost, the daemon up.
+
+Starts with wrong settings end with an error; hostile clients get an answer or lose their connection. After each of the
+latter the daemon has to serve a good client, hold no block and have as many open files as before.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(SOURCE / "tests"))
+sys.path.insert(0, str(SOURCE / "tests" / "integration"))
+
+from numacre_client import ClientProcess, Library, library_path  # noqa: E402
+from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
+
+POOL = "name=default,capacity=64M,online=32M,frame=4K,largest=4M,backing=small"
+SYNTHETIC = ("--topology", "synthetic:2x512M", "--metrics-address", "127.0.0.1:0")
+
+# shm/include/numacre/shm/attach_wire.hpp
+MAGIC = 0x7263_6D6E
+WIRE_VERSION = 1
+ATTACH_REQUEST, ATTACH_REPLY, DETACH_REQUEST = 1, 2, 3
+TRUSTED = 0
+HEADER = struct.Struct("=IHHII")  # magic, version, type, size, reserved
+REQUEST = struct.Struct("=IHHIIII64s")  # header, layout version, tier, pool name
+REPLY_BYTES = 16 + 64 + 256 + 4096 + 64 * 32
+REPLY_HEAD = struct.Struct("=IHHIIII")  # header, error, layout version
+MESSAGE_OFFSET = 16 + 64
+VERSION_MISMATCH = 7  # Errc
+
+
+def request(
+    magic=MAGIC, version=WIRE_VERSION, kind=ATTACH_REQUEST, size=REQUEST.size, layout=1, tier=TRUSTED, pool=b"default"
+):
+    return REQUEST.pack(magic, version, kind, size, 0, layout, tier, pool)
+
+
+class Reply:
+    def __init__(self, data):
+        _, _, self.kind, _, _, self.error, self.layout = REPLY_HEAD.unpack_from(data)
+        self.message = data[MESSAGE_OFFSET : MESSAGE_OFFSET + 256].split(b"\0")[0].decode(errors="replace")
+
+
+def connect(daemon):
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    connection.settimeout(PATIENCE_SECONDS)
+    connection.connect(str(pathlib.Path(daemon.runtime_dir) / "attach.sock"))
+    return connection
+
+
+def answer_to(daemon, *packets, fds=()):
+    """What the daemon says to these packets on one connection: a Reply, or None if it hangs up instead."""
+    with connect(daemon) as connection:
+        try:
+            for packet in packets:
+                socket.send_fds(connection, [packet], list(fds))
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # hung up after an earlier packet; its answer may still be there
+        last = None
+        while True:
+            try:
+                data, received, _, _ = socket.recv_fds(connection, REPLY_BYTES + 1, 1 + 2 * 64)
+            except ConnectionResetError:
+                return last
+            for fd in received:
+                os.close(fd)
+            if not data:
+                return last
+            last = Reply(data)
+            if last.error == 0:
+                return last  # attached: the connection stays up
+
+
+def open_files(daemon):
+    return len(os.listdir(f"/proc/{daemon.pid}/fd"))
+
+
+def hugepages():
+    """(total, free) of the machine's default size, or None when the kernel has none."""
+    text = pathlib.Path("/proc/meminfo").read_text()
+    found = [re.search(rf"^HugePages_{what}:\s+(\d+)", text, re.MULTILINE) for what in ("Total", "Free")]
+    return tuple(int(match.group(1)) for match in found) if all(found) else None
+
+
+class RefusedStart(unittest.TestCase):
+    """numacred ends with an error instead of serving something else than what was asked for."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="numacre-bad-")))
+
+    def refused(self, *arguments, names, runtime_dir=None):
+        """Starts numacred, which has to end by itself with an error that has all of these words in it."""
+        directory = runtime_dir or self.folder / "run"
+        command = [program("numacred"), "--runtime-dir", str(directory), *map(str, arguments)]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMACRE_RUNTIME")}
+        try:
+            outcome = subprocess.run(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=PATIENCE_SECONDS,
+                env=environment,
+            )
+        except subprocess.TimeoutExpired as error:
+            self.fail(f"{' '.join(command)} was not refused, it goes on:\n{error.stdout}")
+        said = f"{' '.join(command)}\nended with {outcome.returncode}:\n{outcome.stdout}"
+        self.assertGreater(outcome.returncode, 0, said)
+        for word in names:
+            self.assertIn(word.lower(), outcome.stdout.lower(), said)
+        return outcome.stdout
+
+    def test_wrong_config_key_is_named(self):
+        config = self.folder / "numacred.toml"
+        config.write_text('metrics-adress = "127.0.0.1:0"\n')
+        for more in ((), ("--check-config",)):
+            self.refused("--config", config, *more, names=["metrics-adress", str(config), "metrics-address"])
+
+    def test_wrong_key_inside_a_pool_is_named(self):
+        config = self.folder / "numacred.toml"
+        config.write_text('[[pool]]\nname = "default"\ncapacty = "64M"\n')
+        for more in ((), ("--check-config",)):
+            self.refused("--config", config, *more, names=["capacty", str(config), "capacity"])
+
+    def test_config_that_is_not_toml_names_the_line(self):
+        config = self.folder / "numacred.toml"
+        config.write_text('metrics-address = "127.0.0.1:0"\n[[pool\n')
+        self.refused("--config", config, names=[str(config), "2"])
+
+    def test_config_that_is_not_there_is_named(self):
+        self.refused("--config", self.folder / "nothing.toml", names=["nothing.toml"])
+
+    def test_impossible_geometry_names_the_value_and_what_would_do(self):
+        cases = [
+            ("name=a,frame=3000", ["3000", "power of two"]),
+            ("name=a,frame=32", ["32", "64"]),
+            ("name=a,frame=4M,largest=8M,capacity=64M,online=32M", ["4M", "2M"]),
+            ("name=a,largest=3M", ["3M", "power of two"]),
+            ("name=a,frame=64K,largest=4K", ["4K", "64K"]),
+            ("name=a,largest=2G,capacity=8G,online=2G", ["2G", "1G"]),
+            ("name=a,capacity=0,online=0", ["capacity"]),
+            ("name=a,capacity=66M,largest=4M,online=32M", ["66M", "68M"]),
+            ("name=a,capacity=64M,online=128M", ["128M", "64M"]),
+            ("name=a,capacity=64M,online=5M", ["5M", "8M"]),
+            ("name=a,capacity=1048576T,online=64M", ["use at most"]),
+            ("name=a,capacity=lots", ["lots"]),
+            ("name=a,capacity=-4M", ["-4M"]),
+            ("name=a,backing=floppy", ["floppy", "hugetlb"]),
+            ("name=../a,capacity=64M,online=32M", ["../a"]),
+            ("name=a,frme=4K", ["frme", "frame"]),
+            ("name=a,max-clients=0", ["0", "max-clients"]),
+        ]
+        for spec, names in cases:
+            with self.subTest(pool=spec):
+                self.refused(*SYNTHETIC, "--pool", spec, names=names)
+                self.refused(*SYNTHETIC, "--pool", spec, "--check-config", names=names)
+
+    def test_two_pools_of_one_name_are_refused(self):
+        self.refused(*SYNTHETIC, "--pool", POOL, "--pool", POOL, names=["default"])
+
+    def test_impossible_topology_is_named(self):
+        for topology in ("synthetic:0x512M", "synthetic:2x", "synthetic:2x512Q", "synthetic:-1x1G", "sculpture"):
+            with self.subTest(topology=topology):
+                self.refused("--topology", topology, "--pool", POOL, names=[topology.split(":")[-1]])
+
+    def test_more_memory_than_the_numa_node_has_is_refused(self):
+        spec = "name=default,capacity=2G,online=1G,frame=4K,largest=4M,backing=small"
+        self.refused(*SYNTHETIC, "--pool", spec, names=["1G", "512M"])
+
+    def test_unknown_flag_is_named(self):
+        self.refused("--metrics-adress", "127.0.0.1:0", names=["--metrics-adress"])
+
+    def test_runtime_directory_under_a_file_is_named(self):
+        blocked = self.folder / "file"
+        blocked.write_text("")
+        run = blocked / "run"
+        self.refused(*SYNTHETIC, "--pool", POOL, runtime_dir=run, names=[str(run), "--runtime-dir"])
+
+    def test_runtime_directory_that_takes_no_files_is_named(self):
+        # In /proc nobody may make anything, root neither.
+        self.refused(*SYNTHETIC, "--pool", POOL, runtime_dir="/proc/numacre", names=["/proc/numacre", "--runtime-dir"])
+
+    def test_runtime_directory_too_long_for_a_socket_is_named(self):
+        long = self.folder / ("d" * 120)
+        self.refused(*SYNTHETIC, "--pool", POOL, runtime_dir=long, names=[str(long), "shorter", "--runtime-dir"])
+
+    def test_metrics_address_that_is_no_address_is_named(self):
+        for address in ("127.0.0.1:99999", "nowhere", "127.0.0.1:"):
+            with self.subTest(address=address):
+                self.refused(
+                    "--topology", "synthetic:2x512M", "--pool", POOL, "--metrics-address", address, names=[address]
+                )  # fmt: skip
+
+    def test_metrics_port_that_is_taken_is_named(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            run = self.folder / "run"
+            self.refused(
+                "--topology", "synthetic:2x512M", "--pool", POOL, "--metrics-address", address,
+                names=[address, "another port"], runtime_dir=run,
+            )  # fmt: skip
+            self.assertEqual([path.name for path in run.glob("*.sock")], [], "sockets of a daemon that never served")
+
+    def test_socket_that_is_taken_leaves_the_first_daemon_alone(self):
+        with serving() as daemon:
+            taken = daemon.runtime_dir
+            self.refused(*SYNTHETIC, "--pool", POOL, runtime_dir=taken, names=[taken, "--runtime-dir"])
+            with ClientProcess(daemon.runtime_dir) as client:
+                self.assertEqual(client.alloc(4096)[0], 0, client.message)
+
+
+@contextlib.contextmanager
+def serving(*arguments, **more):
+    daemon = Daemon(*(arguments or (*SYNTHETIC, "--pool", POOL)), **more)
+    try:
+        yield daemon
+    finally:
+        daemon.stop()
+
+
+class HugepageShortage(unittest.TestCase):
+    """There are some hugepages, but fewer than are asked for, and the daemon may not reserve more."""
+
+    PAGE_BYTES = 2 << 20
+    ARGUMENTS = ("--metrics-address", "127.0.0.1:0", "--reserve-hugepages", "false")
+
+    def setUp(self):
+        self.pages = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+        before = hugepages()
+        if before is None or not self.pages.exists():
+            self.skipTest("this kernel has no hugepages of 2 MiB")
+        # Some free ones for the daemon to take and not to lose. Who may not reserve tries with those that there are.
+        if os.access(self.pages, os.W_OK):
+            self.pages.write_text(str(before[0] + 16))
+            added = hugepages()[0] - before[0]
+            self.addCleanup(lambda: self.pages.write_text(str(hugepages()[0] - added)))
+        self.before = hugepages()
+        self.free_bytes = self.before[1] * self.PAGE_BYTES
+
+    def test_shortage_at_the_start_falls_back_and_says_so(self):
+        online = max(4 * self.free_bytes, 64 << 20)
+        spec = f"name=default,capacity={online},online={online},frame=4K,largest=2M,backing=hugetlb"
+        with serving(*self.ARGUMENTS, "--pool", spec) as daemon:
+            (pool,) = daemon.status()["pools"]
+            self.assertEqual(pool["online_bytes"], online * len(pool["nodes"]))
+            for node in pool["nodes"]:
+                self.assertNotEqual(node["backing"], "hugetlb", pool)
+                self.assertRegex(node["backing_note"], "(?i)hugepage", "the note has to say why")
+            self.assertRegex(daemon.log(), "(?i)hugepage", "the log has to say it aloud")
+            self.assertEqual(hugepages()[1], self.before[1], "hugepages are taken by a pool that does not use them")
+            with ClientProcess(daemon.runtime_dir) as client:
+                self.assertEqual(client.alloc(2 << 20)[0], 0, client.message)
+            self.assertEqual(daemon.stop(), 0)
+        self.assertEqual(hugepages(), self.before)
+
+    def test_shortage_when_growing_names_it_and_takes_nothing(self):
+        if self.before[1] < 8:
+            self.skipTest(f"only {self.before[1]} hugepages are free, and this user may not reserve more")
+        online, beyond = 4 * self.PAGE_BYTES, 2 * self.free_bytes
+        spec = f"name=default,capacity={2 * beyond},online={online},frame=4K,largest=2M,backing=hugetlb"
+        with serving(*self.ARGUMENTS, "--pool", spec) as daemon:
+            (pool,) = daemon.status()["pools"]
+            node = pool["nodes"][0]
+            if node["backing"] != "hugetlb":
+                self.skipTest(f"the free hugepages are not on numa node 0: {node['backing_note']}")
+            with self.assertRaisesRegex(RuntimeError, "(?i)hugepage"):
+                daemon.cli("resize", "default", beyond, "--node", 0)
+            (pool,) = daemon.status()["pools"]
+            taken = (self.before[1] - hugepages()[1]) * self.PAGE_BYTES
+            self.assertEqual(taken, pool["online_bytes"], "hugepages are gone that are not online")
+            with ClientProcess(daemon.runtime_dir) as client:
+                self.assertEqual(client.alloc(2 << 20)[0], 0, client.message)
+            self.assertEqual(daemon.stop(), 0)
+        self.assertEqual(hugepages(), self.before)
+
+
+class HostileClients(unittest.TestCase):
+    """One daemon gets all of it."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon(*SYNTHETIC, "--pool", POOL)
+        cls.addClassCleanup(cls.daemon.stop)
+        # Once through the good way, so that what the daemon opens lazily is open.
+        with ClientProcess(cls.daemon.runtime_dir) as client:
+            assert client.alloc(4096)[0] == 0, client.message
+        wait_until("the first client is gone", lambda: not cls.daemon.clients())
+        cls.files = open_files(cls.daemon)
+
+    def tearDown(self):
+        self.assertTrue(self.daemon.alive(), f"numacred has ended:\n{self.daemon.log()}")
+        with ClientProcess(self.daemon.runtime_dir) as client:
+            error, blocks = client.alloc(64 << 10, count=3)
+            self.assertEqual(error, 0, client.message)
+            self.assertEqual(client.free(blocks), 0, client.message)
+        wait_until("no block is held", lambda: self.daemon.used_bytes() == 0)
+        wait_until("no client is attached", lambda: not self.daemon.clients())
+        wait_until(f"only {self.files} files are open again", lambda: open_files(self.daemon) <= self.files)
+
+    def refused(self, *packets, **more):
+        """Hung up on, or told an error in words."""
+        reply = answer_to(self.daemon, *packets, **more)
+        if reply is not None:
+            self.assertEqual(reply.kind, ATTACH_REPLY)
+            self.assertNotEqual(reply.error, 0, "the daemon took it for a good message")
+            self.assertNotEqual(reply.message, "", "an error without a word")
+        return reply
+
+    def test_good_message_is_accepted(self):
+        # The others prove nothing if this test's own idea of the wire format is wrong.
+        reply = answer_to(self.daemon, request())
+        self.assertIsNotNone(reply)
+        self.assertEqual(reply.error, 0, reply.message)
+
+    def test_unknown_pool_is_named(self):
+        library = Library(library_path())
+        pool = ctypes.c_void_p()
+        error = library.c.numacre_attach(str(self.daemon.runtime_dir).encode(), b"no-such-pool", ctypes.byref(pool))
+        self.assertEqual(error, -errno.ENOENT, library.last_error())
+        self.assertIn("no-such-pool", library.last_error())
+        self.assertIsNone(pool.value)
+
+    def test_other_layout_version_is_refused_with_both_versions(self):
+        reply = self.refused(request(layout=4711))
+        self.assertIsNotNone(reply, "hung up without a word")
+        self.assertEqual(reply.error, VERSION_MISMATCH, reply.message)
+        self.assertIn("4711", reply.message)
+        self.assertRegex(reply.message, "(?i)upgrade|update|rebuild")
+
+    def test_other_wire_version_is_refused(self):
+        reply = self.refused(request(version=4711))
+        if reply:
+            self.assertEqual(reply.error, VERSION_MISMATCH, reply.message)
+            self.assertIn("4711", reply.message)
+
+    def test_wrong_magic(self):
+        self.refused(request(magic=0xDEADBEEF))
+
+    def test_wrong_type(self):
+        for kind in (0, ATTACH_REPLY, 4, 5, 0xFFFF):
+            with self.subTest(type=kind):
+                self.refused(request(kind=kind))
+
+    def test_wrong_size_field(self):
+        for size in (0, 1, REQUEST.size - 1, REQUEST.size + 1, 0x7FFFFFFF, 0xFFFFFFFF):
+            with self.subTest(size=size):
+                self.refused(request(size=size))
+
+    def test_truncated_message(self):
+        for length in (1, 4, HEADER.size - 1, HEADER.size, HEADER.size + 1, REQUEST.size - 1):
+            with self.subTest(bytes=length):
+                self.refused(request()[:length])
+
+    def test_oversized_message(self):
+        for more in (1, 8, 4096, 60000):
+            with self.subTest(bytes=REQUEST.size + more):
+                self.refused(request() + b"\0" * more)
+                self.refused(request(size=REQUEST.size + more) + b"\xff" * more)
+
+    def test_unknown_tier(self):
+        for tier in (2, 0xFFFFFFFF):
+            with self.subTest(tier=tier):
+                self.refused(request(tier=tier))
+
+    def test_pool_name_without_an_end(self):
+        self.refused(request(pool=b"x" * 64))
+
+    def test_pool_name_of_control_characters(self):
+        reply = self.refused(request(pool=b"\x1b[2J\nlevel=error forged\xff\xfe"))
+        if reply:
+            self.assertNotIn("\x1b", reply.message)
+            self.assertNotIn("\n", reply.message)
+        self.assertNotRegex(self.daemon.log(), "(?m)^level=error forged")
+
+    def test_random_messages(self):
+        seed = int(os.environ.get("NUMACRE_SEED", random.randrange(1 << 32)))
+        print(f"replay: NUMACRE_SEED={seed} {sys.argv[0]} HostileClients.test_random_messages", flush=True)
+        choose = random.Random(seed)
+        for number in range(300):
+            message = bytearray(choose.randbytes(choose.randrange(1, 300)))
+            if number % 3 == 0:
+                # Past the first checks: a good header, noise behind it.
+                message[: HEADER.size] = HEADER.pack(MAGIC, WIRE_VERSION, choose.randrange(5), REQUEST.size, 0)
+                message = message[: REQUEST.size].ljust(REQUEST.size, b"\0")
+                message[HEADER.size + 8 :] = choose.randbytes(64)
+            with self.subTest(seed=seed, message=number):
+                self.refused(bytes(message))
+
+    def test_detach_before_attach(self):
+        with connect(self.daemon) as connection:
+            connection.send(HEADER.pack(MAGIC, WIRE_VERSION, DETACH_REQUEST, HEADER.size, 0))
+            # An answer or the end of the connection; silence would be a time-out error here.
+            with contextlib.suppress(ConnectionResetError):
+                connection.recv(REPLY_BYTES)
+
+    def test_second_attach_on_a_connection_makes_no_second_client(self):
+        with connect(self.daemon) as connection:
+            for _ in range(2):
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.send(request())
+            data, fds, _, _ = socket.recv_fds(connection, REPLY_BYTES, 1 + 2 * 64)
+            for fd in fds:
+                os.close(fd)
+            self.assertEqual(Reply(data).error, 0)
+            mine = [client for client in self.daemon.clients() if client["pid"] == os.getpid()]
+            self.assertLessEqual(len(mine), 1, mine)
+
+    def test_files_that_come_with_a_message_are_not_kept(self):
+        with open("/dev/null") as null:
+            for _ in range(20):
+                self.refused(request(magic=0), fds=[null.fileno()] * 100)
+                answer_to(self.daemon, request(), fds=[null.fileno()] * 100)
+
+    def test_attached_and_gone_at_once(self):
+        for _ in range(50):
+            with connect(self.daemon) as connection:
+                connection.send(request())
+
+    def test_connections_that_say_nothing(self):
+        with contextlib.ExitStack() as stack:
+            for _ in range(200):
+                stack.enter_context(connect(self.daemon))
+            with ClientProcess(self.daemon.runtime_dir) as client:
+                self.assertEqual(client.alloc(4096)[0], 0, client.message)
+
+
+class NothingIsLost(unittest.TestCase):
+    def setUp(self):
+        self.daemon = self.enterContext(serving())
+
+    def test_killed_client_gives_everything_back(self):
+        client = ClientProcess(self.daemon.runtime_dir)
+        for size in (4096, 64 << 10, 4 << 20):
+            self.assertEqual(client.alloc(size, count=3)[0], 0, client.message)
+        self.assertGreaterEqual(self.daemon.used_bytes(), 3 * (4096 + (64 << 10) + (4 << 20)))
+        client.kill()
+        wait_until("everything is given back", lambda: self.daemon.used_bytes() == 0)
+        wait_until("the client is gone", lambda: not self.daemon.clients())
+
+    def test_client_killed_inside_its_calls_gives_everything_back(self):
+        clients = [ClientProcess(self.daemon.runtime_dir) for _ in range(3)]
+        for client in clients:
+            client.churn([4096, 12 << 10, 256 << 10], [0, 1])
+        wait_until("they allocate", lambda: self.daemon.used_bytes() > 0)
+        for client in clients:
+            client.kill()
+        wait_until("everything is given back", lambda: self.daemon.used_bytes() == 0)
+        # All of it in whole blocks again: a lost mark in the tree would show as a missing largest block.
+        with ClientProcess(self.daemon.runtime_dir) as client:
+            error, blocks = client.alloc(4 << 20, count=16)
+            self.assertEqual((error, len(blocks)), (0, 16), client.message)
+
+    def test_detach_with_blocks_held_gives_them_back(self):
+        with ClientProcess(self.daemon.runtime_dir) as client:
+            self.assertEqual(client.alloc(1 << 20, count=5)[0], 0, client.message)
+            self.assertEqual(client.detach(), 0)
+            # The process is still there: it is the detaching that gave the blocks back.
+            self.assertEqual(self.daemon.used_bytes(), 0)
+            self.assertEqual(self.daemon.clients(), [])
+
+    def test_stopped_client_keeps_its_blocks_and_disturbs_nobody(self):
+        with ClientProcess(self.daemon.runtime_dir) as client, ClientProcess(self.daemon.runtime_dir) as other:
+            self.assertEqual(client.alloc(1 << 20)[0], 0, client.message)
+            client.stop()
+            try:
+                error, blocks = other.alloc(64 << 10, count=50)
+                self.assertEqual(error, 0, other.message)
+                self.assertEqual(other.free(blocks), 0, other.message)
+                self.assertGreaterEqual(self.daemon.used_bytes(), 1 << 20)
+            finally:
+                os.kill(client.pid, signal.SIGCONT)
+
+
+class EndAndRestart(unittest.TestCase):
+    def test_sigterm_ends_with_0_and_removes_the_sockets(self):
+        with tempfile.TemporaryDirectory(prefix="numacre-end-") as name, serving(runtime_dir=name) as daemon:
+            sockets = {path.name for path in pathlib.Path(name).glob("*.sock")}
+            self.assertEqual(sockets, {"attach.sock", "control.sock"})
+            os.kill(daemon.pid, signal.SIGTERM)
+            self.assertEqual(daemon.wait(), 0, daemon.log())
+            self.assertEqual(list(pathlib.Path(name).glob("*.sock")), [])
+
+    def test_sigterm_with_a_client_attached_leaves_the_client_its_memory(self):
+        with serving() as daemon, ClientProcess(daemon.runtime_dir) as client:
+            error, blocks = client.alloc(64 << 10, count=4)
+            self.assertEqual(error, 0, client.message)
+            self.assertEqual(daemon.stop(), 0, daemon.log())
+            error, more = client.alloc(64 << 10, count=4)
+            self.assertEqual(error, 0, client.message)
+            self.assertEqual(client.free(blocks + more), 0, client.message)
+
+    def test_restart_after_sigkill_cleans_up_the_old_sockets(self):
+        with tempfile.TemporaryDirectory(prefix="numacre-restart-") as name:
+            with serving(runtime_dir=name) as first:
+                first.kill()
+                self.assertTrue((pathlib.Path(name) / "attach.sock").exists(), "no stale socket to try")
+            with serving(runtime_dir=name) as second, ClientProcess(name) as client:
+                self.assertEqual(client.alloc(4096)[0], 0, client.message)
+                self.assertEqual(second.status()["pools"][0]["clients"], 1)
+
+    def test_attach_without_a_daemon_is_refused_with_the_path(self):
+        library = Library(library_path())
+        pool = ctypes.c_void_p()
+        with tempfile.TemporaryDirectory(prefix="numacre-none-") as name:
+            error = library.c.numacre_attach(name.encode(), None, ctypes.byref(pool))
+            self.assertEqual(error, -errno.ECONNREFUSED, library.last_error())
+            self.assertIn(name, library.last_error())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

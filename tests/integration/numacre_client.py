@@ -1,0 +1,239 @@
+"""A client of numacred in a process of its own: the test steers it, and may kill it.
+
+    with ClientProcess(library, runtime_dir) as client:
+        error, blocks = client.alloc(4096, count=3)
+        client.kill()
+
+The child loads libnumacre.so.0 by ctypes and answers one JSON line for each JSON line that it gets.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from support.daemon import bin_dir  # noqa: E402
+
+STRICT = 0x01
+ZERO = 0x02
+UNCACHED = 0x04
+
+
+def library_path():
+    """libnumacre.so.0 of the build under test."""
+    if "NUMACRE_LIB_DIR" in os.environ:
+        return pathlib.Path(os.environ["NUMACRE_LIB_DIR"]) / "libnumacre.so.0"
+    return bin_dir().parent / "lib" / "libnumacre.so.0"
+
+
+class Library:
+    """The C ABI of <numacre/numacre.h>, as far as the tests need it."""
+
+    def __init__(self, path):
+        self.c = ctypes.CDLL(str(path))
+        void, size, number, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
+        self._declare("numacre_attach", number, text, text, ctypes.POINTER(void))
+        self._declare("numacre_detach", None, void)
+        self._declare("numacre_alloc_on", number, void, number, size, ctypes.c_uint, ctypes.POINTER(void))
+        self._declare("numacre_free", number, void, void)
+        self._declare("numacre_usable_size", size, void, void)
+        self._declare("numacre_client_id", number, void, ctypes.POINTER(ctypes.c_uint32))
+        self._declare("numacre_last_error", text)
+
+    def _declare(self, name, result, *arguments):
+        function = getattr(self.c, name)
+        function.restype = result
+        function.argtypes = list(arguments)
+
+    def last_error(self):
+        return self.c.numacre_last_error().decode(errors="replace")
+
+
+class ClientProcess:
+    """One attached client. Each call returns what the library returned: 0 or -errno."""
+
+    def __init__(self, runtime_dir, pool="default", attach=True):
+        self.process = subprocess.Popen(
+            [sys.executable, os.path.abspath(__file__), str(library_path()), str(runtime_dir), pool],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self.process.pid
+        self.message = ""
+        self.client_id = None
+        if attach:
+            error = self.attach()
+            if error != 0:
+                message = self.message
+                self.close()
+                name = errno.errorcode.get(-error, error)
+                raise RuntimeError(f"attach to pool {pool} in {runtime_dir}: {name}: {message}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def call(self, name, **arguments):
+        self.process.stdin.write(json.dumps({"call": name, **arguments}) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"client {self.pid} ended inside {name}, exit status {self.process.wait(10)}")
+        answer = json.loads(line)
+        self.message = answer.get("message", "")
+        return answer
+
+    def attach(self):
+        answer = self.call("attach")
+        self.client_id = answer.get("client_id")
+        return answer["error"]
+
+    def alloc(self, size, count=1, numa_node=-1, flags=0):
+        """(error, blocks): stops at the first error, the blocks before it stay. Blocks are numbers for free()."""
+        answer = self.call("alloc", size=size, count=count, node=numa_node, flags=flags)
+        return answer["error"], answer["blocks"]
+
+    def free(self, blocks):
+        return self.call("free", blocks=list(blocks))["error"]
+
+    def churn(self, sizes, numa_nodes):
+        """From now on a thread of the client allocates and frees in small bursts."""
+        self.call("churn", sizes=list(sizes), nodes=list(numa_nodes))
+
+    def fail(self, size, numa_node, flags):
+        """From now on the churning thread also tries this, now and then, and expects it to fail."""
+        self.call("fail", size=size, node=numa_node, flags=flags)
+
+    def detach(self):
+        return self.call("detach")["error"]
+
+    def stop(self):
+        """Stops the process at whatever instruction it is (SIGSTOP)."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(10)
+        self._close_pipes()
+
+    def close(self):
+        """Ends the process in the polite way; what it still owns comes back."""
+        if self.process.poll() is None:
+            self.process.stdin.close()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+        self._close_pipes()
+
+    def _close_pipes(self):
+        for pipe in (self.process.stdin, self.process.stdout):
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass
+
+
+class _Served:
+    """The child's side."""
+
+    def __init__(self, path, runtime_dir, pool):
+        self.library = Library(path)
+        self.runtime_dir = runtime_dir.encode()
+        self.pool_name = pool.encode()
+        self.pool = ctypes.c_void_p()
+        self.churning = None
+        self.leave = threading.Event()
+        self.expected_failures = []
+
+    def answer(self, error, **more):
+        return {"error": error, "message": self.library.last_error() if error else "", **more}
+
+    def attach(self):
+        error = self.library.c.numacre_attach(self.runtime_dir, self.pool_name, ctypes.byref(self.pool))
+        client_id = ctypes.c_uint32()
+        if error == 0:
+            error = self.library.c.numacre_client_id(self.pool, ctypes.byref(client_id))
+        return self.answer(error, client_id=client_id.value)
+
+    def alloc_one(self, size, node, flags):
+        block = ctypes.c_void_p()
+        error = self.library.c.numacre_alloc_on(self.pool, node, size, flags, ctypes.byref(block))
+        return error, block.value
+
+    def alloc(self, size, count, node, flags):
+        blocks = []
+        for _ in range(count):
+            error, block = self.alloc_one(size, node, flags)
+            if error:
+                return self.answer(error, blocks=blocks)
+            # The memory must be there: a missing page would end this process here.
+            ctypes.memset(block, 0x5A, min(size, 64))
+            blocks.append(block)
+        return self.answer(0, blocks=blocks)
+
+    def free(self, blocks):
+        first = 0
+        for block in blocks:
+            error = self.library.c.numacre_free(self.pool, block)
+            first = first or error
+        return self.answer(first)
+
+    def churn(self, sizes, nodes):
+        def work():
+            choose = random.Random(1)
+            while not self.leave.is_set():
+                held = []
+                for _ in range(16):
+                    error, block = self.alloc_one(choose.choice(sizes), choose.choice(nodes), 0)
+                    if error == 0:
+                        held.append(block)
+                for size, node, flags in self.expected_failures:
+                    error, block = self.alloc_one(size, node, flags)
+                    if error == 0:
+                        held.append(block)
+                for block in held:
+                    self.library.c.numacre_free(self.pool, block)
+                # A test machine has better things to do than to churn at full speed.
+                time.sleep(0.005)
+
+        self.churning = threading.Thread(target=work, daemon=True)
+        self.churning.start()
+        return self.answer(0)
+
+    def fail(self, size, node, flags):
+        self.expected_failures.append((size, node, flags))
+        return self.answer(0)
+
+    def detach(self):
+        self.leave.set()
+        if self.churning:
+            self.churning.join()
+        self.library.c.numacre_detach(self.pool)
+        self.pool = ctypes.c_void_p()
+        return self.answer(0)
+
+    def serve(self):
+        for line in sys.stdin:
+            request = json.loads(line)
+            function = getattr(self, request.pop("call"))
+            print(json.dumps(function(**request)), flush=True)
+        if self.pool:
+            self.detach()
+
+
+if __name__ == "__main__":
+    _Served(*sys.argv[1:4]).serve()

@@ -1,0 +1,698 @@
+// The product's allocator (shm/buddy.hpp, recovery.hpp; the very source that clients run) under the explorer: clients
+// with bounded scripts, optionally deaths and a recovering daemon, and what must hold in every state.
+//
+// Trees are small in what can happen, not in their words: orders 5, 6 and 7 of a pool of 128 frames are a tree of seven
+// blocks over real 64-bit leaf words and a real upper word; or most frames are taken beforehand by nobody
+// (Setup::taken).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "explorer.hpp"
+#include "numacre/shm/buddy.hpp"
+#include "numacre/shm/chunks.hpp"
+#include "numacre/shm/format.hpp"
+#include "numacre/shm/recovery.hpp"
+
+namespace numacre::model {
+
+struct Client {
+    std::uint16_t process = 1;       // 1, 2, ...; clients may share one. 0 is the daemon
+    std::vector<unsigned> orders{};  // what it may allocate
+    unsigned operations = 2;         // how many allocations and frees, in any order, then it ends
+    unsigned held_max = 2;
+    std::vector<unsigned> holds{};  // orders of blocks that it has from the beginning, allocated in this sequence
+    // Instead of `operations`: these and no others, in this sequence. An order, or one of the below.
+    std::vector<int> script{};
+    std::uint16_t thread_slot = 0;  // 0: its number + 1. The slot decides where a thread likes to search
+    bool mortal = true;             // with Options::kills_max
+};
+
+inline constexpr int kFreeFirst = -1;  // frees the first block that it holds
+inline constexpr int kGive = -2;       // puts the first block that it holds into the mailbox
+inline constexpr int kTake = -3;       // becomes the owner of what is in the mailbox
+
+struct Setup {
+    Geometry geometry{.frame_shift = 12, .largest_order = 7, .frame_count = 128};
+    // (leaf word, frames): taken from the beginning, by nobody, for ever.
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> taken{};
+    std::vector<Client> clients{};
+    bool daemon = false;  // recovers processes that die; needed with Options::kills_max
+};
+
+class EngineModel {
+public:
+    using Word = SimEnv::Atomic<std::uint64_t>;
+
+    EngineModel(const std::string &name, const Options &options, Setup setup);
+
+    Report run() { return explorer.run(); }
+
+    Explorer explorer;
+
+private:
+    static constexpr unsigned kHeldMax = 4;
+    struct Local {
+        std::array<Block, kHeldMax> blocks;
+        std::array<bool, kHeldMax> held;
+    };
+    // A place in the index at which an entry can ever appear.
+    struct Place {
+        unsigned layer;
+        FrameIndex base;
+        const Word *entry;
+    };
+    struct Owned {
+        Block block;
+        ProcessSlot process;
+    };
+
+    ThreadSlotIndex slot_of(std::size_t client) const {
+        const std::uint16_t wanted = setup_.clients[client].thread_slot;
+        return ThreadSlotIndex{wanted != 0 ? wanted : static_cast<std::uint16_t>(client + 1)};
+    }
+    Actor actor_of(std::size_t client) const { return {slot_of(client), ProcessSlot{setup_.clients[client].process}}; }
+
+    void lay_out();
+    void take_beforehand();
+    void label_words();
+    void add_client(std::size_t client);
+    void add_daemon();
+    void operate(Thread &self, std::size_t client);
+    void allocate(Thread &self, std::size_t client, Order order, unsigned slot);
+    void free(Thread &self, std::size_t client, unsigned slot);
+    void follow_script(Thread &self, std::size_t client, int what);
+    void give(Thread &self, std::size_t client, unsigned slot);
+    void take(Thread &self, std::size_t client, unsigned slot);
+
+    bool is_free(Block block) const;
+    std::uint64_t free_blocks(Order order) const;
+    std::vector<Owned> owned_blocks() const;
+    bool somebody_died() const;
+    void keep_history();
+    void check_owned(const std::vector<Owned> &owned);
+    void check_state();
+    void check_quiet();
+    void check_words_when_quiet(const std::vector<Owned> &owned);
+    void check_hints_when_quiet();
+    void check_that_free_memory_can_be_had();
+    bool may_be_kept_marked(unsigned layer, std::uint64_t word) const;
+    std::string meaning(const void *address, std::uint64_t value) const;
+    void fail(const std::string &what) { explorer.fail(what); }
+
+    Setup setup_;
+    std::uint32_t process_slots_ = 1;
+    std::uint32_t thread_slots_ = 1;
+    PoolView<SimEnv> pool_;
+    NodeView<SimEnv> view_;
+    std::unique_ptr<Buddy<SimEnv>> buddy_;
+    std::vector<Place> places_;
+    std::vector<std::uint64_t> taken_;         // by leaf word
+    std::vector<std::vector<Block>> initial_;  // by client
+    // For each client, blocks of the order it is allocating that were free in every state since it began: with one
+    // left, "out of frames" is a lie.
+    Word *free_throughout_ = nullptr;
+    Word *wanted_ = nullptr;  // by client: that order + 1, 0 = not allocating
+    Word *daemon_died_ = nullptr;
+    Word *mailbox_ = nullptr;  // a Reference on its way from one client to another; 0: empty
+};
+
+inline std::string to_text(Block block) {
+    return "order " + std::to_string(block.order.value) + " at " + std::to_string(block.base.value);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Set-up
+
+inline EngineModel::EngineModel(const std::string &name, const Options &options, Setup setup)
+    : explorer(name, options), setup_(std::move(setup)) {
+    for (const Client &client : setup_.clients)
+        if (client.process >= process_slots_) process_slots_ = client.process + 1U;
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client)
+        if (slot_of(client).value >= thread_slots_) thread_slots_ = slot_of(client).value + 1U;
+    lay_out();
+    label_words();
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client) add_client(client);
+    if (setup_.daemon) add_daemon();
+    explorer.on_step([this] { keep_history(); });
+    explorer.on_state([this] { check_state(); });
+    explorer.on_quiet([this] { check_quiet(); });
+}
+
+inline void EngineModel::lay_out() {
+    const Geometry &geometry = setup_.geometry;
+    const std::size_t pool_bytes = PoolLayout<SimEnv>::of(process_slots_, thread_slots_).region_bytes;
+    const std::size_t node_bytes = NodeLayout<SimEnv>::of(geometry, thread_slots_).region_bytes;
+    void *const pool_region = explorer.allocate(pool_bytes, kPageBytes);
+    void *const node_region = explorer.allocate(node_bytes, kPageBytes);
+    format_pool_region<SimEnv>(pool_region, "model", 1, geometry, 1, process_slots_, thread_slots_);
+    format_node_region<SimEnv>(node_region, geometry, NumaNode{0}, 1, thread_slots_);
+    pool_ = PoolView<SimEnv>::at(pool_region, process_slots_, thread_slots_);
+    view_ = NodeView<SimEnv>::at(node_region, geometry, NumaNode{0}, thread_slots_);
+    buddy_ = std::make_unique<Buddy<SimEnv>>(view_, pool_);
+
+    Chunks<SimEnv> chunks{view_, pool_};
+    for (std::uint64_t chunk = 0; chunk < geometry.chunk_count(); ++chunk) chunks.bring_online(chunk);
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
+        const Actor actor = actor_of(client);
+        pool_.processes[actor.process.value].state.store(static_cast<std::uint64_t>(ProcessState::active));
+        pool_.threads[actor.thread.value].owner.store(ThreadOwner{actor.process}.bits());
+    }
+    pool_.header->thread_high_water.store(thread_slots_);
+    take_beforehand();
+
+    initial_.resize(setup_.clients.size());
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
+        for (const unsigned order : setup_.clients[client].holds) {
+            Block block{};
+            if (buddy_->allocate(actor_of(client), Order{static_cast<std::uint8_t>(order)}, 0, block) != Errc::ok)
+                fail("set-up: a client cannot hold what it shall hold");
+            initial_[client].push_back(block);
+        }
+    }
+
+    free_throughout_ = static_cast<Word *>(explorer.allocate(setup_.clients.size() * sizeof(Word)));
+    wanted_ = static_cast<Word *>(explorer.allocate(setup_.clients.size() * sizeof(Word)));
+    daemon_died_ = explorer.make<Word>();
+    explorer.keep_private(free_throughout_, setup_.clients.size() * sizeof(Word));
+    explorer.keep_private(wanted_, setup_.clients.size() * sizeof(Word));
+    mailbox_ = explorer.make<Word>();
+    explorer.keep_private(daemon_died_, sizeof(Word));
+    explorer.keep_private(mailbox_, sizeof(Word));
+    // Nothing the allocator does depends on tallies, and these two never change here.
+    explorer.ignore(view_.counters, thread_slots_ * sizeof(ThreadCounters<SimEnv>));
+    explorer.ignore(pool_.header, sizeof(PoolHeader<SimEnv>));
+    std::vector<bool> in_use(thread_slots_, false);
+    in_use[kDaemonThread.value] = true;
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
+        const auto thread = static_cast<int>(client);
+        const std::size_t slot = slot_of(client).value;
+        in_use[slot] = true;
+        explorer.written_only_by(thread, &view_.hot[slot], sizeof view_.hot[slot]);
+        explorer.written_only_by(thread, &pool_.threads[slot].intent, sizeof(Word));
+        explorer.written_only_by(thread, &pool_.threads[slot].hint_work, sizeof(Word));
+    }
+    for (std::uint32_t slot = 0; slot < thread_slots_; ++slot) {
+        if (in_use[slot]) continue;  // the others never change
+        explorer.keep_private(&pool_.threads[slot], sizeof pool_.threads[slot]);
+        explorer.keep_private(&view_.hot[slot], sizeof view_.hot[slot]);
+    }
+
+    // Only where an allocation of a listed order can begin.
+    std::vector<bool> wanted(kMaxOrder + 1, false);
+    for (const Client &client : setup_.clients) {
+        for (const unsigned order : client.orders) wanted[order] = true;
+        for (const int what : client.script)
+            if (what >= 0) wanted[static_cast<unsigned>(what)] = true;
+        for (const unsigned order : client.holds) wanted[order] = true;
+    }
+    for (unsigned layer = 0; layer <= view_.top_layer; ++layer) {
+        for (std::uint64_t entry = 0; entry < geometry.index_entry_count(layer); ++entry) {
+            const FrameIndex base{entry << geometry.index_granule(layer)};
+            bool possible = false;
+            for (unsigned order = 0; order <= geometry.largest_order; ++order) {
+                const Block block{base, Order{static_cast<std::uint8_t>(order)}};
+                if (!wanted[order] || layer_of(block.order) != layer || !view_.contains(block)) continue;
+                bool room = true;
+                for (std::uint64_t word = 0; word < taken_.size(); ++word)
+                    for (unsigned frame = 0; frame < kLeafFrames; ++frame)
+                        if ((taken_[word] >> frame & 1) != 0 &&
+                            overlaps(block, Block{FrameIndex{word * kLeafFrames + frame}, Order{0}}))
+                            room = false;
+                possible = possible || room;
+            }
+            // Where none can begin an entry never changes, so reading it is no step.
+            if (possible)
+                places_.push_back({layer, base, &view_.index[layer][entry]});
+            else
+                explorer.keep_private(&view_.index[layer][entry], sizeof(Word));
+        }
+    }
+}
+
+inline void EngineModel::take_beforehand() {
+    taken_.resize(setup_.geometry.word_count(0));
+    for (const auto &[word, frames] : setup_.taken) {
+        taken_[word] = frames;
+        view_.leaf[word].store(frames);
+        std::uint64_t child = word;
+        for (unsigned layer = 1; layer <= view_.top_layer && frames != 0; ++layer, child /= kUpperFanOut) {
+            Word &state = view_.upper[layer][child / kUpperFanOut];
+            state.store(UpperWord{state.load()}.with_mark(child % kUpperFanOut).bits());
+        }
+    }
+}
+
+inline void EngineModel::add_client(std::size_t client) {
+    explorer.add_thread(
+        {.name = "client" + std::to_string(client),
+         .process = setup_.clients[client].process,
+         .mortal = setup_.clients[client].mortal},
+        [this, client](Thread &self) {
+            Local &local = self.local<Local>();
+            for (unsigned slot = 0; slot < initial_[client].size(); ++slot) {
+                local.blocks[slot] = initial_[client][slot];
+                local.held[slot] = true;
+            }
+            for (const int what : setup_.clients[client].script)
+                self.run_operation([&] { follow_script(self, client, what); });
+            if (!setup_.clients[client].script.empty()) return;
+            for (unsigned round = 0; round < setup_.clients[client].operations; ++round)
+                self.run_operation([&] { operate(self, client); });
+        },
+        sizeof(Local));
+}
+
+inline void EngineModel::operate(Thread &self, std::size_t client) {
+    const Client &what = setup_.clients[client];
+    const Local &local = self.local<Local>();
+    std::array<unsigned, kHeldMax> held{};
+    unsigned held_count = 0;
+    unsigned room = kHeldMax;
+    for (unsigned slot = 0; slot < kHeldMax; ++slot) {
+        if (local.held[slot])
+            held[held_count++] = slot;
+        else if (room == kHeldMax)
+            room = slot;
+    }
+    const auto allocations = held_count < what.held_max ? static_cast<unsigned>(what.orders.size()) : 0U;
+    if (allocations + held_count == 0) return;
+    const auto choice = static_cast<unsigned>(self.choose_operation(static_cast<int>(allocations + held_count)));
+    if (choice < allocations)
+        allocate(self, client, Order{static_cast<std::uint8_t>(what.orders[choice])}, room);
+    else
+        free(self, client, held[choice - allocations]);
+}
+
+inline void EngineModel::allocate(Thread &self, std::size_t client, Order order, unsigned slot) {
+    Local &local = self.local<Local>();
+    wanted_[client].store(order.value + 1U);
+    free_throughout_[client].store(~std::uint64_t{0});
+    Block block{};
+    const Errc result = buddy_->allocate(actor_of(client), order, 0, block);
+    const std::uint64_t was_free = free_throughout_[client].load();
+    wanted_[client].store(0);
+    free_throughout_[client].store(0);
+    if (result == Errc::ok) {
+        if (block.order != order) self.fail("allocate gave another order than asked for");
+        local.blocks[slot] = block;
+        local.held[slot] = true;
+    } else if (result != Errc::out_of_frames) {
+        self.fail(std::string("allocate returned ") + error_row(result).name);
+    } else if (was_free != 0) {
+        self.fail("out of frames, though a block of order " + std::to_string(order.value) + " was free all the time");
+    }
+}
+
+inline void EngineModel::free(Thread &self, std::size_t client, unsigned slot) {
+    Local &local = self.local<Local>();
+    const Block block = local.blocks[slot];
+    local.held[slot] = false;  // from the call on it is the caller's no more
+    local.blocks[slot] = {};
+    Block freed{};
+    const Errc result = buddy_->free(actor_of(client), block.base, freed);
+    if (result != Errc::ok) self.fail(std::string("free of a held block returned ") + error_row(result).name);
+    if (freed != block) self.fail("free freed another block: " + to_text(freed) + " instead of " + to_text(block));
+}
+
+inline void EngineModel::follow_script(Thread &self, std::size_t client, int what) {
+    const Local &local = self.local<Local>();
+    unsigned first = 0;
+    unsigned room = 0;
+    while (first < kHeldMax && !local.held[first]) ++first;
+    while (room < kHeldMax && local.held[room]) ++room;
+    if (what == kTake) {
+        if (room == kHeldMax) return;
+        self.rest_until([this] { return mailbox_->load() != 0; });
+        take(self, client, room);
+        return;
+    }
+    if (what < 0 ? first == kHeldMax : room == kHeldMax) return;  // an allocation before may have found nothing
+    self.choose_operation(1);
+    if (what == kFreeFirst)
+        free(self, client, first);
+    else if (what == kGive)
+        give(self, client, first);
+    else
+        allocate(self, client, Order{static_cast<std::uint8_t>(what)}, room);
+}
+
+inline void EngineModel::give(Thread &self, std::size_t, unsigned slot) {
+    Local &local = self.local<Local>();
+    const Block block = local.blocks[slot];
+    local.held[slot] = false;
+    local.blocks[slot] = {};
+    const IndexEntry entry{view_.index_entry(block).load()};
+    mailbox_->store(Reference{view_.numa_node, block, entry.generation()}.bits());
+}
+
+inline void EngineModel::take(Thread &self, std::size_t client, unsigned slot) {
+    Local &local = self.local<Local>();
+    const Reference reference{mailbox_->load()};
+    Block block{};
+    const Errc result = buddy_->take(actor_of(client), reference, block);
+    mailbox_->store(0);
+    if (result == Errc::ok) {
+        if (block != reference.block()) self.fail("take gave another block: " + to_text(block));
+        local.blocks[slot] = block;
+        local.held[slot] = true;
+    } else if (result != Errc::stale_ref || !somebody_died()) {
+        self.fail(std::string("take of a block on its way returned ") + error_row(result).name);
+    }
+}
+
+inline bool EngineModel::somebody_died() const {
+    for (const Client &client : setup_.clients)
+        if (explorer.dead(client.process)) return true;
+    return false;
+}
+
+inline void EngineModel::add_daemon() {
+    explorer.add_thread(
+        {.name = "daemon", .process = 0, .restartable = true, .may_wait_for_others = true}, [this](Thread &self) {
+            const auto state_of = [this](std::uint16_t process) -> Word & { return pool_.processes[process].state; };
+            constexpr auto kActive = static_cast<std::uint64_t>(ProcessState::active);
+            constexpr auto kDead = static_cast<std::uint64_t>(ProcessState::dead);
+            Recovery<SimEnv> recovery{pool_, std::span<const NodeView<SimEnv>>{&view_, 1}};
+            ThreadSlotIndex blocked_by{};
+            // `blocked`: the daemon tries again later; other threads run meanwhile.
+            if (daemon_died_->load() != 0)
+                while (recovery.resume(blocked_by) == RecoveryStep::blocked) blocked_by = {};
+            for (;;) {
+                self.run_operation([&] {
+                    std::uint16_t process = 0;
+                    const auto find_work = [&] {
+                        for (std::uint16_t slot = 1; slot < process_slots_; ++slot)
+                            if (explorer.dead(slot) &&
+                                (state_of(slot).load() == kActive || state_of(slot).load() == kDead))
+                                return slot;
+                        return std::uint16_t{0};
+                    };
+                    self.rest_until([&] { return find_work() != 0; });
+                    for (std::uint16_t slot = 1; slot < process_slots_ && process == 0; ++slot) {
+                        if (!explorer.dead(slot)) continue;
+                        const std::uint64_t state = state_of(slot).load();
+                        if (state == kActive || state == kDead) process = slot;
+                    }
+                    state_of(process).store(kDead);
+                    for (bool done = false; !done;) {
+                        Reclaimed total;
+                        blocked_by = {};
+                        done = recovery.recover_process(ProcessSlot{process}, total, blocked_by) == RecoveryStep::done;
+                    }
+                    state_of(process).store(static_cast<std::uint64_t>(ProcessState::free));
+                });
+            }
+        });
+    explorer.on_kill([this](int process) {
+        if (process == 0) daemon_died_->store(1);
+        // Whatever the dead was about to allocate, it will not complain about.
+        for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
+            if (setup_.clients[client].process != process) continue;
+            wanted_[client].store(0);
+            free_throughout_[client].store(0);
+        }
+    });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What must hold
+
+// No frame of it is taken, no block above or below it allocated. Marks do not count.
+inline bool EngineModel::is_free(Block block) const {
+    for (std::uint64_t word = block.base.value / kLeafFrames;
+         word * kLeafFrames < block.base.value + block.order.frames(); ++word) {
+        const std::uint64_t mask = block.order.value >= kLeafOrder
+                                       ? ~std::uint64_t{0}
+                                       : leaf::mask(block.base.value % kLeafFrames, block.order.value);
+        if ((view_.leaf[word].load() & mask) != 0) return false;
+    }
+    for (unsigned layer = 1; layer <= view_.top_layer; ++layer) {
+        const unsigned child_order = word_order(layer - 1);
+        for (std::uint64_t child = block.base.value >> child_order;
+             child << child_order < block.base.value + block.order.frames(); ++child)
+            if (UpperWord{view_.upper[layer][child / kUpperFanOut].load()}.allocated_here(child % kUpperFanOut))
+                return false;
+    }
+    return true;
+}
+
+// Bit i: the i-th block of this order is free, and no operation on any of it is under way (a free counts when it has
+// returned; one that has not may come after whatever goes on beside it). At most 64 blocks of an order are told apart.
+inline std::uint64_t EngineModel::free_blocks(Order order) const {
+    std::uint64_t blocks = 0;
+    const std::uint64_t count = setup_.geometry.frame_count >> order.value;
+    for (std::uint64_t i = 0; i < count && i < 64; ++i) {
+        const Block block{FrameIndex{i << order.value}, order};
+        bool settled = is_free(block);
+        for (std::uint32_t slot = 0; slot < thread_slots_ && settled; ++slot) {
+            const Intent intent{pool_.threads[slot].intent.load()};
+            settled = !intent.active() || !overlaps(intent.block(), block);
+        }
+        if (settled) blocks |= std::uint64_t{1} << i;
+    }
+    return blocks;
+}
+
+inline void EngineModel::keep_history() {
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
+        const std::uint64_t wanted = wanted_[client].load();
+        const std::uint64_t before = free_throughout_[client].load();
+        if (wanted == 0 || before == 0) continue;
+        free_throughout_[client].store(before & free_blocks(Order{static_cast<std::uint8_t>(wanted - 1)}));
+    }
+}
+
+inline std::vector<EngineModel::Owned> EngineModel::owned_blocks() const {
+    std::vector<Owned> owned;
+    for (const Place &place : places_) {
+        const IndexEntry entry{place.entry->load()};
+        if (entry.is_owned() && entry.owner() != kOfflineOwner)
+            owned.push_back({Block{place.base, entry.order()}, entry.owner()});
+    }
+    return owned;
+}
+
+// Every block that the index calls owned, whoever owns it and however far its allocation or its owner's death has come.
+inline void EngineModel::check_owned(const std::vector<Owned> &owned) {
+    for (std::size_t i = 0; i < owned.size(); ++i) {
+        const Block block = owned[i].block;
+        for (std::size_t j = i + 1; j < owned.size(); ++j)
+            if (overlaps(block, owned[j].block))
+                fail("two live blocks overlap: " + to_text(block) + " and " + to_text(owned[j].block));
+        const unsigned layer = layer_of(block.order);
+        std::uint64_t word = block.base.value >> word_order(layer);
+        if (layer == 0) {
+            const std::uint64_t mask = leaf::mask(block.base.value % kLeafFrames, block.order.value);
+            if ((view_.leaf[word].load() & mask) != mask)
+                fail("a live block's frames are not taken: " + to_text(block));
+        } else {
+            const unsigned child_order = word_order(layer - 1);
+            const std::uint8_t group = upper::group(
+                static_cast<unsigned>(block.base.value >> child_order) % kUpperFanOut, block.order.value - child_order);
+            const UpperWord state{view_.upper[layer][word].load()};
+            if ((state.allocated_children() & group) != group)
+                fail("a live block's children are not taken: " + to_text(block));
+            if ((state.occupied_children() & group) != 0)
+                fail("something is marked below a live block: " + to_text(block));
+        }
+        for (unsigned level = layer + 1; level <= view_.top_layer; ++level) {
+            const UpperWord above{view_.upper[level][word / kUpperFanOut].load()};
+            if (!above.occupied_below(word % kUpperFanOut)) fail("no mark above a live block: " + to_text(block));
+            word /= kUpperFanOut;
+        }
+    }
+}
+
+inline void EngineModel::check_state() {
+    const std::vector<Owned> owned = owned_blocks();
+    check_owned(owned);
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
+        if (explorer.dead(setup_.clients[client].process)) continue;
+        const Local &local = explorer.local<Local>(static_cast<int>(client));
+        for (unsigned slot = 0; slot < kHeldMax; ++slot) {
+            if (!local.held[slot]) continue;
+            bool found = false;
+            for (const Owned &entry : owned)
+                found = found ||
+                        (entry.block == local.blocks[slot] && entry.process.value == setup_.clients[client].process);
+            if (!found) fail("a client holds " + to_text(local.blocks[slot]) + ", which the index does not say");
+        }
+    }
+}
+
+inline void EngineModel::check_quiet() {
+    const std::vector<Owned> owned = owned_blocks();
+    for (const Owned &entry : owned) {
+        // What is in the mailbox is still its giver's.
+        bool held = Reference{mailbox_->load()}.bits() != 0 && Reference{mailbox_->load()}.block() == entry.block &&
+                    !explorer.dead(entry.process.value);
+        for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
+            const std::uint16_t process = setup_.clients[client].process;
+            if (process != entry.process.value || explorer.dead(process)) continue;
+            const Local &local = explorer.local<Local>(static_cast<int>(client));
+            for (unsigned slot = 0; slot < kHeldMax; ++slot)
+                held = held || (local.held[slot] && local.blocks[slot] == entry.block);
+        }
+        if (!held) fail("quiet: the index says owned, but nobody holds " + to_text(entry.block));
+    }
+    for (std::uint32_t thread = 0; thread < thread_slots_; ++thread) {
+        if (pool_.threads[thread].intent.load() != 0)
+            fail("quiet: an intent is left in slot " + std::to_string(thread));
+        if (HintWork{pool_.threads[thread].hint_work.load()}.active())
+            fail("quiet: hint work is left in slot " + std::to_string(thread));
+    }
+    check_words_when_quiet(owned);
+    check_hints_when_quiet();
+    check_that_free_memory_can_be_had();
+}
+
+inline void EngineModel::check_words_when_quiet(const std::vector<Owned> &owned) {
+    std::vector<std::uint64_t> leaf = taken_;
+    std::array<std::vector<std::uint8_t>, kMaxUpperLayers + 1> allocated;
+    for (unsigned layer = 1; layer <= view_.top_layer; ++layer)
+        allocated[layer].resize(setup_.geometry.word_count(layer));
+    for (const Owned &entry : owned) {
+        const unsigned layer = layer_of(entry.block.order);
+        const std::uint64_t word = entry.block.base.value >> word_order(layer);
+        if (layer == 0) {
+            leaf[word] |= leaf::mask(entry.block.base.value % kLeafFrames, entry.block.order.value);
+        } else {
+            const unsigned child_order = word_order(layer - 1);
+            allocated[layer][word] |=
+                upper::group(static_cast<unsigned>(entry.block.base.value >> child_order) % kUpperFanOut,
+                             entry.block.order.value - child_order);
+        }
+    }
+    for (std::uint64_t word = 0; word < leaf.size(); ++word) {
+        const std::uint64_t extra = view_.leaf[word].load() & ~leaf[word];
+        if (extra != 0) fail("quiet: frames are lost in leaf word " + std::to_string(word));
+    }
+    for (unsigned layer = 1; layer <= view_.top_layer; ++layer) {
+        for (std::uint64_t word = 0; word < allocated[layer].size(); ++word) {
+            const UpperWord state{view_.upper[layer][word].load()};
+            const std::string where = " in word " + std::to_string(word) + " of layer " + std::to_string(layer);
+            for (unsigned child = 0; child < kUpperFanOut; ++child) {
+                const std::uint64_t below = word * kUpperFanOut + child;
+                if (below >= setup_.geometry.word_count(layer - 1)) continue;  // beyond the pool: closed for ever
+                if (state.allocated_here(child) && (allocated[layer][word] >> child & 1) == 0)
+                    fail("quiet: memory is lost, a child stays allocated" + where);
+                const bool empty = layer == 1 ? view_.leaf[below].load() == 0
+                                              : UpperWord{view_.upper[layer - 1][below].load()}.empty();
+                if (state.occupied_below(child) == !empty) continue;
+                if (!empty) fail("quiet: a mark is missing" + where);
+                if (!may_be_kept_marked(layer - 1, below)) fail("quiet: a mark stays that nobody will clear" + where);
+            }
+        }
+    }
+}
+
+// Lazy coalescing: a live thread's hot word. Or one whose child is kept so.
+inline bool EngineModel::may_be_kept_marked(unsigned layer, std::uint64_t word) const {
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
+        if (explorer.dead(setup_.clients[client].process)) continue;
+        if (view_.hot[slot_of(client).value].word[layer].load() == word + 1) return true;
+    }
+    return false;
+}
+
+// Too high costs time, too low hides memory.
+inline void EngineModel::check_hints_when_quiet() {
+    const Search<SimEnv> search = buddy_->searcher({kDaemonThread, kDaemonProcess});
+    const unsigned ceiling = search.ceiling();
+    for (unsigned level = 0; level < view_.hint_levels; ++level) {
+        const std::uint64_t words = level == 0 ? setup_.geometry.word_count(0) : setup_.geometry.hint_word_count(level);
+        for (std::uint64_t word = 0; word < words; ++word) {
+            const HintWord hint{view_.hint[level + 1][word / kUpperFanOut].load()};
+            const unsigned promised = hint.value(word % kUpperFanOut, ceiling);
+            if (promised >= search.value_of(level, word)) continue;
+            if (level < view_.top_layer) {
+                // Closed below an allocated block: whoever frees that one raises it.
+                const UpperWord above{view_.upper[level + 1][word / kUpperFanOut].load()};
+                if (above.allocated_here(word % kUpperFanOut)) continue;
+            }
+            fail("quiet: the hint for word " + std::to_string(word) + " of level " + std::to_string(level) +
+                 " is too low");
+        }
+    }
+}
+
+// Alone, as the daemon: each order can be had exactly if a free block of it is there. Undone by the explorer.
+inline void EngineModel::check_that_free_memory_can_be_had() {
+    for (unsigned value = 0; value <= setup_.geometry.largest_order; ++value) {
+        const Order order{static_cast<std::uint8_t>(value)};
+        bool some = false;
+        for (std::uint64_t i = 0; i < setup_.geometry.frame_count >> value && !some; ++i)
+            some = is_free({FrameIndex{i << value}, order});
+        const Actor prober{kDaemonThread, kDaemonProcess};
+        Block block{};
+        const Errc result = buddy_->allocate(prober, order, 0, block);
+        if (result != (some ? Errc::ok : Errc::out_of_frames))
+            fail(std::string("quiet: memory of order ") + std::to_string(value) + (some ? " is free" : " is not free") +
+                 ", but allocate says " + error_row(result).name);
+        if (result != Errc::ok) continue;
+        Block freed{};
+        if (buddy_->free(prober, block.base, freed) != Errc::ok || freed != block)
+            fail("quiet: what was just allocated cannot be freed");
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// For traces
+
+inline void EngineModel::label_words() {
+    const Geometry &geometry = setup_.geometry;
+    explorer.label(view_.leaf, geometry.word_count(0) * 8, "leaf");
+    for (unsigned layer = 1; layer <= view_.top_layer; ++layer)
+        explorer.label(view_.upper[layer], geometry.word_count(layer) * 8, "upper" + std::to_string(layer));
+    for (unsigned level = 1; level <= view_.hint_levels; ++level)
+        explorer.label(view_.hint[level], geometry.hint_word_count(level) * 8, "hint" + std::to_string(level));
+    for (unsigned layer = 0; layer <= view_.top_layer; ++layer)
+        explorer.label(view_.index[layer], geometry.index_entry_count(layer) * 8, "index" + std::to_string(layer));
+    for (std::uint32_t slot = 0; slot < thread_slots_; ++slot) {
+        const std::string name = "slot" + std::to_string(slot);
+        explorer.label(&pool_.threads[slot].intent, 8, name + ".intent");
+        explorer.label(&pool_.threads[slot].owner, 8, name + ".owner");
+        explorer.label(&pool_.threads[slot].hint_work, 8, name + ".hint_work");
+        explorer.label(&view_.hot[slot], sizeof view_.hot[slot], name + ".hot");
+    }
+    for (std::uint32_t slot = 0; slot < process_slots_; ++slot)
+        explorer.label(&pool_.processes[slot].state, 8, "process" + std::to_string(slot) + ".state");
+    explorer.describe_values([this](const void *address, std::uint64_t value) { return meaning(address, value); });
+}
+
+inline std::string EngineModel::meaning(const void *address, std::uint64_t value) const {
+    const auto within = [address](const Word *first, std::uint64_t count) {
+        return address >= first && address < first + count;
+    };
+    for (unsigned layer = 0; layer <= view_.top_layer; ++layer) {
+        if (layer > 0 && within(view_.upper[layer], setup_.geometry.word_count(layer))) {
+            const auto plane = [value](unsigned shift) { return std::to_string(value >> shift & 0xff); };
+            return "P " + plane(0) + " F " + plane(8) + " COAL " + plane(16) + " tag " + std::to_string(value >> 32);
+        }
+        if (within(view_.index[layer], setup_.geometry.index_entry_count(layer))) {
+            const IndexEntry entry{value};
+            const std::string holder = std::to_string(entry.owner().value);
+            const std::string state = entry.is_owned()     ? "owned by process " + holder
+                                      : entry.is_freeing() ? "freeing by slot " + holder
+                                                           : "none";
+            return state + ", order " + std::to_string(entry.order().value) + ", generation " +
+                   std::to_string(entry.generation());
+        }
+    }
+    for (std::uint32_t slot = 0; slot < thread_slots_; ++slot) {
+        if (address != &pool_.threads[slot].intent) continue;
+        const Intent intent{value};
+        if (!intent.active()) return "none";
+        return (intent.kind() == IntentKind::allocate ? "allocate " : "free ") + to_text(intent.block());
+    }
+    return {};
+}
+
+}  // namespace numacre::model

@@ -1,0 +1,954 @@
+#include "explorer.hpp"
+
+#include <sys/mman.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#if !defined(__x86_64__) || !defined(__linux__)
+#error "The explorer's context switch is written for x86-64 Linux; port numacre_model_switch and Explorer::prepare."
+#endif
+
+// void numacre_model_switch(void **save_stack_pointer, void *load_stack_pointer): keeps what the ABI wants kept on the
+// stack that is left, so that a suspended fiber is its stack bytes and nothing else.
+asm(R"(
+    .text
+    .globl numacre_model_switch
+    .type numacre_model_switch, @function
+numacre_model_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+    .size numacre_model_switch, .-numacre_model_switch
+)");
+extern "C" void numacre_model_switch(void *save_stack_pointer, void *load_stack_pointer);
+
+namespace numacre::model {
+
+namespace {
+
+constexpr std::size_t kSavedRegisters = 6;  // of numacre_model_switch
+constexpr std::size_t kSharedBytes = std::size_t{16} << 20;
+// Fixed, so that addresses on stacks are the same in every state and in every run.
+constexpr std::uintptr_t kArenaAddress = 0x5100'0000'0000;
+// A step uses some stack below the pointer it is suspended at; cleared so that leftovers do not tell states apart.
+constexpr std::size_t kStaleBytes = 1024;
+
+constexpr std::size_t kTraceStepsMax = 300;  // longer schedules are not printed unasked
+
+constexpr std::uint8_t kIgnored = 1;
+constexpr std::uint8_t kPrivate = 2;
+constexpr unsigned kWriterShift = 2;  // above: 1 + the only thread that writes the word, 0: no such
+
+[[noreturn]] void die(const std::string &message) {
+    std::fprintf(stderr, "model explorer: %s\n", message.c_str());
+    std::abort();
+}
+
+constexpr std::uint64_t scramble(std::uint64_t x) {
+    x = (x ^ (x >> 32)) * 0xd6e8'feb8'6659'fd93;
+    x = (x ^ (x >> 32)) * 0xd6e8'feb8'6659'fd93;
+    return x ^ (x >> 32);
+}
+
+std::uint64_t bits_at(const void *address, unsigned bytes) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, address, bytes);
+    return bits;
+}
+
+std::uint64_t result_of(const Request &request, std::uint64_t before) {
+    switch (request.kind) {
+        case Access::load:
+            return before;
+        case Access::store:
+        case Access::exchange:
+            return request.operand;
+        case Access::compare_exchange:
+            return before == request.expected ? request.operand : before;
+        case Access::fetch_add:
+            return before + request.operand;
+        case Access::fetch_sub:
+            return before - request.operand;
+        case Access::fetch_and:
+            return before & request.operand;
+        case Access::fetch_or:
+            return before | request.operand;
+    }
+    return before;
+}
+
+const char *to_text(Access kind) {
+    switch (kind) {
+        case Access::load:
+            return "load";
+        case Access::store:
+            return "store";
+        case Access::exchange:
+            return "exchange";
+        case Access::compare_exchange:
+            return "cas";
+        case Access::fetch_add:
+            return "fetch_add";
+        case Access::fetch_sub:
+            return "fetch_sub";
+        case Access::fetch_and:
+            return "fetch_and";
+        case Access::fetch_or:
+            return "fetch_or";
+    }
+    return "?";
+}
+
+std::string hex(std::uint64_t value) {
+    char text[24];
+    std::snprintf(text, sizeof text, "%#" PRIx64, value);
+    return text;
+}
+
+}  // namespace
+
+std::string to_text(const Schedule &schedule) {
+    std::string text;
+    for (const Step step : schedule) {
+        if (!text.empty()) text += ',';
+        if (step.kind == Step::Kind::kill) text += 'k';
+        text += std::to_string(step.thread);
+        if (step.option != 0) text += '.' + std::to_string(step.option);
+    }
+    return text;
+}
+
+bool from_text(const std::string &text, Schedule &schedule) {
+    schedule.clear();
+    const char *at = text.c_str();
+    const auto number = [&at](std::uint8_t &value) {
+        char *end = nullptr;
+        if (*at < '0' || *at > '9') return false;
+        const unsigned long parsed = std::strtoul(at, &end, 10);
+        at = end;
+        value = static_cast<std::uint8_t>(parsed);
+        return parsed <= 255;
+    };
+    while (*at != '\0') {
+        Step step;
+        if (*at == 'k') {
+            step.kind = Step::Kind::kill;
+            ++at;
+        }
+        if (!number(step.thread)) return false;
+        if (*at == '.' && (++at, !number(step.option))) return false;
+        if (*at == ',' && at[1] != '\0') {
+            ++at;
+        } else if (*at != '\0') {
+            return false;
+        }
+        schedule.push_back(step);
+    }
+    return true;
+}
+
+// Open addressing, 16 bytes a state: 112 bits of hash and the lowest cost at which the state was reached.
+class Explorer::HashSet {
+public:
+    enum class Seen : std::uint8_t { never, dearer, before };
+
+    HashSet() { reserve(1 << 16); }
+    ~HashSet() { std::free(slots_); }
+    HashSet(const HashSet &) = delete;
+    HashSet &operator=(const HashSet &) = delete;
+
+    std::uint64_t size() const { return size_; }
+
+    Seen insert(Hash hash, std::uint64_t cost) {
+        if (size_ * 10 > capacity_ * 7) reserve(capacity_ * 2);
+        Slot &slot = find(slots_, capacity_, pack(hash));
+        const std::uint64_t kept_cost = cost < kCostMask ? cost : kCostMask;
+        if (slot.a == 0) {
+            slot = pack(hash);
+            slot.b |= kept_cost;
+            ++size_;
+            return Seen::never;
+        }
+        if ((slot.b & kCostMask) <= kept_cost) return Seen::before;
+        slot.b = (slot.b & ~kCostMask) | kept_cost;
+        return Seen::dearer;
+    }
+
+    bool contains(Hash hash) const { return find(slots_, capacity_, pack(hash)).a != 0; }
+
+private:
+    struct Slot {
+        std::uint64_t a;  // 0: empty
+        std::uint64_t b;
+    };
+    static constexpr std::uint64_t kCostMask = 0xffff;
+
+    static Slot pack(Hash hash) { return {hash.a != 0 ? hash.a : 1, hash.b & ~kCostMask}; }
+
+    static Slot &find(Slot *slots, std::uint64_t capacity, Slot wanted) {
+        std::uint64_t at = wanted.a & (capacity - 1);
+        while (slots[at].a != 0 && (slots[at].a != wanted.a || (slots[at].b & ~kCostMask) != wanted.b))
+            at = (at + 1) & (capacity - 1);
+        return slots[at];
+    }
+
+    void reserve(std::uint64_t capacity) {
+        auto *const slots = static_cast<Slot *>(std::calloc(capacity, sizeof(Slot)));
+        if (slots == nullptr) die("no memory for " + std::to_string(capacity) + " states: lower states_max");
+        for (std::uint64_t at = 0; at < capacity_; ++at) {
+            if (slots_[at].a == 0) continue;
+            find(slots, capacity, {slots_[at].a, slots_[at].b & ~kCostMask}) = slots_[at];
+        }
+        std::free(slots_);
+        slots_ = slots;
+        capacity_ = capacity;
+    }
+
+    Slot *slots_ = nullptr;
+    std::uint64_t capacity_ = 0;
+    std::uint64_t size_ = 0;
+};
+
+Explorer *Explorer::current_ = nullptr;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Set-up
+
+Explorer::Explorer(std::string name, Options options) : name_(std::move(name)), options_(options) {
+    if (current_ != nullptr) die("two explorers at once: the arena has one fixed address");
+    const std::size_t arena_bytes = kSharedBytes + kThreadsMax * kFiberBytes;
+    // The address is a request to the kernel, not an object.
+    void *const wanted = reinterpret_cast<void *>(kArenaAddress);  // NOLINT(performance-no-int-to-ptr)
+    void *const got = mmap(wanted, arena_bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (got != wanted) die("address " + hex(kArenaAddress) + " is taken: choose another kArenaAddress");
+    arena_ = static_cast<std::byte *>(got);
+    current_ = this;
+    kills_used_ = static_cast<std::uint64_t *>(allocate(8, 8));
+    restarts_used_ = static_cast<std::uint64_t *>(allocate(8, 8));
+    threads_.reserve(kThreadsMax);  // fibers must not move: the running one writes its own
+}
+
+Explorer::~Explorer() {
+    munmap(arena_, kSharedBytes + kThreadsMax * kFiberBytes);
+    current_ = nullptr;
+}
+
+void *Explorer::allocate(std::size_t bytes, std::size_t alignment) {
+    const std::size_t begin = (shared_bytes_ + alignment - 1) / alignment * alignment;
+    shared_bytes_ = begin + (bytes + 7) / 8 * 8;
+    if (shared_bytes_ > kSharedBytes) die("shared memory above " + std::to_string(kSharedBytes) + " bytes: raise it");
+    word_flags_.resize(shared_bytes_ / 8);
+    return arena_ + begin;
+}
+
+void Explorer::flag_words(const void *address, std::size_t bytes, std::uint8_t flags) {
+    const auto first = static_cast<std::size_t>(static_cast<const std::byte *>(address) - arena_) / 8;
+    for (std::size_t word = first; word < first + (bytes + 7) / 8; ++word) word_flags_.at(word) |= flags;
+}
+
+void Explorer::ignore(const void *address, std::size_t bytes) {
+    flag_words(address, bytes, kIgnored);
+}
+
+void Explorer::keep_private(const void *address, std::size_t bytes) {
+    flag_words(address, bytes, kPrivate);
+}
+
+void Explorer::written_only_by(int thread, const void *address, std::size_t bytes) {
+    flag_words(address, bytes, static_cast<std::uint8_t>((thread + 1) << kWriterShift));
+}
+
+bool Explorer::is_step(std::uint8_t flags, Access kind) const {
+    if ((flags & (kIgnored | kPrivate)) != 0) return false;
+    return kind != Access::load || flags >> kWriterShift != running_ + 1;
+}
+
+void Explorer::label(const void *address, std::size_t bytes, std::string name, std::size_t element_bytes) {
+    const auto *const begin = static_cast<const std::byte *>(address);
+    labels_.push_back({begin, begin + bytes, std::move(name), element_bytes});
+}
+
+int Explorer::add_thread(ThreadOptions options, Script script, std::size_t local_bytes) {
+    const int thread = static_cast<int>(threads_.size());
+    if (thread == kThreadsMax) die("more than " + std::to_string(kThreadsMax) + " threads: raise kThreadsMax");
+    ThreadInfo info;
+    info.area = arena_ + kSharedBytes + static_cast<std::size_t>(thread) * kFiberBytes;
+    info.local = info.area + kFiberBytes - (local_bytes + 63) / 64 * 64;
+    info.stack_low = info.local;
+    if (mprotect(info.area, kGuardBytes, PROT_NONE) != 0) die("mprotect of a guard page failed");
+    if (options.name.empty()) options.name = "thread" + std::to_string(thread);
+    if (options.process >= process_count_) process_count_ = options.process + 1;
+    info.options = std::move(options);
+    info.script = std::move(script);
+    threads_.push_back(std::move(info));
+    return thread;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Fibers
+
+void Explorer::prepare(int thread) {
+    ThreadInfo &info = threads_[static_cast<std::size_t>(thread)];
+    std::memset(info.area + kGuardBytes, 0, kFiberBytes - kGuardBytes);
+    // What numacre_model_switch pops: six registers, then "return" into fiber_entry with the alignment of a call.
+    auto *const return_address = reinterpret_cast<void (**)()>(info.local - 16);
+    *return_address = &Explorer::fiber_entry;
+    info.fiber = Fiber{};
+    info.fiber.stack_pointer = info.local - 16 - kSavedRegisters * 8;
+    info.fiber.at = At::access;
+    rehash(thread);
+}
+
+void Explorer::fiber_entry() {
+    Explorer &explorer = *current_;
+    Thread self{explorer, explorer.running_};
+    explorer.threads_[static_cast<std::size_t>(self.index())].script(self);
+    explorer.suspend(At::finished);
+    die("a finished fiber was resumed");
+}
+
+void Explorer::resume(int thread, int option) {
+    ThreadInfo &info = threads_[static_cast<std::size_t>(thread)];
+    Fiber &fiber = info.fiber;
+    fiber.option = static_cast<std::uint8_t>(option);
+    std::byte *const bottom = info.area + kGuardBytes;
+    std::byte *const stale =
+        info.stack_low - bottom > static_cast<std::ptrdiff_t>(kStaleBytes) ? info.stack_low - kStaleBytes : bottom;
+    std::memset(stale, 0, static_cast<std::size_t>(fiber.stack_pointer - stale));
+    running_ = thread;
+    numacre_model_switch(&scheduler_stack_, fiber.stack_pointer);
+    running_ = -1;
+    if (fiber.stack_pointer < info.stack_low) info.stack_low = fiber.stack_pointer;
+    if (fiber.at == At::finished) fiber.stack_pointer = info.local;  // only what the script left in local<T>() remains
+    rehash(thread);
+}
+
+// Runs on the fiber.
+void Explorer::suspend(At at) {
+    Fiber &fiber = threads_[static_cast<std::size_t>(running_)].fiber;
+    fiber.at = at;
+    fiber.choice_just_made = false;
+    numacre_model_switch(&fiber.stack_pointer, scheduler_stack_);
+}
+
+void Explorer::rehash(int thread) {
+    const ThreadInfo &info = threads_[static_cast<std::size_t>(thread)];
+    const auto *word = reinterpret_cast<const std::uint64_t *>(info.fiber.stack_pointer);
+    const auto *const end = reinterpret_cast<const std::uint64_t *>(info.area + kFiberBytes);
+    const auto seed = static_cast<std::uint64_t>(thread) << 32 | static_cast<std::uint64_t>(end - word) << 8 |
+                      static_cast<std::uint64_t>(info.fiber.at);
+    std::uint64_t a = seed ^ 0x9e37'79b9'7f4a'7c15;
+    std::uint64_t b = seed ^ 0xc2b2'ae3d'27d4'eb4f;
+    for (; word != end; ++word) {
+        a = (a ^ *word) * 0xff51'afd7'ed55'8ccd;
+        a ^= a >> 32;
+        b = (b + *word) * 0xc4ce'b9fe'1a85'ec53;
+        b ^= b >> 29;
+    }
+    threads_[static_cast<std::size_t>(thread)].fiber.hash = {scramble(a), scramble(b)};
+}
+
+bool Explorer::enabled(int thread) const {
+    const Fiber &fiber = threads_[static_cast<std::size_t>(thread)].fiber;
+    switch (fiber.at) {
+        case At::access:
+        case At::choice:
+        case At::resting_choice:
+            return true;
+        case At::condition:
+        case At::resting_condition:
+            return fiber.holds(fiber.condition);
+        case At::finished:
+        case At::dead:
+            return false;
+    }
+    return false;
+}
+
+// Not in the middle of an operation, and no work waiting.
+bool Explorer::idle(int thread) const {
+    const Fiber &fiber = threads_[static_cast<std::size_t>(thread)].fiber;
+    switch (fiber.at) {
+        case At::resting_choice:
+        case At::finished:
+        case At::dead:
+            return true;
+        case At::resting_condition:
+            return !fiber.holds(fiber.condition);
+        case At::access:
+        case At::choice:
+        case At::condition:
+            return false;
+    }
+    return false;
+}
+
+bool Explorer::all_idle_but(int thread) const {
+    for (int other = 0; other < static_cast<int>(threads_.size()); ++other)
+        if (other != thread && !idle(other)) return false;
+    return true;
+}
+
+bool Explorer::at_rest(int thread) const {
+    return idle(thread);
+}
+
+bool Explorer::dead(int process) const {
+    for (const ThreadInfo &info : threads_)
+        if (info.options.process == process && info.fiber.at != At::dead) return false;
+    return true;
+}
+
+void Explorer::respawn(int process) {
+    for (int thread = 0; thread < static_cast<int>(threads_.size()); ++thread) {
+        if (threads_[static_cast<std::size_t>(thread)].options.process != process) continue;
+        if (threads_[static_cast<std::size_t>(thread)].fiber.at != At::dead) die("respawn of a live process");
+        save_image(thread);
+        prepare(thread);
+        to_start_.push_back(thread);
+    }
+}
+
+// Whatever frames come next on this stack find zeros.
+[[gnu::noinline]] void Thread::clear_stale_stack() {
+    volatile std::uint64_t stale[256];
+    for (volatile std::uint64_t &word : stale) word = 0;
+}
+
+int Thread::choose(int options, bool at_rest) {
+    if (options < 1 || options > 255) die("a choice among " + std::to_string(options) + ": 1 to 255 are possible");
+    Explorer::Fiber &fiber = explorer_.threads_[static_cast<std::size_t>(index_)].fiber;
+    fiber.options = static_cast<std::uint8_t>(options);
+    explorer_.suspend(at_rest ? Explorer::At::resting_choice : Explorer::At::choice);
+    fiber.options = 1;
+    fiber.choice_just_made = true;
+    return fiber.option;
+}
+
+void Thread::wait_raw(const void *condition, bool (*holds)(const void *), bool at_rest) {
+    Explorer::Fiber &fiber = explorer_.threads_[static_cast<std::size_t>(index_)].fiber;
+    fiber.condition = condition;
+    fiber.holds = holds;
+    explorer_.suspend(at_rest ? Explorer::At::resting_condition : Explorer::At::condition);
+}
+
+void Thread::fail(const std::string &message) {
+    explorer_.fail(message);
+    explorer_.suspend(Explorer::At::finished);
+    die("a failed fiber was resumed");
+}
+
+void Explorer::fail(const std::string &message) {
+    if (failure_.empty()) failure_ = message;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Shared words
+
+bool Explorer::is_shared(const void *address) const {
+    const auto *const byte = static_cast<const std::byte *>(address);
+    return byte >= arena_ && byte < arena_ + shared_bytes_;
+}
+
+void Explorer::write_word(std::uint64_t *word, std::uint64_t value) {
+    const std::uint64_t old = *word;
+    if (old == value) return;
+    log_.push_back({word, old});
+    *word = value;
+    const auto position = static_cast<std::size_t>(reinterpret_cast<std::byte *>(word) - arena_) / 8;
+    if ((word_flags_[position] & kIgnored) != 0) return;
+    const std::uint64_t place = scramble(position + 1);
+    memory_hash_.a += scramble(place ^ value) - scramble(place ^ old);
+    memory_hash_.b += scramble((place << 1 | 1) + value * 0x9e37'79b9'7f4a'7c15) -
+                      scramble((place << 1 | 1) + old * 0x9e37'79b9'7f4a'7c15);
+}
+
+std::uint64_t access(const Request &request) {
+    Explorer *const explorer = Explorer::current_;
+    const bool exploring = explorer != nullptr && explorer->exploring_;
+    const bool shared = exploring && explorer->is_shared(request.address);
+    const bool in_fiber = exploring && explorer->running_ >= 0;
+    auto *const word = reinterpret_cast<std::uint64_t *>(  // NOLINT(performance-no-int-to-ptr)
+        reinterpret_cast<std::uintptr_t>(request.address) & ~std::uintptr_t{7});
+    bool silent = true;
+    if (shared && in_fiber) {
+        const auto position = static_cast<std::size_t>(reinterpret_cast<std::byte *>(word) - explorer->arena_) / 8;
+        silent = !explorer->is_step(explorer->word_flags_[position], request.kind);
+        Explorer::Fiber &fiber = explorer->threads_[static_cast<std::size_t>(explorer->running_)].fiber;
+        if (!silent && !fiber.choice_just_made) explorer->suspend(Explorer::At::access);
+        if (!silent) fiber.choice_just_made = false;
+    }
+    const std::uint64_t before = bits_at(request.address, request.bytes);
+    std::uint64_t after = result_of(request, before);
+    if (request.bytes < 8) after &= (std::uint64_t{1} << (8 * request.bytes)) - 1;
+    if (after != before) {
+        if (shared) {
+            std::uint64_t merged = *word;
+            const auto offset = static_cast<std::byte *>(request.address) - reinterpret_cast<std::byte *>(word);
+            std::memcpy(reinterpret_cast<std::byte *>(&merged) + offset, &after, request.bytes);
+            explorer->write_word(word, merged);
+        } else {
+            if (in_fiber) {
+                const auto *const byte = static_cast<const std::byte *>(request.address);
+                const Explorer::ThreadInfo &info = explorer->threads_[static_cast<std::size_t>(explorer->running_)];
+                if (byte < info.area || byte >= info.area + Explorer::kFiberBytes)
+                    die("a thread wrote an Atomic at " + hex(reinterpret_cast<std::uintptr_t>(request.address)) +
+                        ", which is not in the arena: the explorer could not take it back. Use Explorer::allocate.");
+            }
+            std::memcpy(request.address, &after, request.bytes);
+        }
+    }
+    if (in_fiber && shared && !silent && explorer->tracing_) explorer->trace_access(request, before, after);
+    return before;
+}
+
+std::string Explorer::name_of(const void *address) const {
+    const auto *const byte = static_cast<const std::byte *>(address);
+    for (const Label &label : labels_) {
+        if (byte < label.begin || byte >= label.end) continue;
+        if (static_cast<std::size_t>(label.end - label.begin) <= label.element_bytes) return label.name;
+        return label.name + "[" + std::to_string(static_cast<std::size_t>(byte - label.begin) / label.element_bytes) +
+               "]";
+    }
+    return "shared+" + hex(static_cast<std::uint64_t>(byte - arena_));
+}
+
+void Explorer::trace_access(const Request &request, std::uint64_t before, std::uint64_t after) {
+    const auto meaning = [this, &request](std::uint64_t value) {
+        const std::string text = describe_ ? describe_(request.address, value) : std::string{};
+        return text.empty() ? hex(value) : hex(value) + " {" + text + "}";
+    };
+    std::string line = to_text(request.kind);
+    line.resize(line.size() < 10 ? 10 : line.size(), ' ');
+    line += name_of(request.address) + ": ";
+    if (request.kind == Access::load) {
+        line += meaning(before);
+    } else if (request.kind == Access::compare_exchange && before != request.expected) {
+        line += "fails, expected " + meaning(request.expected) + ", is " + meaning(before);
+    } else {
+        line += meaning(before) + " -> " + meaning(after);
+    }
+    trace_ += "           " + line + "\n";
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Steps and their undoing
+
+void Explorer::save_image(int thread) {
+    const ThreadInfo &info = threads_[static_cast<std::size_t>(thread)];
+    const auto bytes = static_cast<std::size_t>(info.area + kFiberBytes - info.fiber.stack_pointer);
+    const std::size_t offset = image_bytes_.size();
+    image_bytes_.resize(offset + bytes);
+    std::memcpy(image_bytes_.data() + offset, info.fiber.stack_pointer, bytes);
+    images_.push_back({thread, info.fiber, offset});
+}
+
+void Explorer::undo(const Undo &to) {
+    while (log_.size() > to.log) {
+        *log_.back().word = log_.back().value;
+        log_.pop_back();
+    }
+    while (images_.size() > to.images) {
+        const Image &image = images_.back();
+        ThreadInfo &info = threads_[static_cast<std::size_t>(image.thread)];
+        info.fiber = image.fiber;
+        std::memcpy(info.fiber.stack_pointer, image_bytes_.data() + image.offset, image_bytes_.size() - image.offset);
+        image_bytes_.resize(image.offset);
+        images_.pop_back();
+    }
+    memory_hash_ = to.memory_hash;
+}
+
+bool Explorer::restartable(int process) const {
+    for (const ThreadInfo &info : threads_)
+        if (info.options.process == process) return info.options.restartable;
+    return false;
+}
+
+bool Explorer::killable(int process) const {
+    bool exists = false;
+    bool busy = false;
+    for (int thread = 0; thread < static_cast<int>(threads_.size()); ++thread) {
+        const ThreadInfo &info = threads_[static_cast<std::size_t>(thread)];
+        if (info.options.process != process || info.fiber.at == At::dead) continue;
+        exists = exists || info.options.mortal;
+        busy = busy || !idle(thread);
+    }
+    // One that starts again from the beginning and was at rest would only be where it was.
+    if (restartable(process)) return exists && busy && *restarts_used_ < options_.restarts_max;
+    return exists && *kills_used_ < options_.kills_max;
+}
+
+bool Explorer::possible(Step step) const {
+    if (step.kind == Step::Kind::kill) return step.thread < process_count_ && killable(step.thread);
+    return step.thread < threads_.size() && enabled(step.thread) && step.option < threads_[step.thread].fiber.options;
+}
+
+void Explorer::take(Step step) {
+    if (step.kind == Step::Kind::run) {
+        save_image(step.thread);
+        resume(step.thread, step.option);
+    } else {
+        const bool again = restartable(step.thread);
+        std::uint64_t *const used = again ? restarts_used_ : kills_used_;
+        write_word(used, *used + 1);
+        for (int thread = 0; thread < static_cast<int>(threads_.size()); ++thread) {
+            ThreadInfo &info = threads_[static_cast<std::size_t>(thread)];
+            if (info.options.process != step.thread || info.fiber.at == At::dead) continue;
+            save_image(thread);
+            if (again) {
+                prepare(thread);
+                to_start_.push_back(thread);
+            } else {
+                info.fiber = Fiber{};
+                info.fiber.at = At::dead;
+                info.fiber.stack_pointer = info.local;
+                rehash(thread);
+            }
+        }
+        if (on_kill_) on_kill_(step.thread);
+    }
+    while (!to_start_.empty()) {
+        const int thread = to_start_.back();
+        to_start_.pop_back();
+        resume(thread, 0);
+    }
+    if (on_step_) on_step_();
+}
+
+bool Explorer::next_step(Frame &frame, Step &step) const {
+    if (!frame.kills) {
+        for (; frame.thread < threads_.size(); ++frame.thread, frame.option = 0) {
+            step = {Step::Kind::run, frame.thread, frame.option};
+            if (!possible(step)) continue;
+            ++frame.option;
+            return true;
+        }
+        frame.kills = true;
+        frame.thread = 0;
+    }
+    while (frame.thread < process_count_) {
+        step = {Step::Kind::kill, frame.thread++, 0};
+        if (possible(step)) return true;
+    }
+    return false;
+}
+
+Explorer::Hash Explorer::state_hash() const {
+    Hash hash = memory_hash_;
+    for (const ThreadInfo &info : threads_) {
+        hash.a += info.fiber.hash.a;
+        hash.b += info.fiber.hash.b;
+    }
+    return {scramble(hash.a), scramble(hash.b)};
+}
+
+void Explorer::check_state() {
+    const Undo here = mark();
+    if (on_state_) on_state_();
+    undo(here);
+    if (failure_.empty()) {
+        bool somebody_can_run = false;
+        for (int thread = 0; thread < static_cast<int>(threads_.size()); ++thread)
+            somebody_can_run = somebody_can_run || enabled(thread);
+        if (all_idle_but(-1)) {
+            if (on_quiet_) on_quiet_();
+            undo(here);
+        } else if (!somebody_can_run) {
+            fail("deadlock: nobody can go on, and not everybody is at rest");
+        }
+    }
+    if (options_.solo_steps_max == 0) return;
+    for (int thread = 0; thread < static_cast<int>(threads_.size()) && failure_.empty(); ++thread) {
+        if (idle(thread)) continue;
+        if (threads_[static_cast<std::size_t>(thread)].options.may_wait_for_others && !all_idle_but(thread)) continue;
+        check_solo(thread);
+    }
+}
+
+void Explorer::check_solo(int thread) {
+    const auto key = [this, thread] {
+        const Hash hash = state_hash();
+        const auto salt = static_cast<std::uint64_t>(thread + 1);
+        return Hash{scramble(hash.a + salt), scramble(hash.b + salt)};
+    };
+    const Undo here = mark();
+    std::vector<Hash> passed;
+    const std::string &name = threads_[static_cast<std::size_t>(thread)].options.name;
+    while (failure_.empty() && !idle(thread)) {
+        const Hash now = key();
+        if (solo_known_->contains(now)) break;
+        passed.push_back(now);
+        if (!enabled(thread)) {
+            fail(name + " waits for somebody in the middle of its operation");
+        } else if (passed.size() > options_.solo_steps_max) {
+            fail(name + " does not end its operation within " + std::to_string(options_.solo_steps_max) +
+                 " steps though it runs alone");
+        } else {
+            take({Step::Kind::run, static_cast<std::uint8_t>(thread), 0});
+        }
+    }
+    undo(here);
+    if (!failure_.empty()) return;
+    for (const Hash hash : passed) solo_known_->insert(hash, 0);
+}
+
+void Explorer::begin() {
+    if (exploring_) return;
+    exploring_ = true;
+    for (int thread = 0; thread < static_cast<int>(threads_.size()); ++thread) {
+        prepare(thread);
+        resume(thread, 0);
+    }
+    root_ = mark();
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Search
+
+void Explorer::start_search(HashSet &visited, Report &report) {
+    started_ = std::chrono::steady_clock::now();
+    solo_known_ = std::make_unique<HashSet>();
+    failure_.clear();
+    report.complete = true;
+    path_.assign(1, Frame{});
+    path_.back().undo = root_;
+    visited.insert(state_hash(), 0);
+    check_state();
+    note_violation(report);
+}
+
+void Explorer::end_search(const HashSet &visited, Report &report) {
+    if (!failure_.empty()) report.complete = false;
+    path_.clear();
+    undo(root_);
+    solo_known_.reset();
+    report.states = visited.size();
+    report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+}
+
+// Takes the step and puts it on the path.
+void Explorer::enter(Step step) {
+    Frame next;
+    next.undo = mark();
+    next.taken = step;
+    next.last_thread = step.kind == Step::Kind::run ? step.thread : path_.back().last_thread;
+    next.preemptions = path_.back().preemptions;
+    path_.push_back(next);
+    take(step);
+}
+
+void Explorer::leave() {
+    undo(path_.back().undo);
+    path_.pop_back();
+}
+
+void Explorer::note_violation(Report &report) {
+    if (failure_.empty()) return;
+    report.violation = failure_;
+    report.schedule.clear();
+    for (std::size_t depth = 1; depth < path_.size(); ++depth) report.schedule.push_back(path_[depth].taken);
+}
+
+bool Explorer::capped(std::uint64_t states, std::uint64_t transitions) const {
+    if (states >= options_.states_max) return true;
+    if ((transitions & 0xfff) != 0) return false;
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count() > options_.seconds_max;
+}
+
+void Explorer::search_depth_first(Report &report) {
+    HashSet visited;
+    start_search(visited, report);
+    const bool bounded = options_.preemptions_max >= 0;
+    while (!path_.empty() && failure_.empty()) {
+        Step step;
+        if (!next_step(path_.back(), step)) {
+            leave();
+            continue;
+        }
+        const int last = path_.back().last_thread;
+        const bool preempts =
+            step.kind == Step::Kind::run && last >= 0 && last != step.thread && enabled(last) && !idle(last);
+        if (bounded && preempts && path_.back().preemptions >= static_cast<unsigned>(options_.preemptions_max))
+            continue;
+        enter(step);
+        ++report.transitions;
+        if (preempts) ++path_.back().preemptions;
+        bool expand = true;
+        if (failure_.empty()) {
+            Hash hash = state_hash();
+            // Under the bound a state is worth another look if it was reached with fewer preemptions, and who ran last
+            // decides who may go on for nothing.
+            if (bounded) hash.b += scramble(static_cast<std::uint64_t>(path_.back().last_thread + 2));
+            const HashSet::Seen seen = visited.insert(hash, bounded ? path_.back().preemptions : 0);
+            expand = seen != HashSet::Seen::before;
+            if (seen == HashSet::Seen::never) {
+                check_state();
+                if (all_idle_but(-1)) ++report.quiet_states;
+            }
+        }
+        note_violation(report);
+        if (path_.size() > report.depth_max) report.depth_max = path_.size();
+        if (expand && path_.size() >= options_.depth_max) {
+            expand = false;
+            report.complete = false;
+        }
+        if (!expand) leave();
+        if (capped(visited.size(), report.transitions)) {
+            report.complete = false;
+            break;
+        }
+    }
+    end_search(visited, report);
+}
+
+// Layer by layer. A layer is the list of its states' paths, all of one length, in the order in which they were found:
+// so neighbours share most of their path, and to get from one to the next is to undo a little and to take a few steps.
+void Explorer::search_breadth_first(std::uint64_t transitions_max, Report &report) {
+    HashSet visited;
+    start_search(visited, report);
+    std::vector<Step> layer;
+    std::size_t paths = 1;
+    for (std::size_t depth = 0; paths > 0 && failure_.empty() && report.complete; ++depth) {
+        std::vector<Step> next_layer;
+        std::size_t next_paths = 0;
+        for (std::size_t path = 0; path < paths && failure_.empty() && report.complete; ++path) {
+            const Step *const steps = layer.data() + path * depth;
+            std::size_t common = 0;
+            while (common < depth && common + 1 < path_.size() && path_[common + 1].taken == steps[common]) ++common;
+            while (path_.size() > common + 1) leave();
+            while (path_.size() < depth + 1) enter(steps[path_.size() - 1]);
+            Frame cursor;
+            Step step;
+            while (failure_.empty() && next_step(cursor, step)) {
+                enter(step);
+                ++report.transitions;
+                bool fresh = false;
+                if (failure_.empty()) {
+                    fresh = visited.insert(state_hash(), 0) == HashSet::Seen::never;
+                    if (fresh) check_state();
+                    if (fresh && all_idle_but(-1)) ++report.quiet_states;
+                }
+                note_violation(report);
+                if (fresh) {
+                    next_layer.insert(next_layer.end(), steps, steps + depth);
+                    next_layer.push_back(step);
+                    ++next_paths;
+                }
+                leave();
+            }
+            if (capped(visited.size(), report.transitions) || report.transitions >= transitions_max)
+                report.complete = false;
+        }
+        layer.swap(next_layer);
+        paths = next_paths;
+        report.depth_max = depth + 1;
+    }
+    end_search(visited, report);
+}
+
+Report Explorer::run() {
+    begin();
+    if (const char *const wanted = std::getenv("NUMACRE_REPLAY"); wanted != nullptr) {
+        const std::string text = wanted;
+        if (text.rfind(name_ + ":", 0) == 0) {
+            Schedule schedule;
+            if (!from_text(text.substr(name_.size() + 1), schedule))
+                die("NUMACRE_REPLAY is not NAME:STEP,STEP,... with steps like 0, 0.2 or k1: " + text);
+            return replay(schedule);
+        }
+    }
+    Report report;
+    if (options_.search == SearchOrder::depth_first)
+        search_depth_first(report);
+    else
+        search_breadth_first(UINT64_MAX, report);
+    if (options_.print) {
+        std::printf("[%s] %" PRIu64 " states, %" PRIu64 " transitions, %" PRIu64 " quiet states, depth %" PRIu64
+                    ", %.1f s (%.2f M transitions/s) %s: %s\n",
+                    name_.c_str(), report.states, report.transitions, report.quiet_states, report.depth_max,
+                    report.seconds, static_cast<double>(report.transitions) / (report.seconds + 1e-9) / 1e6,
+                    report.complete ? "COMPLETE" : (report.clean() ? "CAPPED" : "STOPPED"),
+                    report.clean() ? "no violation" : report.violation.c_str());
+        std::fflush(stdout);
+    }
+    if (report.clean()) return report;
+    if (options_.search == SearchOrder::depth_first) {
+        Report shortest;
+        search_breadth_first(options_.shorten_transitions_max, shortest);
+        if (!shortest.clean()) {
+            report.violation = shortest.violation;
+            report.schedule = shortest.schedule;
+        }
+    }
+    const bool print = options_.print;
+    options_.print = false;
+    report.trace = replay(report.schedule).trace;
+    options_.print = print;
+    if (print) {
+        std::printf("%s", report.schedule.size() > kTraceStepsMax ? "(a long schedule: replay it to see the trace)\n"
+                                                                  : report.trace.c_str());
+        std::printf("REPLAY: NUMACRE_REPLAY=%s:%s\n", name_.c_str(), to_text(report.schedule).c_str());
+        std::fflush(stdout);
+    }
+    return report;
+}
+
+Report Explorer::replay(const Schedule &schedule) {
+    begin();
+    solo_known_ = std::make_unique<HashSet>();
+    failure_.clear();
+    trace_.clear();
+    Report report;
+    check_state();
+    for (const Step step : schedule) {
+        if (!failure_.empty()) break;
+        ++report.transitions;
+        std::string head = "  " + std::to_string(report.transitions);
+        head.resize(7, ' ');
+        if (step.kind == Step::Kind::kill) {
+            trace_ += head + "process " + std::to_string(step.thread) + " dies\n";
+        } else {
+            const std::string name = step.thread < threads_.size() ? threads_[step.thread].options.name : "?";
+            const bool at_choice = step.thread < threads_.size() && threads_[step.thread].fiber.options > 1;
+            trace_ += head + name + (at_choice ? " chooses " + std::to_string(step.option) : "") + "\n";
+        }
+        if (!possible(step)) {
+            fail("replay: step " + std::to_string(report.transitions) + " of the schedule is not possible here");
+            break;
+        }
+        tracing_ = true;
+        take(step);
+        tracing_ = false;
+        report.schedule.push_back(step);
+        if (failure_.empty()) check_state();
+    }
+    if (!failure_.empty()) trace_ += "   *** " + failure_ + "\n";
+    report.violation = failure_;
+    report.trace = trace_;
+    undo(root_);
+    if (options_.print) {
+        std::printf("[%s] replay of %" PRIu64 " steps\n%s", name_.c_str(), report.transitions, trace_.c_str());
+        std::fflush(stdout);
+    }
+    return report;
+}
+
+}  // namespace numacre::model

@@ -1,0 +1,357 @@
+// A stateful model checker for code that takes its atomics from an Env: it runs the real, compiled source under every
+// interleaving of its atomic accesses (sequential consistency), and optionally under every death of a process.
+//
+// How: each virtual thread is a fiber with a stack in one arena at a fixed address, beside the shared memory. So a
+// state is plain bytes: shared words + live stacks. Going back in the search is undoing: words written since are put
+// back from a log, the fiber that moved gets its stack bytes back; nothing is run again. A state is known by 112 bits
+// of hash: shared words contribute incrementally, a stack is hashed when its fiber has moved. README.md is the
+// ten-minute introduction.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "sim_env.hpp"
+
+namespace numacre::model {
+
+class Explorer;
+
+// One decision of the scheduler: thread `thread` goes on (with `option`, if it stands at a choice), or process `thread`
+// dies.
+struct Step {
+    enum class Kind : std::uint8_t { run, kill };
+    Kind kind = Kind::run;
+    std::uint8_t thread = 0;
+    std::uint8_t option = 0;
+    friend bool operator==(const Step &, const Step &) = default;
+};
+using Schedule = std::vector<Step>;
+
+// "0.2,1,1,k0": thread 0 takes option 2, thread 1 takes two steps, process 0 dies.
+std::string to_text(const Schedule &schedule);
+// False if the text is not one; `schedule` then holds the steps up to the bad one.
+bool from_text(const std::string &text, Schedule &schedule);
+
+enum class SearchOrder : std::uint8_t {
+    depth_first,    // fast; for scripts that end
+    breadth_first,  // for scripts that go on for ever over finitely many states, and for hunting: the first violation
+                    // found is one with the fewest steps
+};
+
+struct Options {
+    SearchOrder search = SearchOrder::depth_first;
+    std::uint64_t states_max = 20'000'000;
+    std::uint64_t depth_max = 100'000;  // of the depth-first search
+    double seconds_max = 600;
+    unsigned kills_max = 0;     // deaths of processes that are not restartable
+    unsigned restarts_max = 0;  // deaths of restartable ones
+    // Depth-first only. A preemption takes the processor from a thread that could go on in the middle of an operation.
+    // Few bugs need many.
+    int preemptions_max = -1;  // -1: no bound
+    // From every state, every thread in the middle of an operation must end it within so many steps when it runs alone
+    // (obstruction freedom). 0: not checked.
+    unsigned solo_steps_max = 0;
+    // After a violation found depth-first: how many transitions to spend on finding the shortest schedule.
+    std::uint64_t shorten_transitions_max = 5'000'000;
+    bool print = true;  // the report and the schedule of a violation, to stdout
+};
+
+struct Report {
+    std::uint64_t states = 0;
+    std::uint64_t transitions = 0;
+    std::uint64_t quiet_states = 0;
+    std::uint64_t depth_max = 0;
+    double seconds = 0;
+    bool complete = false;  // the whole space within kills, restarts and the preemption bound was seen
+    std::string violation;  // empty: none
+    Schedule schedule;      // of the violation
+    std::string trace;      // one line an access
+    bool clean() const { return violation.empty(); }
+};
+
+// What a thread's script may ask of the scheduler. Only to be used inside that thread.
+class Thread {
+public:
+    int index() const { return index_; }
+    // Branches n ways. The thread is at rest here: between operations.
+    int choose_operation(int options) { return choose(options, true); }
+    // Branches n ways in the middle of an operation.
+    int choose(int options) { return choose(options, false); }
+    // Goes on when `condition()` holds; the scheduler evaluates it. Not at rest: nobody able to run is a deadlock.
+    template <class Condition>
+    void wait_until(const Condition &condition) {
+        wait(condition, false);
+    }
+    // The same for a thread whose job is to wait for work: at rest while the condition does not hold.
+    template <class Condition>
+    void rest_until(const Condition &condition) {
+        wait(condition, true);
+    }
+    // Calls operation() on a clean piece of stack, so that what earlier operations left behind does not make equal
+    // states look different. Each operation of a script belongs into one.
+    template <class Operation>
+    void run_operation(const Operation &operation) {
+        clear_stale_stack();
+        call(operation);
+    }
+    // A violation found by the script itself. Does not return.
+    [[noreturn]] void fail(const std::string &message);
+    // The thread's own data that outlives its stack frames and that invariants may look at. Zeroed at start.
+    template <class Local>
+    Local &local();
+
+private:
+    friend class Explorer;
+    Thread(Explorer &explorer, int index) : explorer_(explorer), index_(index) {}
+    int choose(int options, bool at_rest);
+    static void clear_stale_stack();
+    template <class Operation>
+    [[gnu::noinline]] static void call(const Operation &operation) {
+        operation();
+    }
+    template <class Condition>
+    void wait(const Condition &condition, bool at_rest) {
+        // The condition's object stays where it is, on this fiber's stack, while the scheduler looks at it.
+        wait_raw(&condition, [](const void *object) { return (*static_cast<const Condition *>(object))(); }, at_rest);
+    }
+    void wait_raw(const void *condition, bool (*holds)(const void *), bool at_rest);
+
+    Explorer &explorer_;
+    int index_;
+};
+
+struct ThreadOptions {
+    std::string name;
+    int process = -1;          // -1: a process of its own that nobody kills
+    bool mortal = true;        // false: the process does not die, whatever kills_max says
+    bool restartable = false;  // a death of this process starts its scripts again from the beginning
+    // Obstruction freedom is asked for always (a client), or only while everybody else is at rest (a daemon may wait
+    // for a client that is in the middle of something).
+    bool may_wait_for_others = false;
+};
+
+// One per process at a time (the arena has a fixed address).
+class Explorer {
+public:
+    using Script = std::function<void(Thread &)>;
+
+    explicit Explorer(std::string name, Options options = {});
+    ~Explorer();
+    Explorer(const Explorer &) = delete;
+    Explorer &operator=(const Explorer &) = delete;
+
+    // --- set-up
+    // ------------------------------------------------------------------------------------------------------- Zeroed
+    // shared memory in the arena.
+    void *allocate(std::size_t bytes, std::size_t alignment = 64);
+    template <class T>
+    T *make() {
+        static_assert(std::is_trivially_destructible_v<T>);
+        return new (allocate(sizeof(T), alignof(T) > 8 ? alignof(T) : 8)) T{};
+    }
+    // Accesses to these words are no steps, and their values do not tell states apart. Only for words that nobody's
+    // behaviour depends on (tallies), or that never change.
+    void ignore(const void *address, std::size_t bytes);
+    // Accesses are no steps, but values count. Only for words that a single thread accesses.
+    void keep_private(const void *address, std::size_t bytes);
+    // A thread's loads of its own words are no steps. Only for words that nobody else writes while that thread lives.
+    void written_only_by(int thread, const void *address, std::size_t bytes);
+    // Names words in traces: name[i], i counting elements of element_bytes.
+    void label(const void *address, std::size_t bytes, std::string name, std::size_t element_bytes = 8);
+    // Adds to a trace line what the value of the word at `address` means. Empty: the hexadecimal value alone.
+    void describe_values(std::function<std::string(const void *address, std::uint64_t value)> describe) {
+        describe_ = std::move(describe);
+    }
+    // local_bytes: room for the script's local<T>(). Returns the thread's index.
+    int add_thread(ThreadOptions options, Script script, std::size_t local_bytes = 0);
+    // Called in each new state. May write shared memory: it is undone afterwards. Reports by fail().
+    void on_state(std::function<void()> check) { on_state_ = std::move(check); }
+    // Called in each new state in which every live thread is at rest and no waiting one has work.
+    void on_quiet(std::function<void()> check) { on_quiet_ = std::move(check); }
+    // Called when a process dies, after its threads stopped. Writes are part of the transition.
+    void on_kill(std::function<void(int process)> hook) { on_kill_ = std::move(hook); }
+    // Called at the end of each step, before the state is looked at: for history that a state must carry with it, kept
+    // in words of allocate(). Writes are part of the transition.
+    void on_step(std::function<void()> hook) { on_step_ = std::move(hook); }
+
+    // --- work
+    // ---------------------------------------------------------------------------------------------------------
+    // Explores. With NUMACRE_REPLAY=<name>:<schedule> in the environment and this explorer's name: replays instead.
+    Report run();
+    // Runs one schedule and stops at its end or at the first violation.
+    Report replay(const Schedule &schedule);
+
+    // --- questions, from callbacks and conditions
+    // ---------------------------------------------------------------------
+    void fail(const std::string &message);
+    bool dead(int process) const;
+    bool at_rest(int thread) const;
+    template <class Local>
+    const Local &local(int thread) const {
+        return *static_cast<const Local *>(local_of(thread));
+    }
+    // Starts the scripts of a dead process again: for a daemon that has recovered its slot. Part of the running step.
+    void respawn(int process);
+
+private:
+    friend class Thread;
+    friend std::uint64_t access(const Request &);
+
+    static constexpr std::size_t kFiberBytes = std::size_t{64} << 10;
+    static constexpr std::size_t kGuardBytes = 4096;  // below each stack: an overflow is a fault, not a corruption
+    static constexpr int kThreadsMax = 7;
+
+    enum class At : std::uint8_t { access, choice, resting_choice, condition, resting_condition, finished, dead };
+
+    struct Hash {
+        std::uint64_t a = 0;
+        std::uint64_t b = 0;
+    };
+
+    // All that must be put back, beside the stack bytes, when a fiber's step is undone.
+    struct Fiber {
+        std::byte *stack_pointer = nullptr;  // saved registers and return address are on the stack
+        Hash hash;
+        At at = At::finished;
+        std::uint8_t options = 1;       // at a choice
+        std::uint8_t option = 0;        // the scheduler's answer
+        bool choice_just_made = false;  // the first access after a choice belongs to the same step
+        const void *condition = nullptr;
+        bool (*holds)(const void *) = nullptr;
+    };
+
+    struct ThreadInfo {
+        ThreadOptions options;
+        Script script;
+        std::byte *area = nullptr;       // kFiberBytes
+        std::byte *local = nullptr;      // at the area's end
+        std::byte *stack_low = nullptr;  // lowest stack pointer seen: what lies between it and the live part is stale
+        Fiber fiber;
+    };
+
+    struct Undo {
+        std::size_t log = 0;
+        std::size_t images = 0;
+        Hash memory_hash;
+    };
+    struct LogEntry {
+        std::uint64_t *word;
+        std::uint64_t value;
+    };
+    struct Image {
+        int thread;
+        Fiber fiber;
+        std::size_t offset;  // into image_bytes_
+    };
+    struct Label {
+        const std::byte *begin;
+        const std::byte *end;
+        std::string name;
+        std::size_t element_bytes;
+    };
+
+    // A place on the path from the root, with what was tried from there.
+    struct Frame {
+        Undo undo;  // takes back the step that led here
+        Step taken;
+        int last_thread = -1;  // who ran last: for counting preemptions
+        unsigned preemptions = 0;
+        std::uint8_t thread = 0;  // next step to try
+        std::uint8_t option = 0;
+        bool kills = false;  // `thread` counts processes to kill
+    };
+
+    class HashSet;
+
+    // fibers
+    void prepare(int thread);
+    void resume(int thread, int option);
+    void suspend(At at);
+    static void fiber_entry();
+    bool enabled(int thread) const;
+    bool idle(int thread) const;
+    bool all_idle_but(int thread) const;
+    void rehash(int thread);
+    void *local_of(int thread) const { return threads_[static_cast<std::size_t>(thread)].local; }
+
+    // shared words
+    bool is_shared(const void *address) const;
+    void flag_words(const void *address, std::size_t bytes, std::uint8_t flags);
+    bool is_step(std::uint8_t flags, Access kind) const;
+    void write_word(std::uint64_t *word, std::uint64_t value);
+    std::string name_of(const void *address) const;
+    void trace_access(const Request &request, std::uint64_t before, std::uint64_t after);
+
+    // steps
+    Undo mark() const { return {log_.size(), images_.size(), memory_hash_}; }
+    void save_image(int thread);
+    void undo(const Undo &to);
+    void take(Step step);
+    bool possible(Step step) const;
+    bool next_step(Frame &frame, Step &step) const;
+    bool killable(int process) const;
+    bool restartable(int process) const;
+    Hash state_hash() const;
+    void check_state();
+    void check_solo(int thread);
+    void begin();
+
+    void start_search(HashSet &visited, Report &report);
+    void end_search(const HashSet &visited, Report &report);
+    void enter(Step step);
+    void leave();
+    void note_violation(Report &report);
+    bool capped(std::uint64_t states, std::uint64_t transitions) const;
+    void search_depth_first(Report &report);
+    void search_breadth_first(std::uint64_t transitions_max, Report &report);
+
+    static Explorer *current_;
+
+    std::string name_;
+    Options options_;
+    std::byte *arena_ = nullptr;
+    std::size_t shared_bytes_ = 0;
+    std::vector<std::uint8_t> word_flags_;
+    std::vector<Label> labels_;
+    std::vector<ThreadInfo> threads_;
+    int process_count_ = 0;
+    std::uint64_t *kills_used_ = nullptr;  // shared words, so that they are hashed and undone like all else
+    std::uint64_t *restarts_used_ = nullptr;
+    std::function<void()> on_state_;
+    std::function<void()> on_quiet_;
+    std::function<void(int)> on_kill_;
+    std::function<void()> on_step_;
+    std::function<std::string(const void *, std::uint64_t)> describe_;
+
+    std::vector<int> to_start_;  // respawned in the running step, not yet at their first stop
+    Undo root_;
+    bool exploring_ = false;  // false: set-up, accesses are plain
+    int running_ = -1;
+    void *scheduler_stack_ = nullptr;
+    Hash memory_hash_;
+    std::vector<LogEntry> log_;
+    std::vector<Image> images_;
+    std::vector<std::byte> image_bytes_;
+    std::vector<Frame> path_;
+    std::chrono::steady_clock::time_point started_;
+    std::string failure_;
+    bool tracing_ = false;
+    std::string trace_;
+    std::unique_ptr<HashSet> solo_known_;  // (state, thread) pairs from which the thread ends its operation alone
+};
+
+template <class Local>
+Local &Thread::local() {
+    static_assert(std::is_trivially_copyable_v<Local>);
+    return *static_cast<Local *>(explorer_.local_of(index_));
+}
+
+}  // namespace numacre::model

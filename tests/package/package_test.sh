@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# Installs the build into a scratch prefix and uses it as a stranger would.
+# usage: package_test.sh PART     PART: consumer | library | header | service
+set -euo pipefail
+part=${1:?consumer, library, header or service}
+source_dir=${NUMACRE_SOURCE_DIR:?the top of the tree}
+build_dir=${NUMACRE_BUILD_DIR:?the build folder}
+here=$source_dir/tests/package
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+prefix=$scratch/prefix
+
+check() { # check WHAT COMMAND...
+    local what=$1
+    shift
+    if ! "$@" >"$scratch/log" 2>&1; then
+        printf 'FAILED: %s\n        %s\n' "$what" "$*"
+        cat "$scratch/log"
+        exit 1
+    fi
+    printf 'ok: %s\n' "$what"
+}
+die() {
+    printf 'FAILED: %s\n' "$*"
+    exit 1
+}
+
+check "cmake --install to a scratch prefix" cmake --install "$build_dir" --prefix "$prefix"
+pkgconfig=$(find "$prefix" -name numacre.pc -printf '%h')
+[ -n "$pkgconfig" ] || die "numacre.pc is not installed"
+libdir=$(dirname "$pkgconfig")
+export PKG_CONFIG_PATH=$pkgconfig
+
+# Words that pkg-config prints are meant to be split.
+flags() { pkg-config "$@" numacre; }
+
+expect_run() { # expect_run WHAT PROGRAM
+    check "$1 runs" env LD_LIBRARY_PATH="$libdir" "$2"
+    grep -qx "numacre $(pkg-config --modversion numacre)" "$scratch/log" ||
+        die "$1 printed '$(cat "$scratch/log")', not the version that pkg-config knows"
+}
+
+consumer() {
+    local language link
+    for language in c cpp; do
+        check "find_package(numacre), $language: configure" cmake -S "$here/consumer/$language" -B "$scratch/$language" -G Ninja \
+            -DCMAKE_PREFIX_PATH="$prefix"
+        check "find_package(numacre), $language: build" cmake --build "$scratch/$language"
+        for link in shared static; do
+            expect_run "$language, $link, by find_package" "$scratch/$language/$link"
+        done
+        readelf -dW "$scratch/$language/static" | grep -q 'NEEDED.*libnumacre' && die "$language: the static program needs libnumacre.so"
+    done
+    readelf -dW "$scratch/c/static" | grep -q 'NEEDED.*stdc++' && die "a static C program needs libstdc++"
+
+    local cflags libs static_libs
+    read -ra cflags <<<"$(flags --cflags)"
+    read -ra libs <<<"$(flags --libs)"
+    read -ra static_libs <<<"$(flags --static --libs)"
+    check "pkg-config, C, shared" cc -std=c11 -Wall -Wextra -Werror "${cflags[@]}" "$here/consumer/c/main.c" "${libs[@]}" -o "$scratch/pc_c"
+    expect_run "C by pkg-config" "$scratch/pc_c"
+    check "pkg-config, C++, shared" c++ -std=c++20 -Wall -Wextra -Werror "${cflags[@]}" "$here/consumer/cpp/main.cpp" "${libs[@]}" -o "$scratch/pc_cpp"
+    expect_run "C++ by pkg-config" "$scratch/pc_cpp"
+    check "pkg-config --static, C, by plain cc -static" cc -static "${cflags[@]}" "$here/consumer/c/main.c" "${static_libs[@]}" -o "$scratch/pc_static"
+    expect_run "static C by pkg-config" "$scratch/pc_static"
+
+    # The package must not know where it was built or installed: moved as a whole, it still works.
+    mv "$prefix" "$scratch/moved"
+    export PKG_CONFIG_PATH=${pkgconfig/#"$prefix"/"$scratch/moved"}
+    libdir=${libdir/#"$prefix"/"$scratch/moved"}
+    read -ra cflags <<<"$(flags --cflags)"
+    read -ra libs <<<"$(flags --libs)"
+    check "pkg-config after a move" cc "${cflags[@]}" "$here/consumer/c/main.c" "${libs[@]}" -o "$scratch/moved_c"
+    expect_run "C by the moved pkg-config" "$scratch/moved_c"
+    check "find_package after a move" cmake -S "$here/consumer/c" -B "$scratch/moved_cmake" -G Ninja -DCMAKE_PREFIX_PATH="$scratch/moved"
+}
+
+library() {
+    local shared=$libdir/libnumacre.so.0 name versions
+    [ -e "$shared" ] || die "no $shared"
+    soname=$(readelf -dW "$shared" | sed -n 's/.*Library soname: \[\(.*\)\]/\1/p')
+    [ "$soname" = libnumacre.so.0 ] || die "soname is '$soname', not libnumacre.so.0"
+    echo "ok: soname $soname"
+
+    # Everything behind the library is a promise to every program that links it.
+    for needed in $(readelf -dW "$shared" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
+        case $needed in
+            libc.so.6 | libpthread.so.0 | ld-linux-*.so.*) echo "ok: needs $needed" ;;
+            *) die "libnumacre.so.0 needs $needed; only libc and its threads may stand behind it" ;;
+        esac
+    done
+
+    # Defined dynamic symbols, as name@@version; the version itself is listed as an absolute symbol.
+    nm -D --defined-only --with-symbol-versions "$shared" | awk '$2 != "A" { print $3 }' >"$scratch/symbols"
+    [ -s "$scratch/symbols" ] || die "libnumacre.so.0 exports nothing"
+    while read -r name; do
+        case $name in
+            numacre_*@@NUMACRE_0) ;;
+            *) die "exported symbol '$name' is not numacre_*@@NUMACRE_0" ;;
+        esac
+    done <"$scratch/symbols"
+    echo "ok: $(wc -l <"$scratch/symbols") exported symbols, all numacre_*@@NUMACRE_0"
+
+    # What the header declares and what the library exports are the same list.
+    sed -n 's/^NUMACRE_API .*[ *]\(numacre_[a-z_]*\)(.*/\1/p' "$prefix/include/numacre/numacre.h" | sort >"$scratch/declared"
+    sed 's/@@.*//' "$scratch/symbols" | sort >"$scratch/exported"
+    diff "$scratch/declared" "$scratch/exported" || die "declared (<) and exported (>) functions differ"
+    echo "ok: exported is what numacre.h declares"
+
+    # An executable stack or a text relocation would forbid the library in hardened processes.
+    versions=$(readelf -dW "$shared")
+    if grep -q TEXTREL <<<"$versions"; then die "libnumacre.so.0 has text relocations"; fi
+    readelf -lW "$shared" | grep GNU_STACK | grep -q RWE && die "libnumacre.so.0 wants an executable stack"
+    echo "ok: no text relocations, no executable stack"
+
+    # The archive with plain cc: no C++ runtime may be wanted.
+    check "libnumacre.a links with plain cc" cc -I"$prefix/include" "$here/consumer/c/main.c" "$libdir/libnumacre.a" -pthread -o "$scratch/plain"
+    expect_run "C with the archive" "$scratch/plain"
+    readelf -dW "$scratch/plain" | grep -E 'NEEDED.*(stdc\+\+|gcc_s|atomic)' && die "the archive needs a compiler's run-time library"
+    return 0
+}
+
+header() {
+    local include=-I$prefix/include compiler
+    echo '#include <numacre/numacre.h>' >"$scratch/first.c"
+    echo '#include <numacre/numacre.h>' >"$scratch/first.cpp"
+    check "numacre.h as C11" cc -std=c11 -pedantic-errors -Wall -Wextra -Wstrict-prototypes -Werror "$include" -c "$scratch/first.c" -o "$scratch/o"
+    check "numacre.h as C++20" c++ -std=c++20 -pedantic-errors -Wall -Wextra -Werror "$include" -c "$scratch/first.cpp" -o "$scratch/o"
+    check "numacre.h as C++11" c++ -std=c++11 -pedantic-errors -Wall -Wextra -Werror "$include" -c "$scratch/first.cpp" -o "$scratch/o"
+    for compiler in clang clang-22 clang-19; do
+        command -v "$compiler" >/dev/null 2>&1 || continue
+        check "numacre.h as C11 by $compiler" "$compiler" -std=c11 -pedantic-errors -Weverything -Wno-unsafe-buffer-usage -Werror "$include" \
+            -c "$scratch/first.c" -o "$scratch/o"
+        break
+    done
+    # A header of the C++ face that forgets an include of its own.
+    while read -r header; do
+        printf '#include <%s>\n' "${header#"$prefix/include/"}" >"$scratch/first.cpp"
+        check "${header#"$prefix/include/"} alone" c++ -std=c++20 -Wall -Wextra -Werror "$include" -c "$scratch/first.cpp" -o "$scratch/o"
+    done < <(find "$prefix/include" -name '*.hpp' | sort)
+}
+
+service() {
+    local unit=$prefix/lib/systemd/system/numacred.service
+    [ -f "$unit" ] || die "the unit is not installed"
+    grep -qx "ExecStart=$prefix/bin/numacred --config /etc/numacre/numacred.toml" "$unit" ||
+        die "the unit does not start the installed program: $(grep ExecStart= "$unit")"
+    check "the sample configuration" "$prefix/bin/numacred" --config "$prefix/share/numacre/numacred.toml" --check-config
+    if ! command -v systemd-analyze >/dev/null 2>&1; then
+        echo "skipped: no systemd-analyze here"
+        exit 77
+    fi
+    check "systemd-analyze verify" systemd-analyze verify --man=no "$unit"
+    if [ -s "$scratch/log" ]; then cat "$scratch/log"; die "systemd-analyze verify has something to say"; fi
+    # The threshold is in tenths: 30 is 3.0 of 10, at the better end of what systemd calls OK.
+    check "systemd-analyze security at most 3.0" systemd-analyze security --offline=true --no-pager --threshold=30 "$unit"
+}
+
+case $part in
+    consumer | library | header | service) "$part" ;;
+    *) die "unknown part '$part'; give consumer, library, header or service" ;;
+esac

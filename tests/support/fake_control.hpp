@@ -1,0 +1,294 @@
+// A control plane made of fixed figures, for tests of who talks to it. Served on a unix socket by the real gRPC.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "numacre/v1/control.grpc.pb.h"
+#include "numacre/v1/error.pb.h"
+
+namespace numacre::test {
+
+inline constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+// One pool "default" on two numa nodes, the second not on hugepages; two clients, one with a name that is an attack on
+// the terminal. An unknown pool is NOT_FOUND with details. Answers are the same until a field below is changed.
+class FakeControl final : public v1::Control::Service {
+public:
+    std::atomic<bool> corrupt{false};
+    std::atomic<bool> shrink_blocked{false};
+    std::atomic<bool> resize_hangs{false};
+
+    // What was asked for last.
+    v1::ResizePoolRequest resize() { return locked(resize_); }
+    v1::CreatePoolRequest create() { return locked(create_); }
+    v1::DeletePoolRequest deletion() { return locked(delete_); }
+    v1::DrainChunkRequest drain() { return locked(drain_); }
+    v1::EvictClientRequest evict() { return locked(evict_); }
+    std::atomic<bool> resize_cancelled{false};
+    std::atomic<bool> resize_began{false};
+
+    grpc::Status ListPools(grpc::ServerContext *, const v1::ListPoolsRequest *,
+                           v1::ListPoolsResponse *response) override {
+        *response->add_pools() = pool();
+        return grpc::Status::OK;
+    }
+    grpc::Status GetPool(grpc::ServerContext *, const v1::GetPoolRequest *request, v1::Pool *response) override {
+        if (request->pool() != "default") return no_such_pool(request->pool());
+        *response = pool();
+        return grpc::Status::OK;
+    }
+    grpc::Status CreatePool(grpc::ServerContext *, const v1::CreatePoolRequest *request, v1::Pool *response) override {
+        store(create_, *request);
+        *response = pool();
+        response->set_name(request->name());
+        return grpc::Status::OK;
+    }
+    grpc::Status DeletePool(grpc::ServerContext *, const v1::DeletePoolRequest *request,
+                            v1::DeletePoolResponse *) override {
+        if (request->pool() != "default") return no_such_pool(request->pool());
+        store(delete_, *request);
+        return grpc::Status::OK;
+    }
+    grpc::Status ResizePool(grpc::ServerContext *context, const v1::ResizePoolRequest *request,
+                            grpc::ServerWriter<v1::ResizeProgress> *writer) override {
+        store(resize_, *request);
+        v1::ResizeProgress progress;
+        progress.set_target_bytes(request->online_bytes());
+        if (resize_hangs) {
+            progress.set_online_bytes(192 * kMiB);
+            writer->Write(progress);
+            resize_began = true;
+            while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            resize_cancelled = true;
+            return {grpc::StatusCode::CANCELLED, "cancelled"};
+        }
+        if (!request->dry_run()) {
+            progress.set_online_bytes((256 * kMiB + request->online_bytes()) / 2);
+            progress.set_note("half way");
+            writer->Write(progress);
+        }
+        progress.set_done(true);
+        progress.set_note("the last word");
+        progress.set_online_bytes(shrink_blocked || request->dry_run() ? 256 * kMiB : request->online_bytes());
+        if (shrink_blocked) {
+            v1::BlockHolder *holder = progress.add_blocked_by();
+            holder->set_client_id(7);
+            holder->set_pid(4242);
+            holder->set_comm("relay");
+            holder->set_bytes(3 * kMiB);
+            progress.add_blocked_by()->set_bytes(kMiB);
+        }
+        writer->Write(progress);
+        if (shrink_blocked && !request->dry_run()) return {grpc::StatusCode::ABORTED, "in use: 3 MiB by relay"};
+        return grpc::Status::OK;
+    }
+    grpc::Status DrainChunk(grpc::ServerContext *, const v1::DrainChunkRequest *request,
+                            v1::DrainChunkResponse *response) override {
+        store(drain_, *request);
+        response->set_draining(!request->undo());
+        response->set_used_bytes(kMiB);
+        response->add_blocked_by()->set_bytes(kMiB);
+        return grpc::Status::OK;
+    }
+    grpc::Status ListClients(grpc::ServerContext *, const v1::ListClientsRequest *request,
+                             v1::ListClientsResponse *response) override {
+        if (!request->pool().empty() && request->pool() != "default") return no_such_pool(request->pool());
+        v1::Client *client = response->add_clients();
+        client->set_client_id(8);
+        client->set_pool("default");
+        client->set_pid(4243);
+        client->set_comm("\033[2Jevil\n");
+        client->set_used_bytes(kMiB);
+        client->set_blocks(256);
+        client->set_threads(2);
+        client->set_state("active");
+        client->mutable_attached()->set_seconds(1'000'000'000);
+        client = response->add_clients();
+        client->set_client_id(7);
+        client->set_pool("default");
+        client->set_pid(4242);
+        client->set_comm("relay");
+        client->set_used_bytes(3 * kMiB);
+        client->set_quota_bytes(16 * kMiB);
+        client->set_state("lost connection");
+        return grpc::Status::OK;
+    }
+    grpc::Status EvictClient(grpc::ServerContext *, const v1::EvictClientRequest *request,
+                             v1::EvictClientResponse *) override {
+        if (request->client_id() != 7) {
+            return {grpc::StatusCode::NOT_FOUND, "no client " + std::to_string(request->client_id())};
+        }
+        store(evict_, *request);
+        return grpc::Status::OK;
+    }
+    grpc::Status GetStats(grpc::ServerContext *, const v1::GetStatsRequest *request,
+                          v1::GetStatsResponse *response) override {
+        if (request->pool() != "default") return no_such_pool(request->pool());
+        if (corrupt) return {grpc::StatusCode::DATA_LOSS, "pool default is corrupt"};
+        const std::uint64_t look = ++looks_;
+        for (std::uint32_t number = 0; number < 2; ++number) {
+            v1::NodeStats *numa_node = response->add_nodes();
+            numa_node->set_node(number);
+            numa_node->set_used_bytes(2 * kMiB);
+            numa_node->set_online_bytes(256 * kMiB);
+            numa_node->set_free_bytes(254 * kMiB);
+            numa_node->set_numa_hit(1000);
+            for (std::uint32_t order = 0; order < 11; ++order) {
+                v1::OrderStats *line = numa_node->add_orders();
+                line->set_order(order);
+                line->set_block_bytes(std::uint64_t{4096} << order);
+                line->set_allocations(order == 0 ? 1000 * look : 0);
+                line->set_frees(order == 0 ? 1000 * look - 512 : 0);
+                line->set_live_blocks(order == 0 ? 512 : 0);
+                line->set_free_blocks(order == 10 ? 63 : 0);
+            }
+        }
+        response->mutable_nodes(0)->set_failures_out_of_frames(3);
+        response->set_clients_reaped(2);
+        response->set_reclaimed_bytes(5 * kMiB);
+        response->set_numa_imbalance(0.25);
+        return grpc::Status::OK;
+    }
+    grpc::Status GetFragmentation(grpc::ServerContext *, const v1::GetFragmentationRequest *request,
+                                  v1::GetFragmentationResponse *response) override {
+        if (request->pool() != "default") return no_such_pool(request->pool());
+        for (std::uint32_t number = 0; number < 2; ++number) {
+            v1::NodeFragmentation *numa_node = response->add_nodes();
+            numa_node->set_node(number);
+            for (std::uint32_t order = 0; order < 11; ++order) {
+                v1::OrderFragmentation *line = numa_node->add_orders();
+                line->set_order(order);
+                line->set_free_blocks(order == 10 ? 63 : 0);
+                line->set_external_fragmentation_index(-1);
+            }
+        }
+        return grpc::Status::OK;
+    }
+    grpc::Status GetMap(grpc::ServerContext *, const v1::GetMapRequest *request,
+                        v1::GetMapResponse *response) override {
+        if (request->pool() != "default") return no_such_pool(request->pool());
+        if (request->cells() > 65536) return {grpc::StatusCode::INVALID_ARGUMENT, "too many cells"};
+        // The daemon folds into at most as many cells as were wanted.
+        const std::uint32_t cells = std::min<std::uint32_t>(request->cells() == 0 ? 256 : request->cells(), 256);
+        response->set_bytes_per_cell(1024 * kMiB / cells);
+        for (std::uint32_t i = 0; i < cells; ++i) {
+            v1::MapCell *cell = response->add_cells();
+            cell->set_frames(262144 / cells);
+            if (i * 4 >= cells) cell->set_offline_frames(cell->frames());
+            if (i == 0) cell->set_used_frames(cell->frames());
+        }
+        return grpc::Status::OK;
+    }
+    grpc::Status GetMachine(grpc::ServerContext *, const v1::GetMachineRequest *, v1::Machine *response) override {
+        for (int number = 0; number < 2; ++number) {
+            v1::MachineNode *numa_node = response->add_nodes();
+            numa_node->set_os_numa_node(number);
+            numa_node->set_total_bytes(2048 * kMiB);
+            numa_node->set_free_bytes(1024 * kMiB);
+            numa_node->set_cpus(number == 0 ? "0-1" : "2-3");
+            numa_node->add_distances(number == 0 ? 10 : 21);
+            numa_node->add_distances(number == 0 ? 21 : 10);
+            v1::HugepagePool *pages = numa_node->add_hugepages();
+            pages->set_page_bytes(2 * kMiB);
+            pages->set_total(128);
+            pages->set_free(64);
+        }
+        response->set_topology_source("synthetic:2x2G");
+        response->set_version("9.9.9");
+        response->set_layout_version(1);
+        response->mutable_started()->set_seconds(1'000'000'000);
+        response->set_metrics_address("127.0.0.1:9853");
+        response->set_runtime_dir("/made/up");
+        return grpc::Status::OK;
+    }
+
+private:
+    v1::Pool pool() const {
+        v1::Pool pool;
+        pool.set_name("default");
+        pool.set_state(corrupt ? v1::POOL_STATE_CORRUPT : v1::POOL_STATE_SERVING);
+        if (corrupt) pool.set_corrupt_reason("leaf 12 has a tag that nobody wrote");
+        pool.set_frame_bytes(4096);
+        pool.set_largest_block_bytes(4 * kMiB);
+        pool.set_clients(2);
+        pool.set_max_clients(256);
+        pool.mutable_created()->set_seconds(1'000'000'000);
+        for (std::uint32_t number = 0; number < 2; ++number) {
+            v1::PoolNode *numa_node = pool.add_nodes();
+            numa_node->set_node(number);
+            numa_node->set_os_numa_node(static_cast<int>(number));
+            numa_node->set_capacity_bytes(1024 * kMiB);
+            numa_node->set_online_bytes(256 * kMiB);
+            numa_node->set_used_bytes(2 * kMiB);
+            numa_node->set_free_bytes(254 * kMiB);
+            numa_node->set_largest_free_block_bytes(4 * kMiB);
+            numa_node->set_backing(number == 0 ? v1::BACKING_HUGETLB : v1::BACKING_SMALL_PAGES);
+            numa_node->set_page_bytes(number == 0 ? 2 * kMiB : 4096);
+            if (number == 1) numa_node->set_backing_note("0 of 128 hugepages were free");
+        }
+        return pool;
+    }
+
+    static grpc::Status no_such_pool(const std::string &name) {
+        const std::string message = "no pool \"" + name + "\"";
+        v1::ErrorDetail detail;
+        detail.set_reason("no_such_pool");
+        (*detail.mutable_metadata())["remedy"] = "see `numacre pools` for the names";
+        v1::ErrorStatus status;
+        status.set_code(static_cast<int>(grpc::StatusCode::NOT_FOUND));
+        status.set_message(message);
+        google::protobuf::Any *any = status.add_details();
+        any->set_type_url("type.googleapis.com/google.rpc.ErrorInfo");
+        any->set_value(detail.SerializeAsString());
+        return {grpc::StatusCode::NOT_FOUND, message, status.SerializeAsString()};
+    }
+
+    template <class T>
+    T locked(const T &value) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        return value;
+    }
+    template <class T>
+    void store(T &place, const T &value) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        place = value;
+    }
+
+    std::atomic<std::uint64_t> looks_{0};
+    std::mutex mutex_;  // of all below
+    v1::ResizePoolRequest resize_;
+    v1::CreatePoolRequest create_;
+    v1::DeletePoolRequest delete_;
+    v1::DrainChunkRequest drain_;
+    v1::EvictClientRequest evict_;
+};
+
+// Serves until destroyed.
+class FakeControlServer {
+public:
+    explicit FakeControlServer(const std::string &runtime_dir) {
+        grpc::ServerBuilder builder;
+        builder.AddListeningPort("unix:" + runtime_dir + "/control.sock", grpc::InsecureServerCredentials());
+        builder.RegisterService(&service_);
+        server_ = builder.BuildAndStart();
+    }
+    ~FakeControlServer() {
+        // At once: a client that is busy elsewhere does not hang up by itself.
+        if (server_) server_->Shutdown(std::chrono::system_clock::now());
+    }
+    bool serving() const { return server_ != nullptr; }
+    FakeControl &service() { return service_; }
+
+private:
+    FakeControl service_;
+    std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace numacre::test

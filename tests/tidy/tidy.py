@@ -1,0 +1,366 @@
+#!/usr/bin/env python3
+"""Rules about the tree that a compiler does not check: who may include whom, where metric names are spelled, no machine's
+own paths. Each rule carries planted violations that it must find and look-alikes that it must let pass; --self-test
+tries them all.
+
+usage: tidy.py [--rule NAME] [--list] [--self-test] TREE
+Exit status: 0 clean, 1 violations (one line each: path:line: rule: what and why).
+"""
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+CXX_SUFFIXES = (".h", ".hpp", ".c", ".cpp", ".cc", ".inc")
+
+# The C++ library without what allocates threads, locks, files or text streams: shm/ makes no system call and no log.
+SHM_STANDARD_HEADERS = set(
+    """algorithm array atomic bit cassert cerrno charconv chrono climits compare concepts cstdarg cstddef cstdint cstdlib
+    cstring functional initializer_list iterator limits memory new numeric optional ranges ratio source_location span
+    string string_view tuple type_traits utility variant vector version""".split()
+)
+
+
+class Tree:
+    """The text files of a tree, by path relative to its root."""
+
+    def __init__(self, root):
+        self.root = root
+        self.paths = sorted(self._list())
+
+    def _list(self):
+        git = subprocess.run(
+            ["git", "-C", self.root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            capture_output=True,
+        )
+        if git.returncode == 0:
+            names = [os.fsdecode(name) for name in git.stdout.split(b"\0") if name]
+            return [name for name in names if os.path.isfile(os.path.join(self.root, name))]
+        found = []
+        for folder, folders, files in os.walk(self.root):
+            folders[:] = [f for f in folders if f not in (".git", "build", "__pycache__")]
+            found += [os.path.relpath(os.path.join(folder, f), self.root) for f in files]
+        return found
+
+    def read(self, path):
+        with open(os.path.join(self.root, path), "rb") as file:
+            data = file.read()
+        return None if b"\0" in data else data.decode("utf-8", "replace")
+
+    def text_files(self, under=("",), suffixes=None):
+        for path in self.paths:
+            if path.startswith(tuple(under)) and (suffixes is None or path.endswith(suffixes)):
+                text = self.read(path)
+                if text is not None:
+                    yield path, text
+
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def line_of(text, position):
+    return text.count("\n", 0, position) + 1
+
+
+def includes(tree, under):
+    """(path, line, name as written, name as seen from the root for a relative one)"""
+    for path, text in tree.text_files(under, CXX_SUFFIXES):
+        for match in INCLUDE.finditer(text):
+            name = match.group(2)
+            resolved = name
+            if match.group(1) == '"':
+                beside = os.path.normpath(os.path.join(os.path.dirname(path), name))
+                if os.path.exists(os.path.join(tree.root, beside)) or name.startswith("."):
+                    resolved = beside
+            yield path, line_of(text, match.start()), name, resolved
+
+
+def without_comments(text):
+    """The same text, comments blanked, lines and string literals kept."""
+    pattern = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
+
+    def blank(match):
+        found = match.group(0)
+        return re.sub(r"[^\n]", " ", found) if found.startswith("/") else found
+
+    return pattern.sub(blank, text)
+
+
+def shm_depends_on_nothing(tree):
+    for path, line, name, resolved in includes(tree, ("shm/",)):
+        inside = name.startswith("numacre/shm/") or resolved.startswith("shm/include/numacre/shm/")
+        if not inside and name not in SHM_STANDARD_HEADERS:
+            yield path, line, f"shm includes <{name}>; it may include numacre/shm/* and plain standard headers only"
+
+
+def client_library_is_light(tree):
+    forbidden = re.compile(
+        r"(^|/)(grpc|grpcpp|google/protobuf|prometheus|spdlog|toml\+\+|toml|CLI|nlohmann|systemd)/|\.pb\.h$|^(numaif|numa|liburing|pcap)\.h$"
+        r"|^(daemon|proto|tests)/|^numacre/v1/"
+    )
+    for path, line, name, resolved in includes(tree, ("client/src/", "client/include/")):
+        if forbidden.search(name) or forbidden.search(resolved):
+            yield path, line, f"the client library includes <{name}>; it may use shm, libc and the C++ library only"
+
+
+def daemon_does_not_use_client(tree):
+    for path, line, name, resolved in includes(tree, ("daemon/",)):
+        if resolved.startswith("client/") or re.match(r"numacre/(numacre\.hp?p?|adaptors/)", name):
+            yield path, line, f"the daemon includes the client library ({name})"
+
+
+def _only_in(tree, headers, home):
+    for path, line, name, _ in includes(tree, ("shm/", "client/", "daemon/", "proto/")):
+        if name in headers and not path.startswith(home):
+            yield path, line, f"<{name}> is for {home}* alone; use its interface"
+
+
+def libnuma_only_in_topology(tree):
+    yield from _only_in(tree, ("numa.h", "numaif.h"), "daemon/src/topology")
+
+
+def liburing_only_in_event_loop(tree):
+    yield from _only_in(tree, ("liburing.h",), "daemon/src/event_loop")
+
+
+def nothing_includes_tests(tree):
+    for path, line, name, resolved in includes(tree, ("shm/", "client/", "daemon/", "proto/", "deploy/", "dashboards/")):
+        if resolved.startswith("tests/") or "/tests/" in resolved or name.startswith("support/"):
+            yield path, line, f"includes {name}: what ships must not depend on the tests"
+
+
+METRIC_NAMES_HOME = "daemon/src/metrics/names.hpp"
+LITERAL = re.compile(r'"((?:\\.|[^"\\\n])*)"')
+METRIC_LIKE = re.compile(r"\bnumacre_[a-z_]+")
+
+
+def metric_names_in_one_place(tree):
+    # A test may spell a name: it pins what dashboards rely on. The command line tool and the C ABI have names of their own.
+    abi = set()
+    for _, text in tree.text_files(("client/include/numacre/numacre.h",)):
+        abi.update(METRIC_LIKE.findall(text))
+    for path, text in tree.text_files(("shm/", "client/", "daemon/", "proto/"), CXX_SUFFIXES):
+        if path == METRIC_NAMES_HOME or path.startswith("client/cli/"):
+            continue
+        code = without_comments(text)
+        for match in INCLUDE.finditer(code):
+            code = code[: match.start()] + re.sub(r"[^\n]", " ", match.group(0)) + code[match.end() :]
+        for literal in LITERAL.finditer(code):
+            for name in METRIC_LIKE.findall(literal.group(1)):
+                if name not in abi:
+                    yield path, line_of(code, literal.start()), f'"{name}" looks like a metric; its name belongs in {METRIC_NAMES_HOME}'
+
+
+# Spelled in pieces, or this file would break its own rules.
+MACHINE_PATHS = re.compile("(?<![A-Za-z0-9_.}])/(?:%s)(?:/|-)" % "|".join(("wo" + "rk", "ro" + "ot", "fa" + "rm", "tmp/" + "build", "home/" + "[a-z]+")))
+REGISTRY_HOSTS = re.compile(
+    "|".join(
+        re.escape(host)
+        for host in (
+            "pypi." + "org",
+            "python" + "hosted.org",
+            "registry." + "npmjs.org",
+            "crates." + "io",
+            "proxy." + "golang.org",
+            "docker." + "io/",
+            "ghcr." + "io",
+            "quay." + "io",
+            "gcr." + "io",
+            "deb." + "debian.org",
+            "archive." + "ubuntu.com",
+            "apt." + "llvm.org",
+        )
+    )
+    + "|arti" + "factory|nexus[.-]"
+)
+
+
+def no_machine_paths(tree):
+    for path, text in tree.text_files():
+        for match in MACHINE_PATHS.finditer(text):
+            yield path, line_of(text, match.start()), f"'{match.group(0)}...' is a path of one machine; derive it or take it as an argument"
+
+
+def no_registry_hosts(tree):
+    for path, text in tree.text_files():
+        for match in REGISTRY_HOSTS.finditer(text):
+            yield path, line_of(text, match.start()), f"'{match.group(0)}' names a package registry; leave the choice to the machine's settings"
+
+
+def scripts_are_clean(tree):
+    shellcheck = subprocess.run(["sh", "-c", "command -v shellcheck"], capture_output=True).returncode == 0
+    for path, text in tree.text_files():
+        if re.match(r"#!.*\b(ba|da)?sh\b", text) or path.endswith(".sh"):
+            full = os.path.join(tree.root, path)
+            result = subprocess.run(["bash", "-n", full], capture_output=True, text=True)
+            if result.returncode != 0:
+                yield path, 1, "bash -n: " + result.stderr.strip().replace("\n", "; ")
+            elif shellcheck:
+                command = ["shellcheck", "-x", "-P", tree.root, "-S", "warning", "-f", "gcc", full]
+                result = subprocess.run(command, capture_output=True, text=True, cwd=tree.root)
+                for found in result.stdout.splitlines():
+                    line, what = re.match(r".*?:(\d+):\d+: (.*)", found).groups()
+                    yield path, int(line), "shellcheck: " + what
+        elif re.match(r"#!.*\bpython3?\b", text) or path.endswith(".py"):
+            try:
+                compile(text, path, "exec")
+            except SyntaxError as error:
+                yield path, error.lineno or 1, f"python: {error.msg}"
+
+
+# rule -> (function, files that break it, files that look alike and are fine)
+RULES = {
+    "shm-depends-on-nothing": (
+        shm_depends_on_nothing,
+        [
+            {"shm/include/numacre/shm/a.hpp": "#include <unistd.h>\n"},
+            {"shm/include/numacre/shm/a.hpp": "#include <mutex>\n"},
+            {"shm/include/numacre/shm/a.hpp": "#include <numacre/numacre.h>\n"},
+            {"shm/include/numacre/shm/a.hpp": '#  include "../../../../client/src/x.hpp"\n', "client/src/x.hpp": ""},
+        ],
+        [{"shm/include/numacre/shm/a.hpp": '#include <atomic>\n#include "numacre/shm/b.hpp"\n// #include <unistd.h>\n'}],
+    ),
+    "client-library-is-light": (
+        client_library_is_light,
+        [
+            {"client/src/a.cpp": "#include <grpcpp/grpcpp.h>\n"},
+            {"client/src/a.cpp": '#include "numacre/v1/control.pb.h"\n'},
+            {"client/include/numacre/numacre.hpp": "#include <prometheus/counter.h>\n"},
+            {"client/src/a.cpp": '#include "../../daemon/src/pool.hpp"\n'},
+            {"client/src/a.cpp": "#include <numa.h>\n"},
+        ],
+        [
+            {"client/src/a.cpp": "#include <numacre/numacre.h>\n#include <numacre/shm/layout.hpp>\n#include <sys/mman.h>\n"},
+            {"client/cli/a.cpp": "#include <grpcpp/grpcpp.h>\n"},
+        ],
+    ),
+    "daemon-does-not-use-client": (
+        daemon_does_not_use_client,
+        [
+            {"daemon/src/a.cpp": "#include <numacre/numacre.h>\n"},
+            {"daemon/src/a.cpp": "#include <numacre/numacre.hpp>\n"},
+            {"daemon/src/a.cpp": '#include "../../client/src/pool.hpp"\n'},
+        ],
+        [{"daemon/src/a.cpp": '#include <numacre/shm/layout.hpp>\n#include "numacre/v1/control.grpc.pb.h"\n'}],
+    ),
+    "libnuma-only-in-topology": (
+        libnuma_only_in_topology,
+        [{"daemon/src/sizing.cpp": "#include <numa.h>\n"}, {"client/cli/a.cpp": "#include <numaif.h>\n"}],
+        [{"daemon/src/topology_libnuma.cpp": "#include <numa.h>\n#include <numaif.h>\n"}],
+    ),
+    "liburing-only-in-event-loop": (
+        liburing_only_in_event_loop,
+        [{"daemon/src/sizing.cpp": "#include <liburing.h>\n"}],
+        [{"daemon/src/event_loop.cpp": "#include <liburing.h>\n"}],
+    ),
+    "nothing-includes-tests": (
+        nothing_includes_tests,
+        [
+            {"daemon/src/a.cpp": '#include "../../tests/support/x.hpp"\n', "tests/support/x.hpp": ""},
+            {"client/src/a.cpp": '#include "support/x.hpp"\n'},
+            {"shm/include/numacre/shm/a.hpp": '#include "tests/x.hpp"\n'},
+        ],
+        [{"tests/unit/a_test.cpp": '#include "support/x.hpp"\n'}],
+    ),
+    "metric-names-in-one-place": (
+        metric_names_in_one_place,
+        [
+            {"daemon/src/metrics/scan.cpp": 'auto n = "numacre_free_blocks";\n'},
+            {"client/src/a.cpp": 'auto n = "help numacre_frees_total";\n'},
+        ],
+        [
+            {"daemon/src/metrics/names.hpp": 'auto n = "numacre_free_blocks";\n'},
+            {"daemon/src/a.cpp": '// "numacre_free_blocks" is in names.hpp\n#include "numacre_x.hpp"\n'},
+            {"client/cli/a.cpp": 'auto n = "numacre_free_blocks";\n'},
+            {
+                "client/include/numacre/numacre.h": "int numacre_alloc(void);\n",
+                "client/src/a.cpp": 'auto n = "numacre_alloc: size 0";\n',
+            },
+        ],
+    ),
+    "no-machine-paths": (
+        no_machine_paths,
+        [
+            {"README.md": "cd /wo" + "rk/main\n"},
+            {"deploy/a": "ls /ro" + "ot/x\n"},
+            {"CMakeLists.txt": "set(x /tmp/bu" + "ild-me)\n"},
+        ],
+        [{"README.md": "a framework/main, net" + "work/x, ${here}/wo" + "rk/x, /run/numacre, /tmp/x\n"}],
+    ),
+    "no-registry-hosts": (
+        no_registry_hosts,
+        [{"deploy/a": "pip install -i https://pypi." + "org/simple x\n"}, {"deploy/b": "FROM docker." + "io/debian\n"}],
+        [{"README.md": "Debian 12, https://www.debian.org/\n"}],
+    ),
+    "scripts-are-clean": (
+        scripts_are_clean,
+        [
+            {"deploy/a": "#!/bin/bash\nif true; then\n"},
+            {"deploy/a.py": "#!/usr/bin/env python3\ndef f(:\n"},
+        ],
+        [{"deploy/a": "#!/bin/bash\necho ok\n", "deploy/b.py": "print(1)\n"}],
+    ),
+}
+
+
+def check(tree, names):
+    violations = 0
+    for name in names:
+        for path, line, what in RULES[name][0](tree):
+            print(f"{path}:{line}: {name}: {what}")
+            violations += 1
+    return violations
+
+
+def self_test():
+    failures = 0
+
+    def try_one(rule, files, must_find):
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in files.items():
+                full = os.path.join(root, path)
+                os.makedirs(os.path.dirname(full), exist_ok=True)
+                with open(full, "w") as file:
+                    file.write(text)
+            found = list(RULES[rule][0](Tree(root)))
+        if bool(found) != must_find:
+            print(f"{rule}: {'missed the violation in' if must_find else 'false alarm on'} {files}: {found}")
+            return 1
+        return 0
+
+    tried = 0
+    for rule, (_, planted, clean) in RULES.items():
+        assert planted and clean, f"{rule} needs a planted violation and a look-alike"
+        for files in planted:
+            failures += try_one(rule, files, True)
+        for files in clean:
+            failures += try_one(rule, files, False)
+        tried += len(planted) + len(clean)
+    print(f"self-test: {len(RULES)} rules, {tried} planted trees, {failures} wrong")
+    return failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rule", choices=sorted(RULES))
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--self-test", action="store_true")
+    parser.add_argument("tree", nargs="?", default=".")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(RULES))
+        return 0
+    if arguments.self_test:
+        return 1 if self_test() else 0
+    tree = Tree(arguments.tree)
+    if "CMakeLists.txt" not in tree.paths:
+        parser.error(f"{arguments.tree} is not the top of the tree (no CMakeLists.txt); nothing would be checked")
+    violations = check(tree, [arguments.rule] if arguments.rule else list(RULES))
+    print(f"{len(tree.paths)} files, {violations} violations")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <set>
+#include <string>
+
+#include "hugepages.hpp"
+#include "topology.hpp"
+
+namespace numacre::daemon {
+namespace {
+
+TEST(SyntheticTopology, has_the_nodes_that_were_asked_for_laid_over_real_ones) {
+    const auto made = make_topology("synthetic:3x512M");
+    ASSERT_TRUE(made) << made.error().message;
+    const Topology &topology = **made;
+    EXPECT_EQ(topology.source(), "synthetic:3x512M");
+    ASSERT_EQ(topology.numa_nodes().size(), 3U);
+
+    const auto real = make_topology("libnuma");
+    ASSERT_TRUE(real) << real.error().message;
+    std::set<int> real_numbers;
+    for (const MemoryNode &node : (*real)->numa_nodes()) real_numbers.insert(node.os_numa_node);
+    for (const MemoryNode &node : topology.numa_nodes()) {
+        EXPECT_EQ(node.total_bytes, std::uint64_t{512} << 20);
+        EXPECT_TRUE(real_numbers.contains(node.os_numa_node)) << node.os_numa_node;
+        EXPECT_EQ(node.distances.size(), 3U);
+    }
+    EXPECT_TRUE(topology.has(NumaNode{2}));
+    EXPECT_FALSE(topology.has(NumaNode{3}));
+}
+
+TEST(SyntheticTopology, grants_what_a_node_has_and_no_byte_more) {
+    const auto made = make_topology("synthetic:2x64M");
+    ASSERT_TRUE(made) << made.error().message;
+    Topology &topology = **made;
+    constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+    ASSERT_TRUE(topology.take(NumaNode{0}, 60 * kMiB));
+    EXPECT_EQ(topology.unbooked_bytes(NumaNode{0}), 4 * kMiB);
+    EXPECT_EQ(topology.unbooked_bytes(NumaNode{1}), 64 * kMiB);
+    const auto too_much = topology.take(NumaNode{0}, 4 * kMiB + 1);
+    ASSERT_FALSE(too_much);
+    EXPECT_EQ(too_much.error().code, Errc::out_of_frames);
+    EXPECT_NE(too_much.error().message.find("4M"), std::string::npos) << too_much.error().message;
+    EXPECT_TRUE(topology.take(NumaNode{0}, 4 * kMiB));
+    topology.give_back(NumaNode{0}, 64 * kMiB);
+    EXPECT_EQ(topology.unbooked_bytes(NumaNode{0}), 64 * kMiB);
+}
+
+TEST(SyntheticTopology, nearest_begins_with_the_node_itself_and_names_each_once) {
+    const auto made = make_topology("synthetic:4x1G");
+    ASSERT_TRUE(made) << made.error().message;
+    for (std::uint8_t number = 0; number < 4; ++number) {
+        const auto order = (*made)->nearest(NumaNode{number});
+        ASSERT_EQ(order.size(), 4U);
+        EXPECT_EQ(order.front(), NumaNode{number});
+        EXPECT_EQ(std::set<NumaNode>(order.begin(), order.end()).size(), 4U);
+    }
+}
+
+TEST(SyntheticTopology, impossible_shapes_are_refused_by_name) {
+    for (const char *spec :
+         {"synthetic:", "synthetic:2", "synthetic:x512M", "synthetic:0x512M", "synthetic:65x512M", "synthetic:2x",
+          "synthetic:2x0", "synthetic:2x512Q", "synthetic:-1x1G", "synthetic:2 x1G", "sculpture", ""}) {
+        EXPECT_FALSE(check_topology_spec(spec)) << spec;
+        const auto made = make_topology(spec);
+        ASSERT_FALSE(made) << spec;
+        EXPECT_EQ(made.error().code, Errc::bad_argument);
+        EXPECT_NE(made.error().message.find(spec), std::string::npos) << made.error().message;
+        EXPECT_NE(made.error().message.find("synthetic:"), std::string::npos) << made.error().message;
+    }
+}
+
+TEST(RealTopology, agrees_with_the_machine) {
+    const auto made = make_topology("libnuma");
+    ASSERT_TRUE(made) << made.error().message;
+    const Topology &topology = **made;
+    ASSERT_FALSE(topology.numa_nodes().empty());
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < topology.numa_nodes().size(); ++i) {
+        const NumaNode numa_node{static_cast<std::uint8_t>(i)};
+        const MemoryNode &node = topology.numa_nodes()[i];
+        EXPECT_GT(node.total_bytes, 0U);
+        EXPECT_GT(topology.available_bytes(numa_node), 0U);
+        EXPECT_LE(topology.available_bytes(numa_node), node.total_bytes);
+        ASSERT_EQ(node.distances.size(), topology.numa_nodes().size());
+        EXPECT_EQ(node.distances[i], 10U);
+        EXPECT_EQ(topology.nearest(numa_node).front(), numa_node);
+        EXPECT_EQ(topology.unbooked_bytes(numa_node), std::numeric_limits<std::uint64_t>::max());
+        total += node.total_bytes;
+    }
+    const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
+    EXPECT_LE(total, 2 * pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)));
+}
+
+// Plain files in place of sysfs: what is written to nr_hugepages stays there, and no page ever becomes free by it.
+class HugepagesOverFiles : public testing::Test {
+protected:
+    void SetUp() override {
+        root_ = std::filesystem::temp_directory_path() / ("numacre-hugepages-" + std::to_string(::getpid()));
+        folder_ = root_ / "node0" / "hugepages" / "hugepages-2048kB";
+        std::filesystem::create_directories(folder_);
+        write("nr_hugepages", 10);
+        write("free_hugepages", 2);
+        write("surplus_hugepages", 0);
+    }
+    void TearDown() override { std::filesystem::remove_all(root_); }
+
+    void write(const char *name, std::uint64_t count) const { std::ofstream(folder_ / name) << count; }
+    std::uint64_t total() const {
+        std::uint64_t count = 0;
+        std::ifstream(folder_ / "nr_hugepages") >> count;
+        return count;
+    }
+
+    static constexpr std::uint64_t kPage = std::uint64_t{2} << 20;
+    static constexpr std::uint64_t kPlenty = std::uint64_t{1} << 40;
+    std::filesystem::path root_, folder_;
+};
+
+TEST_F(HugepagesOverFiles, reads_what_the_kernel_says) {
+    const Hugepages hugepages(false, root_);
+    const auto pool = hugepages.pool(0, kPage);
+    ASSERT_TRUE(pool);
+    EXPECT_EQ(pool->total, 10U);
+    EXPECT_EQ(pool->free, 2U);
+    EXPECT_EQ(hugepages.pools(0).size(), 1U);
+    EXPECT_FALSE(hugepages.pool(0, std::uint64_t{1} << 30));
+    EXPECT_FALSE(hugepages.pool(1, kPage));
+}
+
+TEST_F(HugepagesOverFiles, enough_free_pages_change_nothing) {
+    Hugepages hugepages(true, root_);
+    EXPECT_TRUE(hugepages.ensure_free(0, kPage, 2, kPlenty));
+    EXPECT_EQ(total(), 10U);
+}
+
+TEST_F(HugepagesOverFiles, without_permission_the_shortage_names_numbers_and_command) {
+    Hugepages hugepages(false, root_);
+    const auto result = hugepages.ensure_free(0, kPage, 5, kPlenty);
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().code, Errc::out_of_frames);
+    EXPECT_NE(result.error().message.find("2 free"), std::string::npos) << result.error().message;
+    EXPECT_NE(result.error().message.find("5 are needed"), std::string::npos) << result.error().message;
+    EXPECT_NE(result.error().message.find("echo 13 > "), std::string::npos) << result.error().message;
+    EXPECT_EQ(total(), 10U);
+}
+
+TEST_F(HugepagesOverFiles, a_reservation_that_brings_no_free_page_is_rolled_back) {
+    Hugepages hugepages(true, root_);
+    const auto result = hugepages.ensure_free(0, kPage, 5, kPlenty);
+    ASSERT_FALSE(result);
+    EXPECT_EQ(total(), 10U);
+    hugepages.give_back_all();
+    EXPECT_EQ(total(), 10U);
+}
+
+TEST_F(HugepagesOverFiles, the_machines_last_memory_is_never_reserved) {
+    Hugepages hugepages(true, root_);
+    EXPECT_FALSE(hugepages.ensure_free(0, kPage, 5, 3 * kPage + kNodeHeadroomBytes - 1));
+    EXPECT_EQ(total(), 10U);
+}
+
+TEST_F(HugepagesOverFiles, pages_of_others_are_never_given_back) {
+    Hugepages hugepages(true, root_);
+    hugepages.give_back(0, kPage, 5);
+    hugepages.give_back_all();
+    EXPECT_EQ(total(), 10U);
+}
+
+}  // namespace
+}  // namespace numacre::daemon

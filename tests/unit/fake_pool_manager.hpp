@@ -1,0 +1,258 @@
+// A PoolManager without a daemon: answers what the test puts in, remembers what it was asked.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "pool_manager.hpp"
+
+namespace numacre::daemon {
+
+// design.md's golden numbers: n = {0: 3, 1: 1, 3: 2}, F = 21 frames, B = 6 blocks, in a pool of orders 0 .. 5.
+inline PoolStatus golden_pool(const std::string &name = "default") {
+    PoolStatus pool;
+    pool.spec.name = name;
+    pool.spec.capacity_bytes = 64 * 4096;
+    pool.spec.largest_block_bytes = 32 * 4096;
+    pool.geometry = make_geometry(4096, 32 * 4096, 64 * 4096);
+    pool.clients = 1;
+    pool.clients_reaped = 5;
+    pool.reclaimed_bytes = 12288;
+    pool.last_recovery_seconds = 0.25;
+    pool.scan_seconds = 0.125;
+    pool.created = std::chrono::system_clock::time_point{std::chrono::milliseconds{1'700'000'000'250}};
+
+    NodeStatus first;
+    first.node = NumaNode{0};
+    first.os_numa_node = 2;
+    first.backing = wire::Backing::thp;
+    first.page_bytes = 2 << 20;
+    first.backing_note = "no hugepages are free";
+    first.capacity_bytes = 64 * 4096;
+    first.online_bytes = 64 * 4096;
+    first.metadata_bytes = 40960;
+    first.metadata_resident_bytes = 8192;
+    first.cached_bytes = 3 * 4096;
+    first.quarantined_bytes = 2 * 4096;
+    first.snapshot.capacity_frames = 64;
+    first.snapshot.free_frames = 21;
+    first.snapshot.used_frames = 43;
+    first.snapshot.free_blocks[0] = 3;
+    first.snapshot.free_blocks[1] = 1;
+    first.snapshot.free_blocks[3] = 2;
+    first.snapshot.live_blocks[0] = 43;
+    first.snapshot.granted_bytes = 40000;
+    first.snapshot.requested_bytes = 30000;
+    first.counters.allocations[0] = 1000;
+    first.counters.allocations[5] = 7;
+    first.counters.frees[0] = 957;
+    first.counters.failures = {11, 12, 13, 14};
+    first.counters.cas_retries = 21;
+    first.counters.numa_hit = 22;
+    first.counters.numa_miss = 23;
+    first.counters.numa_foreign = 24;
+    first.counters.takes = 25;
+
+    NodeStatus second;
+    second.node = NumaNode{1};
+    second.os_numa_node = 5;
+    second.backing = wire::Backing::hugetlb;
+    second.page_bytes = 2 << 20;
+    second.capacity_bytes = 64 * 4096;
+    second.online_bytes = 32 * 4096;
+    second.snapshot.capacity_frames = 64;
+    second.snapshot.offline_frames = 32;
+    second.snapshot.used_frames = 32;  // nothing free
+
+    pool.nodes = {first, second};
+    return pool;
+}
+
+inline ClientStatus golden_client() {
+    ClientStatus client;
+    client.client_id = 17;
+    client.pool = "default";
+    client.pid = 4242;
+    client.uid = 1000;
+    client.gid = 100;
+    client.comm = "relay";
+    client.cgroup = "/user.slice";
+    client.used_bytes = 43 * 4096;
+    client.blocks = 43;
+    client.quota_bytes = 1 << 20;
+    client.threads = 3;
+    client.state = "active";
+    return client;
+}
+
+class FakePoolManager final : public PoolManager {
+public:
+    std::vector<std::string> pool_names() override {
+        const std::scoped_lock lock{mutex_};
+        std::vector<std::string> names;
+        for (const auto &[name, pool] : pools_) names.push_back(name);
+        return names;
+    }
+    Answer<PoolStatus> pool_status(const std::string &pool) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        if (const auto found = pools_.find(pool); found != pools_.end()) return found->second;
+        return Unexpected{no_such_pool(pool)};
+    }
+    Answer<void> create_pool(const PoolSpec &spec) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        PoolStatus pool;
+        pool.spec = spec;
+        pool.geometry = make_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
+        pools_[spec.name] = pool;
+        return {};
+    }
+    Answer<void> delete_pool(const std::string &pool, bool force) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        if (pools_.erase(pool) == 0) return Unexpected{no_such_pool(pool)};
+        calls_.push_back(force ? "delete forced" : "delete");
+        return {};
+    }
+    // A shrink to 0 goes on until it is stopped: only a bound far beyond any test's patience ends it.
+    Answer<void> resize(const std::string &pool, NumaNode node, std::uint64_t online_bytes, bool dry_run,
+                        const std::function<bool(const ResizeStep &)> &progress) override {
+        {
+            const std::scoped_lock lock{mutex_};
+            if (failure_) return Unexpected{*failure_};
+            if (!pools_.contains(pool)) return Unexpected{no_such_pool(pool)};
+            if (node.value > 1) return Unexpected{Failure{Errc::no_such_node, "node 2 is not there"}};
+            calls_.push_back(dry_run ? "resize dry" : "resize");
+        }
+        if (online_bytes == 0) {
+            ResizeStep endless;
+            for (unsigned step = 0; step < 60'000; ++step) {
+                endless.online_bytes = step;
+                if (!progress(endless)) {
+                    resizes_stopped_ += 1;
+                    return Unexpected{Failure{Errc::contended, "stopped"}};
+                }
+                std::this_thread::sleep_for(std::chrono::milliseconds{1});
+            }
+            return {};
+        }
+        ResizeStep half{online_bytes / 2, online_bytes, false, "one chunk", {}};
+        if (!progress(half)) return Unexpected{Failure{Errc::contended, "stopped"}};
+        ResizeStep all{online_bytes, online_bytes, true, "done", {{17, 4242, "relay", 8192}}};
+        progress(all);
+        return {};
+    }
+    Answer<DrainStatus> drain_chunk(const std::string &, NumaNode node, std::uint64_t chunk, bool undo) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        calls_.push_back("drain " + std::to_string(node.value) + " " + std::to_string(chunk) + (undo ? " undo" : ""));
+        return DrainStatus{4096, true, false, {{17, 4242, "relay", 4096}}};
+    }
+    Answer<std::vector<ClientStatus>> clients(const std::string &pool) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        std::vector<ClientStatus> found;
+        for (const ClientStatus &client : clients_)
+            if (pool.empty() || client.pool == pool) found.push_back(client);
+        return found;
+    }
+    Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        calls_.push_back("evict " + std::to_string(client_id) + " " + std::to_string(grace.count()));
+        return {};
+    }
+    Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        calls_.push_back("quota " + std::to_string(client_id) + " " + std::to_string(quota_bytes));
+        return {};
+    }
+    Answer<OccupancyMap> map(const std::string &pool, NumaNode, std::uint32_t cells) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        const auto found = pools_.find(pool);
+        if (found == pools_.end()) return Unexpected{no_such_pool(pool)};
+        return OccupancyMap{found->second.geometry.capacity_bytes() / cells,
+                            std::vector<MapCell>(cells, MapCell{32, 16, 8})};
+    }
+    MachineStatus machine() override {
+        MachineStatus machine;
+        machine.nodes = {{2, 1 << 30, 1 << 29, {{2 << 20, 8, 4, 1}}, "0-1", {10, 21}}};
+        machine.topology_source = "synthetic:2x512M";
+        machine.metrics_address = "127.0.0.1:9853";
+        machine.runtime_dir = "/run/numacre";
+        return machine;
+    }
+    DaemonTotals totals() override {
+        const std::scoped_lock lock{mutex_};
+        return totals_;
+    }
+    std::shared_ptr<void> subscribe(std::function<void(const Event &)> handler) override {
+        const std::scoped_lock lock{mutex_};
+        const unsigned id = next_subscription_++;
+        handlers_[id] = std::move(handler);
+        return std::shared_ptr<void>{nullptr, [this, id](void *) {
+                                         const std::scoped_lock inner{mutex_};
+                                         handlers_.erase(id);
+                                     }};
+    }
+
+    // For the tests.
+    void set_pool(const PoolStatus &pool) {
+        const std::scoped_lock lock{mutex_};
+        pools_[pool.spec.name] = pool;
+    }
+    void set_clients(std::vector<ClientStatus> clients) {
+        const std::scoped_lock lock{mutex_};
+        clients_ = std::move(clients);
+    }
+    void set_totals(const DaemonTotals &totals) {
+        const std::scoped_lock lock{mutex_};
+        totals_ = totals;
+    }
+    void fail_with(std::optional<Failure> failure) {
+        const std::scoped_lock lock{mutex_};
+        failure_ = std::move(failure);
+    }
+    void emit(const Event &event) {
+        const std::scoped_lock lock{mutex_};
+        for (const auto &[id, handler] : handlers_) handler(event);
+    }
+    std::size_t subscribers() {
+        const std::scoped_lock lock{mutex_};
+        return handlers_.size();
+    }
+    std::vector<std::string> calls() {
+        const std::scoped_lock lock{mutex_};
+        return calls_;
+    }
+    unsigned resizes_stopped() const { return resizes_stopped_; }
+
+private:
+    static Failure no_such_pool(const std::string &pool) {
+        return {Errc::no_such_pool, "there is no pool \"" + pool + "\""};
+    }
+
+    std::mutex mutex_;
+    std::map<std::string, PoolStatus> pools_;
+    std::vector<ClientStatus> clients_;
+    DaemonTotals totals_;
+    std::optional<Failure> failure_;
+    std::map<unsigned, std::function<void(const Event &)>> handlers_;
+    unsigned next_subscription_ = 0;
+    std::vector<std::string> calls_;
+    std::atomic<unsigned> resizes_stopped_{0};
+};
+
+}  // namespace numacre::daemon

@@ -1,0 +1,228 @@
+// The allocator with one thread: what goes in, what comes out, what is refused, what chunks and drains do.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "support/shm_pool.hpp"
+
+namespace numacre {
+namespace {
+
+using test::ShmPool;
+using TestBuddy = Buddy<ProductionEnv>;
+
+class AnyGeometry : public ::testing::TestWithParam<unsigned> {};
+
+TEST_P(AnyGeometry, hands_out_every_frame_once_and_takes_all_back) {
+    const unsigned largest = GetParam();
+    ShmPool pool{64, std::uint64_t{64} << largest, 3};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    for (unsigned order = 0; order <= largest; ++order) {
+        std::vector<Block> blocks;
+        Block block;
+        while (buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, 0, block) == Errc::ok) {
+            ASSERT_TRUE(pool.node.contains(block));
+            blocks.push_back(block);
+            if (blocks.size() > pool.geometry.frame_count) break;
+        }
+        ASSERT_EQ(blocks.size(), pool.geometry.frame_count >> order) << "order " << order;
+        EXPECT_EQ(pool.snapshot().free_frames, 0U);
+        for (const Block held : blocks) {
+            Block freed;
+            ASSERT_EQ(buddy.free(actor, held.base, freed), Errc::ok);
+            ASSERT_EQ(freed, held);
+            ASSERT_EQ(buddy.free(actor, held.base, freed), Errc::stale_ref) << "a second free must be refused";
+        }
+        buddy.retire(actor);
+        const NodeSnapshot after = pool.snapshot();
+        EXPECT_EQ(after.free_blocks[largest], 3U) << "all coalesced after order " << order;
+    }
+}
+
+TEST_P(AnyGeometry, chunks_come_online_go_offline_and_are_never_allocated_from_while_offline) {
+    const unsigned largest = GetParam();
+    ShmPool pool{4096, std::uint64_t{4096} << largest, 4};
+    Chunks<ProductionEnv> chunks{pool.node, pool.view};
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    Block block;
+    EXPECT_EQ(buddy.allocate(actor, Order{0}, 0, block), Errc::out_of_frames);
+    EXPECT_TRUE(chunks.is_offline(2));
+    ASSERT_TRUE(chunks.bring_online(2));
+    EXPECT_FALSE(chunks.bring_online(2)) << "it is online already";
+    EXPECT_FALSE(chunks.bring_online(4)) << "there is no such chunk";
+    ASSERT_EQ(buddy.allocate(actor, Order{0}, 0, block), Errc::ok);
+    EXPECT_EQ(block.base.value >> largest, 2U);
+    EXPECT_EQ(chunks.used_frames(2), 1U);
+    EXPECT_FALSE(chunks.try_take_offline(2));
+    Block freed;
+    ASSERT_EQ(buddy.free(actor, block.base, freed), Errc::ok);
+    EXPECT_TRUE(chunks.try_take_offline(2)) << "only a mark kept in reserve was in the way";
+    EXPECT_EQ(buddy.allocate(actor, Order{0}, 0, block), Errc::out_of_frames);
+    EXPECT_EQ(pool.snapshot().offline_frames, pool.geometry.frame_count);
+    const CounterTotals totals = fold_counters(pool.node, pool.view.threads_in_use_bound());
+    for (unsigned order = 0; order <= largest; ++order) {
+        EXPECT_EQ(totals.allocations[order], order == 0 ? 1U : 0U);
+        EXPECT_EQ(totals.frees[order], order == 0 ? 1U : 0U) << "a chunk that comes online is nobody's free";
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(LargestOrders, AnyGeometry, ::testing::Values(0U, 2U, 5U, 6U, 7U, 8U, 9U, 10U, 12U, 13U));
+
+TEST(Buddy, refuses_what_it_must) {
+    ShmPool pool{4096, 4 << 20, 2};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor mine = pool.actor(1, 1);
+    const Actor theirs = pool.actor(2, 2);
+    Block block;
+    EXPECT_EQ(buddy.allocate(mine, Order{11}, 0, block), Errc::bad_argument);
+    ASSERT_EQ(buddy.allocate(mine, Order{3}, 0, block), Errc::ok);
+    Block freed;
+    EXPECT_EQ(buddy.free(theirs, block.base, freed), Errc::not_owner);
+    EXPECT_EQ(buddy.free(mine, FrameIndex{block.base.value + 1}, freed), Errc::stale_ref) << "inside the block";
+    EXPECT_EQ(buddy.free(mine, FrameIndex{pool.geometry.frame_count}, freed), Errc::bad_argument);
+    Block covering;
+    ASSERT_TRUE(buddy.find_covering(FrameIndex{block.base.value + 5}, covering));
+    EXPECT_EQ(covering, block);
+    EXPECT_EQ(pool.snapshot().used_frames, 8U) << "refusals change nothing";
+    EXPECT_EQ(buddy.free(mine, block.base, freed), Errc::ok);
+}
+
+TEST(Buddy, a_reference_is_taken_once_and_goes_stale) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor giver = pool.actor(1, 1);
+    const Actor taker = pool.actor(2, 2);
+    Block block;
+    ASSERT_EQ(buddy.allocate(giver, Order{2}, 0, block), Errc::ok);
+    IndexEntry entry;
+    Block found;
+    ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
+    const Reference reference{NumaNode{0}, block, entry.generation()};
+    Block taken;
+    ASSERT_EQ(buddy.take(taker, reference, taken), Errc::ok);
+    EXPECT_EQ(taken, block);
+    EXPECT_EQ(buddy.take(taker, reference, taken), Errc::stale_ref);
+    Block freed;
+    EXPECT_EQ(buddy.free(giver, block.base, freed), Errc::not_owner);
+    EXPECT_EQ(buddy.free(taker, block.base, freed), Errc::ok);
+    EXPECT_EQ(buddy.take(giver, reference, taken), Errc::stale_ref);
+    EXPECT_EQ(buddy.take(giver, Reference{~std::uint64_t{0}}, taken), Errc::bad_argument);
+    EXPECT_EQ(buddy.take(giver, Reference{0}, taken), Errc::bad_argument);
+    // The same frames again: the old reference still names the block of before.
+    ASSERT_EQ(buddy.allocate(giver, Order{2}, 0, block), Errc::ok);
+    EXPECT_EQ(buddy.take(taker, reference, taken), Errc::stale_ref);
+}
+
+TEST(Buddy, an_allocation_below_a_draining_chunk_is_undone) {
+    ShmPool pool{4096, 4 << 20, 2};
+    pool.online_all();
+    Chunks<ProductionEnv> chunks{pool.node, pool.view};
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    Block block;
+    ASSERT_EQ(buddy.allocate(actor, Order{0}, 0, block), Errc::ok);
+    const std::uint64_t chunk = block.base.value >> 10;
+    chunks.set_drain(chunk, true);
+    // Its home word lies in the draining chunk: claimed, seen on the climb, undone, and found elsewhere.
+    Block other;
+    ASSERT_EQ(buddy.allocate(actor, Order{0}, 0, other), Errc::ok);
+    EXPECT_NE(other.base.value >> 10, chunk);
+    EXPECT_EQ(chunks.used_frames(chunk), 1U);
+    Block freed;
+    ASSERT_EQ(buddy.free(actor, block.base, freed), Errc::ok);
+    ASSERT_TRUE(chunks.try_take_offline(chunk));
+    ASSERT_TRUE(chunks.bring_online(chunk));
+    chunks.set_drain(chunk, false);
+    std::uint64_t blocks = 1;
+    while (buddy.allocate(actor, Order{0}, 0, block) == Errc::ok) ++blocks;
+    EXPECT_EQ(blocks, pool.geometry.frame_count);
+}
+
+TEST(Buddy, finds_the_last_free_frame_of_a_full_pool_whatever_the_hints_said) {
+    ShmPool pool{4096, 4 << 20, 8};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    const Actor other = pool.actor(2, 2);
+    std::vector<Block> blocks;
+    Block block;
+    while (buddy.allocate(actor, Order{0}, 0, block) == Errc::ok) blocks.push_back(block);
+    ASSERT_EQ(blocks.size(), pool.geometry.frame_count);
+    for (std::size_t i = 0; i < blocks.size(); i += 997) {
+        Block freed;
+        ASSERT_EQ(buddy.free(actor, blocks[i].base, freed), Errc::ok);
+        ASSERT_EQ(buddy.allocate(other, Order{0}, 0, block), Errc::ok) << "the one free frame is " << blocks[i].base.value;
+        ASSERT_EQ(block, blocks[i]);
+        ASSERT_EQ(buddy.allocate(other, Order{0}, 0, freed), Errc::out_of_frames);
+        ASSERT_EQ(buddy.free(other, block.base, freed), Errc::ok);
+        ASSERT_EQ(buddy.allocate(actor, Order{0}, 0, block), Errc::ok);
+    }
+}
+
+TEST(Buddy, a_hint_left_too_low_by_the_dead_hides_nothing) {
+    ShmPool pool{4096, 4 << 20, 2};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    const Actor dead = pool.actor(2, 2);
+    // What a death between lowering the root's hint and the second look leaves behind.
+    pool.view.threads[dead.thread.value].hint_work.store(HintWork{0}.begun(pool.node.hint_levels - 1, 0).bits());
+    const unsigned ceiling = pool.geometry.largest_order + 1;
+    HintWord none;
+    for (unsigned child = 0; child < kUpperFanOut; ++child) none = none.with_value(child, 0, ceiling);
+    auto &root = pool.node.hint[pool.node.hint_levels][0];
+    root.store(none.bits());
+    // And a marked chunk, so that the top word must ask its hints.
+    Block block;
+    EXPECT_EQ(buddy.allocate(actor, Order{0}, 0, block), Errc::ok) << "found by looking at the words themselves";
+    Reclaimed total;
+    ThreadSlotIndex blocked_by;
+    ASSERT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::done);
+    EXPECT_FALSE(HintWork{pool.view.threads[2].hint_work.load()}.active());
+    EXPECT_NE(HintWord{root.load()}.value(0, ceiling), 0U) << "recovery raises it";
+}
+
+TEST(Snapshot, tells_owners_requested_bytes_and_maximal_free_blocks) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor one = pool.actor(1, 1);
+    const Actor two = pool.actor(2, 2);
+    Block a;
+    Block b;
+    ASSERT_EQ(buddy.allocate(one, Order{0}, 4096 - 100, a), Errc::ok);
+    ASSERT_EQ(buddy.allocate(two, Order{3}, 5, b), Errc::ok);
+    NodeSnapshot snapshot;
+    OwnerUsage usage[ShmPool::kProcesses] = {};
+    scan_node<ProductionEnv>(pool.node, snapshot, usage);
+    EXPECT_EQ(usage[1].frames, 1U);
+    EXPECT_EQ(usage[2].frames, 8U);
+    EXPECT_EQ(snapshot.used_frames, 9U);
+    EXPECT_EQ(snapshot.free_frames, 1024U - 9);
+    EXPECT_EQ(snapshot.granted_bytes, 9U * 4096);
+    EXPECT_EQ(snapshot.requested_bytes, 100U + 8 * 4096 - 5);
+    std::uint64_t frames = 0;
+    for (unsigned order = 0; order <= kMaxOrder; ++order) frames += snapshot.free_blocks[order] << order;
+    EXPECT_EQ(frames, snapshot.free_frames);
+    EXPECT_EQ(snapshot.free_blocks[10], 0U);
+    EXPECT_EQ(snapshot.largest_free_frames(), 512U);
+    CellUsage cells[4] = {};
+    scan_occupancy<ProductionEnv>(pool.node, 256, cells);
+    std::uint64_t used = 0;
+    for (const CellUsage &cell : cells) {
+        EXPECT_EQ(cell.frames, 256U);
+        used += cell.used_frames;
+    }
+    EXPECT_EQ(used, 9U);
+    // An entry that nobody can have written is counted and survived.
+    pool.node.index[0][a.base.value].store(IndexEntry::owned(ProcessSlot{1}, Order{24}, 1, 0).bits());
+    EXPECT_EQ(pool.snapshot().damaged_entries, 1U);
+}
+
+}  // namespace
+}  // namespace numacre

@@ -1,0 +1,174 @@
+// Death at each named crash point of each operation, one process at a time, then recovery: what was in flight is undone or
+// completed, nothing is lost. (The model tests kill at every access, with others at work.)
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "support/shm_pool.hpp"
+
+namespace numacre {
+namespace {
+
+using test::ShmPool;
+
+struct Died {};
+
+// Production atomics; dies at the armed crash point.
+struct CrashEnv {
+    template <class T>
+    using Atomic = std::atomic<T>;
+    static void pause() noexcept {}
+    static void crash_point(CrashPoint point) {
+        if (armed && point == at) {
+            armed = false;
+            throw Died{};
+        }
+    }
+    static inline bool armed = false;
+    static inline CrashPoint at{};
+};
+
+NodeView<CrashEnv> crash_view(const ShmPool &pool) {
+    return NodeView<CrashEnv>::at(pool.node_memory.address(), pool.geometry, NumaNode{0}, pool.thread_slots);
+}
+PoolView<CrashEnv> crash_pool_view(const ShmPool &pool) {
+    return PoolView<CrashEnv>::at(pool.pool_memory.address(), ShmPool::kProcesses, pool.thread_slots);
+}
+
+constexpr CrashPoint kPoints[] = {
+    CrashPoint::allocate_after_intent, CrashPoint::allocate_after_claim,  CrashPoint::allocate_after_climb,
+    CrashPoint::allocate_after_commit, CrashPoint::undo_after_trace,      CrashPoint::undo_after_unclaim,
+    CrashPoint::free_after_intent,     CrashPoint::free_after_ownership,  CrashPoint::free_after_unclaim,
+    CrashPoint::free_after_clean,      CrashPoint::clean_after_coalescing, CrashPoint::hint_lowered};
+
+class EveryCrashPoint : public ::testing::TestWithParam<CrashPoint> {};
+
+TEST_P(EveryCrashPoint, loses_nothing_and_leaves_the_others_alone) {
+    for (const unsigned order : {0U, 3U, 6U, 7U, 9U, 10U}) {
+        SCOPED_TRACE("order " + std::to_string(order));
+        ShmPool pool{4096, 4 << 20, 3};
+        pool.online_all();
+        Chunks<ProductionEnv> chunks{pool.node, pool.view};
+        Buddy<ProductionEnv> survivor{pool.node, pool.view};
+        const Actor living = pool.actor(1, 1);
+        const Actor doomed = pool.actor(2, 2);
+        Block kept;
+        ASSERT_EQ(survivor.allocate(living, Order{2}, 0, kept), Errc::ok);
+
+        Buddy<CrashEnv> victim{crash_view(pool), crash_pool_view(pool)};
+        CrashEnv::at = GetParam();
+        CrashEnv::armed = true;
+        bool died = false;
+        try {
+            // Enough to pass every point: fill up (lowers hints), free all (cleans), drain (undoes), twice.
+            for (int round = 0; round < 2; ++round) {
+                std::vector<Block> held;
+                Block block;
+                while (victim.allocate(doomed, Order{static_cast<std::uint8_t>(order)}, 0, block) == Errc::ok)
+                    held.push_back(block);
+                while (!held.empty()) {
+                    Block freed;
+                    EXPECT_EQ(victim.free(doomed, held.back().base, freed), Errc::ok);
+                    held.pop_back();
+                }
+                for (std::uint64_t chunk = 0; chunk < 3; ++chunk) chunks.set_drain(chunk, true);
+                EXPECT_EQ(victim.allocate(doomed, Order{static_cast<std::uint8_t>(order)}, 0, block), Errc::out_of_frames);
+                for (std::uint64_t chunk = 0; chunk < 3; ++chunk) chunks.set_drain(chunk, false);
+            }
+        } catch (const Died &) {
+            died = true;
+        }
+        for (std::uint64_t chunk = 0; chunk < 3; ++chunk) chunks.set_drain(chunk, false);
+        // Above this pool's one top word there are no marks and no hints, and what is claimed in it is never undone.
+        const bool impossible =
+            order == 10 && (GetParam() == CrashPoint::clean_after_coalescing || GetParam() == CrashPoint::undo_after_trace ||
+                            GetParam() == CrashPoint::undo_after_unclaim || GetParam() == CrashPoint::hint_lowered);
+        EXPECT_EQ(died, !impossible);
+        CrashEnv::armed = false;
+
+        Reclaimed total;
+        ThreadSlotIndex blocked_by;
+        ASSERT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::done);
+        NodeSnapshot after = pool.snapshot();
+        EXPECT_EQ(after.used_frames, 4U) << "only the survivor's block";
+        EXPECT_EQ(after.live_blocks[2], 1U);
+        EXPECT_EQ(Intent{pool.view.threads[2].intent.load()}.active(), false);
+        EXPECT_EQ(pool.view.threads[2].owner.load(), 0U);
+        Block freed;
+        ASSERT_EQ(survivor.free(living, kept.base, freed), Errc::ok);
+        survivor.retire(living);
+        after = pool.snapshot();
+        EXPECT_EQ(after.free_blocks[10], 3U);
+        for (int chunk = 0; chunk < 3; ++chunk) {
+            Block block;
+            EXPECT_EQ(survivor.allocate(living, Order{10}, 0, block), Errc::ok);
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Points, EveryCrashPoint, ::testing::ValuesIn(kPoints));
+
+TEST(Recovery, gives_back_all_blocks_of_the_dead_and_none_of_the_living) {
+    ShmPool pool{4096, 4 << 20, 2};
+    pool.online_all();
+    Buddy<ProductionEnv> buddy{pool.node, pool.view};
+    const Actor living = pool.actor(1, 1);
+    const Actor doomed = pool.actor(2, 2);
+    std::uint64_t frames = 0;
+    for (int i = 0; i < 200; ++i) {
+        Block block;
+        const Order order{static_cast<std::uint8_t>(i % 4)};
+        ASSERT_EQ(buddy.allocate(i % 2 == 0 ? living : doomed, order, 0, block), Errc::ok);
+        if (i % 2 != 0) frames += order.frames();
+    }
+    Reclaimed total;
+    ThreadSlotIndex blocked_by;
+    ASSERT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::done);
+    EXPECT_EQ(total.blocks, 100U);
+    EXPECT_EQ(total.frames, frames);
+    OwnerUsage usage[ShmPool::kProcesses] = {};
+    NodeSnapshot snapshot;
+    scan_node<ProductionEnv>(pool.node, snapshot, usage);
+    EXPECT_EQ(usage[1].blocks, 100U);
+    EXPECT_EQ(usage[2].blocks, 0U);
+}
+
+TEST(Recovery, waits_for_a_living_thread_in_the_middle_of_an_overlapping_operation) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    const Actor living = pool.actor(1, 1);
+    const Actor doomed = pool.actor(2, 2);
+    Buddy<CrashEnv> victim{crash_view(pool), crash_pool_view(pool)};
+    CrashEnv::at = CrashPoint::allocate_after_claim;
+    CrashEnv::armed = true;
+    Block block;
+    EXPECT_THROW((void)victim.allocate(doomed, Order{0}, 0, block), Died);
+    // A stopped client whose intent names the same frame: it may be just about to claim it.
+    const Intent dead_intent{pool.view.threads[doomed.thread.value].intent.load()};
+    pool.view.threads[living.thread.value].intent.store(
+        Intent{IntentKind::allocate, NumaNode{0}, dead_intent.block()}.bits());
+    Reclaimed total;
+    ThreadSlotIndex blocked_by;
+    EXPECT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::blocked);
+    EXPECT_EQ(blocked_by, living.thread);
+    const FrameIndex frame = dead_intent.block().base;
+    // Not marked above yet, so a snapshot would not look there.
+    const auto &word = pool.node.leaf[frame.value / kLeafFrames];
+    EXPECT_EQ(word.load(), leaf::mask(frame.value % kLeafFrames, 0)) << "nothing may be cleared while it is blocked";
+    pool.view.threads[living.thread.value].intent.store(0);
+    EXPECT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::done);
+    EXPECT_EQ(word.load(), 0U);
+}
+
+TEST(Recovery, never_takes_offline_chunks_for_somebody_s) {
+    ShmPool pool{4096, 4 << 20, 2};
+    (void)pool.actor(1, 1);
+    Reclaimed total;
+    ThreadSlotIndex blocked_by;
+    ASSERT_EQ(pool.kill_and_recover(1, total, blocked_by), RecoveryStep::done);
+    EXPECT_EQ(total.blocks, 0U);
+    EXPECT_EQ(pool.snapshot().offline_frames, pool.geometry.frame_count);
+}
+
+}  // namespace
+}  // namespace numacre

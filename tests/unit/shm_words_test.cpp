@@ -1,0 +1,163 @@
+// Units, index entry, intent, reference, geometry, errors, fragmentation: values without atomics.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "numacre/shm/fragmentation.hpp"
+#include "numacre/shm/layout.hpp"
+#include "numacre/shm/search.hpp"
+
+namespace numacre {
+namespace {
+
+TEST(Units, the_order_for_a_size_is_the_smallest_that_holds_it) {
+    EXPECT_EQ(order_for_bytes(1, 12).value, 0);
+    EXPECT_EQ(order_for_bytes(4096, 12).value, 0);
+    EXPECT_EQ(order_for_bytes(4097, 12).value, 1);
+    EXPECT_EQ(order_for_bytes(3 * 4096, 12).value, 2);
+    EXPECT_EQ(order_for_bytes(std::uint64_t{1} << 30, 12).value, 18);
+    EXPECT_EQ(order_for_bytes(65, 6).value, 1);
+}
+
+TEST(IndexEntry, keeps_every_field_apart) {
+    const auto entry = IndexEntry::owned(ProcessSlot{0xfeff}, Order{24}, kGenerationMax, (1U << 21) - 1);
+    EXPECT_TRUE(entry.is_owned());
+    EXPECT_EQ(entry.owner().value, 0xfeff);
+    EXPECT_EQ(entry.order().value, 24);
+    EXPECT_EQ(entry.generation(), kGenerationMax);
+    EXPECT_EQ(entry.slack(), (1U << 21) - 1);
+    const auto freeing = IndexEntry::freeing(ThreadSlotIndex{0xabcd}, Order{3}, 17);
+    EXPECT_TRUE(freeing.is_freeing());
+    EXPECT_FALSE(freeing.is_owned());
+    EXPECT_EQ(freeing.freer().value, 0xabcd);
+    EXPECT_EQ(freeing.generation(), 17U);
+    const auto handed = entry.handed_to(ProcessSlot{2});
+    EXPECT_EQ(handed.owner().value, 2);
+    EXPECT_EQ(handed.generation(), 1U) << "generations wrap past 0, which no reference may carry";
+    EXPECT_EQ(handed.slack(), entry.slack());
+}
+
+TEST(IndexEntry, slack_is_exact_to_the_byte_up_to_two_mebibytes) {
+    for (unsigned order = 0; order <= 9; ++order) EXPECT_EQ(IndexEntry::slack_unit_shift(Order{static_cast<std::uint8_t>(order)}, 12), 0U);
+    EXPECT_EQ(IndexEntry::slack_unit_shift(Order{18}, 12), 9U);
+}
+
+TEST(Intent, and_reference_keep_every_field_apart) {
+    const Block block{FrameIndex{(std::uint64_t{1} << 34) - 128}, Order{7}};
+    const Intent intent{IntentKind::free, NumaNode{63}, block};
+    EXPECT_TRUE(intent.active());
+    EXPECT_EQ(intent.kind(), IntentKind::free);
+    EXPECT_EQ(intent.numa_node().value, 63);
+    EXPECT_EQ(intent.block(), block);
+    EXPECT_FALSE(Intent{}.active());
+    const Reference reference{NumaNode{63}, block, kGenerationMax};
+    EXPECT_EQ(reference.numa_node().value, 63);
+    EXPECT_EQ(reference.block(), block);
+    EXPECT_EQ(reference.generation(), kGenerationMax);
+    EXPECT_NE((Reference{NumaNode{0}, Block{}, 1}.bits()), 0U);
+}
+
+TEST(HintWork, begins_and_ends_with_a_new_sequence) {
+    const HintWork idle{0};
+    const HintWork begun = idle.begun(9, (std::uint64_t{1} << 34) - 1);
+    EXPECT_TRUE(begun.active());
+    EXPECT_EQ(begun.level(), 9U);
+    EXPECT_EQ(begun.word(), (std::uint64_t{1} << 34) - 1);
+    EXPECT_FALSE(begun.ended().active());
+    EXPECT_NE(begun.ended().bits(), idle.bits());
+}
+
+TEST(Geometry, impossible_ones_are_named) {
+    constexpr std::uint64_t kMiB = 1 << 20;
+    EXPECT_EQ(check_geometry(4096, 4 * kMiB, 1024 * kMiB), GeometryFault::none);
+    EXPECT_EQ(check_geometry(64, 64, 64), GeometryFault::none);
+    EXPECT_EQ(check_geometry(2 * kMiB, 1024 * kMiB, std::uint64_t{1} << 40), GeometryFault::none);
+    EXPECT_EQ(check_geometry(4096, 1024 * kMiB, std::uint64_t{1} << 46), GeometryFault::none) << "64 TiB a numa node";
+    EXPECT_EQ(check_geometry(0, 4 * kMiB, kMiB), GeometryFault::frame_not_power_of_two);
+    EXPECT_EQ(check_geometry(4095, 4 * kMiB, kMiB), GeometryFault::frame_not_power_of_two);
+    EXPECT_EQ(check_geometry(32, 4 * kMiB, kMiB), GeometryFault::frame_out_of_range);
+    EXPECT_EQ(check_geometry(4 * kMiB, 4 * kMiB, 4 * kMiB), GeometryFault::frame_out_of_range);
+    EXPECT_EQ(check_geometry(4096, 3 * kMiB, 12 * kMiB), GeometryFault::block_not_power_of_two);
+    EXPECT_EQ(check_geometry(4096, 2048, 12 * kMiB), GeometryFault::block_smaller_than_frame);
+    EXPECT_EQ(check_geometry(4096, 2048 * kMiB, 4096 * kMiB), GeometryFault::block_too_large);
+    EXPECT_EQ(check_geometry(4096, 4 * kMiB, 0), GeometryFault::capacity_zero);
+    EXPECT_EQ(check_geometry(4096, 4 * kMiB, 5 * kMiB), GeometryFault::capacity_not_whole_blocks);
+    EXPECT_EQ(check_geometry(64, 4 * kMiB, std::uint64_t{1} << 41), GeometryFault::capacity_too_large);
+}
+
+TEST(Geometry, scribbled_ones_are_not_plausible) {
+    EXPECT_TRUE(plausible(Geometry{12, 10, 1 << 18}));
+    EXPECT_FALSE(plausible(Geometry{12, 10, 0}));
+    EXPECT_FALSE(plausible(Geometry{12, 10, 1}));
+    EXPECT_FALSE(plausible(Geometry{63, 10, 1 << 18}));
+    EXPECT_FALSE(plausible(Geometry{12, 60, 1 << 18}));
+    EXPECT_FALSE(plausible(Geometry{12, 10, ~std::uint64_t{0} << 10}));
+}
+
+TEST(Layout, parts_do_not_overlap_and_metadata_stays_below_one_percent) {
+    for (const std::uint64_t gibibytes : {1, 64, 1024}) {
+        const Geometry geometry = make_geometry(4096, 4 << 20, gibibytes << 30);
+        const auto layout = NodeLayout<ProductionEnv>::of(geometry, 4096);
+        // Without the per-thread tables, which do not grow with the pool.
+        const double share = static_cast<double>(layout.region_bytes - layout.hint[geometry.hint_levels()]) /
+                             static_cast<double>(geometry.capacity_bytes());
+        RecordProperty("metadata_share_" + std::to_string(gibibytes) + "GiB", std::to_string(share));
+        std::printf("metadata of %4llu GiB in 4 KiB frames: %.4f %% (%.2f bytes a frame), per-thread tables %.1f MiB more\n",
+                    static_cast<unsigned long long>(gibibytes), share * 100, share * 4096,
+                    static_cast<double>(layout.hint[geometry.hint_levels()]) / (1 << 20));
+        EXPECT_LT(share, 0.01);
+    }
+    for (const unsigned largest_order : {0U, 3U, 6U, 7U, 10U, 13U, 18U, 24U}) {
+        const Geometry geometry{6, largest_order, std::uint64_t{3} << largest_order};
+        const auto layout = NodeLayout<ProductionEnv>::of(geometry, 16);
+        std::set<std::uint64_t> starts{layout.leaf, layout.hot, layout.counters, layout.region_bytes};
+        std::size_t parts = 4;
+        for (unsigned layer = 1; layer <= geometry.top_layer(); ++layer, ++parts) starts.insert(layout.upper[layer]);
+        for (unsigned layer = 0; layer <= geometry.top_layer(); ++layer, ++parts) starts.insert(layout.index[layer]);
+        for (unsigned level = 1; level <= geometry.hint_levels(); ++level, ++parts) starts.insert(layout.hint[level]);
+        EXPECT_EQ(starts.size(), parts) << "largest order " << largest_order;
+        EXPECT_GE(geometry.hint_levels(), geometry.top_layer());
+        EXPECT_LE(geometry.hint_levels(), kMaxHintLevels);
+    }
+}
+
+TEST(Errors, each_row_has_an_errno_a_status_and_a_remedy_of_its_own) {
+    std::set<int> errnos;
+    for (std::size_t i = 0; i < kErrors.size(); ++i) {
+        const ErrorRow &row = kErrors[i];
+        EXPECT_EQ(static_cast<std::size_t>(row.code), i);
+        EXPECT_TRUE(errnos.insert(row.errno_value).second) << row.name << " shares its errno";
+        EXPECT_STRNE(row.remedy, "");
+        EXPECT_STRNE(row.grpc_status, "");
+    }
+}
+
+// The worked example of the metrics' definition.
+TEST(Fragmentation, golden_example) {
+    BlocksByOrder n{};
+    n[0] = 3;
+    n[1] = 1;
+    n[3] = 2;
+    EXPECT_EQ(free_frames_from(n, 0), 21);
+    const double unusable[] = {0, 3.0 / 21, 5.0 / 21, 5.0 / 21, 1, 1};
+    const double external[] = {-1, -1, -1, -1, 1 - (1 + 21.0 / 16) / 6, 1 - (1 + 21.0 / 32) / 6};
+    for (unsigned order = 0; order < 6; ++order) {
+        EXPECT_DOUBLE_EQ(unusable_free_ratio(n, order), unusable[order]) << "order " << order;
+        EXPECT_DOUBLE_EQ(external_fragmentation_index(n, order), external[order]) << "order " << order;
+    }
+    EXPECT_NEAR(external_fragmentation_index(n, 4), .615, .0005);
+    EXPECT_NEAR(external_fragmentation_index(n, 5), .724, .0005);
+    EXPECT_NEAR(quadratic_fragmentation(n), .694, .0005);
+}
+
+TEST(Fragmentation, nothing_free) {
+    const BlocksByOrder none{};
+    EXPECT_EQ(unusable_free_ratio(none, 0), 1);
+    EXPECT_EQ(external_fragmentation_index(none, 0), 0);
+    EXPECT_EQ(quadratic_fragmentation(none), 0);
+    EXPECT_EQ(internal_fragmentation_ratio(0, 0), 0);
+    EXPECT_DOUBLE_EQ(internal_fragmentation_ratio(4096, 1024), .75);
+}
+
+}  // namespace
+}  // namespace numacre
