@@ -26,7 +26,6 @@ pthread_once_t once = PTHREAD_ONCE_INIT;
 pthread_key_t thread_end_key;
 
 void release_slot(numacre_pool *pool, Actor actor) {
-    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) pool->nodes[node].buddy().retire(actor);
     // release: the slot's next user, or recovery, finds all our work done.
     pool->view.threads[actor.thread.value].owner.store(0, std::memory_order_release);
 }

@@ -102,7 +102,6 @@ private:
     void check_words_when_quiet(const std::vector<Owned> &owned);
     void check_hints_when_quiet();
     void check_that_free_memory_can_be_had();
-    bool may_be_kept_marked(unsigned layer, std::uint64_t word) const;
     std::string meaning(const void *address, std::uint64_t value) const;
     void fail(const std::string &what) { explorer.fail(what); }
 
@@ -194,14 +193,14 @@ inline void EngineModel::lay_out() {
         const auto thread = static_cast<int>(client);
         const std::size_t slot = slot_of(client).value;
         in_use[slot] = true;
-        explorer.written_only_by(thread, &view_.hot[slot], sizeof view_.hot[slot]);
+        explorer.keep_private(&view_.home[slot], sizeof view_.home[slot]);
         explorer.written_only_by(thread, &pool_.threads[slot].intent, sizeof(Word));
         explorer.written_only_by(thread, &pool_.threads[slot].hint_work, sizeof(Word));
     }
     for (std::uint32_t slot = 0; slot < thread_slots_; ++slot) {
         if (in_use[slot]) continue;  // the others never change
         explorer.keep_private(&pool_.threads[slot], sizeof pool_.threads[slot]);
-        explorer.keep_private(&view_.hot[slot], sizeof view_.hot[slot]);
+        explorer.keep_private(&view_.home[slot], sizeof view_.home[slot]);
     }
 
     // Only where an allocation of a listed order can begin.
@@ -553,6 +552,7 @@ inline void EngineModel::check_quiet() {
     check_that_free_memory_can_be_had();
 }
 
+// Marks too many are allowed (check_that_free_memory_can_be_had), marks too few are check_owned's business.
 inline void EngineModel::check_words_when_quiet(const std::vector<Owned> &owned) {
     std::vector<std::uint64_t> leaf = taken_;
     std::array<std::vector<std::uint8_t>, kMaxUpperLayers + 1> allocated;
@@ -583,32 +583,17 @@ inline void EngineModel::check_words_when_quiet(const std::vector<Owned> &owned)
                 if (below >= setup_.geometry.word_count(layer - 1)) continue;  // beyond the pool: closed for ever
                 if (state.allocated_here(child) && (allocated[layer][word] >> child & 1) == 0)
                     fail("quiet: memory is lost, a child stays allocated" + where);
-                const bool empty = layer == 1 ? view_.leaf[below].load() == 0
-                                              : UpperWord{view_.upper[layer - 1][below].load()}.empty();
-                if (state.occupied_below(child) == !empty) continue;
-                if (!empty) fail("quiet: a mark is missing" + where);
-                if (!may_be_kept_marked(layer - 1, below)) fail("quiet: a mark stays that nobody will clear" + where);
             }
         }
     }
-}
-
-// Lazy coalescing: a live thread's hot word. Or one whose child is kept so.
-inline bool EngineModel::may_be_kept_marked(unsigned layer, std::uint64_t word) const {
-    for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
-        if (explorer.dead(setup_.clients[client].process)) continue;
-        if (view_.hot[slot_of(client).value].word[layer].load() == word + 1) return true;
-    }
-    return false;
 }
 
 // Too high costs time, too low hides memory.
 inline void EngineModel::check_hints_when_quiet() {
     const Search<SimEnv> search = buddy_->searcher({kDaemonThread, kDaemonProcess});
     const unsigned ceiling = search.ceiling();
-    for (unsigned level = 0; level < view_.hint_levels; ++level) {
-        const std::uint64_t words = level == 0 ? setup_.geometry.word_count(0) : setup_.geometry.hint_word_count(level);
-        for (std::uint64_t word = 0; word < words; ++word) {
+    for (unsigned level = 1; level < view_.hint_levels; ++level) {
+        for (std::uint64_t word = 0; word < setup_.geometry.word_count(level); ++word) {
             const HintWord hint{view_.hint[level + 1][word / kUpperFanOut].load()};
             const unsigned promised = hint.value(word % kUpperFanOut, ceiling);
             if (promised >= search.value_of(level, word)) continue;
@@ -651,8 +636,8 @@ inline void EngineModel::label_words() {
     explorer.label(view_.leaf, geometry.word_count(0) * 8, "leaf");
     for (unsigned layer = 1; layer <= view_.top_layer; ++layer)
         explorer.label(view_.upper[layer], geometry.word_count(layer) * 8, "upper" + std::to_string(layer));
-    for (unsigned level = 1; level <= view_.hint_levels; ++level)
-        explorer.label(view_.hint[level], geometry.hint_word_count(level) * 8, "hint" + std::to_string(level));
+    for (unsigned level = 2; level <= view_.hint_levels; ++level)
+        explorer.label(view_.hint[level], geometry.word_count(level) * 8, "hint" + std::to_string(level));
     for (unsigned layer = 0; layer <= view_.top_layer; ++layer)
         explorer.label(view_.index[layer], geometry.index_entry_count(layer) * 8, "index" + std::to_string(layer));
     for (std::uint32_t slot = 0; slot < thread_slots_; ++slot) {
@@ -660,7 +645,7 @@ inline void EngineModel::label_words() {
         explorer.label(&pool_.threads[slot].intent, 8, name + ".intent");
         explorer.label(&pool_.threads[slot].owner, 8, name + ".owner");
         explorer.label(&pool_.threads[slot].hint_work, 8, name + ".hint_work");
-        explorer.label(&view_.hot[slot], sizeof view_.hot[slot], name + ".hot");
+        explorer.label(&view_.home[slot], sizeof view_.home[slot], name + ".home");
     }
     for (std::uint32_t slot = 0; slot < process_slots_; ++slot)
         explorer.label(&pool_.processes[slot].state, 8, "process" + std::to_string(slot) + ".state");

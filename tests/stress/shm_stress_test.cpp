@@ -76,7 +76,6 @@ TEST_P(SharedTree, never_owns_a_frame_twice_and_ends_empty) {
             Block freed;
             if (buddy.free(actor, block.base, freed) != Errc::ok) ++faults;
         }
-        buddy.retire(actor);
     };
     std::vector<std::thread> threads;
     for (unsigned index = 0; index < load.threads; ++index) threads.emplace_back(work, index);

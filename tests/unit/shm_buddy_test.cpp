@@ -35,7 +35,6 @@ TEST_P(AnyGeometry, hands_out_every_frame_once_and_takes_all_back) {
             ASSERT_EQ(freed, held);
             ASSERT_EQ(buddy.free(actor, held.base, freed), Errc::stale_ref) << "a second free must be refused";
         }
-        buddy.retire(actor);
         const NodeSnapshot after = pool.snapshot();
         EXPECT_EQ(after.free_blocks[largest], 3U) << "all coalesced after order " << order;
     }
@@ -59,7 +58,7 @@ TEST_P(AnyGeometry, chunks_come_online_go_offline_and_are_never_allocated_from_w
     EXPECT_FALSE(chunks.try_take_offline(2));
     Block freed;
     ASSERT_EQ(buddy.free(actor, block.base, freed), Errc::ok);
-    EXPECT_TRUE(chunks.try_take_offline(2)) << "only a mark kept in reserve was in the way";
+    EXPECT_TRUE(chunks.try_take_offline(2)) << "only marks that are kept were in the way";
     EXPECT_EQ(buddy.allocate(actor, Order{0}, 0, block), Errc::out_of_frames);
     EXPECT_EQ(pool.snapshot().offline_frames, pool.geometry.frame_count);
     const CounterTotals totals = fold_counters(pool.node, pool.view.threads_in_use_bound());

@@ -110,11 +110,11 @@ TEST(Layout, parts_do_not_overlap_and_metadata_stays_below_one_percent) {
     for (const unsigned largest_order : {0U, 3U, 6U, 7U, 10U, 13U, 18U, 24U}) {
         const Geometry geometry{6, largest_order, std::uint64_t{3} << largest_order};
         const auto layout = NodeLayout<ProductionEnv>::of(geometry, 16);
-        std::set<std::uint64_t> starts{layout.leaf, layout.hot, layout.counters, layout.region_bytes};
+        std::set<std::uint64_t> starts{layout.leaf, layout.home, layout.counters, layout.region_bytes};
         std::size_t parts = 4;
         for (unsigned layer = 1; layer <= geometry.top_layer(); ++layer, ++parts) starts.insert(layout.upper[layer]);
         for (unsigned layer = 0; layer <= geometry.top_layer(); ++layer, ++parts) starts.insert(layout.index[layer]);
-        for (unsigned level = 1; level <= geometry.hint_levels(); ++level, ++parts) starts.insert(layout.hint[level]);
+        for (unsigned level = 2; level <= geometry.hint_levels(); ++level, ++parts) starts.insert(layout.hint[level]);
         EXPECT_EQ(starts.size(), parts) << "largest order " << largest_order;
         EXPECT_GE(geometry.hint_levels(), geometry.top_layer());
         EXPECT_LE(geometry.hint_levels(), kMaxHintLevels);

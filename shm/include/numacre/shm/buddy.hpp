@@ -34,9 +34,15 @@ public:
     // Common path: one RMW (the claim), then one load an upper layer, three plain stores.
     Errc allocate(Actor actor, Order order, std::uint32_t slack, Block &out) {
         if (order.value > view_.geometry.largest_order) [[unlikely]] return Errc::bad_argument;
-        // Two copies of the same code: in the first the compiler knows that it works on a leaf word.
-        if (order.value <= kLeafOrder) [[likely]] return allocate_near_home(actor, 0, order, slack, out);
-        return allocate_near_home(actor, layer_of(order), order, slack, out);
+        const unsigned layer = order.value <= kLeafOrder ? 0 : layer_of(order);
+        const std::uint64_t home = home_word(actor, layer);
+        Attempt first;
+        if (home != kNoWord) [[likely]] {
+            // Two copies of the same code: in the first the compiler knows that it works on a leaf word.
+            first = layer == 0 ? try_word(actor, 0, home, order, slack, out) : try_word(actor, layer, home, order, slack, out);
+            if (first.got) [[likely]] return Errc::ok;
+        }
+        return allocate_elsewhere(actor, layer, home, first, order, slack, out);
     }
 
     // Frees the block that begins at `base` if `actor.process` owns it. freed: what it was.
@@ -123,11 +129,6 @@ public:
         return Errc::ok;
     }
 
-    // Before the thread slot is given up: nothing may stay marked on its account.
-    void retire(Actor actor) {
-        for (unsigned layer = 0; layer <= view_.top_layer; ++layer) move_home(actor, layer, kNoWord);
-    }
-
     // ------------------------------------------------------------------------------------------------------------------
     // For the daemon's Chunks and for Recovery.
 
@@ -146,68 +147,58 @@ public:
         return false;
     }
 
-    // CLEAN: while the word of `layer` is empty, clear its mark in the parent, and so on upwards. `through`: go on upwards
-    // where the mark is clear already (recovery: the dead may have cleared it and no more).
-    void clean(unsigned layer, std::uint64_t word, bool through, Search<Env> &search) {
-        while (layer < view_.top_layer) {
-            const unsigned child = word % kUpperFanOut;
-            const std::uint64_t parent = word / kUpperFanOut;
-            Word &state = view_.upper[layer + 1][parent];
-            UpperWord seen{state.load(std::memory_order_seq_cst)};
-            for (;;) {
-                if (!seen.occupied_below(child)) {
-                    if (!through || !word_is_empty(layer, word)) return;
-                    break;
-                }
-                if (!seen.coalescing(child)) {
-                    std::uint64_t bits = seen.bits();
-                    if (!state.compare_exchange_weak(bits, seen.with_coalescing(child).bits(), std::memory_order_seq_cst)) {
-                        seen = UpperWord{bits};
-                        continue;
-                    }
-                    seen = seen.with_coalescing(child);
-                    Env::crash_point(CrashPoint::clean_after_coalescing);
-                }
-                // EDGE coalesce-then-look (seq_cst: COAL must be visible before this load; partner: EDGE claim-then-look).
-                // Weakened: we see the child empty, an allocation below sees P without COAL and climbs on, we clear P over
-                // a live block, and the parent is handed out whole.
-                if (!word_is_empty(layer, word)) return;
+    // CLEAN, one level: clears the mark of (layer, word) in its parent if the word is empty. True: there is no mark now.
+    // Dying inside leaves COAL set, which is harmless: the next allocation withdraws it, the next clean uses it.
+    bool clean(unsigned layer, std::uint64_t word) {
+        const unsigned child = word % kUpperFanOut;
+        Word &state = view_.upper[layer + 1][word / kUpperFanOut];
+        UpperWord seen{state.load(std::memory_order_seq_cst)};
+        while (seen.occupied_below(child)) {
+            if (!seen.coalescing(child)) {
+                if (!word_is_empty(layer, word)) return false;  // optional: saves the CAS
                 std::uint64_t bits = seen.bits();
-                // Compares the whole word, tag included: any change since we saw COAL makes us look again.
-                if (state.compare_exchange_weak(bits, seen.without_mark(child).bits(), std::memory_order_seq_cst)) {
-                    seen = seen.without_mark(child);
-                    break;
+                if (!state.compare_exchange_weak(bits, seen.with_coalescing(child).bits(), std::memory_order_seq_cst)) {
+                    seen = UpperWord{bits};
+                    continue;
                 }
-                seen = UpperWord{bits};
+                seen = seen.with_coalescing(child);
+                Env::crash_point(CrashPoint::clean_after_coalescing);
             }
-            search.raise(layer + 1, parent);
-            if (!seen.empty()) return;
-            ++layer;
-            word = parent;
+            // EDGE coalesce-then-look (seq_cst: COAL must be visible before this load; partner: EDGE claim-then-look).
+            // Weakened: we see the child empty, an allocation below sees P without COAL and climbs on, we clear P over
+            // a live block, and the parent is handed out whole.
+            if (!word_is_empty(layer, word)) return false;
+            std::uint64_t bits = seen.bits();
+            // Compares the whole word, tag included: any change since we saw COAL makes us look again.
+            if (state.compare_exchange_weak(bits, seen.without_mark(child).bits(), std::memory_order_seq_cst)) return true;
+            seen = UpperWord{bits};
         }
+        return true;
+    }
+
+    // Cleans (layer, word) and all below it. False: something is allocated in or below it.
+    bool clean_through(unsigned layer, std::uint64_t word, Search<Env> &search) {
+        if (layer == 0) return clean(0, word);
+        const UpperWord state{view_.upper[layer][word].load(std::memory_order_seq_cst)};
+        bool empty = state.allocated_children() == 0;
+        for (unsigned child = 0; child < kUpperFanOut && empty; ++child)
+            if (state.occupied_below(child)) empty = clean_through(layer - 1, word * kUpperFanOut + child, search);
+        if (empty) return clean(layer, word);
+        search.lower(layer, word);  // its hint said that all of it is free, or we would not be here
+        return false;
+    }
+
+    // Cleans the marks below a block that is not allocated yet, so that it can be claimed. False: somebody is in there.
+    bool clean_below(Actor actor, Block block) {
+        const unsigned layer = layer_of(block.order);
+        if (layer == 0) return false;
+        Search<Env> search = searcher(actor);
+        return clean_children(layer, block.base.value >> word_order(layer), group_of(layer, block), search);
     }
 
     bool word_is_empty(unsigned layer, std::uint64_t word) const {
         return layer == 0 ? view_.leaf[word].load(std::memory_order_seq_cst) == 0
                           : UpperWord{view_.upper[layer][word].load(std::memory_order_seq_cst)}.empty();
-    }
-
-    // Cleans every word that some thread keeps marked in reserve (lazy coalescing), and names it in our slot meanwhile.
-    void clean_hot_words(Actor actor) {
-        auto &sweep = view_.hot[actor.thread.value].word[kSweepSlot];
-        const std::uint32_t threads = pool_.threads_in_use_bound();
-        for (std::uint32_t thread = 0; thread < threads; ++thread) {
-            for (unsigned layer = 0; layer < view_.top_layer; ++layer) {
-                const std::uint64_t hot = view_.hot[thread].word[layer].load(std::memory_order_acquire);
-                if (hot == 0 || hot > view_.geometry.word_count(layer) || !word_is_empty(layer, hot - 1)) continue;
-                // relaxed: the clean's seq_cst CAS carries it. Recovery of our death cleans on from there.
-                sweep.store(sweep_bits(layer, hot - 1), std::memory_order_relaxed);
-                Search<Env> search = searcher(actor);
-                clean(layer, hot - 1, false, search);
-            }
-        }
-        // release: recovery must not find the slot clear while our CASes are still on their way.
-        sweep.store(0, std::memory_order_release);
     }
 
     Search<Env> searcher(Actor actor) const {
@@ -225,9 +216,6 @@ public:
         pool_.threads[actor.thread.value].intent.store(0, std::memory_order_release);
     }
 
-    static constexpr unsigned kSweepSlot = kMaxUpperLayers + 1;
-    static constexpr std::uint64_t sweep_bits(unsigned layer, std::uint64_t word) { return word << 3 | layer; }
-
     // EDGE commit (release; partners: EDGE look-up, EDGE ownership, EDGE hand-over, recovery's acquire loads). From here on
     // the block is the process's: a death gives it back as owned, not as in flight.
     // Weakened: recovery sees OWNED before the marks above the block and cleans them away under a live block.
@@ -240,7 +228,7 @@ public:
     }
 
 private:
-    static constexpr std::uint64_t kNoWord = ~std::uint64_t{0};  // its successor is 0: "none" in a hot slot
+    static constexpr std::uint64_t kNoWord = ~std::uint64_t{0};  // its successor is 0: "nowhere" in a home word
     static constexpr unsigned kClimbed = 0;
 
     struct Attempt {
@@ -249,16 +237,6 @@ private:
     };
 
     // --- claiming -----------------------------------------------------------------------------------------------------
-
-    [[gnu::always_inline]] Errc allocate_near_home(Actor actor, unsigned layer, Order order, std::uint32_t slack, Block &out) {
-        const std::uint64_t home = home_word(actor, layer);
-        Attempt first;
-        if (home != kNoWord) [[likely]] {
-            first = try_word(actor, layer, home, order, slack, out);
-            if (first.got) [[likely]] return Errc::ok;
-        }
-        return allocate_elsewhere(actor, layer, home, first, order, slack, out);
-    }
 
     // One word: find a free block of the order, claim it, climb. On failure nothing is left behind.
     [[gnu::always_inline]] Attempt try_word(Actor actor, unsigned layer, std::uint64_t word, Order order, std::uint32_t slack, Block &out) {
@@ -312,7 +290,9 @@ private:
             const std::uint8_t starts = upper::free_starts(seen.claimable_children(), levels);
             if (starts == 0) {
                 if (!first) end(actor);
-                return false;
+                if (!clean_a_group(actor, layer, word, seen, levels)) return false;
+                seen = UpperWord{state.load(std::memory_order_relaxed)};  // relaxed: as above
+                continue;
             }
             const auto child = static_cast<unsigned>(std::countr_zero(starts));
             block.base = FrameIndex{(word * kUpperFanOut + child) << child_order};
@@ -326,6 +306,27 @@ private:
             count(view_.counters[actor.thread.value].cas_retries);
             seen = UpperWord{bits};
         }
+    }
+
+    // Makes one aligned group of 2^levels children claimable whose marks are only kept from before. False: there is none.
+    [[gnu::noinline]] bool clean_a_group(Actor actor, unsigned layer, std::uint64_t word, UpperWord seen, unsigned levels) {
+        Search<Env> search = searcher(actor);
+        const auto open = static_cast<std::uint8_t>(~(seen.allocated_children() | seen.draining_children()));
+        const std::uint8_t starts = upper::free_starts(open, levels);
+        for (unsigned child = 0; child < kUpperFanOut; ++child)
+            if ((starts >> child & 1) != 0 && clean_children(layer, word, upper::group(child, levels), search)) return true;
+        return false;
+    }
+
+    // False: something is allocated below one of them.
+    bool clean_children(unsigned layer, std::uint64_t word, std::uint8_t group, Search<Env> &search) {
+        const UpperWord seen{view_.upper[layer][word].load(std::memory_order_seq_cst)};
+        for (unsigned child = 0; child < kUpperFanOut; ++child) {
+            const std::uint64_t below = word * kUpperFanOut + child;
+            if ((group >> child & 1) == 0 || !seen.occupied_below(child)) continue;
+            if (below >= view_.geometry.word_count(layer - 1) || !clean_through(layer - 1, below, search)) return false;
+        }
+        return true;
     }
 
     // The given block and no other; false if any of it is taken. Ignores DRAIN: only the daemon asks so.
@@ -372,45 +373,52 @@ private:
         slot.store(IndexEntry::freeing(actor.thread, block.order, next_generation(old.generation())).bits(),
                    std::memory_order_release);
         Env::crash_point(CrashPoint::undo_after_trace);
-        const bool emptied = unclaim(layer, word, block);
+        unclaim(layer, word, block);
         Env::crash_point(CrashPoint::undo_after_unclaim);
-        Search<Env> search = searcher(actor);
-        search.raise(layer, word);
-        if (emptied) clean(layer, word, false, search);
+        raise_hints(actor, layer, word);
     }
 
-    // Takes the block's bits away and everything that follows: marks, hints. The index says FREEING(actor) by now.
+    // Takes the block's bits away and makes the hints tell. Marks above stay: a claim of something larger cleans them when
+    // it comes (lazy coalescing). The index says FREEING(actor) by now.
     [[gnu::always_inline]] void release_bits_of_layer(Actor actor, unsigned layer, Block block) {
         const std::uint64_t word = block.base.value >> word_order(layer);
-        const bool emptied = unclaim(layer, word, block);
+        const std::uint64_t after = unclaim(layer, word, block);
         Env::crash_point(CrashPoint::free_after_unclaim);
-        const bool hint_suffices = layer == 0 && searcher(actor).leaf_hint_is_full(word);
-        const bool keep_mark = !emptied || layer >= view_.top_layer ||
-                               view_.hot[actor.thread.value].word[layer].load(std::memory_order_relaxed) == word + 1;
-        if (!hint_suffices || !keep_mark) after_release(actor, layer, word, !hint_suffices, !keep_mark);
-        Env::crash_point(CrashPoint::free_after_clean);
+        if (layer != 0)
+            searcher(actor).raise(layer, word, true);
+        else if (!searcher(actor).group_hint_is_full(word / kUpperFanOut)) [[unlikely]]
+            after_release_in_leaf(actor, word, after);
+        Env::crash_point(CrashPoint::free_after_hints);
     }
 
-    [[gnu::noinline]] void after_release(Actor actor, unsigned layer, std::uint64_t word, bool raise_hint, bool clean_marks) {
-        Search<Env> search = searcher(actor);
-        if (raise_hint) search.raise(layer, word);
-        if (clean_marks) clean(layer, word, false, search);
+    // The hint says that the group was used up once. The next allocation does well to begin here.
+    [[gnu::noinline]] void after_release_in_leaf(Actor actor, std::uint64_t word, std::uint64_t after) {
+        const std::uint64_t group = word / kUpperFanOut;
+        if (after == 0 || !searcher(actor).group_hint_promises(group, leaf::free_value(after))) raise_hints(actor, 0, word);
+        set_home(actor, 0, word);
     }
 
-    // True: the word is empty now.
-    [[gnu::always_inline]] bool unclaim(unsigned layer, std::uint64_t word, Block block) {
+    void raise_hints(Actor actor, unsigned layer, std::uint64_t word) {
+        if (layer == 0)
+            searcher(actor).raise(1, word / kUpperFanOut, false);
+        else
+            searcher(actor).raise(layer, word, true);
+    }
+
+    // What the word is now (a leaf word; 0 from an upper one).
+    [[gnu::always_inline]] std::uint64_t unclaim(unsigned layer, std::uint64_t word, Block block) {
         // EDGE unclaim-to-claim (release in seq_cst; partner: the claim). Carries our last bytes and our index entry to the
         // next owner. seq_cst also for EDGE free-then-hint.
         if (layer == 0) {
             const std::uint64_t mask = leaf::mask(block.base.value % kLeafFrames, block.order.value);
-            return (view_.leaf[word].fetch_and(~mask, std::memory_order_seq_cst) & ~mask) == 0;
+            return view_.leaf[word].fetch_and(~mask, std::memory_order_seq_cst) & ~mask;
         }
         const std::uint8_t group = group_of(layer, block);
         std::uint64_t bits = view_.upper[layer][word].load(std::memory_order_relaxed);
         while (!view_.upper[layer][word].compare_exchange_weak(bits, UpperWord{bits}.without_allocated(group).bits(),
                                                                std::memory_order_seq_cst)) {
         }
-        return UpperWord{bits}.without_allocated(group).empty();
+        return 0;
     }
 
     static std::uint8_t group_of(unsigned layer, Block block) {
@@ -421,53 +429,84 @@ private:
 
     // --- looking elsewhere --------------------------------------------------------------------------------------------
 
-    [[gnu::noinline]] Errc allocate_elsewhere(Actor actor, unsigned layer, std::uint64_t word, Attempt last, Order order,
+    // The level of words that a search for this layer's blocks ends at: leaf words are found by group.
+    static constexpr unsigned target_level(unsigned layer) { return layer == 0 ? 1 : layer; }
+    static constexpr std::uint64_t target_of(unsigned layer, std::uint64_t word) {
+        return layer == 0 ? word / kUpperFanOut : word;
+    }
+
+    [[gnu::noinline]] Errc allocate_elsewhere(Actor actor, unsigned layer, std::uint64_t home, Attempt last, Order order,
                                               std::uint32_t slack, Block &out) {
+        if (home != kNoWord && last.closed_at == 0 && layer == 0) {
+            last = try_group(actor, home / kUpperFanOut, home % kUpperFanOut, order, slack, out);
+            if (last.got) return Errc::ok;
+        }
         for (unsigned round = 0;; ++round) {
-            if (search_and_claim(actor, layer, word, last, order, slack, out)) return Errc::ok;
-            // Nothing, as the hints tell. Larger blocks may be hidden by marks that threads keep in reserve.
-            if (round == 0 && layer != 0) {
-                clean_hot_words(actor);
-            } else if (round > 1 || nothing_is_hidden(actor, order)) {
-                return Errc::out_of_frames;
-            } else {
-                // Somebody is in the middle of changing hints or marks, or was stopped or killed there: look at the words
-                // themselves.
-                for (std::uint64_t top = 0; top < view_.geometry.word_count(view_.top_layer); ++top)
-                    if (scan_and_claim(actor, view_.top_layer, top, order, slack, out)) return Errc::ok;
-                round = 1;
-            }
-            word = home_word(actor, layer);
+            if (search_and_claim(actor, layer, home, last, order, slack, out)) return Errc::ok;
+            if (round != 0 || nothing_is_hidden(actor, order)) return Errc::out_of_frames;
+            // Nothing, as the hints tell; but somebody is in the middle of changing hints, or was stopped or killed there:
+            // look at the words themselves.
+            for (std::uint64_t top = 0; top < view_.geometry.word_count(view_.top_layer); ++top)
+                if (scan_and_claim(actor, view_.top_layer, top, order, slack, out)) return Errc::ok;
+            home = kNoWord;
             last = {};
         }
     }
 
-    bool search_and_claim(Actor actor, unsigned layer, std::uint64_t word, Attempt last, Order order, std::uint32_t slack,
+    bool search_and_claim(Actor actor, unsigned layer, std::uint64_t home, Attempt last, Order order, std::uint32_t slack,
                           Block &out) {
         Search<Env> search = searcher(actor);
+        const unsigned target = target_level(layer);
         const unsigned wanted = order.value + 1U;
+        // Begin above the word that did not serve; at the ancestor that is closed, if that was the reason; at the root if
+        // there is no such word yet.
+        std::uint64_t word = home == kNoWord ? kNoWord : target_of(layer, home);
         // Every round either claims, or lowers a hint, or lost a race to somebody who got on; the bound only guards against
         // scribbled metadata that changes under our eyes for ever.
         for (unsigned round = 0; round < kMaxSearchRounds; ++round) {
-            // Begin beside the word that did not serve; above the ancestor that is closed, if that was the reason; at the
-            // root if there is no such word yet.
             unsigned level = view_.hint_levels;
             std::uint64_t from = 0;
             if (word != kNoWord) {
-                if (last.closed_at == 0) search.lower(layer, word);
-                level = last.closed_at == 0 ? layer + 1 : last.closed_at;
-                from = word >> (kUpperLevels * (level - layer));
+                if (last.closed_at <= target) search.lower(target, word);
+                level = last.closed_at <= target ? target + 1 : last.closed_at;
+                if (level > view_.hint_levels) return false;
+                from = word >> (kUpperLevels * (level - target));
             }
             std::uint64_t found = 0;
-            if (!search.find(level, from, layer, wanted, found)) return false;
-            last = try_word(actor, layer, found, order, slack, out);
-            if (last.got) {
-                move_home(actor, layer, found);
-                return true;
+            if (!search.find(level, from, target, wanted, found)) return false;
+            if (layer == 0) {
+                last = try_group(actor, found, 0, order, slack, out);
+            } else {
+                last = try_word(actor, layer, found, order, slack, out);
+                if (last.got) set_home(actor, layer, found);
             }
+            if (last.got) return true;
             word = found;
         }
         return false;
+    }
+
+    // A group of leaf words, beginning with its `start`-th.
+    Attempt try_group(Actor actor, std::uint64_t group, unsigned start, Order order, std::uint32_t slack, Block &out) {
+        const std::uint64_t first = group * kUpperFanOut;
+        unsigned closed = 0;
+        if (view_.top_layer != 0) {
+            // relaxed: only a guess, the climb decides.
+            const UpperWord state{view_.upper[1][group].load(std::memory_order_relaxed)};
+            closed = state.allocated_children() | state.draining_children();
+        }
+        Attempt last;
+        for (unsigned step = 0; step < kUpperFanOut; ++step) {
+            const unsigned child = (start + step) % kUpperFanOut;
+            const std::uint64_t word = first + child;
+            if ((closed >> child & 1) != 0 || word >= view_.geometry.word_count(0)) continue;
+            // relaxed: only a guess, the claim decides.
+            if (leaf::free_starts(view_.leaf[word].load(std::memory_order_relaxed), order.value) == 0) continue;
+            last = try_word(actor, 0, word, order, slack, out);
+            if (last.got) set_home(actor, 0, word);
+            if (last.got || last.closed_at > 1) return last;
+        }
+        return {false, 0};
     }
 
     // True: no other thread is changing hints (nor, where whole words matter, in the middle of any operation) while the
@@ -494,14 +533,9 @@ private:
         return true;
     }
 
-    // Without hints: every word of the order's layer below (level, word) that is not closed, cleaning empty words on the
-    // way where that can help. Reads one word for 64 frames.
+    // Without hints: every word of the order's layer below (level, word) that is not closed. Reads one word for 64 frames.
     bool scan_and_claim(Actor actor, unsigned level, std::uint64_t word, Order order, std::uint32_t slack, Block &out) {
-        const unsigned layer = layer_of(order);
-        if (level == layer) {
-            if (layer != 0 && !may_have(layer, word, order)) clean_children(actor, layer, word);
-            return may_have(layer, word, order) && try_word(actor, layer, word, order, slack, out).got;
-        }
+        if (level == layer_of(order)) return try_word(actor, level, word, order, slack, out).got;
         const UpperWord state{view_.upper[level][word].load(std::memory_order_acquire)};
         for (unsigned child = 0; child < kUpperFanOut; ++child) {
             const std::uint64_t below = word * kUpperFanOut + child;
@@ -511,50 +545,16 @@ private:
         return false;
     }
 
-    bool may_have(unsigned layer, std::uint64_t word, Order order) const {
-        if (layer == 0)
-            return leaf::free_starts(view_.leaf[word].load(std::memory_order_acquire), order.value) != 0;
-        const UpperWord state{view_.upper[layer][word].load(std::memory_order_acquire)};
-        return upper::free_starts(state.claimable_children(), order.value - word_order(layer - 1)) != 0;
-    }
-
-    void clean_children(Actor actor, unsigned layer, std::uint64_t word) {
-        const UpperWord state{view_.upper[layer][word].load(std::memory_order_acquire)};
-        auto &sweep = view_.hot[actor.thread.value].word[kSweepSlot];
-        for (unsigned child = 0; child < kUpperFanOut; ++child) {
-            const std::uint64_t below = word * kUpperFanOut + child;
-            if (!state.occupied_below(child) || below >= view_.geometry.word_count(layer - 1)) continue;
-            if (layer > 1) clean_children(actor, layer - 1, below);
-            if (!word_is_empty(layer - 1, below)) continue;
-            sweep.store(sweep_bits(layer - 1, below), std::memory_order_relaxed);  // relaxed: as in clean_hot_words()
-            Search<Env> search = searcher(actor);
-            clean(layer - 1, below, false, search);
-        }
-        sweep.store(0, std::memory_order_release);  // release: as in clean_hot_words()
-    }
-
     // --- the thread's own word ----------------------------------------------------------------------------------------
 
-    // Where this thread allocated last at this layer: it goes on there, and keeps the word's mark while it does (lazy
-    // coalescing: otherwise allocating and freeing one frame would mark and clean every level each time).
-    // kNoWord: nowhere yet (or the word is scribbled).
+    // Where this thread allocated last at this layer. kNoWord: nowhere yet (or the word is scribbled).
     std::uint64_t home_word(Actor actor, unsigned layer) const {
         // relaxed: our own slot.
-        const std::uint64_t hot = view_.hot[actor.thread.value].word[layer].load(std::memory_order_relaxed);
-        return hot <= view_.geometry.word_count(layer) ? hot - 1 : kNoWord;
+        const std::uint64_t home = view_.home[actor.thread.value].word[layer].load(std::memory_order_relaxed);
+        return home <= view_.geometry.word_count(layer) ? home - 1 : kNoWord;
     }
-
-    void move_home(Actor actor, unsigned layer, std::uint64_t word) {
-        auto &hot = view_.hot[actor.thread.value].word[layer];
-        const std::uint64_t old = hot.load(std::memory_order_relaxed);  // relaxed: our own slot
-        if (old == word + 1) return;
-        // The old word stays named until it is clean: recovery takes over from there if we die in between. The top layer's
-        // words have no mark above them.
-        if (layer < view_.top_layer && old != 0 && old <= view_.geometry.word_count(layer) && word_is_empty(layer, old - 1)) {
-            Search<Env> search = searcher(actor);
-            clean(layer, old - 1, false, search);
-        }
-        hot.store(word + 1, std::memory_order_release);  // release: after the clean above
+    void set_home(Actor actor, unsigned layer, std::uint64_t word) {
+        view_.home[actor.thread.value].word[layer].store(word + 1, std::memory_order_relaxed);  // relaxed: our own slot
     }
 
     // Spreads threads over the tree: they begin far apart and break ties differently.

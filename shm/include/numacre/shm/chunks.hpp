@@ -33,9 +33,8 @@ public:
         if (chunk >= view_.geometry.chunk_count()) return false;
         const Block block = block_of(chunk);
         if (!buddy_.claim_exactly(kSelf, block)) {
-            // Perhaps only marks that threads keep in reserve.
-            buddy_.clean_hot_words(kSelf);
-            if (!buddy_.claim_exactly(kSelf, block)) return false;
+            // Perhaps only marks of blocks that are gone.
+            if (!buddy_.clean_below(kSelf, block) || !buddy_.claim_exactly(kSelf, block)) return false;
         }
         buddy_.commit(block, kOfflineOwner, 0);
         buddy_.end(kSelf);
@@ -69,7 +68,7 @@ public:
         if (drain)
             search.lower(layer, word);
         else
-            search.raise(layer, word);
+            search.raise(layer, word, true);
     }
 
     std::uint64_t used_frames(std::uint64_t chunk) const {

@@ -19,7 +19,7 @@ enum class CrashPoint : std::uint8_t {
     free_after_intent,
     free_after_ownership,
     free_after_unclaim,
-    free_after_clean,
+    free_after_hints,
     clean_after_coalescing,
     hint_lowered,
 };

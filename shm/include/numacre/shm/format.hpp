@@ -66,8 +66,8 @@ void format_node_region(void *region, const Geometry &geometry, NumaNode numa_no
     const unsigned ceiling = geometry.largest_order + 1;
     HintWord none;
     for (unsigned child = 0; child < kUpperFanOut; ++child) none = none.with_value(child, 0, ceiling);
-    for (unsigned level = view.top_layer + 1; level <= view.hint_levels; ++level)
-        for (std::uint64_t word = 0; word < geometry.hint_word_count(level); ++word)
+    for (unsigned level = view.top_layer == 0 ? 2 : view.top_layer + 1; level <= view.hint_levels; ++level)
+        for (std::uint64_t word = 0; word < geometry.word_count(level); ++word)
             view.hint[level][word].store(none.bits(), relaxed);
 }
 

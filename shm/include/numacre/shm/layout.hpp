@@ -17,7 +17,7 @@
 
 namespace numacre {
 
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 inline constexpr std::uint64_t kPoolMagic = 0x6c6f'6f70'6372'6d6e;  // "nmrcpool" in memory
 inline constexpr std::uint64_t kNodeMagic = 0x6564'6f6e'6372'6d6e;  // "nmrcnode" in memory
 inline constexpr std::size_t kCacheLineBytes = 64;
@@ -48,13 +48,11 @@ struct Geometry {
     constexpr std::uint64_t word_count(unsigned layer) const {
         return divide_up(frame_count, std::uint64_t{1} << word_order(layer));
     }
-    // Hint level h >= 1 has one word for 8 words of level h-1, level 0 being the leaf words; the last level has one word.
-    constexpr std::uint64_t hint_word_count(unsigned level) const {
-        return divide_up(frame_count, std::uint64_t{1} << word_order(level));
-    }
+    // Hint level h >= 2 has one word for 8 words of level h-1, level 1 being groups of 8 leaf words; the last level, the
+    // root, has one word. Words of a level are as large as those of the layer of that number, whether or not there is one.
     constexpr unsigned hint_levels() const {
-        unsigned level = 1;
-        while (hint_word_count(level) > 1) ++level;
+        unsigned level = 2;
+        while (word_count(level) > 1) ++level;
         return level;
     }
     // Entries of one layer stand for the smallest blocks of that layer.
@@ -184,10 +182,10 @@ struct NodeHeader {
     std::uint32_t thread_slots;
 };
 
-// Words that a thread left marked though they may be empty (lazy coalescing): [layer] holds word index + 1, 0 = none; the
-// last one names the word that the thread is just cleaning for somebody else.
+// Where a thread allocated last: [layer] holds word index + 1, 0 = nowhere yet. A preference and nothing else: only the slot's
+// thread reads and writes it, whoever has the slot next may go on there, and any value is harmless.
 template <class Env>
-struct alignas(kCacheLineBytes) HotWords {
+struct alignas(kCacheLineBytes) HomeWords {
     std::array<typename Env::template Atomic<std::uint64_t>, kMaxUpperLayers + 2> word;
 };
 
@@ -223,7 +221,7 @@ static_assert(offsetof(PoolHeader<ProductionEnv>, release_epoch) == 256);
 static_assert(sizeof(PoolHeader<ProductionEnv>) == 320);
 static_assert(offsetof(NodeHeader<ProductionEnv>, geometry) == 32);
 static_assert(sizeof(NodeHeader<ProductionEnv>) == 56);
-static_assert(sizeof(HotWords<ProductionEnv>) == 64);
+static_assert(sizeof(HomeWords<ProductionEnv>) == 64);
 static_assert(sizeof(ThreadCounters<ProductionEnv>) == 512);
 static_assert(offsetof(ThreadCounters<ProductionEnv>, frees) == 200);
 static_assert(offsetof(ThreadCounters<ProductionEnv>, failures) == 400);
@@ -238,9 +236,9 @@ struct NodeLayout {
 
     std::uint64_t leaf = 0;
     std::array<std::uint64_t, kMaxUpperLayers + 1> upper{};  // [1 .. top_layer]
-    std::array<std::uint64_t, kMaxHintLevels + 1> hint{};    // [1 .. hint_levels]
+    std::array<std::uint64_t, kMaxHintLevels + 1> hint{};    // [2 .. hint_levels]
     std::array<std::uint64_t, kMaxUpperLayers + 1> index{};  // [0 .. top_layer]
-    std::uint64_t hot = 0;
+    std::uint64_t home = 0;
     std::uint64_t counters = 0;
     std::uint64_t region_bytes = 0;
 
@@ -253,10 +251,10 @@ struct NodeLayout {
             end += round_up(count * bytes_each, kPageBytes);
             return offset;
         };
-        layout.hot = place(thread_slots, sizeof(HotWords<Env>));
+        layout.home = place(thread_slots, sizeof(HomeWords<Env>));
         layout.counters = place(thread_slots, sizeof(ThreadCounters<Env>));
-        for (unsigned level = geometry.hint_levels(); level >= 1; --level)
-            layout.hint[level] = place(geometry.hint_word_count(level), sizeof(Word));
+        for (unsigned level = geometry.hint_levels(); level >= 2; --level)
+            layout.hint[level] = place(geometry.word_count(level), sizeof(Word));
         for (unsigned layer = geometry.top_layer(); layer >= 1; --layer)
             layout.upper[layer] = place(geometry.word_count(layer), sizeof(Word));
         layout.leaf = place(geometry.word_count(0), sizeof(Word));
@@ -302,7 +300,7 @@ struct NodeView {
     std::array<Word *, kMaxUpperLayers + 1> upper{};
     std::array<Word *, kMaxHintLevels + 1> hint{};
     std::array<Word *, kMaxUpperLayers + 1> index{};
-    HotWords<Env> *hot = nullptr;
+    HomeWords<Env> *home = nullptr;
     ThreadCounters<Env> *counters = nullptr;
 
     static NodeView at(void *region, const Geometry &geometry, NumaNode numa_node, std::uint32_t thread_slots) {
@@ -317,9 +315,9 @@ struct NodeView {
         view.hint_levels = geometry.hint_levels();
         view.leaf = words(layout.leaf);
         for (unsigned layer = 1; layer <= view.top_layer; ++layer) view.upper[layer] = words(layout.upper[layer]);
-        for (unsigned level = 1; level <= view.hint_levels; ++level) view.hint[level] = words(layout.hint[level]);
+        for (unsigned level = 2; level <= view.hint_levels; ++level) view.hint[level] = words(layout.hint[level]);
         for (unsigned layer = 0; layer <= view.top_layer; ++layer) view.index[layer] = words(layout.index[layer]);
-        view.hot = reinterpret_cast<HotWords<Env> *>(bytes + layout.hot);
+        view.home = reinterpret_cast<HomeWords<Env> *>(bytes + layout.home);
         view.counters = reinterpret_cast<ThreadCounters<Env> *>(bytes + layout.counters);
         return view;
     }

@@ -83,10 +83,12 @@ private:
             if (view.contains(intent.block())) {
                 if (resolve(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)
                     return RecoveryStep::blocked;
-                finish_climb(view, intent.block());
+                // What is free now must be found by others, however far the dead came with telling them.
+                const unsigned level = layer_of(intent.block().order) == 0 ? 1 : layer_of(intent.block().order);
+                raise_to_root(view, level, intent.block().base.value >> word_order(level));
             }
         }
-        for (const NodeView<Env> &view : numa_nodes_) finish_marks_and_hints(view, thread);
+        for (const NodeView<Env> &view : numa_nodes_) finish_hints(view, thread);
         // release: recovery of the same slot begins anew if we die before this, and finds nothing to do after it.
         const HintWork work{slot.hint_work.load(std::memory_order_acquire)};
         if (work.active()) slot.hint_work.store(work.ended().bits(), std::memory_order_release);
@@ -94,38 +96,17 @@ private:
         return RecoveryStep::done;
     }
 
-    // What the thread kept marked or was cleaning, and the hints it was changing.
-    void finish_marks_and_hints(const NodeView<Env> &view, ThreadSlotIndex thread) {
-        Buddy<Env> buddy{view, pool_};
-        Search<Env> search = buddy.searcher(kSelf);
-        auto &hot = view.hot[thread.value];
-        for (unsigned layer = 0; layer < view.top_layer; ++layer) {
-            const std::uint64_t word = hot.word[layer].load(std::memory_order_acquire);
-            if (word != 0 && word <= view.geometry.word_count(layer)) buddy.clean(layer, word - 1, true, search);
-        }
-        const std::uint64_t sweep = hot.word[Buddy<Env>::kSweepSlot].load(std::memory_order_acquire);
-        const unsigned sweep_layer = sweep & 7;
-        if (sweep != 0 && sweep_layer < view.top_layer && sweep >> 3 < view.geometry.word_count(sweep_layer))
-            buddy.clean(sweep_layer, sweep >> 3, true, search);
-        for (auto &word : hot.word) word.store(0, std::memory_order_release);
-
+    // The hints it was changing. Marks need no care: one that is too many is cleaned when a larger block is wanted.
+    void finish_hints(const NodeView<Env> &view, ThreadSlotIndex thread) {
         // Which numa node's hints it was changing is not recorded: a raise that is not needed does nothing.
         const HintWork work{pool_.threads[thread.value].hint_work.load(std::memory_order_acquire)};
-        if (work.active() && work.level() < view.hint_levels && work.word() < words_at(view, work.level()))
-            search.raise_to_root(work.level(), work.word());
+        if (work.active() && work.level() >= 1 && work.level() < view.hint_levels &&
+            work.word() < view.geometry.word_count(work.level()))
+            raise_to_root(view, work.level(), work.word());
     }
 
-    static std::uint64_t words_at(const NodeView<Env> &view, unsigned level) {
-        return level == 0 ? view.geometry.word_count(0) : view.geometry.hint_word_count(level);
-    }
-
-    void finish_climb(const NodeView<Env> &view, Block block) {
-        const unsigned layer = layer_of(block.order);
-        const std::uint64_t word = block.base.value >> word_order(layer);
-        Buddy<Env> buddy{view, pool_};
-        Search<Env> search = buddy.searcher(kSelf);
-        buddy.clean(layer, word, true, search);
-        search.raise_to_root(layer, word);
+    void raise_to_root(const NodeView<Env> &view, unsigned level, std::uint64_t word) {
+        Buddy<Env>{view, pool_}.searcher(kSelf).raise_to_root(level, word);
     }
 
     // Clears those bits of an in-flight block that belong to nobody. `thread` is dead, or the daemon's own of before.
@@ -158,7 +139,7 @@ private:
                     mine &= ~bits_of(layer, other);
                 } else if (entry.is_freeing() && entry.freer() != thread && is_live(entry.freer()) &&
                            intent_of(entry.freer()).active() && intent_of(entry.freer()).numa_node() == view.numa_node &&
-                           intent_of(entry.freer()).block() == other) {
+                           overlaps(intent_of(entry.freer()).block(), other)) {
                     blocked_by = entry.freer();
                     return RecoveryStep::blocked;
                 }

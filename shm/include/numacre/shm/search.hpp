@@ -1,13 +1,19 @@
 // Where to look for a free block: the hint tree. Policy only: nothing here decides who owns what, and a wrong hint can cost
 // time or (too gloomy) hide memory, never hand a block out twice.
 //
-// hint[level][w] has one byte for each of the eight words 8w .. 8w+7 of level-1: the largest order free there. Levels up to
-// the top layer run beside the tree's layers; those above it only summarise, up to one root word. So a search is
-// O(levels), also when nearly everything is taken. (verify/m6 of the model checks raise and lower.)
+// Level 1 are groups of 8 leaf words, one cache line: what a group has is read from its words, no hint stands between. From
+// level 2 on, hint[level][w] has one byte for each of the eight level-1 words below: the largest order free there, marks left
+// out of account (an empty child may keep its mark; a claim cleans it). Levels up to the top layer run beside the tree's
+// layers; those above it only summarise, up to one root word. So a search is O(levels), also when nearly everything is taken.
+// (verify/m6 of the model checks raise and lower.)
+//
+// What is allocated in a child's own word is read there and not from its hint (room_beside). So eight allocations and eight
+// frees of blocks that fill a child change the hints once, not sixteen times.
 //
 // Rules that keep a hint from being too low once all operations have ended:
-//   - who frees: change the word by an RMW, then load the hint, raise it if the word now has more (EDGE free-then-hint);
-//   - who lowers: CAS the hint down, then read the word again, raise if it has more (EDGE lower-then-look).
+//   - who frees: change the word by an RMW, then load the hints that depend on it, raise them if the word now has more
+//     (EDGE free-then-hint);
+//   - who lowers: CAS the hint down, then read the words again, raise if they have more (EDGE lower-then-look).
 // Whoever does either announces it in its thread slot first, so that "nothing free" can be double-checked and a death
 // repaired.
 #pragma once
@@ -44,76 +50,81 @@ public:
     Search(const NodeView<Env> &view, Word &hint_work, std::uint32_t scatter)
         : view_(view), hint_work_(hint_work), scatter_(scatter) {}
 
-    // Largest free order + 1 of a word (level 0: leaf word) as its own state and the hints just below tell; 0: nothing.
-    std::uint32_t value_of(unsigned level, std::uint64_t word) const {
-        if (level == 0) return capped(leaf::free_value(view_.leaf[word].load(std::memory_order_seq_cst)), kLeafOrder);
-        const Candidates here = candidates(level, word);
+    // Largest free order + 1 of what lies below (level, word), as its words and the hints just below tell; 0: nothing.
+    // Never too low once all is quiet; too high where a hint below is. level >= 1.
+    unsigned value_of(unsigned level, std::uint64_t word) const {
+        const unsigned open = open_children(level, word);
+        const unsigned whole_child = word_order(level - 1) + 1;
+        const HintWord hint = level == 1 ? HintWord{} : hint_of(level, word);
         unsigned largest = 0;
-        if (level <= view_.top_layer) {
-            for (unsigned levels = kUpperLevels; levels > 0; --levels) {
-                if (upper::free_starts(here.whole, levels) == 0) continue;
-                largest = capped(word_order(level - 1) + levels + 1, kMaxOrder);
-                break;
-            }
-        }
+        unsigned whole = 0;
         for (unsigned child = 0; child < kUpperFanOut; ++child) {
-            const unsigned value = here.below(child) ? hinted(here, level, child) : 0;
+            if ((open >> child & 1) == 0) continue;
+            const unsigned value = level == 1 ? leaf::free_value(leaf_state(word * kUpperFanOut + child))
+                                              : potential(hint, level, word, child);
             if (value > largest) largest = value;
+            if (value >= whole_child) whole |= 1U << child;
         }
-        return largest;
+        for (unsigned levels = kUpperLevels; whole != 0 && level <= view_.top_layer && levels > 0; --levels) {
+            if (upper::free_starts(static_cast<std::uint8_t>(whole), levels) == 0) continue;
+            largest = word_order(level - 1) + levels + 1;
+            break;
+        }
+        return largest < ceiling() ? largest : ceiling();
     }
 
-    // Walks from hint word (level, word) up and then down to a word of `layer` that may have a free block of `wanted` - 1
-    // = its order. Lowers what it finds too hopeful. False: nothing, as far as hints and marks tell.
-    bool find(unsigned level, std::uint64_t word, unsigned layer, unsigned wanted, std::uint64_t &found) {
-        while (level <= view_.hint_levels) {
+    // Walks from (level, word) up and then down to a word of level `target` that may have a block of order `wanted` - 1.
+    // Lowers what it finds too hopeful. False: nothing, as far as hints tell.
+    bool find(unsigned level, std::uint64_t word, unsigned target, unsigned wanted, std::uint64_t &found) {
+        while (level != target) {
             const int child = best_child(level, word, wanted);
-            if (child < 0) {
-                lower(level, word);
-                ++level;
-                word /= kUpperFanOut;
+            if (child >= 0) {
+                word = word * kUpperFanOut + static_cast<unsigned>(child);
+                --level;
                 continue;
             }
-            word = word * kUpperFanOut + static_cast<unsigned>(child);
-            --level;
-            // Descend; on a dead end the loop above climbs again, now with a lower hint in the way.
-            while (level > layer) {
-                const int next = best_child(level, word, wanted);
-                if (next < 0) break;
-                word = word * kUpperFanOut + static_cast<unsigned>(next);
-                --level;
-            }
-            if (level == layer) {
-                found = word;
-                return true;
-            }
+            lower(level, word);
+            if (++level > view_.hint_levels) return false;
+            word /= kUpperFanOut;
         }
-        return false;
+        found = word;
+        return true;
     }
 
-    // After (level, word) got more free memory: pass the news up. Stops where the hint already promises as much.
-    void raise(unsigned level, std::uint64_t word) { propagate(level, word, false); }
+    // After something was freed directly in or below (level, word): pass the news up. Stops where the hint already promises
+    // as much; sees_through: the parent looks into this very word (an upper word's own blocks), so its hint counts too.
+    void raise(unsigned level, std::uint64_t word, bool sees_through) {
+        if (!needs_raise(level, word) && !(sees_through && needs_raise(level + 1, word / kUpperFanOut))) return;
+        begin_hint_work(level, word);
+        raise_steps(level, word, sees_through ? 2 : 1);
+        end_hint_work();
+    }
 
     // The same without stopping early: for repair after a death.
-    void raise_to_root(unsigned level, std::uint64_t word) { propagate(level, word, true); }
+    void raise_to_root(unsigned level, std::uint64_t word) {
+        begin_hint_work(level, word);
+        raise_steps(level, word, kMaxHintLevels);
+        end_hint_work();
+    }
 
-    // The free path's short cut: does the hint above a leaf word already promise all that a leaf word can have?
-    bool leaf_hint_is_full(std::uint64_t word) const {
+    // The free path's short cut: does the hint above a group of leaf words already promise all that a group can have?
+    bool group_hint_is_full(std::uint64_t group) const {
         // EDGE free-then-hint (seq_cst load after the seq_cst RMW that freed; partner: EDGE lower-then-look).
         // Weakened: the lowerer reads the word before our free, we read the hint before its CAS: the hint stays low and
         // the frames are hidden from every search.
-        const HintWord hint{view_.hint[1][word / kUpperFanOut].load(std::memory_order_seq_cst)};
-        return hint.value(word % kUpperFanOut, ceiling()) >= capped(kLeafOrder + 1, kLeafOrder);
+        return promised(1, group) >= full_value(1);
     }
+    bool group_hint_promises(std::uint64_t group, unsigned value) const { return promised(1, group) >= value; }
 
     // Lowers the hint for (level, word) to what it has. Exact again when this returns, unless others were at work.
     void lower(unsigned level, std::uint64_t word) {
         if (level >= view_.hint_levels) return;  // the root has nobody above it
-        Word &hint = view_.hint[level + 1][word / kUpperFanOut];
         const unsigned child = word % kUpperFanOut;
         const unsigned value = value_of(level, word);
+        Word &hint = view_.hint[level + 1][word / kUpperFanOut];
         HintWord seen{hint.load(std::memory_order_seq_cst)};
-        if (seen.value(child, ceiling()) <= value) return;
+        // What lies in the word itself the parent sees without our help.
+        if (potential(seen, level + 1, word / kUpperFanOut, child) <= value) return;
         begin_hint_work(level, word);
         while (seen.value(child, ceiling()) > value) {
             std::uint64_t bits = seen.bits();
@@ -122,7 +133,7 @@ public:
                 Env::crash_point(CrashPoint::hint_lowered);
                 // EDGE lower-then-look (seq_cst; partner: EDGE free-then-hint): the word may have got memory between our
                 // first look and the CAS, by somebody who still saw the hint high.
-                raise_steps(level, word, false);
+                raise_steps(level, word, 1);
                 break;
             }
             seen = HintWord{bits};
@@ -130,58 +141,66 @@ public:
         end_hint_work();
     }
 
+    // The most that a word of this level can have.
+    unsigned full_value(unsigned level) const {
+        return word_order(level) + 1 < ceiling() ? word_order(level) + 1 : ceiling();
+    }
+
     // largest order + 1
     unsigned ceiling() const { return view_.geometry.largest_order + 1; }
 
 private:
-    struct Candidates {
-        HintWord hint;
-        std::uint8_t whole = 0;  // children without a mark: a group of them is a free block of this layer
-        // Children that are not closed: their hint tells what is free below. Also where there is no mark: a claim whose mark
-        // is still on its way is known to the hint only, and a search that trusted the missing mark would come back to
-        // the same full word until that claim gets on (tests/model found it: "engine-two").
-        std::uint8_t open = 0;
-        bool below(unsigned child) const { return (open >> child & 1) != 0; }
-    };
-
-    // value, but not more than a child of that order can have, nor than the pool's largest block.
-    unsigned capped(unsigned value, unsigned child_order) const {
-        const unsigned limit = child_order + 1 < ceiling() ? child_order + 1 : ceiling();
-        return value < limit ? value : limit;
+    std::uint64_t leaf_state(std::uint64_t word) const { return view_.leaf[word].load(std::memory_order_seq_cst); }
+    HintWord hint_of(unsigned level, std::uint64_t word) const {
+        return HintWord{view_.hint[level][word].load(std::memory_order_seq_cst)};
+    }
+    unsigned promised(unsigned level, std::uint64_t word) const {
+        return hint_of(level + 1, word / kUpperFanOut).value(word % kUpperFanOut, ceiling());
     }
 
-    unsigned hinted(const Candidates &here, unsigned level, unsigned child) const {
-        return level <= view_.top_layer ? capped(here.hint.value(child, ceiling()), word_order(level - 1))
-                                        : here.hint.value(child, ceiling());
-    }
-
-    Candidates candidates(unsigned level, std::uint64_t word) const {
-        Candidates here;
-        here.hint = HintWord{view_.hint[level][word].load(std::memory_order_seq_cst)};
-        const std::uint64_t below = level == 1 ? view_.geometry.word_count(0) : view_.geometry.hint_word_count(level - 1);
+    // Children that exist and are neither allocated in this word nor draining.
+    unsigned open_children(unsigned level, std::uint64_t word) const {
+        const std::uint64_t below = view_.geometry.word_count(level - 1);
         const std::uint64_t first = word * kUpperFanOut;
         const std::uint64_t existing = below > first ? below - first : 0;
-        const auto exists = static_cast<std::uint8_t>(existing >= kUpperFanOut ? 0xff : (1U << existing) - 1);
-        if (level <= view_.top_layer) {
-            const UpperWord state{view_.upper[level][word].load(std::memory_order_seq_cst)};
-            here.whole = state.claimable_children() & exists;
-            here.open = static_cast<std::uint8_t>(~(state.allocated_children() | state.draining_children()) & exists);
-        } else {
-            here.open = exists;
-        }
-        return here;
+        const unsigned exists = existing >= kUpperFanOut ? 0xff : (1U << existing) - 1;
+        if (level > view_.top_layer) return exists;
+        return exists & ~closed_children(level, word);
+    }
+    unsigned closed_children(unsigned layer, std::uint64_t word) const {
+        const UpperWord state{view_.upper[layer][word].load(std::memory_order_seq_cst)};
+        return state.allocated_children() | state.draining_children();
+    }
+
+    // What a child may have: its hint, but no more than the blocks in its own word leave room for. level >= 2.
+    unsigned potential(HintWord hint, unsigned level, std::uint64_t word, unsigned child) const {
+        unsigned value = hint.value(child, ceiling());
+        if (value > full_value(level - 1)) value = full_value(level - 1);
+        if (value == 0 || level - 1 > view_.top_layer) return value;
+        const unsigned closed = closed_children(level - 1, word * kUpperFanOut + child);
+        if (closed == 0) return value;
+        const unsigned room = room_beside(closed, level - 1);
+        return value < room ? value : room;
+    }
+    static unsigned room_beside(unsigned closed, unsigned layer) {
+        for (unsigned levels = kUpperLevels; levels-- > 0;)
+            if (upper::free_starts(static_cast<std::uint8_t>(~closed), levels) != 0)
+                return word_order(layer - 1) + levels + 1;
+        return 0;
     }
 
     // The child with the least that suffices (best fit keeps large blocks whole), ties by this thread's own scatter (so
-    // that threads meet less often). -1: none.
+    // that threads meet less often). -1: none. level >= 2.
     int best_child(unsigned level, std::uint64_t word, unsigned wanted) const {
-        const Candidates here = candidates(level, word);
+        const unsigned open = open_children(level, word);
+        const HintWord hint = hint_of(level, word);
         const unsigned start = scatter_ >> (3 * level % 30) & 7;
         int best = -1;
         unsigned best_value = kMaxOrder + 2;
         for (unsigned step = 0; step < kUpperFanOut; ++step) {
             const unsigned child = (start + step) % kUpperFanOut;
-            const unsigned value = here.below(child) ? hinted(here, level, child) : 0;
+            if ((open >> child & 1) == 0 || hint.value(child, ceiling()) < wanted) continue;
+            const unsigned value = potential(hint, level, word, child);
             if (value >= wanted && value < best_value) {
                 best = static_cast<int>(child);
                 best_value = value;
@@ -190,26 +209,22 @@ private:
         return best;
     }
 
-    void propagate(unsigned level, std::uint64_t word, bool to_root) {
-        if (!to_root && !needs_raise(level, word)) return;
-        begin_hint_work(level, word);
-        raise_steps(level, word, to_root);
-        end_hint_work();
-    }
-
     bool needs_raise(unsigned level, std::uint64_t word) const {
         if (level >= view_.hint_levels) return false;
-        const HintWord hint{view_.hint[level + 1][word / kUpperFanOut].load(std::memory_order_seq_cst)};
-        const unsigned promised = hint.value(word % kUpperFanOut, ceiling());
-        return promised < ceiling() && promised < value_of(level, word);
+        const unsigned already = promised(level, word);
+        return already < full_value(level) && already < value_of(level, word);
     }
 
-    void raise_steps(unsigned level, std::uint64_t word, bool to_root) {
+    // At least so many levels, and on while there is something to raise.
+    void raise_steps(unsigned level, std::uint64_t word, unsigned least) {
         for (; level < view_.hint_levels; ++level, word /= kUpperFanOut) {
             Word &hint = view_.hint[level + 1][word / kUpperFanOut];
             const unsigned child = word % kUpperFanOut;
-            const unsigned value = value_of(level, word);
+            unsigned value = value_of(level, word);
             HintWord seen{hint.load(std::memory_order_seq_cst)};
+            // Once a whole child is free the rest often follows: promise everything now rather than raise with each free.
+            // A search that is disappointed lowers it again.
+            if (seen.value(child, ceiling()) < value && value > word_order(level - 1)) value = full_value(level);
             bool raised = false;
             while (!raised && seen.value(child, ceiling()) < value) {
                 std::uint64_t bits = seen.bits();
@@ -217,7 +232,8 @@ private:
                                                     std::memory_order_seq_cst);
                 if (!raised) seen = HintWord{bits};
             }
-            if (!raised && !to_root) return;  // whoever made it this high carries it on, and has announced so
+            if (least != 0) --least;
+            if (!raised && least == 0) return;  // whoever made it this high carries it on, and has announced so
         }
     }
 
