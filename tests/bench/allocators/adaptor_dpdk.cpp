@@ -1,0 +1,138 @@
+// DPDK's mempool with three of its stores, each with and without a cache a thread, and rte_malloc. No device, no
+// hugepages.
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_lcore.h>
+#include <rte_malloc.h>
+#include <rte_mempool.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "measure.hpp"
+
+namespace numacre::bench {
+namespace {
+
+void start_eal(std::uint64_t memory_bytes) {
+    std::array<std::string, 10> arguments{"allocators_dpdk",
+                                          "--no-huge",
+                                          "--no-pci",
+                                          "--no-shconf",
+                                          "--no-telemetry",
+                                          "--log-level=*:error",
+                                          "-m",
+                                          std::to_string(memory_bytes >> 20),
+                                          "-l",
+                                          std::to_string(sched_getcpu())};
+    std::array<char *, arguments.size()> argv;
+    std::transform(arguments.begin(), arguments.end(), argv.begin(), [](std::string &text) { return text.data(); });
+    if (rte_eal_init(static_cast<int>(argv.size()), argv.data()) < 0)
+        throw Unavailable(std::string("rte_eal_init: ") + rte_strerror(rte_errno));
+}
+
+// A registered thread has a number, and with it a cache in every pool.
+class Registration {
+public:
+    Registration() {
+        if (rte_thread_register() != 0) give_up("rte_thread_register", -rte_errno);
+    }
+    ~Registration() { rte_thread_unregister(); }
+    Registration(const Registration &) = delete;
+    Registration &operator=(const Registration &) = delete;
+};
+
+enum class Store { ring, stack, lock_free_stack };
+
+constexpr const char *ops_of(Store store) {
+    switch (store) {
+        case Store::ring:
+            return "ring_mp_mc";
+        case Store::stack:
+            return "stack";
+        case Store::lock_free_stack:
+            return "lf_stack";
+    }
+    return nullptr;
+}
+
+// An element stands for a block: it is a cache line wherever its block is, so that a pool of any size can be had. The
+// calls never look at the rest of an element.
+template <Store kStore, bool kCache>
+class Mempool {
+public:
+    static constexpr Traits kTraits{.fixed_size = true};
+    explicit Mempool(const Run &run) {
+        constexpr unsigned kElementBytes = 64;
+        constexpr std::uint64_t kBookkeepingBytes = 192;
+        const auto blocks = static_cast<unsigned>(run.pool_bytes / run.size_bytes);
+        start_eal((std::uint64_t{64} << 20) + blocks * (kElementBytes + kBookkeepingBytes));
+        // The library demands that one cache holds no more than two thirds of the pool.
+        const unsigned cache = kCache ? std::min(512U, blocks * 2 / 3) : 0;
+        pool_ = rte_mempool_create_empty("blocks", blocks, kElementBytes, cache, 0, SOCKET_ID_ANY, 0);
+        if (pool_ == nullptr) throw Unavailable(std::string("no mempool: ") + rte_strerror(rte_errno));
+        int result = rte_mempool_set_ops_byname(pool_, ops_of(kStore), nullptr);
+        if (result == 0) result = rte_mempool_populate_default(pool_);
+        if (result < 0) throw Unavailable(std::string("the mempool cannot be filled: ") + rte_strerror(-result));
+    }
+    ~Mempool() { rte_mempool_free(pool_); }
+    Mempool(const Mempool &) = delete;
+    Mempool &operator=(const Mempool &) = delete;
+
+    class Thread {
+    public:
+        explicit Thread(Mempool &adaptor) : pool_(adaptor.pool_) {}
+        // What stays in the cache of a thread that ends is lost to the others.
+        ~Thread() { rte_mempool_cache_flush(nullptr, pool_); }
+        Thread(const Thread &) = delete;
+        Thread &operator=(const Thread &) = delete;
+
+        void *allocate(std::size_t) {
+            void *block = nullptr;
+            return rte_mempool_get(pool_, &block) == 0 ? block : nullptr;
+        }
+        void free(void *block) { rte_mempool_put(pool_, block); }
+
+    private:
+        Registration registration_;
+        rte_mempool *pool_;
+    };
+
+private:
+    rte_mempool *pool_ = nullptr;
+};
+
+class RteMalloc {
+public:
+    static constexpr Traits kTraits{.writes_into_blocks = true};
+    // Two cache lines of header a block: an eighth more than the pool, so that it holds as many blocks as the others.
+    // rte_free wipes the block: all of the pool is wiped once here, or the first frees would measure page faults.
+    explicit RteMalloc(const Run &run) {
+        start_eal((std::uint64_t{64} << 20) + run.pool_bytes + run.pool_bytes / 8);
+        void *const whole = rte_malloc(nullptr, run.pool_bytes + run.pool_bytes / 16, 0);
+        if (whole == nullptr) throw Unavailable("it cannot allocate its whole pool");
+        rte_free(whole);
+    }
+    class Thread {
+    public:
+        explicit Thread(RteMalloc &) {}
+        void *allocate(std::size_t bytes) { return rte_malloc(nullptr, bytes, 0); }
+        void free(void *block) { rte_free(block); }
+
+    private:
+        Registration registration_;
+    };
+};
+
+const Registered ring{"dpdk-ring", measure<Mempool<Store::ring, false>>};
+const Registered ring_cache{"dpdk-ring-cache", measure<Mempool<Store::ring, true>>};
+const Registered stack{"dpdk-stack", measure<Mempool<Store::stack, false>>};
+const Registered stack_cache{"dpdk-stack-cache", measure<Mempool<Store::stack, true>>};
+const Registered lock_free{"dpdk-lf-stack", measure<Mempool<Store::lock_free_stack, false>>};
+const Registered lock_free_cache{"dpdk-lf-stack-cache", measure<Mempool<Store::lock_free_stack, true>>};
+const Registered dpdk_malloc{"dpdk-malloc", measure<RteMalloc>};
+
+}  // namespace
+}  // namespace numacre::bench

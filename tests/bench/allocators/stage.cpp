@@ -1,0 +1,161 @@
+#include "stage.hpp"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+namespace numacre::bench {
+namespace {
+
+std::vector<int> allowed_cpus;
+
+std::uint64_t clock_ns(clockid_t clock) {
+    timespec time{};
+    clock_gettime(clock, &time);
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(time.tv_nsec);
+}
+
+struct Unmap {
+    void operator()(Stage *stage) const { munmap(stage, sizeof(Stage)); }
+};
+
+std::unique_ptr<Stage, Unmap> make_stage() {
+    void *const memory = mmap(nullptr, sizeof(Stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        throw std::runtime_error(std::string("no memory for the workers' results: ") + strerror(errno));
+    return std::unique_ptr<Stage, Unmap>(new (memory) Stage);
+}
+
+// A worker that ends early has printed why.
+void wait_until_all(const std::atomic<std::uint64_t> &arrived, const Run &run) {
+    // acquire, partner: the release in arrive.
+    while (arrived.load(std::memory_order_acquire) != run.workers()) {
+        int status = 0;
+        if (run.processes != 0 && waitpid(-1, &status, WNOHANG) > 0) std::exit(EXIT_FAILURE);
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+}
+
+void tell_phases(Stage &stage, const Run &run) {
+    // release, partner: the acquire in wait_for.
+    const auto tell = [&](Phase phase) { stage.phase.store(phase, std::memory_order_release); };
+    wait_until_all(stage.prepared, run);
+    tell(Phase::warm_up);
+    std::this_thread::sleep_for(std::chrono::milliseconds(run.milliseconds / 5));
+    tell(Phase::timed);
+    std::this_thread::sleep_for(std::chrono::milliseconds(run.milliseconds));
+    tell(Phase::stop);
+    wait_until_all(stage.stopped, run);
+    tell(Phase::finish);
+}
+
+Outcome sum_up(const Stage &stage, const Run &run) {
+    Outcome outcome;
+    std::uint64_t begin = stage.seats[0].begin_ns, end = stage.seats[0].end_ns;
+    for (std::uint64_t i = 0; i < run.workers(); ++i) {
+        const Seat &seat = stage.seats[i];
+        begin = std::min(begin, seat.begin_ns);
+        end = std::max(end, seat.end_ns);
+        outcome.pairs += seat.pairs;
+        outcome.failed += seat.failed;
+        outcome.cpu_ns += static_cast<double>(seat.cpu_end_ns - seat.cpu_begin_ns);
+        outcome.filled = std::min(outcome.filled, seat.filled);
+    }
+    // relaxed: all workers have ended, and were waited for.
+    outcome.overlaps = stage.overlaps.load(std::memory_order_relaxed);
+    outcome.wall_ns = static_cast<double>(end - begin);
+    return outcome;
+}
+
+using Worker = std::function<void(Stage &, std::uint64_t)>;
+
+void in_threads(Stage &stage, const Run &run, const Worker &worker) {
+    std::vector<std::thread> threads;
+    for (std::uint64_t i = 0; i < run.workers(); ++i) threads.emplace_back([&, i] { worker(stage, i); });
+    tell_phases(stage, run);
+    for (std::thread &thread : threads) thread.join();
+}
+
+void in_processes(Stage &stage, const Run &run, const Worker &worker) {
+    for (std::uint64_t i = 0; i < run.workers(); ++i) {
+        const pid_t child = fork();
+        if (child < 0) give_up("fork", -errno);
+        if (child == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            try {
+                worker(stage, i);
+            } catch (const std::exception &error) {
+                std::fprintf(stderr, "allocators: %s\n", error.what());
+                _exit(EXIT_FAILURE);
+            }
+            _exit(EXIT_SUCCESS);
+        }
+    }
+    tell_phases(stage, run);
+    int status = 0;
+    while (wait(&status) > 0)
+        if (status != 0) std::exit(EXIT_FAILURE);
+}
+
+}  // namespace
+
+void Stage::wait_for(Phase wanted) const {
+    while (phase.load(std::memory_order_acquire) < wanted) std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
+std::uint64_t wall_ns() {
+    return clock_ns(CLOCK_MONOTONIC);
+}
+std::uint64_t thread_cpu_ns() {
+    return clock_ns(CLOCK_THREAD_CPUTIME_ID);
+}
+
+std::uint64_t memory_bytes() {
+    return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+void remember_cpus() {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) give_up("sched_getaffinity", -errno);
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+        if (CPU_ISSET(cpu, &set)) allowed_cpus.push_back(cpu);
+}
+
+void pin_to_cpu(std::uint64_t number) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(allowed_cpus[number % allowed_cpus.size()], &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0) give_up("sched_setaffinity", -errno);
+}
+
+Outcome on_stage(const Run &run, const Worker &worker) {
+    const auto stage = make_stage();
+    if (run.processes == 0)
+        in_threads(*stage, run, worker);
+    else
+        in_processes(*stage, run, worker);
+    return sum_up(*stage, run);
+}
+
+void give_up(const char *what, int error) {
+    std::fprintf(stderr, "allocators: %s: %s\n", what, strerror(-error));
+    _exit(EXIT_FAILURE);
+}
+
+}  // namespace numacre::bench
