@@ -129,6 +129,7 @@ Json client_json(const v1::Client &client) {
             {"cgroup", client.cgroup()},
             {"attached", time_json(client.has_attached(), client.attached())},
             {"used_bytes", client.used_bytes()},
+            {"cached_bytes", client.cached_bytes()},
             {"blocks", client.blocks()},
             {"quota_bytes", client.quota_bytes()},
             {"threads", client.threads()},

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "cache.hpp"
 #include "errors.hpp"
 #include "numacre/shm/counters.hpp"
 #include "numacre/shm/walk.hpp"
@@ -64,10 +65,9 @@ FailureReason why_not(numacre_pool *pool, std::uint32_t numa_node, Order order) 
 }
 
 // One attempt: the wanted numa node, then, unless strict, the others by distance.
-Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool strict, Order order, std::uint32_t slack,
+[[gnu::always_inline]] inline Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool strict, Order order, std::uint32_t slack,
                   std::uint32_t &got, Block &block) {
     if (pool->nodes[wanted].buddy().allocate(actor, order, slack, block) == Errc::ok) [[likely]] {
-        count(counters_of(pool, wanted, actor).numa_hit);
         got = wanted;
         return Errc::ok;
     }
@@ -106,6 +106,16 @@ std::uint64_t now_nanoseconds() {
     }
 }
 
+// Nothing is free: perhaps what we or others keep in caches would do.
+[[gnu::cold]] Errc allocate_under_pressure(numacre_pool *pool, Lane &lane, std::uint32_t wanted, bool strict, Order order,
+                                           std::uint32_t slack, std::uint32_t &got, Block &block) {
+    if (give_back_all(pool, lane) != 0 &&
+        try_allocate(pool, lane.actor, wanted, strict, order, slack, got, block) == Errc::ok)
+        return Errc::ok;
+    ask_others_to_give_back(pool, lane);
+    return Errc::out_of_frames;
+}
+
 [[gnu::cold]] int bad_size(numacre_pool *pool, Actor actor, std::uint32_t numa_node, std::size_t size_bytes) {
     count_failure(pool, numa_node, actor, FailureReason::argument);
     return fail(Errc::bad_argument, "size %zu is not within 1 .. %llu bytes, the pool's largest block", size_bytes,
@@ -124,8 +134,10 @@ std::uint64_t now_nanoseconds() {
                 reason == FailureReason::fragmented ? "enough is free, but not in one piece" : "full");
 }
 
-inline int allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, std::size_t size_bytes, unsigned flags,
-                    void **result) {
+// From the shared tree, past the cache.
+[[gnu::always_inline]] inline int allocate(numacre_pool *pool, Lane &lane, std::uint32_t wanted, std::size_t size_bytes,
+                                           unsigned flags, void **result) {
+    const Actor actor = lane.actor;
     const unsigned frame_shift = pool->geometry.frame_shift;
     if (size_bytes - 1 >= pool->geometry.chunk_bytes()) [[unlikely]]
         return bad_size(pool, actor, wanted, size_bytes);
@@ -134,11 +146,16 @@ inline int allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, std::
     const auto slack =
         static_cast<std::uint32_t>((granted - size_bytes) >> IndexEntry::slack_unit_shift(order, frame_shift));
     const bool has_quota = quota_of(pool) != 0;
-    if (has_quota && !quota_allows(pool, order.frames())) [[unlikely]]
+    if (!has_quota)
+        quota_forget(pool);
+    else if (!quota_allows(pool, order.frames()) &&
+             (give_back_all(pool, lane) == 0 || !quota_allows(pool, order.frames()))) [[unlikely]]
         return allocation_failed(pool, actor, wanted, Errc::over_quota, order, size_bytes);
     std::uint32_t got = 0;
     Block block;
     Errc code = try_allocate(pool, actor, wanted, (flags & NUMACRE_STRICT) != 0, order, slack, got, block);
+    if (code != Errc::ok) [[unlikely]]
+        code = allocate_under_pressure(pool, lane, wanted, (flags & NUMACRE_STRICT) != 0, order, slack, got, block);
     if (code != Errc::ok && (flags & NUMACRE_WAIT) != 0)
         code = wait_and_allocate(pool, actor, wanted, (flags & NUMACRE_STRICT) != 0, order, slack, flags >> kWaitShift, got,
                                  block);
@@ -170,7 +187,8 @@ inline int allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, std::
     return fail(Errc::stale_ref, "no block begins at %p: not allocated, or freed already", address);
 }
 
-inline int free_one(numacre_pool *pool, Actor actor, void *address) {
+// Back to the shared tree, past the cache.
+[[gnu::always_inline]] inline int free_one(numacre_pool *pool, Actor actor, void *address) {
     Place place{};
     if (!locate(pool, address, place)) [[unlikely]]
         return not_a_block(pool, address, Errc::bad_argument);
@@ -180,6 +198,8 @@ inline int free_one(numacre_pool *pool, Actor actor, void *address) {
         return not_a_block(pool, address, code);
     if (quota_of(pool) != 0) [[unlikely]]
         quota_note(pool, -static_cast<std::int64_t>(freed.order.frames()));
+    else
+        quota_forget(pool);
     if (has_waiters(pool)) [[unlikely]]
         wake_waiters(pool);
     return 0;
@@ -198,17 +218,59 @@ bool own_block(numacre_pool *pool, const void *address, Place &place, Block &blo
     return fail(Errc::bad_argument, "%s: the result pointer is NULL", function);
 }
 
+// When the cache has nothing ready.
+[[gnu::noinline]] int allocate_slowly(numacre_pool *pool, std::size_t size_bytes, void **block) {
+    int error = 0;
+    Lane *const lane = lane_of(pool, error);
+    if (lane == nullptr) return error;
+    if (!lane->undisturbed()) answer_attention(pool, *lane);
+    const std::uint32_t wanted = local_numa_node(*lane);
+    const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
+    if (order < kCachedOrders && quota_of(pool) == 0) {
+        if (take_from_cache(*lane, lane->nodes[wanted], order, size_bytes, block)) return 0;
+        if (refill(pool, *lane, wanted, order) && take_from_cache(*lane, lane->nodes[wanted], order, size_bytes, block))
+            return 0;
+    }
+    return allocate(pool, *lane, wanted, size_bytes, 0, block);
+}
+
+// When the block cannot simply go into its magazine.
+[[gnu::noinline]] int free_slowly(numacre_pool *pool, void *address) {
+    int error = 0;
+    Lane *const lane = lane_of(pool, error);
+    if (lane == nullptr) return error;
+    if (!lane->undisturbed()) answer_attention(pool, *lane);
+    Place place{};
+    Block block;
+    IndexEntry entry;
+    if (!has_waiters(pool) && own_block(pool, address, place, block, entry) && block.order.value < kCachedOrders &&
+        make_room(pool, *lane, place.numa_node, block.order.value) &&
+        (!entry.is_published() || pool->nodes[place.numa_node].buddy().withdraw(block, entry)) &&
+        put_into_cache(*lane, address))
+        return 0;
+    return free_one(pool, lane->actor, address);
+}
+
 }  // namespace
 
 extern "C" {
 
 int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
-    if (pool == nullptr) return no_pool("numacre_alloc");
-    if (block == nullptr) return no_result("numacre_alloc");
-    Actor actor;
-    if (const int error = current_actor(pool, actor)) [[unlikely]]
-        return error;
-    return allocate(pool, actor, local_numa_node(pool), size_bytes, 0, block);
+    if (pool == nullptr) [[unlikely]]
+        return no_pool("numacre_alloc");
+    if (block == nullptr) [[unlikely]]
+        return no_result("numacre_alloc");
+    const Lane &lane = *current_lane;
+    if (lane.serial == pool->serial && lane.undisturbed()) [[likely]] {
+        // Size 0 becomes an order far too large.
+        const auto order = static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift));
+        if (order < kCachedOrders) [[likely]] {
+            NodeLane &node = lane.nodes[local_numa_node(lane)];
+            if (take_from_cache(lane, node, order, size_bytes, block)) [[likely]]
+                return 0;
+        }
+    }
+    return allocate_slowly(pool, size_bytes, block);
 }
 
 int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block) {
@@ -217,35 +279,67 @@ int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsig
     if ((flags & 0xff & ~kKnownFlags) != 0 || (flags >> kWaitShift != 0 && (flags & NUMACRE_WAIT) == 0))
         return fail(Errc::bad_argument, "flags %#x are not a combination of NUMACRE_STRICT, _ZERO, _UNCACHED, _WAIT[_MS]",
                     flags);
-    Actor actor;
-    if (const int error = current_actor(pool, actor)) [[unlikely]]
-        return error;
     if (numa_node < -1 || numa_node >= static_cast<int>(pool->numa_nodes))
         return fail(Errc::no_such_node, "numa node %d is not within -1 .. %u", numa_node, pool->numa_nodes - 1);
-    const std::uint32_t wanted = numa_node < 0 ? local_numa_node(pool) : static_cast<std::uint32_t>(numa_node);
-    return allocate(pool, actor, wanted, size_bytes, flags, block);
+    int error = 0;
+    Lane *const lane = lane_of(pool, error);
+    if (lane == nullptr) [[unlikely]]
+        return error;
+    if (!lane->undisturbed()) [[unlikely]]
+        answer_attention(pool, *lane);
+    const std::uint32_t wanted = numa_node < 0 ? local_numa_node(*lane) : static_cast<std::uint32_t>(numa_node);
+    return allocate(pool, *lane, wanted, size_bytes, flags, block);
 }
 
 int numacre_free(numacre_pool *pool, void *block) {
-    if (pool == nullptr) return no_pool("numacre_free");
-    Actor actor;
-    if (const int error = current_actor(pool, actor)) [[unlikely]]
+    if (pool == nullptr) [[unlikely]]
+        return no_pool("numacre_free");
+    const Lane &lane = *current_lane;
+    if (lane.serial == pool->serial && lane.undisturbed() && put_into_cache(lane, block)) [[likely]]
+        return 0;
+    return free_slowly(pool, block);
+}
+
+int numacre_free_uncached(numacre_pool *pool, void *block) {
+    if (pool == nullptr) [[unlikely]]
+        return no_pool("numacre_free_uncached");
+    int error = 0;
+    Lane *const lane = lane_of(pool, error);
+    if (lane == nullptr) [[unlikely]]
         return error;
-    return free_one(pool, actor, block);
+    return free_one(pool, lane->actor, block);
 }
 
 int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count) {
     if (pool == nullptr) return no_pool("numacre_alloc_bulk");
     if (blocks == nullptr && count != 0) return no_result("numacre_alloc_bulk");
-    Actor actor;
-    if (const int error = current_actor(pool, actor)) [[unlikely]]
-        return error;
-    const std::uint32_t wanted = local_numa_node(pool);
-    for (unsigned done = 0; done < count; ++done) {
+    unsigned done = 0;
+    int error = 0;
+    Lane *const lane = lane_of(pool, error);
+    if (lane == nullptr) return error;
+    if (!lane->undisturbed()) answer_attention(pool, *lane);
+    const std::uint32_t wanted = local_numa_node(*lane);
+    const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
+    if (order < kCachedOrders && order <= pool->geometry.largest_order && quota_of(pool) == 0) {
+        NodeLane &node = lane->nodes[wanted];
+        while (done < count && take_from_cache(*lane, node, order, size_bytes, &blocks[done])) ++done;
+        const Order of_blocks{static_cast<std::uint8_t>(order)};
+        const auto slack = static_cast<std::uint32_t>(((of_blocks.frames() << lane->frame_shift) - size_bytes) >>
+                                                      IndexEntry::slack_unit_shift(of_blocks, lane->frame_shift));
+        while (done < count) {
+            FrameIndex bases[kLeafFrames];
+            const unsigned ask = count - done < kLeafFrames ? count - done : kLeafFrames;
+            const unsigned got = pool->nodes[wanted].buddy().allocate_many(lane->actor, of_blocks, BlockState::owned, slack,
+                                                                           bases, ask);
+            for (unsigned i = 0; i < got; ++i) blocks[done++] = node.data + (bases[i].value << lane->frame_shift);
+            if (got < ask) break;
+        }
+    }
+    for (; done < count; ++done) {
         void *address = nullptr;
-        const int error = allocate(pool, actor, wanted, size_bytes, 0, &address);
+        error = allocate(pool, *lane, wanted, size_bytes, 0, &address);
         if (error != 0) {
-            while (done-- > 0) free_one(pool, actor, blocks[done]);
+            while (done-- > 0) free_one(pool, lane->actor, blocks[done]);
             return error;
         }
         blocks[done] = address;
@@ -256,13 +350,40 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
 int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
     if (pool == nullptr) return no_pool("numacre_free_bulk");
     if (blocks == nullptr && count != 0) return fail(Errc::bad_argument, "numacre_free_bulk: the blocks are NULL");
-    Actor actor;
-    if (const int error = current_actor(pool, actor)) [[unlikely]]
-        return error;
+    int error = 0;
+    Lane *const lane = lane_of(pool, error);
+    if (lane == nullptr) return error;
+    if (!lane->undisturbed()) answer_attention(pool, *lane);
     int first_error = 0;
-    for (unsigned i = 0; i < count; ++i) {
-        const int error = free_one(pool, actor, blocks[i]);
-        if (first_error == 0) first_error = error;
+    unsigned done = 0;
+    while (done < count) {
+        if (!has_waiters(pool) && put_into_cache(*lane, blocks[done])) {
+            ++done;
+            continue;
+        }
+        // What does not fit goes to the tree, as many of one numa node together as follow each other.
+        FrameIndex bases[kLeafFrames];
+        Place first{};
+        unsigned batch = 0;
+        if (quota_of(pool) == 0 && locate(pool, blocks[done], first)) {
+            Place place = first;
+            do {
+                bases[batch++] = place.frame;
+            } while (batch < kLeafFrames && done + batch < count && locate(pool, blocks[done + batch], place) &&
+                     place.numa_node == first.numa_node);
+        }
+        if (batch > 1 && pool->nodes[first.numa_node].buddy().free_many(lane->actor, bases, batch) == batch) {
+            quota_forget(pool);
+            if (has_waiters(pool)) wake_waiters(pool);
+            done += batch;
+            continue;
+        }
+        // One alone, or some of them were larger, freed already, not ours: one by one, each with its own answer.
+        const unsigned end = batch > 1 ? done + batch : done + 1;
+        for (; done < end; ++done) {
+            const int result = free_one(pool, lane->actor, blocks[done]);
+            if (first_error == 0) first_error = result;
+        }
     }
     return first_error;
 }
@@ -272,19 +393,20 @@ numacre_ref numacre_ref_of(numacre_pool *pool, const void *block) {
     Block found;
     IndexEntry entry;
     if (!own_block(pool, block, place, found, entry)) return NUMACRE_REF_NULL;
-    return Reference{NumaNode{static_cast<std::uint8_t>(place.numa_node)}, found, entry.generation()}.bits();
+    return pool->nodes[place.numa_node].buddy().publish(found, entry).bits();
 }
 
 int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
     if (pool == nullptr) return no_pool("numacre_take");
     if (block == nullptr) return no_result("numacre_take");
-    Actor actor;
-    if (const int error = current_actor(pool, actor)) [[unlikely]]
+    int error = 0;
+    Lane *const lane = lane_of(pool, error);
+    if (lane == nullptr) [[unlikely]]
         return error;
     const Reference reference{ref};
     const std::uint32_t numa_node = reference.numa_node().value;
     Block taken;
-    const Errc code = numa_node < pool->numa_nodes ? pool->nodes[numa_node].buddy().take(actor, reference, taken)
+    const Errc code = numa_node < pool->numa_nodes ? pool->nodes[numa_node].buddy().take(lane->actor, reference, taken)
                                                    : Errc::bad_argument;
     if (code != Errc::ok) [[unlikely]]
         return fail(code, code == Errc::stale_ref ? "reference %#llx names no block any more"

@@ -18,6 +18,8 @@ constexpr std::size_t kRseqNodeIdOffset = 20;
 
 const bool rseq_has_node_id = __rseq_size != 0 && getauxval(AT_RSEQ_FEATURE_SIZE) >= kRseqWithNodeId;
 
+}  // namespace
+
 std::uint32_t os_numa_node() {
 #if defined(__x86_64__) || defined(__aarch64__)
     if (rseq_has_node_id) {
@@ -28,14 +30,6 @@ std::uint32_t os_numa_node() {
     unsigned cpu = 0;
     unsigned node = 0;
     return getcpu(&cpu, &node) == 0 ? node : 0;  // vdso
-}
-
-}  // namespace
-
-std::uint32_t local_numa_node(const numacre_pool *pool) {
-    if (pool->numa_nodes == 1) return 0;
-    const std::uint32_t os_node = os_numa_node();
-    return os_node < kMaxOsNumaNodes ? pool->dense_node_of[os_node] : 0;
 }
 
 }  // namespace numacre::client

@@ -6,13 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lane.hpp"
 #include "numacre/numacre.h"
 #include "numacre/shm/attach_wire.hpp"
 #include "numacre/shm/buddy.hpp"
 
 namespace numacre::client {
-
-using Env = ProductionEnv;
 
 // One numa node of the pool.
 struct NodeHandle {
@@ -76,40 +75,31 @@ void unregister_handle(numacre_pool *pool);
 
 // Threads ---------------------------------------------------------------------------------------------------------------
 
-struct ThreadEntry {
-    std::uint64_t serial;  // of the pool this entry is for; 0: none
-    Actor actor;
-};
-struct ThreadTable {
-    ThreadEntry *entries;
-    std::uint32_t count;
-};
-// initial-exec: one load from the thread pointer, no call, on every allocation.
-extern thread_local ThreadTable thread_table __attribute__((tls_model("initial-exec")));
-
 // Grows in a forked child: handles made before the fork are refused there.
 extern std::uint32_t fork_generation;
 
-// Claims a thread slot for the calling thread. Returns 0 or -errno with the error remembered.
-[[gnu::cold]] int enter_pool(numacre_pool *pool, Actor &actor);
+// The calling thread's lane of a pool that is not the one it used last: finds it, or claims a thread slot for it. Makes it the
+// current one. nullptr: it has none and can have none; `error` is -errno, remembered.
+[[gnu::cold]] Lane *enter_pool(numacre_pool *pool, int &error);
 
-// Gives the calling thread's slot back, its cached marks cleaned.
+// Gives the calling thread's slot and lane back.
 void leave_pool(numacre_pool *pool);
 
-inline int current_actor(numacre_pool *pool, Actor &actor) {
-    const ThreadTable &table = thread_table;
-    if (pool->index < table.count && table.entries[pool->index].serial == pool->serial &&
-        pool->fork_generation == fork_generation) [[likely]] {
-        actor = table.entries[pool->index].actor;
-        return 0;
-    }
-    return enter_pool(pool, actor);
+inline Lane *lane_of(numacre_pool *pool, int &error) {
+    Lane *const lane = current_lane;
+    return lane->serial == pool->serial ? lane : enter_pool(pool, error);
 }
 
 // Placement -------------------------------------------------------------------------------------------------------------
 
-// The pool's numa node on whose CPUs the calling thread runs at this moment. No system call.
-std::uint32_t local_numa_node(const numacre_pool *pool);
+// The machine's numa node on whose CPUs the calling thread runs at this moment. No system call.
+std::uint32_t os_numa_node();
+// The same as the pool counts.
+[[gnu::always_inline]] inline std::uint32_t local_numa_node(const Lane &lane) {
+    if (lane.numa_nodes == 1) return 0;
+    const std::uint32_t os_node = os_numa_node();
+    return os_node < kMaxOsNumaNodes ? lane.dense_node_of[os_node] : 0;
+}
 
 // Quota -----------------------------------------------------------------------------------------------------------------
 
@@ -119,6 +109,11 @@ inline std::uint64_t quota_of(const numacre_pool *pool) {
 }
 // May this process own `frames` more? Only to be asked while a quota is set.
 [[gnu::cold]] bool quota_allows(numacre_pool *pool, std::uint64_t frames);
+// No quota, or frames changed hands without quota_note(): count anew when it matters next.
+inline void quota_forget(numacre_pool *pool) {
+    if (pool->quota_used_frames.load(std::memory_order_relaxed) >= 0)
+        pool->quota_used_frames.store(-1, std::memory_order_relaxed);
+}
 // Owned frames changed by this much; likewise.
 [[gnu::cold]] void quota_note(numacre_pool *pool, std::int64_t frames);
 
@@ -127,7 +122,7 @@ inline std::uint64_t quota_of(const numacre_pool *pool) {
 // Somebody may be waiting for memory: wake them. Called after a free; a load when nobody waits.
 inline bool has_waiters(const numacre_pool *pool) {
     // seq_cst after the free's RMW; partner: announce_waiter(). Weakened: we see no waiter, it sees no free frame, it sleeps.
-    return pool->view.header->waiters.load(std::memory_order_seq_cst) != 0;
+    return (pool->view.header->attention.load(std::memory_order_seq_cst) & Attention::kWaiters) != 0;
 }
 [[gnu::cold]] void wake_waiters(numacre_pool *pool);
 // Announces a waiter and returns the epoch to sleep on; allocate once more before sleeping.

@@ -4,13 +4,18 @@
 #include <pthread.h>
 
 #include <cstdlib>
+#include <cstring>
 
+#include "cache.hpp"
 #include "errors.hpp"
 #include "pool.hpp"
 
 namespace numacre::client {
 
-thread_local ThreadTable thread_table __attribute__((tls_model("initial-exec"))) = {nullptr, 0};
+namespace {
+Lane no_lane{};  // serial 0 is no pool's
+}
+constinit thread_local Lane *current_lane __attribute__((tls_model("initial-exec"))) = &no_lane;
 std::uint32_t fork_generation = 1;
 
 namespace {
@@ -25,22 +30,40 @@ std::uint64_t last_serial = 0;
 pthread_once_t once = PTHREAD_ONCE_INIT;
 pthread_key_t thread_end_key;
 
+// All lanes of the calling thread, by the pools' index; nullptr: none.
+struct LaneTable {
+    Lane **lanes;
+    std::uint32_t count;
+};
+thread_local LaneTable lane_table __attribute__((tls_model("initial-exec"))) = {nullptr, 0};
+
+void free_lane(Lane *lane) {
+    if (current_lane == lane) current_lane = &no_lane;
+    for (std::uint32_t node = 0; node < lane->numa_nodes; ++node)
+        for (Magazine &magazine : lane->nodes[node].magazines) free(magazine.frames);
+    free(lane);
+}
+
 void release_slot(numacre_pool *pool, Actor actor) {
     // release: the slot's next user, or recovery, finds all our work done.
     pool->view.threads[actor.thread.value].owner.store(0, std::memory_order_release);
 }
 
 void at_thread_end(void *) {
-    ThreadTable &table = thread_table;
+    LaneTable &table = lane_table;
     pthread_mutex_lock(&registry_mutex);
     for (std::uint32_t index = 0; index < table.count; ++index) {
-        numacre_pool *pool = handles[index];
-        if (pool == nullptr || table.entries[index].serial != pool->serial || pool->fork_generation != fork_generation)
-            continue;
-        release_slot(pool, table.entries[index].actor);
+        Lane *const lane = table.lanes[index];
+        if (lane == nullptr) continue;
+        numacre_pool *const pool = handles[index];
+        if (pool != nullptr && lane->serial == pool->serial && pool->fork_generation == fork_generation) {
+            give_back_all(pool, *lane);
+            release_slot(pool, lane->actor);
+        }
+        free_lane(lane);
     }
     pthread_mutex_unlock(&registry_mutex);
-    free(table.entries);
+    free(table.lanes);
     table = {nullptr, 0};
 }
 
@@ -48,6 +71,7 @@ void at_thread_end(void *) {
 // does not exist here.
 void in_forked_child() {
     ++fork_generation;
+    current_lane = &no_lane;
     registry_mutex = PTHREAD_MUTEX_INITIALIZER;
 }
 
@@ -57,15 +81,46 @@ void initialise() {
 }
 
 bool grow_table(std::uint32_t index) {
-    ThreadTable &table = thread_table;
+    LaneTable &table = lane_table;
     if (index < table.count) return true;
     const std::uint32_t count = index + 8;
-    auto *entries = static_cast<ThreadEntry *>(realloc(table.entries, count * sizeof(ThreadEntry)));
-    if (entries == nullptr) return false;
-    for (std::uint32_t i = table.count; i < count; ++i) entries[i] = ThreadEntry{0, {}};
-    table = {entries, count};
-    pthread_setspecific(thread_end_key, entries);
+    auto *lanes = static_cast<Lane **>(realloc(table.lanes, count * sizeof(Lane *)));
+    if (lanes == nullptr) return false;
+    for (std::uint32_t i = table.count; i < count; ++i) lanes[i] = nullptr;
+    table = {lanes, count};
+    pthread_setspecific(thread_end_key, lanes);
     return true;
+}
+
+Lane *new_lane(numacre_pool *pool, Actor actor) {
+    const std::size_t bytes = sizeof(Lane) + pool->numa_nodes * sizeof(NodeLane);
+    void *const memory = aligned_alloc(alignof(Lane), bytes);
+    if (memory == nullptr) return nullptr;
+    memset(memory, 0, bytes);
+    auto *const lane = static_cast<Lane *>(memory);
+    lane->serial = pool->serial;
+    lane->attention = &pool->view.header->attention;
+    lane->attention_seen = lane->attention->load(std::memory_order_relaxed) & ~Attention::kWaiters;
+    lane->frame_count = pool->geometry.frame_count;
+    lane->span = pool->span;
+    lane->span_shift = pool->span_shift;
+    lane->frame_shift = pool->geometry.frame_shift;
+    lane->numa_nodes = pool->numa_nodes;
+    lane->private_pattern = IndexEntry::private_to(actor.process);
+    lane->dense_node_of = pool->dense_node_of;
+    lane->actor = actor;
+    lane->nodes = reinterpret_cast<NodeLane *>(lane + 1);
+    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) {
+        const NodeView<Env> &view = pool->nodes[node].buddy().view();
+        lane->nodes[node].data = pool->nodes[node].data;
+        lane->nodes[node].index = view.index[0];
+        for (unsigned order = 0; order < kCachedOrders; ++order) {
+            Magazine &magazine = lane->nodes[node].magazines[order];
+            magazine.allocations = &view.counters[actor.thread.value].allocations[order];
+            magazine.granted_bytes = std::uint64_t{1} << (order + lane->frame_shift);
+        }
+    }
+    return lane;
 }
 
 }  // namespace
@@ -92,10 +147,19 @@ void unregister_handle(numacre_pool *pool) {
     pthread_mutex_unlock(&registry_mutex);
 }
 
-int enter_pool(numacre_pool *pool, Actor &actor) {
-    if (pool->fork_generation != fork_generation)
-        return fail(Errc::forked_handle, "this pool handle was made before fork()");
-    if (!grow_table(pool->index)) return fail(Errc::too_many_clients, "no memory for this thread's table of pools");
+Lane *enter_pool(numacre_pool *pool, int &error) {
+    if (pool->fork_generation != fork_generation) {
+        error = fail(Errc::forked_handle, "this pool handle was made before fork()");
+        return nullptr;
+    }
+    if (!grow_table(pool->index)) {
+        error = fail(Errc::too_many_clients, "no memory for this thread's table of pools");
+        return nullptr;
+    }
+    Lane *&lane = lane_table.lanes[pool->index];
+    if (lane != nullptr && lane->serial == pool->serial) return current_lane = lane;
+    if (lane != nullptr) free_lane(lane);  // of a pool that was detached
+    lane = nullptr;
     const std::uint64_t mine = ThreadOwner{pool->process}.bits();
     for (std::uint32_t thread = 1; thread < pool->view.thread_slots; ++thread) {
         auto &owner = pool->view.threads[thread].owner;
@@ -108,18 +172,24 @@ int enter_pool(numacre_pool *pool, Actor &actor) {
         // seq_cst: scans must find the slot before its first intent matters.
         while (seen <= thread && !mark.compare_exchange_weak(seen, thread + 1, std::memory_order_seq_cst)) {
         }
-        actor = Actor{ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, pool->process};
-        thread_table.entries[pool->index] = ThreadEntry{pool->serial, actor};
-        return 0;
+        const Actor actor{ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, pool->process};
+        lane = new_lane(pool, actor);
+        if (lane != nullptr) return current_lane = lane;
+        release_slot(pool, actor);
+        error = fail(Errc::too_many_clients, "no memory for this thread's lane");
+        return nullptr;
     }
-    return fail(Errc::too_many_clients, "all %u thread slots of the pool are taken", pool->view.thread_slots - 1);
+    error = fail(Errc::too_many_clients, "all %u thread slots of the pool are taken", pool->view.thread_slots - 1);
+    return nullptr;
 }
 
 void leave_pool(numacre_pool *pool) {
-    ThreadTable &table = thread_table;
-    if (pool->index >= table.count || table.entries[pool->index].serial != pool->serial) return;
-    release_slot(pool, table.entries[pool->index].actor);
-    table.entries[pool->index].serial = 0;
+    LaneTable &table = lane_table;
+    if (pool->index >= table.count || table.lanes[pool->index] == nullptr) return;
+    Lane *const lane = table.lanes[pool->index];
+    table.lanes[pool->index] = nullptr;
+    if (lane->serial == pool->serial) release_slot(pool, lane->actor);
+    free_lane(lane);
 }
 
 }  // namespace numacre::client

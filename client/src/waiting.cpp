@@ -1,5 +1,7 @@
 // Waiting for memory. A waiter raises a flag in shared memory, tries once more and sleeps on the pool's release epoch; a
 // release that sees the flag clears it, moves the epoch and wakes everybody; whoever is still short raises the flag again.
+// Threads with cached blocks see the flag too, at their next call, and give them back; a waiter looks again by itself from
+// time to time, since they may see it late.
 // A waiter that dies leaves at most a raised flag, which costs the next release one wake-up call.
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -21,7 +23,8 @@ std::uint32_t *futex_word(numacre_pool *pool) {
 }  // namespace
 
 void wake_waiters(numacre_pool *pool) {
-    if (pool->view.header->waiters.exchange(0, std::memory_order_seq_cst) == 0) return;
+    auto &attention = pool->view.header->attention;
+    if ((attention.fetch_and(~Attention::kWaiters, std::memory_order_seq_cst) & Attention::kWaiters) == 0) return;
     pool->view.header->release_epoch.fetch_add(1, std::memory_order_seq_cst);
     syscall(SYS_futex, futex_word(pool), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
@@ -29,7 +32,7 @@ void wake_waiters(numacre_pool *pool) {
 std::uint32_t announce_waiter(numacre_pool *pool) {
     const auto epoch = static_cast<std::uint32_t>(pool->view.header->release_epoch.load(std::memory_order_seq_cst));
     // seq_cst before the allocation that follows; partner: has_waiters().
-    pool->view.header->waiters.exchange(1, std::memory_order_seq_cst);
+    pool->view.header->attention.fetch_or(Attention::kWaiters, std::memory_order_seq_cst);
     return epoch;
 }
 

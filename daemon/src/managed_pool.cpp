@@ -280,6 +280,7 @@ PoolStatus ManagedPool::status() {
         numa_node.metadata_bytes = memory->metadata().bytes();
         numa_node.metadata_resident_bytes = memory->metadata().resident_bytes();
         scan_node(memory->view(), numa_node.snapshot, {});
+        numa_node.cached_bytes = numa_node.snapshot.cached_frames << geometry_.frame_shift;
         numa_node.counters = fold_counters(memory->view(), threads);
         status.nodes.push_back(std::move(numa_node));
     }
@@ -320,6 +321,7 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
         status.cgroup = client.peer.cgroup;
         status.attached = client.attached;
         status.used_bytes = usage[client.slot.value].frames << geometry_.frame_shift;
+        status.cached_bytes = usage[client.slot.value].cached_frames << geometry_.frame_shift;
         status.blocks = usage[client.slot.value].blocks;
         status.quota_bytes = client.quota_bytes;
         status.threads = threads[client.slot.value];

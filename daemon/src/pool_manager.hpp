@@ -85,7 +85,7 @@ struct ClientStatus {
     std::uint32_t pid = 0, uid = 0, gid = 0;
     std::string comm, cgroup;
     std::chrono::system_clock::time_point attached;
-    std::uint64_t used_bytes = 0, blocks = 0, quota_bytes = 0;
+    std::uint64_t used_bytes = 0, cached_bytes = 0, blocks = 0, quota_bytes = 0;
     std::uint32_t threads = 0;
     std::string state;  // "active", "detaching", "lost connection", "recovering"
 };

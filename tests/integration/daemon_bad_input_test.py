@@ -36,6 +36,7 @@ WIRE_VERSION = 1
 ATTACH_REQUEST, ATTACH_REPLY, DETACH_REQUEST = 1, 2, 3
 TRUSTED = 0
 HEADER = struct.Struct("=IHHII")  # magic, version, type, size, reserved
+LAYOUT_VERSION = 2
 REQUEST = struct.Struct("=IHHIIII64s")  # header, layout version, tier, pool name
 REPLY_BYTES = 16 + 64 + 256 + 4096 + 64 * 32
 REPLY_HEAD = struct.Struct("=IHHIIII")  # header, error, layout version
@@ -44,7 +45,7 @@ VERSION_MISMATCH = 7  # Errc
 
 
 def request(
-    magic=MAGIC, version=WIRE_VERSION, kind=ATTACH_REQUEST, size=REQUEST.size, layout=1, tier=TRUSTED, pool=b"default"
+    magic=MAGIC, version=WIRE_VERSION, kind=ATTACH_REQUEST, size=REQUEST.size, layout=LAYOUT_VERSION, tier=TRUSTED, pool=b"default"
 ):
     return REQUEST.pack(magic, version, kind, size, 0, layout, tier, pool)
 

@@ -348,7 +348,7 @@ inline void EngineModel::give(Thread &self, std::size_t, unsigned slot) {
     local.held[slot] = false;
     local.blocks[slot] = {};
     const IndexEntry entry{view_.index_entry(block).load()};
-    mailbox_->store(Reference{view_.numa_node, block, entry.generation()}.bits());
+    mailbox_->store(buddy_->publish(block, entry).bits());
 }
 
 inline void EngineModel::take(Thread &self, std::size_t client, unsigned slot) {

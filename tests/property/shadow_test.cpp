@@ -73,7 +73,7 @@ public:
         Block found;
         IndexEntry entry;
         RC_ASSERT(buddy().find_entry(held.block.base, found, entry) == Errc::ok);
-        const Reference reference{NumaNode{0}, held.block, entry.generation()};
+        const Reference reference = buddy().publish(held.block, entry);
         Block taken;
         RC_ASSERT(buddy().take(actors_[by], reference, taken) == Errc::ok);
         RC_ASSERT(taken == held.block);

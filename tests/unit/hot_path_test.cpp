@@ -1,5 +1,5 @@
 // What the hot path executes, counted instruction by instruction (PTRACE_SINGLESTEP) in the library as it is built: locked
-// read-modify-writes and all instructions of one allocation and one free in steady state. A count, not a time: it is the
+// read-modify-writes, branches, calls and all instructions of one allocation and one free in steady state. A count, not a time: it is the
 // same on every run of the same binary. Built without sanitizers only.
 #include <gtest/gtest.h>
 #include <sys/ptrace.h>
@@ -26,6 +26,8 @@ volatile int marks_passed = 0;
 struct Tally {
     unsigned locked = 0;
     unsigned instructions = 0;
+    unsigned branches = 0;  // conditional ones
+    unsigned calls = 0;
 };
 
 bool is_locked(pid_t child, unsigned long long at) {
@@ -40,6 +42,15 @@ bool is_locked(pid_t child, unsigned long long at) {
         if (!prefix) return false;
     }
     return false;
+}
+
+void classify(pid_t child, unsigned long long at, Tally &tally) {
+    errno = 0;
+    const auto bytes = static_cast<unsigned long>(ptrace(PTRACE_PEEKTEXT, child, at, nullptr));
+    const auto first = static_cast<unsigned char>(bytes);
+    const auto second = static_cast<unsigned char>(bytes >> 8);
+    if ((first & 0xf0) == 0x70 || (first == 0x0f && (second & 0xf0) == 0x80)) ++tally.branches;
+    if (first == 0xe8 || (first == 0xff && (second >> 3 & 7) == 2)) ++tally.calls;
 }
 
 // Runs prepare() freely, then steps through part(0), part(1), ...; returns a tally for each.
@@ -67,6 +78,7 @@ std::vector<Tally> step_through(void (*prepare)(), void (*const parts[])(), unsi
         if (registers.rip == mark_address) ++segment;
         ++tallies[segment].instructions;
         if (is_locked(child, registers.rip)) ++tallies[segment].locked;
+        classify(child, registers.rip, tallies[segment]);
         ptrace(PTRACE_SINGLESTEP, child, nullptr, nullptr);
         waitpid(child, &status, 0);
     }
@@ -81,16 +93,12 @@ numacre_pool *pool;
 std::size_t size_bytes;
 void *block;
 void *keep;
+void *many[32];
 numacre_ref ref;
 
-void prepare() {
+void open_pool() {
     const numacre_private_options options{sizeof options, 64 << 20, 4096, 4 << 20, 0};
     if (numacre_open_private(&options, &pool) != 0) _exit(1);
-    for (int i = 0; i < 4; ++i) {
-        if (numacre_alloc(pool, size_bytes, &block) != 0 || numacre_free(pool, block) != 0) _exit(1);
-    }
-    if (numacre_alloc(pool, size_bytes, &keep) != 0) _exit(1);
-    ref = numacre_ref_of(pool, keep);
 }
 void allocate() {
     if (numacre_alloc(pool, size_bytes, &block) != 0) _exit(1);
@@ -98,28 +106,96 @@ void allocate() {
 void free_it() {
     if (numacre_free(pool, block) != 0) _exit(1);
 }
+void allocate_uncached() {
+    if (numacre_alloc_on(pool, -1, size_bytes, NUMACRE_UNCACHED, &block) != 0) _exit(1);
+}
+void free_uncached() {
+    if (numacre_free_uncached(pool, block) != 0) _exit(1);
+}
+void allocate_many() {
+    if (numacre_alloc_bulk(pool, size_bytes, many, 32) != 0) _exit(1);
+}
+void free_many() {
+    if (numacre_free_bulk(pool, many, 32) != 0) _exit(1);
+}
 void take() {
     if (numacre_take(pool, ref, &keep) != 0) _exit(1);
 }
 
-TEST(HotPath, executes_one_locked_instruction_to_allocate_two_to_free_and_one_to_take) {
-    void (*const parts[])() = {allocate, free_it, take};
-    struct Row {
-        std::size_t size;
-        unsigned allocate, free, take;
-    };
-    // 2 MiB blocks lie in an upper word; free is the ownership CAS and the word itself.
-    const Row table[] = {{4096, 1, 2, 1}, {32768, 1, 2, 1}, {131072, 1, 2, 1}};
-    for (const Row &row : table) {
-        size_bytes = row.size;
-        const auto tallies = step_through(prepare, parts, 3);
-        std::printf("%7zu bytes: locked instructions allocate %u free %u take %u; all instructions %u %u %u\n", row.size,
-                    tallies[0].locked, tallies[1].locked, tallies[2].locked, tallies[0].instructions,
-                    tallies[1].instructions, tallies[2].instructions);
-        EXPECT_EQ(tallies[0].locked, row.allocate) << row.size;
-        EXPECT_EQ(tallies[1].locked, row.free) << row.size;
-        EXPECT_EQ(tallies[2].locked, row.take) << row.size;
+void prepare_cached() {
+    open_pool();
+    for (int i = 0; i < 4; ++i) {
+        allocate();
+        free_it();
     }
+    if (numacre_alloc(pool, size_bytes, &keep) != 0) _exit(1);
+    ref = numacre_ref_of(pool, keep);
+}
+void prepare_uncached() {
+    open_pool();
+    for (int i = 0; i < 4; ++i) {
+        allocate_uncached();
+        free_uncached();
+    }
+}
+// So that the tree is what is counted and not the cache: nothing is cached yet after the first, and when the second frees,
+// the cache is full.
+void prepare_bulk() {
+    open_pool();
+    allocate_many();
+}
+void prepare_full_cache() {
+    static void *filling[4096];
+    open_pool();
+    if (numacre_alloc_bulk(pool, size_bytes, filling, 4096) != 0) _exit(1);
+    for (void *each : filling)
+        if (numacre_free(pool, each) != 0) _exit(1);
+    // What the cache has goes first.
+    if (numacre_alloc_bulk(pool, size_bytes, filling, 1024) != 0) _exit(1);
+    allocate_many();
+    if (numacre_free_bulk(pool, filling, 1024) != 0) _exit(1);
+}
+
+void expect_locked(const char *what, void (*prepare)(), void (*const parts[])(), unsigned part_count,
+                   const std::vector<unsigned> &locked) {
+    const std::vector<Tally> tallies = step_through(prepare, parts, part_count);
+    for (unsigned part = 0; part < part_count; ++part) {
+        std::printf("%7zu bytes, %s, call %u: %u locked, %u instructions, %u branches, %u calls\n", size_bytes, what, part,
+                    tallies[part].locked, tallies[part].instructions, tallies[part].branches, tallies[part].calls);
+        EXPECT_EQ(tallies[part].locked, locked[part]) << what << ", call " << part << ", " << size_bytes << " bytes";
+    }
+}
+
+TEST(HotPath, the_thread_cache_executes_no_locked_instruction_and_take_executes_one) {
+    void (*const parts[])() = {allocate, free_it, take};
+    for (const std::size_t size : {std::size_t{4096}, std::size_t{32768}, std::size_t{131072}}) {
+        size_bytes = size;
+        expect_locked("cached: allocate, free, take", prepare_cached, parts, 3, {0, 0, 1});
+        const std::vector<Tally> tallies = step_through(prepare_cached, parts, 3);
+        // What the compiler makes of it today, with room for another compiler; who makes it longer should know.
+        EXPECT_LE(tallies[0].instructions, 90U);
+        EXPECT_LE(tallies[1].instructions, 90U);
+        EXPECT_LE(tallies[0].branches + tallies[1].branches, 28U);
+        EXPECT_LE(tallies[0].calls + tallies[1].calls, 6U) << "the calls of this test itself and through its PLT";
+    }
+}
+
+TEST(HotPath, the_shared_tree_executes_one_locked_instruction_to_allocate_and_two_to_free) {
+    void (*const parts[])() = {allocate_uncached, free_uncached};
+    // 2 MiB blocks lie in an upper word; free is the ownership CAS and the word itself.
+    for (const std::size_t size : {std::size_t{4096}, std::size_t{32768}, std::size_t{262144}, std::size_t{2} << 20}) {
+        size_bytes = size;
+        expect_locked("uncached: allocate, free", prepare_uncached, parts, 2, {1, 2});
+    }
+}
+
+TEST(HotPath, many_blocks_of_a_leaf_word_share_a_locked_instruction) {
+    void (*const parts[])() = {allocate_many};
+    size_bytes = 4096;
+    expect_locked("bulk of 32: allocate", prepare_bulk, parts, 1, {1});
+    // 32 ownership changes and one leaf word.
+    void (*const free_parts[])() = {free_many};
+    expect_locked("bulk of 32: free", prepare_full_cache, free_parts, 1, {33});
 }
 
 }  // namespace

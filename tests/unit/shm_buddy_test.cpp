@@ -101,8 +101,10 @@ TEST(Buddy, a_reference_is_taken_once_and_goes_stale) {
     IndexEntry entry;
     Block found;
     ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
-    const Reference reference{NumaNode{0}, block, entry.generation()};
     Block taken;
+    EXPECT_EQ(buddy.take(taker, Reference{NumaNode{0}, block, entry.generation()}, taken), Errc::stale_ref)
+        << "a block that was not given";
+    const Reference reference = buddy.publish(block, entry);
     ASSERT_EQ(buddy.take(taker, reference, taken), Errc::ok);
     EXPECT_EQ(taken, block);
     EXPECT_EQ(buddy.take(taker, reference, taken), Errc::stale_ref);

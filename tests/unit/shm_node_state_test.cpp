@@ -48,12 +48,12 @@ TEST(UpperWord, every_step_changes_what_it_says_and_the_tag) {
     EXPECT_TRUE(empty.empty());
     const UpperWord marked = empty.with_mark(3);
     EXPECT_TRUE(marked.occupied_below(3));
-    EXPECT_TRUE(marked.marked_and_settled(3));
+    EXPECT_TRUE(marked.passable(3));
     EXPECT_FALSE(marked.empty());
     EXPECT_EQ(marked.tag(), 1U);
     const UpperWord coalescing = marked.with_coalescing(3);
     EXPECT_TRUE(coalescing.coalescing(3));
-    EXPECT_FALSE(coalescing.marked_and_settled(3)) << "an allocation must withdraw COAL by an RMW";
+    EXPECT_FALSE(coalescing.passable(3)) << "an allocation must withdraw COAL by an RMW";
     EXPECT_EQ(coalescing.with_mark(3).bits() & 0xff'ffff, marked.bits() & 0xff'ffff);
     const UpperWord cleaned = coalescing.without_mark(3);
     EXPECT_TRUE(cleaned.empty());

@@ -60,7 +60,9 @@ NUMACRE_API int numacre_attach(const char *runtime_dir, const char *pool_name, n
 NUMACRE_API void numacre_detach(numacre_pool *pool);
 
 /* A block of at least size_bytes (rounded up to a power of two of frames, aligned to its size) on the calling thread's numa
- * node, or the nearest that has room. Never blocks, never enters the kernel, lock-free.
+ * node, or the nearest that has room. Never blocks, never enters the kernel, lock-free. A thread keeps blocks of up to 64
+ * frames in a cache of its own, all threads together about a sixteenth of the pool; it gives them back when it ends and, at its next
+ * call, when memory has run out anywhere.
  * Errors: -ENOMEM no free block of that size; -EINVAL size 0 or above the largest block; -EUSERS no thread slot left;
  * -EUCLEAN shared metadata is damaged; -ECHILD. If the caller is killed inside, the block comes back. */
 NUMACRE_API int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block);
@@ -69,11 +71,15 @@ NUMACRE_API int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **bloc
  * Further errors: -ENODEV no such node; -ETIMEDOUT. */
 NUMACRE_API int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block);
 
-/* Free a block that this process owns. Any thread may. Never blocks (it enters the kernel only when somebody waits for
- * memory), lock-free.
+/* Free a block that this process owns, into the calling thread's cache if it has room. Any thread may. Never blocks (it enters
+ * the kernel only when somebody waits for memory), lock-free.
  * Errors, nothing changed by any: -EINVAL NULL, outside the pool or inside a block; -ESTALE not allocated (freed twice?);
  * -EPERM another process owns it; -ECHILD. If the caller is killed inside, the block is freed. */
 NUMACRE_API int numacre_free(numacre_pool *pool, void *block);
+
+/* The same past the calling thread's cache: the block is anybody's at once. Two threads that free one block at the same moment
+ * by mistake: one of them gets -ESTALE (numacre_free cannot promise that: it uses no locked instruction). */
+NUMACRE_API int numacre_free_uncached(numacre_pool *pool, void *block);
 
 /* All of `count` blocks, or none: then what `blocks` points to is meaningless. Errors as numacre_alloc. */
 NUMACRE_API int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count);

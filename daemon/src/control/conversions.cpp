@@ -92,6 +92,7 @@ v1::Client to_proto(const ClientStatus &client) {
     proto.set_cgroup(printable(client.cgroup));
     set_time(proto.mutable_attached(), client.attached);
     proto.set_used_bytes(client.used_bytes);
+    proto.set_cached_bytes(client.cached_bytes);
     proto.set_blocks(client.blocks);
     proto.set_quota_bytes(client.quota_bytes);
     proto.set_threads(client.threads);

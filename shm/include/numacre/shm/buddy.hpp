@@ -32,24 +32,18 @@ public:
 
     // A block of `order` for actor.process. slack: see IndexEntry. Errors: out_of_frames, bad_argument.
     // Common path: one RMW (the claim), then one load an upper layer, three plain stores.
-    Errc allocate(Actor actor, Order order, std::uint32_t slack, Block &out) {
-        if (order.value > view_.geometry.largest_order) [[unlikely]] return Errc::bad_argument;
-        const unsigned layer = order.value <= kLeafOrder ? 0 : layer_of(order);
-        const std::uint64_t home = home_word(actor, layer);
-        Attempt first;
-        if (home != kNoWord) [[likely]] {
-            // Two copies of the same code: in the first the compiler knows that it works on a leaf word.
-            first = layer == 0 ? try_word(actor, 0, home, order, slack, out) : try_word(actor, layer, home, order, slack, out);
-            if (first.got) [[likely]] return Errc::ok;
-        }
-        return allocate_elsewhere(actor, layer, home, first, order, slack, out);
+    [[gnu::always_inline]] Errc allocate(Actor actor, Order order, std::uint32_t slack, Block &out) {
+        return allocate_as(actor, order, Grant{slack, BlockState::owned}, out);
     }
 
     // Frees the block that begins at `base` if `actor.process` owns it. freed: what it was.
     // Errors (nothing changed): bad_argument (no such frame), not_owner, stale_ref (not allocated, or not from there).
-    Errc free(Actor actor, FrameIndex base, Block &freed) {
+    [[gnu::always_inline]] Errc free(Actor actor, FrameIndex base, Block &freed) {
         IndexEntry entry;
-        const Errc found = find_entry(base, freed, entry);
+        Errc found = Errc::ok;
+        // Most blocks are in the leaf layer: asked there first, without the search through the layers.
+        if (base.value >= view_.geometry.frame_count || !find_in_leaf(base, freed, entry)) [[unlikely]]
+            found = find_entry(base, freed, entry);
         if (found != Errc::ok) return found;
         if (entry.owner() != actor.process) return Errc::not_owner;
         return free_entry(actor, freed, entry, true);
@@ -63,7 +57,7 @@ public:
         Word &slot = view_.index_entry(block);
         std::uint64_t bits = slot.load(std::memory_order_acquire);
         const IndexEntry entry{bits};
-        if (!entry.is_owned() || entry.order() != block.order || entry.generation() != reference.generation() ||
+        if (!entry.is_owned() || !entry.is_published() || entry.order() != block.order || entry.generation() != reference.generation() ||
             entry.owner() == kOfflineOwner || entry.owner() == kDaemonProcess)
             return Errc::stale_ref;
         // EDGE hand-over (acq_rel; partners: EDGE commit, EDGE ownership). Carries the giver's bytes to the taker, and our
@@ -74,6 +68,65 @@ public:
         count(view_.counters[actor.thread.value].takes);
         taken = block;
         return Errc::ok;
+    }
+
+    // Makes an owned, found block takeable by others; returns its name. A plain store: until then only the owner's process
+    // writes the entry. Caller dies inside: it was published or it was not; recovery gives it back either way.
+    Reference publish(Block block, IndexEntry entry) {
+        // EDGE publish (release; partner: EDGE hand-over): whoever takes sees what the giver wrote into the block.
+        if (!entry.is_published()) view_.index_entry(block).store(entry.published().bits(), std::memory_order_release);
+        return Reference{view_.numa_node, block, entry.generation()};
+    }
+
+    // The opposite: what references name is gone. False: somebody took the block before. On success entry is what it is now.
+    bool withdraw(Block block, IndexEntry &entry) {
+        std::uint64_t bits = entry.bits();
+        const IndexEntry now = IndexEntry::owned(entry.owner(), entry.order(), next_generation(entry.generation()), entry.slack());
+        // EDGE hand-over, the other side of it.
+        if (!view_.index_entry(block).compare_exchange_strong(bits, now.bits(), std::memory_order_acq_rel)) return false;
+        entry = now;
+        return true;
+    }
+
+    // Blocks of one order (at most kLeafOrder), many of a leaf word by one RMW. Returns how many: fewer when no more is free.
+    // state: owned or cached; only owned ones count as allocations. Dying inside: those that are committed are the process's
+    // and given back as such, the others are cleared by recovery.
+    unsigned allocate_many(Actor actor, Order order, BlockState state, std::uint32_t slack, FrameIndex *bases,
+                           unsigned wanted) {
+        const Grant grant{slack, state};
+        unsigned got = 0;
+        while (got < wanted) {
+            const std::uint64_t home = home_word(actor, order);
+            const unsigned more = home == kNoWord || order.value >= kLeafOrder
+                                      ? 0
+                                      : allocate_in_word(actor, home, order, grant, bases + got, wanted - got);
+            got += more;
+            if (more != 0) continue;
+            Block block;
+            if (allocate_as(actor, order, grant, block) != Errc::ok) break;  // also finds the next home
+            bases[got++] = block.base;
+        }
+        return got;
+    }
+
+    // Frees blocks that the process holds, in use or cached, of order at most kLeafOrder; neighbours in the list that share a
+    // leaf word share the RMW on it. Returns how many: the others were not such blocks, nothing was changed for them.
+    unsigned free_many(Actor actor, const FrameIndex *bases, unsigned count_of_bases) {
+        unsigned freed = 0;
+        for (unsigned i = 0; i < count_of_bases;) {
+            const std::uint64_t word = bases[i].value / kLeafFrames;
+            if (bases[i].value >= view_.geometry.frame_count) {
+                ++i;
+                continue;
+            }
+            begin(actor, IntentKind::word, leaf_word_block(word));
+            std::uint64_t mask = 0;
+            for (; i < count_of_bases && bases[i].value / kLeafFrames == word; ++i)
+                freed += start_freeing(actor, bases[i], mask);
+            if (mask != 0) release_in_leaf(actor, word, mask);
+            end(actor);
+        }
+        return freed;
     }
 
     // The owned block that begins at base, in whatever layer. Errors: bad_argument (no such frame), stale_ref (none).
@@ -92,6 +145,14 @@ public:
         return Errc::stale_ref;
     }
 
+    // The same in the leaf layer alone. base exists.
+    [[gnu::always_inline]] bool find_in_leaf(FrameIndex base, Block &block, IndexEntry &entry) const {
+        entry = IndexEntry{view_.index[0][base.value].load(std::memory_order_acquire)};  // EDGE look-up
+        block = Block{base, entry.order()};
+        return entry.is_owned() && block.order.value <= kLeafOrder && block.order.value <= view_.geometry.largest_order &&
+               (base.value & (block.order.frames() - 1)) == 0;
+    }
+
     // The owned block that covers a frame but need not begin there: for error messages.
     bool find_covering(FrameIndex frame, Block &block) const {
         IndexEntry entry;
@@ -105,7 +166,7 @@ public:
 
     // Frees an owned block that find_entry just showed. stale_ref: somebody was faster. tally: it is somebody's free, not a
     // chunk that comes online.
-    Errc free_entry(Actor actor, Block block, IndexEntry entry, bool tally) {
+    [[gnu::always_inline]] Errc free_entry(Actor actor, Block block, IndexEntry entry, bool tally) {
         begin(actor, IntentKind::free, block);
         Env::crash_point(CrashPoint::free_after_intent);
         // EDGE ownership (acq_rel; partners: EDGE commit, EDGE hand-over). The one place where it is decided who frees:
@@ -219,17 +280,25 @@ public:
     // EDGE commit (release; partners: EDGE look-up, EDGE ownership, EDGE hand-over, recovery's acquire loads). From here on
     // the block is the process's: a death gives it back as owned, not as in flight.
     // Weakened: recovery sees OWNED before the marks above the block and cleans them away under a live block.
-    void commit(Block block, ProcessSlot owner, std::uint32_t slack) {
+    void commit(Block block, ProcessSlot owner, std::uint32_t slack, BlockState state = BlockState::owned) {
         Word &slot = view_.index_entry(block);
         // relaxed: whoever wrote the entry held these bits before us, and the claim acquired them.
         const IndexEntry old{slot.load(std::memory_order_relaxed)};
-        slot.store(IndexEntry::owned(owner, block.order, next_generation(old.generation()), slack).bits(),
-                   std::memory_order_release);
+        const std::uint32_t generation = next_generation(old.generation());
+        const IndexEntry entry = state == BlockState::owned ? IndexEntry::owned(owner, block.order, generation, slack)
+                                                            : IndexEntry::cached(owner, block.order, generation);
+        slot.store(entry.bits(), std::memory_order_release);
     }
 
 private:
     static constexpr std::uint64_t kNoWord = ~std::uint64_t{0};  // its successor is 0: "nowhere" in a home word
     static constexpr unsigned kClimbed = 0;
+
+    // What the index entry of a new block is to say.
+    struct Grant {
+        std::uint32_t slack;
+        BlockState state;
+    };
 
     struct Attempt {
         bool got = false;
@@ -238,8 +307,21 @@ private:
 
     // --- claiming -----------------------------------------------------------------------------------------------------
 
+    [[gnu::always_inline]] Errc allocate_as(Actor actor, Order order, Grant grant, Block &out) {
+        if (order.value > view_.geometry.largest_order) [[unlikely]] return Errc::bad_argument;
+        const unsigned layer = order.value <= kLeafOrder ? 0 : layer_of(order);
+        const std::uint64_t home = home_word(actor, order);
+        Attempt first;
+        if (home != kNoWord) [[likely]] {
+            // Two copies of the same code: in the first the compiler knows that it works on a leaf word.
+            first = layer == 0 ? try_word(actor, 0, home, order, grant, out) : try_word(actor, layer, home, order, grant, out);
+            if (first.got) [[likely]] return Errc::ok;
+        }
+        return allocate_elsewhere(actor, layer, home, first, order, grant, out);
+    }
+
     // One word: find a free block of the order, claim it, climb. On failure nothing is left behind.
-    [[gnu::always_inline]] Attempt try_word(Actor actor, unsigned layer, std::uint64_t word, Order order, std::uint32_t slack, Block &out) {
+    [[gnu::always_inline]] Attempt try_word(Actor actor, unsigned layer, std::uint64_t word, Order order, Grant grant, Block &out) {
         Block block{{}, order};
         if (!(layer == 0 ? claim_in_leaf(actor, word, block) : claim_in_upper(actor, layer, word, block))) return {};
         Env::crash_point(CrashPoint::allocate_after_claim);
@@ -250,9 +332,9 @@ private:
             return {false, closed_at};
         }
         Env::crash_point(CrashPoint::allocate_after_climb);
-        commit(block, actor.process, slack);
+        commit(block, actor.process, grant.slack, grant.state);
         Env::crash_point(CrashPoint::allocate_after_commit);
-        count(view_.counters[actor.thread.value].allocations[order.value]);
+        if (grant.state == BlockState::owned) count(view_.counters[actor.thread.value].allocations[order.value]);
         end(actor);
         out = block;
         return {true, kClimbed};
@@ -355,9 +437,8 @@ private:
             word /= kUpperFanOut;
             Word &state = view_.upper[level][word];
             UpperWord seen{state.load(std::memory_order_seq_cst)};  // EDGE claim-then-look
-            for (;;) {
-                if (seen.closed_to_allocation(child)) [[unlikely]] return level;
-                if (seen.marked_and_settled(child)) break;
+            while (!seen.passable(child)) {
+                if (seen.closed_to_allocation(child)) return level;
                 std::uint64_t bits = seen.bits();
                 if (state.compare_exchange_weak(bits, seen.with_mark(child).bits(), std::memory_order_seq_cst)) break;
                 seen = UpperWord{bits};
@@ -366,12 +447,66 @@ private:
         return kClimbed;
     }
 
-    // The index is written before the bits go: recovery must be able to tell an undone claim from one in flight.
-    [[gnu::noinline]] void undo(Actor actor, unsigned layer, std::uint64_t word, Block block) {
+    // Several blocks of one leaf word by one CAS. 0: nothing there, or the word is closed from above.
+    unsigned allocate_in_word(Actor actor, std::uint64_t word, Order order, Grant grant,
+                              FrameIndex *bases, unsigned wanted) {
+        Word &leaf_word = view_.leaf[word];
+        // relaxed: only a guess, the CAS decides.
+        std::uint64_t seen = leaf_word.load(std::memory_order_relaxed);
+        std::uint64_t mask = 0;
+        unsigned got = 0;
+        bool begun = false;
+        for (;;) {
+            mask = 0;
+            got = 0;
+            for (std::uint64_t starts = leaf::free_starts(seen, order.value); starts != 0 && got < wanted; starts &= starts - 1) {
+                const auto frame = static_cast<unsigned>(std::countr_zero(starts));
+                mask |= leaf::mask(frame, order.value);
+                bases[got++] = FrameIndex{word * kLeafFrames + frame};
+            }
+            if (got == 0) {
+                if (begun) end(actor);
+                return 0;
+            }
+            if (!begun) begin(actor, IntentKind::word, leaf_word_block(word));
+            begun = true;
+            Env::crash_point(CrashPoint::allocate_after_intent);
+            // EDGE claim-then-look, as for one block.
+            if (leaf_word.compare_exchange_weak(seen, seen | mask, std::memory_order_seq_cst, std::memory_order_relaxed)) break;
+            count(view_.counters[actor.thread.value].cas_retries);
+        }
+        Env::crash_point(CrashPoint::allocate_after_claim);
+        if (climb(0, word) != kClimbed) [[unlikely]] {
+            for (unsigned i = 0; i < got; ++i) leave_trace(actor, Block{bases[i], order});
+            Env::crash_point(CrashPoint::undo_after_trace);
+            leaf_word.fetch_and(~mask, std::memory_order_seq_cst);  // EDGE unclaim-to-claim
+            Env::crash_point(CrashPoint::undo_after_unclaim);
+            raise_hints(actor, 0, word);
+            end(actor);
+            return 0;
+        }
+        Env::crash_point(CrashPoint::allocate_after_climb);
+        for (unsigned i = 0; i < got; ++i) commit(Block{bases[i], order}, actor.process, grant.slack, grant.state);
+        Env::crash_point(CrashPoint::allocate_after_commit);
+        if (grant.state == BlockState::owned) count(view_.counters[actor.thread.value].allocations[order.value], got);
+        end(actor);
+        return got;
+    }
+
+    static Block leaf_word_block(std::uint64_t word) {
+        return {FrameIndex{word * kLeafFrames}, Order{static_cast<std::uint8_t>(kLeafOrder)}};
+    }
+
+    void leave_trace(Actor actor, Block block) {
         Word &slot = view_.index_entry(block);
         const IndexEntry old{slot.load(std::memory_order_relaxed)};  // relaxed: as in commit()
         slot.store(IndexEntry::freeing(actor.thread, block.order, next_generation(old.generation())).bits(),
                    std::memory_order_release);
+    }
+
+    // The index is written before the bits go: recovery must be able to tell an undone claim from one in flight.
+    [[gnu::noinline]] void undo(Actor actor, unsigned layer, std::uint64_t word, Block block) {
+        leave_trace(actor, block);
         Env::crash_point(CrashPoint::undo_after_trace);
         unclaim(layer, word, block);
         Env::crash_point(CrashPoint::undo_after_unclaim);
@@ -382,20 +517,47 @@ private:
     // it comes (lazy coalescing). The index says FREEING(actor) by now.
     [[gnu::always_inline]] void release_bits_of_layer(Actor actor, unsigned layer, Block block) {
         const std::uint64_t word = block.base.value >> word_order(layer);
-        const std::uint64_t after = unclaim(layer, word, block);
+        // The next block of this order comes from here: the place is known, and likely still in the processor's caches.
+        set_home(actor, block.order, word);
+        if (layer == 0) {
+            release_in_leaf(actor, word, leaf::mask(block.base.value % kLeafFrames, block.order.value));
+            return;
+        }
+        unclaim(layer, word, block);
         Env::crash_point(CrashPoint::free_after_unclaim);
-        if (layer != 0)
-            searcher(actor).raise(layer, word, true);
-        else if (!searcher(actor).group_hint_is_full(word / kUpperFanOut)) [[unlikely]]
-            after_release_in_leaf(actor, word, after);
+        searcher(actor).raise(layer, word, true);
         Env::crash_point(CrashPoint::free_after_hints);
     }
 
-    // The hint says that the group was used up once. The next allocation does well to begin here.
-    [[gnu::noinline]] void after_release_in_leaf(Actor actor, std::uint64_t word, std::uint64_t after) {
+    [[gnu::always_inline]] void release_in_leaf(Actor actor, std::uint64_t word, std::uint64_t mask) {
+        // EDGE unclaim-to-claim, as in unclaim().
+        view_.leaf[word].fetch_and(~mask, std::memory_order_seq_cst);
+        Env::crash_point(CrashPoint::free_after_unclaim);
+        if (!searcher(actor).group_hint_is_full(word / kUpperFanOut)) [[unlikely]] after_release_in_leaf(actor, word);
+        Env::crash_point(CrashPoint::free_after_hints);
+    }
+
+    // One block of a free_many: the ownership CAS, as in free_entry(). Adds its bits to mask.
+    unsigned start_freeing(Actor actor, FrameIndex base, std::uint64_t &mask) {
+        Word &slot = view_.index[0][base.value];
+        std::uint64_t bits = slot.load(std::memory_order_acquire);  // EDGE look-up
+        const IndexEntry entry{bits};
+        const Block block{base, entry.order()};
+        if (!entry.is_held() || entry.owner() != actor.process || block.order.value > kLeafOrder || !view_.contains(block))
+            return 0;
+        const auto freeing = IndexEntry::freeing(actor.thread, block.order, entry.generation());
+        if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) return 0;  // EDGE ownership
+        Env::crash_point(CrashPoint::free_after_ownership);
+        mask |= leaf::mask(base.value % kLeafFrames, block.order.value);
+        if (entry.is_owned()) count(view_.counters[actor.thread.value].frees[block.order.value]);
+        return 1;
+    }
+
+    // The hint says that the group was used up once.
+    [[gnu::noinline]] void after_release_in_leaf(Actor actor, std::uint64_t word) {
         const std::uint64_t group = word / kUpperFanOut;
+        const std::uint64_t after = view_.leaf[word].load(std::memory_order_seq_cst);  // EDGE free-then-hint
         if (after == 0 || !searcher(actor).group_hint_promises(group, leaf::free_value(after))) raise_hints(actor, 0, word);
-        set_home(actor, 0, word);
     }
 
     void raise_hints(Actor actor, unsigned layer, std::uint64_t word) {
@@ -405,20 +567,19 @@ private:
             searcher(actor).raise(layer, word, true);
     }
 
-    // What the word is now (a leaf word; 0 from an upper one).
-    [[gnu::always_inline]] std::uint64_t unclaim(unsigned layer, std::uint64_t word, Block block) {
+    void unclaim(unsigned layer, std::uint64_t word, Block block) {
         // EDGE unclaim-to-claim (release in seq_cst; partner: the claim). Carries our last bytes and our index entry to the
         // next owner. seq_cst also for EDGE free-then-hint.
         if (layer == 0) {
-            const std::uint64_t mask = leaf::mask(block.base.value % kLeafFrames, block.order.value);
-            return view_.leaf[word].fetch_and(~mask, std::memory_order_seq_cst) & ~mask;
+            view_.leaf[word].fetch_and(~leaf::mask(block.base.value % kLeafFrames, block.order.value),
+                                       std::memory_order_seq_cst);
+            return;
         }
         const std::uint8_t group = group_of(layer, block);
         std::uint64_t bits = view_.upper[layer][word].load(std::memory_order_relaxed);
         while (!view_.upper[layer][word].compare_exchange_weak(bits, UpperWord{bits}.without_allocated(group).bits(),
                                                                std::memory_order_seq_cst)) {
         }
-        return 0;
     }
 
     static std::uint8_t group_of(unsigned layer, Block block) {
@@ -435,25 +596,25 @@ private:
         return layer == 0 ? word / kUpperFanOut : word;
     }
 
-    [[gnu::noinline]] Errc allocate_elsewhere(Actor actor, unsigned layer, std::uint64_t home, Attempt last, Order order,
-                                              std::uint32_t slack, Block &out) {
+    [[gnu::noinline]] Errc allocate_elsewhere(Actor actor, unsigned layer, std::uint64_t home, Attempt last, Order order, Grant grant,
+                                              Block &out) {
         if (home != kNoWord && last.closed_at == 0 && layer == 0) {
-            last = try_group(actor, home / kUpperFanOut, home % kUpperFanOut, order, slack, out);
+            last = try_group(actor, home / kUpperFanOut, home % kUpperFanOut, order, grant, out);
             if (last.got) return Errc::ok;
         }
         for (unsigned round = 0;; ++round) {
-            if (search_and_claim(actor, layer, home, last, order, slack, out)) return Errc::ok;
+            if (search_and_claim(actor, layer, home, last, order, grant, out)) return Errc::ok;
             if (round != 0 || nothing_is_hidden(actor, order)) return Errc::out_of_frames;
             // Nothing, as the hints tell; but somebody is in the middle of changing hints, or was stopped or killed there:
             // look at the words themselves.
             for (std::uint64_t top = 0; top < view_.geometry.word_count(view_.top_layer); ++top)
-                if (scan_and_claim(actor, view_.top_layer, top, order, slack, out)) return Errc::ok;
+                if (scan_and_claim(actor, view_.top_layer, top, order, grant, out)) return Errc::ok;
             home = kNoWord;
             last = {};
         }
     }
 
-    bool search_and_claim(Actor actor, unsigned layer, std::uint64_t home, Attempt last, Order order, std::uint32_t slack,
+    bool search_and_claim(Actor actor, unsigned layer, std::uint64_t home, Attempt last, Order order, Grant grant,
                           Block &out) {
         Search<Env> search = searcher(actor);
         const unsigned target = target_level(layer);
@@ -475,10 +636,10 @@ private:
             std::uint64_t found = 0;
             if (!search.find(level, from, target, wanted, found)) return false;
             if (layer == 0) {
-                last = try_group(actor, found, 0, order, slack, out);
+                last = try_group(actor, found, 0, order, grant, out);
             } else {
-                last = try_word(actor, layer, found, order, slack, out);
-                if (last.got) set_home(actor, layer, found);
+                last = try_word(actor, layer, found, order, grant, out);
+                if (last.got) set_home(actor, order, found);
             }
             if (last.got) return true;
             word = found;
@@ -487,7 +648,7 @@ private:
     }
 
     // A group of leaf words, beginning with its `start`-th.
-    Attempt try_group(Actor actor, std::uint64_t group, unsigned start, Order order, std::uint32_t slack, Block &out) {
+    Attempt try_group(Actor actor, std::uint64_t group, unsigned start, Order order, Grant grant, Block &out) {
         const std::uint64_t first = group * kUpperFanOut;
         unsigned closed = 0;
         if (view_.top_layer != 0) {
@@ -502,8 +663,8 @@ private:
             if ((closed >> child & 1) != 0 || word >= view_.geometry.word_count(0)) continue;
             // relaxed: only a guess, the claim decides.
             if (leaf::free_starts(view_.leaf[word].load(std::memory_order_relaxed), order.value) == 0) continue;
-            last = try_word(actor, 0, word, order, slack, out);
-            if (last.got) set_home(actor, 0, word);
+            last = try_word(actor, 0, word, order, grant, out);
+            if (last.got) set_home(actor, order, word);
             if (last.got || last.closed_at > 1) return last;
         }
         return {false, 0};
@@ -534,27 +695,27 @@ private:
     }
 
     // Without hints: every word of the order's layer below (level, word) that is not closed. Reads one word for 64 frames.
-    bool scan_and_claim(Actor actor, unsigned level, std::uint64_t word, Order order, std::uint32_t slack, Block &out) {
-        if (level == layer_of(order)) return try_word(actor, level, word, order, slack, out).got;
+    bool scan_and_claim(Actor actor, unsigned level, std::uint64_t word, Order order, Grant grant, Block &out) {
+        if (level == layer_of(order)) return try_word(actor, level, word, order, grant, out).got;
         const UpperWord state{view_.upper[level][word].load(std::memory_order_acquire)};
         for (unsigned child = 0; child < kUpperFanOut; ++child) {
             const std::uint64_t below = word * kUpperFanOut + child;
             if (state.closed_to_allocation(child) || below >= view_.geometry.word_count(level - 1)) continue;
-            if (scan_and_claim(actor, level - 1, below, order, slack, out)) return true;
+            if (scan_and_claim(actor, level - 1, below, order, grant, out)) return true;
         }
         return false;
     }
 
     // --- the thread's own word ----------------------------------------------------------------------------------------
 
-    // Where this thread allocated last at this layer. kNoWord: nowhere yet (or the word is scribbled).
-    std::uint64_t home_word(Actor actor, unsigned layer) const {
+    // Where this thread allocated or freed a block of this order last. kNoWord: nowhere yet (or the word is scribbled).
+    std::uint64_t home_word(Actor actor, Order order) const {
         // relaxed: our own slot.
-        const std::uint64_t home = view_.home[actor.thread.value].word[layer].load(std::memory_order_relaxed);
-        return home <= view_.geometry.word_count(layer) ? home - 1 : kNoWord;
+        const std::uint64_t home = view_.home[actor.thread.value].word[order.value].load(std::memory_order_relaxed);
+        return home <= view_.word_count[layer_of(order)] ? home - 1 : kNoWord;
     }
-    void set_home(Actor actor, unsigned layer, std::uint64_t word) {
-        view_.home[actor.thread.value].word[layer].store(word + 1, std::memory_order_relaxed);  // relaxed: our own slot
+    void set_home(Actor actor, Order order, std::uint64_t word) {
+        view_.home[actor.thread.value].word[order.value].store(word + 1, std::memory_order_relaxed);  // relaxed: our own slot
     }
 
     // Spreads threads over the tree: they begin far apart and break ties differently.

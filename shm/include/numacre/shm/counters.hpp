@@ -35,11 +35,14 @@ CounterTotals fold_counters(const NodeView<Env> &view, std::uint32_t threads_bou
         }
         for (unsigned reason = 0; reason < kFailureReasons; ++reason) totals.failures[reason] += read(mine.failures[reason]);
         totals.cas_retries += read(mine.cas_retries);
-        totals.numa_hit += read(mine.numa_hit);
         totals.numa_miss += read(mine.numa_miss);
         totals.numa_foreign += read(mine.numa_foreign);
         totals.takes += read(mine.takes);
     }
+    // Every block that was allocated here is a hit or was wanted elsewhere: no counter of its own on the hot path.
+    std::uint64_t allocations = 0;
+    for (const std::uint64_t of_order : totals.allocations) allocations += of_order;
+    totals.numa_hit = allocations > totals.numa_miss ? allocations - totals.numa_miss : 0;
     return totals;
 }
 

@@ -150,6 +150,13 @@ struct alignas(kCacheLineBytes) ProcessRecord {
 
 enum class PoolState : std::uint64_t { creating = 0, serving = 1, corrupt = 2, deleted = 3 };
 
+// Bit 0: somebody may be waiting for a release. The rest: how often memory has run out somewhere; a thread that sees it
+// change gives its cached blocks back.
+struct Attention {
+    static constexpr std::uint64_t kWaiters = 1;
+    static constexpr std::uint64_t kPressureStep = 2;
+};
+
 template <class Env>
 struct PoolHeader {
     using Word = typename Env::template Atomic<std::uint64_t>;
@@ -166,7 +173,7 @@ struct PoolHeader {
     std::uint32_t flags;
     alignas(kCacheLineBytes) Word state;  // PoolState
     Word thread_high_water;               // thread slots at or above it were never used
-    alignas(kCacheLineBytes) Word waiters;  // 1: somebody may be waiting for a release
+    alignas(kCacheLineBytes) Word attention;  // Attention: what every thread looks at before it uses its cache
     alignas(kCacheLineBytes) Word release_epoch;  // low 32 bits are the futex word of waiting allocations
 };
 
@@ -182,11 +189,12 @@ struct NodeHeader {
     std::uint32_t thread_slots;
 };
 
-// Where a thread allocated last: [layer] holds word index + 1, 0 = nowhere yet. A preference and nothing else: only the slot's
-// thread reads and writes it, whoever has the slot next may go on there, and any value is harmless.
+// Where a thread allocated or freed last: [order] holds word index + 1 (of the order's layer), 0 = nowhere yet. A preference and
+// nothing else: only the slot's thread reads and writes it, whoever has the slot next may go on there, any value is harmless.
+// One for each order: blocks of one size go where blocks of that size were, which keeps the rest whole.
 template <class Env>
 struct alignas(kCacheLineBytes) HomeWords {
-    std::array<typename Env::template Atomic<std::uint64_t>, kMaxUpperLayers + 2> word;
+    std::array<typename Env::template Atomic<std::uint64_t>, kMaxOrder + 1> word;
 };
 
 enum class FailureReason : std::uint8_t { out_of_frames, fragmented, quota, argument };
@@ -201,11 +209,10 @@ struct alignas(kCacheLineBytes) ThreadCounters {
     std::array<Word, kMaxOrder + 1> frees;        // by order
     std::array<Word, kFailureReasons> failures;
     Word cas_retries;
-    Word numa_hit;
     Word numa_miss;
     Word numa_foreign;
     Word takes;
-    std::uint64_t reserved[5];
+    std::uint64_t reserved[6];
 };
 
 static_assert(sizeof(Geometry) == 16);
@@ -216,12 +223,12 @@ static_assert(offsetof(PoolHeader<ProductionEnv>, name) == 32);
 static_assert(offsetof(PoolHeader<ProductionEnv>, geometry) == 96);
 static_assert(offsetof(PoolHeader<ProductionEnv>, numa_node_count) == 112);
 static_assert(offsetof(PoolHeader<ProductionEnv>, state) == 128);
-static_assert(offsetof(PoolHeader<ProductionEnv>, waiters) == 192);
+static_assert(offsetof(PoolHeader<ProductionEnv>, attention) == 192);
 static_assert(offsetof(PoolHeader<ProductionEnv>, release_epoch) == 256);
 static_assert(sizeof(PoolHeader<ProductionEnv>) == 320);
 static_assert(offsetof(NodeHeader<ProductionEnv>, geometry) == 32);
 static_assert(sizeof(NodeHeader<ProductionEnv>) == 56);
-static_assert(sizeof(HomeWords<ProductionEnv>) == 64);
+static_assert(sizeof(HomeWords<ProductionEnv>) == 256);
 static_assert(sizeof(ThreadCounters<ProductionEnv>) == 512);
 static_assert(offsetof(ThreadCounters<ProductionEnv>, frees) == 200);
 static_assert(offsetof(ThreadCounters<ProductionEnv>, failures) == 400);
@@ -296,6 +303,7 @@ struct NodeView {
     std::uint32_t thread_slots = 0;
     unsigned top_layer = 0;
     unsigned hint_levels = 0;
+    std::array<std::uint64_t, kMaxUpperLayers + 1> word_count{};  // by layer: what geometry.word_count() says
     Word *leaf = nullptr;
     std::array<Word *, kMaxUpperLayers + 1> upper{};
     std::array<Word *, kMaxHintLevels + 1> hint{};
@@ -313,6 +321,7 @@ struct NodeView {
         view.thread_slots = thread_slots;
         view.top_layer = geometry.top_layer();
         view.hint_levels = geometry.hint_levels();
+        for (unsigned layer = 0; layer <= view.top_layer; ++layer) view.word_count[layer] = geometry.word_count(layer);
         view.leaf = words(layout.leaf);
         for (unsigned layer = 1; layer <= view.top_layer; ++layer) view.upper[layer] = words(layout.upper[layer]);
         for (unsigned level = 2; level <= view.hint_levels; ++level) view.hint[level] = words(layout.hint[level]);

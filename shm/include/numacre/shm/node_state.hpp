@@ -34,16 +34,17 @@ constexpr unsigned word_order(unsigned layer) { return kLeafOrder + kUpperLevels
 
 namespace leaf {
 
-constexpr std::uint64_t mask(unsigned first_frame, unsigned order) {
-    const std::uint64_t run = order >= kLeafOrder ? ~std::uint64_t{0} : (std::uint64_t{1} << (1U << order)) - 1;
-    return run << first_frame;
-}
+// By order. At namespace scope: a local constexpr array is copied to the stack on every call.
+inline constexpr std::uint64_t kRun[kLeafOrder + 1] = {
+    0x1, 0x3, 0xf, 0xff, 0xffff, 0xffff'ffff, 0xffff'ffff'ffff'ffff};
+inline constexpr std::uint64_t kAligned[kLeafOrder + 1] = {
+    0xffff'ffff'ffff'ffff, 0x5555'5555'5555'5555, 0x1111'1111'1111'1111, 0x0101'0101'0101'0101,
+    0x0001'0001'0001'0001, 0x0000'0001'0000'0001, 0x0000'0000'0000'0001};
+
+constexpr std::uint64_t mask(unsigned first_frame, unsigned order) { return kRun[order] << first_frame; }
 
 // Bit f of the result is set when f is aligned to 2^order and frames f .. f+2^order-1 are all free.
 constexpr std::uint64_t free_starts(std::uint64_t word, unsigned order) {
-    constexpr std::uint64_t kAligned[kLeafOrder + 1] = {
-        0xffff'ffff'ffff'ffff, 0x5555'5555'5555'5555, 0x1111'1111'1111'1111, 0x0101'0101'0101'0101,
-        0x0001'0001'0001'0001, 0x0000'0001'0000'0001, 0x0000'0000'0000'0001};
     std::uint64_t starts = ~word;
     for (unsigned width = 1; width < (1U << order); width <<= 1) starts &= starts >> width;
     return starts & kAligned[order];
@@ -53,11 +54,9 @@ constexpr std::uint64_t free_starts(std::uint64_t word, unsigned order) {
 constexpr unsigned free_value(std::uint64_t word) {
     if (word == 0) return kLeafOrder + 1;
     std::uint64_t starts = ~word;
-    constexpr std::uint64_t kAligned[kLeafOrder] = {0x5555'5555'5555'5555, 0x1111'1111'1111'1111, 0x0101'0101'0101'0101,
-                                                    0x0001'0001'0001'0001, 0x0000'0001'0000'0001, 0x1};
     unsigned value = starts != 0 ? 1 : 0;
     for (unsigned order = 1; order < kLeafOrder && starts != 0; ++order) {
-        starts &= (starts >> (1U << (order - 1))) & kAligned[order - 1];
+        starts &= (starts >> (1U << (order - 1))) & kAligned[order];
         if (starts != 0) value = order + 1;
     }
     return value;
@@ -89,8 +88,9 @@ public:
 
     // An allocation below this child has to be undone.
     constexpr bool closed_to_allocation(unsigned child) const { return (bits_ >> child & (kF | kDrain)) != 0; }
-    // P is there and nobody is about to take it away: no RMW needed (the load is, algorithm.md B).
-    constexpr bool marked_and_settled(unsigned child) const { return (bits_ >> child & (kP | kCoal)) == kP; }
+    // An allocation below this child may climb on without an RMW: its mark is there, nobody is about to take it away, and the
+    // child is not closed. (The load is needed all the same, algorithm.md B.)
+    constexpr bool passable(unsigned child) const { return (bits_ >> child & (kP | kF | kCoal | kDrain)) == kP; }
     // Nothing allocated here or below. COAL, DRAIN and the tag do not count.
     constexpr bool empty() const { return ((bits_ | bits_ >> 8) & 0xff) == 0; }
 
@@ -131,6 +131,8 @@ private:
 
 namespace upper {
 
+inline constexpr std::uint8_t kAligned[kUpperLevels + 1] = {0xff, 0x55, 0x11, 0x01};  // by levels
+
 // The children of a block of 2^levels children that starts at first_child.
 constexpr std::uint8_t group(unsigned first_child, unsigned levels) {
     return static_cast<std::uint8_t>(((1U << (1U << levels)) - 1) << first_child);
@@ -138,7 +140,6 @@ constexpr std::uint8_t group(unsigned first_child, unsigned levels) {
 
 // Bit c is set when children c .. c+2^levels-1 are all in `free_children` and c is aligned.
 constexpr std::uint8_t free_starts(std::uint8_t free_children, unsigned levels) {
-    constexpr std::uint8_t kAligned[kUpperLevels + 1] = {0xff, 0x55, 0x11, 0x01};
     unsigned starts = free_children;
     for (unsigned width = 1; width < (1U << levels); width <<= 1) starts &= starts >> width;
     return static_cast<std::uint8_t>(starts & kAligned[levels]);
@@ -162,6 +163,8 @@ public:
         const unsigned shortfall = static_cast<unsigned>(bits_ >> (8 * child)) & 0xff;
         return shortfall < ceiling ? ceiling - shortfall : 0;
     }
+    // Promises the pool's largest block, which is all there can be.
+    constexpr bool is_full(unsigned child) const { return (bits_ >> (8 * child) & 0xff) == 0; }
     constexpr HintWord with_value(unsigned child, unsigned value, unsigned ceiling) const {
         const std::uint64_t cleared = bits_ & ~(std::uint64_t{0xff} << (8 * child));
         return HintWord{cleared | std::uint64_t{ceiling - value} << (8 * child)};

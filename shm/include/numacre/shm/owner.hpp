@@ -23,10 +23,13 @@ constexpr std::uint32_t next_generation(std::uint32_t generation) {
     return generation == kGenerationMax ? 1 : generation + 1;
 }
 
-enum class BlockState : std::uint8_t { none = 0, owned = 1, freeing = 2 };
+// cached: its process holds it, but no caller does: it waits in a thread's cache to be handed out again.
+enum class BlockState : std::uint8_t { none = 0, owned = 1, freeing = 2, cached = 3 };
 
+// While an entry is held (owned or cached) and not published, nobody but its own process writes it: plain stores will do.
+// Published: there is a reference to the block, so another process may take it at any moment: only CAS from here on.
 // Index entry of the block that begins at the entry's frame.
-//   bits  0.. 1 state   2 reserved    3..7 order   8..23 holder (process slot if owned, thread slot if freeing)
+//   bits  0.. 1 state   2 published    3..7 order   8..23 holder (process slot if owned, thread slot if freeing)
 //   bits 24..42 generation   43..63 slack: granted - requested, in slack_unit() bytes
 class IndexEntry {
 public:
@@ -40,6 +43,15 @@ public:
     static constexpr IndexEntry freeing(ThreadSlotIndex freer, Order order, std::uint32_t generation) {
         return make(BlockState::freeing, freer.value, order, generation, 0);
     }
+    static constexpr IndexEntry cached(ProcessSlot owner, Order order, std::uint32_t generation) {
+        return make(BlockState::cached, owner.value, order, generation, 0);
+    }
+    // Steps of an entry that is held and not published.
+    constexpr IndexEntry into_cache() const { return IndexEntry{bits_ | kCachedBit}; }
+    constexpr IndexEntry out_of_cache(std::uint64_t slack) const {
+        return IndexEntry{(bits_ & kBelowSlack & ~kCachedBit) | slack << kSlackShift};
+    }
+    constexpr IndexEntry published() const { return IndexEntry{bits_ | kPublished}; }
     constexpr IndexEntry handed_to(ProcessSlot owner) const {
         return owned(owner, order(), next_generation(generation()), slack());
     }
@@ -47,11 +59,23 @@ public:
     constexpr BlockState state() const { return static_cast<BlockState>(bits_ & 3); }
     constexpr bool is_owned() const { return state() == BlockState::owned; }
     constexpr bool is_freeing() const { return state() == BlockState::freeing; }
+    constexpr bool is_cached() const { return state() == BlockState::cached; }
+    // Owned or cached: its process's, and given back when that dies.
+    constexpr bool is_held() const { return (bits_ & 1) != 0; }
+    constexpr bool is_published() const { return (bits_ & kPublished) != 0; }
+    // State, published and holder in one number, to be compared with private_to().
+    constexpr std::uint32_t ownership() const {
+        return static_cast<std::uint32_t>(bits_) & (kStateMask | kPublished | kHolderMask);
+    }
+    // ... of a block that this process owns and that no reference makes reachable for others.
+    static constexpr std::uint32_t private_to(ProcessSlot owner) {
+        return static_cast<std::uint32_t>(BlockState::owned) | std::uint32_t{owner.value} << kHolderShift;
+    }
     constexpr Order order() const { return Order{static_cast<std::uint8_t>(bits_ >> 3 & 31)}; }
     constexpr ProcessSlot owner() const { return ProcessSlot{static_cast<std::uint16_t>(bits_ >> 8)}; }
     constexpr ThreadSlotIndex freer() const { return ThreadSlotIndex{static_cast<std::uint16_t>(bits_ >> 8)}; }
     constexpr std::uint32_t generation() const { return static_cast<std::uint32_t>(bits_ >> 24) & kGenerationMax; }
-    constexpr std::uint32_t slack() const { return static_cast<std::uint32_t>(bits_ >> 43); }
+    constexpr std::uint32_t slack() const { return static_cast<std::uint32_t>(bits_ >> kSlackShift); }
 
     // Slack is exact in bytes for blocks up to 2 MiB, and to one two-millionth of the block above.
     static constexpr unsigned slack_unit_shift(Order order, unsigned frame_shift) {
@@ -71,15 +95,23 @@ private:
                                      std::uint32_t slack) {
         return IndexEntry{static_cast<std::uint64_t>(state) | std::uint64_t{order.value} << 3 |
                           std::uint64_t{holder} << 8 | std::uint64_t{generation & kGenerationMax} << 24 |
-                          std::uint64_t{slack} << 43};
+                          std::uint64_t{slack} << kSlackShift};
     }
+    static constexpr std::uint32_t kStateMask = 3;
+    static constexpr std::uint64_t kCachedBit = 2;  // owned | kCachedBit = cached
+    static constexpr std::uint32_t kPublished = 4;
+    static constexpr unsigned kHolderShift = 8;
+    static constexpr std::uint32_t kHolderMask = std::uint32_t{0xffff} << kHolderShift;
+    static constexpr unsigned kSlackShift = 43;
+    static constexpr std::uint64_t kBelowSlack = (std::uint64_t{1} << kSlackShift) - 1;
     std::uint64_t bits_ = 0;
 };
 
 inline constexpr unsigned kMaxFrameIndexBits = 34;  // 64 TiB of 4 KiB frames, 1 TiB of 64-byte ones
 inline constexpr unsigned kMaxNumaNodes = 64;
 
-enum class IntentKind : std::uint8_t { none = 0, allocate = 1, free = 2 };
+// word: several blocks of one leaf word, allocated or freed together; the block is the whole word.
+enum class IntentKind : std::uint8_t { none = 0, allocate = 1, free = 2, word = 3 };
 
 // What a thread is in the middle of. Written by that thread only; read by recovery.
 //   bits 0..1 kind   2..6 order   7..12 numa node   13..46 base frame

@@ -60,7 +60,7 @@ private:
         void owned(Block block, IndexEntry entry) {
             if (entry.owner() != process) return;
             Buddy<Env> buddy{view, recovery.pool_};
-            if (buddy.free_entry(kSelf, block, entry, true) != Errc::ok) return;  // handed on in this moment
+            if (buddy.free_entry(kSelf, block, entry, entry.is_owned()) != Errc::ok) return;  // handed on in this moment
             ++total.blocks;
             total.frames += block.order.frames();
         }
@@ -75,12 +75,18 @@ private:
         walk_all(view, visitor);
     }
 
+    // In a pool whose largest block is smaller than a leaf word.
+    static bool is_leaf_word(const NodeView<Env> &view, Intent intent) {
+        return intent.kind() == IntentKind::word && intent.block().order.value == kLeafOrder &&
+               intent.block().base.value % kLeafFrames == 0 && intent.block().base.value < view.geometry.frame_count;
+    }
+
     RecoveryStep finish_thread(ThreadSlotIndex thread, ThreadSlotIndex &blocked_by) {
         auto &slot = pool_.threads[thread.value];
         const Intent intent{slot.intent.load(std::memory_order_acquire)};
         if (intent.active() && intent.numa_node().value < numa_nodes_.size()) {
             const NodeView<Env> &view = numa_nodes_[intent.numa_node().value];
-            if (view.contains(intent.block())) {
+            if (view.contains(intent.block()) || is_leaf_word(view, intent)) {
                 if (resolve(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)
                     return RecoveryStep::blocked;
                 // What is free now must be found by others, however far the dead came with telling them.
@@ -135,7 +141,7 @@ private:
                 const IndexEntry entry{seen[i]};
                 const Block other{FrameIndex{places[i] << granule}, entry.order()};
                 if (layer_of(other.order) != layer || !view.contains(other) || !overlaps(other, block)) continue;
-                if (entry.is_owned()) {
+                if (entry.is_held()) {
                     mine &= ~bits_of(layer, other);
                 } else if (entry.is_freeing() && entry.freer() != thread && is_live(entry.freer()) &&
                            intent_of(entry.freer()).active() && intent_of(entry.freer()).numa_node() == view.numa_node &&

@@ -55,15 +55,25 @@ public:
     unsigned value_of(unsigned level, std::uint64_t word) const {
         const unsigned open = open_children(level, word);
         const unsigned whole_child = word_order(level - 1) + 1;
-        const HintWord hint = level == 1 ? HintWord{} : hint_of(level, word);
         unsigned largest = 0;
         unsigned whole = 0;
-        for (unsigned child = 0; child < kUpperFanOut; ++child) {
-            if ((open >> child & 1) == 0) continue;
-            const unsigned value = level == 1 ? leaf::free_value(leaf_state(word * kUpperFanOut + child))
-                                              : potential(hint, level, word, child);
-            if (value > largest) largest = value;
-            if (value >= whole_child) whole |= 1U << child;
+        if (level == 1) {
+            for (unsigned child = 0; child < kUpperFanOut; ++child) {
+                if ((open >> child & 1) == 0) continue;
+                const std::uint64_t state = leaf_state(word * kUpperFanOut + child);
+                whole |= (state == 0 ? 1U : 0U) << child;
+                if (largest <= kLeafOrder && leaf::free_starts(state, largest) != 0) largest = leaf::free_value(state);
+            }
+        } else {
+            const HintWord hint = hint_of(level, word);
+            for (unsigned child = 0; child < kUpperFanOut; ++child) {
+                if ((open >> child & 1) == 0 || hint.value(child, ceiling()) <= largest) continue;
+                const unsigned value = potential(hint, level, word, child);
+                if (value > largest) largest = value;
+            }
+            // Only where one child is whole may several be.
+            for (unsigned child = 0; child < kUpperFanOut && largest >= whole_child && level <= view_.top_layer; ++child)
+                if ((open >> child & 1) != 0 && potential(hint, level, word, child) >= whole_child) whole |= 1U << child;
         }
         for (unsigned levels = kUpperLevels; whole != 0 && level <= view_.top_layer && levels > 0; --levels) {
             if (upper::free_starts(static_cast<std::uint8_t>(whole), levels) == 0) continue;
@@ -94,7 +104,7 @@ public:
     // After something was freed directly in or below (level, word): pass the news up. Stops where the hint already promises
     // as much; sees_through: the parent looks into this very word (an upper word's own blocks), so its hint counts too.
     void raise(unsigned level, std::uint64_t word, bool sees_through) {
-        if (!needs_raise(level, word) && !(sees_through && needs_raise(level + 1, word / kUpperFanOut))) return;
+        if (promises_enough(level, word) && (!sees_through || promises_enough(level + 1, word / kUpperFanOut))) return;
         begin_hint_work(level, word);
         raise_steps(level, word, sees_through ? 2 : 1);
         end_hint_work();
@@ -112,7 +122,7 @@ public:
         // EDGE free-then-hint (seq_cst load after the seq_cst RMW that freed; partner: EDGE lower-then-look).
         // Weakened: the lowerer reads the word before our free, we read the hint before its CAS: the hint stays low and
         // the frames are hidden from every search.
-        return promised(1, group) >= full_value(1);
+        return hint_of(2, group / kUpperFanOut).is_full(group % kUpperFanOut) || promised(1, group) >= full_value(1);
     }
     bool group_hint_promises(std::uint64_t group, unsigned value) const { return promised(1, group) >= value; }
 
@@ -209,10 +219,10 @@ private:
         return best;
     }
 
-    bool needs_raise(unsigned level, std::uint64_t word) const {
-        if (level >= view_.hint_levels) return false;
+    bool promises_enough(unsigned level, std::uint64_t word) const {
+        if (level >= view_.hint_levels) return true;
         const unsigned already = promised(level, word);
-        return already < full_value(level) && already < value_of(level, word);
+        return already >= full_value(level) || already >= value_of(level, word);
     }
 
     // At least so many levels, and on while there is something to raise.

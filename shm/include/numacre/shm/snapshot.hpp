@@ -14,8 +14,16 @@
 namespace numacre {
 
 struct OwnerUsage {
-    std::uint64_t blocks = 0;
-    std::uint64_t frames = 0;
+    std::uint64_t blocks = 0;         // in use
+    std::uint64_t frames = 0;         // in use or cached
+    std::uint64_t cached_frames = 0;  // in its threads' caches
+    void add(Block block, IndexEntry entry) {
+        frames += block.order.frames();
+        if (entry.is_cached())
+            cached_frames += block.order.frames();
+        else
+            ++blocks;
+    }
 };
 
 struct NodeSnapshot {
@@ -24,8 +32,9 @@ struct NodeSnapshot {
     std::uint64_t used_frames = 0;     // marked as taken, in-flight ones included
     std::uint64_t free_frames = 0;     // online and not used
     BlocksByOrder free_blocks{};       // maximal free blocks
-    BlocksByOrder live_blocks{};       // owned ones
-    std::uint64_t granted_bytes = 0;   // in owned blocks
+    std::uint64_t cached_frames = 0;   // of the used ones: in clients' thread caches
+    BlocksByOrder live_blocks{};       // owned ones, without cached ones
+    std::uint64_t granted_bytes = 0;   // in live blocks
     std::uint64_t requested_bytes = 0;
     std::uint64_t damaged_entries = 0; // entries that no correct client can have written
 
@@ -55,13 +64,14 @@ struct NodeScan {
         const std::uint64_t granted = block.order.frames() << frame_shift;
         const std::uint64_t slack = entry.slack_bytes(frame_shift);
         out.used_frames += block.order.frames();
-        ++out.live_blocks[block.order.value];
-        out.granted_bytes += granted;
-        out.requested_bytes += slack < granted ? granted - slack : 0;
-        if (entry.owner().value < by_process.size()) {
-            ++by_process[entry.owner().value].blocks;
-            by_process[entry.owner().value].frames += block.order.frames();
+        if (entry.is_cached()) {
+            out.cached_frames += block.order.frames();
+        } else {
+            ++out.live_blocks[block.order.value];
+            out.granted_bytes += granted;
+            out.requested_bytes += slack < granted ? granted - slack : 0;
         }
+        if (entry.owner().value < by_process.size()) by_process[entry.owner().value].add(block, entry);
     }
     void free(Block block) {
         out.free_frames += block.order.frames();
@@ -79,9 +89,7 @@ struct HolderScan {
 
     void owned(Block block, IndexEntry entry) {
         if (block.base.value >= first.value + frames || block.base.value + block.order.frames() <= first.value) return;
-        if (entry.owner().value >= by_process.size()) return;
-        ++by_process[entry.owner().value].blocks;
-        by_process[entry.owner().value].frames += block.order.frames();
+        if (entry.owner().value < by_process.size()) by_process[entry.owner().value].add(block, entry);
     }
     void free(Block) {}
     void taken(FrameIndex, std::uint64_t) {}

@@ -1,7 +1,7 @@
 // A walk over one numa node's tree beside running clients: plain loads, bounded, nothing read is trusted. Visits only what
 // is marked; free parts are reported as maximal blocks.
 //
-// A Visitor has: owned(Block, IndexEntry), free(Block), taken(FrameIndex first, frames) for frames that are marked but owned
+// A Visitor has: owned(Block, IndexEntry) for blocks that a process holds (in use or cached), free(Block), taken(FrameIndex first, frames) for frames that are marked but owned
 // by nobody (an operation in flight), offline(Block) for chunks without memory, damaged(Block) for an index entry that no
 // correct client can have written.
 #pragma once
@@ -48,14 +48,14 @@ private:
             const IndexEntry entry{view_.index[0][base.value].load(std::memory_order_acquire)};
             const unsigned order = entry.order().value;
             // A pool full of single frames spends its whole scan here.
-            if (entry.is_owned() && order <= largest && (frame & ((1U << order) - 1)) == 0) [[likely]] {
+            if (entry.is_held() && order <= largest && (frame & ((1U << order) - 1)) == 0) [[likely]] {
                 const std::uint64_t run = leaf::mask(frame, order);
                 if ((taken & run) == run) {
                     report_owned(Block{base, entry.order()}, entry);
                     frame += 1U << order;
                     continue;
                 }
-            } else if (entry.is_owned()) {
+            } else if (entry.is_held()) {
                 visitor_.damaged(Block{base, Order{0}});
             }
             visitor_.taken(base, 1);

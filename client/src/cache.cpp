@@ -1,0 +1,102 @@
+// The slow side of the thread cache: how much it may hold, where blocks come from and go to.
+//
+// After iBuddy's lazy layer (TC 2015): small magazines per order; empty ones are refilled many blocks of a leaf word at a
+// time; a full one is bypassed block by block, never drained in a burst. All threads together may hold about one sixteenth of
+// a pool; a thread gives all back when memory has run out anywhere (PoolHeader::attention), at its next call, and at its end.
+#include "cache.hpp"
+
+#include <cstdlib>
+
+#include "pool.hpp"
+
+namespace numacre::client {
+namespace {
+
+constexpr std::uint32_t kMagazineBlocks = 1024;
+constexpr std::uint32_t kLeastUseful = 4;   // a magazine of fewer is none
+constexpr std::uint32_t kRefillBlocks = 32;
+constexpr std::uint32_t kRestraint = 256;
+constexpr std::uint64_t kShareOfOneOrder = 32;  // of the numa node's capacity, by all threads together
+
+std::uint32_t limit_of(const numacre_pool *pool, unsigned order) {
+    const std::uint32_t slots = pool->view.threads_in_use_bound();
+    const std::uint64_t threads = slots > 2 ? slots - 1 : 1;
+    if (order > pool->geometry.largest_order || order + pool->geometry.frame_shift > IndexEntry::kSlackBits) return 0;
+    const std::uint64_t blocks = pool->geometry.frame_count / kShareOfOneOrder / threads >> order;
+    if (blocks < kLeastUseful) return 0;
+    return blocks < kMagazineBlocks ? static_cast<std::uint32_t>(blocks) : kMagazineBlocks;
+}
+
+// Adjusts the magazine to what it may hold now. False: nothing.
+bool prepare(const numacre_pool *pool, Magazine &magazine, unsigned order) {
+    magazine.capacity = limit_of(pool, order);
+    if (magazine.capacity != 0 && magazine.frames == nullptr) {
+        magazine.frames = static_cast<std::uint64_t *>(malloc(kMagazineBlocks * sizeof(std::uint64_t)));
+        if (magazine.frames == nullptr) magazine.capacity = 0;
+    }
+    return magazine.capacity != 0;
+}
+
+std::uint32_t give_back(numacre_pool *pool, Lane &lane, std::uint32_t numa_node, Magazine &magazine) {
+    std::uint32_t given = 0;
+    while (magazine.count != 0) {
+        FrameIndex bases[kLeafFrames];
+        std::uint32_t batch = 0;
+        while (batch < kLeafFrames && magazine.count != 0) bases[batch++] = FrameIndex{magazine.frames[--magazine.count]};
+        given += pool->nodes[numa_node].buddy().free_many(lane.actor, bases, batch);
+    }
+    return given;
+}
+
+}  // namespace
+
+bool refill(numacre_pool *pool, Lane &lane, std::uint32_t numa_node, unsigned order) {
+    if (lane.restraint != 0) {
+        --lane.restraint;
+        return false;
+    }
+    Magazine &magazine = lane.nodes[numa_node].magazines[order];
+    if (!prepare(pool, magazine, order)) return false;
+    const std::uint32_t wanted = magazine.capacity < 2 * kRefillBlocks ? magazine.capacity / 2 : kRefillBlocks;
+    FrameIndex bases[kRefillBlocks];
+    const unsigned got = pool->nodes[numa_node].buddy().allocate_many(
+        lane.actor, Order{static_cast<std::uint8_t>(order)}, BlockState::cached, 0, bases, wanted);
+    // The lowest address on top: it is handed out next.
+    for (unsigned i = got; i-- > 0;) magazine.frames[magazine.count++] = bases[i].value;
+    return magazine.count != 0;
+}
+
+bool make_room(numacre_pool *pool, Lane &lane, std::uint32_t numa_node, unsigned order) {
+    Magazine &magazine = lane.nodes[numa_node].magazines[order];
+    return lane.restraint == 0 && magazine.count >= magazine.capacity && prepare(pool, magazine, order) &&
+           magazine.count < magazine.capacity;
+}
+
+std::uint32_t give_back_all(numacre_pool *pool, Lane &lane) {
+    std::uint32_t given = 0;
+    for (std::uint32_t numa_node = 0; numa_node < lane.numa_nodes; ++numa_node)
+        for (Magazine &magazine : lane.nodes[numa_node].magazines) given += give_back(pool, lane, numa_node, magazine);
+    if (given != 0) {
+        quota_forget(pool);
+        if (has_waiters(pool)) wake_waiters(pool);
+    }
+    return given;
+}
+
+void answer_attention(numacre_pool *pool, Lane &lane) {
+    const std::uint64_t now = lane.attention->load(std::memory_order_seq_cst);
+    if (now == lane.attention_seen) return;
+    lane.attention_seen = now & ~Attention::kWaiters;
+    lane.restraint = kRestraint;
+    give_back_all(pool, lane);
+}
+
+void ask_others_to_give_back(numacre_pool *pool, Lane &lane) {
+    auto &attention = pool->view.header->attention;
+    // Only a signal: what it asks for is done by others at their next call. Our own cache is empty already.
+    const std::uint64_t before = attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
+    lane.attention_seen = (before + Attention::kPressureStep) & ~Attention::kWaiters;
+    lane.restraint = kRestraint;
+}
+
+}  // namespace numacre::client

@@ -1,0 +1,22 @@
+// The slow side of the thread cache. Each function works on the calling thread's own lane.
+#pragma once
+
+#include <cstdint>
+
+#include "lane.hpp"
+#include "numacre/numacre.h"
+
+namespace numacre::client {
+
+// The magazine is empty: get some blocks. False: nothing to be had this way.
+[[gnu::cold]] bool refill(numacre_pool *pool, Lane &lane, std::uint32_t numa_node, unsigned order);
+// The magazine is full, or has not been used: may it hold more?
+[[gnu::cold]] bool make_room(numacre_pool *pool, Lane &lane, std::uint32_t numa_node, unsigned order);
+// Everything cached goes back to the tree. Returns how many blocks that were.
+[[gnu::cold]] std::uint32_t give_back_all(numacre_pool *pool, Lane &lane);
+// Does what is asked of us if lane.undisturbed() is false.
+[[gnu::cold]] void answer_attention(numacre_pool *pool, Lane &lane);
+// Memory has run out, our own cache is empty.
+[[gnu::cold]] void ask_others_to_give_back(numacre_pool *pool, Lane &lane);
+
+}  // namespace numacre::client
