@@ -372,7 +372,9 @@ private:
             const std::uint8_t starts = upper::free_starts(seen.claimable_children(), levels);
             if (starts == 0) {
                 if (!first) end(actor);
-                if (!clean_a_group(actor, layer, word, seen, levels)) return false;
+                const auto open = static_cast<std::uint8_t>(~(seen.allocated_children() | seen.draining_children()));
+                const std::uint8_t marked = upper::free_starts(open, levels);
+                if (marked == 0 || !clean_a_group(actor, layer, word, marked, levels)) return false;
                 seen = UpperWord{state.load(std::memory_order_relaxed)};  // relaxed: as above
                 continue;
             }
@@ -390,11 +392,11 @@ private:
         }
     }
 
-    // Makes one aligned group of 2^levels children claimable whose marks are only kept from before. False: there is none.
-    [[gnu::noinline]] bool clean_a_group(Actor actor, unsigned layer, std::uint64_t word, UpperWord seen, unsigned levels) {
+    // Makes one of the groups of 2^levels children that begin at `starts` claimable: perhaps its marks are only kept from
+    // before. False: there is none.
+    [[gnu::noinline]] bool clean_a_group(Actor actor, unsigned layer, std::uint64_t word, std::uint8_t starts,
+                                         unsigned levels) {
         Search<Env> search = searcher(actor);
-        const auto open = static_cast<std::uint8_t>(~(seen.allocated_children() | seen.draining_children()));
-        const std::uint8_t starts = upper::free_starts(open, levels);
         for (unsigned child = 0; child < kUpperFanOut; ++child)
             if ((starts >> child & 1) != 0 && clean_children(layer, word, upper::group(child, levels), search)) return true;
         return false;
@@ -525,7 +527,7 @@ private:
         }
         unclaim(layer, word, block);
         Env::crash_point(CrashPoint::free_after_unclaim);
-        searcher(actor).raise(layer, word, true);
+        searcher(actor).raise_after_release(layer, word);
         Env::crash_point(CrashPoint::free_after_hints);
     }
 
@@ -554,17 +556,14 @@ private:
     }
 
     // The hint says that the group was used up once.
-    [[gnu::noinline]] void after_release_in_leaf(Actor actor, std::uint64_t word) {
-        const std::uint64_t group = word / kUpperFanOut;
-        const std::uint64_t after = view_.leaf[word].load(std::memory_order_seq_cst);  // EDGE free-then-hint
-        if (after == 0 || !searcher(actor).group_hint_promises(group, leaf::free_value(after))) raise_hints(actor, 0, word);
-    }
+    [[gnu::noinline]] void after_release_in_leaf(Actor actor, std::uint64_t word) { raise_hints(actor, 0, word); }
 
     void raise_hints(Actor actor, unsigned layer, std::uint64_t word) {
+        Search<Env> search = searcher(actor);
         if (layer == 0)
-            searcher(actor).raise(1, word / kUpperFanOut, false);
+            search.raise(1, word / kUpperFanOut, search.leaf_value(word));
         else
-            searcher(actor).raise(layer, word, true);
+            search.raise_after_release(layer, word);
     }
 
     void unclaim(unsigned layer, std::uint64_t word, Block block) {
@@ -599,7 +598,7 @@ private:
     [[gnu::noinline]] Errc allocate_elsewhere(Actor actor, unsigned layer, std::uint64_t home, Attempt last, Order order, Grant grant,
                                               Block &out) {
         if (home != kNoWord && last.closed_at == 0 && layer == 0) {
-            last = try_group(actor, home / kUpperFanOut, home % kUpperFanOut, order, grant, out);
+            last = try_group(actor, home / kUpperFanOut, (home + 1) % kUpperFanOut, order, grant, out);
             if (last.got) return Errc::ok;
         }
         for (unsigned round = 0;; ++round) {

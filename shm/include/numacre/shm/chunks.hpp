@@ -68,7 +68,7 @@ public:
         if (drain)
             search.lower(layer, word);
         else
-            search.raise(layer, word, true);
+            search.raise_after_release(layer, word);
     }
 
     std::uint64_t used_frames(std::uint64_t chunk) const {

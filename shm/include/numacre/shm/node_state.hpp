@@ -45,6 +45,7 @@ constexpr std::uint64_t mask(unsigned first_frame, unsigned order) { return kRun
 
 // Bit f of the result is set when f is aligned to 2^order and frames f .. f+2^order-1 are all free.
 constexpr std::uint64_t free_starts(std::uint64_t word, unsigned order) {
+    if (order >= kLeafOrder) return word == 0 ? 1 : 0;
     std::uint64_t starts = ~word;
     for (unsigned width = 1; width < (1U << order); width <<= 1) starts &= starts >> width;
     return starts & kAligned[order];

@@ -101,19 +101,36 @@ public:
         return true;
     }
 
-    // After something was freed directly in or below (level, word): pass the news up. Stops where the hint already promises
-    // as much; sees_through: the parent looks into this very word (an upper word's own blocks), so its hint counts too.
-    void raise(unsigned level, std::uint64_t word, bool sees_through) {
-        if (promises_enough(level, word) && (!sees_through || promises_enough(level + 1, word / kUpperFanOut))) return;
+    // After a free made `value` (largest free order + 1) out of what lies in or below (level, word): pass the news up, as far
+    // as it is any. Reads nothing but hints: what others freed they raise themselves, and once a whole child is free all is
+    // promised (see hopeful()).
+    void raise(unsigned level, std::uint64_t word, unsigned value) {
+        value = hopeful(level, value);
+        if (promises(level, word, value)) return;
         begin_hint_work(level, word);
-        raise_steps(level, word, sees_through ? 2 : 1);
+        raise_from(level, word, value);
         end_hint_work();
+    }
+
+    // After a block of an upper word itself was freed. The parent looks into that very word, so its own hint counts too.
+    void raise_after_release(unsigned layer, std::uint64_t word) {
+        // seq_cst: EDGE free-then-hint, like the hints' loads that follow.
+        const unsigned closed = closed_children(layer, word);
+        const unsigned value = closed == 0 ? full_value(layer) : room_beside(closed, layer);
+        raise(layer, word, value);
+        if (layer < view_.hint_levels) raise(layer + 1, word / kUpperFanOut, value);
+    }
+
+    // What a leaf word has.
+    unsigned leaf_value(std::uint64_t word) const {
+        return leaf::free_value(view_.leaf[word].load(std::memory_order_seq_cst));  // EDGE free-then-hint
     }
 
     // The same without stopping early: for repair after a death.
     void raise_to_root(unsigned level, std::uint64_t word) {
         begin_hint_work(level, word);
-        raise_steps(level, word, kMaxHintLevels);
+        for (; level < view_.hint_levels; ++level, word /= kUpperFanOut)
+            (void)raise_one(level, word, hopeful(level, value_of(level, word)));
         end_hint_work();
     }
 
@@ -124,7 +141,6 @@ public:
         // the frames are hidden from every search.
         return hint_of(2, group / kUpperFanOut).is_full(group % kUpperFanOut) || promised(1, group) >= full_value(1);
     }
-    bool group_hint_promises(std::uint64_t group, unsigned value) const { return promised(1, group) >= value; }
 
     // Lowers the hint for (level, word) to what it has. Exact again when this returns, unless others were at work.
     void lower(unsigned level, std::uint64_t word) {
@@ -143,7 +159,7 @@ public:
                 Env::crash_point(CrashPoint::hint_lowered);
                 // EDGE lower-then-look (seq_cst; partner: EDGE free-then-hint): the word may have got memory between our
                 // first look and the CAS, by somebody who still saw the hint high.
-                raise_steps(level, word, 1);
+                raise_from(level, word, value_of(level, word));
                 break;
             }
             seen = HintWord{bits};
@@ -214,37 +230,40 @@ private:
             if (value >= wanted && value < best_value) {
                 best = static_cast<int>(child);
                 best_value = value;
+                if (value == wanted) break;
             }
         }
         return best;
     }
 
-    bool promises_enough(unsigned level, std::uint64_t word) const {
-        if (level >= view_.hint_levels) return true;
-        const unsigned already = promised(level, word);
-        return already >= full_value(level) || already >= value_of(level, word);
+    bool promises(unsigned level, std::uint64_t word, unsigned value) const {
+        return level >= view_.hint_levels || promised(level, word) >= value;
     }
 
-    // At least so many levels, and on while there is something to raise.
-    void raise_steps(unsigned level, std::uint64_t word, unsigned least) {
-        for (; level < view_.hint_levels; ++level, word /= kUpperFanOut) {
-            Word &hint = view_.hint[level + 1][word / kUpperFanOut];
-            const unsigned child = word % kUpperFanOut;
-            unsigned value = value_of(level, word);
-            HintWord seen{hint.load(std::memory_order_seq_cst)};
-            // Once a whole child is free the rest often follows: promise everything now rather than raise with each free.
-            // A search that is disappointed lowers it again.
-            if (seen.value(child, ceiling()) < value && value > word_order(level - 1)) value = full_value(level);
-            bool raised = false;
-            while (!raised && seen.value(child, ceiling()) < value) {
-                std::uint64_t bits = seen.bits();
-                raised = hint.compare_exchange_weak(bits, seen.with_value(child, value, ceiling()).bits(),
-                                                    std::memory_order_seq_cst);
-                if (!raised) seen = HintWord{bits};
-            }
-            if (least != 0) --least;
-            if (!raised && least == 0) return;  // whoever made it this high carries it on, and has announced so
+    // Once a whole child is free the rest often follows: promise everything now rather than raise with each free. A search
+    // that is disappointed lowers it again. (So a raise need not look for neighbours that have become one block, either.)
+    unsigned hopeful(unsigned level, unsigned value) const {
+        return value > word_order(level - 1) || value > full_value(level) ? full_value(level) : value;
+    }
+
+    void raise_from(unsigned level, std::uint64_t word, unsigned value) {
+        // Stops where the hint is this high: whoever made it so carries it on, and has announced so.
+        for (; level < view_.hint_levels && raise_one(level, word, value); ++level, word /= kUpperFanOut)
+            value = hopeful(level + 1, value);
+    }
+
+    // False: it was as high already.
+    bool raise_one(unsigned level, std::uint64_t word, unsigned value) {
+        Word &hint = view_.hint[level + 1][word / kUpperFanOut];
+        const unsigned child = word % kUpperFanOut;
+        HintWord seen{hint.load(std::memory_order_seq_cst)};
+        while (seen.value(child, ceiling()) < value) {
+            std::uint64_t bits = seen.bits();
+            if (hint.compare_exchange_weak(bits, seen.with_value(child, value, ceiling()).bits(), std::memory_order_seq_cst))
+                return true;
+            seen = HintWord{bits};
         }
+        return false;
     }
 
     void begin_hint_work(unsigned level, std::uint64_t word) {
