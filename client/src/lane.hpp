@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "numacre/shm/buddy.hpp"
+#include "numacre/shm/cached_block.hpp"
 #include "numacre/shm/counters.hpp"
 
 namespace numacre::client {
@@ -70,11 +71,8 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
     if (magazine.count == 0) [[unlikely]]
         return false;
     const std::uint64_t frame = magazine.frames[--magazine.count];
-    Word &entry = node.index[frame];
     // In bytes: what is cached is at most 2 MiB large (limit_of), where the unit of slack is a byte.
-    const std::uint64_t slack = magazine.granted_bytes - size_bytes;
-    // relaxed: the entry is ours alone until it is published (EDGE publish).
-    entry.store(IndexEntry{entry.load(std::memory_order_relaxed)}.out_of_cache(slack).bits(), std::memory_order_relaxed);
+    store_out_of_cache(node.index[frame], magazine.granted_bytes - size_bytes);
     count(*magazine.allocations);
     *block = node.data + (frame << lane.frame_shift);
     return true;
@@ -98,14 +96,14 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
         return false;
     NodeLane &node = lane.nodes[numa_node];
     Word &slot = node.index[frame];
-    const IndexEntry entry{slot.load(std::memory_order_relaxed)};  // relaxed: ours alone, or we leave it
+    const IndexEntry entry = load_for_cache(slot);
     const unsigned order = entry.order().value;
-    if (entry.ownership() != lane.private_pattern || order >= kCachedOrders) [[unlikely]]
+    if (!can_be_cached(entry, lane.private_pattern) || order >= kCachedOrders) [[unlikely]]
         return false;
     Magazine &magazine = node.magazines[order];
     if (magazine.count >= magazine.capacity) [[unlikely]]
         return false;
-    slot.store(entry.into_cache().bits(), std::memory_order_relaxed);  // relaxed: as above
+    store_into_cache(slot, entry);
     magazine.frames[magazine.count++] = frame;
     count(magazine.allocations[kFreesBeside]);
     return true;

@@ -16,6 +16,7 @@
 
 #include "explorer.hpp"
 #include "numacre/shm/buddy.hpp"
+#include "numacre/shm/cached_block.hpp"
 #include "numacre/shm/chunks.hpp"
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/recovery.hpp"
@@ -37,6 +38,17 @@ struct Client {
 inline constexpr int kFreeFirst = -1;  // frees the first block that it holds
 inline constexpr int kGive = -2;       // puts the first block that it holds into the mailbox
 inline constexpr int kTake = -3;       // becomes the owner of what is in the mailbox
+inline constexpr int kCache = -4;      // frees the first block that it holds into its cache
+inline constexpr int kUncache = -5;    // allocates the first block of its cache
+inline constexpr int kFlush = -6;      // gives back all of its cache, in one call
+inline constexpr int kFreeAll = -7;    // frees all that it holds, in one call
+inline constexpr int kFlushOrFree = -8;  // ... and all of its cache
+// Two blocks of an order in one call: kTwo + order; the same into the cache: kRefill + order.
+inline constexpr int kTwo = 100;
+inline constexpr int kRefill = 200;
+
+// What an operator does with chunk 0, in a thread of its own.
+enum class ChunkStep : std::uint8_t { drain, undrain, offline, online };
 
 struct Setup {
     Geometry geometry{.frame_shift = 12, .largest_order = 7, .frame_count = 128};
@@ -44,6 +56,7 @@ struct Setup {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> taken{};
     std::vector<Client> clients{};
     bool daemon = false;  // recovers processes that die; needed with Options::kills_max
+    std::vector<ChunkStep> chunk_steps{};  // not together with `daemon`
 };
 
 class EngineModel {
@@ -61,6 +74,12 @@ private:
     struct Local {
         std::array<Block, kHeldMax> blocks;
         std::array<bool, kHeldMax> held;
+        std::array<bool, kHeldMax> cached;  // its, but nobody's to use
+        bool is_its(Block block) const {
+            for (unsigned slot = 0; slot < kHeldMax; ++slot)
+                if ((held[slot] || cached[slot]) && blocks[slot] == block) return true;
+            return false;
+        }
     };
     // A place in the index at which an entry can ever appear.
     struct Place {
@@ -90,6 +109,10 @@ private:
     void follow_script(Thread &self, std::size_t client, int what);
     void give(Thread &self, std::size_t client, unsigned slot);
     void take(Thread &self, std::size_t client, unsigned slot);
+    void use_cache(Thread &self, std::size_t client, int what);
+    void allocate_many(Thread &self, std::size_t client, Order order, BlockState state);
+    void free_many(Thread &self, std::size_t client, bool held_too);
+    void add_operator();
 
     bool is_free(Block block) const;
     std::uint64_t free_blocks(Order order) const;
@@ -99,6 +122,7 @@ private:
     void check_owned(const std::vector<Owned> &owned);
     void check_state();
     void check_quiet();
+    bool is_offline_child(unsigned layer, std::uint64_t child) const;
     void check_words_when_quiet(const std::vector<Owned> &owned);
     void check_hints_when_quiet();
     void check_that_free_memory_can_be_had();
@@ -139,6 +163,7 @@ inline EngineModel::EngineModel(const std::string &name, const Options &options,
     label_words();
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) add_client(client);
     if (setup_.daemon) add_daemon();
+    if (!setup_.chunk_steps.empty()) add_operator();
     explorer.on_step([this] { keep_history(); });
     explorer.on_state([this] { check_state(); });
     explorer.on_quiet([this] { check_quiet(); });
@@ -208,7 +233,7 @@ inline void EngineModel::lay_out() {
     for (const Client &client : setup_.clients) {
         for (const unsigned order : client.orders) wanted[order] = true;
         for (const int what : client.script)
-            if (what >= 0) wanted[static_cast<unsigned>(what)] = true;
+            if (what >= 0) wanted[static_cast<unsigned>(what % kTwo)] = true;
         for (const unsigned order : client.holds) wanted[order] = true;
     }
     for (unsigned layer = 0; layer <= view_.top_layer; ++layer) {
@@ -332,14 +357,90 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
         take(self, client, room);
         return;
     }
+    if (what <= kCache && what >= kFlushOrFree) {
+        self.choose_operation(1);
+        use_cache(self, client, what);
+        return;
+    }
     if (what < 0 ? first == kHeldMax : room == kHeldMax) return;  // an allocation before may have found nothing
     self.choose_operation(1);
+    if (what >= kTwo) {
+        allocate_many(self, client, Order{static_cast<std::uint8_t>(what % kTwo)},
+                      what >= kRefill ? BlockState::cached : BlockState::owned);
+        return;
+    }
     if (what == kFreeFirst)
         free(self, client, first);
     else if (what == kGive)
         give(self, client, first);
     else
         allocate(self, client, Order{static_cast<std::uint8_t>(what)}, room);
+}
+
+inline void EngineModel::use_cache(Thread &self, std::size_t client, int what) {
+    Local &local = self.local<Local>();
+    unsigned held = 0;
+    unsigned cached = 0;
+    while (held < kHeldMax && !local.held[held]) ++held;
+    while (cached < kHeldMax && !local.cached[cached]) ++cached;
+    if (what == kCache && held < kHeldMax) {
+        Word &slot = view_.index_entry(local.blocks[held]);
+        local.held[held] = false;
+        local.cached[held] = true;
+        const IndexEntry entry = load_for_cache(slot);
+        if (!can_be_cached(entry, IndexEntry::private_to(actor_of(client).process)))
+            self.fail("a held block cannot be cached");
+        store_into_cache(slot, entry);
+    } else if (what == kUncache && cached < kHeldMax) {
+        store_out_of_cache(view_.index_entry(local.blocks[cached]), 0);
+        local.cached[cached] = false;
+        local.held[cached] = true;
+    } else if (what == kFlush || what == kFreeAll || what == kFlushOrFree) {
+        free_many(self, client, what != kFlush);
+    }
+}
+
+inline void EngineModel::allocate_many(Thread &self, std::size_t client, Order order, BlockState state) {
+    Local &local = self.local<Local>();
+    std::array<FrameIndex, 2> bases{};
+    const unsigned got = buddy_->allocate_many(actor_of(client), order, state, 0, bases.data(), 2);
+    for (unsigned i = 0; i < got; ++i) {
+        unsigned slot = 0;
+        while (slot < kHeldMax && (local.held[slot] || local.cached[slot])) ++slot;
+        if (slot == kHeldMax) self.fail("the script allocates more than the model can hold");
+        local.blocks[slot] = Block{bases[i], order};
+        (state == BlockState::owned ? local.held : local.cached)[slot] = true;
+    }
+}
+
+inline void EngineModel::free_many(Thread &self, std::size_t client, bool held_too) {
+    Local &local = self.local<Local>();
+    std::array<FrameIndex, kHeldMax> bases{};
+    unsigned count = 0;
+    for (unsigned slot = 0; slot < kHeldMax; ++slot) {
+        if (!local.cached[slot] && !(held_too && local.held[slot])) continue;
+        bases[count++] = local.blocks[slot].base;
+        local.cached[slot] = local.held[slot] = false;
+        local.blocks[slot] = {};
+    }
+    if (buddy_->free_many(actor_of(client), bases.data(), count) != count) self.fail("free_many refused a held block");
+}
+
+inline void EngineModel::add_operator() {
+    explorer.add_thread({.name = "operator", .process = 0, .mortal = false}, [this](Thread &self) {
+        Chunks<SimEnv> chunks{view_, pool_};
+        for (const ChunkStep step : setup_.chunk_steps) {
+            self.run_operation([&] {
+                self.choose_operation(1);
+                switch (step) {
+                    case ChunkStep::drain: chunks.set_drain(0, true); break;
+                    case ChunkStep::undrain: chunks.set_drain(0, false); break;
+                    case ChunkStep::offline: (void)chunks.try_take_offline(0); break;
+                    case ChunkStep::online: (void)chunks.bring_online(0); break;
+                }
+            });
+        }
+    });
 }
 
 inline void EngineModel::give(Thread &self, std::size_t, unsigned slot) {
@@ -436,7 +537,7 @@ inline bool EngineModel::is_free(Block block) const {
         const unsigned child_order = word_order(layer - 1);
         for (std::uint64_t child = block.base.value >> child_order;
              child << child_order < block.base.value + block.order.frames(); ++child)
-            if (UpperWord{view_.upper[layer][child / kUpperFanOut].load()}.allocated_here(child % kUpperFanOut))
+            if (UpperWord{view_.upper[layer][child / kUpperFanOut].load()}.closed_to_allocation(child % kUpperFanOut))
                 return false;
     }
     return true;
@@ -472,7 +573,7 @@ inline std::vector<EngineModel::Owned> EngineModel::owned_blocks() const {
     std::vector<Owned> owned;
     for (const Place &place : places_) {
         const IndexEntry entry{place.entry->load()};
-        if (entry.is_owned() && entry.owner() != kOfflineOwner)
+        if (entry.is_held() && entry.owner() != kOfflineOwner)
             owned.push_back({Block{place.base, entry.order()}, entry.owner()});
     }
     return owned;
@@ -516,7 +617,7 @@ inline void EngineModel::check_state() {
         if (explorer.dead(setup_.clients[client].process)) continue;
         const Local &local = explorer.local<Local>(static_cast<int>(client));
         for (unsigned slot = 0; slot < kHeldMax; ++slot) {
-            if (!local.held[slot]) continue;
+            if (!local.held[slot] && !local.cached[slot]) continue;
             bool found = false;
             for (const Owned &entry : owned)
                 found = found ||
@@ -536,8 +637,7 @@ inline void EngineModel::check_quiet() {
             const std::uint16_t process = setup_.clients[client].process;
             if (process != entry.process.value || explorer.dead(process)) continue;
             const Local &local = explorer.local<Local>(static_cast<int>(client));
-            for (unsigned slot = 0; slot < kHeldMax; ++slot)
-                held = held || (local.held[slot] && local.blocks[slot] == entry.block);
+            held = held || local.is_its(entry.block);
         }
         if (!held) fail("quiet: the index says owned, but nobody holds " + to_text(entry.block));
     }
@@ -550,6 +650,11 @@ inline void EngineModel::check_quiet() {
     check_words_when_quiet(owned);
     check_hints_when_quiet();
     check_that_free_memory_can_be_had();
+}
+
+inline bool EngineModel::is_offline_child(unsigned layer, std::uint64_t child) const {
+    const std::uint64_t chunk = child << word_order(layer - 1) >> setup_.geometry.largest_order;
+    return layer == view_.top_layer && Chunks<SimEnv>{view_, pool_}.is_offline(chunk);
 }
 
 // Marks too many are allowed (check_that_free_memory_can_be_had), marks too few are check_owned's business.
@@ -581,7 +686,8 @@ inline void EngineModel::check_words_when_quiet(const std::vector<Owned> &owned)
             for (unsigned child = 0; child < kUpperFanOut; ++child) {
                 const std::uint64_t below = word * kUpperFanOut + child;
                 if (below >= setup_.geometry.word_count(layer - 1)) continue;  // beyond the pool: closed for ever
-                if (state.allocated_here(child) && (allocated[layer][word] >> child & 1) == 0)
+                if (state.allocated_here(child) && (allocated[layer][word] >> child & 1) == 0 &&
+                    !is_offline_child(layer, below))
                     fail("quiet: memory is lost, a child stays allocated" + where);
             }
         }

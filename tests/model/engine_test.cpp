@@ -129,6 +129,75 @@ TEST(EngineLong, a_death_beside_a_claim_that_is_undone) {
     expect_clean(model.run());
 }
 
+// Two frames are free at the beginning of each of two leaf words: bulk claims, single claims and bulk frees meet there.
+constexpr std::uint64_t kTwoFree = ~std::uint64_t{3};
+
+TEST(Engine, several_blocks_of_a_word_in_one_call) {
+    EngineModel model("engine-bulk", {.solo_steps_max = 2000},
+                      {.taken = {{0, kTwoFree}, {1, kTwoFree}},
+                       .clients = {{.process = 1, .script = {kTwo + 0, kFreeAll, 0}},
+                                   {.process = 2, .script = {0, kFreeFirst, kTwo + 0}}}});
+    expect_clean(model.run());
+}
+
+TEST(Engine, a_bulk_claim_is_undone_under_a_larger_block) {
+    EngineModel model("engine-bulk-undo", {.solo_steps_max = 2000},
+                      {.clients = {{.process = 1, .script = {5, kFreeFirst, kTwo + 5, kFreeAll}},
+                                   {.process = 2, .script = {7, kFreeFirst, 6}}}});
+    expect_clean(model.run());
+}
+
+TEST(Engine, a_cache_is_filled_used_and_flushed) {
+    EngineModel model("engine-cache", {.solo_steps_max = 2000},
+                      {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
+                       .clients = {{.process = 1, .script = {kRefill + 0, kUncache, kCache, kUncache, kGive, kFlush}},
+                                   {.process = 2, .script = {0, kFreeFirst, kTake, kCache, kUncache, kFreeFirst}}}});
+    expect_clean(model.run());
+}
+
+TEST(Engine, a_death_with_a_cache_or_in_a_bulk_call_loses_nothing) {
+    EngineModel model("engine-cache-death", {.kills_max = 1, .solo_steps_max = 4000},
+                      {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
+                       .clients = {{.process = 1, .script = {kRefill + 0, kUncache, kCache, kUncache, kFlushOrFree}},
+                                   {.process = 2, .script = {0, kFreeFirst}}},
+                       .daemon = true});
+    expect_clean(model.run());
+}
+
+TEST(Engine, a_death_in_a_bulk_free_beside_another) {
+    EngineModel model("engine-bulk-death", {.kills_max = 1, .restarts_max = 1, .solo_steps_max = 4000},
+                      {.taken = {{0, ~std::uint64_t{7}}, {1, ~std::uint64_t{0}}},
+                       .clients = {{.process = 1, .holds = {0, 0}, .script = {kFreeAll}},
+                                   {.process = 2, .holds = {0}, .script = {kFreeFirst, 0}}},
+                       .daemon = true});
+    expect_clean(model.run());
+}
+
+TEST(Engine, a_chunk_is_drained_and_taken_offline_beside_clients) {
+    EngineModel model("engine-drain", {.solo_steps_max = 4000},
+                      {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
+                       .clients = {{.process = 1, .script = {5, kFreeFirst}}, {.process = 2, .script = {7, kFreeFirst}}},
+                       .chunk_steps = {ChunkStep::drain, ChunkStep::offline, ChunkStep::online, ChunkStep::undrain}});
+    expect_clean(model.run());
+}
+
+TEST(Engine, three_upper_layers) {
+    EngineModel model("engine-three-layers", {.preemptions_max = 2, .solo_steps_max = 6000},
+                      {.geometry = {.frame_shift = 12, .largest_order = 13, .frame_count = 8192},
+                       .clients = {{.process = 1, .script = {6, kFreeFirst, 13}},
+                                   {.process = 2, .script = {12, kFreeFirst, 9}}}});
+    expect_clean(model.run());
+}
+
+TEST(Engine, four_clients) {
+    EngineModel model("engine-four", {.preemptions_max = 2, .solo_steps_max = 2000},
+                      {.clients = {{.process = 1, .script = {5, kFreeFirst}},
+                                   {.process = 2, .script = {6, kFreeFirst}},
+                                   {.process = 3, .script = {7, kFreeFirst}},
+                                   {.process = 3, .script = {kTwo + 5, kFreeAll}}}});
+    expect_clean(model.run());
+}
+
 TEST(Engine, two_upper_layers) {
     EngineModel model("engine-layers", {.solo_steps_max = 4000},
                       {.geometry = {.frame_shift = 12, .largest_order = 10, .frame_count = 1024},

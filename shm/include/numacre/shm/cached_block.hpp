@@ -1,0 +1,36 @@
+// The steps of a thread cache on the index entry of a block: plain stores, since an entry that its process holds and has not
+// published is written by that process only (owner.hpp). Dying between any two of them leaves an entry that is held: it is given
+// back like any other.
+#pragma once
+
+#include <cstdint>
+
+#include "numacre/shm/owner.hpp"
+
+namespace numacre {
+
+// The entry, for can_be_cached() and store_into_cache().
+template <class Word>
+IndexEntry load_for_cache(const Word &slot) {
+    return IndexEntry{slot.load(std::memory_order_relaxed)};  // relaxed: ours alone, or we leave it as it is
+}
+
+// private_pattern: IndexEntry::private_to(the caller's process).
+constexpr bool can_be_cached(IndexEntry entry, std::uint32_t private_pattern) {
+    return entry.ownership() == private_pattern;
+}
+
+// A block that its owner frees. entry: what load_for_cache() gave.
+template <class Word>
+void store_into_cache(Word &slot, IndexEntry entry) {
+    slot.store(entry.into_cache().bits(), std::memory_order_relaxed);  // relaxed: ours alone
+}
+
+// A cached block that is handed out again. slack: as IndexEntry has it.
+template <class Word>
+void store_out_of_cache(Word &slot, std::uint64_t slack) {
+    // relaxed: ours alone until it is published (EDGE publish).
+    slot.store(IndexEntry{slot.load(std::memory_order_relaxed)}.out_of_cache(slack).bits(), std::memory_order_relaxed);
+}
+
+}  // namespace numacre
