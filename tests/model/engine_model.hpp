@@ -113,9 +113,11 @@ private:
     void allocate_many(Thread &self, std::size_t client, Order order, BlockState state);
     void free_many(Thread &self, std::size_t client, bool held_too);
     void add_operator();
+    void use(Thread &self, Block block) const;
 
     bool is_free(Block block) const;
-    std::uint64_t free_blocks(Order order) const;
+    bool is_up_to_date(std::size_t client, Block block) const;
+    std::uint64_t free_blocks(Order order, std::size_t client) const;
     std::vector<Owned> owned_blocks() const;
     bool somebody_died() const;
     void keep_history();
@@ -143,6 +145,8 @@ private:
     Word *free_throughout_ = nullptr;
     Word *wanted_ = nullptr;  // by client: that order + 1, 0 = not allocating
     Word *daemon_died_ = nullptr;
+    Word *frames_ = nullptr;   // what owners write to, a word for each smallest block that anybody allocates
+    unsigned frames_order_ = kMaxOrder;
     Word *mailbox_ = nullptr;  // a Reference on its way from one client to another; 0: empty
 };
 
@@ -208,7 +212,7 @@ inline void EngineModel::lay_out() {
     explorer.keep_private(wanted_, setup_.clients.size() * sizeof(Word));
     mailbox_ = explorer.make<Word>();
     explorer.keep_private(daemon_died_, sizeof(Word));
-    explorer.keep_private(mailbox_, sizeof(Word));
+    explorer.keep_as_channel(mailbox_, sizeof(Word));
     // Nothing the allocator does depends on tallies, and these two never change here.
     explorer.ignore(view_.counters, thread_slots_ * sizeof(ThreadCounters<SimEnv>));
     explorer.ignore(pool_.header, sizeof(PoolHeader<SimEnv>));
@@ -236,6 +240,12 @@ inline void EngineModel::lay_out() {
             if (what >= 0) wanted[static_cast<unsigned>(what % kTwo)] = true;
         for (const unsigned order : client.holds) wanted[order] = true;
     }
+    for (unsigned order = 0; order <= kMaxOrder; ++order)
+        if (wanted[order] && order < frames_order_) frames_order_ = order;
+    const std::uint64_t frames_bytes = (geometry.frame_count >> frames_order_) * sizeof(Word);
+    frames_ = static_cast<Word *>(explorer.allocate(frames_bytes));
+    explorer.keep_private(frames_, frames_bytes);
+    explorer.label(frames_, frames_bytes, "frames");
     for (unsigned layer = 0; layer <= view_.top_layer; ++layer) {
         for (std::uint64_t entry = 0; entry < geometry.index_entry_count(layer); ++entry) {
             const FrameIndex base{entry << geometry.index_granule(layer)};
@@ -327,6 +337,7 @@ inline void EngineModel::allocate(Thread &self, std::size_t client, Order order,
         if (block.order != order) self.fail("allocate gave another order than asked for");
         local.blocks[slot] = block;
         local.held[slot] = true;
+        use(self, block);
     } else if (result != Errc::out_of_frames) {
         self.fail(std::string("allocate returned ") + error_row(result).name);
     } else if (was_free != 0) {
@@ -339,6 +350,7 @@ inline void EngineModel::free(Thread &self, std::size_t client, unsigned slot) {
     const Block block = local.blocks[slot];
     local.held[slot] = false;  // from the call on it is the caller's no more
     local.blocks[slot] = {};
+    use(self, block);
     Block freed{};
     const Errc result = buddy_->free(actor_of(client), block.base, freed);
     if (result != Errc::ok) self.fail(std::string("free of a held block returned ") + error_row(result).name);
@@ -395,6 +407,7 @@ inline void EngineModel::use_cache(Thread &self, std::size_t client, int what) {
         store_out_of_cache(view_.index_entry(local.blocks[cached]), 0);
         local.cached[cached] = false;
         local.held[cached] = true;
+        use(self, local.blocks[cached]);
     } else if (what == kFlush || what == kFreeAll || what == kFlushOrFree) {
         free_many(self, client, what != kFlush);
     }
@@ -410,6 +423,7 @@ inline void EngineModel::allocate_many(Thread &self, std::size_t client, Order o
         if (slot == kHeldMax) self.fail("the script allocates more than the model can hold");
         local.blocks[slot] = Block{bases[i], order};
         (state == BlockState::owned ? local.held : local.cached)[slot] = true;
+        use(self, local.blocks[slot]);
     }
 }
 
@@ -420,6 +434,7 @@ inline void EngineModel::free_many(Thread &self, std::size_t client, bool held_t
     for (unsigned slot = 0; slot < kHeldMax; ++slot) {
         if (!local.cached[slot] && !(held_too && local.held[slot])) continue;
         bases[count++] = local.blocks[slot].base;
+        use(self, local.blocks[slot]);
         local.cached[slot] = local.held[slot] = false;
         local.blocks[slot] = {};
     }
@@ -448,7 +463,8 @@ inline void EngineModel::give(Thread &self, std::size_t, unsigned slot) {
     const Block block = local.blocks[slot];
     local.held[slot] = false;
     local.blocks[slot] = {};
-    const IndexEntry entry{view_.index_entry(block).load()};
+    use(self, block);
+    const IndexEntry entry{view_.index_entry(block).load(std::memory_order_relaxed)};  // its own
     mailbox_->store(buddy_->publish(block, entry).bits());
 }
 
@@ -462,9 +478,18 @@ inline void EngineModel::take(Thread &self, std::size_t client, unsigned slot) {
         if (block != reference.block()) self.fail("take gave another block: " + to_text(block));
         local.blocks[slot] = block;
         local.held[slot] = true;
+        use(self, block);
     } else if (result != Errc::stale_ref || !somebody_died()) {
         self.fail(std::string("take of a block on its way returned ") + error_row(result).name);
     }
+}
+
+// The ends suffice.
+inline void EngineModel::use(Thread &self, Block block) const {
+    const std::uint64_t first = block.base.value >> frames_order_;
+    const std::uint64_t last = (block.base.value + block.order.frames() - 1) >> frames_order_;
+    self.touch(&frames_[first]);
+    if (last != first) self.touch(&frames_[last]);
 }
 
 inline bool EngineModel::somebody_died() const {
@@ -543,14 +568,28 @@ inline bool EngineModel::is_free(Block block) const {
     return true;
 }
 
+// In weak memory "now" is nothing that two threads agree about: what the client cannot know yet it may miss.
+inline bool EngineModel::is_up_to_date(std::size_t client, Block block) const {
+    const auto thread = static_cast<int>(client);
+    const std::uint64_t end = block.base.value + block.order.frames();
+    for (std::uint64_t word = block.base.value / kLeafFrames; word * kLeafFrames < end; ++word)
+        if (!explorer.knows_newest(thread, &view_.leaf[word])) return false;
+    for (unsigned layer = 1; layer <= view_.top_layer; ++layer)
+        for (std::uint64_t word = block.base.value >> word_order(layer); word << word_order(layer) < end; ++word)
+            if (!explorer.knows_newest(thread, &view_.upper[layer][word])) return false;
+    for (std::uint32_t slot = 0; slot < thread_slots_; ++slot)
+        if (!explorer.knows_newest(thread, &pool_.threads[slot].intent)) return false;
+    return true;
+}
+
 // Bit i: the i-th block of this order is free, and no operation on any of it is under way (a free counts when it has
 // returned; one that has not may come after whatever goes on beside it). At most 64 blocks of an order are told apart.
-inline std::uint64_t EngineModel::free_blocks(Order order) const {
+inline std::uint64_t EngineModel::free_blocks(Order order, std::size_t client) const {
     std::uint64_t blocks = 0;
     const std::uint64_t count = setup_.geometry.frame_count >> order.value;
     for (std::uint64_t i = 0; i < count && i < 64; ++i) {
         const Block block{FrameIndex{i << order.value}, order};
-        bool settled = is_free(block);
+        bool settled = is_free(block) && is_up_to_date(client, block);
         for (std::uint32_t slot = 0; slot < thread_slots_ && settled; ++slot) {
             const Intent intent{pool_.threads[slot].intent.load()};
             settled = !intent.active() || !overlaps(intent.block(), block);
@@ -565,7 +604,7 @@ inline void EngineModel::keep_history() {
         const std::uint64_t wanted = wanted_[client].load();
         const std::uint64_t before = free_throughout_[client].load();
         if (wanted == 0 || before == 0) continue;
-        free_throughout_[client].store(before & free_blocks(Order{static_cast<std::uint8_t>(wanted - 1)}));
+        free_throughout_[client].store(before & free_blocks(Order{static_cast<std::uint8_t>(wanted - 1)}, client));
     }
 }
 

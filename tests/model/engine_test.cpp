@@ -174,7 +174,7 @@ TEST(Engine, a_death_in_a_bulk_free_beside_another) {
 }
 
 TEST(Engine, a_chunk_is_drained_and_taken_offline_beside_clients) {
-    EngineModel model("engine-drain", {.solo_steps_max = 4000},
+    EngineModel model("engine-drain", {.preemptions_max = long_runs() ? -1 : 2, .solo_steps_max = 4000},
                       {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
                        .clients = {{.process = 1, .script = {5, kFreeFirst}}, {.process = 2, .script = {7, kFreeFirst}}},
                        .chunk_steps = {ChunkStep::drain, ChunkStep::offline, ChunkStep::online, ChunkStep::undrain}});
@@ -190,7 +190,7 @@ TEST(Engine, three_upper_layers) {
 }
 
 TEST(Engine, four_clients) {
-    EngineModel model("engine-four", {.preemptions_max = 2, .solo_steps_max = 2000},
+    EngineModel model("engine-four", {.preemptions_max = long_runs() ? 2 : 1, .solo_steps_max = 2000},
                       {.clients = {{.process = 1, .script = {5, kFreeFirst}},
                                    {.process = 2, .script = {6, kFreeFirst}},
                                    {.process = 3, .script = {7, kFreeFirst}},

@@ -2,11 +2,14 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <string_view>
+#include <tuple>
 
 #if !defined(__x86_64__) || !defined(__linux__)
 #error "The explorer's context switch is written for x86-64 Linux; port numacre_model_switch and Explorer::prepare."
@@ -49,11 +52,13 @@ constexpr std::uintptr_t kArenaAddress = 0x5100'0000'0000;
 // A step uses some stack below the pointer it is suspended at; cleared so that leftovers do not tell states apart.
 constexpr std::size_t kStaleBytes = 1024;
 
+constexpr const char *kLivelock = "livelock: the last steps lead in a circle, and no operation ends";
 constexpr std::size_t kTraceStepsMax = 300;  // longer schedules are not printed unasked
 
 constexpr std::uint8_t kIgnored = 1;
 constexpr std::uint8_t kPrivate = 2;
-constexpr unsigned kWriterShift = 2;  // above: 1 + the only thread that writes the word, 0: no such
+constexpr std::uint8_t kChannel = 4;
+constexpr unsigned kWriterShift = 3;  // above: 1 + the only thread that writes the word, 0: no such
 
 [[noreturn]] void die(const std::string &message) {
     std::fprintf(stderr, "model explorer: %s\n", message.c_str());
@@ -68,30 +73,20 @@ constexpr std::uint64_t scramble(std::uint64_t x) {
 
 std::uint64_t bits_at(const void *address, unsigned bytes) {
     std::uint64_t bits = 0;
-    std::memcpy(&bits, address, bytes);
+    if (bytes == 8)
+        std::memcpy(&bits, address, 8);
+    else
+        std::memcpy(&bits, address, bytes);
     return bits;
 }
 
-std::uint64_t result_of(const Request &request, std::uint64_t before) {
-    switch (request.kind) {
-        case Access::load:
-            return before;
-        case Access::store:
-        case Access::exchange:
-            return request.operand;
-        case Access::compare_exchange:
-            return before == request.expected ? request.operand : before;
-        case Access::fetch_add:
-            return before + request.operand;
-        case Access::fetch_sub:
-            return before - request.operand;
-        case Access::fetch_and:
-            return before & request.operand;
-        case Access::fetch_or:
-            return before | request.operand;
-    }
-    return before;
+std::string hex(std::uint64_t value) {
+    char text[24];
+    std::snprintf(text, sizeof text, "%#" PRIx64, value);
+    return text;
 }
+
+}  // namespace
 
 const char *to_text(Access kind) {
     switch (kind) {
@@ -115,19 +110,69 @@ const char *to_text(Access kind) {
     return "?";
 }
 
-std::string hex(std::uint64_t value) {
-    char text[24];
-    std::snprintf(text, sizeof text, "%#" PRIx64, value);
+const char *to_text(std::memory_order order) {
+    switch (order) {
+        case std::memory_order_relaxed:
+            return "relaxed";
+        case std::memory_order_consume:
+            return "consume";
+        case std::memory_order_acquire:
+            return "acquire";
+        case std::memory_order_release:
+            return "release";
+        case std::memory_order_acq_rel:
+            return "acq_rel";
+        case std::memory_order_seq_cst:
+            return "seq_cst";
+    }
+    return "?";
+}
+
+std::string to_text(const Site &site) {
+    std::string text = site.file.substr(site.file.find_last_of('/') + 1) + ":" + std::to_string(site.line) + " " +
+                       site.function + ": " + to_text(site.access) + " " + to_text(site.order);
+    if (site.access == Access::compare_exchange) text += std::string("/") + to_text(site.failure_order);
     return text;
 }
 
-}  // namespace
+std::vector<Weakening> one_step_weaker(const Site &site) {
+    std::vector<Weakening> all;
+    const auto add = [&](std::memory_order to, bool failure) {
+        all.push_back({site.file, site.line, site.column, failure, to});
+    };
+    const bool is_load = site.access == Access::load;
+    const bool is_store = site.access == Access::store;
+    switch (site.order) {
+        case std::memory_order_seq_cst:
+            add(is_load    ? std::memory_order_acquire
+                : is_store ? std::memory_order_release
+                           : std::memory_order_acq_rel,
+                false);
+            break;
+        case std::memory_order_acq_rel:
+            add(std::memory_order_acquire, false);
+            add(std::memory_order_release, false);
+            break;
+        case std::memory_order_acquire:
+        case std::memory_order_consume:
+        case std::memory_order_release:
+            add(std::memory_order_relaxed, false);
+            break;
+        case std::memory_order_relaxed:
+            break;
+    }
+    if (site.access != Access::compare_exchange) return all;
+    if (site.failure_order == std::memory_order_seq_cst) add(std::memory_order_acquire, true);
+    if (site.failure_order == std::memory_order_acquire) add(std::memory_order_relaxed, true);
+    return all;
+}
 
 std::string to_text(const Schedule &schedule) {
     std::string text;
     for (const Step step : schedule) {
         if (!text.empty()) text += ',';
         if (step.kind == Step::Kind::kill) text += 'k';
+        if (step.kind == Step::Kind::flush) text += 'f';
         text += std::to_string(step.thread);
         if (step.option != 0) text += '.' + std::to_string(step.option);
     }
@@ -147,8 +192,8 @@ bool from_text(const std::string &text, Schedule &schedule) {
     };
     while (*at != '\0') {
         Step step;
-        if (*at == 'k') {
-            step.kind = Step::Kind::kill;
+        if (*at == 'k' || *at == 'f') {
+            step.kind = *at == 'k' ? Step::Kind::kill : Step::Kind::flush;
             ++at;
         }
         if (!number(step.thread)) return false;
@@ -191,6 +236,18 @@ public:
     }
 
     bool contains(Hash hash) const { return find(slots_, capacity_, pack(hash)).a != 0; }
+
+    // As a map: the cost that was set last.
+    bool get(Hash hash, std::uint64_t &cost) const {
+        const Slot &slot = find(slots_, capacity_, pack(hash));
+        cost = slot.b & kCostMask;
+        return slot.a != 0;
+    }
+    void set(Hash hash, std::uint64_t cost) {
+        insert(hash, cost);
+        Slot &slot = find(slots_, capacity_, pack(hash));
+        slot.b = (slot.b & ~kCostMask) | cost;
+    }
 
 private:
     struct Slot {
@@ -271,6 +328,10 @@ void Explorer::keep_private(const void *address, std::size_t bytes) {
     flag_words(address, bytes, kPrivate);
 }
 
+void Explorer::keep_as_channel(const void *address, std::size_t bytes) {
+    flag_words(address, bytes, kPrivate | kChannel);
+}
+
 void Explorer::written_only_by(int thread, const void *address, std::size_t bytes) {
     flag_words(address, bytes, static_cast<std::uint8_t>((thread + 1) << kWriterShift));
 }
@@ -313,6 +374,7 @@ void Explorer::prepare(int thread) {
     info.fiber = Fiber{};
     info.fiber.stack_pointer = info.local - 16 - kSavedRegisters * 8;
     info.fiber.at = At::access;
+    if (weak_) weak_->start(thread, running_);
     rehash(thread);
 }
 
@@ -328,6 +390,9 @@ void Explorer::resume(int thread, int option) {
     ThreadInfo &info = threads_[static_cast<std::size_t>(thread)];
     Fiber &fiber = info.fiber;
     fiber.option = static_cast<std::uint8_t>(option);
+    // On the scheduler's stack: on the fiber's it would leave something behind that tells equal states apart.
+    if (fiber.request != nullptr) fiber.result = perform(thread, *fiber.request, option);
+    fiber.request = nullptr;
     std::byte *const bottom = info.area + kGuardBytes;
     std::byte *const stale =
         info.stack_low - bottom > static_cast<std::ptrdiff_t>(kStaleBytes) ? info.stack_low - kStaleBytes : bottom;
@@ -336,7 +401,12 @@ void Explorer::resume(int thread, int option) {
     numacre_model_switch(&scheduler_stack_, fiber.stack_pointer);
     running_ = -1;
     if (fiber.stack_pointer < info.stack_low) info.stack_low = fiber.stack_pointer;
-    if (fiber.at == At::finished) fiber.stack_pointer = info.local;  // only what the script left in local<T>() remains
+    if (fiber.at == At::finished) {
+        fiber.stack_pointer = info.local;  // only what the script left in local<T>() remains
+        // If its process may still die, it is then that others learn of what it did.
+        if (weak_ && (info.options.process < 0 || options_.kills_max == 0)) weak_->finish(thread);
+    }
+    if (at_resting_point(thread)) operation_ended_ = true;
     rehash(thread);
 }
 
@@ -354,21 +424,27 @@ void Explorer::rehash(int thread) {
     const auto *const end = reinterpret_cast<const std::uint64_t *>(info.area + kFiberBytes);
     const auto seed = static_cast<std::uint64_t>(thread) << 32 | static_cast<std::uint64_t>(end - word) << 8 |
                       static_cast<std::uint64_t>(info.fiber.at);
-    std::uint64_t a = seed ^ 0x9e37'79b9'7f4a'7c15;
-    std::uint64_t b = seed ^ 0xc2b2'ae3d'27d4'eb4f;
-    for (; word != end; ++word) {
-        a = (a ^ *word) * 0xff51'afd7'ed55'8ccd;
-        a ^= a >> 32;
-        b = (b + *word) * 0xc4ce'b9fe'1a85'ec53;
-        b ^= b >> 29;
+    // Four words a round, by four chains that do not wait for each other: two pair the words one way, two another.
+    std::array<std::uint64_t, 4> chain{seed, seed, seed, seed};
+    for (; end - word >= 4; word += 4) {
+        chain[0] = fold(word[0] ^ 0x9e37'79b9'7f4a'7c15, word[1] ^ chain[0]);
+        chain[1] = fold(word[2] ^ 0xc2b2'ae3d'27d4'eb4f, word[3] ^ chain[1]);
+        chain[2] = fold(word[0] ^ 0xff51'afd7'ed55'8ccd, word[3] ^ chain[2]);
+        chain[3] = fold(word[1] ^ 0xc4ce'b9fe'1a85'ec53, word[2] ^ chain[3]);
     }
-    threads_[static_cast<std::size_t>(thread)].fiber.hash = {scramble(a), scramble(b)};
+    for (; word != end; ++word) {
+        chain[0] = fold(*word ^ 0x9e37'79b9'7f4a'7c15, chain[0] ^ 0xa076'1d64'78bd'642f);
+        chain[2] = fold(*word ^ 0xff51'afd7'ed55'8ccd, chain[2] ^ 0xe703'7ed1'a0b4'28db);
+    }
+    threads_[static_cast<std::size_t>(thread)].fiber.hash = {scramble(chain[0] + scramble(chain[1])),
+                                                             scramble(chain[2] + scramble(chain[3]))};
 }
 
 bool Explorer::enabled(int thread) const {
     const Fiber &fiber = threads_[static_cast<std::size_t>(thread)].fiber;
     switch (fiber.at) {
         case At::access:
+            return !waits_for_flush(thread);
         case At::choice:
         case At::resting_choice:
             return true;
@@ -382,22 +458,24 @@ bool Explorer::enabled(int thread) const {
     return false;
 }
 
-// Not in the middle of an operation, and no work waiting.
+unsigned Explorer::options_of(int thread) const {
+    const Fiber &fiber = threads_[static_cast<std::size_t>(thread)].fiber;
+    if (!weak_ || fiber.request == nullptr) return fiber.options;
+    return weak_->ways(thread, as_ordered(*fiber.request), place_of(fiber.request->address),
+                       bits_at(fiber.request->address, fiber.request->bytes));
+}
+
+// Between operations, or at work that waits for something to do.
+bool Explorer::at_resting_point(int thread) const {
+    const At at = threads_[static_cast<std::size_t>(thread)].fiber.at;
+    return at == At::resting_choice || at == At::resting_condition || at == At::finished || at == At::dead;
+}
+
+// Not in the middle of an operation, no work waiting, and all that it stored is visible.
 bool Explorer::idle(int thread) const {
     const Fiber &fiber = threads_[static_cast<std::size_t>(thread)].fiber;
-    switch (fiber.at) {
-        case At::resting_choice:
-        case At::finished:
-        case At::dead:
-            return true;
-        case At::resting_condition:
-            return !fiber.holds(fiber.condition);
-        case At::access:
-        case At::choice:
-        case At::condition:
-            return false;
-    }
-    return false;
+    if (!at_resting_point(thread) || !drained(thread)) return false;
+    return fiber.at != At::resting_condition || !fiber.holds(fiber.condition);
 }
 
 bool Explorer::all_idle_but(int thread) const {
@@ -408,6 +486,10 @@ bool Explorer::all_idle_but(int thread) const {
 
 bool Explorer::at_rest(int thread) const {
     return idle(thread);
+}
+
+bool Explorer::knows_newest(int thread, const void *address) const {
+    return !weak_ || weak_->knows_newest(thread, place_of(address));
 }
 
 bool Explorer::dead(int process) const {
@@ -447,6 +529,17 @@ void Thread::wait_raw(const void *condition, bool (*holds)(const void *), bool a
     fiber.condition = condition;
     fiber.holds = holds;
     explorer_.suspend(at_rest ? Explorer::At::resting_condition : Explorer::At::condition);
+    if (explorer_.weak_) explorer_.weak_->learn_of_deaths(index_);
+}
+
+void Thread::touch(const void *address) {
+    if (explorer_.tracing_) explorer_.trace_ += "           uses      " + explorer_.name_of(address) + "\n";
+    if (explorer_.weak_ == nullptr || explorer_.weak_->touch(index_, explorer_.place_of(address))) return;
+    fail("a data race: others' use of " + explorer_.name_of(address) + " does not happen before ours");
+}
+
+void Thread::note_end() {
+    explorer_.operation_ended_ = true;
 }
 
 void Thread::fail(const std::string &message) {
@@ -480,43 +573,245 @@ void Explorer::write_word(std::uint64_t *word, std::uint64_t value) {
                       scramble((place << 1 | 1) + old * 0x9e37'79b9'7f4a'7c15);
 }
 
+void Explorer::write(void *address, unsigned bytes, std::uint64_t value) {
+    auto *const word = reinterpret_cast<std::uint64_t *>(  // NOLINT(performance-no-int-to-ptr)
+        reinterpret_cast<std::uintptr_t>(address) & ~std::uintptr_t{7});
+    std::uint64_t merged = *word;
+    const auto offset = static_cast<std::byte *>(address) - reinterpret_cast<std::byte *>(word);
+    std::memcpy(reinterpret_cast<std::byte *>(&merged) + offset, &value, bytes);
+    write_word(word, merged);
+}
+
+std::uint64_t Explorer::access_in_order(const Request &request, bool silent) {
+    const std::uint64_t before = bits_at(request.address, request.bytes);
+    if (request.kind == Access::load && silent) return before;
+    const std::uint64_t after = result_of(request, before);
+    if (after != before) write(request.address, request.bytes, after);
+    if (tracing_ && !silent) trace_access(request, before, after, {});
+    return before;
+}
+
 std::uint64_t access(const Request &request) {
     Explorer *const explorer = Explorer::current_;
     const bool exploring = explorer != nullptr && explorer->exploring_;
     const bool shared = exploring && explorer->is_shared(request.address);
     const bool in_fiber = exploring && explorer->running_ >= 0;
-    auto *const word = reinterpret_cast<std::uint64_t *>(  // NOLINT(performance-no-int-to-ptr)
-        reinterpret_cast<std::uintptr_t>(request.address) & ~std::uintptr_t{7});
-    bool silent = true;
-    if (shared && in_fiber) {
-        const auto position = static_cast<std::size_t>(reinterpret_cast<std::byte *>(word) - explorer->arena_) / 8;
-        silent = !explorer->is_step(explorer->word_flags_[position], request.kind);
-        Explorer::Fiber &fiber = explorer->threads_[static_cast<std::size_t>(explorer->running_)].fiber;
-        if (!silent && !fiber.choice_just_made) explorer->suspend(Explorer::At::access);
-        if (!silent) fiber.choice_just_made = false;
-    }
-    const std::uint64_t before = bits_at(request.address, request.bytes);
-    std::uint64_t after = result_of(request, before);
-    if (request.bytes < 8) after &= (std::uint64_t{1} << (8 * request.bytes)) - 1;
-    if (after != before) {
-        if (shared) {
-            std::uint64_t merged = *word;
-            const auto offset = static_cast<std::byte *>(request.address) - reinterpret_cast<std::byte *>(word);
-            std::memcpy(reinterpret_cast<std::byte *>(&merged) + offset, &after, request.bytes);
-            explorer->write_word(word, merged);
-        } else {
-            if (in_fiber) {
-                const auto *const byte = static_cast<const std::byte *>(request.address);
-                const Explorer::ThreadInfo &info = explorer->threads_[static_cast<std::size_t>(explorer->running_)];
-                if (byte < info.area || byte >= info.area + Explorer::kFiberBytes)
-                    die("a thread wrote an Atomic at " + hex(reinterpret_cast<std::uintptr_t>(request.address)) +
-                        ", which is not in the arena: the explorer could not take it back. Use Explorer::allocate.");
-            }
-            std::memcpy(request.address, &after, request.bytes);
+    if (shared && !in_fiber) return explorer->access_in_order(request, true);
+    if (!shared) {
+        const std::uint64_t before = bits_at(request.address, request.bytes);
+        const std::uint64_t after = result_of(request, before);
+        if (after == before) return before;
+        if (in_fiber) {
+            const auto *const byte = static_cast<const std::byte *>(request.address);
+            const Explorer::ThreadInfo &info = explorer->threads_[static_cast<std::size_t>(explorer->running_)];
+            if (byte < info.area || byte >= info.area + Explorer::kFiberBytes)
+                die("a thread wrote an Atomic at " + hex(reinterpret_cast<std::uintptr_t>(request.address)) +
+                    ", which is not in the arena: the explorer could not take it back. Use Explorer::allocate.");
         }
+        std::memcpy(request.address, &after, request.bytes);
+        return before;
     }
-    if (in_fiber && shared && !silent && explorer->tracing_) explorer->trace_access(request, before, after);
+    const bool in_order = explorer->options_.memory == MemoryMode::sequential;
+    const std::uint8_t flags = explorer->word_flags_[explorer->place_of(request.address) / 8];
+    if (!explorer->is_step(flags, request.kind))
+        return in_order ? explorer->access_in_order(request, true) : explorer->access_silently(request, flags);
+    if (explorer->options_.collect_sites) explorer->note_site(request);
+    Explorer::Fiber &fiber = explorer->threads_[static_cast<std::size_t>(explorer->running_)].fiber;
+    // The first access after a choice is one step with it, but not where the access has choices of its own.
+    if (fiber.choice_just_made && in_order) {
+        fiber.choice_just_made = false;
+        return explorer->access_in_order(request, false);
+    }
+    fiber.request = &request;
+    explorer->suspend(Explorer::At::access);
+    return fiber.result;
+}
+
+std::uint64_t Explorer::perform(int thread, const Request &request, int option) {
+    switch (options_.memory) {
+        case MemoryMode::sequential:
+            break;
+        case MemoryMode::total_store_order:
+            return access_buffered(thread, request);
+        case MemoryMode::weak:
+            return access_weak(thread, request, static_cast<unsigned>(option));
+    }
+    return access_in_order(request, false);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Weaker memory
+
+std::size_t Explorer::place_of(const void *address) const {
+    return static_cast<std::size_t>(static_cast<const std::byte *>(address) - arena_);
+}
+
+bool Explorer::is_weakened(const Request &request) const {
+    const Weakening &weaken = options_.weaken;
+    if (weaken.line == 0 || request.where.line() != weaken.line) return false;
+    if (weaken.column != 0 && request.where.column() != weaken.column) return false;
+    return std::string_view(request.where.file_name()).ends_with(weaken.file);
+}
+
+Request Explorer::as_ordered(const Request &request) const {
+    Request ordered = request;
+    if (is_weakened(request)) (options_.weaken.failure ? ordered.failure_order : ordered.order) = options_.weaken.to;
+    return ordered;
+}
+
+void Explorer::note_site(const Request &request) {
+    for (const Request &known : sites_)
+        if (known.where.line() == request.where.line() && known.where.column() == request.where.column() &&
+            known.kind == request.kind && known.where.file_name() == request.where.file_name())
+            return;
+    sites_.push_back(request);
+}
+
+std::vector<Site> Explorer::sites() const {
+    std::vector<Site> sites;
+    for (const Request &request : sites_) {
+        // "Errc numacre::Buddy<Env>::free(...) [with ...]": the name before the parameters.
+        std::string function = request.where.function_name();
+        constexpr std::string_view kNameless = "(anonymous namespace)";  // clang's
+        if (const std::size_t at = function.find(kNameless); at != std::string::npos)
+            function.erase(at, kNameless.size());
+        function.resize(std::min(function.find('('), function.size()));
+        function.erase(0, function.find_last_of(" :*&") + 1);
+        sites.push_back({request.where.file_name(), function, request.where.line(), request.where.column(),
+                         request.kind, request.order, request.failure_order});
+    }
+    std::sort(sites.begin(), sites.end(), [](const Site &a, const Site &b) {
+        return std::tie(a.file, a.line, a.column) < std::tie(b.file, b.line, b.column);
+    });
+    // A header's name may be there once for each translation unit.
+    sites.erase(std::unique(sites.begin(), sites.end(),
+                            [](const Site &a, const Site &b) {
+                                return std::tie(a.file, a.line, a.column, a.access) ==
+                                       std::tie(b.file, b.line, b.column, b.access);
+                            }),
+                sites.end());
+    return sites;
+}
+
+std::uint64_t *Explorer::buffer_count(int thread) const {
+    return store_buffers_ + static_cast<std::size_t>(thread) * (1 + 2 * options_.store_buffer_max);
+}
+
+Explorer::Buffered *Explorer::buffer(int thread) const {
+    return reinterpret_cast<Buffered *>(buffer_count(thread) + 1);
+}
+
+bool Explorer::all_drained() const {
+    for (int thread = 0; thread < static_cast<int>(threads_.size()); ++thread)
+        if (!drained(thread)) return false;
+    return true;
+}
+
+bool Explorer::waits_for_flush(int thread) const {
+    const Request *const request = threads_[static_cast<std::size_t>(thread)].fiber.request;
+    if (request == nullptr || drained(thread) || request->kind == Access::load) return false;
+    const bool needs_empty = request->kind != Access::store || as_ordered(*request).order == std::memory_order_seq_cst;
+    return needs_empty || *buffer_count(thread) == options_.store_buffer_max;
+}
+
+// The value of the thread's own youngest store to the place, if it is still in the buffer.
+bool Explorer::forwarded(int thread, const Request &request, std::uint64_t &value) const {
+    constexpr unsigned kBytesShift = 56;
+    const auto wanted = reinterpret_cast<std::uintptr_t>(request.address);
+    for (std::uint64_t i = *buffer_count(thread); i-- > 0;) {
+        const Buffered &store = buffer(thread)[i];
+        const std::uint64_t address = store.address_and_bytes & ((std::uint64_t{1} << kBytesShift) - 1);
+        const std::uint64_t bytes = store.address_and_bytes >> kBytesShift;
+        if (address >= wanted + request.bytes || wanted >= address + bytes) continue;
+        if (address != wanted || bytes != request.bytes) die("accesses of different sizes overlap");
+        value = store.value;
+        return true;
+    }
+    return false;
+}
+
+std::uint64_t Explorer::access_buffered(int thread, const Request &asked) {
+    const Request request = as_ordered(asked);
+    if (is_weakened(asked)) ++weakened_;
+    std::uint64_t before = bits_at(request.address, request.bytes);
+    if (request.kind == Access::load) {
+        const bool own = forwarded(thread, request, before);
+        if (tracing_) trace_access(request, before, before, own ? " (from its buffer)" : "");
+        return before;
+    }
+    // RMWs and seq_cst stores find the buffer empty: waits_for_flush().
+    if (request.kind != Access::store || request.order == std::memory_order_seq_cst)
+        return access_in_order(request, false);
+    std::uint64_t *const count = buffer_count(thread);
+    auto *const entry = reinterpret_cast<std::uint64_t *>(buffer(thread) + *count);
+    write_word(entry, reinterpret_cast<std::uintptr_t>(request.address) | std::uint64_t{request.bytes} << 56);
+    write_word(entry + 1, request.operand);
+    write_word(count, *count + 1);
+    if (tracing_) trace_access(request, before, request.operand, " (into its buffer)");
     return before;
+}
+
+void Explorer::flush(int thread) {
+    std::uint64_t *const count = buffer_count(thread);
+    auto *const words = reinterpret_cast<std::uint64_t *>(buffer(thread));
+    Request request{};
+    request.kind = Access::store;
+    request.bytes = static_cast<std::uint32_t>(words[0] >> 56);
+    request.address = reinterpret_cast<void *>(words[0] << 8 >> 8);  // NOLINT(performance-no-int-to-ptr)
+    request.operand = words[1];
+    access_in_order(request, false);
+    const std::uint64_t used = 2 * *count;
+    for (std::uint64_t i = 0; i < used; ++i) write_word(words + i, i + 2 < used ? words[i + 2] : 0);
+    write_word(count, *count - 1);
+}
+
+void Explorer::empty_buffer_of_dead(int thread) {
+    if (!options_.lose_buffers_at_death) {
+        while (!drained(thread)) flush(thread);
+    } else if (!drained(thread)) {
+        std::uint64_t *const words = buffer_count(thread);
+        for (unsigned i = 0; i < 1 + 2 * options_.store_buffer_max; ++i) write_word(words + i, 0);
+    }
+}
+
+std::uint64_t Explorer::access_weak(int thread, const Request &asked, unsigned way) {
+    const Request request = as_ordered(asked);
+    if (is_weakened(asked)) ++weakened_;
+    const std::uint64_t newest = bits_at(request.address, request.bytes);
+    const WeakMemory::Outcome outcome = weak_->perform(thread, request, place_of(request.address), newest, way);
+    if (outcome.newest != newest) write(request.address, request.bytes, outcome.newest);
+    if (tracing_) {
+        std::string remark;
+        if (outcome.behind_newest != 0)
+            remark = (request.kind == Access::store ? " (before " : " (old: before ") +
+                     std::to_string(outcome.behind_newest) + " newer)";
+        trace_access(request, outcome.before, outcome.after, remark);
+    }
+    return outcome.before;
+}
+
+// Runs on the fiber: words that are no steps. They are as good as one thread's own, but for channels and a thread's
+// loads of words that only it writes.
+std::uint64_t Explorer::access_silently(const Request &request, std::uint8_t flags) {
+    if (store_buffers_ != nullptr) {
+        std::uint64_t value = 0;
+        if (request.kind == Access::load && forwarded(running_, request, value)) return value;
+        // What goes through a channel is later than all that its writer stored.
+        while ((flags & kChannel) != 0 && request.kind != Access::load && !drained(running_)) flush(running_);
+    }
+    if (weak_ && (flags & kChannel) != 0)
+        weak_->pass_through_channel(running_, request, place_of(request.address),
+                                    bits_at(request.address, request.bytes));
+    return access_in_order(request, true);
+}
+
+unsigned Explorer::live_threads() const {
+    unsigned live = 0;
+    for (std::size_t thread = 0; thread < threads_.size(); ++thread) {
+        const At at = threads_[thread].fiber.at;
+        if (at != At::finished && at != At::dead) live |= 1U << thread;
+    }
+    return live;
 }
 
 std::string Explorer::name_of(const void *address) const {
@@ -530,7 +825,8 @@ std::string Explorer::name_of(const void *address) const {
     return "shared+" + hex(static_cast<std::uint64_t>(byte - arena_));
 }
 
-void Explorer::trace_access(const Request &request, std::uint64_t before, std::uint64_t after) {
+void Explorer::trace_access(const Request &request, std::uint64_t before, std::uint64_t after,
+                            const std::string &remark) {
     const auto meaning = [this, &request](std::uint64_t value) {
         const std::string text = describe_ ? describe_(request.address, value) : std::string{};
         return text.empty() ? hex(value) : hex(value) + " {" + text + "}";
@@ -545,7 +841,7 @@ void Explorer::trace_access(const Request &request, std::uint64_t before, std::u
     } else {
         line += meaning(before) + " -> " + meaning(after);
     }
-    trace_ += "           " + line + "\n";
+    trace_ += "           " + line + remark + "\n";
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -573,6 +869,7 @@ void Explorer::undo(const Undo &to) {
         image_bytes_.resize(image.offset);
         images_.pop_back();
     }
+    if (weak_) weak_->restore(to.weak_states);
     memory_hash_ = to.memory_hash;
 }
 
@@ -598,32 +895,22 @@ bool Explorer::killable(int process) const {
 
 bool Explorer::possible(Step step) const {
     if (step.kind == Step::Kind::kill) return step.thread < process_count_ && killable(step.thread);
-    return step.thread < threads_.size() && enabled(step.thread) && step.option < threads_[step.thread].fiber.options;
+    if (step.thread >= threads_.size()) return false;
+    if (step.kind == Step::Kind::flush) return !drained(step.thread);
+    return enabled(step.thread) && step.option < options_of(step.thread);
 }
 
 void Explorer::take(Step step) {
+    if (weak_) weak_->save();
+    operation_ended_ = false;
     if (step.kind == Step::Kind::run) {
         save_image(step.thread);
         resume(step.thread, step.option);
+        if (threads_[step.thread].options.may_wait_for_others) operation_ended_ = false;
+    } else if (step.kind == Step::Kind::flush) {
+        flush(step.thread);
     } else {
-        const bool again = restartable(step.thread);
-        std::uint64_t *const used = again ? restarts_used_ : kills_used_;
-        write_word(used, *used + 1);
-        for (int thread = 0; thread < static_cast<int>(threads_.size()); ++thread) {
-            ThreadInfo &info = threads_[static_cast<std::size_t>(thread)];
-            if (info.options.process != step.thread || info.fiber.at == At::dead) continue;
-            save_image(thread);
-            if (again) {
-                prepare(thread);
-                to_start_.push_back(thread);
-            } else {
-                info.fiber = Fiber{};
-                info.fiber.at = At::dead;
-                info.fiber.stack_pointer = info.local;
-                rehash(thread);
-            }
-        }
-        if (on_kill_) on_kill_(step.thread);
+        kill(step.thread);
     }
     while (!to_start_.empty()) {
         const int thread = to_start_.back();
@@ -631,24 +918,52 @@ void Explorer::take(Step step) {
         resume(thread, 0);
     }
     if (on_step_) on_step_();
+    if (weak_) weak_->tidy(live_threads());
+}
+
+void Explorer::kill(int process) {
+    const bool again = restartable(process);
+    std::uint64_t *const used = again ? restarts_used_ : kills_used_;
+    write_word(used, *used + 1);
+    for (int thread = 0; thread < static_cast<int>(threads_.size()); ++thread) {
+        ThreadInfo &info = threads_[static_cast<std::size_t>(thread)];
+        if (info.options.process != process || info.fiber.at == At::dead) continue;
+        save_image(thread);
+        empty_buffer_of_dead(thread);
+        if (weak_) weak_->die(thread);
+        if (again) {
+            prepare(thread);
+            to_start_.push_back(thread);
+        } else {
+            info.fiber = Fiber{};
+            info.fiber.at = At::dead;
+            info.fiber.stack_pointer = info.local;
+            rehash(thread);
+        }
+    }
+    if (on_kill_) on_kill_(process);
+    operation_ended_ = true;
 }
 
 bool Explorer::next_step(Frame &frame, Step &step) const {
-    if (!frame.kills) {
-        for (; frame.thread < threads_.size(); ++frame.thread, frame.option = 0) {
-            step = {Step::Kind::run, frame.thread, frame.option};
-            if (!possible(step)) continue;
-            ++frame.option;
-            return true;
+    for (;;) {
+        const bool of_threads = frame.kind != Step::Kind::kill;
+        while (frame.thread < (of_threads ? static_cast<int>(threads_.size()) : process_count_)) {
+            step = {frame.kind, frame.thread, frame.option};
+            const bool found = possible(step);
+            if (found && frame.kind == Step::Kind::run) {
+                ++frame.option;
+                return true;
+            }
+            ++frame.thread;
+            frame.option = 0;
+            if (found) return true;
         }
-        frame.kills = true;
+        if (frame.kind == Step::Kind::flush) return false;
+        frame.kind = frame.kind == Step::Kind::run ? Step::Kind::kill : Step::Kind::flush;
+        if (frame.kind == Step::Kind::flush && store_buffers_ == nullptr) return false;
         frame.thread = 0;
     }
-    while (frame.thread < process_count_) {
-        step = {Step::Kind::kill, frame.thread++, 0};
-        if (possible(step)) return true;
-    }
-    return false;
 }
 
 Explorer::Hash Explorer::state_hash() const {
@@ -657,15 +972,18 @@ Explorer::Hash Explorer::state_hash() const {
         hash.a += info.fiber.hash.a;
         hash.b += info.fiber.hash.b;
     }
+    if (weak_) weak_->add_to_hash(hash.a, hash.b);
     return {scramble(hash.a), scramble(hash.b)};
 }
 
 void Explorer::check_state() {
     const Undo here = mark();
-    if (on_state_) on_state_();
+    // With stores on their way memory does not tell yet what their owners did. Flushing them leads to states in which
+    // it does.
+    if (on_state_ && all_drained()) on_state_();
     undo(here);
     if (failure_.empty()) {
-        bool somebody_can_run = false;
+        bool somebody_can_run = !all_drained();
         for (int thread = 0; thread < static_cast<int>(threads_.size()); ++thread)
             somebody_can_run = somebody_can_run || enabled(thread);
         if (all_idle_but(-1)) {
@@ -696,7 +1014,9 @@ void Explorer::check_solo(int thread) {
         const Hash now = key();
         if (solo_known_->contains(now)) break;
         passed.push_back(now);
-        if (!enabled(thread)) {
+        if (!drained(thread) && (at_resting_point(thread) || !enabled(thread))) {
+            take({Step::Kind::flush, static_cast<std::uint8_t>(thread), 0});
+        } else if (!enabled(thread)) {
             fail(name + " waits for somebody in the middle of its operation");
         } else if (passed.size() > options_.solo_steps_max) {
             fail(name + " does not end its operation within " + std::to_string(options_.solo_steps_max) +
@@ -712,6 +1032,10 @@ void Explorer::check_solo(int thread) {
 
 void Explorer::begin() {
     if (exploring_) return;
+    if (options_.memory == MemoryMode::total_store_order)
+        store_buffers_ = static_cast<std::uint64_t *>(
+            allocate(threads_.size() * (1 + 2 * std::size_t{options_.store_buffer_max}) * 8, 8));
+    if (options_.memory == MemoryMode::weak) weak_ = std::make_unique<WeakMemory>(options_.history_max);
     exploring_ = true;
     for (int thread = 0; thread < static_cast<int>(threads_.size()); ++thread) {
         prepare(thread);
@@ -727,6 +1051,8 @@ void Explorer::start_search(HashSet &visited, Report &report) {
     started_ = std::chrono::steady_clock::now();
     solo_known_ = std::make_unique<HashSet>();
     failure_.clear();
+    found_by_depth_ = false;
+    weakened_ = 0;
     report.complete = true;
     path_.assign(1, Frame{});
     path_.back().undo = root_;
@@ -741,6 +1067,8 @@ void Explorer::end_search(const HashSet &visited, Report &report) {
     undo(root_);
     solo_known_.reset();
     report.states = visited.size();
+    report.histories_cut = weak_ && weak_->was_cut();
+    report.weakened = weakened_;
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
 }
 
@@ -751,6 +1079,7 @@ void Explorer::enter(Step step) {
     next.taken = step;
     next.last_thread = step.kind == Step::Kind::run ? step.thread : path_.back().last_thread;
     next.preemptions = path_.back().preemptions;
+    next.steps_without_end = path_.back().steps_without_end;
     path_.push_back(next);
     take(step);
 }
@@ -773,10 +1102,79 @@ bool Explorer::capped(std::uint64_t states, std::uint64_t transitions) const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count() > options_.seconds_max;
 }
 
+// A step of which a cycle may not consist for ever while nobody ends an operation.
+bool Explorer::takes_part_in_livelocks(Step step) const {
+    if (step.kind != Step::Kind::run) return step.kind == Step::Kind::flush;
+    const ThreadInfo &info = threads_[step.thread];
+    const bool old_value = info.fiber.request != nullptr && step.option != 0;
+    return !info.options.may_wait_for_others && !old_value;
+}
+
+void Explorer::count_steps_without_end(Step step, unsigned &count) {
+    if (operation_ended_) count = 0;
+    if (step.kind != Step::Kind::run || threads_[step.thread].options.may_wait_for_others) return;
+    if (options_.steps_without_end_max == 0 || ++count <= options_.steps_without_end_max) return;
+    fail("no operation has ended in " + std::to_string(options_.steps_without_end_max) + " steps");
+    found_by_depth_ = true;
+}
+
+// From the state at the path's end, a depth-first search of its own that follows only steps by which no operation ends:
+// whatever it comes back to while it is there is a cycle of such steps. (As SPIN finds non-progress cycles. The search
+// around it would miss some: the way by which it came to a state may hold the end of an operation, though another way
+// does not.) `known`, kept from call to call: 1 on the way, 0 done with.
+void Explorer::search_livelock(HashSet &known, Report &report) {
+    constexpr std::uint64_t kOnTheWay = 1;
+    constexpr std::uint64_t kDone = 0;
+    std::vector<Hash> way{state_hash()};
+    if (known.contains(way.back())) return;
+    known.set(way.back(), kOnTheWay);
+    const Frame outer = path_.back();
+    const std::size_t bottom = path_.size();
+    path_.back().kind = Step::Kind::run;
+    path_.back().thread = path_.back().option = 0;
+    while (!way.empty()) {
+        Step step;
+        if (!next_step(path_.back(), step)) {
+            known.set(way.back(), kDone);
+            way.pop_back();
+            if (path_.size() > bottom) leave();
+            continue;
+        }
+        if (!takes_part_in_livelocks(step)) continue;
+        if (path_.size() >= options_.depth_max || capped(known.size(), report.transitions)) {
+            report.complete = false;
+            continue;
+        }
+        enter(step);
+        ++report.transitions;
+        const Hash hash = state_hash();
+        std::uint64_t colour = kDone;
+        const bool seen = known.get(hash, colour);
+        if (failure_.empty() && !operation_ended_ && seen && colour == kOnTheWay) {
+            fail(kLivelock);
+            found_by_depth_ = true;
+        }
+        if (!failure_.empty()) {
+            note_violation(report);
+            return;
+        }
+        if (operation_ended_ || seen) {
+            leave();
+        } else {
+            known.set(hash, kOnTheWay);
+            way.push_back(hash);
+        }
+    }
+    path_.back() = outer;
+}
+
 void Explorer::search_depth_first(Report &report) {
     HashSet visited;
+    HashSet without_end;
     start_search(visited, report);
     const bool bounded = options_.preemptions_max >= 0;
+    if (options_.find_livelocks && bounded) die("find_livelocks needs a search without a preemption bound");
+    if (options_.find_livelocks && failure_.empty()) search_livelock(without_end, report);
     while (!path_.empty() && failure_.empty()) {
         Step step;
         if (!next_step(path_.back(), step)) {
@@ -791,6 +1189,7 @@ void Explorer::search_depth_first(Report &report) {
         enter(step);
         ++report.transitions;
         if (preempts) ++path_.back().preemptions;
+        count_steps_without_end(step, path_.back().steps_without_end);
         bool expand = true;
         if (failure_.empty()) {
             Hash hash = state_hash();
@@ -802,9 +1201,10 @@ void Explorer::search_depth_first(Report &report) {
             if (seen == HashSet::Seen::never) {
                 check_state();
                 if (all_idle_but(-1)) ++report.quiet_states;
+                if (options_.find_livelocks && failure_.empty()) search_livelock(without_end, report);
             }
         }
-        note_violation(report);
+        if (report.clean()) note_violation(report);
         if (path_.size() > report.depth_max) report.depth_max = path_.size();
         if (expand && path_.size() >= options_.depth_max) {
             expand = false;
@@ -882,15 +1282,16 @@ Report Explorer::run() {
         search_breadth_first(UINT64_MAX, report);
     if (options_.print) {
         std::printf("[%s] %" PRIu64 " states, %" PRIu64 " transitions, %" PRIu64 " quiet states, depth %" PRIu64
-                    ", %.1f s (%.2f M transitions/s) %s: %s\n",
+                    ", %.1f s (%.2f M transitions/s) %s%s: %s\n",
                     name_.c_str(), report.states, report.transitions, report.quiet_states, report.depth_max,
                     report.seconds, static_cast<double>(report.transitions) / (report.seconds + 1e-9) / 1e6,
                     report.complete ? "COMPLETE" : (report.clean() ? "CAPPED" : "STOPPED"),
+                    report.histories_cut ? ", histories cut" : "",
                     report.clean() ? "no violation" : report.violation.c_str());
         std::fflush(stdout);
     }
     if (report.clean()) return report;
-    if (options_.search == SearchOrder::depth_first) {
+    if (options_.search == SearchOrder::depth_first && !found_by_depth_) {
         Report shortest;
         search_breadth_first(options_.shorten_transitions_max, shortest);
         if (!shortest.clean()) {
@@ -917,6 +1318,8 @@ Report Explorer::replay(const Schedule &schedule) {
     failure_.clear();
     trace_.clear();
     Report report;
+    unsigned steps_without_end = 0;
+    std::vector<Hash> since_an_end{state_hash()};
     check_state();
     for (const Step step : schedule) {
         if (!failure_.empty()) break;
@@ -925,6 +1328,9 @@ Report Explorer::replay(const Schedule &schedule) {
         head.resize(7, ' ');
         if (step.kind == Step::Kind::kill) {
             trace_ += head + "process " + std::to_string(step.thread) + " dies\n";
+        } else if (step.kind == Step::Kind::flush) {
+            trace_ += head + (step.thread < threads_.size() ? threads_[step.thread].options.name : "?") +
+                      "'s oldest store becomes visible\n";
         } else {
             const std::string name = step.thread < threads_.size() ? threads_[step.thread].options.name : "?";
             const bool at_choice = step.thread < threads_.size() && threads_[step.thread].fiber.options > 1;
@@ -934,10 +1340,19 @@ Report Explorer::replay(const Schedule &schedule) {
             fail("replay: step " + std::to_string(report.transitions) + " of the schedule is not possible here");
             break;
         }
+        const bool takes_part = takes_part_in_livelocks(step);
         tracing_ = true;
         take(step);
         tracing_ = false;
         report.schedule.push_back(step);
+        count_steps_without_end(step, steps_without_end);
+        if (options_.find_livelocks) {
+            const Hash now = state_hash();
+            if (operation_ended_ || !takes_part) since_an_end.clear();
+            for (const Hash passed : since_an_end)
+                if (passed.a == now.a && passed.b == now.b) fail(kLivelock);
+            since_an_end.push_back(now);
+        }
         if (failure_.empty()) check_state();
     }
     if (!failure_.empty()) trace_ += "   *** " + failure_ + "\n";

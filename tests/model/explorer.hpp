@@ -1,5 +1,6 @@
 // A stateful model checker for code that takes its atomics from an Env: it runs the real, compiled source under every
-// interleaving of its atomic accesses (sequential consistency), and optionally under every death of a process.
+// interleaving of its atomic accesses (sequential consistency, or the weaker modes of Options::memory), and optionally
+// under every death of a process.
 //
 // How: each virtual thread is a fiber with a stack in one arena at a fixed address, beside the shared memory. So a
 // state is plain bytes: shared words + live stacks. Going back in the search is undoing: words written since are put
@@ -19,15 +20,16 @@
 #include <vector>
 
 #include "sim_env.hpp"
+#include "weak_memory.hpp"
 
 namespace numacre::model {
 
 class Explorer;
 
-// One decision of the scheduler: thread `thread` goes on (with `option`, if it stands at a choice), or process `thread`
-// dies.
+// One decision of the scheduler: thread `thread` goes on (with `option`, if it stands at a choice or its access can go
+// several ways), process `thread` dies, or the oldest store that thread `thread` buffered becomes visible.
 struct Step {
-    enum class Kind : std::uint8_t { run, kill };
+    enum class Kind : std::uint8_t { run, kill, flush };
     Kind kind = Kind::run;
     std::uint8_t thread = 0;
     std::uint8_t option = 0;
@@ -35,7 +37,8 @@ struct Step {
 };
 using Schedule = std::vector<Step>;
 
-// "0.2,1,1,k0": thread 0 takes option 2, thread 1 takes two steps, process 0 dies.
+// "0.2,1,1,f1,k0": thread 0 takes option 2, thread 1 takes two steps, a store of thread 1 leaves its buffer, process 0
+// dies.
 std::string to_text(const Schedule &schedule);
 // False if the text is not one; `schedule` then holds the steps up to the bad one.
 bool from_text(const std::string &text, Schedule &schedule);
@@ -45,6 +48,40 @@ enum class SearchOrder : std::uint8_t {
     breadth_first,  // for scripts that go on for ever over finitely many states, and for hunting: the first violation
                     // found is one with the fewest steps
 };
+
+enum class MemoryMode : std::uint8_t {
+    sequential,         // one memory, orders are ignored
+    total_store_order,  // x86: stores wait in a buffer per thread, first in first out; seq_cst stores and RMWs drain it
+    weak,               // the orders as they are written (weak_memory.hpp): C++20 without reads from the future
+};
+
+// An atomic access in the code under test. A compare-and-swap's failure order is a second one of the same place.
+struct Site {
+    std::string file{};  // as the compiler was given it
+    std::string function{};
+    unsigned line = 0;
+    unsigned column = 0;
+    Access access = Access::load;
+    std::memory_order order = std::memory_order_seq_cst;
+    std::memory_order failure_order = std::memory_order_seq_cst;  // compare_exchange only
+};
+
+// Weakens (or strengthens: to try a remedy) one site while the explorer runs. Orders matter in MemoryMode::weak (and,
+// of stores, in total_store_order).
+struct Weakening {
+    std::string file{};  // or the end of it
+    unsigned line = 0;
+    unsigned column = 0;   // 0: any
+    bool failure = false;  // the failure order, not the other
+    std::memory_order to = std::memory_order_relaxed;
+};
+// All that are one step weaker: seq_cst -> acq_rel (RMW), acquire (load), release (store); acq_rel -> acquire, release;
+// acquire, release -> relaxed.
+std::vector<Weakening> one_step_weaker(const Site &site);
+// "buddy.hpp:120 climb: cas seq_cst/seq_cst"
+std::string to_text(const Site &site);
+const char *to_text(std::memory_order order);
+const char *to_text(Access access);
 
 struct Options {
     SearchOrder search = SearchOrder::depth_first;
@@ -61,6 +98,20 @@ struct Options {
     unsigned solo_steps_max = 0;
     // After a violation found depth-first: how many transitions to spend on finding the shortest schedule.
     std::uint64_t shorten_transitions_max = 5'000'000;
+    MemoryMode memory = MemoryMode::sequential;
+    unsigned store_buffer_max = 2;  // total_store_order: stores that a thread may have waiting
+    // total_store_order: what a thread had buffered is lost when it dies. In reality it is not (a retired store does
+    // become visible), so by default a death flushes.
+    bool lose_buffers_at_death = false;
+    unsigned history_max = 3;    // weak: values of a location that may still be read, the newest included
+    Weakening weaken{};          // line 0: none
+    bool collect_sites = false;  // for Explorer::sites()
+    // Depth-first only, without a preemption bound. A violation: a cycle of steps in which no operation ends. Steps of
+    // threads that may_wait_for_others take no part, nor does reading an old value for ever. Twice the time.
+    bool find_livelocks = false;
+    // Depth-first only. A violation: so many steps in a row in which no operation ends, other than of threads that
+    // may_wait_for_others. For what find_livelocks cannot see because a counter grows all the time. 0: not checked.
+    unsigned steps_without_end_max = 0;
     bool print = true;  // the report and the schedule of a violation, to stdout
 };
 
@@ -70,10 +121,12 @@ struct Report {
     std::uint64_t quiet_states = 0;
     std::uint64_t depth_max = 0;
     double seconds = 0;
-    bool complete = false;  // the whole space within kills, restarts and the preemption bound was seen
-    std::string violation;  // empty: none
-    Schedule schedule;      // of the violation
-    std::string trace;      // one line an access
+    bool complete = false;       // the whole space within kills, restarts and the preemption bound was seen
+    bool histories_cut = false;  // MemoryMode::weak: some old value could have been read, but for history_max
+    std::uint64_t weakened = 0;  // accesses that Options::weaken changed
+    std::string violation;       // empty: none
+    Schedule schedule;           // of the violation
+    std::string trace;           // one line an access
     bool clean() const { return violation.empty(); }
 };
 
@@ -101,7 +154,12 @@ public:
     void run_operation(const Operation &operation) {
         clear_stale_stack();
         call(operation);
+        note_end();
     }
+    // The thread uses memory that is not atomic and that the code under test gave to it alone. A violation unless all
+    // earlier uses of the same address by others happen before this one. Only MemoryMode::weak can tell; no step of its
+    // own.
+    void touch(const void *address);
     // A violation found by the script itself. Does not return.
     [[noreturn]] void fail(const std::string &message);
     // The thread's own data that outlives its stack frames and that invariants may look at. Zeroed at start.
@@ -113,6 +171,7 @@ private:
     Thread(Explorer &explorer, int index) : explorer_(explorer), index_(index) {}
     int choose(int options, bool at_rest);
     static void clear_stale_stack();
+    void note_end();
     template <class Operation>
     [[gnu::noinline]] static void call(const Operation &operation) {
         operation();
@@ -129,7 +188,7 @@ private:
 };
 
 struct ThreadOptions {
-    std::string name;
+    std::string name{};
     int process = -1;          // -1: a process of its own that nobody kills
     bool mortal = true;        // false: the process does not die, whatever kills_max says
     bool restartable = false;  // a death of this process starts its scripts again from the beginning
@@ -164,6 +223,9 @@ public:
     void keep_private(const void *address, std::size_t bytes);
     // A thread's loads of its own words are no steps. Only for words that nobody else writes while that thread lives.
     void written_only_by(int thread, const void *address, std::size_t bytes);
+    // Accesses are no steps, values count, and a load also sees whatever the last writer had seen: for a pipe, a ring
+    // or a lock outside of the code under test that threads hand things over by.
+    void keep_as_channel(const void *address, std::size_t bytes);
     // Names words in traces: name[i], i counting elements of element_bytes.
     void label(const void *address, std::size_t bytes, std::string name, std::size_t element_bytes = 8);
     // Adds to a trace line what the value of the word at `address` means. Empty: the hexadecimal value alone.
@@ -188,12 +250,16 @@ public:
     Report run();
     // Runs one schedule and stops at its end or at the first violation.
     Report replay(const Schedule &schedule);
+    // With Options::collect_sites: the accesses that were steps so far, by file and line.
+    std::vector<Site> sites() const;
 
     // --- questions, from callbacks and conditions
     // ---------------------------------------------------------------------
     void fail(const std::string &message);
     bool dead(int process) const;
     bool at_rest(int thread) const;
+    // MemoryMode::weak: the thread cannot read an older value than the word's newest any more. Else always true.
+    bool knows_newest(int thread, const void *address) const;
     template <class Local>
     const Local &local(int thread) const {
         return *static_cast<const Local *>(local_of(thread));
@@ -207,7 +273,6 @@ private:
 
     static constexpr std::size_t kFiberBytes = std::size_t{64} << 10;
     static constexpr std::size_t kGuardBytes = 4096;  // below each stack: an overflow is a fault, not a corruption
-    static constexpr int kThreadsMax = 7;
 
     enum class At : std::uint8_t { access, choice, resting_choice, condition, resting_condition, finished, dead };
 
@@ -221,9 +286,11 @@ private:
         std::byte *stack_pointer = nullptr;  // saved registers and return address are on the stack
         Hash hash;
         At at = At::finished;
-        std::uint8_t options = 1;       // at a choice
-        std::uint8_t option = 0;        // the scheduler's answer
-        bool choice_just_made = false;  // the first access after a choice belongs to the same step
+        std::uint8_t options = 1;          // at a choice
+        std::uint8_t option = 0;           // the scheduler's answer
+        bool choice_just_made = false;     // the first access after a choice belongs to the same step
+        const Request *request = nullptr;  // the access it stands before; on its stack
+        std::uint64_t result = 0;          // of that access
         const void *condition = nullptr;
         bool (*holds)(const void *) = nullptr;
     };
@@ -240,6 +307,7 @@ private:
     struct Undo {
         std::size_t log = 0;
         std::size_t images = 0;
+        std::size_t weak_states = 0;
         Hash memory_hash;
     };
     struct LogEntry {
@@ -264,9 +332,16 @@ private:
         Step taken;
         int last_thread = -1;  // who ran last: for counting preemptions
         unsigned preemptions = 0;
-        std::uint8_t thread = 0;  // next step to try
+        unsigned steps_without_end = 0;
+        // Next step to try. kind: which sort; a kill's `thread` counts processes.
+        Step::Kind kind = Step::Kind::run;
+        std::uint8_t thread = 0;
         std::uint8_t option = 0;
-        bool kills = false;  // `thread` counts processes to kill
+    };
+    // A store that waits.
+    struct Buffered {
+        std::uint64_t address_and_bytes;  // bytes in the upper 8 bits
+        std::uint64_t value;
     };
 
     class HashSet;
@@ -277,6 +352,8 @@ private:
     void suspend(At at);
     static void fiber_entry();
     bool enabled(int thread) const;
+    unsigned options_of(int thread) const;
+    bool at_resting_point(int thread) const;
     bool idle(int thread) const;
     bool all_idle_but(int thread) const;
     void rehash(int thread);
@@ -287,14 +364,36 @@ private:
     void flag_words(const void *address, std::size_t bytes, std::uint8_t flags);
     bool is_step(std::uint8_t flags, Access kind) const;
     void write_word(std::uint64_t *word, std::uint64_t value);
+    void write(void *address, unsigned bytes, std::uint64_t value);
     std::string name_of(const void *address) const;
-    void trace_access(const Request &request, std::uint64_t before, std::uint64_t after);
+    void trace_access(const Request &request, std::uint64_t before, std::uint64_t after, const std::string &remark);
+
+    // weaker memory
+    bool is_weakened(const Request &request) const;
+    Request as_ordered(const Request &request) const;
+    void note_site(const Request &request);
+    std::size_t place_of(const void *address) const;
+    std::uint64_t perform(int thread, const Request &request, int option);
+    std::uint64_t access_in_order(const Request &request, bool silent);
+    std::uint64_t access_buffered(int thread, const Request &request);
+    std::uint64_t access_weak(int thread, const Request &request, unsigned way);
+    std::uint64_t access_silently(const Request &request, std::uint8_t flags);
+    std::uint64_t *buffer_count(int thread) const;
+    Buffered *buffer(int thread) const;
+    bool forwarded(int thread, const Request &request, std::uint64_t &value) const;
+    bool waits_for_flush(int thread) const;
+    bool drained(int thread) const { return store_buffers_ == nullptr || *buffer_count(thread) == 0; }
+    bool all_drained() const;
+    void flush(int thread);
+    void empty_buffer_of_dead(int thread);
+    unsigned live_threads() const;
 
     // steps
-    Undo mark() const { return {log_.size(), images_.size(), memory_hash_}; }
+    Undo mark() const { return {log_.size(), images_.size(), weak_ ? weak_->saved_count() : 0, memory_hash_}; }
     void save_image(int thread);
     void undo(const Undo &to);
     void take(Step step);
+    void kill(int process);
     bool possible(Step step) const;
     bool next_step(Frame &frame, Step &step) const;
     bool killable(int process) const;
@@ -311,6 +410,9 @@ private:
     void note_violation(Report &report);
     bool capped(std::uint64_t states, std::uint64_t transitions) const;
     void search_depth_first(Report &report);
+    bool takes_part_in_livelocks(Step step) const;
+    void search_livelock(HashSet &known, Report &report);
+    void count_steps_without_end(Step step, unsigned &count);
     void search_breadth_first(std::uint64_t transitions_max, Report &report);
 
     static Explorer *current_;
@@ -331,9 +433,16 @@ private:
     std::function<void()> on_step_;
     std::function<std::string(const void *, std::uint64_t)> describe_;
 
+    // total_store_order: per thread a count and so many Buffered. Shared words, hashed and undone like all else.
+    std::uint64_t *store_buffers_ = nullptr;
+    std::unique_ptr<WeakMemory> weak_;
+    std::vector<Request> sites_;  // one request of each
+    std::uint64_t weakened_ = 0;
+
     std::vector<int> to_start_;  // respawned in the running step, not yet at their first stop
     Undo root_;
-    bool exploring_ = false;  // false: set-up, accesses are plain
+    bool operation_ended_ = false;  // in the last step
+    bool exploring_ = false;        // false: set-up, accesses are plain
     int running_ = -1;
     void *scheduler_stack_ = nullptr;
     Hash memory_hash_;
@@ -343,6 +452,7 @@ private:
     std::vector<Frame> path_;
     std::chrono::steady_clock::time_point started_;
     std::string failure_;
+    bool found_by_depth_ = false;  // the failure is one that a breadth-first search does not look for
     bool tracing_ = false;
     std::string trace_;
     std::unique_ptr<HashSet> solo_known_;  // (state, thread) pairs from which the thread ends its operation alone

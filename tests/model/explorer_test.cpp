@@ -345,11 +345,217 @@ TEST(Explorer, replays_a_violation_by_hand_and_from_the_environment) {
     ASSERT_EQ(unsetenv("NUMACRE_REPLAY"), 0);
 }
 
+// Each wants to read back what it wrote: alone it does, beside the other perhaps never. What they write is told apart
+// by bit 0, and by a tag above it that grows if `tagged`.
+struct Overwriters {
+    Explorer explorer;
+    Word *const word;
+
+    Overwriters(const Options &options, bool tagged) : explorer("overwriters", options), word(explorer.make<Word>()) {
+        for (int thread = 0; thread < 2; ++thread) {
+            explorer.add_thread({}, [this, thread, tagged](Thread &self) {
+                self.run_operation([&] {
+                    std::uint64_t value = 2 + static_cast<std::uint64_t>(thread);
+                    for (word->store(value); word->load() != value; word->store(value)) value += tagged ? 2 : 0;
+                });
+            });
+        }
+    }
+};
+
+TEST(Explorer, finds_two_that_undo_each_other_for_ever) {
+    Options options = quiet_options();
+    options.solo_steps_max = 20;
+    {
+        Overwriters program(options, false);
+        const Report report = program.explorer.run();
+        EXPECT_TRUE(report.clean()) << report.violation;
+        EXPECT_TRUE(report.complete);
+    }
+    options.find_livelocks = true;
+    Report found;
+    {
+        Overwriters program(options, false);
+        found = program.explorer.run();
+        EXPECT_EQ(found.violation.rfind("livelock", 0), 0U) << found.violation;
+        EXPECT_FALSE(found.complete);
+    }
+    Overwriters again(options, false);
+    EXPECT_EQ(again.explorer.replay(found.schedule).violation, found.violation);
+}
+
+TEST(Explorer, finds_a_livelock_behind_a_growing_tag_by_its_length) {
+    Options options = quiet_options();
+    options.depth_max = 200;
+    options.states_max = 100'000;
+    options.find_livelocks = true;
+    {
+        Overwriters program(options, true);
+        const Report report = program.explorer.run();
+        EXPECT_TRUE(report.clean()) << report.violation;
+        EXPECT_FALSE(report.complete);
+    }
+    options.find_livelocks = false;
+    options.steps_without_end_max = 100;
+    Report found;
+    {
+        Overwriters program(options, true);
+        found = program.explorer.run();
+        EXPECT_EQ(found.violation, "no operation has ended in 100 steps");
+    }
+    Overwriters again(options, true);
+    EXPECT_EQ(again.explorer.replay(found.schedule).violation, found.violation);
+}
+
+TEST(Explorer, accepts_a_cas_loop_as_lock_free) {
+    for (const MemoryMode memory : {MemoryMode::sequential, MemoryMode::total_store_order, MemoryMode::weak}) {
+        Options options = quiet_options();
+        options.memory = memory;
+        options.find_livelocks = true;
+        options.steps_without_end_max = 20;
+        Counter counter(3, false, options);
+        const Report report = counter.explorer.run();
+        EXPECT_TRUE(report.clean()) << report.trace;
+        EXPECT_TRUE(report.complete);
+    }
+}
+
+TEST(Explorer, a_spinning_client_is_a_livelock_and_a_daemon_that_waits_is_none) {
+    for (const bool daemon : {false, true}) {
+        Options options = quiet_options();
+        options.find_livelocks = true;
+        Explorer explorer("spinner", options);
+        Word *const flag = explorer.make<Word>();
+        explorer.add_thread({.may_wait_for_others = daemon}, [flag](Thread &) {
+            while (flag->load() == 0) SimEnv::pause();
+        });
+        explorer.add_thread({}, [flag](Thread &) { flag->store(1); });
+        EXPECT_EQ(explorer.run().clean(), daemon);
+    }
+}
+
+// Thread 1 changes the word to and fro. The search first sees the way there as an operation of thread 0's that ends,
+// and only then as a step of thread 1's, to a state that it knows.
+TEST(Explorer, finds_a_livelock_also_where_the_first_way_round_ends_an_operation) {
+    Options options = quiet_options();
+    options.find_livelocks = true;
+    Explorer explorer("detour", options);
+    auto *const word = explorer.make<SimEnv::Atomic<std::uint8_t>>();
+    explorer.add_thread({}, [word](Thread &self) {
+        for (;;) {
+            self.choose_operation(1);
+            word->fetch_or(0x80);
+        }
+    });
+    explorer.add_thread({}, [word](Thread &) {
+        for (;;) word->fetch_add(0x80);
+    });
+    EXPECT_EQ(explorer.run().violation.rfind("livelock", 0), 0U);
+}
+
+// Two take turns at a counter: whoever sees the other's flag down has it. Every order that is written is needed.
+struct TurnTaking {
+    struct Shared {
+        Word flags[2];
+        Word counter;
+        Word inside;  // the checker's: who is between taking and giving back
+        Word turns;
+    };
+    Explorer explorer;
+    Shared *const shared;
+
+    explicit TurnTaking(const Options &options) : explorer("turns", options), shared(explorer.make<Shared>()) {
+        explorer.keep_private(&shared->inside, sizeof shared->inside);
+        explorer.keep_private(&shared->turns, sizeof shared->turns);
+        for (int thread = 0; thread < 2; ++thread) {
+            explorer.add_thread({}, [this, thread](Thread &) {
+                for (int i = 0; i < 2; ++i) turn(thread);
+            });
+        }
+        explorer.on_state([this] {
+            if (shared->inside.load() > 1) explorer.fail("two are inside");
+        });
+        explorer.on_quiet([this] {
+            if (shared->counter.load() != shared->turns.load()) explorer.fail("a turn is lost");
+        });
+    }
+
+    void turn(int thread) {
+        Word &mine = shared->flags[thread];
+        mine.store(1, std::memory_order_seq_cst);
+        if (shared->flags[1 - thread].load(std::memory_order_seq_cst) == 0) {
+            shared->inside.fetch_add(1);
+            // relaxed: the flags carry it.
+            const std::uint64_t before = shared->counter.load(std::memory_order_relaxed);
+            shared->counter.store(before + 1, std::memory_order_relaxed);
+            shared->turns.fetch_add(1);
+            shared->inside.fetch_sub(1);
+        }
+        mine.store(0, std::memory_order_release);
+    }
+};
+
+TEST(Explorer, lists_the_sites_and_notices_each_that_is_weakened) {
+    Options options = quiet_options();
+    options.memory = MemoryMode::weak;
+    options.collect_sites = true;
+    std::vector<Site> sites;
+    {
+        TurnTaking program(options);
+        const Report report = program.explorer.run();
+        EXPECT_TRUE(report.clean()) << report.trace;
+        EXPECT_TRUE(report.complete);
+        sites = program.explorer.sites();
+    }
+    ASSERT_EQ(sites.size(), 5U);
+    unsigned weakenings = 0;
+    for (const Site &site : sites) {
+        EXPECT_EQ(site.function, "turn") << to_text(site);
+        for (const Weakening &weakening : one_step_weaker(site)) {
+            options.weaken = weakening;
+            const Report report = TurnTaking(options).explorer.run();
+            EXPECT_FALSE(report.clean()) << to_text(site) << " -> " << to_text(weakening.to);
+            EXPECT_GT(report.weakened, 0U);
+            ++weakenings;
+        }
+    }
+    EXPECT_EQ(weakenings, 3U);
+    // x86 needs the store only, and weakens only what is asked for.
+    options.memory = MemoryMode::total_store_order;
+    options.weaken = one_step_weaker(sites[0]).at(0);
+    EXPECT_FALSE(TurnTaking(options).explorer.run().clean());
+    options.weaken = one_step_weaker(sites[1]).at(0);
+    EXPECT_TRUE(TurnTaking(options).explorer.run().clean());
+}
+
+TEST(Explorer, says_what_is_one_step_weaker) {
+    using std::memory_order_acquire, std::memory_order_acq_rel, std::memory_order_release, std::memory_order_relaxed,
+        std::memory_order_seq_cst;
+    const auto weaker = [](Access access, std::memory_order order) {
+        std::vector<std::memory_order> all;
+        for (const Weakening &weakening : one_step_weaker({.line = 1, .access = access, .order = order}))
+            if (!weakening.failure) all.push_back(weakening.to);
+        return all;
+    };
+    using Orders = std::vector<std::memory_order>;
+    EXPECT_EQ(weaker(Access::load, memory_order_seq_cst), Orders{memory_order_acquire});
+    EXPECT_EQ(weaker(Access::store, memory_order_seq_cst), Orders{memory_order_release});
+    EXPECT_EQ(weaker(Access::fetch_or, memory_order_seq_cst), Orders{memory_order_acq_rel});
+    EXPECT_EQ(weaker(Access::exchange, memory_order_acq_rel), (Orders{memory_order_acquire, memory_order_release}));
+    EXPECT_EQ(weaker(Access::load, memory_order_acquire), Orders{memory_order_relaxed});
+    EXPECT_EQ(weaker(Access::store, memory_order_release), Orders{memory_order_relaxed});
+    EXPECT_TRUE(weaker(Access::store, memory_order_relaxed).empty());
+    const Site cas{.line = 1, .access = Access::compare_exchange, .failure_order = memory_order_acquire};
+    ASSERT_EQ(one_step_weaker(cas).size(), 2U);
+    EXPECT_TRUE(one_step_weaker(cas)[1].failure);
+}
+
 TEST(Explorer, a_schedule_survives_its_text) {
-    const Schedule schedule{{Step::Kind::run, 0, 2}, {Step::Kind::run, 1, 0}, {Step::Kind::kill, 1, 0}};
-    EXPECT_EQ(to_text(schedule), "0.2,1,k1");
+    const Schedule schedule{
+        {Step::Kind::run, 0, 2}, {Step::Kind::run, 1, 0}, {Step::Kind::flush, 2, 0}, {Step::Kind::kill, 1, 0}};
+    EXPECT_EQ(to_text(schedule), "0.2,1,f2,k1");
     Schedule read;
-    EXPECT_TRUE(from_text("0.2,1,k1", read));
+    EXPECT_TRUE(from_text("0.2,1,f2,k1", read));
     EXPECT_EQ(read, schedule);
     for (const char *const bad : {"x", "0,", "0..1", "0.", "-1", "300", "k", "0 1"})
         EXPECT_FALSE(from_text(bad, read)) << bad;

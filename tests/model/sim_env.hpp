@@ -5,29 +5,48 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <source_location>
 #include <type_traits>
 
 namespace numacre::model {
 
-enum class Access : std::uint8_t { load, store, exchange, compare_exchange, fetch_add, fetch_sub, fetch_and, fetch_or };
+// 32 bits, as `bytes` below, so that a Request has no padding: it lies on a fiber's stack, which tells states apart.
+enum class Access : std::uint32_t {
+    load,
+    store,
+    exchange,
+    compare_exchange,
+    fetch_add,
+    fetch_sub,
+    fetch_and,
+    fetch_or
+};
 
 struct Request {
     Access kind;
-    std::uint8_t bytes;  // size of the accessed object: 1, 2, 4 or 8
+    std::uint32_t bytes;  // size of the accessed object: 1, 2, 4 or 8
+    std::memory_order order;
+    std::memory_order failure_order;  // compare_exchange only
     void *address;
-    std::uint64_t operand;   // what is stored, added ...
-    std::uint64_t expected;  // compare_exchange only
+    std::uint64_t operand;       // what is stored, added ...
+    std::uint64_t expected;      // compare_exchange only
+    std::source_location where;  // of the call, in the code under test
 };
 
-// Lets the scheduler decide when, then performs the access. Returns the value before it. The one door between the code
-// under test and the explorer (explorer.cpp).
+// Lets the scheduler decide when (and, in a weak memory mode, what is seen), then performs the access. Returns the
+// value before it. The one door between the code under test and the explorer (explorer.cpp).
 std::uint64_t access(const Request &request);
 
 struct SimEnv {
+    // Sequential consistency ignores the orders; Options::memory has modes that do not. `where` is for
+    // Explorer::sites() and Options::weaken, nobody passes it.
     template <class T>
     class Atomic {
         static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8 && (sizeof(T) & (sizeof(T) - 1)) == 0,
                       "the explorer knows accesses of 1, 2, 4 and 8 bytes");
+        using order_type = std::memory_order;
+        using place = std::source_location;
+        static constexpr order_type kSeqCst = std::memory_order_seq_cst;
 
     public:
         Atomic() = default;
@@ -35,36 +54,47 @@ struct SimEnv {
         Atomic(const Atomic &) = delete;
         Atomic &operator=(const Atomic &) = delete;
 
-        // Memory orders are accepted and ignored: the explorer knows sequential consistency only (README.md).
-        T load(std::memory_order = std::memory_order_seq_cst) const { return from_bits(run(Access::load, 0, 0)); }
-        void store(T value, std::memory_order = std::memory_order_seq_cst) { run(Access::store, to_bits(value), 0); }
-        T exchange(T value, std::memory_order = std::memory_order_seq_cst) {
-            return from_bits(run(Access::exchange, to_bits(value), 0));
+        T load(order_type order = kSeqCst, place where = place::current()) const {
+            return from_bits(run(Access::load, T{}, order, where));
         }
-        bool compare_exchange_strong(T &expected, T desired, std::memory_order = std::memory_order_seq_cst,
-                                     std::memory_order = std::memory_order_seq_cst) {
+        void store(T value, order_type order = kSeqCst, place where = place::current()) {
+            run(Access::store, value, order, where);
+        }
+        T exchange(T value, order_type order = kSeqCst, place where = place::current()) {
+            return from_bits(run(Access::exchange, value, order, where));
+        }
+        bool compare_exchange_strong(T &expected, T desired, order_type success, order_type failure,
+                                     place where = place::current()) {
             const std::uint64_t wanted = to_bits(expected);
-            const std::uint64_t seen = run(Access::compare_exchange, to_bits(desired), wanted);
+            const std::uint64_t seen = access(
+                {Access::compare_exchange, sizeof(T), success, failure, &value_, to_bits(desired), wanted, where});
             if (seen == wanted) return true;
             expected = from_bits(seen);
             return false;
         }
+        bool compare_exchange_strong(T &expected, T desired, order_type order = kSeqCst,
+                                     place where = place::current()) {
+            return compare_exchange_strong(expected, desired, order, of_failure(order), where);
+        }
         // Never fails without cause: a spurious failure only repeats the caller's loop.
-        bool compare_exchange_weak(T &expected, T desired, std::memory_order success = std::memory_order_seq_cst,
-                                   std::memory_order failure = std::memory_order_seq_cst) {
-            return compare_exchange_strong(expected, desired, success, failure);
+        bool compare_exchange_weak(T &expected, T desired, order_type success, order_type failure,
+                                   place where = place::current()) {
+            return compare_exchange_strong(expected, desired, success, failure, where);
         }
-        T fetch_add(T value, std::memory_order = std::memory_order_seq_cst) {
-            return from_bits(run(Access::fetch_add, to_bits(value), 0));
+        bool compare_exchange_weak(T &expected, T desired, order_type order = kSeqCst, place where = place::current()) {
+            return compare_exchange_strong(expected, desired, order, of_failure(order), where);
         }
-        T fetch_sub(T value, std::memory_order = std::memory_order_seq_cst) {
-            return from_bits(run(Access::fetch_sub, to_bits(value), 0));
+        T fetch_add(T value, order_type order = kSeqCst, place where = place::current()) {
+            return from_bits(run(Access::fetch_add, value, order, where));
         }
-        T fetch_and(T value, std::memory_order = std::memory_order_seq_cst) {
-            return from_bits(run(Access::fetch_and, to_bits(value), 0));
+        T fetch_sub(T value, order_type order = kSeqCst, place where = place::current()) {
+            return from_bits(run(Access::fetch_sub, value, order, where));
         }
-        T fetch_or(T value, std::memory_order = std::memory_order_seq_cst) {
-            return from_bits(run(Access::fetch_or, to_bits(value), 0));
+        T fetch_and(T value, order_type order = kSeqCst, place where = place::current()) {
+            return from_bits(run(Access::fetch_and, value, order, where));
+        }
+        T fetch_or(T value, order_type order = kSeqCst, place where = place::current()) {
+            return from_bits(run(Access::fetch_or, value, order, where));
         }
 
     private:
@@ -78,8 +108,13 @@ struct SimEnv {
             std::memcpy(&value, &bits, sizeof value);
             return value;
         }
-        std::uint64_t run(Access kind, std::uint64_t operand, std::uint64_t expected) const {
-            return access({kind, sizeof(T), &value_, operand, expected});
+        // What std::atomic makes of a single order.
+        static constexpr order_type of_failure(order_type order) {
+            if (order == std::memory_order_acq_rel) return std::memory_order_acquire;
+            return order == std::memory_order_release ? std::memory_order_relaxed : order;
+        }
+        std::uint64_t run(Access kind, T operand, order_type order, place where) const {
+            return access({kind, sizeof(T), order, order, &value_, to_bits(operand), 0, where});
         }
 
         // mutable: a load goes through the same door as a write.

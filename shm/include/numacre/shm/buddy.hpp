@@ -60,8 +60,8 @@ public:
         if (!entry.is_owned() || !entry.is_published() || entry.order() != block.order || entry.generation() != reference.generation() ||
             entry.owner() == kOfflineOwner || entry.owner() == kDaemonProcess)
             return Errc::stale_ref;
-        // EDGE hand-over (acq_rel; partners: EDGE commit, EDGE ownership). Carries the giver's bytes to the taker, and our
-        // ownership to whoever tries after us.
+        // EDGE hand-over (acq_rel; partners: EDGE publish, EDGE ownership). Acquires what publish() released, the giver's
+        // bytes; releases our ownership to whoever tries after us.
         // Weakened: the taker reads a frame from before the giver wrote it.
         if (!slot.compare_exchange_strong(bits, entry.handed_to(actor.process).bits(), std::memory_order_acq_rel))
             return Errc::stale_ref;
@@ -267,9 +267,12 @@ public:
     }
 
     void begin(Actor actor, IntentKind kind, Block block) {
-        // relaxed: the claim's (or the ownership CAS's) release carries it (EDGE intent-before-claim).
+        // EDGE intent-before-claim (release; the RMW that follows publishes it). Release also because it overwrites what
+        // end() of the operation before released: who sees this intent must see that block's index entry.
+        // Weakened: recovery sees the second intent, which is in nobody's way, but not that the first block is committed, and
+        // takes its bits for those of a dead client that was after the same block.
         pool_.threads[actor.thread.value].intent.store(Intent{kind, view_.numa_node, block}.bits(),
-                                                       std::memory_order_relaxed);
+                                                       std::memory_order_release);
     }
     void end(Actor actor) {
         // EDGE intent-clear (release; partner: the acquire loads in recovery). All that the operation did comes first.
