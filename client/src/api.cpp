@@ -65,7 +65,7 @@ FailureReason why_not(numacre_pool *pool, std::uint32_t numa_node, Order order) 
 }
 
 // One attempt: the wanted numa node, then, unless strict, the others by distance.
-[[gnu::always_inline]] inline Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool strict, Order order, std::uint32_t slack,
+Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool strict, Order order, std::uint32_t slack,
                   std::uint32_t &got, Block &block) {
     if (pool->nodes[wanted].buddy().allocate(actor, order, slack, block) == Errc::ok) [[likely]] {
         got = wanted;
@@ -134,8 +134,8 @@ std::uint64_t now_nanoseconds() {
                 reason == FailureReason::fragmented ? "enough is free, but not in one piece" : "full");
 }
 
-// From the shared tree, past the cache.
-[[gnu::always_inline]] inline int allocate(numacre_pool *pool, Lane &lane, std::uint32_t wanted, std::size_t size_bytes,
+// From the shared tree, past the cache: all that can be asked for.
+[[gnu::noinline]] int allocate(numacre_pool *pool, Lane &lane, std::uint32_t wanted, std::size_t size_bytes,
                                            unsigned flags, void **result) {
     const Actor actor = lane.actor;
     const unsigned frame_shift = pool->geometry.frame_shift;
@@ -169,6 +169,54 @@ std::uint64_t now_nanoseconds() {
     return 0;
 }
 
+// From the shared tree of this numa node, wherever in it, no quota. False: nothing was done.
+[[gnu::noinline]] bool allocate_further(numacre_pool *pool, const Lane &lane, NodeLane &node, unsigned order_value,
+                                        std::size_t size_bytes, void **result) {
+    if (order_value > pool->geometry.largest_order || has_quota(pool, lane)) return false;
+    const Order order{static_cast<std::uint8_t>(order_value)};
+    const std::uint64_t unused = (order.frames() << lane.frame_shift) - size_bytes;
+    const auto slack = static_cast<std::uint32_t>(unused >> IndexEntry::slack_unit_shift(order, lane.frame_shift));
+    Block block;
+    if (node.buddy->allocate(lane.actor, order, slack, block) != Errc::ok) return false;
+    *result = node.data + (block.base.value << lane.frame_shift);
+    return true;
+}
+
+// From the shared tree, the common case: a block of this numa node, at best a leaf block from the word where the thread was last,
+// no quota. False: nothing was done.
+[[gnu::always_inline]] inline bool allocate_nearby(numacre_pool *pool, const Lane &lane, std::uint32_t numa_node,
+                                                   std::size_t size_bytes, void **result) {
+    // Size 0 becomes an order far too large.
+    const auto order = static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift));
+    NodeLane &node = lane.nodes[numa_node];
+    if (order >= kCachedOrders) [[unlikely]]
+        return allocate_further(pool, lane, node, order, size_bytes, result);
+    const std::uint64_t granted = node.magazines[order].granted_bytes;
+    if (granted == 0 || has_quota(pool, lane)) [[unlikely]]
+        return false;
+    Block block;
+    if (!node.buddy->allocate_nearby(lane.actor, Order{static_cast<std::uint8_t>(order)},
+                                     static_cast<std::uint32_t>(granted - size_bytes), block)) [[unlikely]]
+        return allocate_further(pool, lane, node, order, size_bytes, result);
+    *result = node.data + (block.base.value << lane.frame_shift);
+    return true;
+}
+
+// Back to the shared tree, likewise.
+[[gnu::always_inline]] inline bool free_nearby(numacre_pool *pool, const Lane &lane, const void *address) {
+    NodeLane *node = nullptr;
+    std::uint64_t frame = 0;
+    if (!find_frame(lane, address, node, frame) || has_quota(pool, lane)) [[unlikely]]
+        return false;
+    Block freed;
+    if (!node->buddy->free_in_leaf(lane.actor, FrameIndex{frame}, freed) &&
+        !node->buddy->free_in_upper(lane.actor, FrameIndex{frame}, freed)) [[unlikely]]
+        return false;
+    if (has_waiters(pool)) [[unlikely]]
+        wake_waiters(pool);
+    return true;
+}
+
 [[gnu::cold]] int not_a_block(numacre_pool *pool, const void *address, Errc code) {
     if (address == nullptr) return fail(Errc::bad_argument, "the block is NULL");
     Place place{};
@@ -187,8 +235,8 @@ std::uint64_t now_nanoseconds() {
     return fail(Errc::stale_ref, "no block begins at %p: not allocated, or freed already", address);
 }
 
-// Back to the shared tree, past the cache.
-[[gnu::always_inline]] inline int free_one(numacre_pool *pool, Actor actor, void *address) {
+// Back to the shared tree, past the cache: whatever the address may be.
+[[gnu::noinline]] int free_one(numacre_pool *pool, Actor actor, void *address) {
     Place place{};
     if (!locate(pool, address, place)) [[unlikely]]
         return not_a_block(pool, address, Errc::bad_argument);
@@ -231,7 +279,23 @@ bool own_block(numacre_pool *pool, const void *address, Place &place, Block &blo
         if (refill(pool, *lane, wanted, order) && take_from_cache(*lane, lane->nodes[wanted], order, size_bytes, block))
             return 0;
     }
+    if (allocate_nearby(pool, *lane, wanted, size_bytes, block)) return 0;
     return allocate(pool, *lane, wanted, size_bytes, 0, block);
+}
+
+// From the calling thread's cache. False: nothing there, or not a size that is cached.
+[[gnu::always_inline]] inline bool allocate_cached(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **block) {
+    // Size 0 becomes an order far too large.
+    const auto order = static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift));
+    return order < kCachedOrders && take_from_cache(lane, node, order, size_bytes, block);
+}
+
+// Where there is more than one numa node. Out of line: asking for the local one may be a call, for which registers would have to
+// be saved where there is but one, too.
+[[gnu::noinline]] int allocate_from_local_cache(numacre_pool *pool, const Lane &lane, std::size_t size_bytes, void **block) {
+    if (allocate_cached(lane, lane.nodes[local_numa_node(lane)], size_bytes, block)) [[likely]]
+        return 0;
+    return allocate_slowly(pool, size_bytes, block);
 }
 
 // When the block cannot simply go into its magazine.
@@ -248,7 +312,29 @@ bool own_block(numacre_pool *pool, const void *address, Place &place, Block &blo
         (!entry.is_published() || pool->nodes[place.numa_node].buddy().withdraw(block, entry)) &&
         put_into_cache(*lane, address))
         return 0;
+    if (free_nearby(pool, *lane, address)) return 0;
     return free_one(pool, lane->actor, address);
+}
+
+[[gnu::noinline]] int free_uncached_slowly(numacre_pool *pool, void *address) {
+    int error = 0;
+    Lane *const lane = lane_of(pool, error);
+    return lane == nullptr ? error : free_one(pool, lane->actor, address);
+}
+
+// numacre_alloc_on, whatever is asked for.
+[[gnu::noinline]] int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsigned flags, void **block) {
+    if ((flags & 0xff & ~kKnownFlags) != 0 || (flags >> kWaitShift != 0 && (flags & NUMACRE_WAIT) == 0))
+        return fail(Errc::bad_argument, "flags %#x are not a combination of NUMACRE_STRICT, _ZERO, _UNCACHED, _WAIT[_MS]",
+                    flags);
+    if (numa_node < -1 || numa_node >= static_cast<int>(pool->numa_nodes))
+        return fail(Errc::no_such_node, "numa node %d is not within -1 .. %u", numa_node, pool->numa_nodes - 1);
+    int error = 0;
+    Lane *const lane = lane_of(pool, error);
+    if (lane == nullptr) return error;
+    if (!lane->undisturbed()) answer_attention(pool, *lane);
+    const std::uint32_t wanted = numa_node < 0 ? local_numa_node(*lane) : static_cast<std::uint32_t>(numa_node);
+    return allocate(pool, *lane, wanted, size_bytes, flags, block);
 }
 
 }  // namespace
@@ -262,33 +348,23 @@ int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
         return no_result("numacre_alloc");
     const Lane &lane = *current_lane;
     if (lane.serial == pool->serial && lane.undisturbed()) [[likely]] {
-        // Size 0 becomes an order far too large.
-        const auto order = static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift));
-        if (order < kCachedOrders) [[likely]] {
-            NodeLane &node = lane.nodes[local_numa_node(lane)];
-            if (take_from_cache(lane, node, order, size_bytes, block)) [[likely]]
-                return 0;
-        }
+        if (lane.numa_nodes != 1) return allocate_from_local_cache(pool, lane, size_bytes, block);
+        if (allocate_cached(lane, lane.nodes[0], size_bytes, block)) [[likely]]
+            return 0;
     }
     return allocate_slowly(pool, size_bytes, block);
 }
 
 int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block) {
-    if (pool == nullptr) return no_pool("numacre_alloc_on");
-    if (block == nullptr) return no_result("numacre_alloc_on");
-    if ((flags & 0xff & ~kKnownFlags) != 0 || (flags >> kWaitShift != 0 && (flags & NUMACRE_WAIT) == 0))
-        return fail(Errc::bad_argument, "flags %#x are not a combination of NUMACRE_STRICT, _ZERO, _UNCACHED, _WAIT[_MS]",
-                    flags);
-    if (numa_node < -1 || numa_node >= static_cast<int>(pool->numa_nodes))
-        return fail(Errc::no_such_node, "numa node %d is not within -1 .. %u", numa_node, pool->numa_nodes - 1);
-    int error = 0;
-    Lane *const lane = lane_of(pool, error);
-    if (lane == nullptr) [[unlikely]]
-        return error;
-    if (!lane->undisturbed()) [[unlikely]]
-        answer_attention(pool, *lane);
-    const std::uint32_t wanted = numa_node < 0 ? local_numa_node(*lane) : static_cast<std::uint32_t>(numa_node);
-    return allocate(pool, *lane, wanted, size_bytes, flags, block);
+    if (pool == nullptr) [[unlikely]]
+        return no_pool("numacre_alloc_on");
+    if (block == nullptr) [[unlikely]]
+        return no_result("numacre_alloc_on");
+    const Lane &lane = *current_lane;
+    if (flags == NUMACRE_UNCACHED && numa_node == -1 && lane.serial == pool->serial && lane.undisturbed() &&
+        allocate_nearby(pool, lane, local_numa_node(lane), size_bytes, block)) [[likely]]
+        return 0;
+    return allocate_on(pool, numa_node, size_bytes, flags, block);
 }
 
 int numacre_free(numacre_pool *pool, void *block) {
@@ -303,11 +379,10 @@ int numacre_free(numacre_pool *pool, void *block) {
 int numacre_free_uncached(numacre_pool *pool, void *block) {
     if (pool == nullptr) [[unlikely]]
         return no_pool("numacre_free_uncached");
-    int error = 0;
-    Lane *const lane = lane_of(pool, error);
-    if (lane == nullptr) [[unlikely]]
-        return error;
-    return free_one(pool, lane->actor, block);
+    const Lane &lane = *current_lane;
+    if (lane.serial == pool->serial && free_nearby(pool, lane, block)) [[likely]]
+        return 0;
+    return free_uncached_slowly(pool, block);
 }
 
 int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count) {

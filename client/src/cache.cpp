@@ -18,10 +18,10 @@ constexpr std::uint32_t kRefillBlocks = 32;
 constexpr std::uint32_t kRestraint = 256;
 constexpr std::uint64_t kShareOfOneOrder = 32;  // of the numa node's capacity, by all threads together
 
-std::uint32_t limit_of(const numacre_pool *pool, unsigned order) {
+std::uint32_t limit_of(const numacre_pool *pool, const Magazine &magazine, unsigned order) {
+    if (magazine.granted_bytes == 0) return 0;
     const std::uint32_t slots = pool->view.threads_in_use_bound();
     const std::uint64_t threads = slots > 2 ? slots - 1 : 1;
-    if (order > pool->geometry.largest_order || order + pool->geometry.frame_shift > IndexEntry::kSlackBits) return 0;
     const std::uint64_t blocks = pool->geometry.frame_count / kShareOfOneOrder / threads >> order;
     if (blocks < kLeastUseful) return 0;
     return blocks < kMagazineBlocks ? static_cast<std::uint32_t>(blocks) : kMagazineBlocks;
@@ -29,7 +29,7 @@ std::uint32_t limit_of(const numacre_pool *pool, unsigned order) {
 
 // Adjusts the magazine to what it may hold now. False: nothing.
 bool prepare(const numacre_pool *pool, Magazine &magazine, unsigned order) {
-    magazine.capacity = limit_of(pool, order);
+    magazine.capacity = limit_of(pool, magazine, order);
     if (magazine.capacity != 0 && magazine.frames == nullptr) {
         magazine.frames = static_cast<std::uint64_t *>(malloc(kMagazineBlocks * sizeof(std::uint64_t)));
         if (magazine.frames == nullptr) magazine.capacity = 0;

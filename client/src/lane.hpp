@@ -27,7 +27,7 @@ struct Magazine {
     std::uint32_t count;
     std::uint32_t capacity;  // 0: none wanted yet, or ever: the slow path decides
     Word *allocations;       // this thread's tally of the order; that of frees stands kFreesBeside words further
-    std::uint64_t granted_bytes;
+    std::uint64_t granted_bytes;  // 0: no order of leaf blocks here, or one with slack in larger units than bytes
 };
 inline constexpr std::size_t kFreesBeside = kMaxOrder + 1;
 static_assert(offsetof(ThreadCounters<Env>, frees) - offsetof(ThreadCounters<Env>, allocations) == kFreesBeside * sizeof(Word));
@@ -35,6 +35,7 @@ static_assert(offsetof(ThreadCounters<Env>, frees) - offsetof(ThreadCounters<Env
 struct alignas(kCacheLineBytes) NodeLane {
     std::byte *data;  // first frame
     Word *index;      // of the leaf layer
+    Buddy<Env> *buddy;
     Magazine magazines[kCachedOrders];
 };
 static_assert(sizeof(NodeLane) == 256, "a power of two: found by a shift");
@@ -43,6 +44,7 @@ struct alignas(kCacheLineBytes) Lane {
     std::uint64_t serial;  // of the pool; 0: no pool's
     const Word *attention;
     std::uint64_t attention_seen;
+    const Word *quota_frames;  // of this process; 0: no limit
     NodeLane *nodes;            // in the same allocation
     std::byte *span;
     std::uint64_t frame_count;
@@ -78,23 +80,31 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
     return true;
 }
 
-// False: not a block that can go this way (not ours, published, too large, no room, no block at all): nothing is changed.
-[[gnu::always_inline]] inline bool put_into_cache(const Lane &lane, const void *block) {
-    const auto offset = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(block) -
+// The numa node and frame of an address. False: not an address of a frame's first byte in this pool.
+[[gnu::always_inline]] inline bool find_frame(const Lane &lane, const void *address, NodeLane *&node, std::uint64_t &frame) {
+    const auto offset = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(address) -
                                                    reinterpret_cast<std::uintptr_t>(lane.span));
-    std::uint64_t numa_node = 0;
     std::uint64_t in_node = offset;
+    node = lane.nodes;
     if (lane.numa_nodes != 1) {
-        numa_node = offset >> lane.span_shift;
+        const std::uint64_t numa_node = offset >> lane.span_shift;
         if (numa_node >= lane.numa_nodes) [[unlikely]]
             return false;
+        node += numa_node;
         in_node = offset & ((std::uint64_t{1} << lane.span_shift) - 1);
     }
     // Rotated, so that an address inside a frame becomes a number far too large.
-    const std::uint64_t frame = std::rotr(in_node, static_cast<int>(lane.frame_shift));
-    if (frame >= lane.frame_count) [[unlikely]]
+    frame = std::rotr(in_node, static_cast<int>(lane.frame_shift));
+    return frame < lane.frame_count;
+}
+
+// False: not a block that can go this way (not ours, published, too large, no room, no block at all): nothing is changed.
+[[gnu::always_inline]] inline bool put_into_cache(const Lane &lane, const void *block) {
+    NodeLane *found = nullptr;
+    std::uint64_t frame = 0;
+    if (!find_frame(lane, block, found, frame)) [[unlikely]]
         return false;
-    NodeLane &node = lane.nodes[numa_node];
+    NodeLane &node = *found;
     Word &slot = node.index[frame];
     const IndexEntry entry = load_for_cache(slot);
     const unsigned order = entry.order().value;

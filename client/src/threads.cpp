@@ -101,6 +101,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     lane->serial = pool->serial;
     lane->attention = &pool->view.header->attention;
     lane->attention_seen = lane->attention->load(std::memory_order_relaxed) & ~Attention::kWaiters;
+    lane->quota_frames = pool->quota_frames;
     lane->frame_count = pool->geometry.frame_count;
     lane->span = pool->span;
     lane->span_shift = pool->span_shift;
@@ -114,10 +115,12 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
         const NodeView<Env> &view = pool->nodes[node].buddy().view();
         lane->nodes[node].data = pool->nodes[node].data;
         lane->nodes[node].index = view.index[0];
+        lane->nodes[node].buddy = &pool->nodes[node].buddy();
         for (unsigned order = 0; order < kCachedOrders; ++order) {
             Magazine &magazine = lane->nodes[node].magazines[order];
             magazine.allocations = &view.counters[actor.thread.value].allocations[order];
-            magazine.granted_bytes = std::uint64_t{1} << (order + lane->frame_shift);
+            if (order <= pool->geometry.largest_order && order + lane->frame_shift <= IndexEntry::kSlackBits)
+                magazine.granted_bytes = std::uint64_t{1} << (order + lane->frame_shift);
         }
     }
     return lane;

@@ -31,7 +31,8 @@ struct Client {
     std::vector<unsigned> holds{};  // orders of blocks that it has from the beginning, allocated in this sequence
     // Instead of `operations`: these and no others, in this sequence. An order, or one of the below.
     std::vector<int> script{};
-    std::uint16_t thread_slot = 0;  // 0: its number + 1. The slot decides where a thread likes to search
+    // Decides where it likes to search. 0: 2 * its number + 1, so that all like the same half of the pool.
+    std::uint16_t thread_slot = 0;
     bool mortal = true;             // with Options::kills_max
 };
 
@@ -94,7 +95,7 @@ private:
 
     ThreadSlotIndex slot_of(std::size_t client) const {
         const std::uint16_t wanted = setup_.clients[client].thread_slot;
-        return ThreadSlotIndex{wanted != 0 ? wanted : static_cast<std::uint16_t>(client + 1)};
+        return ThreadSlotIndex{wanted != 0 ? wanted : static_cast<std::uint16_t>(2 * client + 1)};
     }
     Actor actor_of(std::size_t client) const { return {slot_of(client), ProcessSlot{setup_.clients[client].process}}; }
 

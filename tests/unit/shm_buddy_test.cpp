@@ -193,7 +193,7 @@ TEST(Snapshot, tells_owners_requested_bytes_and_maximal_free_blocks) {
     pool.online_all();
     TestBuddy buddy{pool.node, pool.view};
     const Actor one = pool.actor(1, 1);
-    const Actor two = pool.actor(2, 2);
+    const Actor two = pool.actor(3, 2);  // of a slot that likes the same half
     Block a;
     Block b;
     ASSERT_EQ(buddy.allocate(one, Order{0}, 4096 - 100, a), Errc::ok);

@@ -32,18 +32,44 @@ public:
 
     // A block of `order` for actor.process. slack: see IndexEntry. Errors: out_of_frames, bad_argument.
     // Common path: one RMW (the claim), then one load an upper layer, three plain stores.
-    [[gnu::always_inline]] Errc allocate(Actor actor, Order order, std::uint32_t slack, Block &out) {
+    Errc allocate(Actor actor, Order order, std::uint32_t slack, Block &out) {
         return allocate_as(actor, order, Grant{slack, BlockState::owned}, out);
+    }
+
+    // The common path of allocate() alone, small enough to be compiled into a caller: a block of at most kLeafOrder (and at
+    // most the pool's largest) from the word where this thread was last. False: nothing was done, ask allocate().
+    [[gnu::always_inline]] bool allocate_nearby(const Actor &actor, Order order, std::uint32_t slack, Block &out) {
+        return allocate_at_home(actor, order, Grant{slack, BlockState::owned}, out);
+    }
+
+    // Likewise of free(). base exists. False: nothing was done, ask free().
+    [[gnu::always_inline]] bool free_in_leaf(const Actor &actor, FrameIndex base, Block &freed) {
+        IndexEntry entry;
+        return find_in_leaf(base, freed, entry) && entry.owner() == actor.process &&
+               free_entry_of(actor, 0, freed, entry, true) == Errc::ok;
+    }
+
+    // The same of a block in an upper word.
+    bool free_in_upper(const Actor &actor, FrameIndex base, Block &freed) {
+        IndexEntry entry;
+        for (unsigned layer = 1; layer <= view_.top_layer; ++layer) {
+            const unsigned granule = view_.geometry.index_granule(layer);
+            if ((base.value & ((std::uint64_t{1} << granule) - 1)) != 0) return false;
+            entry = IndexEntry{view_.index[layer][base.value >> granule].load(std::memory_order_acquire)};  // EDGE look-up
+            freed = Block{base, entry.order()};
+            if (entry.is_owned() && layer_of(freed.order) == layer && view_.contains(freed))
+                return entry.owner() == actor.process && free_entry_of(actor, layer, freed, entry, true) == Errc::ok;
+        }
+        return false;
     }
 
     // Frees the block that begins at `base` if `actor.process` owns it. freed: what it was.
     // Errors (nothing changed): bad_argument (no such frame), not_owner, stale_ref (not allocated, or not from there).
-    [[gnu::always_inline]] Errc free(Actor actor, FrameIndex base, Block &freed) {
+    Errc free(Actor actor, FrameIndex base, Block &freed) {
+        if (base.value < view_.geometry.frame_count && (free_in_leaf(actor, base, freed) || free_in_upper(actor, base, freed)))
+            return Errc::ok;
         IndexEntry entry;
-        Errc found = Errc::ok;
-        // Most blocks are in the leaf layer: asked there first, without the search through the layers.
-        if (base.value >= view_.geometry.frame_count || !find_in_leaf(base, freed, entry)) [[unlikely]]
-            found = find_entry(base, freed, entry);
+        const Errc found = find_entry(base, freed, entry);
         if (found != Errc::ok) return found;
         if (entry.owner() != actor.process) return Errc::not_owner;
         return free_entry(actor, freed, entry, true);
@@ -96,7 +122,7 @@ public:
         const Grant grant{slack, state};
         unsigned got = 0;
         while (got < wanted) {
-            const std::uint64_t home = home_word(actor, order);
+            const std::uint64_t home = home_word(actor, layer_of(order), order);
             const unsigned more = home == kNoWord || order.value >= kLeafOrder
                                       ? 0
                                       : allocate_in_word(actor, home, order, grant, bases + got, wanted - got);
@@ -166,28 +192,8 @@ public:
 
     // Frees an owned block that find_entry just showed. stale_ref: somebody was faster. tally: it is somebody's free, not a
     // chunk that comes online.
-    [[gnu::always_inline]] Errc free_entry(Actor actor, Block block, IndexEntry entry, bool tally) {
-        begin(actor, IntentKind::free, block);
-        Env::crash_point(CrashPoint::free_after_intent);
-        // EDGE ownership (acq_rel; partners: EDGE commit, EDGE hand-over). The one place where it is decided who frees:
-        // a second free, a free of what was handed on and recovery all meet in this CAS. Release publishes the intent: who
-        // sees FREEING(thread) must find the thread's intent.
-        // Weakened: recovery sees FREEING with no intent, takes the free for finished, and clears bits that the block's
-        // next owner has by then.
-        std::uint64_t bits = entry.bits();
-        const auto freeing = IndexEntry::freeing(actor.thread, block.order, entry.generation());
-        if (!view_.index_entry(block).compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) {
-            end(actor);
-            return Errc::stale_ref;
-        }
-        Env::crash_point(CrashPoint::free_after_ownership);
-        if (block.order.value <= kLeafOrder) [[likely]]
-            release_bits_of_layer(actor, 0, block);
-        else
-            release_bits_of_layer(actor, layer_of(block.order), block);
-        if (tally) count(view_.counters[actor.thread.value].frees[block.order.value]);
-        end(actor);
-        return Errc::ok;
+    Errc free_entry(Actor actor, Block block, IndexEntry entry, bool tally) {
+        return free_entry_of(actor, layer_of(block.order), block, entry, tally);
     }
 
     // ------------------------------------------------------------------------------------------------------------------
@@ -283,8 +289,9 @@ public:
     // EDGE commit (release; partners: EDGE look-up, EDGE ownership, EDGE hand-over, recovery's acquire loads). From here on
     // the block is the process's: a death gives it back as owned, not as in flight.
     // Weakened: recovery sees OWNED before the marks above the block and cleans them away under a live block.
-    void commit(Block block, ProcessSlot owner, std::uint32_t slack, BlockState state = BlockState::owned) {
-        Word &slot = view_.index_entry(block);
+    [[gnu::always_inline]] void commit(unsigned layer, Block block, ProcessSlot owner, std::uint32_t slack,
+                                       BlockState state = BlockState::owned) {
+        Word &slot = view_.index_entry(layer, block);
         // relaxed: whoever wrote the entry held these bits before us, and the claim acquired them.
         const IndexEntry old{slot.load(std::memory_order_relaxed)};
         const std::uint32_t generation = next_generation(old.generation());
@@ -308,42 +315,115 @@ private:
         unsigned closed_at = 0;  // level whose word has a closed child on our path; 0: the word itself had nothing
     };
 
+    // --- freeing ------------------------------------------------------------------------------------------------------
+
+    [[gnu::always_inline]] Errc free_entry_of(Actor actor, unsigned layer, Block block, IndexEntry entry, bool tally) {
+        begin(actor, IntentKind::free, block);
+        Env::crash_point(CrashPoint::free_after_intent);
+        // EDGE ownership (acq_rel; partners: EDGE commit, EDGE hand-over). The one place where it is decided who frees:
+        // a second free, a free of what was handed on and recovery all meet in this CAS. Release publishes the intent: who
+        // sees FREEING(thread) must find the thread's intent.
+        // Weakened: recovery sees FREEING with no intent, takes the free for finished, and clears bits that the block's
+        // next owner has by then.
+        std::uint64_t bits = entry.bits();
+        const auto freeing = IndexEntry::freeing(actor.thread, block.order, entry.generation());
+        Word &slot = view_.index_entry(layer, block);
+        if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) [[unlikely]] {
+            end(actor);
+            return Errc::stale_ref;
+        }
+        Env::crash_point(CrashPoint::free_after_ownership);
+        release_bits_of_layer(actor, layer, block);
+        if (tally) count(view_.counters[actor.thread.value].frees[block.order.value]);
+        end(actor);
+        return Errc::ok;
+    }
+
     // --- claiming -----------------------------------------------------------------------------------------------------
 
-    [[gnu::always_inline]] Errc allocate_as(Actor actor, Order order, Grant grant, Block &out) {
-        if (order.value > view_.geometry.largest_order) [[unlikely]] return Errc::bad_argument;
-        const unsigned layer = order.value <= kLeafOrder ? 0 : layer_of(order);
-        const std::uint64_t home = home_word(actor, order);
+    Errc allocate_as(Actor actor, Order order, Grant grant, Block &out) {
+        if (order.value > view_.geometry.largest_order) return Errc::bad_argument;
+        const unsigned layer = layer_of(order);
+        const std::uint64_t home = home_word(actor, layer, order);
         Attempt first;
-        if (home != kNoWord) [[likely]] {
-            // Two copies of the same code: in the first the compiler knows that it works on a leaf word.
-            first = layer == 0 ? try_word(actor, 0, home, order, grant, out) : try_word(actor, layer, home, order, grant, out);
-            if (first.got) [[likely]] return Errc::ok;
+        if (layer == 0) {
+            if (allocate_at_home(actor, order, grant, out)) return Errc::ok;
+        } else if (home != kNoWord) {
+            first = try_word(actor, layer, home, order, grant, out);
+            if (first.got) return Errc::ok;
         }
         return allocate_elsewhere(actor, layer, home, first, order, grant, out);
     }
 
+    // One attempt at the leaf word where this thread was last; whatever is out of the ordinary ends it.
+    [[gnu::always_inline]] bool allocate_at_home(const Actor &actor, Order order, Grant grant, Block &out) {
+        const std::uint64_t word = home_word(actor, 0, order);
+        if (word == kNoWord) [[unlikely]] return false;
+        Word &state = view_.leaf[word];
+        // relaxed: only a guess, the CAS decides.
+        std::uint64_t seen = state.load(std::memory_order_relaxed);
+        const std::uint64_t starts = leaf::free_starts(seen, order.value);
+        if (starts == 0) [[unlikely]] return false;
+        const auto frame = static_cast<unsigned>(std::countr_zero(starts));
+        const Block block{FrameIndex{word * kLeafFrames + frame}, order};
+        begin(actor, IntentKind::allocate, block);
+        Env::crash_point(CrashPoint::allocate_after_intent);
+        // EDGE claim-then-look and EDGE unclaim-to-claim, as in claim_in_leaf().
+        if (!state.compare_exchange_strong(seen, seen | leaf::mask(frame, order.value), std::memory_order_seq_cst,
+                                           std::memory_order_relaxed)) [[unlikely]] {
+            end(actor);
+            count(view_.counters[actor.thread.value].cas_retries);
+            return false;
+        }
+        Env::crash_point(CrashPoint::allocate_after_claim);
+        // climb(), where nothing has to be changed.
+        std::uint64_t child = word;
+        for (unsigned level = 1; level <= view_.top_layer; ++level, child /= kUpperFanOut) {
+            const UpperWord above{view_.upper[level][child / kUpperFanOut].load(std::memory_order_seq_cst)};
+            if (!above.passable(child % kUpperFanOut)) [[unlikely]] {
+                out = block;
+                return finish_leaf_claim(actor, word, block, grant);
+            }
+        }
+        keep_claim(actor, 0, block, grant);
+        out = block;
+        return true;
+    }
+
     // One word: find a free block of the order, claim it, climb. On failure nothing is left behind.
     [[gnu::always_inline]] Attempt try_word(Actor actor, unsigned layer, std::uint64_t word, Order order, Grant grant, Block &out) {
-        Block block{{}, order};
-        if (!(layer == 0 ? claim_in_leaf(actor, word, block) : claim_in_upper(actor, layer, word, block))) return {};
+        out = Block{{}, order};
+        if (!(layer == 0 ? claim_in_leaf(actor, word, out) : claim_in_upper(actor, layer, word, out))) return {};
         Env::crash_point(CrashPoint::allocate_after_claim);
+        return finish_claim(actor, layer, word, out, grant);
+    }
+
+    // Climbs above a claim and commits it, or undoes it.
+    Attempt finish_claim(Actor actor, unsigned layer, std::uint64_t word, Block block, Grant grant) {
         const unsigned closed_at = climb(layer, word);
-        if (closed_at != kClimbed) [[unlikely]] {
+        if (closed_at != kClimbed) {
             undo(actor, layer, word, block);
             end(actor);
             return {false, closed_at};
         }
-        Env::crash_point(CrashPoint::allocate_after_climb);
-        commit(block, actor.process, grant.slack, grant.state);
-        Env::crash_point(CrashPoint::allocate_after_commit);
-        if (grant.state == BlockState::owned) count(view_.counters[actor.thread.value].allocations[order.value]);
-        end(actor);
-        out = block;
+        keep_claim(actor, layer, block, grant);
         return {true, kClimbed};
     }
 
-    [[gnu::always_inline]] bool claim_in_leaf(Actor actor, std::uint64_t word, Block &block) {
+    // Out of line: rare, and it would cost the common path its registers.
+    [[gnu::noinline]] bool finish_leaf_claim(const Actor &actor, std::uint64_t word, Block block, Grant grant) {
+        return finish_claim(actor, 0, word, block, grant).got;
+    }
+
+    [[gnu::always_inline]] void keep_claim(Actor actor, unsigned layer, Block block, Grant grant) {
+        Env::crash_point(CrashPoint::allocate_after_climb);
+        commit(layer, block, actor.process, grant.slack, grant.state);
+        Env::crash_point(CrashPoint::allocate_after_commit);
+        if (grant.state == BlockState::owned) count(view_.counters[actor.thread.value].allocations[block.order.value]);
+        end(actor);
+    }
+
+    bool claim_in_leaf(Actor actor, std::uint64_t word, Block &block) {
         Word &state = view_.leaf[word];
         // relaxed: only a guess, the CAS decides.
         std::uint64_t seen = state.load(std::memory_order_relaxed);
@@ -436,7 +516,7 @@ private:
 
     // Marks every ancestor. All of them are looked at, also above one that is marked already: stopping there was refuted
     // (algorithm.md B). Returns kClimbed, or the level whose word is closed on our path.
-    [[gnu::always_inline]] unsigned climb(unsigned layer, std::uint64_t word) {
+    unsigned climb(unsigned layer, std::uint64_t word) {
         for (unsigned level = layer + 1; level <= view_.top_layer; ++level) {
             const unsigned child = word % kUpperFanOut;
             word /= kUpperFanOut;
@@ -491,7 +571,7 @@ private:
             return 0;
         }
         Env::crash_point(CrashPoint::allocate_after_climb);
-        for (unsigned i = 0; i < got; ++i) commit(Block{bases[i], order}, actor.process, grant.slack, grant.state);
+        for (unsigned i = 0; i < got; ++i) commit(0, Block{bases[i], order}, actor.process, grant.slack, grant.state);
         Env::crash_point(CrashPoint::allocate_after_commit);
         if (grant.state == BlockState::owned) count(view_.counters[actor.thread.value].allocations[order.value], got);
         end(actor);
@@ -638,7 +718,7 @@ private:
             std::uint64_t found = 0;
             if (!search.find(level, from, target, wanted, found)) return false;
             if (layer == 0) {
-                last = try_group(actor, found, 0, order, grant, out);
+                last = try_group(actor, found, search.first_child(1), order, grant, out);
             } else {
                 last = try_word(actor, layer, found, order, grant, out);
                 if (last.got) set_home(actor, order, found);
@@ -711,17 +791,26 @@ private:
     // --- the thread's own word ----------------------------------------------------------------------------------------
 
     // Where this thread allocated or freed a block of this order last. kNoWord: nowhere yet (or the word is scribbled).
-    std::uint64_t home_word(Actor actor, Order order) const {
+    std::uint64_t home_word(Actor actor, unsigned layer, Order order) const {
         // relaxed: our own slot.
         const std::uint64_t home = view_.home[actor.thread.value].word[order.value].load(std::memory_order_relaxed);
-        return home <= view_.word_count[layer_of(order)] ? home - 1 : kNoWord;
+        return home <= view_.word_count[layer] ? home - 1 : kNoWord;
     }
     void set_home(Actor actor, Order order, std::uint64_t word) {
         view_.home[actor.thread.value].word[order.value].store(word + 1, std::memory_order_relaxed);  // relaxed: our own slot
     }
 
-    // Spreads threads over the tree: they begin far apart and break ties differently.
-    static constexpr std::uint32_t scatter(ThreadSlotIndex thread) { return thread.value * 0x9e37'79b9U; }
+    // Spreads threads over the pool: the slot's bits in reverse (van der Corput's sequence), so that however many slots are in
+    // use, counted from the first, they begin as far apart as they can. For 2^n threads that is a subtree, and the lines of its
+    // hints and upper words, for each.
+    static constexpr std::uint32_t scatter(ThreadSlotIndex thread) {
+        std::uint32_t bits = thread.value;
+        bits = (bits & 0x5555) << 1 | (bits & 0xaaaa) >> 1;
+        bits = (bits & 0x3333) << 2 | (bits & 0xcccc) >> 2;
+        bits = (bits & 0x0f0f) << 4 | (bits & 0xf0f0) >> 4;
+        bits = (bits & 0x00ff) << 8 | (bits & 0xff00) >> 8;
+        return bits << 16;
+    }
 
     static constexpr unsigned kMaxSearchRounds = 1 << 16;
 

@@ -331,8 +331,9 @@ struct NodeView {
         return view;
     }
 
-    Word &index_entry(Block block) const {
-        const unsigned layer = layer_of(block.order);
+    Word &index_entry(Block block) const { return index_entry(layer_of(block.order), block); }
+    // layer: the block's.
+    Word &index_entry(unsigned layer, Block block) const {
         return index[layer][block.base.value >> geometry.index_granule(layer)];
     }
     bool contains(Block block) const {

@@ -47,13 +47,21 @@ class Search {
 public:
     using Word = typename Env::template Atomic<std::uint64_t>;
 
+    // scatter: where in the pool this thread likes to begin, as a fraction of 2^32.
     Search(const NodeView<Env> &view, Word &hint_work, std::uint32_t scatter)
         : view_(view), hint_work_(hint_work), scatter_(scatter) {}
+
+    // The child of a word of this level from which this thread's looks begin, going round: where its leaf word lies. Taken from
+    // the whole pool and not from the levels one by one: a root has two children as well as eight.
+    unsigned first_child(unsigned level) const {
+        const std::uint64_t leaf_word = (std::uint64_t{scatter_} * view_.word_count[0]) >> 32;
+        return static_cast<unsigned>(leaf_word >> (kUpperLevels * (level - 1))) % kUpperFanOut;
+    }
 
     // Largest free order + 1 of what lies below (level, word), as its words and the hints just below tell; 0: nothing.
     // Never too low once all is quiet; too high where a hint below is. level >= 1.
     unsigned value_of(unsigned level, std::uint64_t word) const {
-        const unsigned open = open_children(level, word);
+        const unsigned open = open_children(level, word, state_of(level, word));
         const unsigned whole_child = word_order(level - 1) + 1;
         unsigned largest = 0;
         unsigned whole = 0;
@@ -113,12 +121,12 @@ public:
     }
 
     // After a block of an upper word itself was freed. The parent looks into that very word, so its own hint counts too.
-    void raise_after_release(unsigned layer, std::uint64_t word) {
-        // seq_cst: EDGE free-then-hint, like the hints' loads that follow.
-        const unsigned closed = closed_children(layer, word);
-        const unsigned value = closed == 0 ? full_value(layer) : room_beside(closed, layer);
-        raise(layer, word, value);
-        if (layer < view_.hint_levels) raise(layer + 1, word / kUpperFanOut, value);
+    [[gnu::always_inline]] void raise_after_release(unsigned layer, std::uint64_t word) {
+        // EDGE free-then-hint, as in group_hint_is_full().
+        const std::uint64_t above = word / kUpperFanOut;
+        const bool full = layer >= view_.hint_levels || hint_of(layer + 1, above).is_full(word % kUpperFanOut);
+        const bool full_above = layer + 1 >= view_.hint_levels || hint_of(layer + 2, above / kUpperFanOut).is_full(above % kUpperFanOut);
+        if (!full || !full_above) [[unlikely]] raise_what_was_released(layer, word);
     }
 
     // What a leaf word has.
@@ -145,6 +153,7 @@ public:
     // Lowers the hint for (level, word) to what it has. Exact again when this returns, unless others were at work.
     void lower(unsigned level, std::uint64_t word) {
         if (level >= view_.hint_levels) return;  // the root has nobody above it
+        if (level <= view_.top_layer && closed_children(level, word) == 0xff) return;  // the parent sees that by itself
         const unsigned child = word % kUpperFanOut;
         const unsigned value = value_of(level, word);
         Word &hint = view_.hint[level + 1][word / kUpperFanOut];
@@ -176,6 +185,14 @@ public:
     unsigned ceiling() const { return view_.geometry.largest_order + 1; }
 
 private:
+    [[gnu::noinline]] void raise_what_was_released(unsigned layer, std::uint64_t word) {
+        // seq_cst: EDGE free-then-hint, like the hints' loads that follow.
+        const unsigned closed = closed_children(layer, word);
+        const unsigned value = closed == 0 ? full_value(layer) : room_beside(closed, layer);
+        raise(layer, word, value);
+        if (layer < view_.hint_levels) raise(layer + 1, word / kUpperFanOut, value);
+    }
+
     std::uint64_t leaf_state(std::uint64_t word) const { return view_.leaf[word].load(std::memory_order_seq_cst); }
     HintWord hint_of(unsigned level, std::uint64_t word) const {
         return HintWord{view_.hint[level][word].load(std::memory_order_seq_cst)};
@@ -184,17 +201,20 @@ private:
         return hint_of(level + 1, word / kUpperFanOut).value(word % kUpperFanOut, ceiling());
     }
 
+    // The word of the tree at this place; empty where there is none.
+    UpperWord state_of(unsigned level, std::uint64_t word) const {
+        return level > view_.top_layer ? UpperWord{} : UpperWord{view_.upper[level][word].load(std::memory_order_seq_cst)};
+    }
     // Children that exist and are neither allocated in this word nor draining.
-    unsigned open_children(unsigned level, std::uint64_t word) const {
-        const std::uint64_t below = view_.geometry.word_count(level - 1);
+    unsigned open_children(unsigned level, std::uint64_t word, UpperWord state) const {
+        const std::uint64_t below = level - 1 <= view_.top_layer ? view_.word_count[level - 1] : view_.geometry.word_count(level - 1);
         const std::uint64_t first = word * kUpperFanOut;
         const std::uint64_t existing = below > first ? below - first : 0;
         const unsigned exists = existing >= kUpperFanOut ? 0xff : (1U << existing) - 1;
-        if (level > view_.top_layer) return exists;
-        return exists & ~closed_children(level, word);
+        return exists & ~(state.allocated_children() | state.draining_children());
     }
     unsigned closed_children(unsigned layer, std::uint64_t word) const {
-        const UpperWord state{view_.upper[layer][word].load(std::memory_order_seq_cst)};
+        const UpperWord state = state_of(layer, word);
         return state.allocated_children() | state.draining_children();
     }
 
@@ -215,23 +235,37 @@ private:
         return 0;
     }
 
-    // The child with the least that suffices (best fit keeps large blocks whole), ties by this thread's own scatter (so
-    // that threads meet less often). -1: none. level >= 2.
+    // Children whose chunk has been in use: what is free there is rather taken than a chunk that is still whole. Marks may be
+    // old: a preference. All of them where a word is not one of chunks.
+    unsigned children_in_use(unsigned level, UpperWord state) const {
+        if (level != view_.top_layer) return 0xff;
+        unsigned used = state.occupied_children() | state.allocated_children();
+        const unsigned levels = view_.geometry.largest_order - word_order(level - 1);
+        if (levels >= 1) used |= (used & 0x55) << 1 | (used & 0xaa) >> 1;
+        if (levels >= 2) used |= (used & 0x33) << 2 | (used & 0xcc) >> 2;
+        if (levels >= 3) used |= used << 4 | used >> 4;
+        return used;
+    }
+
+    // The child with the least that suffices (best fit keeps large blocks whole), of several one in a chunk that is in use, of
+    // those by where this thread likes to begin (so that threads meet less often). -1: none. level >= 2.
     int best_child(unsigned level, std::uint64_t word, unsigned wanted) const {
-        const unsigned open = open_children(level, word);
+        const UpperWord state = state_of(level, word);
+        const unsigned open = open_children(level, word, state);
+        const unsigned in_use = children_in_use(level, state);
         const HintWord hint = hint_of(level, word);
-        const unsigned start = scatter_ >> (3 * level % 30) & 7;
+        const unsigned start = first_child(level);
         int best = -1;
-        unsigned best_value = kMaxOrder + 2;
+        unsigned best_rank = ~0U;
         for (unsigned step = 0; step < kUpperFanOut; ++step) {
             const unsigned child = (start + step) % kUpperFanOut;
             if ((open >> child & 1) == 0 || hint.value(child, ceiling()) < wanted) continue;
             const unsigned value = potential(hint, level, word, child);
-            if (value >= wanted && value < best_value) {
-                best = static_cast<int>(child);
-                best_value = value;
-                if (value == wanted) break;
-            }
+            const unsigned rank = 2 * value + ((in_use >> child & 1) ^ 1);
+            if (value < wanted || rank >= best_rank) continue;
+            best = static_cast<int>(child);
+            best_rank = rank;
+            if (rank == 2 * wanted) break;
         }
         return best;
     }
