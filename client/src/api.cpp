@@ -89,8 +89,9 @@ std::uint64_t now_nanoseconds() {
 }
 
 // Repeats the attempt after each release until it succeeds or the time is over. timeout_ms 0: for ever.
-[[gnu::noinline]] Errc wait_and_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool strict, Order order,
-                                         std::uint32_t slack, unsigned timeout_ms, std::uint32_t &got, Block &block) {
+[[gnu::noinline]] Errc wait_and_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool strict,
+                                         Order order, std::uint32_t slack, unsigned timeout_ms, std::uint32_t &got,
+                                         Block &block) {
     const std::uint64_t begin = now_nanoseconds();
     const std::uint64_t patience = std::uint64_t{timeout_ms} * 1'000'000;
     for (;;) {
@@ -107,8 +108,8 @@ std::uint64_t now_nanoseconds() {
 }
 
 // Nothing is free: perhaps what we or others keep in caches would do.
-[[gnu::cold]] Errc allocate_under_pressure(numacre_pool *pool, Lane &lane, std::uint32_t wanted, bool strict, Order order,
-                                           std::uint32_t slack, std::uint32_t &got, Block &block) {
+[[gnu::cold]] Errc allocate_under_pressure(numacre_pool *pool, Lane &lane, std::uint32_t wanted, bool strict,
+                                           Order order, std::uint32_t slack, std::uint32_t &got, Block &block) {
     if (give_back_all(pool, lane) != 0 &&
         try_allocate(pool, lane.actor, wanted, strict, order, slack, got, block) == Errc::ok)
         return Errc::ok;
@@ -136,7 +137,7 @@ std::uint64_t now_nanoseconds() {
 
 // From the shared tree, past the cache: all that can be asked for.
 [[gnu::noinline]] int allocate(numacre_pool *pool, Lane &lane, std::uint32_t wanted, std::size_t size_bytes,
-                                           unsigned flags, void **result) {
+                               unsigned flags, void **result) {
     const Actor actor = lane.actor;
     const unsigned frame_shift = pool->geometry.frame_shift;
     if (size_bytes - 1 >= pool->geometry.chunk_bytes()) [[unlikely]]
@@ -157,8 +158,8 @@ std::uint64_t now_nanoseconds() {
     if (code != Errc::ok) [[unlikely]]
         code = allocate_under_pressure(pool, lane, wanted, (flags & NUMACRE_STRICT) != 0, order, slack, got, block);
     if (code != Errc::ok && (flags & NUMACRE_WAIT) != 0)
-        code = wait_and_allocate(pool, actor, wanted, (flags & NUMACRE_STRICT) != 0, order, slack, flags >> kWaitShift, got,
-                                 block);
+        code = wait_and_allocate(pool, actor, wanted, (flags & NUMACRE_STRICT) != 0, order, slack, flags >> kWaitShift,
+                                 got, block);
     if (code != Errc::ok) [[unlikely]]
         return allocation_failed(pool, actor, wanted, code, order, size_bytes);
     if (has_quota) [[unlikely]]
@@ -182,8 +183,8 @@ std::uint64_t now_nanoseconds() {
     return true;
 }
 
-// From the shared tree, the common case: a block of this numa node, at best a leaf block from the word where the thread was last,
-// no quota. False: nothing was done.
+// From the shared tree, the common case: a block of this numa node, at best a leaf block from the word where the thread
+// was last, no quota. False: nothing was done.
 [[gnu::always_inline]] inline bool allocate_nearby(numacre_pool *pool, const Lane &lane, std::uint32_t numa_node,
                                                    std::size_t size_bytes, void **result) {
     // Size 0 becomes an order far too large.
@@ -261,7 +262,9 @@ bool own_block(numacre_pool *pool, const void *address, Place &place, Block &blo
            entry.owner() == pool->process;
 }
 
-[[gnu::cold]] int no_pool(const char *function) { return fail(Errc::bad_argument, "%s: the pool is NULL", function); }
+[[gnu::cold]] int no_pool(const char *function) {
+    return fail(Errc::bad_argument, "%s: the pool is NULL", function);
+}
 [[gnu::cold]] int no_result(const char *function) {
     return fail(Errc::bad_argument, "%s: the result pointer is NULL", function);
 }
@@ -284,15 +287,17 @@ bool own_block(numacre_pool *pool, const void *address, Place &place, Block &blo
 }
 
 // From the calling thread's cache. False: nothing there, or not a size that is cached.
-[[gnu::always_inline]] inline bool allocate_cached(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **block) {
+[[gnu::always_inline]] inline bool allocate_cached(const Lane &lane, NodeLane &node, std::size_t size_bytes,
+                                                   void **block) {
     // Size 0 becomes an order far too large.
     const auto order = static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift));
     return order < kCachedOrders && take_from_cache(lane, node, order, size_bytes, block);
 }
 
-// Where there is more than one numa node. Out of line: asking for the local one may be a call, for which registers would have to
-// be saved where there is but one, too.
-[[gnu::noinline]] int allocate_from_local_cache(numacre_pool *pool, const Lane &lane, std::size_t size_bytes, void **block) {
+// Where there is more than one numa node. Out of line: asking for the local one may be a call, for which registers
+// would have to be saved where there is but one, too.
+[[gnu::noinline]] int allocate_from_local_cache(numacre_pool *pool, const Lane &lane, std::size_t size_bytes,
+                                                void **block) {
     if (allocate_cached(lane, lane.nodes[local_numa_node(lane)], size_bytes, block)) [[likely]]
         return 0;
     return allocate_slowly(pool, size_bytes, block);
@@ -323,10 +328,11 @@ bool own_block(numacre_pool *pool, const void *address, Place &place, Block &blo
 }
 
 // numacre_alloc_on, whatever is asked for.
-[[gnu::noinline]] int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsigned flags, void **block) {
+[[gnu::noinline]] int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsigned flags,
+                                  void **block) {
     if ((flags & 0xff & ~kKnownFlags) != 0 || (flags >> kWaitShift != 0 && (flags & NUMACRE_WAIT) == 0))
-        return fail(Errc::bad_argument, "flags %#x are not a combination of NUMACRE_STRICT, _ZERO, _UNCACHED, _WAIT[_MS]",
-                    flags);
+        return fail(Errc::bad_argument,
+                    "flags %#x are not a combination of NUMACRE_STRICT, _ZERO, _UNCACHED, _WAIT[_MS]", flags);
     if (numa_node < -1 || numa_node >= static_cast<int>(pool->numa_nodes))
         return fail(Errc::no_such_node, "numa node %d is not within -1 .. %u", numa_node, pool->numa_nodes - 1);
     int error = 0;
@@ -404,8 +410,8 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
         while (done < count) {
             FrameIndex bases[kLeafFrames];
             const unsigned ask = count - done < kLeafFrames ? count - done : kLeafFrames;
-            const unsigned got = pool->nodes[wanted].buddy().allocate_many(lane->actor, of_blocks, BlockState::owned, slack,
-                                                                           bases, ask);
+            const unsigned got =
+                pool->nodes[wanted].buddy().allocate_many(lane->actor, of_blocks, BlockState::owned, slack, bases, ask);
             for (unsigned i = 0; i < got; ++i) blocks[done++] = node.data + (bases[i].value << lane->frame_shift);
             if (got < ask) break;
         }
@@ -484,8 +490,9 @@ int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
     const Errc code = numa_node < pool->numa_nodes ? pool->nodes[numa_node].buddy().take(lane->actor, reference, taken)
                                                    : Errc::bad_argument;
     if (code != Errc::ok) [[unlikely]]
-        return fail(code, code == Errc::stale_ref ? "reference %#llx names no block any more"
-                                                  : "%#llx is not a reference of this pool",
+        return fail(code,
+                    code == Errc::stale_ref ? "reference %#llx names no block any more"
+                                            : "%#llx is not a reference of this pool",
                     static_cast<unsigned long long>(ref));
     if (quota_of(pool) != 0) quota_note(pool, static_cast<std::int64_t>(taken.order.frames()));
     *block = address_of(pool, numa_node, taken);
@@ -511,12 +518,14 @@ int numacre_get_info(numacre_pool *pool, numacre_pool_info *info) {
     if (pool == nullptr) return no_pool("numacre_get_info");
     if (info == nullptr) return no_result("numacre_get_info");
     if (info->struct_size < sizeof *info)
-        return fail(Errc::bad_argument, "numacre_pool_info.struct_size is %zu instead of %zu", info->struct_size, sizeof *info);
+        return fail(Errc::bad_argument, "numacre_pool_info.struct_size is %zu instead of %zu", info->struct_size,
+                    sizeof *info);
     info->capacity_bytes = pool->geometry.capacity_bytes();
     info->frame_bytes = pool->geometry.frame_bytes();
     info->largest_block_bytes = pool->geometry.chunk_bytes();
     info->metadata_bytes = pool->pool_region_bytes;
-    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) info->metadata_bytes += pool->nodes[node].node_region_bytes;
+    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
+        info->metadata_bytes += pool->nodes[node].node_region_bytes;
     info->numa_nodes = pool->numa_nodes;
     info->backing = static_cast<std::uint32_t>(pool->nodes[0].backing);
     return 0;
@@ -532,12 +541,15 @@ int numacre_region(numacre_pool *pool, int numa_node, void **base, size_t *size_
     return 0;
 }
 
-const char *numacre_last_error(void) { return last_error(); }
+const char *numacre_last_error(void) {
+    return last_error();
+}
 
 #define NUMACRE_TEXT_(number) #number
 #define NUMACRE_TEXT(number) NUMACRE_TEXT_(number)
 const char *numacre_version(void) {
-    return NUMACRE_TEXT(NUMACRE_VERSION_MAJOR) "." NUMACRE_TEXT(NUMACRE_VERSION_MINOR) "." NUMACRE_TEXT(NUMACRE_VERSION_PATCH);
+    return NUMACRE_TEXT(NUMACRE_VERSION_MAJOR) "." NUMACRE_TEXT(NUMACRE_VERSION_MINOR) "." NUMACRE_TEXT(
+        NUMACRE_VERSION_PATCH);
 }
 
 }  // extern "C"

@@ -29,8 +29,8 @@ int connect_to_daemon(const char *runtime_dir, int &connection) {
     address.sun_family = AF_UNIX;
     const int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/attach.sock", runtime_dir);
     if (length < 0 || static_cast<std::size_t>(length) >= sizeof address.sun_path)
-        return fail(Errc::bad_argument, "runtime directory '%s' is too long for a socket's path (%zu bytes)", runtime_dir,
-                    sizeof address.sun_path - sizeof "/attach.sock");
+        return fail(Errc::bad_argument, "runtime directory '%s' is too long for a socket's path (%zu bytes)",
+                    runtime_dir, sizeof address.sun_path - sizeof "/attach.sock");
     connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (connection < 0) return fail(Errc::too_many_clients, "cannot make a socket: %s", strerror(errno));
     const timeval patience{kHandshakeSeconds, 0};
@@ -38,8 +38,7 @@ int connect_to_daemon(const char *runtime_dir, int &connection) {
     setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (connect(connection, reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0) {
         const int error = errno;
-        if (error == EACCES || error == EPERM)
-            return fail(Errc::access_denied, "no access to %s", address.sun_path);
+        if (error == EACCES || error == EPERM) return fail(Errc::access_denied, "no access to %s", address.sun_path);
         return fail(Errc::daemon_gone, "no daemon at %s (%s)", address.sun_path, strerror(error));
     }
     return 0;
@@ -103,7 +102,8 @@ int shake_hands(numacre_pool *pool, const char *pool_name) {
             result = fail(Errc::version_mismatch, "the daemon's shared layout is version %u, this library's is %u",
                           reply->layout_version, kLayoutVersion);
         } else if (count != 1 + 2 * reply->numa_node_count) {
-            result = fail(Errc::corrupt, "the daemon sent %d descriptors for %u numa nodes", count, reply->numa_node_count);
+            result =
+                fail(Errc::corrupt, "the daemon sent %d descriptors for %u numa nodes", count, reply->numa_node_count);
         } else {
             result = map_regions(pool, *reply, fds);
         }

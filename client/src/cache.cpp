@@ -1,8 +1,9 @@
 // The slow side of the thread cache: how much it may hold, where blocks come from and go to.
 //
-// After iBuddy's lazy layer (TC 2015): small magazines per order; empty ones are refilled many blocks of a leaf word at a
-// time; a full one is bypassed block by block, never drained in a burst. All threads together may hold about one sixteenth of
-// a pool; a thread gives all back when memory has run out anywhere (PoolHeader::attention), at its next call, and at its end.
+// After iBuddy's lazy layer (TC 2015): small magazines per order; empty ones are refilled many blocks of a leaf word at
+// a time; a full one is bypassed block by block, never drained in a burst. All threads together may hold about one
+// sixteenth of a pool; a thread gives all back when memory has run out anywhere (PoolHeader::attention), at its next
+// call, and at its end.
 #include "cache.hpp"
 
 #include <cstdlib>
@@ -13,7 +14,7 @@ namespace numacre::client {
 namespace {
 
 constexpr std::uint32_t kMagazineBlocks = 1024;
-constexpr std::uint32_t kLeastUseful = 4;   // a magazine of fewer is none
+constexpr std::uint32_t kLeastUseful = 4;  // a magazine of fewer is none
 constexpr std::uint32_t kRefillBlocks = 32;
 constexpr std::uint32_t kRestraint = 256;
 constexpr std::uint64_t kShareOfOneOrder = 32;  // of the numa node's capacity, by all threads together
@@ -42,7 +43,8 @@ std::uint32_t give_back(numacre_pool *pool, Lane &lane, std::uint32_t numa_node,
     while (magazine.count != 0) {
         FrameIndex bases[kLeafFrames];
         std::uint32_t batch = 0;
-        while (batch < kLeafFrames && magazine.count != 0) bases[batch++] = FrameIndex{magazine.frames[--magazine.count]};
+        while (batch < kLeafFrames && magazine.count != 0)
+            bases[batch++] = FrameIndex{magazine.frames[--magazine.count]};
         given += pool->nodes[numa_node].buddy().free_many(lane.actor, bases, batch);
     }
     return given;

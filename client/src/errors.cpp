@@ -21,6 +21,8 @@ int fail(Errc code, const char *what, ...) {
     return -to_errno(code);
 }
 
-const char *last_error() { return last_message; }
+const char *last_error() {
+    return last_message;
+}
 
 }  // namespace numacre::client

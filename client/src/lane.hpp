@@ -1,9 +1,9 @@
 // One thread's way into one pool: all that its hot path needs, in private memory, and its cache of blocks.
 //
-// A cached block stays its process's (IndexEntry: cached), so a death gives it back like any other. Blocks go in and out by
-// plain stores: an entry that is not published is written by its own process only. What that costs: a block that two threads
-// of one process free in the very same moment may be put into both caches. As with any malloc that is the process's own
-// undoing; numacre_free_uncached decides it by a CAS.
+// A cached block stays its process's (IndexEntry: cached), so a death gives it back like any other. Blocks go in and
+// out by plain stores: an entry that is not published is written by its own process only. What that costs: a block that
+// two threads of one process free in the very same moment may be put into both caches. As with any malloc that is the
+// process's own undoing; numacre_free_uncached decides it by a CAS.
 #pragma once
 
 #include <bit>
@@ -23,14 +23,15 @@ inline constexpr unsigned kCachedOrders = kLeafOrder + 1;  // blocks of leaf wor
 
 // Blocks of one order, last in first out.
 struct Magazine {
-    std::uint64_t *frames;   // where they begin
+    std::uint64_t *frames;  // where they begin
     std::uint32_t count;
-    std::uint32_t capacity;  // 0: none wanted yet, or ever: the slow path decides
-    Word *allocations;       // this thread's tally of the order; that of frees stands kFreesBeside words further
+    std::uint32_t capacity;       // 0: none wanted yet, or ever: the slow path decides
+    Word *allocations;            // this thread's tally of the order; that of frees stands kFreesBeside words further
     std::uint64_t granted_bytes;  // 0: no order of leaf blocks here, or one with slack in larger units than bytes
 };
 inline constexpr std::size_t kFreesBeside = kMaxOrder + 1;
-static_assert(offsetof(ThreadCounters<Env>, frees) - offsetof(ThreadCounters<Env>, allocations) == kFreesBeside * sizeof(Word));
+static_assert(offsetof(ThreadCounters<Env>, frees) - offsetof(ThreadCounters<Env>, allocations) ==
+              kFreesBeside * sizeof(Word));
 
 struct alignas(kCacheLineBytes) NodeLane {
     std::byte *data;  // first frame
@@ -45,7 +46,7 @@ struct alignas(kCacheLineBytes) Lane {
     const Word *attention;
     std::uint64_t attention_seen;
     const Word *quota_frames;  // of this process; 0: no limit
-    NodeLane *nodes;            // in the same allocation
+    NodeLane *nodes;           // in the same allocation
     std::byte *span;
     std::uint64_t frame_count;
     std::uint32_t frame_shift;
@@ -67,8 +68,8 @@ struct alignas(kCacheLineBytes) Lane {
 extern constinit thread_local Lane *current_lane __attribute__((tls_model("initial-exec")));
 
 // False: the magazine is empty. size_bytes fits the order.
-[[gnu::always_inline]] inline bool take_from_cache(const Lane &lane, NodeLane &node, unsigned order, std::size_t size_bytes,
-                                                   void **block) {
+[[gnu::always_inline]] inline bool take_from_cache(const Lane &lane, NodeLane &node, unsigned order,
+                                                   std::size_t size_bytes, void **block) {
     Magazine &magazine = node.magazines[order];
     if (magazine.count == 0) [[unlikely]]
         return false;
@@ -81,7 +82,8 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
 }
 
 // The numa node and frame of an address. False: not an address of a frame's first byte in this pool.
-[[gnu::always_inline]] inline bool find_frame(const Lane &lane, const void *address, NodeLane *&node, std::uint64_t &frame) {
+[[gnu::always_inline]] inline bool find_frame(const Lane &lane, const void *address, NodeLane *&node,
+                                              std::uint64_t &frame) {
     const auto offset = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(address) -
                                                    reinterpret_cast<std::uintptr_t>(lane.span));
     std::uint64_t in_node = offset;
@@ -98,7 +100,8 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
     return frame < lane.frame_count;
 }
 
-// False: not a block that can go this way (not ours, published, too large, no room, no block at all): nothing is changed.
+// False: not a block that can go this way (not ours, published, too large, no room, no block at all): nothing is
+// changed.
 [[gnu::always_inline]] inline bool put_into_cache(const Lane &lane, const void *block) {
     NodeLane *found = nullptr;
     std::uint64_t frame = 0;

@@ -16,7 +16,7 @@ namespace numacre::client {
 // One numa node of the pool.
 struct NodeHandle {
     alignas(Buddy<Env>) std::byte buddy_storage[sizeof(Buddy<Env>)];
-    std::byte *data = nullptr;        // first frame
+    std::byte *data = nullptr;  // first frame
     void *node_region = nullptr;
     std::uint64_t node_region_bytes = 0;
     wire::Backing backing{};
@@ -36,7 +36,7 @@ struct numacre_pool {
     numacre::ProcessSlot process;
     std::uint32_t client_id = 0;
     std::uint32_t numa_nodes = 0;
-    int connection = -1;                // -1: private pool
+    int connection = -1;  // -1: private pool
     numacre::Geometry geometry;
     numacre::PoolView<numacre::client::Env> view;
     void *pool_region = nullptr;
@@ -45,7 +45,7 @@ struct numacre_pool {
     std::byte *span = nullptr;
     std::uint64_t span_bytes = 0;
     std::uint32_t span_shift = 0;
-    std::uint64_t data_bytes = 0;       // of one numa node
+    std::uint64_t data_bytes = 0;  // of one numa node
     // What this process owned at the last count, and since: only kept up while a quota is set (see quota.cpp).
     std::atomic<std::int64_t> quota_used_frames{-1};
     const std::atomic<std::uint64_t> *quota_frames = nullptr;  // the daemon's word for this process; 0 = no limit
@@ -56,13 +56,15 @@ struct numacre_pool {
 
 namespace numacre::client {
 
-// Handles ---------------------------------------------------------------------------------------------------------------
+// Handles
+// ---------------------------------------------------------------------------------------------------------------
 
 // A zeroed handle, not yet registered; nullptr when the process is out of memory.
 numacre_pool *new_handle();
 void delete_handle(numacre_pool *pool);
 
-// Maps the regions in the reserved span; fds are in attach_wire.hpp's order. Returns 0 or -errno with the error remembered.
+// Maps the regions in the reserved span; fds are in attach_wire.hpp's order. Returns 0 or -errno with the error
+// remembered.
 int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *fds);
 // Reserves the span for numa_nodes * capacity and leaves it inaccessible. page_bytes: alignment.
 int reserve_span(numacre_pool *pool, std::uint64_t page_bytes);
@@ -73,13 +75,14 @@ bool register_handle(numacre_pool *pool);
 // No thread may use the handle any more; every thread's slot has been given up (or is left to recovery).
 void unregister_handle(numacre_pool *pool);
 
-// Threads ---------------------------------------------------------------------------------------------------------------
+// Threads
+// ---------------------------------------------------------------------------------------------------------------
 
 // Grows in a forked child: handles made before the fork are refused there.
 extern std::uint32_t fork_generation;
 
-// The calling thread's lane of a pool that is not the one it used last: finds it, or claims a thread slot for it. Makes it the
-// current one. nullptr: it has none and can have none; `error` is -errno, remembered.
+// The calling thread's lane of a pool that is not the one it used last: finds it, or claims a thread slot for it. Makes
+// it the current one. nullptr: it has none and can have none; `error` is -errno, remembered.
 [[gnu::cold]] Lane *enter_pool(numacre_pool *pool, int &error);
 
 // Gives the calling thread's slot and lane back.
@@ -90,7 +93,8 @@ inline Lane *lane_of(numacre_pool *pool, int &error) {
     return lane->serial == pool->serial ? lane : enter_pool(pool, error);
 }
 
-// Placement -------------------------------------------------------------------------------------------------------------
+// Placement
+// -------------------------------------------------------------------------------------------------------------
 
 // The machine's numa node on whose CPUs the calling thread runs at this moment. No system call.
 std::uint32_t os_numa_node();
@@ -101,7 +105,8 @@ std::uint32_t os_numa_node();
     return os_node < kMaxOsNumaNodes ? lane.dense_node_of[os_node] : 0;
 }
 
-// Quota -----------------------------------------------------------------------------------------------------------------
+// Quota
+// -----------------------------------------------------------------------------------------------------------------
 
 inline std::uint64_t quota_of(const numacre_pool *pool) {
     // relaxed: a limit, it orders nothing.
@@ -122,11 +127,13 @@ inline bool has_quota(const numacre_pool *pool, const Lane &lane) {
 // Owned frames changed by this much; likewise.
 [[gnu::cold]] void quota_note(numacre_pool *pool, std::int64_t frames);
 
-// Waiting ---------------------------------------------------------------------------------------------------------------
+// Waiting
+// ---------------------------------------------------------------------------------------------------------------
 
 // Somebody may be waiting for memory: wake them. Called after a free; a load when nobody waits.
 inline bool has_waiters(const numacre_pool *pool) {
-    // seq_cst after the free's RMW; partner: announce_waiter(). Weakened: we see no waiter, it sees no free frame, it sleeps.
+    // seq_cst after the free's RMW; partner: announce_waiter(). Weakened: we see no waiter, it sees no free frame, it
+    // sleeps.
     return (pool->view.header->attention.load(std::memory_order_seq_cst) & Attention::kWaiters) != 0;
 }
 [[gnu::cold]] void wake_waiters(numacre_pool *pool);

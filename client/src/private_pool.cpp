@@ -23,15 +23,24 @@ constexpr ProcessSlot kOnlyProcess{1};
 
 const char *describe(GeometryFault fault) {
     switch (fault) {
-        case GeometryFault::none: break;
-        case GeometryFault::frame_not_power_of_two: return "frame_bytes is not a power of two";
-        case GeometryFault::frame_out_of_range: return "frame_bytes is not within 64 .. 2097152";
-        case GeometryFault::block_not_power_of_two: return "largest_block_bytes is not a power of two";
-        case GeometryFault::block_smaller_than_frame: return "largest_block_bytes is smaller than frame_bytes";
-        case GeometryFault::block_too_large: return "largest_block_bytes is above 1 GiB or 2^24 frames";
-        case GeometryFault::capacity_zero: return "capacity_bytes is 0";
-        case GeometryFault::capacity_not_whole_blocks: return "capacity_bytes is not a multiple of largest_block_bytes";
-        case GeometryFault::capacity_too_large: return "capacity_bytes is above 2^34 frames";
+        case GeometryFault::none:
+            break;
+        case GeometryFault::frame_not_power_of_two:
+            return "frame_bytes is not a power of two";
+        case GeometryFault::frame_out_of_range:
+            return "frame_bytes is not within 64 .. 2097152";
+        case GeometryFault::block_not_power_of_two:
+            return "largest_block_bytes is not a power of two";
+        case GeometryFault::block_smaller_than_frame:
+            return "largest_block_bytes is smaller than frame_bytes";
+        case GeometryFault::block_too_large:
+            return "largest_block_bytes is above 1 GiB or 2^24 frames";
+        case GeometryFault::capacity_zero:
+            return "capacity_bytes is 0";
+        case GeometryFault::capacity_not_whole_blocks:
+            return "capacity_bytes is not a multiple of largest_block_bytes";
+        case GeometryFault::capacity_too_large:
+            return "capacity_bytes is above 2^34 frames";
     }
     return "";
 }
@@ -86,12 +95,14 @@ extern "C" int numacre_open_private(const numacre_private_options *options, numa
                         options->struct_size, sizeof wanted);
         wanted = *options;
     }
-    if (wanted.flags != 0) return fail(Errc::bad_argument, "numacre_private_options.flags is %#x instead of 0", wanted.flags);
+    if (wanted.flags != 0)
+        return fail(Errc::bad_argument, "numacre_private_options.flags is %#x instead of 0", wanted.flags);
     if (wanted.frame_bytes == 0) wanted.frame_bytes = kDefaultFrame;
     if (wanted.capacity_bytes == 0) wanted.capacity_bytes = kDefaultCapacity;
     if (wanted.largest_block_bytes == 0) {
         wanted.largest_block_bytes = kDefaultLargest;
-        while (wanted.largest_block_bytes > wanted.frame_bytes && wanted.capacity_bytes % wanted.largest_block_bytes != 0)
+        while (wanted.largest_block_bytes > wanted.frame_bytes &&
+               wanted.capacity_bytes % wanted.largest_block_bytes != 0)
             wanted.largest_block_bytes /= 2;
     }
     const GeometryFault fault = check_geometry(wanted.frame_bytes, wanted.largest_block_bytes, wanted.capacity_bytes);

@@ -1,7 +1,7 @@
-// A client's quota is a word that the daemon writes and the client obeys. What the client owns is counted in the index, which
-// also knows of blocks that others took from it; while a quota is set, an estimate in private memory is kept up in between. It
-// can only be too high (blocks taken away are not noticed), so before refusing we count again; it is forgotten whenever
-// blocks move without it. Cached blocks count: they are the process's.
+// A client's quota is a word that the daemon writes and the client obeys. What the client owns is counted in the index,
+// which also knows of blocks that others took from it; while a quota is set, an estimate in private memory is kept up
+// in between. It can only be too high (blocks taken away are not noticed), so before refusing we count again; it is
+// forgotten whenever blocks move without it. Cached blocks count: they are the process's.
 #include "numacre/shm/snapshot.hpp"
 #include "pool.hpp"
 

@@ -16,7 +16,7 @@ namespace numacre::client {
 namespace {
 
 int check_fd(int fd, std::uint64_t bytes, const char *what) {
-    struct stat status {};
+    struct stat status{};
     if (fstat(fd, &status) != 0 || static_cast<std::uint64_t>(status.st_size) < bytes)
         return fail(Errc::corrupt, "the daemon's %s region has %lld bytes instead of %llu", what,
                     static_cast<long long>(status.st_size), static_cast<unsigned long long>(bytes));
@@ -44,7 +44,9 @@ numacre_pool *new_handle() {
     return memory == MAP_FAILED ? nullptr : new (memory) numacre_pool;
 }
 
-void delete_handle(numacre_pool *pool) { munmap(pool, sizeof(numacre_pool)); }
+void delete_handle(numacre_pool *pool) {
+    munmap(pool, sizeof(numacre_pool));
+}
 
 int reserve_span(numacre_pool *pool, std::uint64_t page_bytes) {
     const std::uint64_t alignment = page_bytes > (2U << 20) ? page_bytes : 2U << 20;
@@ -52,8 +54,8 @@ int reserve_span(numacre_pool *pool, std::uint64_t page_bytes) {
     const std::uint64_t stride = std::bit_ceil(pool->data_bytes > alignment ? pool->data_bytes : alignment);
     pool->span_shift = static_cast<std::uint32_t>(std::countr_zero(stride));
     pool->span_bytes = stride * pool->numa_nodes;
-    void *const reserved = mmap(nullptr, pool->span_bytes + alignment, PROT_NONE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *const reserved =
+        mmap(nullptr, pool->span_bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserved == MAP_FAILED)
         return fail(Errc::out_of_frames, "no %llu bytes of address space (limit RLIMIT_AS?): %s",
                     static_cast<unsigned long long>(pool->span_bytes), strerror(errno));
@@ -80,7 +82,8 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     const std::uint64_t pool_bytes = PoolLayout<Env>::of(reply.process_slots, reply.thread_slots).region_bytes;
     if (const int error = check_fd(fds[0], pool_bytes, "pool")) return error;
     pool->pool_region = map_shared(nullptr, pool_bytes, fds[0]);
-    if (pool->pool_region == nullptr) return fail(Errc::out_of_frames, "cannot map the pool region: %s", strerror(errno));
+    if (pool->pool_region == nullptr)
+        return fail(Errc::out_of_frames, "cannot map the pool region: %s", strerror(errno));
     pool->pool_region_bytes = pool_bytes;
     const Errc sound = validate_pool_region<Env>(pool->pool_region, {reply.geometry, reply.instance_id, pool_bytes},
                                                  reply.process_slots, reply.thread_slots);
@@ -130,7 +133,8 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
 void unmap_regions(numacre_pool *pool) {
     if (pool->span != nullptr) munmap(pool->span, pool->span_bytes);
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
-        if (pool->nodes[node].node_region != nullptr) munmap(pool->nodes[node].node_region, pool->nodes[node].node_region_bytes);
+        if (pool->nodes[node].node_region != nullptr)
+            munmap(pool->nodes[node].node_region, pool->nodes[node].node_region_bytes);
     if (pool->pool_region != nullptr) munmap(pool->pool_region, pool->pool_region_bytes);
 }
 

@@ -1,6 +1,6 @@
-// Threads of this process and the pool's thread slots. A thread gets its slot at its first call, by a CAS in shared memory;
-// it needs neither the daemon nor a registration call. A thread that ends gives it back; a process that dies has its slots
-// taken back by recovery.
+// Threads of this process and the pool's thread slots. A thread gets its slot at its first call, by a CAS in shared
+// memory; it needs neither the daemon nor a registration call. A thread that ends gives it back; a process that dies
+// has its slots taken back by recovery.
 #include <pthread.h>
 
 #include <cstdlib>
@@ -67,8 +67,8 @@ void at_thread_end(void *) {
     table = {nullptr, 0};
 }
 
-// In the child no mapping of a pool exists (MADV_DONTFORK), and the registry's mutex may have been held by a thread that
-// does not exist here.
+// In the child no mapping of a pool exists (MADV_DONTFORK), and the registry's mutex may have been held by a thread
+// that does not exist here.
 void in_forked_child() {
     ++fork_generation;
     current_lane = &no_lane;

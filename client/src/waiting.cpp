@@ -1,8 +1,8 @@
-// Waiting for memory. A waiter raises a flag in shared memory, tries once more and sleeps on the pool's release epoch; a
-// release that sees the flag clears it, moves the epoch and wakes everybody; whoever is still short raises the flag again.
-// Threads with cached blocks see the flag too, at their next call, and give them back; a waiter looks again by itself from
-// time to time, since they may see it late.
-// A waiter that dies leaves at most a raised flag, which costs the next release one wake-up call.
+// Waiting for memory. A waiter raises a flag in shared memory, tries once more and sleeps on the pool's release epoch;
+// a release that sees the flag clears it, moves the epoch and wakes everybody; whoever is still short raises the flag
+// again. Threads with cached blocks see the flag too, at their next call, and give them back; a waiter looks again by
+// itself from time to time, since they may see it late. A waiter that dies leaves at most a raised flag, which costs
+// the next release one wake-up call.
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -37,7 +37,8 @@ std::uint32_t announce_waiter(numacre_pool *pool) {
 }
 
 void sleep_for_release(numacre_pool *pool, std::uint32_t epoch, std::uint64_t nanoseconds) {
-    const timespec duration{static_cast<time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};
+    const timespec duration{static_cast<time_t>(nanoseconds / 1'000'000'000),
+                            static_cast<long>(nanoseconds % 1'000'000'000)};
     syscall(SYS_futex, futex_word(pool), FUTEX_WAIT, epoch, &duration, nullptr, 0);
 }
 

@@ -98,14 +98,14 @@ def main():
     for panel in panels.flat:
         for handle, name in zip(*panel.get_legend_handles_labels()):
             handles.setdefault(name, handle)
-    figure_of_all.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, fontsize=7)
+    figure_of_all.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0), ncols=5, fontsize=7)
     cycles = report["cycles"]
     figure_of_all.suptitle(f"an allocation or a free, order {order}, {arguments.schedule} schedule, "
                            f"{report['pool_bytes'] >> 20} MiB of 4 KiB frames, seed {report['seed']}\n"
                            f"assumed cycles: hit {cycles['hit']}, locked instruction {cycles['rmw']}, "
                            f"line transfer +{cycles['transfer']}; dotted: the target, 0.05",
                            fontsize=8)
-    figure_of_all.savefig(arguments.picture, dpi=150)
+    figure_of_all.savefig(arguments.picture, dpi=150, bbox_inches="tight")
     print(f"{arguments.picture}: {len(drawn)} figures, {len(workloads)} workloads")
 
 

@@ -6,6 +6,7 @@
 // (Setup::taken).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -29,21 +30,27 @@ struct Client {
     unsigned operations = 2;         // how many allocations and frees, in any order, then it ends
     unsigned held_max = 2;
     std::vector<unsigned> holds{};  // orders of blocks that it has from the beginning, allocated in this sequence
+    std::vector<unsigned> used{};   // orders of blocks that it had and freed before anybody held anything
     // Instead of `operations`: these and no others, in this sequence. An order, or one of the below.
     std::vector<int> script{};
     // Decides where it likes to search. 0: 2 * its number + 1, so that all like the same half of the pool.
     std::uint16_t thread_slot = 0;
-    bool mortal = true;             // with Options::kills_max
+    bool mortal = true;  // with Options::kills_max
+    int home = -1;       // the leaf word in which it looks first; -1: none yet
 };
 
-inline constexpr int kFreeFirst = -1;  // frees the first block that it holds
-inline constexpr int kGive = -2;       // puts the first block that it holds into the mailbox
-inline constexpr int kTake = -3;       // becomes the owner of what is in the mailbox
-inline constexpr int kCache = -4;      // frees the first block that it holds into its cache
-inline constexpr int kUncache = -5;    // allocates the first block of its cache
-inline constexpr int kFlush = -6;      // gives back all of its cache, in one call
-inline constexpr int kFreeAll = -7;    // frees all that it holds, in one call
+inline constexpr int kFreeFirst = -1;    // frees the first block that it holds
+inline constexpr int kGive = -2;         // puts the first block that it holds into the mailbox
+inline constexpr int kTake = -3;         // becomes the owner of what is in the mailbox
+inline constexpr int kCache = -4;        // frees the first block that it holds into its cache
+inline constexpr int kUncache = -5;      // allocates the first block of its cache
+inline constexpr int kFlush = -6;        // gives back all of its cache, in one call
+inline constexpr int kFreeAll = -7;      // frees all that it holds, in one call
 inline constexpr int kFlushOrFree = -8;  // ... and all of its cache
+// What it gave (kGive) and what may have been taken by now:
+inline constexpr int kWithdraw = -9;        // wants it back
+inline constexpr int kFreeGiven = -10;      // frees it
+inline constexpr int kBulkFreeGiven = -11;  // frees it by a bulk call
 // Two blocks of an order in one call: kTwo + order; the same into the cache: kRefill + order.
 inline constexpr int kTwo = 100;
 inline constexpr int kRefill = 200;
@@ -51,12 +58,23 @@ inline constexpr int kRefill = 200;
 // What an operator does with chunk 0, in a thread of its own.
 enum class ChunkStep : std::uint8_t { drain, undrain, offline, online };
 
+// Has died before anything else happens, with this intent and nothing done yet. Its thread slot is its process slot's
+// number: not a client's.
+struct Corpse {
+    std::uint16_t process = 0;
+    IntentKind kind = IntentKind::allocate;
+    Block block{};
+    std::uint16_t thread_slot() const { return static_cast<std::uint16_t>(2 * process); }  // no client's
+};
+
 struct Setup {
     Geometry geometry{.frame_shift = 12, .largest_order = 7, .frame_count = 128};
     // (leaf word, frames): taken from the beginning, by nobody, for ever.
     std::vector<std::pair<std::uint64_t, std::uint64_t>> taken{};
     std::vector<Client> clients{};
-    bool daemon = false;  // recovers processes that die; needed with Options::kills_max
+    bool exhausted = false;  // what the clients hold is the last: a search has found out, and lowered all hints
+    bool daemon = false;     // recovers processes that die; needed with Options::kills_max and corpses
+    std::vector<Corpse> corpses{};
     std::vector<ChunkStep> chunk_steps{};  // not together with `daemon`
 };
 
@@ -76,6 +94,9 @@ private:
         std::array<Block, kHeldMax> blocks;
         std::array<bool, kHeldMax> held;
         std::array<bool, kHeldMax> cached;  // its, but nobody's to use
+        Block given;                        // what it gave last; of interest to kWithdraw and the like alone
+        IndexEntry given_entry;
+        bool gave;
         bool is_its(Block block) const {
             for (unsigned slot = 0; slot < kHeldMax; ++slot)
                 if ((held[slot] || cached[slot]) && blocks[slot] == block) return true;
@@ -109,6 +130,7 @@ private:
     void free(Thread &self, std::size_t client, unsigned slot);
     void follow_script(Thread &self, std::size_t client, int what);
     void give(Thread &self, std::size_t client, unsigned slot);
+    void think_again(Thread &self, std::size_t client, int what, unsigned room);
     void take(Thread &self, std::size_t client, unsigned slot);
     void use_cache(Thread &self, std::size_t client, int what);
     void allocate_many(Thread &self, std::size_t client, Order order, BlockState state);
@@ -121,11 +143,14 @@ private:
     std::uint64_t free_blocks(Order order, std::size_t client) const;
     std::vector<Owned> owned_blocks() const;
     bool somebody_died() const;
+    bool somebody_thinks_again() const;
+    bool is_dead(std::uint16_t process) const;
     void keep_history();
     void check_owned(const std::vector<Owned> &owned);
     void check_state();
     void check_quiet();
     bool is_offline_child(unsigned layer, std::uint64_t child) const;
+    void check_caches_when_quiet();
     void check_words_when_quiet(const std::vector<Owned> &owned);
     void check_hints_when_quiet();
     void check_that_free_memory_can_be_had();
@@ -146,7 +171,7 @@ private:
     Word *free_throughout_ = nullptr;
     Word *wanted_ = nullptr;  // by client: that order + 1, 0 = not allocating
     Word *daemon_died_ = nullptr;
-    Word *frames_ = nullptr;   // what owners write to, a word for each smallest block that anybody allocates
+    Word *frames_ = nullptr;  // what owners write to, a word for each smallest block that anybody allocates
     unsigned frames_order_ = kMaxOrder;
     Word *mailbox_ = nullptr;  // a Reference on its way from one client to another; 0: empty
 };
@@ -164,6 +189,10 @@ inline EngineModel::EngineModel(const std::string &name, const Options &options,
         if (client.process >= process_slots_) process_slots_ = client.process + 1U;
     for (std::size_t client = 0; client < setup_.clients.size(); ++client)
         if (slot_of(client).value >= thread_slots_) thread_slots_ = slot_of(client).value + 1U;
+    for (const Corpse &corpse : setup_.corpses) {
+        process_slots_ = std::max(process_slots_, corpse.process + 1U);
+        thread_slots_ = std::max(thread_slots_, corpse.thread_slot() + 1U);
+    }
     lay_out();
     label_words();
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) add_client(client);
@@ -193,8 +222,27 @@ inline void EngineModel::lay_out() {
         pool_.processes[actor.process.value].state.store(static_cast<std::uint64_t>(ProcessState::active));
         pool_.threads[actor.thread.value].owner.store(ThreadOwner{actor.process}.bits());
     }
+    for (const Corpse &corpse : setup_.corpses) {
+        pool_.processes[corpse.process].state.store(static_cast<std::uint64_t>(ProcessState::dead));
+        pool_.threads[corpse.thread_slot()].owner.store(ThreadOwner{ProcessSlot{corpse.process}}.bits());
+        pool_.threads[corpse.thread_slot()].intent.store(Intent{corpse.kind, NumaNode{0}, corpse.block}.bits());
+    }
     pool_.header->thread_high_water.store(thread_slots_);
     take_beforehand();
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client)
+        for (unsigned order = 0; order <= kLeafOrder && setup_.clients[client].home >= 0; ++order)
+            view_.home[slot_of(client).value].word[order].store(
+                static_cast<std::uint64_t>(setup_.clients[client].home) + 1);
+
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
+        for (const unsigned order : setup_.clients[client].used) {
+            Block block{};
+            Block freed{};
+            if (buddy_->allocate(actor_of(client), Order{static_cast<std::uint8_t>(order)}, 0, block) != Errc::ok ||
+                buddy_->free(actor_of(client), block.base, freed) != Errc::ok)
+                fail("set-up: a client cannot use what it shall have used");
+        }
+    }
 
     initial_.resize(setup_.clients.size());
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
@@ -204,6 +252,11 @@ inline void EngineModel::lay_out() {
                 fail("set-up: a client cannot hold what it shall hold");
             initial_[client].push_back(block);
         }
+    }
+    if (setup_.exhausted) {
+        Block block{};
+        if (buddy_->allocate({kDaemonThread, kDaemonProcess}, Order{0}, 0, block) != Errc::out_of_frames)
+            fail("set-up: memory shall be exhausted and is not");
     }
 
     free_throughout_ = static_cast<Word *>(explorer.allocate(setup_.clients.size() * sizeof(Word)));
@@ -219,6 +272,7 @@ inline void EngineModel::lay_out() {
     explorer.ignore(pool_.header, sizeof(PoolHeader<SimEnv>));
     std::vector<bool> in_use(thread_slots_, false);
     in_use[kDaemonThread.value] = true;
+    for (const Corpse &corpse : setup_.corpses) in_use[corpse.thread_slot()] = true;
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
         const auto thread = static_cast<int>(client);
         const std::size_t slot = slot_of(client).value;
@@ -240,6 +294,7 @@ inline void EngineModel::lay_out() {
         for (const int what : client.script)
             if (what >= 0) wanted[static_cast<unsigned>(what % kTwo)] = true;
         for (const unsigned order : client.holds) wanted[order] = true;
+        for (const unsigned order : client.used) wanted[order] = true;
     }
     for (unsigned order = 0; order <= kMaxOrder; ++order)
         if (wanted[order] && order < frames_order_) frames_order_ = order;
@@ -375,6 +430,12 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
         use_cache(self, client, what);
         return;
     }
+    if (what <= kWithdraw) {
+        if (!local.gave || room == kHeldMax) return;
+        self.choose_operation(1);
+        think_again(self, client, what, room);
+        return;
+    }
     if (what < 0 ? first == kHeldMax : room == kHeldMax) return;  // an allocation before may have found nothing
     self.choose_operation(1);
     if (what >= kTwo) {
@@ -449,10 +510,18 @@ inline void EngineModel::add_operator() {
             self.run_operation([&] {
                 self.choose_operation(1);
                 switch (step) {
-                    case ChunkStep::drain: chunks.set_drain(0, true); break;
-                    case ChunkStep::undrain: chunks.set_drain(0, false); break;
-                    case ChunkStep::offline: (void)chunks.try_take_offline(0); break;
-                    case ChunkStep::online: (void)chunks.bring_online(0); break;
+                    case ChunkStep::drain:
+                        chunks.set_drain(0, true);
+                        break;
+                    case ChunkStep::undrain:
+                        chunks.set_drain(0, false);
+                        break;
+                    case ChunkStep::offline:
+                        (void)chunks.try_take_offline(0);
+                        break;
+                    case ChunkStep::online:
+                        (void)chunks.bring_online(0);
+                        break;
                 }
             });
         }
@@ -466,7 +535,34 @@ inline void EngineModel::give(Thread &self, std::size_t, unsigned slot) {
     local.blocks[slot] = {};
     use(self, block);
     const IndexEntry entry{view_.index_entry(block).load(std::memory_order_relaxed)};  // its own
+    if (somebody_thinks_again()) {
+        local.given = block;
+        local.given_entry = entry.published();
+        local.gave = true;
+    }
     mailbox_->store(buddy_->publish(block, entry).bits());
+}
+
+// Of the giver and the taker exactly one has the block afterwards.
+inline void EngineModel::think_again(Thread &self, std::size_t client, int what, unsigned room) {
+    Local &local = self.local<Local>();
+    const Block block = local.given;
+    IndexEntry entry = local.given_entry;
+    local.given = {};
+    local.given_entry = {};
+    local.gave = false;
+    if (what == kWithdraw) {
+        if (!buddy_->withdraw(block, entry)) return;
+        if (entry.is_published()) self.fail("a withdrawn block is still published");
+        local.blocks[room] = block;
+        local.held[room] = true;
+        use(self, block);
+    } else if (what == kFreeGiven) {
+        Block freed{};
+        (void)buddy_->free(actor_of(client), block.base, freed);
+    } else {
+        (void)buddy_->free_many(actor_of(client), &block.base, 1);
+    }
 }
 
 inline void EngineModel::take(Thread &self, std::size_t client, unsigned slot) {
@@ -480,7 +576,7 @@ inline void EngineModel::take(Thread &self, std::size_t client, unsigned slot) {
         local.blocks[slot] = block;
         local.held[slot] = true;
         use(self, block);
-    } else if (result != Errc::stale_ref || !somebody_died()) {
+    } else if (result != Errc::stale_ref || !(somebody_died() || somebody_thinks_again())) {
         self.fail(std::string("take of a block on its way returned ") + error_row(result).name);
     }
 }
@@ -496,6 +592,19 @@ inline void EngineModel::use(Thread &self, Block block) const {
 inline bool EngineModel::somebody_died() const {
     for (const Client &client : setup_.clients)
         if (explorer.dead(client.process)) return true;
+    return false;
+}
+
+inline bool EngineModel::is_dead(std::uint16_t process) const {
+    for (const Corpse &corpse : setup_.corpses)
+        if (corpse.process == process) return true;
+    return explorer.dead(process);
+}
+
+inline bool EngineModel::somebody_thinks_again() const {
+    for (const Client &client : setup_.clients)
+        for (const int what : client.script)
+            if (what <= kWithdraw) return true;
     return false;
 }
 
@@ -515,14 +624,13 @@ inline void EngineModel::add_daemon() {
                     std::uint16_t process = 0;
                     const auto find_work = [&] {
                         for (std::uint16_t slot = 1; slot < process_slots_; ++slot)
-                            if (explorer.dead(slot) &&
-                                (state_of(slot).load() == kActive || state_of(slot).load() == kDead))
+                            if (is_dead(slot) && (state_of(slot).load() == kActive || state_of(slot).load() == kDead))
                                 return slot;
                         return std::uint16_t{0};
                     };
                     self.rest_until([&] { return find_work() != 0; });
                     for (std::uint16_t slot = 1; slot < process_slots_ && process == 0; ++slot) {
-                        if (!explorer.dead(slot)) continue;
+                        if (!is_dead(slot)) continue;
                         const std::uint64_t state = state_of(slot).load();
                         if (state == kActive || state == kDead) process = slot;
                     }
@@ -626,6 +734,8 @@ inline void EngineModel::check_owned(const std::vector<Owned> &owned) {
         for (std::size_t j = i + 1; j < owned.size(); ++j)
             if (overlaps(block, owned[j].block))
                 fail("two live blocks overlap: " + to_text(block) + " and " + to_text(owned[j].block));
+        if (Chunks<SimEnv>{view_, pool_}.is_offline(block.base.value >> setup_.geometry.largest_order))
+            fail("a live block lies in a chunk that is offline: " + to_text(block));
         const unsigned layer = layer_of(block.order);
         std::uint64_t word = block.base.value >> word_order(layer);
         if (layer == 0) {
@@ -681,6 +791,7 @@ inline void EngineModel::check_quiet() {
         }
         if (!held) fail("quiet: the index says owned, but nobody holds " + to_text(entry.block));
     }
+    check_caches_when_quiet();
     for (std::uint32_t thread = 0; thread < thread_slots_; ++thread) {
         if (pool_.threads[thread].intent.load() != 0)
             fail("quiet: an intent is left in slot " + std::to_string(thread));
@@ -690,6 +801,21 @@ inline void EngineModel::check_quiet() {
     check_words_when_quiet(owned);
     check_hints_when_quiet();
     check_that_free_memory_can_be_had();
+}
+
+// A block in a cache must not be freed by its user of before; one in use must not be called cached.
+inline void EngineModel::check_caches_when_quiet() {
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
+        if (explorer.dead(setup_.clients[client].process)) continue;
+        const Local &local = explorer.local<Local>(static_cast<int>(client));
+        for (unsigned slot = 0; slot < kHeldMax; ++slot) {
+            if (!local.held[slot] && !local.cached[slot]) continue;
+            const IndexEntry entry{view_.index_entry(local.blocks[slot]).load()};
+            if (entry.is_cached() != local.cached[slot])
+                fail("quiet: " + to_text(local.blocks[slot]) + " is " + (local.cached[slot] ? "" : "not ") +
+                     "in a cache, the index says otherwise");
+        }
+    }
 }
 
 inline bool EngineModel::is_offline_child(unsigned layer, std::uint64_t child) const {

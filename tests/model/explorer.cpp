@@ -1291,7 +1291,10 @@ Report Explorer::run() {
         std::fflush(stdout);
     }
     if (report.clean()) return report;
-    if (options_.search == SearchOrder::depth_first && !found_by_depth_) {
+    // NUMACRE_MODEL_SHORTEN=0: for those who only ask whether there is a violation (tests/mutation).
+    const char *const shorten = std::getenv("NUMACRE_MODEL_SHORTEN");
+    const bool want_shortest = shorten == nullptr || shorten[0] != '0';
+    if (options_.search == SearchOrder::depth_first && !found_by_depth_ && want_shortest) {
         Report shortest;
         search_breadth_first(options_.shorten_transitions_max, shortest);
         if (!shortest.clean()) {

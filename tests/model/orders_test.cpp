@@ -64,11 +64,12 @@ std::vector<Model> models() {
          {.clients = {{.process = 1, .script = {7}}, {.process = 2, .script = {7, kFreeFirst, 7}, .mortal = false}},
           .daemon = true},
          1},
-        // A relaxed store over a release store of the same word ends what the release carried (C++20; hardware of today is
-        // kinder). With relaxed intents, recovery of process 1 sees process 2's second intent, which is in nobody's way, but
-        // an old index entry of its first block, and takes that block's bits for the dead client's.
+        // A relaxed store over a release store of the same word ends what the release carried (C++20; hardware of today
+        // is kinder). With relaxed intents, recovery of process 1 sees process 2's second intent, which is in nobody's
+        // way, but an old index entry of its first block, and takes that block's bits for the dead client's.
         {"second-intent",
-         {.clients = {{.process = 1, .script = {6}}, {.process = 2, .script = {6, 6}, .mortal = false}}, .daemon = true},
+         {.clients = {{.process = 1, .script = {6}}, {.process = 2, .script = {6, 6}, .mortal = false}},
+          .daemon = true},
          1},
         {"death-in-bulk-free",
          {.clients = {{.process = 1, .script = {5}}, {.process = 2, .script = {5, kFreeAll, 6}, .mortal = false}},
@@ -187,9 +188,12 @@ constexpr const char *kSlotReuse = "needs a model in which a slot is used again 
 constexpr const char *kPromise =
     "needs a promise across threads: that \"out of frames\" is true; here it is asked for what the client knows only";
 constexpr const char *kUndone =
-    "needs a claim undone beside a dead client's intent on the same block (seen to be noticed so, in 20 million states)";
-constexpr const char *kUndoneHint = "needs a claim undone while its word's hint is lowered, with nothing freed after it";
-constexpr const char *kOwnWrite = "more than needed: the caller has just written this word; what others free later they raise";
+    "needs a claim undone beside a dead client's intent on the same block (seen to be noticed so, in 20 million "
+    "states)";
+constexpr const char *kUndoneHint =
+    "needs a claim undone while its word's hint is lowered, with nothing freed after it";
+constexpr const char *kOwnWrite =
+    "more than needed: the caller has just written this word; what others free later they raise";
 constexpr const char *kHints = "needs hints of two levels lowered and raised at once";
 constexpr const char *kDeepRecovery = "needs recovery of a block in an upper word beside two living clients";
 

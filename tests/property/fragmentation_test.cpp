@@ -1,7 +1,8 @@
-// Fragmentation beside a serial buddy: the same random traces through the tree and through the textbook's allocator (free lists by
-// order, best fit, lowest address first, coalesced at once). The tree must refuse nothing that the serial one grants, and have nearly
-// as many free largest blocks at the end. Not as many: a thread takes from the word where it was last before it looks for the best
-// fit in the pool, and threads keep apart. What that costs is printed. Counts: the same on every run.
+// Fragmentation beside a serial buddy: the same random traces through the tree and through the textbook's allocator
+// (free lists by order, best fit, lowest address first, coalesced at once). The tree must refuse nothing that the
+// serial one grants, and have nearly as many free largest blocks at the end. Not as many: a thread takes from the word
+// where it was last before it looks for the best fit in the pool, and threads keep apart. What that costs is printed.
+// Counts: the same on every run.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -137,8 +138,12 @@ unsigned halving(std::mt19937_64 &random) {  // twice as many of each order as o
     while (order < 3 && random() % 2 == 0) ++order;
     return order;
 }
-unsigned any(std::mt19937_64 &random) { return static_cast<unsigned>(random() % (kLargestOrder + 1)); }
-unsigned single(std::mt19937_64 &) { return 0; }
+unsigned any(std::mt19937_64 &random) {
+    return static_cast<unsigned>(random() % (kLargestOrder + 1));
+}
+unsigned single(std::mt19937_64 &) {
+    return 0;
+}
 
 void compare(const char *name, double fill, double rest, unsigned threads, unsigned (*pick)(std::mt19937_64 &)) {
     std::uint64_t tree = 0, serial = 0, tree_refused = 0, serial_refused = 0;

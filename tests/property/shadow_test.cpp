@@ -1,5 +1,6 @@
-// Random sequences of operations by several actors on one tree, compared after every step with the plainest allocator there
-// is: one owner a frame. RapidCheck shrinks a failing sequence and prints the seed that replays it (RC_PARAMS="seed=...").
+// Random sequences of operations by several actors on one tree, compared after every step with the plainest allocator
+// there is: one owner a frame. RapidCheck shrinks a failing sequence and prints the seed that replays it
+// (RC_PARAMS="seed=...").
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -134,9 +135,9 @@ private:
 
 void run_random_operations(unsigned largest_order, std::uint64_t chunks) {
     Shadow shadow{largest_order, chunks};
-    const auto operations = *rc::gen::container<std::vector<std::tuple<int, unsigned, unsigned, unsigned>>>(rc::gen::tuple(
-        rc::gen::inRange(0, 100), rc::gen::inRange(0U, kActors), rc::gen::inRange(0U, largest_order + 1),
-        rc::gen::arbitrary<unsigned>()));
+    const auto operations = *rc::gen::container<std::vector<std::tuple<int, unsigned, unsigned, unsigned>>>(
+        rc::gen::tuple(rc::gen::inRange(0, 100), rc::gen::inRange(0U, kActors), rc::gen::inRange(0U, largest_order + 1),
+                       rc::gen::arbitrary<unsigned>()));
     for (const auto &[kind, actor, order, pick] : operations) {
         if (kind < 55)
             shadow.allocate(actor, order);
@@ -152,9 +153,15 @@ void run_random_operations(unsigned largest_order, std::uint64_t chunks) {
     }
 }
 
-RC_GTEST_PROP(ShadowAllocator, agrees_within_one_leaf_word, ()) { run_random_operations(5, 2); }
-RC_GTEST_PROP(ShadowAllocator, agrees_with_one_upper_layer, ()) { run_random_operations(8, 3); }
-RC_GTEST_PROP(ShadowAllocator, agrees_with_two_upper_layers, ()) { run_random_operations(11, 2); }
+RC_GTEST_PROP(ShadowAllocator, agrees_within_one_leaf_word, ()) {
+    run_random_operations(5, 2);
+}
+RC_GTEST_PROP(ShadowAllocator, agrees_with_one_upper_layer, ()) {
+    run_random_operations(8, 3);
+}
+RC_GTEST_PROP(ShadowAllocator, agrees_with_two_upper_layers, ()) {
+    run_random_operations(11, 2);
+}
 
 }  // namespace
 }  // namespace numacre

@@ -103,7 +103,8 @@ INSTANTIATE_TEST_SUITE_P(Loads, SharedTree,
                                            Load{7, 2, 4, 7, 90}),
                          [](const auto &load) {
                              return "largest" + std::to_string(load.param.largest_order) + "_threads" +
-                                    std::to_string(load.param.threads) + "_full" + std::to_string(load.param.keep_percent);
+                                    std::to_string(load.param.threads) + "_full" +
+                                    std::to_string(load.param.keep_percent);
                          });
 
 }  // namespace

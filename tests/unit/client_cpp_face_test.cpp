@@ -76,7 +76,8 @@ TEST(CppFace, pmr_containers_live_in_the_pool_and_leave_it_empty) {
         EXPECT_NE(numacre_usable_size(pool.handle(), numbers.data()), 0U) << "the vector's memory is a block of ours";
         std::pmr::unsynchronized_pool_resource small{&resource};
         std::pmr::list<std::pmr::string> strings{&small};
-        for (int i = 0; i < 1000; ++i) strings.emplace_back("a string too long for the small string optimisation, surely");
+        for (int i = 0; i < 1000; ++i)
+            strings.emplace_back("a string too long for the small string optimisation, surely");
         EXPECT_THROW(numbers.resize(1 << 20), std::bad_alloc);
         EXPECT_EQ(numbers.at(9'999), 9'999);
     }

@@ -179,14 +179,16 @@ TEST(PrivateOptions, impossible_geometries_are_named) {
 }
 
 TEST(PrivateOptions, defaults_and_extremes_work) {
-    const numacre_private_options cases[] = {{sizeof(numacre_private_options), 0, 0, 0, 0},
-                                             {sizeof(numacre_private_options), 64, 64, 64, 0},
-                                             {sizeof(numacre_private_options), 12 << 20, 64, 4 << 20, 0},
-                                             {sizeof(numacre_private_options), std::uint64_t{4} << 30, 2 << 20, std::uint64_t{1} << 30, 0},
-                                             {sizeof(numacre_private_options), std::uint64_t{1} << 40, 4096, std::uint64_t{1} << 30, 0}};
+    const numacre_private_options cases[] = {
+        {sizeof(numacre_private_options), 0, 0, 0, 0},
+        {sizeof(numacre_private_options), 64, 64, 64, 0},
+        {sizeof(numacre_private_options), 12 << 20, 64, 4 << 20, 0},
+        {sizeof(numacre_private_options), std::uint64_t{4} << 30, 2 << 20, std::uint64_t{1} << 30, 0},
+        {sizeof(numacre_private_options), std::uint64_t{1} << 40, 4096, std::uint64_t{1} << 30, 0}};
     for (const auto &options : cases) {
 #ifdef __SANITIZE_THREAD__
-        // ThreadSanitizer leaves a program 1.5 TiB for all its mappings; whether one of 1 TiB fits depends on where the rest was put.
+        // ThreadSanitizer leaves a program 1.5 TiB for all its mappings; whether one of 1 TiB fits depends on where the
+        // rest was put.
         if (options.capacity_bytes >= std::uint64_t{1} << 40) {
             std::puts("Skipped under ThreadSanitizer: the 1 TiB pool (no address space for it)");
             continue;

@@ -1,6 +1,6 @@
-// What the hot path executes, counted instruction by instruction (PTRACE_SINGLESTEP) in the library as it is built: locked
-// read-modify-writes, branches, calls and all instructions of one allocation and one free in steady state. A count, not a time: it is the
-// same on every run of the same binary. Built without sanitizers only.
+// What the hot path executes, counted instruction by instruction (PTRACE_SINGLESTEP) in the library as it is built:
+// locked read-modify-writes, branches, calls and all instructions of one allocation and one free in steady state. A
+// count, not a time: it is the same on every run of the same binary. Built without sanitizers only.
 #include <gtest/gtest.h>
 #include <sys/ptrace.h>
 #include <sys/user.h>
@@ -21,7 +21,9 @@ namespace {
 #endif
 
 volatile int marks_passed = 0;
-[[gnu::noinline]] void mark() { marks_passed = marks_passed + 1; }
+[[gnu::noinline]] void mark() {
+    marks_passed = marks_passed + 1;
+}
 
 struct Tally {
     unsigned locked = 0;
@@ -138,8 +140,8 @@ void prepare_uncached() {
         free_uncached();
     }
 }
-// So that the tree is what is counted and not the cache: nothing is cached yet after the first, and when the second frees,
-// the cache is full.
+// So that the tree is what is counted and not the cache: nothing is cached yet after the first, and when the second
+// frees, the cache is full.
 void prepare_bulk() {
     open_pool();
     allocate_many();
@@ -160,8 +162,9 @@ void expect_locked(const char *what, void (*prepare)(), void (*const parts[])(),
                    const std::vector<unsigned> &locked) {
     const std::vector<Tally> tallies = step_through(prepare, parts, part_count);
     for (unsigned part = 0; part < part_count; ++part) {
-        std::printf("%7zu bytes, %s, call %u: %u locked, %u instructions, %u branches, %u calls\n", size_bytes, what, part,
-                    tallies[part].locked, tallies[part].instructions, tallies[part].branches, tallies[part].calls);
+        std::printf("%7zu bytes, %s, call %u: %u locked, %u instructions, %u branches, %u calls\n", size_bytes, what,
+                    part, tallies[part].locked, tallies[part].instructions, tallies[part].branches,
+                    tallies[part].calls);
         EXPECT_EQ(tallies[part].locked, locked[part]) << what << ", call " << part << ", " << size_bytes << " bytes";
     }
 }

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "numacre/shm/cached_block.hpp"
 #include "support/shm_pool.hpp"
 
 namespace numacre {
@@ -114,9 +115,51 @@ TEST(Buddy, a_reference_is_taken_once_and_goes_stale) {
     EXPECT_EQ(buddy.take(giver, reference, taken), Errc::stale_ref);
     EXPECT_EQ(buddy.take(giver, Reference{~std::uint64_t{0}}, taken), Errc::bad_argument);
     EXPECT_EQ(buddy.take(giver, Reference{0}, taken), Errc::bad_argument);
-    // The same frames again: the old reference still names the block of before.
+    // The same frames again, given again: the old reference still names the block of before.
     ASSERT_EQ(buddy.allocate(giver, Order{2}, 0, block), Errc::ok);
+    ASSERT_EQ(block, reference.block());
     EXPECT_EQ(buddy.take(taker, reference, taken), Errc::stale_ref);
+    ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
+    const Reference second = buddy.publish(block, entry);
+    EXPECT_EQ(buddy.take(taker, reference, taken), Errc::stale_ref);
+    // Taken, and given on: what the first taker took by is used up.
+    ASSERT_EQ(buddy.take(taker, second, taken), Errc::ok);
+    ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
+    const Reference third = buddy.publish(block, entry);
+    EXPECT_EQ(buddy.take(giver, second, taken), Errc::stale_ref);
+    // Withdrawn and given anew.
+    ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
+    ASSERT_TRUE(buddy.withdraw(block, entry));
+    EXPECT_EQ(buddy.take(giver, third, taken), Errc::stale_ref);
+    const Reference fourth = buddy.publish(block, entry);
+    EXPECT_EQ(buddy.take(giver, third, taken), Errc::stale_ref);
+    // Freed, though it was given.
+    ASSERT_EQ(buddy.free(taker, block.base, freed), Errc::ok);
+    ASSERT_EQ(buddy.allocate(taker, Order{2}, 0, block), Errc::ok);
+    ASSERT_EQ(block, fourth.block());
+    ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
+    (void)buddy.publish(block, entry);
+    EXPECT_EQ(buddy.take(giver, fourth, taken), Errc::stale_ref);
+}
+
+TEST(Buddy, only_what_nobody_else_can_reach_is_cached) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor mine = pool.actor(1, 1);
+    Block block;
+    ASSERT_EQ(buddy.allocate(mine, Order{2}, 0, block), Errc::ok);
+    auto &slot = pool.node.index_entry(block);
+    EXPECT_TRUE(can_be_cached(load_for_cache(slot), IndexEntry::private_to(mine.process)));
+    EXPECT_FALSE(can_be_cached(load_for_cache(slot), IndexEntry::private_to(ProcessSlot{2})));
+    (void)buddy.publish(block, load_for_cache(slot));
+    EXPECT_FALSE(can_be_cached(load_for_cache(slot), IndexEntry::private_to(mine.process))) << "somebody may take it";
+    IndexEntry entry = load_for_cache(slot);
+    ASSERT_TRUE(buddy.withdraw(block, entry));
+    store_into_cache(slot, entry);
+    Block freed;
+    EXPECT_EQ(buddy.free(mine, block.base, freed), Errc::stale_ref) << "freed already, as its user sees it";
+    EXPECT_FALSE(can_be_cached(load_for_cache(slot), IndexEntry::private_to(mine.process)));
 }
 
 TEST(Buddy, an_allocation_below_a_draining_chunk_is_undone) {
@@ -157,7 +200,8 @@ TEST(Buddy, finds_the_last_free_frame_of_a_full_pool_whatever_the_hints_said) {
     for (std::size_t i = 0; i < blocks.size(); i += 997) {
         Block freed;
         ASSERT_EQ(buddy.free(actor, blocks[i].base, freed), Errc::ok);
-        ASSERT_EQ(buddy.allocate(other, Order{0}, 0, block), Errc::ok) << "the one free frame is " << blocks[i].base.value;
+        ASSERT_EQ(buddy.allocate(other, Order{0}, 0, block), Errc::ok)
+            << "the one free frame is " << blocks[i].base.value;
         ASSERT_EQ(block, blocks[i]);
         ASSERT_EQ(buddy.allocate(other, Order{0}, 0, freed), Errc::out_of_frames);
         ASSERT_EQ(buddy.free(other, block.base, freed), Errc::ok);

@@ -1,5 +1,5 @@
-// Death at each named crash point of each operation, one process at a time, then recovery: what was in flight is undone or
-// completed, nothing is lost. (The model tests kill at every access, with others at work.)
+// Death at each named crash point of each operation, one process at a time, then recovery: what was in flight is undone
+// or completed, nothing is lost. (The model tests kill at every access, with others at work.)
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -36,9 +36,9 @@ PoolView<CrashEnv> crash_pool_view(const ShmPool &pool) {
 }
 
 constexpr CrashPoint kPoints[] = {
-    CrashPoint::allocate_after_intent, CrashPoint::allocate_after_claim,  CrashPoint::allocate_after_climb,
-    CrashPoint::allocate_after_commit, CrashPoint::undo_after_trace,      CrashPoint::undo_after_unclaim,
-    CrashPoint::free_after_intent,     CrashPoint::free_after_ownership,  CrashPoint::free_after_unclaim,
+    CrashPoint::allocate_after_intent, CrashPoint::allocate_after_claim,   CrashPoint::allocate_after_climb,
+    CrashPoint::allocate_after_commit, CrashPoint::undo_after_trace,       CrashPoint::undo_after_unclaim,
+    CrashPoint::free_after_intent,     CrashPoint::free_after_ownership,   CrashPoint::free_after_unclaim,
     CrashPoint::free_after_hints,      CrashPoint::clean_after_coalescing, CrashPoint::hint_lowered};
 
 class EveryCrashPoint : public ::testing::TestWithParam<CrashPoint> {};
@@ -60,7 +60,8 @@ TEST_P(EveryCrashPoint, loses_nothing_and_leaves_the_others_alone) {
         CrashEnv::armed = true;
         bool died = false;
         try {
-            // Enough to pass every point: fill up (lowers hints), free all, take a whole chunk (cleans), drain (undoes), twice.
+            // Enough to pass every point: fill up (lowers hints), free all, take a whole chunk (cleans), drain
+            // (undoes), twice.
             for (int round = 0; round < 2; ++round) {
                 std::vector<Block> held;
                 Block block;
@@ -75,7 +76,8 @@ TEST_P(EveryCrashPoint, loses_nothing_and_leaves_the_others_alone) {
                 EXPECT_EQ(victim.allocate(doomed, pool.geometry.largest(), 0, block), Errc::ok);
                 EXPECT_EQ(victim.free(doomed, block.base, freed), Errc::ok);
                 for (std::uint64_t chunk = 0; chunk < 3; ++chunk) chunks.set_drain(chunk, true);
-                EXPECT_EQ(victim.allocate(doomed, Order{static_cast<std::uint8_t>(order)}, 0, block), Errc::out_of_frames);
+                EXPECT_EQ(victim.allocate(doomed, Order{static_cast<std::uint8_t>(order)}, 0, block),
+                          Errc::out_of_frames);
                 for (std::uint64_t chunk = 0; chunk < 3; ++chunk) chunks.set_drain(chunk, false);
             }
         } catch (const Died &) {
@@ -84,8 +86,8 @@ TEST_P(EveryCrashPoint, loses_nothing_and_leaves_the_others_alone) {
         for (std::uint64_t chunk = 0; chunk < 3; ++chunk) chunks.set_drain(chunk, false);
         // Blocks of the top layer leave no marks, and what is claimed in it is never undone.
         const bool impossible =
-            order == 10 && (GetParam() == CrashPoint::clean_after_coalescing || GetParam() == CrashPoint::undo_after_trace ||
-                            GetParam() == CrashPoint::undo_after_unclaim);
+            order == 10 && (GetParam() == CrashPoint::clean_after_coalescing ||
+                            GetParam() == CrashPoint::undo_after_trace || GetParam() == CrashPoint::undo_after_unclaim);
         EXPECT_EQ(died, !impossible);
         CrashEnv::armed = false;
 

@@ -38,7 +38,8 @@ TEST(IndexEntry, keeps_every_field_apart) {
 }
 
 TEST(IndexEntry, slack_is_exact_to_the_byte_up_to_two_mebibytes) {
-    for (unsigned order = 0; order <= 9; ++order) EXPECT_EQ(IndexEntry::slack_unit_shift(Order{static_cast<std::uint8_t>(order)}, 12), 0U);
+    for (unsigned order = 0; order <= 9; ++order)
+        EXPECT_EQ(IndexEntry::slack_unit_shift(Order{static_cast<std::uint8_t>(order)}, 12), 0U);
     EXPECT_EQ(IndexEntry::slack_unit_shift(Order{18}, 12), 9U);
 }
 
@@ -102,9 +103,10 @@ TEST(Layout, parts_do_not_overlap_and_metadata_stays_below_one_percent) {
         const double share = static_cast<double>(layout.region_bytes - layout.hint[geometry.hint_levels()]) /
                              static_cast<double>(geometry.capacity_bytes());
         RecordProperty("metadata_share_" + std::to_string(gibibytes) + "GiB", std::to_string(share));
-        std::printf("metadata of %4llu GiB in 4 KiB frames: %.4f %% (%.2f bytes a frame), per-thread tables %.1f MiB more\n",
-                    static_cast<unsigned long long>(gibibytes), share * 100, share * 4096,
-                    static_cast<double>(layout.hint[geometry.hint_levels()]) / (1 << 20));
+        std::printf(
+            "metadata of %4llu GiB in 4 KiB frames: %.4f %% (%.2f bytes a frame), per-thread tables %.1f MiB more\n",
+            static_cast<unsigned long long>(gibibytes), share * 100, share * 4096,
+            static_cast<double>(layout.hint[geometry.hint_levels()]) / (1 << 20));
         EXPECT_LT(share, 0.01);
     }
     for (const unsigned largest_order : {0U, 3U, 6U, 7U, 10U, 13U, 18U, 24U}) {

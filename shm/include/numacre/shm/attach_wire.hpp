@@ -1,6 +1,6 @@
-// Messages on the attach socket (unix SEQPACKET, <runtime dir>/attach.sock). One message a packet, fixed size, host byte
-// order: both ends are on one machine. Every message begins with WireHeader; a receiver checks size, magic and version
-// before it looks at anything else.
+// Messages on the attach socket (unix SEQPACKET, <runtime dir>/attach.sock). One message a packet, fixed size, host
+// byte order: both ends are on one machine. Every message begins with WireHeader; a receiver checks size, magic and
+// version before it looks at anything else.
 //
 //   client                                   daemon
 //   AttachRequest                  ->
@@ -47,9 +47,9 @@ struct AttachRequest {
 enum class Backing : std::uint32_t { private_memory = 0, hugetlb = 1, thp = 2, small_pages = 3 };
 
 struct NodeDescription {
-    std::int32_t os_numa_node = 0;     // the kernel's number
+    std::int32_t os_numa_node = 0;  // the kernel's number
     Backing backing{};
-    std::uint32_t page_bytes = 0;      // of the data region
+    std::uint32_t page_bytes = 0;  // of the data region
     std::uint32_t reserved = 0;
     std::uint64_t node_region_bytes = 0;
     std::uint64_t data_region_bytes = 0;  // = capacity
@@ -57,9 +57,9 @@ struct NodeDescription {
 
 struct AttachReply {
     WireHeader header{kMagic, kVersion, MessageType::attach_reply, sizeof(AttachReply), 0};
-    std::uint32_t error = 0;           // Errc; 0 = attached
+    std::uint32_t error = 0;  // Errc; 0 = attached
     std::uint32_t layout_version = kLayoutVersion;
-    std::uint32_t client_id = 0;       // never used again while the daemon lives
+    std::uint32_t client_id = 0;  // never used again while the daemon lives
     std::uint16_t process_slot = 0;
     std::uint16_t numa_node_count = 0;
     std::uint64_t process_generation = 0;
@@ -68,8 +68,9 @@ struct AttachReply {
     std::uint32_t process_slots = 0;
     std::uint32_t thread_slots = 0;
     Geometry geometry;
-    std::array<char, 256> message{};   // why not, and what to do; terminated by 0
-    std::array<std::array<std::uint8_t, kMaxNumaNodes>, kMaxNumaNodes> nearest{};  // nearest[n]: nodes by distance from n
+    std::array<char, 256> message{};  // why not, and what to do; terminated by 0
+    std::array<std::array<std::uint8_t, kMaxNumaNodes>, kMaxNumaNodes>
+        nearest{};  // nearest[n]: nodes by distance from n
     std::array<NodeDescription, kMaxNumaNodes> nodes{};
 };
 

@@ -1,8 +1,10 @@
-// The allocator of one numa node: a non-blocking buddy system after Marotta et al. (NBBS, IEEE TC 2021), corrected, packed
-// wider and made to survive the death of any process. All atomics of the tree are here and in search.hpp, recovery.hpp.
+// The allocator of one numa node: a non-blocking buddy system after Marotta et al. (NBBS, IEEE TC 2021), corrected,
+// packed wider and made to survive the death of any process. All atomics of the tree are here and in search.hpp,
+// recovery.hpp.
 //
-// Every operation is lock-free, never blocks, never enters the kernel. A process may die at any instruction of any of them;
-// Recovery then completes or undoes what it was doing. shm/README.md has the steps, the crash table and the edges.
+// Every operation is lock-free, never blocks, never enters the kernel. A process may die at any instruction of any of
+// them; Recovery then completes or undoes what it was doing. shm/README.md has the steps, the crash table and the
+// edges.
 #pragma once
 
 #include <bit>
@@ -36,8 +38,9 @@ public:
         return allocate_as(actor, order, Grant{slack, BlockState::owned}, out);
     }
 
-    // The common path of allocate() alone, small enough to be compiled into a caller: a block of at most kLeafOrder (and at
-    // most the pool's largest) from the word where this thread was last. False: nothing was done, ask allocate().
+    // The common path of allocate() alone, small enough to be compiled into a caller: a block of at most kLeafOrder
+    // (and at most the pool's largest) from the word where this thread was last. False: nothing was done, ask
+    // allocate().
     [[gnu::always_inline]] bool allocate_nearby(const Actor &actor, Order order, std::uint32_t slack, Block &out) {
         return allocate_at_home(actor, order, Grant{slack, BlockState::owned}, out);
     }
@@ -55,7 +58,8 @@ public:
         for (unsigned layer = 1; layer <= view_.top_layer; ++layer) {
             const unsigned granule = view_.geometry.index_granule(layer);
             if ((base.value & ((std::uint64_t{1} << granule) - 1)) != 0) return false;
-            entry = IndexEntry{view_.index[layer][base.value >> granule].load(std::memory_order_acquire)};  // EDGE look-up
+            entry =
+                IndexEntry{view_.index[layer][base.value >> granule].load(std::memory_order_acquire)};  // EDGE look-up
             freed = Block{base, entry.order()};
             if (entry.is_owned() && layer_of(freed.order) == layer && view_.contains(freed))
                 return entry.owner() == actor.process && free_entry_of(actor, layer, freed, entry, true) == Errc::ok;
@@ -66,7 +70,8 @@ public:
     // Frees the block that begins at `base` if `actor.process` owns it. freed: what it was.
     // Errors (nothing changed): bad_argument (no such frame), not_owner, stale_ref (not allocated, or not from there).
     Errc free(Actor actor, FrameIndex base, Block &freed) {
-        if (base.value < view_.geometry.frame_count && (free_in_leaf(actor, base, freed) || free_in_upper(actor, base, freed)))
+        if (base.value < view_.geometry.frame_count &&
+            (free_in_leaf(actor, base, freed) || free_in_upper(actor, base, freed)))
             return Errc::ok;
         IndexEntry entry;
         const Errc found = find_entry(base, freed, entry);
@@ -75,20 +80,21 @@ public:
         return free_entry(actor, freed, entry, true);
     }
 
-    // Becomes the owner of the referenced block. One RMW. Needs no intent: before the CAS the block is the giver's, after it
-    // ours. Errors: bad_argument (not a reference of this pool), stale_ref.
+    // Becomes the owner of the referenced block. One RMW. Needs no intent: before the CAS the block is the giver's,
+    // after it ours. Errors: bad_argument (not a reference of this pool), stale_ref.
     Errc take(Actor actor, Reference reference, Block &taken) {
         const Block block = reference.block();
         if (!view_.contains(block) || reference.generation() == 0) return Errc::bad_argument;
         Word &slot = view_.index_entry(block);
         std::uint64_t bits = slot.load(std::memory_order_acquire);
         const IndexEntry entry{bits};
-        if (!entry.is_owned() || !entry.is_published() || entry.order() != block.order || entry.generation() != reference.generation() ||
-            entry.owner() == kOfflineOwner || entry.owner() == kDaemonProcess)
+        if (!entry.is_owned() || !entry.is_published() || entry.order() != block.order ||
+            entry.generation() != reference.generation() || entry.owner() == kOfflineOwner ||
+            entry.owner() == kDaemonProcess)
             return Errc::stale_ref;
-        // EDGE hand-over (acq_rel; partners: EDGE publish, EDGE ownership). Acquires what publish() released, the giver's
-        // bytes; releases our ownership to whoever tries after us.
-        // Weakened: the taker reads a frame from before the giver wrote it.
+        // EDGE hand-over (acq_rel; partners: EDGE publish, EDGE ownership). Acquires what publish() released, the
+        // giver's bytes; releases our ownership to whoever tries after us. Weakened: the taker reads a frame from
+        // before the giver wrote it.
         if (!slot.compare_exchange_strong(bits, entry.handed_to(actor.process).bits(), std::memory_order_acq_rel))
             return Errc::stale_ref;
         count(view_.counters[actor.thread.value].takes);
@@ -96,27 +102,30 @@ public:
         return Errc::ok;
     }
 
-    // Makes an owned, found block takeable by others; returns its name. A plain store: until then only the owner's process
-    // writes the entry. Caller dies inside: it was published or it was not; recovery gives it back either way.
+    // Makes an owned, found block takeable by others; returns its name. A plain store: until then only the owner's
+    // process writes the entry. Caller dies inside: it was published or it was not; recovery gives it back either way.
     Reference publish(Block block, IndexEntry entry) {
         // EDGE publish (release; partner: EDGE hand-over): whoever takes sees what the giver wrote into the block.
         if (!entry.is_published()) view_.index_entry(block).store(entry.published().bits(), std::memory_order_release);
         return Reference{view_.numa_node, block, entry.generation()};
     }
 
-    // The opposite: what references name is gone. False: somebody took the block before. On success entry is what it is now.
+    // The opposite: what references name is gone. False: somebody took the block before. On success entry is what it is
+    // now.
     bool withdraw(Block block, IndexEntry &entry) {
         std::uint64_t bits = entry.bits();
-        const IndexEntry now = IndexEntry::owned(entry.owner(), entry.order(), next_generation(entry.generation()), entry.slack());
+        const IndexEntry now =
+            IndexEntry::owned(entry.owner(), entry.order(), next_generation(entry.generation()), entry.slack());
         // EDGE hand-over, the other side of it.
-        if (!view_.index_entry(block).compare_exchange_strong(bits, now.bits(), std::memory_order_acq_rel)) return false;
+        if (!view_.index_entry(block).compare_exchange_strong(bits, now.bits(), std::memory_order_acq_rel))
+            return false;
         entry = now;
         return true;
     }
 
-    // Blocks of one order (at most kLeafOrder), many of a leaf word by one RMW. Returns how many: fewer when no more is free.
-    // state: owned or cached; only owned ones count as allocations. Dying inside: those that are committed are the process's
-    // and given back as such, the others are cleared by recovery.
+    // Blocks of one order (at most kLeafOrder), many of a leaf word by one RMW. Returns how many: fewer when no more is
+    // free. state: owned or cached; only owned ones count as allocations. Dying inside: those that are committed are
+    // the process's and given back as such, the others are cleared by recovery.
     unsigned allocate_many(Actor actor, Order order, BlockState state, std::uint32_t slack, FrameIndex *bases,
                            unsigned wanted) {
         const Grant grant{slack, state};
@@ -135,8 +144,9 @@ public:
         return got;
     }
 
-    // Frees blocks that the process holds, in use or cached, of order at most kLeafOrder; neighbours in the list that share a
-    // leaf word share the RMW on it. Returns how many: the others were not such blocks, nothing was changed for them.
+    // Frees blocks that the process holds, in use or cached, of order at most kLeafOrder; neighbours in the list that
+    // share a leaf word share the RMW on it. Returns how many: the others were not such blocks, nothing was changed for
+    // them.
     unsigned free_many(Actor actor, const FrameIndex *bases, unsigned count_of_bases) {
         unsigned freed = 0;
         for (unsigned i = 0; i < count_of_bases;) {
@@ -175,8 +185,8 @@ public:
     [[gnu::always_inline]] bool find_in_leaf(FrameIndex base, Block &block, IndexEntry &entry) const {
         entry = IndexEntry{view_.index[0][base.value].load(std::memory_order_acquire)};  // EDGE look-up
         block = Block{base, entry.order()};
-        return entry.is_owned() && block.order.value <= kLeafOrder && block.order.value <= view_.geometry.largest_order &&
-               (base.value & (block.order.frames() - 1)) == 0;
+        return entry.is_owned() && block.order.value <= kLeafOrder &&
+               block.order.value <= view_.geometry.largest_order && (base.value & (block.order.frames() - 1)) == 0;
     }
 
     // The owned block that covers a frame but need not begin there: for error messages.
@@ -190,8 +200,8 @@ public:
         return false;
     }
 
-    // Frees an owned block that find_entry just showed. stale_ref: somebody was faster. tally: it is somebody's free, not a
-    // chunk that comes online.
+    // Frees an owned block that find_entry just showed. stale_ref: somebody was faster. tally: it is somebody's free,
+    // not a chunk that comes online.
     Errc free_entry(Actor actor, Block block, IndexEntry entry, bool tally) {
         return free_entry_of(actor, layer_of(block.order), block, entry, tally);
     }
@@ -199,7 +209,8 @@ public:
     // ------------------------------------------------------------------------------------------------------------------
     // For the daemon's Chunks and for Recovery.
 
-    // Claims exactly this block, even in a draining chunk. The intent stays set: the caller writes the index and ends it.
+    // Claims exactly this block, even in a draining chunk. The intent stays set: the caller writes the index and ends
+    // it.
     bool claim_exactly(Actor actor, Block block) {
         const unsigned layer = layer_of(block.order);
         const std::uint64_t word = block.base.value >> word_order(layer);
@@ -214,8 +225,8 @@ public:
         return false;
     }
 
-    // CLEAN, one level: clears the mark of (layer, word) in its parent if the word is empty. True: there is no mark now.
-    // Dying inside leaves COAL set, which is harmless: the next allocation withdraws it, the next clean uses it.
+    // CLEAN, one level: clears the mark of (layer, word) in its parent if the word is empty. True: there is no mark
+    // now. Dying inside leaves COAL set, which is harmless: the next allocation withdraws it, the next clean uses it.
     bool clean(unsigned layer, std::uint64_t word) {
         const unsigned child = word % kUpperFanOut;
         Word &state = view_.upper[layer + 1][word / kUpperFanOut];
@@ -237,7 +248,8 @@ public:
             if (!word_is_empty(layer, word)) return false;
             std::uint64_t bits = seen.bits();
             // Compares the whole word, tag included: any change since we saw COAL makes us look again.
-            if (state.compare_exchange_weak(bits, seen.without_mark(child).bits(), std::memory_order_seq_cst)) return true;
+            if (state.compare_exchange_weak(bits, seen.without_mark(child).bits(), std::memory_order_seq_cst))
+                return true;
             seen = UpperWord{bits};
         }
         return true;
@@ -273,10 +285,10 @@ public:
     }
 
     void begin(Actor actor, IntentKind kind, Block block) {
-        // EDGE intent-before-claim (release; the RMW that follows publishes it). Release also because it overwrites what
-        // end() of the operation before released: who sees this intent must see that block's index entry.
-        // Weakened: recovery sees the second intent, which is in nobody's way, but not that the first block is committed, and
-        // takes its bits for those of a dead client that was after the same block.
+        // EDGE intent-before-claim (release; the RMW that follows publishes it). Release also because it overwrites
+        // what end() of the operation before released: who sees this intent must see that block's index entry.
+        // Weakened: recovery sees the second intent, which is in nobody's way, but not that the first block is
+        // committed, and takes its bits for those of a dead client that was after the same block.
         pool_.threads[actor.thread.value].intent.store(Intent{kind, view_.numa_node, block}.bits(),
                                                        std::memory_order_release);
     }
@@ -286,9 +298,9 @@ public:
         pool_.threads[actor.thread.value].intent.store(0, std::memory_order_release);
     }
 
-    // EDGE commit (release; partners: EDGE look-up, EDGE ownership, EDGE hand-over, recovery's acquire loads). From here on
-    // the block is the process's: a death gives it back as owned, not as in flight.
-    // Weakened: recovery sees OWNED before the marks above the block and cleans them away under a live block.
+    // EDGE commit (release; partners: EDGE look-up, EDGE ownership, EDGE hand-over, recovery's acquire loads). From
+    // here on the block is the process's: a death gives it back as owned, not as in flight. Weakened: recovery sees
+    // OWNED before the marks above the block and cleans them away under a live block.
     [[gnu::always_inline]] void commit(unsigned layer, Block block, ProcessSlot owner, std::uint32_t slack,
                                        BlockState state = BlockState::owned) {
         Word &slot = view_.index_entry(layer, block);
@@ -315,16 +327,16 @@ private:
         unsigned closed_at = 0;  // level whose word has a closed child on our path; 0: the word itself had nothing
     };
 
-    // --- freeing ------------------------------------------------------------------------------------------------------
+    // --- freeing
+    // ------------------------------------------------------------------------------------------------------
 
     [[gnu::always_inline]] Errc free_entry_of(Actor actor, unsigned layer, Block block, IndexEntry entry, bool tally) {
         begin(actor, IntentKind::free, block);
         Env::crash_point(CrashPoint::free_after_intent);
         // EDGE ownership (acq_rel; partners: EDGE commit, EDGE hand-over). The one place where it is decided who frees:
-        // a second free, a free of what was handed on and recovery all meet in this CAS. Release publishes the intent: who
-        // sees FREEING(thread) must find the thread's intent.
-        // Weakened: recovery sees FREEING with no intent, takes the free for finished, and clears bits that the block's
-        // next owner has by then.
+        // a second free, a free of what was handed on and recovery all meet in this CAS. Release publishes the intent:
+        // who sees FREEING(thread) must find the thread's intent. Weakened: recovery sees FREEING with no intent, takes
+        // the free for finished, and clears bits that the block's next owner has by then.
         std::uint64_t bits = entry.bits();
         const auto freeing = IndexEntry::freeing(actor.thread, block.order, entry.generation());
         Word &slot = view_.index_entry(layer, block);
@@ -339,7 +351,8 @@ private:
         return Errc::ok;
     }
 
-    // --- claiming -----------------------------------------------------------------------------------------------------
+    // --- claiming
+    // -----------------------------------------------------------------------------------------------------
 
     Errc allocate_as(Actor actor, Order order, Grant grant, Block &out) {
         if (order.value > view_.geometry.largest_order) return Errc::bad_argument;
@@ -358,12 +371,14 @@ private:
     // One attempt at the leaf word where this thread was last; whatever is out of the ordinary ends it.
     [[gnu::always_inline]] bool allocate_at_home(const Actor &actor, Order order, Grant grant, Block &out) {
         const std::uint64_t word = home_word(actor, 0, order);
-        if (word == kNoWord) [[unlikely]] return false;
+        if (word == kNoWord) [[unlikely]]
+            return false;
         Word &state = view_.leaf[word];
         // relaxed: only a guess, the CAS decides.
         std::uint64_t seen = state.load(std::memory_order_relaxed);
         const std::uint64_t starts = leaf::free_starts(seen, order.value);
-        if (starts == 0) [[unlikely]] return false;
+        if (starts == 0) [[unlikely]]
+            return false;
         const auto frame = static_cast<unsigned>(std::countr_zero(starts));
         const Block block{FrameIndex{word * kLeafFrames + frame}, order};
         begin(actor, IntentKind::allocate, block);
@@ -391,7 +406,8 @@ private:
     }
 
     // One word: find a free block of the order, claim it, climb. On failure nothing is left behind.
-    [[gnu::always_inline]] Attempt try_word(Actor actor, unsigned layer, std::uint64_t word, Order order, Grant grant, Block &out) {
+    [[gnu::always_inline]] Attempt try_word(Actor actor, unsigned layer, std::uint64_t word, Order order, Grant grant,
+                                            Block &out) {
         out = Block{{}, order};
         if (!(layer == 0 ? claim_in_leaf(actor, word, out) : claim_in_upper(actor, layer, word, out))) return {};
         Env::crash_point(CrashPoint::allocate_after_claim);
@@ -439,8 +455,8 @@ private:
             Env::crash_point(CrashPoint::allocate_after_intent);
             // EDGE claim-then-look (seq_cst, before the loads of climb(); partner: EDGE coalesce-then-look). It also is
             // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
-            if (state.compare_exchange_weak(seen, seen | leaf::mask(frame, block.order.value), std::memory_order_seq_cst,
-                                            std::memory_order_relaxed))
+            if (state.compare_exchange_weak(seen, seen | leaf::mask(frame, block.order.value),
+                                            std::memory_order_seq_cst, std::memory_order_relaxed))
                 return true;
             count(view_.counters[actor.thread.value].cas_retries);
         }
@@ -475,13 +491,14 @@ private:
         }
     }
 
-    // Makes one of the groups of 2^levels children that begin at `starts` claimable: perhaps its marks are only kept from
-    // before. False: there is none.
+    // Makes one of the groups of 2^levels children that begin at `starts` claimable: perhaps its marks are only kept
+    // from before. False: there is none.
     [[gnu::noinline]] bool clean_a_group(Actor actor, unsigned layer, std::uint64_t word, std::uint8_t starts,
                                          unsigned levels) {
         Search<Env> search = searcher(actor);
         for (unsigned child = 0; child < kUpperFanOut; ++child)
-            if ((starts >> child & 1) != 0 && clean_children(layer, word, upper::group(child, levels), search)) return true;
+            if ((starts >> child & 1) != 0 && clean_children(layer, word, upper::group(child, levels), search))
+                return true;
         return false;
     }
 
@@ -514,8 +531,8 @@ private:
         return false;
     }
 
-    // Marks every ancestor. All of them are looked at, also above one that is marked already: stopping there was refuted
-    // (algorithm.md B). Returns kClimbed, or the level whose word is closed on our path.
+    // Marks every ancestor. All of them are looked at, also above one that is marked already: stopping there was
+    // refuted (algorithm.md B). Returns kClimbed, or the level whose word is closed on our path.
     unsigned climb(unsigned layer, std::uint64_t word) {
         for (unsigned level = layer + 1; level <= view_.top_layer; ++level) {
             const unsigned child = word % kUpperFanOut;
@@ -533,8 +550,8 @@ private:
     }
 
     // Several blocks of one leaf word by one CAS. 0: nothing there, or the word is closed from above.
-    unsigned allocate_in_word(Actor actor, std::uint64_t word, Order order, Grant grant,
-                              FrameIndex *bases, unsigned wanted) {
+    unsigned allocate_in_word(Actor actor, std::uint64_t word, Order order, Grant grant, FrameIndex *bases,
+                              unsigned wanted) {
         Word &leaf_word = view_.leaf[word];
         // relaxed: only a guess, the CAS decides.
         std::uint64_t seen = leaf_word.load(std::memory_order_relaxed);
@@ -544,7 +561,8 @@ private:
         for (;;) {
             mask = 0;
             got = 0;
-            for (std::uint64_t starts = leaf::free_starts(seen, order.value); starts != 0 && got < wanted; starts &= starts - 1) {
+            for (std::uint64_t starts = leaf::free_starts(seen, order.value); starts != 0 && got < wanted;
+                 starts &= starts - 1) {
                 const auto frame = static_cast<unsigned>(std::countr_zero(starts));
                 mask |= leaf::mask(frame, order.value);
                 bases[got++] = FrameIndex{word * kLeafFrames + frame};
@@ -557,7 +575,9 @@ private:
             begun = true;
             Env::crash_point(CrashPoint::allocate_after_intent);
             // EDGE claim-then-look, as for one block.
-            if (leaf_word.compare_exchange_weak(seen, seen | mask, std::memory_order_seq_cst, std::memory_order_relaxed)) break;
+            if (leaf_word.compare_exchange_weak(seen, seen | mask, std::memory_order_seq_cst,
+                                                std::memory_order_relaxed))
+                break;
             count(view_.counters[actor.thread.value].cas_retries);
         }
         Env::crash_point(CrashPoint::allocate_after_claim);
@@ -598,8 +618,8 @@ private:
         raise_hints(actor, layer, word);
     }
 
-    // Takes the block's bits away and makes the hints tell. Marks above stay: a claim of something larger cleans them when
-    // it comes (lazy coalescing). The index says FREEING(actor) by now.
+    // Takes the block's bits away and makes the hints tell. Marks above stay: a claim of something larger cleans them
+    // when it comes (lazy coalescing). The index says FREEING(actor) by now.
     [[gnu::always_inline]] void release_bits_of_layer(Actor actor, unsigned layer, Block block) {
         const std::uint64_t word = block.base.value >> word_order(layer);
         // The next block of this order comes from here: the place is known, and likely still in the processor's caches.
@@ -618,7 +638,8 @@ private:
         // EDGE unclaim-to-claim, as in unclaim().
         view_.leaf[word].fetch_and(~mask, std::memory_order_seq_cst);
         Env::crash_point(CrashPoint::free_after_unclaim);
-        if (!searcher(actor).group_hint_is_full(word / kUpperFanOut)) [[unlikely]] after_release_in_leaf(actor, word);
+        if (!searcher(actor).group_hint_is_full(word / kUpperFanOut)) [[unlikely]]
+            after_release_in_leaf(actor, word);
         Env::crash_point(CrashPoint::free_after_hints);
     }
 
@@ -628,7 +649,8 @@ private:
         std::uint64_t bits = slot.load(std::memory_order_acquire);  // EDGE look-up
         const IndexEntry entry{bits};
         const Block block{base, entry.order()};
-        if (!entry.is_held() || entry.owner() != actor.process || block.order.value > kLeafOrder || !view_.contains(block))
+        if (!entry.is_held() || entry.owner() != actor.process || block.order.value > kLeafOrder ||
+            !view_.contains(block))
             return 0;
         const auto freeing = IndexEntry::freeing(actor.thread, block.order, entry.generation());
         if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) return 0;  // EDGE ownership
@@ -650,8 +672,8 @@ private:
     }
 
     void unclaim(unsigned layer, std::uint64_t word, Block block) {
-        // EDGE unclaim-to-claim (release in seq_cst; partner: the claim). Carries our last bytes and our index entry to the
-        // next owner. seq_cst also for EDGE free-then-hint.
+        // EDGE unclaim-to-claim (release in seq_cst; partner: the claim). Carries our last bytes and our index entry to
+        // the next owner. seq_cst also for EDGE free-then-hint.
         if (layer == 0) {
             view_.leaf[word].fetch_and(~leaf::mask(block.base.value % kLeafFrames, block.order.value),
                                        std::memory_order_seq_cst);
@@ -670,7 +692,8 @@ private:
                             block.order.value - child_order);
     }
 
-    // --- looking elsewhere --------------------------------------------------------------------------------------------
+    // --- looking elsewhere
+    // --------------------------------------------------------------------------------------------
 
     // The level of words that a search for this layer's blocks ends at: leaf words are found by group.
     static constexpr unsigned target_level(unsigned layer) { return layer == 0 ? 1 : layer; }
@@ -678,8 +701,8 @@ private:
         return layer == 0 ? word / kUpperFanOut : word;
     }
 
-    [[gnu::noinline]] Errc allocate_elsewhere(Actor actor, unsigned layer, std::uint64_t home, Attempt last, Order order, Grant grant,
-                                              Block &out) {
+    [[gnu::noinline]] Errc allocate_elsewhere(Actor actor, unsigned layer, std::uint64_t home, Attempt last,
+                                              Order order, Grant grant, Block &out) {
         if (home != kNoWord && last.closed_at == 0 && layer == 0) {
             last = try_group(actor, home / kUpperFanOut, (home + 1) % kUpperFanOut, order, grant, out);
             if (last.got) return Errc::ok;
@@ -687,8 +710,8 @@ private:
         for (unsigned round = 0;; ++round) {
             if (search_and_claim(actor, layer, home, last, order, grant, out)) return Errc::ok;
             if (round != 0 || nothing_is_hidden(actor, order)) return Errc::out_of_frames;
-            // Nothing, as the hints tell; but somebody is in the middle of changing hints, or was stopped or killed there:
-            // look at the words themselves.
+            // Nothing, as the hints tell; but somebody is in the middle of changing hints, or was stopped or killed
+            // there: look at the words themselves.
             for (std::uint64_t top = 0; top < view_.geometry.word_count(view_.top_layer); ++top)
                 if (scan_and_claim(actor, view_.top_layer, top, order, grant, out)) return Errc::ok;
             home = kNoWord;
@@ -701,11 +724,11 @@ private:
         Search<Env> search = searcher(actor);
         const unsigned target = target_level(layer);
         const unsigned wanted = order.value + 1U;
-        // Begin above the word that did not serve; at the ancestor that is closed, if that was the reason; at the root if
-        // there is no such word yet.
+        // Begin above the word that did not serve; at the ancestor that is closed, if that was the reason; at the root
+        // if there is no such word yet.
         std::uint64_t word = home == kNoWord ? kNoWord : target_of(layer, home);
-        // Every round either claims, or lowers a hint, or lost a race to somebody who got on; the bound only guards against
-        // scribbled metadata that changes under our eyes for ever.
+        // Every round either claims, or lowers a hint, or lost a race to somebody who got on; the bound only guards
+        // against scribbled metadata that changes under our eyes for ever.
         for (unsigned round = 0; round < kMaxSearchRounds; ++round) {
             unsigned level = view_.hint_levels;
             std::uint64_t from = 0;
@@ -770,13 +793,15 @@ private:
             // acquire (partner: end_hint_work): work that looks ended is visible as a whole.
             const std::uint64_t bits = pool_.threads[thread].hint_work.load(std::memory_order_acquire);
             if (HintWork{bits}.active()) return false;
-            if (layer != 0 && Intent{pool_.threads[thread].intent.load(std::memory_order_acquire)}.active()) return false;
+            if (layer != 0 && Intent{pool_.threads[thread].intent.load(std::memory_order_acquire)}.active())
+                return false;
             digest = digest * 0x9e37'79b9'7f4a'7c15 + bits;
         }
         return true;
     }
 
-    // Without hints: every word of the order's layer below (level, word) that is not closed. Reads one word for 64 frames.
+    // Without hints: every word of the order's layer below (level, word) that is not closed. Reads one word for 64
+    // frames.
     bool scan_and_claim(Actor actor, unsigned level, std::uint64_t word, Order order, Grant grant, Block &out) {
         if (level == layer_of(order)) return try_word(actor, level, word, order, grant, out).got;
         const UpperWord state{view_.upper[level][word].load(std::memory_order_acquire)};
@@ -788,7 +813,8 @@ private:
         return false;
     }
 
-    // --- the thread's own word ----------------------------------------------------------------------------------------
+    // --- the thread's own word
+    // ----------------------------------------------------------------------------------------
 
     // Where this thread allocated or freed a block of this order last. kNoWord: nowhere yet (or the word is scribbled).
     std::uint64_t home_word(Actor actor, unsigned layer, Order order) const {
@@ -797,12 +823,13 @@ private:
         return home <= view_.word_count[layer] ? home - 1 : kNoWord;
     }
     void set_home(Actor actor, Order order, std::uint64_t word) {
-        view_.home[actor.thread.value].word[order.value].store(word + 1, std::memory_order_relaxed);  // relaxed: our own slot
+        view_.home[actor.thread.value].word[order.value].store(word + 1,
+                                                               std::memory_order_relaxed);  // relaxed: our own slot
     }
 
-    // Spreads threads over the pool: the slot's bits in reverse (van der Corput's sequence), so that however many slots are in
-    // use, counted from the first, they begin as far apart as they can. For 2^n threads that is a subtree, and the lines of its
-    // hints and upper words, for each.
+    // Spreads threads over the pool: the slot's bits in reverse (van der Corput's sequence), so that however many slots
+    // are in use, counted from the first, they begin as far apart as they can. For 2^n threads that is a subtree, and
+    // the lines of its hints and upper words, for each.
     static constexpr std::uint32_t scatter(ThreadSlotIndex thread) {
         std::uint32_t bits = thread.value;
         bits = (bits & 0x5555) << 1 | (bits & 0xaaaa) >> 1;

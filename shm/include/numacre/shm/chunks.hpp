@@ -1,6 +1,6 @@
-// Online and offline chunks of one numa node: what the daemon grows and shrinks by. An offline chunk is a largest block that
-// kOfflineOwner owns: the same words, the same claim, no case of its own anywhere in the allocator (algorithm.md E).
-// One caller at a time. If it dies inside, Recovery::resume() undoes or completes the step.
+// Online and offline chunks of one numa node: what the daemon grows and shrinks by. An offline chunk is a largest block
+// that kOfflineOwner owns: the same words, the same claim, no case of its own anywhere in the allocator (algorithm.md
+// E). One caller at a time. If it dies inside, Recovery::resume() undoes or completes the step.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +47,8 @@ public:
         return entry.is_owned() && entry.owner() == kOfflineOwner;
     }
 
-    // A draining chunk gets no new allocations; frees go on. No effect in pools whose largest block is 64 frames or less:
-    // their chunks have no drain bit.
+    // A draining chunk gets no new allocations; frees go on. No effect in pools whose largest block is 64 frames or
+    // less: their chunks have no drain bit.
     void set_drain(std::uint64_t chunk, bool drain) {
         if (view_.top_layer == 0 || chunk >= view_.geometry.chunk_count()) return;
         const unsigned layer = view_.top_layer;

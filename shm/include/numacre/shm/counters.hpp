@@ -33,7 +33,8 @@ CounterTotals fold_counters(const NodeView<Env> &view, std::uint32_t threads_bou
             totals.allocations[order] += read(mine.allocations[order]);
             totals.frees[order] += read(mine.frees[order]);
         }
-        for (unsigned reason = 0; reason < kFailureReasons; ++reason) totals.failures[reason] += read(mine.failures[reason]);
+        for (unsigned reason = 0; reason < kFailureReasons; ++reason)
+            totals.failures[reason] += read(mine.failures[reason]);
         totals.cas_retries += read(mine.cas_retries);
         totals.numa_miss += read(mine.numa_miss);
         totals.numa_foreign += read(mine.numa_foreign);

@@ -24,8 +24,8 @@ enum class CrashPoint : std::uint8_t {
     hint_lowered,
 };
 
-// An Env provides: Atomic<T> with the interface of std::atomic<T> (load, store, compare_exchange_*, fetch_and, fetch_add),
-// pause() for a retry loop, crash_point(id).
+// An Env provides: Atomic<T> with the interface of std::atomic<T> (load, store, compare_exchange_*, fetch_and,
+// fetch_add), pause() for a retry loop, crash_point(id).
 struct ProductionEnv {
     template <class T>
     using Atomic = std::atomic<T>;

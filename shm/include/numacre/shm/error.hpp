@@ -1,4 +1,5 @@
-// The one list of what can go wrong, for C (-errno), C++ (Errc) and gRPC. One row a line; tests/unit has a test row each.
+// The one list of what can go wrong, for C (-errno), C++ (Errc) and gRPC. One row a line; tests/unit has a test row
+// each.
 #pragma once
 
 #include <array>
@@ -42,7 +43,8 @@ inline constexpr std::array<ErrorRow, 16> kErrors{{
     {Errc::contended, EAGAIN, "ABORTED", "contended", "retry"},
     {Errc::bad_argument, EINVAL, "INVALID_ARGUMENT", "bad_argument", "fix the call"},
     {Errc::not_owner, EPERM, "PERMISSION_DENIED", "not_owner", "only the owner may do this: take the block first"},
-    {Errc::stale_ref, ESTALE, "FAILED_PRECONDITION", "stale_ref", "the block was freed or handed on: drop the reference"},
+    {Errc::stale_ref, ESTALE, "FAILED_PRECONDITION", "stale_ref",
+     "the block was freed or handed on: drop the reference"},
     {Errc::over_quota, EDQUOT, "RESOURCE_EXHAUSTED", "over_quota", "free blocks, or raise the quota"},
     {Errc::version_mismatch, EPROTONOSUPPORT, "FAILED_PRECONDITION", "version_mismatch",
      "upgrade the older of client and daemon"},
@@ -56,7 +58,11 @@ inline constexpr std::array<ErrorRow, 16> kErrors{{
     {Errc::forked_handle, ECHILD, "FAILED_PRECONDITION", "forked_handle", "attach again in the child process"},
 }};
 
-constexpr const ErrorRow &error_row(Errc code) { return kErrors[static_cast<std::size_t>(code)]; }
-constexpr int to_errno(Errc code) { return error_row(code).errno_value; }
+constexpr const ErrorRow &error_row(Errc code) {
+    return kErrors[static_cast<std::size_t>(code)];
+}
+constexpr int to_errno(Errc code) {
+    return error_row(code).errno_value;
+}
 
 }  // namespace numacre

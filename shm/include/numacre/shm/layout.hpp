@@ -27,15 +27,16 @@ inline constexpr std::size_t kPoolNameBytes = 64;  // with its terminating 0
 inline constexpr std::uint64_t kMinFrameBytes = 64;
 inline constexpr std::uint64_t kMaxFrameBytes = std::uint64_t{2} << 20;
 inline constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 30;
-inline constexpr unsigned kMaxHintLevels = 10;  // 8^10 leaf words of 64 frames are more than 2^kMaxFrameIndexBits frames
+inline constexpr unsigned kMaxHintLevels =
+    10;  // 8^10 leaf words of 64 frames are more than 2^kMaxFrameIndexBits frames
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Geometry: the three numbers from which every size and offset of a node region follows.
 
 struct Geometry {
-    std::uint32_t frame_shift = 12;   // log2 of the frame's bytes
-    std::uint32_t largest_order = 10; // of the largest block, in frames; a chunk is one largest block
-    std::uint64_t frame_count = 0;    // capacity of one numa node, a whole number of chunks
+    std::uint32_t frame_shift = 12;    // log2 of the frame's bytes
+    std::uint32_t largest_order = 10;  // of the largest block, in frames; a chunk is one largest block
+    std::uint64_t frame_count = 0;     // capacity of one numa node, a whole number of chunks
 
     constexpr std::uint64_t frame_bytes() const { return std::uint64_t{1} << frame_shift; }
     constexpr std::uint64_t capacity_bytes() const { return frame_count << frame_shift; }
@@ -48,8 +49,9 @@ struct Geometry {
     constexpr std::uint64_t word_count(unsigned layer) const {
         return divide_up(frame_count, std::uint64_t{1} << word_order(layer));
     }
-    // Hint level h >= 2 has one word for 8 words of level h-1, level 1 being groups of 8 leaf words; the last level, the
-    // root, has one word. Words of a level are as large as those of the layer of that number, whether or not there is one.
+    // Hint level h >= 2 has one word for 8 words of level h-1, level 1 being groups of 8 leaf words; the last level,
+    // the root, has one word. Words of a level are as large as those of the layer of that number, whether or not there
+    // is one.
     constexpr unsigned hint_levels() const {
         unsigned level = 2;
         while (word_count(level) > 1) ++level;
@@ -88,7 +90,8 @@ constexpr GeometryFault check_geometry(std::uint64_t frame_bytes, std::uint64_t 
         return GeometryFault::block_too_large;
     if (capacity_bytes == 0) return GeometryFault::capacity_zero;
     if (capacity_bytes % largest_block_bytes != 0) return GeometryFault::capacity_not_whole_blocks;
-    if (capacity_bytes / frame_bytes > (std::uint64_t{1} << kMaxFrameIndexBits)) return GeometryFault::capacity_too_large;
+    if (capacity_bytes / frame_bytes > (std::uint64_t{1} << kMaxFrameIndexBits))
+        return GeometryFault::capacity_too_large;
     return GeometryFault::none;
 }
 
@@ -114,9 +117,9 @@ constexpr bool plausible(const Geometry &geometry) {
 template <class Env>
 struct alignas(128) ThreadSlot {
     using Word = typename Env::template Atomic<std::uint64_t>;
-    Word intent;      // Intent; written by the owning thread only
-    Word owner;       // 0 = free, else ThreadOwner; claimed by a client's CAS, cleared by it or by recovery
-    Word hint_work;   // odd while the thread changes hints: search must not trust "nothing free" then
+    Word intent;     // Intent; written by the owning thread only
+    Word owner;      // 0 = free, else ThreadOwner; claimed by a client's CAS, cleared by it or by recovery
+    Word hint_work;  // odd while the thread changes hints: search must not trust "nothing free" then
     std::uint64_t reserved[5];
 };
 
@@ -140,11 +143,11 @@ enum class ProcessState : std::uint64_t { free = 0, active = 1, dead = 2 };
 template <class Env>
 struct alignas(kCacheLineBytes) ProcessRecord {
     using Word = typename Env::template Atomic<std::uint64_t>;
-    Word state;              // ProcessState; dead = recovery has not finished yet
-    Word generation;         // grows each time the slot is handed out
-    Word pid;                // in the daemon's pid namespace
-    Word start_time_ticks;   // /proc/<pid>/stat field 22: tells a reused pid
-    Word quota_frames;       // of frames that the client may own; 0 = no limit
+    Word state;             // ProcessState; dead = recovery has not finished yet
+    Word generation;        // grows each time the slot is handed out
+    Word pid;               // in the daemon's pid namespace
+    Word start_time_ticks;  // /proc/<pid>/stat field 22: tells a reused pid
+    Word quota_frames;      // of frames that the client may own; 0 = no limit
     std::uint64_t reserved[3];
 };
 
@@ -164,16 +167,16 @@ struct PoolHeader {
     std::uint32_t layout_version;
     std::uint32_t header_bytes;
     std::uint64_t region_bytes;
-    std::uint64_t instance_id;    // random; the same in all regions of one pool
+    std::uint64_t instance_id;  // random; the same in all regions of one pool
     char name[kPoolNameBytes];
-    Geometry geometry;            // the same for every numa node of the pool
+    Geometry geometry;  // the same for every numa node of the pool
     std::uint32_t numa_node_count;
     std::uint32_t process_slots;  // slot 0 is the daemon
     std::uint32_t thread_slots;   // slot 0 is the daemon's
     std::uint32_t flags;
-    alignas(kCacheLineBytes) Word state;  // PoolState
-    Word thread_high_water;               // thread slots at or above it were never used
-    alignas(kCacheLineBytes) Word attention;  // Attention: what every thread looks at before it uses its cache
+    alignas(kCacheLineBytes) Word state;          // PoolState
+    Word thread_high_water;                       // thread slots at or above it were never used
+    alignas(kCacheLineBytes) Word attention;      // Attention: what every thread looks at before it uses its cache
     alignas(kCacheLineBytes) Word release_epoch;  // low 32 bits are the futex word of waiting allocations
 };
 
@@ -185,13 +188,14 @@ struct NodeHeader {
     std::uint64_t region_bytes;
     std::uint64_t instance_id;
     Geometry geometry;
-    std::uint32_t numa_node;     // the pool's dense number
+    std::uint32_t numa_node;  // the pool's dense number
     std::uint32_t thread_slots;
 };
 
-// Where a thread allocated or freed last: [order] holds word index + 1 (of the order's layer), 0 = nowhere yet. A preference and
-// nothing else: only the slot's thread reads and writes it, whoever has the slot next may go on there, any value is harmless.
-// One for each order: blocks of one size go where blocks of that size were, which keeps the rest whole.
+// Where a thread allocated or freed last: [order] holds word index + 1 (of the order's layer), 0 = nowhere yet. A
+// preference and nothing else: only the slot's thread reads and writes it, whoever has the slot next may go on there,
+// any value is harmless. One for each order: blocks of one size go where blocks of that size were, which keeps the rest
+// whole.
 template <class Env>
 struct alignas(kCacheLineBytes) HomeWords {
     std::array<typename Env::template Atomic<std::uint64_t>, kMaxOrder + 1> word;
@@ -200,8 +204,8 @@ struct alignas(kCacheLineBytes) HomeWords {
 enum class FailureReason : std::uint8_t { out_of_frames, fragmented, quota, argument };
 inline constexpr unsigned kFailureReasons = 4;
 
-// One thread's tallies on one numa node. Only the slot's thread writes (plain load, store: no RMW, no shared line); anyone
-// reads. They stay when the slot changes hands, so that sums over all slots never decrease.
+// One thread's tallies on one numa node. Only the slot's thread writes (plain load, store: no RMW, no shared line);
+// anyone reads. They stay when the slot changes hands, so that sums over all slots never decrease.
 template <class Env>
 struct alignas(kCacheLineBytes) ThreadCounters {
     using Word = typename Env::template Atomic<std::uint64_t>;
@@ -291,8 +295,8 @@ inline constexpr std::uint32_t kMaxProcessSlots = 0xff00;  // below kOfflineOwne
 inline constexpr std::uint32_t kMaxThreadSlots = 0xffff;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Views: addresses in this process of what lies in shared memory. The geometry is the viewer's own trusted copy: an index
-// computed from it stays inside the mapping whatever anybody scribbles.
+// Views: addresses in this process of what lies in shared memory. The geometry is the viewer's own trusted copy: an
+// index computed from it stays inside the mapping whatever anybody scribbles.
 
 template <class Env>
 struct NodeView {

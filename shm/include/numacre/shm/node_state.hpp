@@ -1,9 +1,9 @@
 // The shared words of the tree: named questions and pure steps on plain values. No atomics here; buddy.hpp loops around
 // these with compare-and-swap.
 //
-// Tree (shm/README.md has the picture): layer 0 is leaf words of 64 frames, one bit a frame; layer j >= 1 is upper words
-// of 8 children each, a child being a whole word of layer j-1. A block lives in exactly one word: orders 0..6 in a leaf
-// word, orders 3j+4 .. 3j+6 in a layer-j word, as an aligned group of children.
+// Tree (shm/README.md has the picture): layer 0 is leaf words of 64 frames, one bit a frame; layer j >= 1 is upper
+// words of 8 children each, a child being a whole word of layer j-1. A block lives in exactly one word: orders 0..6 in
+// a leaf word, orders 3j+4 .. 3j+6 in a layer-j word, as an aligned group of children.
 #pragma once
 
 #include <bit>
@@ -26,7 +26,9 @@ constexpr unsigned layer_of(Order order) {
 }
 
 // The order of a whole word of this layer, which is also the order of one child of the layer above.
-constexpr unsigned word_order(unsigned layer) { return kLeafOrder + kUpperLevels * layer; }
+constexpr unsigned word_order(unsigned layer) {
+    return kLeafOrder + kUpperLevels * layer;
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Leaf word: bit f set = frame f of the word belongs to an allocated (or in-flight) block. No tag: every step on it
@@ -35,13 +37,14 @@ constexpr unsigned word_order(unsigned layer) { return kLeafOrder + kUpperLevels
 namespace leaf {
 
 // By order. At namespace scope: a local constexpr array is copied to the stack on every call.
-inline constexpr std::uint64_t kRun[kLeafOrder + 1] = {
-    0x1, 0x3, 0xf, 0xff, 0xffff, 0xffff'ffff, 0xffff'ffff'ffff'ffff};
+inline constexpr std::uint64_t kRun[kLeafOrder + 1] = {0x1, 0x3, 0xf, 0xff, 0xffff, 0xffff'ffff, 0xffff'ffff'ffff'ffff};
 inline constexpr std::uint64_t kAligned[kLeafOrder + 1] = {
     0xffff'ffff'ffff'ffff, 0x5555'5555'5555'5555, 0x1111'1111'1111'1111, 0x0101'0101'0101'0101,
     0x0001'0001'0001'0001, 0x0000'0001'0000'0001, 0x0000'0000'0000'0001};
 
-constexpr std::uint64_t mask(unsigned first_frame, unsigned order) { return kRun[order] << first_frame; }
+constexpr std::uint64_t mask(unsigned first_frame, unsigned order) {
+    return kRun[order] << first_frame;
+}
 
 // Bit f of the result is set when f is aligned to 2^order and frames f .. f+2^order-1 are all free.
 constexpr std::uint64_t free_starts(std::uint64_t word, unsigned order) {
@@ -89,8 +92,8 @@ public:
 
     // An allocation below this child has to be undone.
     constexpr bool closed_to_allocation(unsigned child) const { return (bits_ >> child & (kF | kDrain)) != 0; }
-    // An allocation below this child may climb on without an RMW: its mark is there, nobody is about to take it away, and the
-    // child is not closed. (The load is needed all the same, algorithm.md B.)
+    // An allocation below this child may climb on without an RMW: its mark is there, nobody is about to take it away,
+    // and the child is not closed. (The load is needed all the same, algorithm.md B.)
     constexpr bool passable(unsigned child) const { return (bits_ >> child & (kP | kF | kCoal | kDrain)) == kP; }
     // Nothing allocated here or below. COAL, DRAIN and the tag do not count.
     constexpr bool empty() const { return ((bits_ | bits_ >> 8) & 0xff) == 0; }
@@ -150,8 +153,9 @@ constexpr std::uint8_t free_starts(std::uint8_t free_children, unsigned levels) 
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Hint word: one byte a child, how far the largest free block below that child falls short of the pool's largest block:
-// 0 = the largest order may be free there. So zeroed memory is a valid hint (too hopeful is harmless, the search corrects
-// it; too gloomy would hide memory). A *value* is largest free order + 1, 0 for none; the byte is ceiling - value.
+// 0 = the largest order may be free there. So zeroed memory is a valid hint (too hopeful is harmless, the search
+// corrects it; too gloomy would hide memory). A *value* is largest free order + 1, 0 for none; the byte is ceiling -
+// value.
 
 class HintWord {
 public:

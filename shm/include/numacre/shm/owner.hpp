@@ -26,9 +26,9 @@ constexpr std::uint32_t next_generation(std::uint32_t generation) {
 // cached: its process holds it, but no caller does: it waits in a thread's cache to be handed out again.
 enum class BlockState : std::uint8_t { none = 0, owned = 1, freeing = 2, cached = 3 };
 
-// While an entry is held (owned or cached) and not published, nobody but its own process writes it: plain stores will do.
-// Published: there is a reference to the block, so another process may take it at any moment: only CAS from here on.
-// Index entry of the block that begins at the entry's frame.
+// While an entry is held (owned or cached) and not published, nobody but its own process writes it: plain stores will
+// do. Published: there is a reference to the block, so another process may take it at any moment: only CAS from here
+// on. Index entry of the block that begins at the entry's frame.
 //   bits  0.. 1 state   2 published    3..7 order   8..23 holder (process slot if owned, thread slot if freeing)
 //   bits 24..42 generation   43..63 slack: granted - requested, in slack_unit() bytes
 class IndexEntry {

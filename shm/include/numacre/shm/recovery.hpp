@@ -1,5 +1,6 @@
-// Gives back what a dead process held, beside running clients (algorithm.md D). One caller at a time a pool; it may itself
-// die at any instruction: resume() then finishes what it had begun, and recover_process() is repeated from its start.
+// Gives back what a dead process held, beside running clients (algorithm.md D). One caller at a time a pool; it may
+// itself die at any instruction: resume() then finishes what it had begun, and recover_process() is repeated from its
+// start.
 //
 // Never waits: where it may not go on before a live client has finished an operation on an overlapping block, it says
 // `blocked` and by whom; the caller tries again later.
@@ -26,7 +27,8 @@ class Recovery {
 public:
     using Word = typename Env::template Atomic<std::uint64_t>;
 
-    Recovery(const PoolView<Env> &pool, std::span<const NodeView<Env>> numa_nodes) : pool_(pool), numa_nodes_(numa_nodes) {}
+    Recovery(const PoolView<Env> &pool, std::span<const NodeView<Env>> numa_nodes)
+        : pool_(pool), numa_nodes_(numa_nodes) {}
 
     // The kernel has said that the process is gone, and ProcessRecord.state is `dead`. Adds to total what came back.
     // blocked_by: the live thread in whose way we are; meaningless unless blocked.
@@ -45,8 +47,8 @@ public:
         return RecoveryStep::done;
     }
 
-    // After the daemon itself died: finish the operation that its own intent names. Then every process that is not active
-    // has to be recovered (again).
+    // After the daemon itself died: finish the operation that its own intent names. Then every process that is not
+    // active has to be recovered (again).
     RecoveryStep resume(ThreadSlotIndex &blocked_by) { return finish_thread(kDaemonThread, blocked_by); }
 
 private:
@@ -60,7 +62,8 @@ private:
         void owned(Block block, IndexEntry entry) {
             if (entry.owner() != process) return;
             Buddy<Env> buddy{view, recovery.pool_};
-            if (buddy.free_entry(kSelf, block, entry, entry.is_owned()) != Errc::ok) return;  // handed on in this moment
+            if (buddy.free_entry(kSelf, block, entry, entry.is_owned()) != Errc::ok)
+                return;  // handed on in this moment
             ++total.blocks;
             total.frames += block.order.frames();
         }
@@ -128,7 +131,8 @@ private:
         for (std::uint64_t base = block.base.value; base < block.base.value + block.order.frames();
              base += std::uint64_t{1} << granule)
             places[place_count++] = base >> granule;
-        for (unsigned order = block.order.value + 1; order <= word_order(layer) && order <= view.geometry.largest_order; ++order) {
+        for (unsigned order = block.order.value + 1; order <= word_order(layer) && order <= view.geometry.largest_order;
+             ++order) {
             const std::uint64_t base = block.base.value >> order << order;
             if (base != block.base.value) places[place_count++] = base >> granule;
         }
@@ -144,7 +148,8 @@ private:
                 if (entry.is_held()) {
                     mine &= ~bits_of(layer, other);
                 } else if (entry.is_freeing() && entry.freer() != thread && is_live(entry.freer()) &&
-                           intent_of(entry.freer()).active() && intent_of(entry.freer()).numa_node() == view.numa_node &&
+                           intent_of(entry.freer()).active() &&
+                           intent_of(entry.freer()).numa_node() == view.numa_node &&
                            overlaps(intent_of(entry.freer()).block(), other)) {
                     blocked_by = entry.freer();
                     return RecoveryStep::blocked;
@@ -158,8 +163,8 @@ private:
                 const ThreadSlotIndex index{static_cast<std::uint16_t>(other)};
                 if (index == thread || !is_live(index)) continue;
                 const Intent intent = intent_of(index);
-                if (intent.active() && intent.numa_node() == view.numa_node && layer_of(intent.block().order) == layer &&
-                    overlaps(intent.block(), block)) {
+                if (intent.active() && intent.numa_node() == view.numa_node &&
+                    layer_of(intent.block().order) == layer && overlaps(intent.block(), block)) {
                     blocked_by = index;
                     return RecoveryStep::blocked;
                 }
@@ -204,8 +209,9 @@ private:
         }
         Word &state = view.upper[layer][word];
         std::uint64_t bits = state.load(std::memory_order_relaxed);
-        while (!state.compare_exchange_weak(
-            bits, UpperWord{bits}.without_allocated(static_cast<std::uint8_t>(mine)).bits(), std::memory_order_seq_cst)) {
+        while (!state.compare_exchange_weak(bits,
+                                            UpperWord{bits}.without_allocated(static_cast<std::uint8_t>(mine)).bits(),
+                                            std::memory_order_seq_cst)) {
         }
     }
 

@@ -1,14 +1,14 @@
-// Where to look for a free block: the hint tree. Policy only: nothing here decides who owns what, and a wrong hint can cost
-// time or (too gloomy) hide memory, never hand a block out twice.
+// Where to look for a free block: the hint tree. Policy only: nothing here decides who owns what, and a wrong hint can
+// cost time or (too gloomy) hide memory, never hand a block out twice.
 //
-// Level 1 are groups of 8 leaf words, one cache line: what a group has is read from its words, no hint stands between. From
-// level 2 on, hint[level][w] has one byte for each of the eight level-1 words below: the largest order free there, marks left
-// out of account (an empty child may keep its mark; a claim cleans it). Levels up to the top layer run beside the tree's
-// layers; those above it only summarise, up to one root word. So a search is O(levels), also when nearly everything is taken.
-// (verify/m6 of the model checks raise and lower.)
+// Level 1 are groups of 8 leaf words, one cache line: what a group has is read from its words, no hint stands between.
+// From level 2 on, hint[level][w] has one byte for each of the eight level-1 words below: the largest order free there,
+// marks left out of account (an empty child may keep its mark; a claim cleans it). Levels up to the top layer run
+// beside the tree's layers; those above it only summarise, up to one root word. So a search is O(levels), also when
+// nearly everything is taken. (verify/m6 of the model checks raise and lower.)
 //
-// What is allocated in a child's own word is read there and not from its hint (room_beside). So eight allocations and eight
-// frees of blocks that fill a child change the hints once, not sixteen times.
+// What is allocated in a child's own word is read there and not from its hint (room_beside). So eight allocations and
+// eight frees of blocks that fill a child change the hints once, not sixteen times.
 //
 // Rules that keep a hint from being too low once all operations have ended:
 //   - who frees: change the word by an RMW, then load the hints that depend on it, raise them if the word now has more
@@ -51,8 +51,8 @@ public:
     Search(const NodeView<Env> &view, Word &hint_work, std::uint32_t scatter)
         : view_(view), hint_work_(hint_work), scatter_(scatter) {}
 
-    // The child of a word of this level from which this thread's looks begin, going round: where its leaf word lies. Taken from
-    // the whole pool and not from the levels one by one: a root has two children as well as eight.
+    // The child of a word of this level from which this thread's looks begin, going round: where its leaf word lies.
+    // Taken from the whole pool and not from the levels one by one: a root has two children as well as eight.
     unsigned first_child(unsigned level) const {
         const std::uint64_t leaf_word = (std::uint64_t{scatter_} * view_.word_count[0]) >> 32;
         return static_cast<unsigned>(leaf_word >> (kUpperLevels * (level - 1))) % kUpperFanOut;
@@ -80,8 +80,10 @@ public:
                 if (value > largest) largest = value;
             }
             // Only where one child is whole may several be.
-            for (unsigned child = 0; child < kUpperFanOut && largest >= whole_child && level <= view_.top_layer; ++child)
-                if ((open >> child & 1) != 0 && potential(hint, level, word, child) >= whole_child) whole |= 1U << child;
+            for (unsigned child = 0; child < kUpperFanOut && largest >= whole_child && level <= view_.top_layer;
+                 ++child)
+                if ((open >> child & 1) != 0 && potential(hint, level, word, child) >= whole_child)
+                    whole |= 1U << child;
         }
         for (unsigned levels = kUpperLevels; whole != 0 && level <= view_.top_layer && levels > 0; --levels) {
             if (upper::free_starts(static_cast<std::uint8_t>(whole), levels) == 0) continue;
@@ -91,8 +93,8 @@ public:
         return largest < ceiling() ? largest : ceiling();
     }
 
-    // Walks from (level, word) up and then down to a word of level `target` that may have a block of order `wanted` - 1.
-    // Lowers what it finds too hopeful. False: nothing, as far as hints tell.
+    // Walks from (level, word) up and then down to a word of level `target` that may have a block of order `wanted`
+    // - 1. Lowers what it finds too hopeful. False: nothing, as far as hints tell.
     bool find(unsigned level, std::uint64_t word, unsigned target, unsigned wanted, std::uint64_t &found) {
         while (level != target) {
             const int child = best_child(level, word, wanted);
@@ -109,9 +111,9 @@ public:
         return true;
     }
 
-    // After a free made `value` (largest free order + 1) out of what lies in or below (level, word): pass the news up, as far
-    // as it is any. Reads nothing but hints: what others freed they raise themselves, and once a whole child is free all is
-    // promised (see hopeful()).
+    // After a free made `value` (largest free order + 1) out of what lies in or below (level, word): pass the news up,
+    // as far as it is any. Reads nothing but hints: what others freed they raise themselves, and once a whole child is
+    // free all is promised (see hopeful()).
     void raise(unsigned level, std::uint64_t word, unsigned value) {
         value = hopeful(level, value);
         if (promises(level, word, value)) return;
@@ -120,13 +122,16 @@ public:
         end_hint_work();
     }
 
-    // After a block of an upper word itself was freed. The parent looks into that very word, so its own hint counts too.
+    // After a block of an upper word itself was freed. The parent looks into that very word, so its own hint counts
+    // too.
     [[gnu::always_inline]] void raise_after_release(unsigned layer, std::uint64_t word) {
         // EDGE free-then-hint, as in group_hint_is_full().
         const std::uint64_t above = word / kUpperFanOut;
         const bool full = layer >= view_.hint_levels || hint_of(layer + 1, above).is_full(word % kUpperFanOut);
-        const bool full_above = layer + 1 >= view_.hint_levels || hint_of(layer + 2, above / kUpperFanOut).is_full(above % kUpperFanOut);
-        if (!full || !full_above) [[unlikely]] raise_what_was_released(layer, word);
+        const bool full_above =
+            layer + 1 >= view_.hint_levels || hint_of(layer + 2, above / kUpperFanOut).is_full(above % kUpperFanOut);
+        if (!full || !full_above) [[unlikely]]
+            raise_what_was_released(layer, word);
     }
 
     // What a leaf word has.
@@ -152,7 +157,7 @@ public:
 
     // Lowers the hint for (level, word) to what it has. Exact again when this returns, unless others were at work.
     void lower(unsigned level, std::uint64_t word) {
-        if (level >= view_.hint_levels) return;  // the root has nobody above it
+        if (level >= view_.hint_levels) return;                                        // the root has nobody above it
         if (level <= view_.top_layer && closed_children(level, word) == 0xff) return;  // the parent sees that by itself
         const unsigned child = word % kUpperFanOut;
         const unsigned value = value_of(level, word);
@@ -166,8 +171,8 @@ public:
             if (hint.compare_exchange_weak(bits, seen.with_value(child, value, ceiling()).bits(),
                                            std::memory_order_seq_cst)) {
                 Env::crash_point(CrashPoint::hint_lowered);
-                // EDGE lower-then-look (seq_cst; partner: EDGE free-then-hint): the word may have got memory between our
-                // first look and the CAS, by somebody who still saw the hint high.
+                // EDGE lower-then-look (seq_cst; partner: EDGE free-then-hint): the word may have got memory between
+                // our first look and the CAS, by somebody who still saw the hint high.
                 raise_from(level, word, value_of(level, word));
                 break;
             }
@@ -203,11 +208,13 @@ private:
 
     // The word of the tree at this place; empty where there is none.
     UpperWord state_of(unsigned level, std::uint64_t word) const {
-        return level > view_.top_layer ? UpperWord{} : UpperWord{view_.upper[level][word].load(std::memory_order_seq_cst)};
+        return level > view_.top_layer ? UpperWord{}
+                                       : UpperWord{view_.upper[level][word].load(std::memory_order_seq_cst)};
     }
     // Children that exist and are neither allocated in this word nor draining.
     unsigned open_children(unsigned level, std::uint64_t word, UpperWord state) const {
-        const std::uint64_t below = level - 1 <= view_.top_layer ? view_.word_count[level - 1] : view_.geometry.word_count(level - 1);
+        const std::uint64_t below =
+            level - 1 <= view_.top_layer ? view_.word_count[level - 1] : view_.geometry.word_count(level - 1);
         const std::uint64_t first = word * kUpperFanOut;
         const std::uint64_t existing = below > first ? below - first : 0;
         const unsigned exists = existing >= kUpperFanOut ? 0xff : (1U << existing) - 1;
@@ -235,8 +242,8 @@ private:
         return 0;
     }
 
-    // Children whose chunk has been in use: what is free there is rather taken than a chunk that is still whole. Marks may be
-    // old: a preference. All of them where a word is not one of chunks.
+    // Children whose chunk has been in use: what is free there is rather taken than a chunk that is still whole. Marks
+    // may be old: a preference. All of them where a word is not one of chunks.
     unsigned children_in_use(unsigned level, UpperWord state) const {
         if (level != view_.top_layer) return 0xff;
         unsigned used = state.occupied_children() | state.allocated_children();
@@ -247,8 +254,8 @@ private:
         return used;
     }
 
-    // The child with the least that suffices (best fit keeps large blocks whole), of several one in a chunk that is in use, of
-    // those by where this thread likes to begin (so that threads meet less often). -1: none. level >= 2.
+    // The child with the least that suffices (best fit keeps large blocks whole), of several one in a chunk that is in
+    // use, of those by where this thread likes to begin (so that threads meet less often). -1: none. level >= 2.
     int best_child(unsigned level, std::uint64_t word, unsigned wanted) const {
         const UpperWord state = state_of(level, word);
         const unsigned open = open_children(level, word, state);
@@ -274,8 +281,9 @@ private:
         return level >= view_.hint_levels || promised(level, word) >= value;
     }
 
-    // Once a whole child is free the rest often follows: promise everything now rather than raise with each free. A search
-    // that is disappointed lowers it again. (So a raise need not look for neighbours that have become one block, either.)
+    // Once a whole child is free the rest often follows: promise everything now rather than raise with each free. A
+    // search that is disappointed lowers it again. (So a raise need not look for neighbours that have become one block,
+    // either.)
     unsigned hopeful(unsigned level, unsigned value) const {
         return value > word_order(level - 1) || value > full_value(level) ? full_value(level) : value;
     }
@@ -293,7 +301,8 @@ private:
         HintWord seen{hint.load(std::memory_order_seq_cst)};
         while (seen.value(child, ceiling()) < value) {
             std::uint64_t bits = seen.bits();
-            if (hint.compare_exchange_weak(bits, seen.with_value(child, value, ceiling()).bits(), std::memory_order_seq_cst))
+            if (hint.compare_exchange_weak(bits, seen.with_value(child, value, ceiling()).bits(),
+                                           std::memory_order_seq_cst))
                 return true;
             seen = HintWord{bits};
         }
@@ -308,7 +317,8 @@ private:
     }
     void end_hint_work() {
         if (--depth_ != 0) return;
-        // release (partner: the acquire loads of hints_at_rest): whoever sees the announcement gone sees the hints done.
+        // release (partner: the acquire loads of collect_hint_work): whoever sees the announcement gone sees the hints
+        // done.
         const HintWork active{hint_work_.load(std::memory_order_relaxed)};
         hint_work_.store(active.ended().bits(), std::memory_order_release);
     }

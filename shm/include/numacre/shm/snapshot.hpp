@@ -29,14 +29,14 @@ struct OwnerUsage {
 struct NodeSnapshot {
     std::uint64_t capacity_frames = 0;
     std::uint64_t offline_frames = 0;
-    std::uint64_t used_frames = 0;     // marked as taken, in-flight ones included
-    std::uint64_t free_frames = 0;     // online and not used
-    BlocksByOrder free_blocks{};       // maximal free blocks
-    std::uint64_t cached_frames = 0;   // of the used ones: in clients' thread caches
-    BlocksByOrder live_blocks{};       // owned ones, without cached ones
-    std::uint64_t granted_bytes = 0;   // in live blocks
+    std::uint64_t used_frames = 0;    // marked as taken, in-flight ones included
+    std::uint64_t free_frames = 0;    // online and not used
+    BlocksByOrder free_blocks{};      // maximal free blocks
+    std::uint64_t cached_frames = 0;  // of the used ones: in clients' thread caches
+    BlocksByOrder live_blocks{};      // owned ones, without cached ones
+    std::uint64_t granted_bytes = 0;  // in live blocks
     std::uint64_t requested_bytes = 0;
-    std::uint64_t damaged_entries = 0; // entries that no correct client can have written
+    std::uint64_t damaged_entries = 0;  // entries that no correct client can have written
 
     std::uint64_t online_frames() const { return capacity_frames - offline_frames; }
     // 0 when nothing is free.
@@ -132,7 +132,8 @@ void scan_node(const NodeView<Env> &view, NodeSnapshot &out, std::span<OwnerUsag
 
 // Who holds blocks that touch the given frames.
 template <class Env>
-void scan_holders(const NodeView<Env> &view, FrameIndex first, std::uint64_t frames, std::span<OwnerUsage> by_process_slot) {
+void scan_holders(const NodeView<Env> &view, FrameIndex first, std::uint64_t frames,
+                  std::span<OwnerUsage> by_process_slot) {
     detail::HolderScan scan{first, frames, by_process_slot};
     walk_frames(view, first, frames, scan);
 }

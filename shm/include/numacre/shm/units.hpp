@@ -55,7 +55,11 @@ constexpr Order order_for_bytes(std::uint64_t size_bytes, std::uint32_t frame_sh
     return Order{static_cast<std::uint8_t>(std::bit_width(last_frame))};
 }
 
-constexpr std::uint64_t divide_up(std::uint64_t amount, std::uint64_t unit) { return (amount + unit - 1) / unit; }
-constexpr std::uint64_t round_up(std::uint64_t amount, std::uint64_t unit) { return divide_up(amount, unit) * unit; }
+constexpr std::uint64_t divide_up(std::uint64_t amount, std::uint64_t unit) {
+    return (amount + unit - 1) / unit;
+}
+constexpr std::uint64_t round_up(std::uint64_t amount, std::uint64_t unit) {
+    return divide_up(amount, unit) * unit;
+}
 
 }  // namespace numacre

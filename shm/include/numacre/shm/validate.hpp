@@ -1,5 +1,5 @@
-// Is what lies in shared memory what we were told it is? Checked once, when a region is mapped; afterwards everybody uses
-// their own copy of the geometry.
+// Is what lies in shared memory what we were told it is? Checked once, when a region is mapped; afterwards everybody
+// uses their own copy of the geometry.
 #pragma once
 
 #include <cstdint>

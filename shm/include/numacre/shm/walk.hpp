@@ -1,9 +1,9 @@
-// A walk over one numa node's tree beside running clients: plain loads, bounded, nothing read is trusted. Visits only what
-// is marked; free parts are reported as maximal blocks.
+// A walk over one numa node's tree beside running clients: plain loads, bounded, nothing read is trusted. Visits only
+// what is marked; free parts are reported as maximal blocks.
 //
-// A Visitor has: owned(Block, IndexEntry) for blocks that a process holds (in use or cached), free(Block), taken(FrameIndex first, frames) for frames that are marked but owned
-// by nobody (an operation in flight), offline(Block) for chunks without memory, damaged(Block) for an index entry that no
-// correct client can have written.
+// A Visitor has: owned(Block, IndexEntry) for blocks that a process holds (in use or cached), free(Block),
+// taken(FrameIndex first, frames) for frames that are marked but owned by nobody (an operation in flight),
+// offline(Block) for chunks without memory, damaged(Block) for an index entry that no correct client can have written.
 #pragma once
 
 #include <bit>
@@ -75,8 +75,8 @@ private:
                 child += allocated_child(layer, word, child, state);
                 continue;
             }
-            const bool is_free = !state.occupied_below(child) || (layer == 1 ? leaf_word(first + child, true)
-                                                                             : upper_word(layer - 1, first + child));
+            const bool is_free = !state.occupied_below(child) ||
+                                 (layer == 1 ? leaf_word(first + child, true) : upper_word(layer - 1, first + child));
             if (is_free) free_children |= 1U << child;
             ++child;
         }

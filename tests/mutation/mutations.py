@@ -1,0 +1,632 @@
+"""What is broken, one thing at a time, and which test must notice. See mutate.py.
+
+old: the text in shm/include/numacre/shm/<file>; must be there exactly once (white space counts as equal).
+why: what goes wrong without it, in one line; it stands in the README of the model tests.
+filter: for --gtest_filter; the quickest test that notices (mutate.py --all-tests shows which do).
+
+Left out, since no test can or does notice:
+  - with_mark(), with_allocated(), without_mark() that leave COAL set: harmless. COAL decides nothing by itself: whoever is
+    about to clear P looks at the child again and compares the tag, an allocation that meets COAL makes an RMW more.
+  - clean() without its first, optional look: one CAS more.
+  - nothing_is_hidden() that ignores intents: a larger block is refused beside a claim that is about to be undone. The
+    model's "free all the time" leaves out what is claimed at the moment, and with two clients the refusal has a legal order:
+    the other's claim, tried again, succeeds. It takes a third client that begins after the refusal.
+  - nothing_is_hidden() that looks at the hint work once: the root has to be too low twice, by two others, around that look.
+    Three clients and about seven preemptions; not within reach of a short run.
+"""
+import dataclasses
+
+PROGRAMS = {
+    "model_engine": "tests/model/engine_test.cpp",
+    "shm_buddy_test": "tests/unit/shm_buddy_test.cpp",
+    "shm_recovery_test": "tests/unit/shm_recovery_test.cpp",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutation:
+    name: str
+    file: str
+    old: str
+    new: str
+    why: str
+    filter: str
+    program: str = "model_engine"
+
+MUTATIONS = [
+    # --- marks: climb, coalescing, clean ------------------------------------------------------------------------------
+    Mutation(
+        name="upper_word_tag_not_advanced",
+        file="node_state.hpp",
+        old="return UpperWord{bits + kTagStep};",
+        new="return UpperWord{bits};",
+        why="a clean decided long ago clears the mark of a new block (ABA)",
+        filter="Engine.a_late_clean_does_not_unmark_a_new_block",
+    ),
+    Mutation(
+        name="climb_stops_above_a_set_mark",
+        file="buddy.hpp",
+        old="while (!seen.passable(child)) {",
+        new="if (seen.passable(child)) return kClimbed;\n            while (!seen.passable(child)) {",
+        why="whoever set the mark may be stopped half way up: no mark above a live block",
+        filter="Engine.a_climb_goes_on_above_a_mark_that_is_set",
+    ),
+    Mutation(
+        name="climb_does_not_withdraw_COAL",
+        file="node_state.hpp",
+        old="return (bits_ >> child & (kP | kF | kCoal | kDrain)) == kP;",
+        new="return (bits_ >> child & (kP | kF | kDrain)) == kP;",
+        why="the clean that set COAL does not learn of the new block and clears its mark",
+        filter="Engine.a_giver_and_its_taker",
+    ),
+    Mutation(
+        name="climb_ignores_F",
+        file="node_state.hpp",
+        old="return (bits_ >> child & (kF | kDrain)) != 0;",
+        new="return (bits_ >> child & kDrain) != 0;",
+        why="a block is handed out below a larger live one",
+        filter="Engine.a_giver_and_its_taker",
+    ),
+    Mutation(
+        name="climb_ignores_DRAIN",
+        file="node_state.hpp",
+        old="return (bits_ >> child & (kF | kDrain)) != 0;",
+        new="return (bits_ >> child & kF) != 0;",
+        why="a draining chunk never becomes empty",
+        filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
+    ),
+    Mutation(
+        name="claim_ignores_DRAIN",
+        file="node_state.hpp",
+        old="return static_cast<std::uint8_t>(~(bits_ | bits_ >> 8 | bits_ >> 24));",
+        new="return static_cast<std::uint8_t>(~(bits_ | bits_ >> 8));",
+        why="a draining chunk is handed out whole",
+        filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
+    ),
+    Mutation(
+        name="claim_ignores_P",
+        file="node_state.hpp",
+        old="return static_cast<std::uint8_t>(~(bits_ | bits_ >> 8 | bits_ >> 24));",
+        new="return static_cast<std::uint8_t>(~(bits_ >> 8 | bits_ >> 24));",
+        why="a block is handed out above smaller live ones",
+        filter="Engine.a_bulk_claim_is_undone_under_a_larger_block",
+    ),
+    Mutation(
+        name="clean_does_not_look_again_after_COAL",
+        file="buddy.hpp",
+        old="""if (!word_is_empty(layer, word)) return false;
+            std::uint64_t bits = seen.bits();
+            // Compares""",
+        new="std::uint64_t bits = seen.bits();\n            // Compares",
+        why="the word was taken before COAL was there to be seen; its mark is cleared",
+        filter="Engine.a_giver_and_its_taker",
+    ),
+    Mutation(
+        name="clean_clears_without_comparing",
+        file="buddy.hpp",
+        old="if (state.compare_exchange_weak(bits, seen.without_mark(child).bits(), std::memory_order_seq_cst)) return true;",
+        new="""while (!state.compare_exchange_weak(bits, UpperWord{bits}.without_mark(child).bits(), std::memory_order_seq_cst)) {
+            }
+            return true;""",
+        why="a mark that was renewed since the look at the child is cleared",
+        filter="Engine.a_giver_and_its_taker",
+    ),
+    Mutation(
+        name="clean_through_stops_after_one_level",
+        file="buddy.hpp",
+        old="if (state.occupied_below(child)) empty = clean_through(layer - 1, word * kUpperFanOut + child, search);",
+        new="if (state.occupied_below(child)) empty = false;",
+        why="marks two levels down are never cleaned: memory is lost for larger blocks",
+        filter="Engine.three_upper_layers",
+    ),
+    # --- claim, undo, commit ------------------------------------------------------------------------------------------
+    Mutation(
+        name="intent_written_after_the_claim",
+        file="buddy.hpp",
+        old="""begin(actor, IntentKind::allocate, block);
+            Env::crash_point(CrashPoint::allocate_after_intent);
+            // EDGE claim-then-look (seq_cst, before the loads of climb(); partner: EDGE coalesce-then-look). It also is
+            // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
+            if (state.compare_exchange_weak(seen, seen | leaf::mask(frame, block.order.value), std::memory_order_seq_cst,
+                                            std::memory_order_relaxed))
+                return true;""",
+        new="""if (state.compare_exchange_weak(seen, seen | leaf::mask(frame, block.order.value), std::memory_order_seq_cst,
+                                            std::memory_order_relaxed)) {
+                begin(actor, IntentKind::allocate, block);
+                return true;
+            }""",
+        why="a death between the two leaves bits that nobody names",
+        filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
+    ),
+    Mutation(
+        name="intent_written_after_the_upper_claim",
+        file="buddy.hpp",
+        old="""begin(actor, IntentKind::allocate, block);
+            Env::crash_point(CrashPoint::allocate_after_intent);
+            std::uint64_t bits = seen.bits();
+            // EDGE claim-then-look, as in a leaf.
+            if (state.compare_exchange_weak(bits, seen.with_allocated(upper::group(child, levels)).bits(),
+                                            std::memory_order_seq_cst, std::memory_order_relaxed))
+                return true;""",
+        new="""std::uint64_t bits = seen.bits();
+            if (state.compare_exchange_weak(bits, seen.with_allocated(upper::group(child, levels)).bits(),
+                                            std::memory_order_seq_cst, std::memory_order_relaxed)) {
+                begin(actor, IntentKind::allocate, block);
+                return true;
+            }""",
+        why="the same in an upper word",
+        filter="Engine.a_death_around_a_large_block_is_recovered",
+    ),
+    Mutation(
+        name="intent_of_the_first_try_is_kept",
+        file="buddy.hpp",
+        old="""block.base = FrameIndex{word * kLeafFrames + frame};
+            begin(actor, IntentKind::allocate, block);""",
+        new="""block.base = FrameIndex{word * kLeafFrames + frame};
+            if (first) begin(actor, IntentKind::allocate, block);""",
+        why="after a lost CAS the intent names another block than the one claimed",
+        filter="Engine.a_death_in_a_bulk_call_in_a_pool_of_small_blocks",
+    ),
+    Mutation(
+        name="commit_before_the_climb",
+        file="buddy.hpp",
+        old="""const unsigned closed_at = climb(layer, word);
+        if (closed_at != kClimbed) {
+            undo(""",
+        new="""commit(layer, block, actor.process, grant.slack, grant.state);
+        const unsigned closed_at = climb(layer, word);
+        if (closed_at != kClimbed) {
+            undo(""",
+        why="the index calls a block owned that may have to be undone, and that has no marks yet",
+        filter="Engine.a_bulk_claim_is_undone_under_a_larger_block",
+    ),
+    Mutation(
+        name="commit_does_not_advance_the_generation",
+        file="buddy.hpp",
+        old="const std::uint32_t generation = next_generation(old.generation());",
+        new="const std::uint32_t generation = old.generation() == 0 ? 1 : old.generation();",
+        why="a reference of before the last free names the block again",
+        filter="Buddy.a_reference_is_taken_once_and_goes_stale",
+        program="shm_buddy_test",
+    ),
+    Mutation(
+        name="undo_does_not_clear_bits",
+        file="buddy.hpp",
+        old="unclaim(layer, word, block);\n        Env::crash_point(CrashPoint::undo_after_unclaim);",
+        new="Env::crash_point(CrashPoint::undo_after_unclaim);",
+        why="memory is lost",
+        filter="Engine.a_giver_and_its_taker",
+    ),
+    Mutation(
+        name="undo_leaves_no_trace",
+        file="buddy.hpp",
+        old="leave_trace(actor, block);\n        Env::crash_point(CrashPoint::undo_after_trace);\n        unclaim",
+        new="Env::crash_point(CrashPoint::undo_after_trace);\n        unclaim",
+        why="recovery takes an undone claim's bit for the dead client's and clears it from under the next owner",
+        filter="Engine.a_death_beside_a_claim_that_is_undone",
+    ),
+    Mutation(
+        name="undo_trace_does_not_advance_the_generation",
+        file="buddy.hpp",
+        old="slot.store(IndexEntry::freeing(actor.thread, block.order, next_generation(old.generation())).bits(),",
+        new="slot.store(IndexEntry::freeing(actor.thread, block.order, old.generation()).bits(),",
+        why="recovery's second look does not see that a claim was undone meanwhile",
+        filter="Engine.a_death_beside_a_claim_that_is_undone",
+    ),
+    Mutation(
+        name="undo_does_not_raise_hints",
+        file="buddy.hpp",
+        old="""Env::crash_point(CrashPoint::undo_after_unclaim);
+        raise_hints(actor, layer, word);""",
+        new="Env::crash_point(CrashPoint::undo_after_unclaim);",
+        why="a search that looked meanwhile lowered the hint: the block is hidden",
+        filter="Engine.an_undone_claim_hides_nothing",
+    ),
+    # --- free ---------------------------------------------------------------------------------------------------------
+    Mutation(
+        name="free_without_the_ownership_CAS",
+        file="buddy.hpp",
+        old="if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) [[unlikely]] {",
+        new="slot.store(freeing.bits(), std::memory_order_release);\n        if (bits == 0) {",
+        why="a free and a take, or recovery and a take, both have the block",
+        filter="Engine.a_giver_thinks_again",
+    ),
+    Mutation(
+        name="intent_cleared_before_the_unclaim",
+        file="buddy.hpp",
+        old="Env::crash_point(CrashPoint::free_after_ownership);\n        release_bits_of_layer(",
+        new="end(actor);\n        release_bits_of_layer(",
+        why="a death between the two leaves bits that nobody names",
+        filter="Engine.two_clients_of_all_orders_in_a_tree_of_seven_blocks",
+    ),
+    Mutation(
+        name="hint_not_raised_after_a_free_in_a_leaf",
+        file="buddy.hpp",
+        old="if (!searcher(actor).group_hint_is_full(word / kUpperFanOut)) [[unlikely]] after_release_in_leaf(actor, word);",
+        new="",
+        why="the frames are hidden from every search",
+        filter="Engine.one_client_alone_is_exact",
+    ),
+    Mutation(
+        name="hint_not_raised_after_a_free_in_an_upper_word",
+        file="buddy.hpp",
+        old="searcher(actor).raise_after_release(layer, word);\n        Env::crash_point(CrashPoint::free_after_hints);",
+        new="Env::crash_point(CrashPoint::free_after_hints);",
+        why="the block is hidden from every search",
+        filter="Engine.one_client_alone_is_exact",
+    ),
+    # --- several blocks in one call, caches ---------------------------------------------------------------------------
+    Mutation(
+        name="bulk_allocation_does_not_climb",
+        file="buddy.hpp",
+        old="if (climb(0, word) != kClimbed) [[unlikely]] {",
+        new="if (got > kLeafFrames) [[unlikely]] {",
+        why="no marks above live blocks; blocks below a larger one",
+        filter="Engine.a_bulk_claim_is_undone_under_a_larger_block",
+    ),
+    Mutation(
+        name="bulk_allocation_without_intent",
+        file="buddy.hpp",
+        old="if (!begun) begin(actor, IntentKind::word, leaf_word_block(word));",
+        new="",
+        why="a death after the claim leaves bits that nobody names",
+        filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
+    ),
+    Mutation(
+        name="bulk_free_without_intent",
+        file="buddy.hpp",
+        old="begin(actor, IntentKind::word, leaf_word_block(word));\n            std::uint64_t mask = 0;",
+        new="std::uint64_t mask = 0;",
+        why="a death before the unclaim leaves bits that nobody names",
+        filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
+    ),
+    Mutation(
+        name="bulk_intent_names_one_frame",
+        file="buddy.hpp",
+        old="return {FrameIndex{word * kLeafFrames}, Order{static_cast<std::uint8_t>(kLeafOrder)}};",
+        new="return {FrameIndex{word * kLeafFrames}, Order{0}};",
+        why="recovery looks at the first frame only",
+        filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
+    ),
+    Mutation(
+        name="bulk_intent_beyond_the_largest_order_is_refused",
+        file="recovery.hpp",
+        old="return intent.kind() == IntentKind::word && intent.block().order.value == kLeafOrder &&",
+        new="return intent.kind() == IntentKind::none && intent.block().order.value == kLeafOrder &&",
+        why="where the largest block is smaller than a leaf word, what a dead bulk call claimed is lost",
+        filter="Engine.a_death_in_a_bulk_call_in_a_pool_of_small_blocks",
+    ),
+    Mutation(
+        name="bulk_undo_does_not_clear_bits",
+        file="buddy.hpp",
+        old="leaf_word.fetch_and(~mask, std::memory_order_seq_cst);  // EDGE unclaim-to-claim",
+        new="",
+        why="memory is lost",
+        filter="Engine.a_bulk_claim_is_undone_under_a_larger_block",
+    ),
+    Mutation(
+        name="bulk_undo_leaves_no_trace",
+        file="buddy.hpp",
+        old="for (unsigned i = 0; i < got; ++i) leave_trace(actor, Block{bases[i], order});",
+        new="",
+        why="as for one block",
+        filter="Engine.a_death_beside_a_claim_that_is_undone",
+    ),
+    Mutation(
+        name="bulk_undo_does_not_raise_hints",
+        file="buddy.hpp",
+        old="Env::crash_point(CrashPoint::undo_after_unclaim);\n            raise_hints(actor, 0, word);",
+        new="Env::crash_point(CrashPoint::undo_after_unclaim);",
+        why="as for one block",
+        filter="Engine.an_undone_claim_hides_nothing",
+    ),
+    Mutation(
+        name="bulk_free_does_not_check_the_owner",
+        file="buddy.hpp",
+        old="if (!entry.is_held() || entry.owner() != actor.process || block.order.value > kLeafOrder || !view_.contains(block))",
+        new="if (!entry.is_held() || block.order.value > kLeafOrder || !view_.contains(block))",
+        why="a process frees what it has given away",
+        filter="Engine.a_giver_thinks_again",
+    ),
+    Mutation(
+        name="bulk_free_without_the_ownership_CAS",
+        file="buddy.hpp",
+        old="if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) return 0;  // EDGE ownership",
+        new="slot.store(freeing.bits(), std::memory_order_release);",
+        why="a bulk free and a take both have the block",
+        filter="Engine.a_giver_thinks_again",
+    ),
+    Mutation(
+        name="bulk_free_frees_only_the_last_block",
+        file="buddy.hpp",
+        old="mask |= leaf::mask(base.value % kLeafFrames, block.order.value);\n        if (entry.is_owned())",
+        new="mask = leaf::mask(base.value % kLeafFrames, block.order.value);\n        if (entry.is_owned())",
+        why="memory is lost",
+        filter="Engine.several_blocks_of_a_word_in_one_call",
+    ),
+    Mutation(
+        name="bulk_free_frees_a_frame_too_many",
+        file="buddy.hpp",
+        old="mask |= leaf::mask(base.value % kLeafFrames, block.order.value);\n        if (entry.is_owned())",
+        new="mask |= leaf::mask(base.value % kLeafFrames, block.order.value) << 1 | 1;\n        if (entry.is_owned())",
+        why="a neighbour's live frame becomes free",
+        filter="Engine.several_blocks_of_a_word_in_one_call",
+    ),
+    Mutation(
+        name="bulk_free_clears_the_intent_before_the_unclaim",
+        file="buddy.hpp",
+        old="if (mask != 0) release_in_leaf(actor, word, mask);\n            end(actor);",
+        new="end(actor);\n            if (mask != 0) release_in_leaf(actor, word, mask);",
+        why="a death between the two leaves bits that nobody names",
+        filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
+    ),
+    Mutation(
+        name="cached_block_of_the_wrong_owner",
+        file="owner.hpp",
+        old="return make(BlockState::cached, owner.value, order, generation, 0);",
+        new="return make(BlockState::cached, kOfflineOwner.value, order, generation, 0);",
+        why="nobody gives it back after a death",
+        filter="Engine.a_cache_is_filled_used_and_flushed",
+    ),
+    Mutation(
+        name="block_in_a_cache_not_called_cached",
+        file="owner.hpp",
+        old="constexpr IndexEntry into_cache() const { return IndexEntry{bits_ | kCachedBit}; }",
+        new="constexpr IndexEntry into_cache() const { return IndexEntry{bits_}; }",
+        why="freed a second time it is in the cache twice",
+        filter="Engine.a_cache_is_filled_used_and_flushed",
+    ),
+    Mutation(
+        name="block_out_of_a_cache_still_called_cached",
+        file="owner.hpp",
+        old="return IndexEntry{(bits_ & kBelowSlack & ~kCachedBit) | slack << kSlackShift};",
+        new="return IndexEntry{(bits_ & kBelowSlack) | slack << kSlackShift};",
+        why="its user cannot free it",
+        filter="Engine.a_cache_is_filled_used_and_flushed",
+    ),
+    Mutation(
+        name="published_block_may_be_cached",
+        file="owner.hpp",
+        old="return static_cast<std::uint32_t>(bits_) & (kStateMask | kPublished | kHolderMask);",
+        new="return static_cast<std::uint32_t>(bits_) & (kStateMask | kHolderMask);",
+        why="it is handed out again while an old reference still names it",
+        filter="Buddy.only_what_nobody_else_can_reach_is_cached",
+        program="shm_buddy_test",
+    ),
+    # --- hand-over ----------------------------------------------------------------------------------------------------
+    Mutation(
+        name="take_without_the_published_check",
+        file="buddy.hpp",
+        old="if (!entry.is_owned() || !entry.is_published() || entry.order() != block.order ||",
+        new="if (!entry.is_owned() || entry.order() != block.order ||",
+        why="a reference made up from the index takes a block that its owner writes by plain stores",
+        filter="Buddy.a_reference_is_taken_once_and_goes_stale",
+        program="shm_buddy_test",
+    ),
+    Mutation(
+        name="take_without_the_generation_check",
+        file="buddy.hpp",
+        old="entry.order() != block.order || entry.generation() != reference.generation() ||",
+        new="entry.order() != block.order ||",
+        why="an old reference takes the block's next life",
+        filter="Buddy.a_reference_is_taken_once_and_goes_stale",
+        program="shm_buddy_test",
+    ),
+    Mutation(
+        name="take_without_CAS",
+        file="buddy.hpp",
+        old="""if (!slot.compare_exchange_strong(bits, entry.handed_to(actor.process).bits(), std::memory_order_acq_rel))
+            return Errc::stale_ref;""",
+        new="slot.store(entry.handed_to(actor.process).bits(), std::memory_order_release);",
+        why="two takers, or a taker and recovery of the giver, both have the block",
+        filter="Engine.a_death_of_giver_or_taker_loses_nothing",
+    ),
+    Mutation(
+        name="take_does_not_advance_the_generation",
+        file="owner.hpp",
+        old="return owned(owner, order(), next_generation(generation()), slack());",
+        new="return owned(owner, order(), generation(), slack());",
+        why="the reference that was taken still names the block",
+        filter="Buddy.a_reference_is_taken_once_and_goes_stale",
+        program="shm_buddy_test",
+    ),
+    Mutation(
+        name="withdraw_without_CAS",
+        file="buddy.hpp",
+        old="if (!view_.index_entry(block).compare_exchange_strong(bits, now.bits(), std::memory_order_acq_rel)) return false;",
+        new="view_.index_entry(block).store(now.bits(), std::memory_order_release);",
+        why="a block that was just taken is its giver's again",
+        filter="Engine.a_giver_thinks_again",
+    ),
+    Mutation(
+        name="withdraw_does_not_advance_the_generation",
+        file="buddy.hpp",
+        old="IndexEntry::owned(entry.owner(), entry.order(), next_generation(entry.generation()), entry.slack());",
+        new="IndexEntry::owned(entry.owner(), entry.order(), entry.generation(), entry.slack());",
+        why="published anew, the block can be taken by what was withdrawn",
+        filter="Buddy.a_reference_is_taken_once_and_goes_stale",
+        program="shm_buddy_test",
+    ),
+    # --- search -------------------------------------------------------------------------------------------------------
+    Mutation(
+        name="lower_does_not_look_again",
+        file="search.hpp",
+        old="raise_from(level, word, value_of(level, word));\n                break;",
+        new="break;",
+        why="what was freed between the look and the CAS is hidden",
+        filter="Engine.two_clients_of_all_orders_in_a_tree_of_seven_blocks",
+    ),
+    Mutation(
+        name="lower_is_not_announced",
+        file="search.hpp",
+        old="if (potential(seen, level + 1, word / kUpperFanOut, child) <= value) return;\n        begin_hint_work(level, word);",
+        new="if (potential(seen, level + 1, word / kUpperFanOut, child) <= value) return;\n        ++depth_;",
+        why="others believe the hint of a moment, or of the dead",
+        filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
+    ),
+    Mutation(
+        name="raise_is_not_announced",
+        file="search.hpp",
+        old="begin_hint_work(level, word);\n        raise_from(level, word, value);",
+        new="raise_from(level, word, value);\n        ++depth_;",
+        why="a death half way up hides the memory from all who search from the root",
+        filter="Engine.a_raise_on_its_way_up_is_known",
+    ),
+    Mutation(
+        name="raise_stops_after_one_level",
+        file="search.hpp",
+        old="""for (; level < view_.hint_levels && raise_one(level, word, value); ++level, word /= kUpperFanOut)
+            value = hopeful(level + 1, value);""",
+        new="if (level < view_.hint_levels) (void)raise_one(level, word, value);",
+        why="the memory is hidden from searches that begin higher",
+        filter="Engine.a_raise_on_its_way_up_is_known",
+    ),
+    Mutation(
+        name="raise_does_not_hope",
+        file="search.hpp",
+        old="return value > word_order(level - 1) || value > full_value(level) ? full_value(level) : value;",
+        new="return value > full_value(level) ? full_value(level) : value;",
+        why="neighbours that become one larger block are hidden",
+        filter="Engine.one_client_alone_is_exact",
+    ),
+    Mutation(
+        name="release_in_an_upper_word_is_not_told_to_the_grandparent",
+        file="search.hpp",
+        old="if (layer < view_.hint_levels) raise(layer + 1, word / kUpperFanOut, value);",
+        new="",
+        why="the word's own hint was high all the time, that of its parent is not: hidden",
+        filter="Engine.a_block_that_fills_its_word_is_found_when_freed",
+    ),
+    Mutation(
+        name="nothing_is_ever_hidden",
+        file="buddy.hpp",
+        old="if (round != 0 || nothing_is_hidden(actor, order)) return Errc::out_of_frames;",
+        new="return Errc::out_of_frames;",
+        why="false out-of-memory beside somebody in the middle of changing hints",
+        filter="Engine.one_client_alone_is_exact",
+    ),
+    # --- recovery -----------------------------------------------------------------------------------------------------
+    Mutation(
+        name="recovery_does_not_resolve",
+        file="recovery.hpp",
+        old="""if (resolve(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)
+                    return RecoveryStep::blocked;""",
+        new="",
+        why="what a dead client had claimed but not committed is lost",
+        filter="Engine.a_death_of_giver_or_taker_loses_nothing",
+    ),
+    Mutation(
+        name="resolve_does_not_spare_owned_blocks",
+        file="recovery.hpp",
+        old="mine &= ~bits_of(layer, other);",
+        new="",
+        why="the dead client's intent clears the bits of a live block",
+        filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
+    ),
+    Mutation(
+        name="resolve_clears_bits_that_are_free",
+        file="recovery.hpp",
+        old="if (mine != 0) mine &= bits_in_word(view, layer, word);",
+        new="",
+        why="bits that were free at the look are claimed meanwhile, and cleared",
+        filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
+    ),
+    Mutation(
+        name="resolve_does_not_wait_for_live_intents",
+        file="recovery.hpp",
+        old="if (index == thread || !is_live(index)) continue;",
+        new="continue;",
+        why="a live client's claim in flight is taken for the dead one's",
+        filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
+    ),
+    Mutation(
+        name="resolve_does_not_wait_for_live_frees",
+        file="recovery.hpp",
+        old="} else if (entry.is_freeing() && entry.freer() != thread &&",
+        new="} else if (view.thread_slots == 0 && entry.freer() != thread &&",
+        why="bits that a live client is about to free are cleared from under their next owner",
+        filter="Engine.a_death_in_a_bulk_free_beside_another",
+    ),
+    Mutation(
+        name="resolve_does_not_look_at_the_index_again",
+        file="recovery.hpp",
+        old="if (!unchanged) continue;",
+        new="(void)unchanged;",
+        why="a live client's claim that was committed between the looks is cleared",
+        filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
+    ),
+    Mutation(
+        name="resolve_ignores_cached_blocks",
+        file="recovery.hpp",
+        old="if (entry.is_held()) {",
+        new="if (entry.is_owned()) {",
+        why="the dead client's intent clears the bits of a living one's cached block",
+        filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
+    ),
+    Mutation(
+        name="recovery_does_not_give_back_caches",
+        file="walk.hpp",
+        old="if (entry.is_held() && order <= largest && (frame & ((1U << order) - 1)) == 0) [[likely]] {",
+        new="if (entry.is_owned() && order <= largest && (frame & ((1U << order) - 1)) == 0) [[likely]] {",
+        why="what a dead client's threads had cached is lost",
+        filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
+    ),
+    Mutation(
+        name="recovery_does_not_raise_hints_for_the_intent",
+        file="recovery.hpp",
+        old="raise_to_root(view, level, intent.block().base.value >> word_order(level));",
+        new="",
+        why="the dead unclaimed and did not come to tell: hidden",
+        filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
+    ),
+    Mutation(
+        name="recovery_does_not_finish_hint_work",
+        file="recovery.hpp",
+        old="for (const NodeView<Env> &view : numa_nodes_) finish_hints(view, thread);",
+        new="",
+        why="the dead lowered a hint and did not look again: hidden",
+        filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
+    ),
+    Mutation(
+        name="recovery_forgets_its_own_intent",
+        file="recovery.hpp",
+        old="return finish_thread(kDaemonThread, blocked_by); }",
+        new="(void)blocked_by; return RecoveryStep::done; }",
+        why="what the daemon was freeing when it died is lost",
+        filter="Engine.a_death_of_the_daemon_during_recovery",
+    ),
+    Mutation(
+        name="recovery_frees_the_slot_before_the_intent",
+        file="recovery.hpp",
+        old="const Intent intent{slot.intent.load(std::memory_order_acquire)};\n        if (intent.active()",
+        new="const Intent intent{slot.intent.exchange(0)};\n        if (intent.active()",
+        why="if the daemon dies before it has resolved the intent, nobody knows of it any more",
+        filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
+    ),
+    # --- chunks -------------------------------------------------------------------------------------------------------
+    Mutation(
+        name="chunk_taken_offline_over_marks",
+        file="buddy.hpp",
+        old="while (((UpperWord{bits}.occupied_children() | UpperWord{bits}.allocated_children()) & group) == 0)",
+        new="while ((UpperWord{bits}.allocated_children() & group) == 0)",
+        why="memory is taken away from under live blocks",
+        filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
+    ),
+    Mutation(
+        name="chunk_taken_offline_without_clean",
+        file="chunks.hpp",
+        old="if (!buddy_.clean_below(kSelf, block) || !buddy_.claim_exactly(kSelf, block)) return false;",
+        new="return false;",
+        why="a chunk that was ever used can never go offline",
+        filter="*chunks_come_online*",
+        program="shm_buddy_test",
+    ),
+    Mutation(
+        name="undrain_does_not_raise_hints",
+        file="chunks.hpp",
+        old="search.raise_after_release(layer, word);",
+        new="(void)search;",
+        why="a chunk that is open again stays hidden",
+        filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
+    ),
+]
