@@ -215,6 +215,11 @@ void ManagedPool::announce_deletion() {
     wake_waiters();
 }
 
+void ManagedPool::ask_for_cached_blocks() {
+    // relaxed: a wish. Each thread sees it at its next call.
+    shared_.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
+}
+
 void ManagedPool::wake_waiters() {
     // seq_cst: the memory is free before the epoch moves; a waiter reads the epoch before it looks for memory, and
     // sleeps only on the epoch that it has read. Weakened: it sleeps through the only release there will be.

@@ -87,6 +87,8 @@ public:
     void announce_deletion();
     // Allocations that wait for memory look again.
     void wake_waiters();
+    // The pool's threads give back what they have cached, each at its next call: those that are idle do not.
+    void ask_for_cached_blocks();
 
     // Any thread; these read the shared metadata beside running clients, and take as long as there is metadata.
     PoolStatus status();

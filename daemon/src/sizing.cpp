@@ -1,7 +1,9 @@
 #include "sizing.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@ namespace {
 
 // Small units go together up to this, so that a pool of 64 KiB chunks does not take a step each.
 constexpr std::uint64_t kStepBytes = std::uint64_t{16} << 20;
+constexpr std::chrono::milliseconds kPatienceWithCaches{20};
 
 using Progress = std::function<bool(const ResizeStep &)>;
 
@@ -97,6 +100,11 @@ bool shrink_pass(Worker &worker, NodeMemory &memory, std::uint64_t target, const
 
 Answer<void> shrink(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::uint64_t target,
                     const Progress &progress) {
+    if (!shrink_pass(worker, memory, target, progress)) return Unexpected{cancelled(memory)};
+    if (memory.online_bytes() <= target) return {};
+    // Perhaps only caches are in the way: threads that are at work empty them now.
+    pool.ask_for_cached_blocks();
+    std::this_thread::sleep_for(kPatienceWithCaches);
     if (!shrink_pass(worker, memory, target, progress)) return Unexpected{cancelled(memory)};
     if (memory.online_bytes() <= target) return {};
 
@@ -186,6 +194,7 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa
             pool.draining.erase(key);
         } else {
             pool.draining.insert(key);
+            pool.ask_for_cached_blocks();
             finish_drains(pool);
         }
         now.offline = !memory.is_online(unit);

@@ -130,6 +130,15 @@ class CliWithDaemon(unittest.TestCase):
         undone = self.daemon.cli("drain", "default", "--node", "0", "--chunk", "3", "--undo")
         self.assertFalse(undone["draining"])
 
+    def test_drain_is_not_held_up_by_caches_of_threads_at_work(self):
+        client = self.client()
+        self.assertEqual(client.free(self.alloc(client, FRAME, 3)), 0)
+        self.assertEqual(self.node_of()["cached_bytes"], 3 * FRAME, "the thread keeps what it has freed")
+        states = [self.daemon.cli("drain", "default", "--node", "0", "--chunk", str(chunk)) for chunk in range(8)]
+        self.assertEqual([state["offline"] for state in states].count(False), 1, "an idle thread keeps its chunk")
+        self.alloc(client, FRAME, 1, numa_node=1)  # any call at all
+        wait_until("the last chunk is offline", lambda: self.node_of()["online_bytes"] == 0)
+
     def test_evict_gives_the_blocks_back(self):
         client = self.client()
         self.alloc(client, MIB, 4)

@@ -3,6 +3,7 @@
 // held: it is given back like any other.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "numacre/shm/owner.hpp"
