@@ -191,7 +191,10 @@ void leave_pool(numacre_pool *pool) {
     if (pool->index >= table.count || table.lanes[pool->index] == nullptr) return;
     Lane *const lane = table.lanes[pool->index];
     table.lanes[pool->index] = nullptr;
-    if (lane->serial == pool->serial) release_slot(pool, lane->actor);
+    if (lane->serial == pool->serial) {
+        give_back_all(pool, *lane);  // what other threads have cached the daemon gives back
+        release_slot(pool, lane->actor);
+    }
     free_lane(lane);
 }
 
