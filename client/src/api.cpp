@@ -135,6 +135,12 @@ std::uint64_t now_nanoseconds() {
                 reason == FailureReason::fragmented ? "enough is free, but not in one piece" : "full");
 }
 
+// As IndexEntry has it.
+std::uint32_t slack_of(Order order, unsigned frame_shift, std::size_t size_bytes) {
+    return static_cast<std::uint32_t>(((order.frames() << frame_shift) - size_bytes) >>
+                                      IndexEntry::slack_unit_shift(order, frame_shift));
+}
+
 // From the shared tree, past the cache: all that can be asked for.
 [[gnu::noinline]] int allocate(numacre_pool *pool, Lane &lane, std::uint32_t wanted, std::size_t size_bytes,
                                unsigned flags, void **result) {
@@ -144,8 +150,7 @@ std::uint64_t now_nanoseconds() {
         return bad_size(pool, actor, wanted, size_bytes);
     const Order order = order_for_bytes(size_bytes, frame_shift);
     const std::uint64_t granted = order.frames() << frame_shift;
-    const auto slack =
-        static_cast<std::uint32_t>((granted - size_bytes) >> IndexEntry::slack_unit_shift(order, frame_shift));
+    const std::uint32_t slack = slack_of(order, frame_shift, size_bytes);
     const bool has_quota = quota_of(pool) != 0;
     if (!has_quota)
         quota_forget(pool);
@@ -175,10 +180,9 @@ std::uint64_t now_nanoseconds() {
                                         std::size_t size_bytes, void **result) {
     if (order_value > pool->geometry.largest_order || has_quota(pool, lane)) return false;
     const Order order{static_cast<std::uint8_t>(order_value)};
-    const std::uint64_t unused = (order.frames() << lane.frame_shift) - size_bytes;
-    const auto slack = static_cast<std::uint32_t>(unused >> IndexEntry::slack_unit_shift(order, lane.frame_shift));
     Block block;
-    if (node.buddy->allocate(lane.actor, order, slack, block) != Errc::ok) return false;
+    if (node.buddy->allocate(lane.actor, order, slack_of(order, lane.frame_shift, size_bytes), block) != Errc::ok)
+        return false;
     *result = node.data + (block.base.value << lane.frame_shift);
     return true;
 }
@@ -269,12 +273,18 @@ bool own_block(numacre_pool *pool, const void *address, Place &place, Block &blo
     return fail(Errc::bad_argument, "%s: the result pointer is NULL", function);
 }
 
+// The calling thread's lane, with what others wait for given back. nullptr: as lane_of().
+Lane *attentive_lane_of(numacre_pool *pool, int &error) {
+    Lane *const lane = lane_of(pool, error);
+    if (lane != nullptr && !lane->undisturbed()) answer_attention(pool, *lane);
+    return lane;
+}
+
 // When the cache has nothing ready.
 [[gnu::noinline]] int allocate_slowly(numacre_pool *pool, std::size_t size_bytes, void **block) {
     int error = 0;
-    Lane *const lane = lane_of(pool, error);
+    Lane *const lane = attentive_lane_of(pool, error);
     if (lane == nullptr) return error;
-    if (!lane->undisturbed()) answer_attention(pool, *lane);
     const std::uint32_t wanted = local_numa_node(*lane);
     const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
     if (order < kCachedOrders && quota_of(pool) == 0) {
@@ -306,9 +316,8 @@ bool own_block(numacre_pool *pool, const void *address, Place &place, Block &blo
 // When the block cannot simply go into its magazine.
 [[gnu::noinline]] int free_slowly(numacre_pool *pool, void *address) {
     int error = 0;
-    Lane *const lane = lane_of(pool, error);
+    Lane *const lane = attentive_lane_of(pool, error);
     if (lane == nullptr) return error;
-    if (!lane->undisturbed()) answer_attention(pool, *lane);
     Place place{};
     Block block;
     IndexEntry entry;
@@ -336,9 +345,8 @@ bool own_block(numacre_pool *pool, const void *address, Place &place, Block &blo
     if (numa_node < -1 || numa_node >= static_cast<int>(pool->numa_nodes))
         return fail(Errc::no_such_node, "numa node %d is not within -1 .. %u", numa_node, pool->numa_nodes - 1);
     int error = 0;
-    Lane *const lane = lane_of(pool, error);
+    Lane *const lane = attentive_lane_of(pool, error);
     if (lane == nullptr) return error;
-    if (!lane->undisturbed()) answer_attention(pool, *lane);
     const std::uint32_t wanted = numa_node < 0 ? local_numa_node(*lane) : static_cast<std::uint32_t>(numa_node);
     return allocate(pool, *lane, wanted, size_bytes, flags, block);
 }
@@ -396,17 +404,15 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
     if (blocks == nullptr && count != 0) return no_result("numacre_alloc_bulk");
     unsigned done = 0;
     int error = 0;
-    Lane *const lane = lane_of(pool, error);
+    Lane *const lane = attentive_lane_of(pool, error);
     if (lane == nullptr) return error;
-    if (!lane->undisturbed()) answer_attention(pool, *lane);
     const std::uint32_t wanted = local_numa_node(*lane);
     const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
     if (order < kCachedOrders && order <= pool->geometry.largest_order && quota_of(pool) == 0) {
         NodeLane &node = lane->nodes[wanted];
         while (done < count && take_from_cache(*lane, node, order, size_bytes, &blocks[done])) ++done;
         const Order of_blocks{static_cast<std::uint8_t>(order)};
-        const auto slack = static_cast<std::uint32_t>(((of_blocks.frames() << lane->frame_shift) - size_bytes) >>
-                                                      IndexEntry::slack_unit_shift(of_blocks, lane->frame_shift));
+        const std::uint32_t slack = slack_of(of_blocks, lane->frame_shift, size_bytes);
         while (done < count) {
             FrameIndex bases[kLeafFrames];
             const unsigned ask = count - done < kLeafFrames ? count - done : kLeafFrames;
@@ -432,9 +438,8 @@ int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
     if (pool == nullptr) return no_pool("numacre_free_bulk");
     if (blocks == nullptr && count != 0) return fail(Errc::bad_argument, "numacre_free_bulk: the blocks are NULL");
     int error = 0;
-    Lane *const lane = lane_of(pool, error);
+    Lane *const lane = attentive_lane_of(pool, error);
     if (lane == nullptr) return error;
-    if (!lane->undisturbed()) answer_attention(pool, *lane);
     int first_error = 0;
     unsigned done = 0;
     while (done < count) {

@@ -56,8 +56,7 @@ struct numacre_pool {
 
 namespace numacre::client {
 
-// Handles
-// ---------------------------------------------------------------------------------------------------------------
+// --- handles ---------------------------------------------------------------------------------------------------------
 
 // A zeroed handle, not yet registered; nullptr when the process is out of memory.
 numacre_pool *new_handle();
@@ -75,8 +74,7 @@ bool register_handle(numacre_pool *pool);
 // No thread may use the handle any more; every thread's slot has been given up (or is left to recovery).
 void unregister_handle(numacre_pool *pool);
 
-// Threads
-// ---------------------------------------------------------------------------------------------------------------
+// --- threads ---------------------------------------------------------------------------------------------------------
 
 // Grows in a forked child: handles made before the fork are refused there.
 extern std::uint32_t fork_generation;
@@ -93,8 +91,7 @@ inline Lane *lane_of(numacre_pool *pool, int &error) {
     return lane->serial == pool->serial ? lane : enter_pool(pool, error);
 }
 
-// Placement
-// -------------------------------------------------------------------------------------------------------------
+// --- placement -------------------------------------------------------------------------------------------------------
 
 // The machine's numa node on whose CPUs the calling thread runs at this moment. No system call.
 std::uint32_t os_numa_node();
@@ -105,8 +102,7 @@ std::uint32_t os_numa_node();
     return os_node < kMaxOsNumaNodes ? lane.dense_node_of[os_node] : 0;
 }
 
-// Quota
-// -----------------------------------------------------------------------------------------------------------------
+// --- quota -----------------------------------------------------------------------------------------------------------
 
 inline std::uint64_t quota_of(const numacre_pool *pool) {
     // relaxed: a limit, it orders nothing.
@@ -127,8 +123,7 @@ inline bool has_quota(const numacre_pool *pool, const Lane &lane) {
 // Owned frames changed by this much; likewise.
 [[gnu::cold]] void quota_note(numacre_pool *pool, std::int64_t frames);
 
-// Waiting
-// ---------------------------------------------------------------------------------------------------------------
+// --- waiting ---------------------------------------------------------------------------------------------------------
 
 // Somebody may be waiting for memory: wake them. Called after a free; a load when nobody waits.
 inline bool has_waiters(const numacre_pool *pool) {

@@ -11,41 +11,12 @@
 #include <string_view>
 #include <tuple>
 
-#if !defined(__x86_64__) || !defined(__linux__)
-#error "The explorer's context switch is written for x86-64 Linux; port numacre_model_switch and Explorer::prepare."
-#endif
-
-// void numacre_model_switch(void **save_stack_pointer, void *load_stack_pointer): keeps what the ABI wants kept on the
-// stack that is left, so that a suspended fiber is its stack bytes and nothing else.
-asm(R"(
-    .text
-    .globl numacre_model_switch
-    .type numacre_model_switch, @function
-numacre_model_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-    .size numacre_model_switch, .-numacre_model_switch
-)");
-extern "C" void numacre_model_switch(void *save_stack_pointer, void *load_stack_pointer);
+#include "support/fiber_switch.hpp"
 
 namespace numacre::model {
 
 namespace {
 
-constexpr std::size_t kSavedRegisters = 6;  // of numacre_model_switch
 constexpr std::size_t kSharedBytes = std::size_t{16} << 20;
 // Fixed, so that addresses on stacks are the same in every state and in every run.
 constexpr std::uintptr_t kArenaAddress = 0x5100'0000'0000;
@@ -368,11 +339,11 @@ int Explorer::add_thread(ThreadOptions options, Script script, std::size_t local
 void Explorer::prepare(int thread) {
     ThreadInfo &info = threads_[static_cast<std::size_t>(thread)];
     std::memset(info.area + kGuardBytes, 0, kFiberBytes - kGuardBytes);
-    // What numacre_model_switch pops: six registers, then "return" into fiber_entry with the alignment of a call.
+    // What numacre_fiber_switch pops: six registers, then "return" into fiber_entry with the alignment of a call.
     auto *const return_address = reinterpret_cast<void (**)()>(info.local - 16);
     *return_address = &Explorer::fiber_entry;
     info.fiber = Fiber{};
-    info.fiber.stack_pointer = info.local - 16 - kSavedRegisters * 8;
+    info.fiber.stack_pointer = info.local - 16 - kFiberSavedRegisters * 8;
     info.fiber.at = At::access;
     if (weak_) weak_->start(thread, running_);
     rehash(thread);
@@ -398,7 +369,7 @@ void Explorer::resume(int thread, int option) {
         info.stack_low - bottom > static_cast<std::ptrdiff_t>(kStaleBytes) ? info.stack_low - kStaleBytes : bottom;
     std::memset(stale, 0, static_cast<std::size_t>(fiber.stack_pointer - stale));
     running_ = thread;
-    numacre_model_switch(&scheduler_stack_, fiber.stack_pointer);
+    numacre_fiber_switch(&scheduler_stack_, fiber.stack_pointer);
     running_ = -1;
     if (fiber.stack_pointer < info.stack_low) info.stack_low = fiber.stack_pointer;
     if (fiber.at == At::finished) {
@@ -415,7 +386,7 @@ void Explorer::suspend(At at) {
     Fiber &fiber = threads_[static_cast<std::size_t>(running_)].fiber;
     fiber.at = at;
     fiber.choice_just_made = false;
-    numacre_model_switch(&fiber.stack_pointer, scheduler_stack_);
+    numacre_fiber_switch(&fiber.stack_pointer, scheduler_stack_);
 }
 
 void Explorer::rehash(int thread) {

@@ -244,8 +244,7 @@ public:
     // in words of allocate(). Writes are part of the transition.
     void on_step(std::function<void()> hook) { on_step_ = std::move(hook); }
 
-    // --- work
-    // ---------------------------------------------------------------------------------------------------------
+    // --- work --------------------------------------------------------------------------------------------------------
     // Explores. With NUMACRE_REPLAY=<name>:<schedule> in the environment and this explorer's name: replays instead.
     Report run();
     // Runs one schedule and stops at its end or at the first violation.
@@ -253,8 +252,7 @@ public:
     // With Options::collect_sites: the accesses that were steps so far, by file and line.
     std::vector<Site> sites() const;
 
-    // --- questions, from callbacks and conditions
-    // ---------------------------------------------------------------------
+    // --- questions, from callbacks and conditions --------------------------------------------------------------------
     void fail(const std::string &message);
     bool dead(int process) const;
     bool at_rest(int thread) const;

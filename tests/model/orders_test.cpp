@@ -208,7 +208,7 @@ constexpr Unnoticed kUnnoticed[] = {
     {"buddy.hpp take: cas acquire on failure -> relaxed", kUnused},
     {"buddy.hpp publish: store release -> relaxed", kChannel},
     {"buddy.hpp find_in_leaf: load acquire -> relaxed", kChannel},
-    {"buddy.hpp free_in_upper: load acquire -> relaxed", kChannel},
+    {"buddy.hpp find_from_layer: load acquire -> relaxed", kChannel},
     {"buddy.hpp free_entry_of: cas acq_rel -> release", kCarried},
     {"buddy.hpp free_entry_of: cas acquire on failure -> relaxed", kUnused},
     {"buddy.hpp clean: load seq_cst -> acquire", kCoherent},

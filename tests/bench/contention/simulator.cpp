@@ -9,45 +9,17 @@
 #include <cstring>
 #include <utility>
 
-#if !defined(__x86_64__)
-#error "the context switch is written for x86-64"
-#endif
-static_assert(std::endian::native == std::endian::little);
+#include "support/fiber_switch.hpp"
 
-// Saves the callee-saved registers on the running stack, its pointer in *rdi, and goes on where the stack at rsi was
-// left.
-asm(R"(
-    .text
-    .globl numacre_contention_switch
-    .type numacre_contention_switch, @function
-numacre_contention_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-    .size numacre_contention_switch, .-numacre_contention_switch
-)");
-extern "C" void numacre_contention_switch(void **save_stack_pointer, void *load_stack_pointer);
+static_assert(std::endian::native == std::endian::little);
 
 namespace numacre::contention {
 namespace {
 
-constexpr std::size_t kSavedRegisters = 6;  // of numacre_contention_switch
 constexpr std::size_t kStackBytes = std::size_t{64} << 10;
 constexpr std::size_t kPageBytes = 4096;
-constexpr std::uint64_t kPatienceStepsPerCore =
-    64;  // adversarial: a held core goes on after so many, changed word or not
+// Adversarial: a held core goes on after so many, changed word or not.
+constexpr std::uint64_t kPatienceStepsPerCore = 64;
 constexpr unsigned kNoLabel = 255;
 
 Simulator *current = nullptr;
@@ -166,7 +138,7 @@ void Simulator::start_fiber(Core &core) {
     auto *top = reinterpret_cast<void **>(core.stack + kStackBytes);
     *--top = nullptr;  // enter_fiber() finds the stack as if it had been called: 8 bytes off a multiple of 16
     *--top = reinterpret_cast<void *>(&Simulator::enter_fiber);
-    top -= kSavedRegisters;
+    top -= kFiberSavedRegisters;
     core.stack_pointer = top;
 }
 
@@ -260,11 +232,11 @@ void Simulator::switch_to(int next) {
                             : &cores_[static_cast<unsigned>(running_)].stack_pointer;
     if (next == kNobody) {
         // running_ stays: it says who moved last.
-        numacre_contention_switch(save, main_stack_pointer_);
+        numacre_fiber_switch(save, main_stack_pointer_);
         return;
     }
     running_ = next;
-    numacre_contention_switch(save, cores_[static_cast<unsigned>(next)].stack_pointer);
+    numacre_fiber_switch(save, cores_[static_cast<unsigned>(next)].stack_pointer);
 }
 
 int Simulator::choose() {

@@ -69,8 +69,8 @@ struct AttachReply {
     std::uint32_t thread_slots = 0;
     Geometry geometry;
     std::array<char, 256> message{};  // why not, and what to do; terminated by 0
-    std::array<std::array<std::uint8_t, kMaxNumaNodes>, kMaxNumaNodes>
-        nearest{};  // nearest[n]: nodes by distance from n
+    // nearest[n]: nodes by distance from n.
+    std::array<std::array<std::uint8_t, kMaxNumaNodes>, kMaxNumaNodes> nearest{};
     std::array<NodeDescription, kMaxNumaNodes> nodes{};
 };
 

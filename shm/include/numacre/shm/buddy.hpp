@@ -55,16 +55,8 @@ public:
     // The same of a block in an upper word.
     bool free_in_upper(const Actor &actor, FrameIndex base, Block &freed) {
         IndexEntry entry;
-        for (unsigned layer = 1; layer <= view_.top_layer; ++layer) {
-            const unsigned granule = view_.geometry.index_granule(layer);
-            if ((base.value & ((std::uint64_t{1} << granule) - 1)) != 0) return false;
-            entry =
-                IndexEntry{view_.index[layer][base.value >> granule].load(std::memory_order_acquire)};  // EDGE look-up
-            freed = Block{base, entry.order()};
-            if (entry.is_owned() && layer_of(freed.order) == layer && view_.contains(freed))
-                return entry.owner() == actor.process && free_entry_of(actor, layer, freed, entry, true) == Errc::ok;
-        }
-        return false;
+        return find_from_layer(1, base, freed, entry) && entry.owner() == actor.process &&
+               free_entry(actor, freed, entry, true) == Errc::ok;
     }
 
     // Frees the block that begins at `base` if `actor.process` owns it. freed: what it was.
@@ -168,17 +160,7 @@ public:
     // The owned block that begins at base, in whatever layer. Errors: bad_argument (no such frame), stale_ref (none).
     Errc find_entry(FrameIndex base, Block &block, IndexEntry &entry) const {
         if (base.value >= view_.geometry.frame_count) return Errc::bad_argument;
-        for (unsigned layer = 0; layer <= view_.top_layer; ++layer) {
-            const unsigned granule = view_.geometry.index_granule(layer);
-            if ((base.value & ((std::uint64_t{1} << granule) - 1)) != 0) break;
-            // EDGE look-up (acquire; partner: EDGE commit): what the owner wrote before it gave us the address.
-            entry = IndexEntry{view_.index[layer][base.value >> granule].load(std::memory_order_acquire)};
-            block = Block{base, entry.order()};
-            if (entry.is_owned() && layer_of(entry.order()) == layer && view_.contains(block) &&
-                entry.owner() != kOfflineOwner)
-                return Errc::ok;
-        }
-        return Errc::stale_ref;
+        return find_from_layer(0, base, block, entry) ? Errc::ok : Errc::stale_ref;
     }
 
     // The same in the leaf layer alone. base exists.
@@ -327,8 +309,22 @@ private:
         unsigned closed_at = 0;  // level whose word has a closed child on our path; 0: the word itself had nothing
     };
 
-    // --- freeing
-    // ------------------------------------------------------------------------------------------------------
+    // The owned block that begins at base, in this layer or one above it. base exists.
+    bool find_from_layer(unsigned lowest, FrameIndex base, Block &block, IndexEntry &entry) const {
+        for (unsigned layer = lowest; layer <= view_.top_layer; ++layer) {
+            const unsigned granule = view_.geometry.index_granule(layer);
+            if ((base.value & ((std::uint64_t{1} << granule) - 1)) != 0) return false;
+            // EDGE look-up (acquire; partner: EDGE commit): what the owner wrote before it gave us the address.
+            entry = IndexEntry{view_.index[layer][base.value >> granule].load(std::memory_order_acquire)};
+            block = Block{base, entry.order()};
+            if (entry.is_owned() && layer_of(entry.order()) == layer && view_.contains(block) &&
+                entry.owner() != kOfflineOwner)
+                return true;
+        }
+        return false;
+    }
+
+    // --- freeing -----------------------------------------------------------------------------------------------------
 
     [[gnu::always_inline]] Errc free_entry_of(Actor actor, unsigned layer, Block block, IndexEntry entry, bool tally) {
         begin(actor, IntentKind::free, block);
@@ -351,8 +347,7 @@ private:
         return Errc::ok;
     }
 
-    // --- claiming
-    // -----------------------------------------------------------------------------------------------------
+    // --- claiming ----------------------------------------------------------------------------------------------------
 
     Errc allocate_as(Actor actor, Order order, Grant grant, Block &out) {
         if (order.value > view_.geometry.largest_order) return Errc::bad_argument;
@@ -692,8 +687,7 @@ private:
                             block.order.value - child_order);
     }
 
-    // --- looking elsewhere
-    // --------------------------------------------------------------------------------------------
+    // --- looking elsewhere -------------------------------------------------------------------------------------------
 
     // The level of words that a search for this layer's blocks ends at: leaf words are found by group.
     static constexpr unsigned target_level(unsigned layer) { return layer == 0 ? 1 : layer; }
@@ -813,8 +807,7 @@ private:
         return false;
     }
 
-    // --- the thread's own word
-    // ----------------------------------------------------------------------------------------
+    // --- the thread's own word ---------------------------------------------------------------------------------------
 
     // Where this thread allocated or freed a block of this order last. kNoWord: nowhere yet (or the word is scribbled).
     std::uint64_t home_word(Actor actor, unsigned layer, Order order) const {

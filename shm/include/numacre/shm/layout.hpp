@@ -27,8 +27,8 @@ inline constexpr std::size_t kPoolNameBytes = 64;  // with its terminating 0
 inline constexpr std::uint64_t kMinFrameBytes = 64;
 inline constexpr std::uint64_t kMaxFrameBytes = std::uint64_t{2} << 20;
 inline constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 30;
-inline constexpr unsigned kMaxHintLevels =
-    10;  // 8^10 leaf words of 64 frames are more than 2^kMaxFrameIndexBits frames
+// 8^10 leaf words of 64 frames are more than 2^kMaxFrameIndexBits frames.
+inline constexpr unsigned kMaxHintLevels = 10;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Geometry: the three numbers from which every size and offset of a node region follows.

@@ -1,0 +1,24 @@
+#include "support/fiber_switch.hpp"
+
+asm(R"(
+    .text
+    .globl numacre_fiber_switch
+    .type numacre_fiber_switch, @function
+numacre_fiber_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+    .size numacre_fiber_switch, .-numacre_fiber_switch
+)");
