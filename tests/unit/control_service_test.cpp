@@ -480,7 +480,7 @@ struct StatusRow {
     grpc::StatusCode status;
 };
 
-// By hand from the table in style.md, so that a slip in shm/error.hpp or in the conversion shows.
+// By hand and not from shm/error.hpp's own table, so that a slip there or in the conversion shows.
 constexpr StatusRow kStatusRows[] = {
     {Errc::out_of_frames, grpc::StatusCode::RESOURCE_EXHAUSTED},
     {Errc::contended, grpc::StatusCode::ABORTED},

@@ -17,7 +17,7 @@
 
 namespace numacre::daemon {
 
-// design.md's golden numbers: n = {0: 3, 1: 1, 3: 2}, F = 21 frames, B = 6 blocks, in a pool of orders 0 .. 5.
+// Golden numbers worked out by hand: n = {0: 3, 1: 1, 3: 2}, F = 21 frames, B = 6 blocks, in a pool of orders 0 .. 5.
 inline PoolStatus golden_pool(const std::string &name = "default") {
     PoolStatus pool;
     pool.spec.name = name;

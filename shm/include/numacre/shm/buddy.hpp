@@ -526,8 +526,8 @@ private:
         return false;
     }
 
-    // Marks every ancestor. All of them are looked at, also above one that is marked already: stopping there was
-    // refuted (algorithm.md B). Returns kClimbed, or the level whose word is closed on our path.
+    // Marks every ancestor. All are looked at, also above one that is marked already: who marked it may have come no
+    // further yet (tests/model). Returns kClimbed, or the level whose word is closed on our path.
     unsigned climb(unsigned layer, std::uint64_t word) {
         for (unsigned level = layer + 1; level <= view_.top_layer; ++level) {
             const unsigned child = word % kUpperFanOut;

@@ -1,6 +1,6 @@
 // Online and offline chunks of one numa node: what the daemon grows and shrinks by. An offline chunk is a largest block
-// that kOfflineOwner owns: the same words, the same claim, no case of its own anywhere in the allocator (algorithm.md
-// E). One caller at a time. If it dies inside, Recovery::resume() undoes or completes the step.
+// that kOfflineOwner owns: the same words, the same claim, no case of its own anywhere in the allocator.
+// One caller at a time. If it dies inside, Recovery::resume() undoes or completes the step.
 #pragma once
 
 #include <cstdint>

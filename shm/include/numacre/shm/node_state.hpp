@@ -75,8 +75,8 @@ constexpr unsigned free_value(std::uint64_t word) {
 //   bits  8..15  F    the child belongs to a block allocated in this word
 //   bits 16..23  COAL somebody is about to clear P: an allocation passing by must withdraw this mark
 //   bits 24..31  DRAIN the daemon wants the child empty: allocations treat it like F (top layer only)
-//   bits 32..63  tag  grows by one with every change, so that a clean decided on an old value fails (algorithm.md A1:
-//                     without it two live blocks overlap)
+//   bits 32..63  tag  grows by one with every change, so that a clean decided on an old value fails (without it
+//                     two live blocks overlap: tests/model)
 
 class UpperWord {
 public:
@@ -93,7 +93,7 @@ public:
     // An allocation below this child has to be undone.
     constexpr bool closed_to_allocation(unsigned child) const { return (bits_ >> child & (kF | kDrain)) != 0; }
     // An allocation below this child may climb on without an RMW: its mark is there, nobody is about to take it away,
-    // and the child is not closed. (The load is needed all the same, algorithm.md B.)
+    // and the child is not closed. (The load is needed all the same: see climb().)
     constexpr bool passable(unsigned child) const { return (bits_ >> child & (kP | kF | kCoal | kDrain)) == kP; }
     // Nothing allocated here or below. COAL, DRAIN and the tag do not count.
     constexpr bool empty() const { return ((bits_ | bits_ >> 8) & 0xff) == 0; }

@@ -1,5 +1,5 @@
 // Who holds what: the index entry of a block, and the intent of a thread. Both are one 64-bit word, so that a death
-// leaves either the old or the new one (algorithm.md D).
+// leaves either the old or the new one.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Gives back what a dead process held, beside running clients (algorithm.md D). One caller at a time a pool; it may
+// Gives back what a dead process held, beside running clients (shm/README.md). One caller at a time a pool; it may
 // itself die at any instruction: resume() then finishes what it had begun, and recover_process() is repeated from its
 // start.
 //

@@ -5,7 +5,7 @@
 // From level 2 on, hint[level][w] has one byte for each of the eight level-1 words below: the largest order free there,
 // marks left out of account (an empty child may keep its mark; a claim cleans it). Levels up to the top layer run
 // beside the tree's layers; those above it only summarise, up to one root word. So a search is O(levels), also when
-// nearly everything is taken. (verify/m6 of the model checks raise and lower.)
+// nearly everything is taken. (tests/model checks raise and lower.)
 //
 // What is allocated in a child's own word is read there and not from its hint (room_beside). So eight allocations and
 // eight frees of blocks that fill a child change the hints once, not sixteen times.
