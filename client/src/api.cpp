@@ -183,7 +183,7 @@ std::uint32_t slack_of(Order order, unsigned frame_shift, std::size_t size_bytes
     Block block;
     if (node.buddy->allocate(lane.actor, order, slack_of(order, lane.frame_shift, size_bytes), block) != Errc::ok)
         return false;
-    *result = node.data + (block.base.value << lane.frame_shift);
+    *result = address_of(lane, node, block.base);
     return true;
 }
 
@@ -203,7 +203,7 @@ std::uint32_t slack_of(Order order, unsigned frame_shift, std::size_t size_bytes
     if (!node.buddy->allocate_nearby(lane.actor, Order{static_cast<std::uint8_t>(order)},
                                      static_cast<std::uint32_t>(granted - size_bytes), block)) [[unlikely]]
         return allocate_further(pool, lane, node, order, size_bytes, result);
-    *result = node.data + (block.base.value << lane.frame_shift);
+    *result = address_of(lane, node, block.base);
     return true;
 }
 
@@ -288,9 +288,10 @@ Lane *attentive_lane_of(numacre_pool *pool, int &error) {
     const std::uint32_t wanted = local_numa_node(*lane);
     const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
     if (order < kCachedOrders && quota_of(pool) == 0) {
-        if (take_from_cache(*lane, lane->nodes[wanted], order, size_bytes, block)) return 0;
-        if (refill(pool, *lane, wanted, order) && take_from_cache(*lane, lane->nodes[wanted], order, size_bytes, block))
-            return 0;
+        NodeLane &node = lane->nodes[wanted];
+        Magazine &magazine = node.magazines[order];
+        if (take_from_cache(*lane, node, magazine, size_bytes, block)) return 0;
+        if (refill(pool, *lane, wanted, order) && take_from_cache(*lane, node, magazine, size_bytes, block)) return 0;
     }
     if (allocate_nearby(pool, *lane, wanted, size_bytes, block)) return 0;
     return allocate(pool, *lane, wanted, size_bytes, 0, block);
@@ -299,9 +300,8 @@ Lane *attentive_lane_of(numacre_pool *pool, int &error) {
 // From the calling thread's cache. False: nothing there, or not a size that is cached.
 [[gnu::always_inline]] inline bool allocate_cached(const Lane &lane, NodeLane &node, std::size_t size_bytes,
                                                    void **block) {
-    // Size 0 becomes an order far too large.
-    const auto order = static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift));
-    return order < kCachedOrders && take_from_cache(lane, node, order, size_bytes, block);
+    Magazine *const magazine = magazine_for(lane, node, size_bytes);
+    return magazine != nullptr && take_from_cache(lane, node, *magazine, size_bytes, block);
 }
 
 // Where there is more than one numa node. Out of line: asking for the local one may be a call, for which registers
@@ -410,7 +410,7 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
     const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
     if (order < kCachedOrders && order <= pool->geometry.largest_order && quota_of(pool) == 0) {
         NodeLane &node = lane->nodes[wanted];
-        while (done < count && take_from_cache(*lane, node, order, size_bytes, &blocks[done])) ++done;
+        while (done < count && take_from_cache(*lane, node, node.magazines[order], size_bytes, &blocks[done])) ++done;
         const Order of_blocks{static_cast<std::uint8_t>(order)};
         const std::uint32_t slack = slack_of(of_blocks, lane->frame_shift, size_bytes);
         while (done < count) {
@@ -418,7 +418,7 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
             const unsigned ask = count - done < kLeafFrames ? count - done : kLeafFrames;
             const unsigned got =
                 pool->nodes[wanted].buddy().allocate_many(lane->actor, of_blocks, BlockState::owned, slack, bases, ask);
-            for (unsigned i = 0; i < got; ++i) blocks[done++] = node.data + (bases[i].value << lane->frame_shift);
+            for (unsigned i = 0; i < got; ++i) blocks[done++] = address_of(*lane, node, bases[i]);
             if (got < ask) break;
         }
     }

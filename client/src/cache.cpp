@@ -13,7 +13,6 @@
 namespace numacre::client {
 namespace {
 
-constexpr std::uint32_t kMagazineBlocks = 1024;
 constexpr std::uint32_t kLeastUseful = 4;  // a magazine of fewer is none
 constexpr std::uint32_t kRefillBlocks = 32;
 constexpr std::uint32_t kRestraint = 256;

@@ -19,6 +19,7 @@ namespace numacre::client {
 using Env = ProductionEnv;
 using Word = Env::Atomic<std::uint64_t>;
 
+inline constexpr std::uint32_t kMagazineBlocks = 1024;
 inline constexpr unsigned kCachedOrders = kLeafOrder + 1;  // blocks of leaf words
 
 // Blocks of one order, last in first out.
@@ -33,13 +34,22 @@ inline constexpr std::size_t kFreesBeside = kMaxOrder + 1;
 static_assert(offsetof(ThreadCounters<Env>, frees) - offsetof(ThreadCounters<Env>, allocations) ==
               kFreesBeside * sizeof(Word));
 
+// The magazine that was used last, and what led to it. A branch that compares is predicted; an address computed from
+// what a block's entry says would make each call wait for the one before (its stores have to be known first).
+struct RecentMagazine {
+    static constexpr std::uint64_t kNothing = ~std::uint64_t{0};
+    std::uint64_t key = kNothing;
+    Magazine *magazine = nullptr;
+};
+
 struct alignas(kCacheLineBytes) NodeLane {
     std::byte *data;  // first frame
     Word *index;      // of the leaf layer
     Buddy<Env> *buddy;
+    RecentMagazine allocated;  // key: the size in frames, less one
+    RecentMagazine freed;      // key: IndexEntry::ownership_and_order()
     Magazine magazines[kCachedOrders];
 };
-static_assert(sizeof(NodeLane) == 256, "a power of two: found by a shift");
 
 struct alignas(kCacheLineBytes) Lane {
     std::uint64_t serial;  // of the pool; 0: no pool's
@@ -67,17 +77,33 @@ struct alignas(kCacheLineBytes) Lane {
 // The thread's lane of the pool that it used last; never null. initial-exec and constinit: two loads, no call.
 extern constinit thread_local Lane *current_lane __attribute__((tls_model("initial-exec")));
 
-// False: the magazine is empty. size_bytes fits the order.
-[[gnu::always_inline]] inline bool take_from_cache(const Lane &lane, NodeLane &node, unsigned order,
+[[gnu::always_inline]] inline void *address_of(const Lane &lane, const NodeLane &node, FrameIndex frame) {
+    return node.data + (frame.value << lane.frame_shift);
+}
+
+// The magazine for blocks of this size; nullptr if that is no block of a leaf word, or if the size is 0.
+[[gnu::always_inline]] inline Magazine *magazine_for(const Lane &lane, NodeLane &node, std::size_t size_bytes) {
+    const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
+    if (frames_less_one != node.allocated.key) [[unlikely]] {
+        if (frames_less_one >= kLeafFrames) return nullptr;
+        node.allocated = {frames_less_one, &node.magazines[std::bit_width(frames_less_one)]};
+    }
+    if (node.allocated.magazine == nullptr) __builtin_unreachable();  // there is none only where there is no key
+    return node.allocated.magazine;
+}
+
+// False: the magazine is empty. size_bytes fits its order.
+[[gnu::always_inline]] inline bool take_from_cache(const Lane &lane, const NodeLane &node, Magazine &magazine,
                                                    std::size_t size_bytes, void **block) {
-    Magazine &magazine = node.magazines[order];
-    if (magazine.count == 0) [[unlikely]]
+    const std::uint32_t count_before = magazine.count;
+    if (count_before == 0) [[unlikely]]
         return false;
-    const std::uint64_t frame = magazine.frames[--magazine.count];
+    const FrameIndex frame{magazine.frames[count_before - 1]};
+    magazine.count = count_before - 1;
+    *block = address_of(lane, node, frame);
     // In bytes: what is cached is at most 2 MiB large (limit_of), where the unit of slack is a byte.
-    store_out_of_cache(node.index[frame], magazine.granted_bytes - size_bytes);
+    store_out_of_cache(node.index[frame.value], magazine.granted_bytes - size_bytes);
     count(*magazine.allocations);
-    *block = node.data + (frame << lane.frame_shift);
     return true;
 }
 
@@ -107,17 +133,20 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
     std::uint64_t frame = 0;
     if (!find_frame(lane, block, found, frame)) [[unlikely]]
         return false;
-    NodeLane &node = *found;
-    Word &slot = node.index[frame];
+    Word &slot = found->index[frame];
     const IndexEntry entry = load_for_cache(slot);
-    const unsigned order = entry.order().value;
-    if (!can_be_cached(entry, lane.private_pattern) || order >= kCachedOrders) [[unlikely]]
+    if (entry.ownership_and_order() != found->freed.key) [[unlikely]] {
+        const unsigned order = entry.order().value;
+        if (!can_be_cached(entry, lane.private_pattern) || order >= kCachedOrders) return false;
+        found->freed = {entry.ownership_and_order(), &found->magazines[order]};
+    }
+    Magazine &magazine = *found->freed.magazine;
+    const std::uint32_t count_before = magazine.count;
+    if (count_before >= magazine.capacity) [[unlikely]]
         return false;
-    Magazine &magazine = node.magazines[order];
-    if (magazine.count >= magazine.capacity) [[unlikely]]
-        return false;
+    magazine.frames[count_before] = frame;
+    magazine.count = count_before + 1;
     store_into_cache(slot, entry);
-    magazine.frames[magazine.count++] = frame;
     count(magazine.allocations[kFreesBeside]);
     return true;
 }

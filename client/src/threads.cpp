@@ -112,6 +112,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     lane->actor = actor;
     lane->nodes = reinterpret_cast<NodeLane *>(lane + 1);
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) {
+        lane->nodes[node].allocated = lane->nodes[node].freed = RecentMagazine{};
         const NodeView<Env> &view = pool->nodes[node].buddy().view();
         lane->nodes[node].data = pool->nodes[node].data;
         lane->nodes[node].index = view.index[0];

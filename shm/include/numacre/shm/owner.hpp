@@ -67,7 +67,10 @@ public:
     constexpr std::uint32_t ownership() const {
         return static_cast<std::uint32_t>(bits_) & (kStateMask | kPublished | kHolderMask);
     }
-    // ... of a block that this process owns and that no reference makes reachable for others.
+    constexpr std::uint32_t ownership_and_order() const {
+        return static_cast<std::uint32_t>(bits_) & (kStateMask | kPublished | kHolderMask | kOrderMask);
+    }
+    // ownership() of a block that this process owns and that no reference makes reachable for others.
     static constexpr std::uint32_t private_to(ProcessSlot owner) {
         return static_cast<std::uint32_t>(BlockState::owned) | std::uint32_t{owner.value} << kHolderShift;
     }
@@ -102,6 +105,7 @@ private:
     static constexpr std::uint32_t kPublished = 4;
     static constexpr unsigned kHolderShift = 8;
     static constexpr std::uint32_t kHolderMask = std::uint32_t{0xffff} << kHolderShift;
+    static constexpr std::uint32_t kOrderMask = 31U << 3;
     static constexpr unsigned kSlackShift = 43;
     static constexpr std::uint64_t kBelowSlack = (std::uint64_t{1} << kSlackShift) - 1;
     std::uint64_t bits_ = 0;
