@@ -19,6 +19,8 @@ constexpr unsigned kWaitShift = 8;
 constexpr unsigned kKnownFlags = NUMACRE_STRICT | NUMACRE_ZERO | NUMACRE_UNCACHED | NUMACRE_WAIT;
 constexpr std::uint64_t kWaitSliceNanoseconds = 50'000'000;  // a waiter looks again by itself this often
 
+using ShortPath = Buddy<Env>::ShortPath;
+
 struct Place {
     std::uint32_t numa_node;
     FrameIndex frame;
@@ -175,51 +177,121 @@ std::uint32_t slack_of(Order order, unsigned frame_shift, std::size_t size_bytes
     return 0;
 }
 
-// From the shared tree of this numa node, wherever in it, no quota. False: nothing was done.
-[[gnu::noinline]] bool allocate_further(numacre_pool *pool, const Lane &lane, NodeLane &node, unsigned order_value,
-                                        std::size_t size_bytes, void **result) {
-    if (order_value > pool->geometry.largest_order || has_quota(pool, lane)) return false;
-    const Order order{static_cast<std::uint8_t>(order_value)};
-    Block block;
-    if (node.buddy->allocate(lane.actor, order, slack_of(order, lane.frame_shift, size_bytes), block) != Errc::ok)
-        return false;
-    *result = address_of(lane, node, block.base);
-    return true;
+int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsigned flags, void **block);
+
+// --- past the cache, the common case ---------------------------------------------------------------------------------
+// What is rare is elsewhere and not come back from: the common case has no registers to save.
+
+// A block of this numa node, wherever in it.
+[[gnu::noinline]] int allocate_further(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
+    if (size_bytes - 1 < lane.pool->geometry.chunk_bytes() && !has_quota(lane)) {
+        const Order order = order_for_bytes(size_bytes, lane.frame_shift);
+        Block block;
+        if (node.buddy->allocate(lane.actor, order, slack_of(order, lane.frame_shift, size_bytes), block) == Errc::ok) {
+            *result = address_of(lane, node, block.base);
+            return 0;
+        }
+    }
+    return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
 }
 
-// From the shared tree, the common case: a block of this numa node, at best a leaf block from the word where the thread
-// was last, no quota. False: nothing was done.
-[[gnu::always_inline]] inline bool allocate_nearby(numacre_pool *pool, const Lane &lane, std::uint32_t numa_node,
-                                                   std::size_t size_bytes, void **result) {
+[[gnu::noinline]] int finish_allocation(const Lane &lane, NodeLane &node, FrameIndex base, std::size_t size_bytes,
+                                        void **result) {
+    const Order order = order_for_bytes(size_bytes, lane.frame_shift);
+    const std::uint32_t slack = slack_of(order, lane.frame_shift, size_bytes);
+    if (!node.buddy->finish_allocation(lane.actor, slack, Block{base, order}))
+        return allocate_further(lane, node, size_bytes, result);
+    *result = address_of(lane, node, base);
+    return 0;
+}
+
+// A block larger than a leaf word, from the upper word where the thread was last, no quota.
+[[gnu::noinline]] int allocate_large(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
+    if (size_bytes - 1 >= lane.pool->geometry.chunk_bytes() || has_quota(lane)) [[unlikely]]
+        return allocate_further(lane, node, size_bytes, result);
+    const Order order = order_for_bytes(size_bytes, lane.frame_shift);
+    Block block;
+    const auto way =
+        node.buddy->allocate_nearby_in_upper(lane.actor, order, slack_of(order, lane.frame_shift, size_bytes), block);
+    if (way == ShortPath::refused) [[unlikely]]
+        return allocate_further(lane, node, size_bytes, result);
+    if (way == ShortPath::begun) [[unlikely]]
+        return finish_allocation(lane, node, block.base, size_bytes, result);
+    *result = address_of(lane, node, block.base);
+    return 0;
+}
+
+// A leaf block from the word where the thread was last, no quota.
+[[gnu::noinline]] int allocate_uncached(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
     // Size 0 becomes an order far too large.
     const auto order = static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift));
-    NodeLane &node = lane.nodes[numa_node];
     if (order >= kCachedOrders) [[unlikely]]
-        return allocate_further(pool, lane, node, order, size_bytes, result);
+        return allocate_large(lane, node, size_bytes, result);
     const std::uint64_t granted = node.magazines[order].granted_bytes;
-    if (granted == 0 || has_quota(pool, lane)) [[unlikely]]
-        return false;
+    if (granted == 0 || has_quota(lane)) [[unlikely]]
+        return allocate_further(lane, node, size_bytes, result);
     Block block;
-    if (!node.buddy->allocate_nearby(lane.actor, Order{static_cast<std::uint8_t>(order)},
-                                     static_cast<std::uint32_t>(granted - size_bytes), block)) [[unlikely]]
-        return allocate_further(pool, lane, node, order, size_bytes, result);
+    const auto way = node.buddy->allocate_nearby(lane.actor, Order{static_cast<std::uint8_t>(order)},
+                                                 static_cast<std::uint32_t>(granted - size_bytes), block);
+    if (way == ShortPath::refused) [[unlikely]]
+        return allocate_further(lane, node, size_bytes, result);
+    if (way == ShortPath::begun) [[unlikely]]
+        return finish_allocation(lane, node, block.base, size_bytes, result);
     *result = address_of(lane, node, block.base);
-    return true;
+    return 0;
 }
 
-// Back to the shared tree, likewise.
-[[gnu::always_inline]] inline bool free_nearby(numacre_pool *pool, const Lane &lane, const void *address) {
+// Where there is more than one numa node: asking for the local one may be a call.
+[[gnu::noinline]] int allocate_uncached_locally(const Lane &lane, std::size_t size_bytes, void **result) {
+    return allocate_uncached(lane, lane.nodes[local_numa_node(lane)], size_bytes, result);
+}
+
+int free_one(numacre_pool *pool, Actor actor, void *address);
+
+[[gnu::noinline]] int free_anything(numacre_pool *pool, void *address) {
+    int error = 0;
+    Lane *const lane = lane_of(pool, error);
+    return lane == nullptr ? error : free_one(pool, lane->actor, address);
+}
+
+[[gnu::noinline]] int wake_after_free(numacre_pool *pool) {
+    wake_waiters(pool);
+    return 0;
+}
+
+[[gnu::noinline]] int finish_free(const Lane &lane, NodeLane &node, Block freed) {
+    node.buddy->finish_free(lane.actor, freed);
+    return has_waiters(lane.pool) ? wake_after_free(lane.pool) : 0;
+}
+
+// A block larger than a leaf word, no quota.
+[[gnu::noinline]] int free_large(const Lane &lane, NodeLane &node, FrameIndex base, void *address) {
+    Block freed;
+    const auto way = node.buddy->free_in_upper(lane.actor, base, freed);
+    if (way == ShortPath::refused) [[unlikely]]
+        return free_anything(lane.pool, address);
+    if (way == ShortPath::begun) [[unlikely]]
+        return finish_free(lane, node, freed);
+    if (has_waiters(lane.pool)) [[unlikely]]
+        return wake_after_free(lane.pool);
+    return 0;
+}
+
+// A leaf block, no quota.
+[[gnu::always_inline]] inline int free_uncached(const Lane &lane, void *address) {
     NodeLane *node = nullptr;
     std::uint64_t frame = 0;
-    if (!find_frame(lane, address, node, frame) || has_quota(pool, lane)) [[unlikely]]
-        return false;
+    if (!find_frame(lane, address, node, frame) || has_quota(lane)) [[unlikely]]
+        return free_anything(lane.pool, address);
     Block freed;
-    if (!node->buddy->free_in_leaf(lane.actor, FrameIndex{frame}, freed) &&
-        !node->buddy->free_in_upper(lane.actor, FrameIndex{frame}, freed)) [[unlikely]]
-        return false;
-    if (has_waiters(pool)) [[unlikely]]
-        wake_waiters(pool);
-    return true;
+    const auto way = node->buddy->free_in_leaf(lane.actor, FrameIndex{frame}, freed);
+    if (way == ShortPath::refused) [[unlikely]]
+        return free_large(lane, *node, FrameIndex{frame}, address);
+    if (way == ShortPath::begun) [[unlikely]]
+        return finish_free(lane, *node, freed);
+    if (has_waiters(lane.pool)) [[unlikely]]
+        return wake_after_free(lane.pool);
+    return 0;
 }
 
 [[gnu::cold]] int not_a_block(numacre_pool *pool, const void *address, Errc code) {
@@ -285,16 +357,15 @@ Lane *attentive_lane_of(numacre_pool *pool, int &error) {
     int error = 0;
     Lane *const lane = attentive_lane_of(pool, error);
     if (lane == nullptr) return error;
-    const std::uint32_t wanted = local_numa_node(*lane);
-    const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
-    if (order < kCachedOrders && quota_of(pool) == 0) {
-        NodeLane &node = lane->nodes[wanted];
+    NodeLane &node = lane->nodes[local_numa_node(*lane)];
+    if ((size_bytes - 1) >> lane->frame_shift >= kLeafFrames) return allocate_large(*lane, node, size_bytes, block);
+    const unsigned order = order_for_bytes(size_bytes, lane->frame_shift).value;
+    if (quota_of(pool) == 0) {
         Magazine &magazine = node.magazines[order];
         if (take_from_cache(*lane, node, magazine, size_bytes, block)) return 0;
-        if (refill(pool, *lane, wanted, order) && take_from_cache(*lane, node, magazine, size_bytes, block)) return 0;
+        if (refill(pool, *lane, node, order) && take_from_cache(*lane, node, magazine, size_bytes, block)) return 0;
     }
-    if (allocate_nearby(pool, *lane, wanted, size_bytes, block)) return 0;
-    return allocate(pool, *lane, wanted, size_bytes, 0, block);
+    return allocate_uncached(*lane, node, size_bytes, block);
 }
 
 // From the calling thread's cache. False: nothing there, or not a size that is cached.
@@ -306,11 +377,10 @@ Lane *attentive_lane_of(numacre_pool *pool, int &error) {
 
 // Where there is more than one numa node. Out of line: asking for the local one may be a call, for which registers
 // would have to be saved where there is but one, too.
-[[gnu::noinline]] int allocate_from_local_cache(numacre_pool *pool, const Lane &lane, std::size_t size_bytes,
-                                                void **block) {
+[[gnu::noinline]] int allocate_from_local_cache(const Lane &lane, std::size_t size_bytes, void **block) {
     if (allocate_cached(lane, lane.nodes[local_numa_node(lane)], size_bytes, block)) [[likely]]
         return 0;
-    return allocate_slowly(pool, size_bytes, block);
+    return allocate_slowly(lane.pool, size_bytes, block);
 }
 
 // When the block cannot simply go into its magazine.
@@ -318,22 +388,16 @@ Lane *attentive_lane_of(numacre_pool *pool, int &error) {
     int error = 0;
     Lane *const lane = attentive_lane_of(pool, error);
     if (lane == nullptr) return error;
-    Place place{};
+    NodeLane *node = nullptr;
+    std::uint64_t frame = 0;
     Block block;
     IndexEntry entry;
-    if (!has_waiters(pool) && own_block(pool, address, place, block, entry) && block.order.value < kCachedOrders &&
-        make_room(pool, *lane, place.numa_node, block.order.value) &&
-        (!entry.is_published() || pool->nodes[place.numa_node].buddy().withdraw(block, entry)) &&
-        put_into_cache(*lane, address))
+    if (!has_waiters(pool) && find_frame(*lane, address, node, frame) &&
+        node->buddy->find_in_leaf(FrameIndex{frame}, block, entry) && entry.owner() == pool->process &&
+        make_room(pool, *lane, *node, block.order.value) &&
+        (!entry.is_published() || node->buddy->withdraw(block, entry)) && put_into_cache(*lane, address))
         return 0;
-    if (free_nearby(pool, *lane, address)) return 0;
-    return free_one(pool, lane->actor, address);
-}
-
-[[gnu::noinline]] int free_uncached_slowly(numacre_pool *pool, void *address) {
-    int error = 0;
-    Lane *const lane = lane_of(pool, error);
-    return lane == nullptr ? error : free_one(pool, lane->actor, address);
+    return free_uncached(*lane, address);
 }
 
 // numacre_alloc_on, whatever is asked for.
@@ -362,9 +426,10 @@ int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
         return no_result("numacre_alloc");
     const Lane &lane = *current_lane;
     if (lane.serial == pool->serial && lane.undisturbed()) [[likely]] {
-        if (lane.numa_nodes != 1) return allocate_from_local_cache(pool, lane, size_bytes, block);
+        if (lane.numa_nodes != 1) return allocate_from_local_cache(lane, size_bytes, block);
         if (allocate_cached(lane, lane.nodes[0], size_bytes, block)) [[likely]]
             return 0;
+        return allocate_slowly(lane.pool, size_bytes, block);
     }
     return allocate_slowly(pool, size_bytes, block);
 }
@@ -375,9 +440,9 @@ int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsig
     if (block == nullptr) [[unlikely]]
         return no_result("numacre_alloc_on");
     const Lane &lane = *current_lane;
-    if (flags == NUMACRE_UNCACHED && numa_node == -1 && lane.serial == pool->serial && lane.undisturbed() &&
-        allocate_nearby(pool, lane, local_numa_node(lane), size_bytes, block)) [[likely]]
-        return 0;
+    if (flags == NUMACRE_UNCACHED && numa_node == -1 && lane.serial == pool->serial && lane.undisturbed()) [[likely]]
+        return lane.numa_nodes == 1 ? allocate_uncached(lane, lane.nodes[0], size_bytes, block)
+                                    : allocate_uncached_locally(lane, size_bytes, block);
     return allocate_on(pool, numa_node, size_bytes, flags, block);
 }
 
@@ -394,9 +459,9 @@ int numacre_free_uncached(numacre_pool *pool, void *block) {
     if (pool == nullptr) [[unlikely]]
         return no_pool("numacre_free_uncached");
     const Lane &lane = *current_lane;
-    if (lane.serial == pool->serial && free_nearby(pool, lane, block)) [[likely]]
-        return 0;
-    return free_uncached_slowly(pool, block);
+    if (lane.serial == pool->serial) [[likely]]
+        return free_uncached(lane, block);
+    return free_anything(pool, block);
 }
 
 int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count) {
@@ -458,18 +523,17 @@ int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
             } while (batch < kLeafFrames && done + batch < count && locate(pool, blocks[done + batch], place) &&
                      place.numa_node == first.numa_node);
         }
-        if (batch > 1 && pool->nodes[first.numa_node].buddy().free_many(lane->actor, bases, batch) == batch) {
+        const unsigned freed =
+            pool->nodes[first.numa_node].buddy().free_many(lane->actor, BlockState::owned, bases, batch);
+        if (freed != 0) {
             quota_forget(pool);
             if (has_waiters(pool)) wake_waiters(pool);
-            done += batch;
-            continue;
+            done += freed;
         }
-        // One alone, or some of them were larger, freed already, not ours: one by one, each with its own answer.
-        const unsigned end = batch > 1 ? done + batch : done + 1;
-        for (; done < end; ++done) {
-            const int result = free_one(pool, lane->actor, blocks[done]);
-            if (first_error == 0) first_error = result;
-        }
+        // Larger, freed already, not ours: it has its own answer.
+        if (freed == batch && batch != 0) continue;
+        const int result = free_one(pool, lane->actor, blocks[done++]);
+        if (first_error == 0) first_error = result;
     }
     return first_error;
 }

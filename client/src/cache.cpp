@@ -37,46 +37,53 @@ bool prepare(const numacre_pool *pool, Magazine &magazine, unsigned order) {
     return magazine.capacity != 0;
 }
 
-std::uint32_t give_back(numacre_pool *pool, Lane &lane, std::uint32_t numa_node, Magazine &magazine) {
+// What is no cached block of ours any more (freed by two threads in the same moment) is left to whoever has it.
+std::uint32_t give_back(const Lane &lane, NodeLane &node, Magazine &magazine) {
     std::uint32_t given = 0;
     while (magazine.count != 0) {
         FrameIndex bases[kLeafFrames];
         std::uint32_t batch = 0;
         while (batch < kLeafFrames && magazine.count != 0)
             bases[batch++] = FrameIndex{magazine.frames[--magazine.count]};
-        given += pool->nodes[numa_node].buddy().free_many(lane.actor, bases, batch);
+        for (std::uint32_t done = 0; done < batch; ++done) {
+            const unsigned freed = node.buddy->free_many(lane.actor, BlockState::cached, bases + done, batch - done);
+            given += freed;
+            done += freed;
+        }
     }
     return given;
 }
 
 }  // namespace
 
-bool refill(numacre_pool *pool, Lane &lane, std::uint32_t numa_node, unsigned order) {
+bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     if (lane.restraint != 0) {
         --lane.restraint;
         return false;
     }
-    Magazine &magazine = lane.nodes[numa_node].magazines[order];
+    Magazine &magazine = node.magazines[order];
     if (!prepare(pool, magazine, order)) return false;
     const std::uint32_t wanted = magazine.capacity < 2 * kRefillBlocks ? magazine.capacity / 2 : kRefillBlocks;
     FrameIndex bases[kRefillBlocks];
-    const unsigned got = pool->nodes[numa_node].buddy().allocate_many(
-        lane.actor, Order{static_cast<std::uint8_t>(order)}, BlockState::cached, 0, bases, wanted);
+    const unsigned got = node.buddy->allocate_many(lane.actor, Order{static_cast<std::uint8_t>(order)},
+                                                   BlockState::cached, 0, bases, wanted);
     // The lowest address on top: it is handed out next.
     for (unsigned i = got; i-- > 0;) magazine.frames[magazine.count++] = bases[i].value;
     return magazine.count != 0;
 }
 
-bool make_room(numacre_pool *pool, Lane &lane, std::uint32_t numa_node, unsigned order) {
-    Magazine &magazine = lane.nodes[numa_node].magazines[order];
+bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
+    Magazine &magazine = node.magazines[order];
     return lane.restraint == 0 && magazine.count >= magazine.capacity && prepare(pool, magazine, order) &&
            magazine.count < magazine.capacity;
 }
 
 std::uint32_t give_back_all(numacre_pool *pool, Lane &lane) {
     std::uint32_t given = 0;
-    for (std::uint32_t numa_node = 0; numa_node < lane.numa_nodes; ++numa_node)
-        for (Magazine &magazine : lane.nodes[numa_node].magazines) given += give_back(pool, lane, numa_node, magazine);
+    for (std::uint32_t numa_node = 0; numa_node < lane.numa_nodes; ++numa_node) {
+        NodeLane &node = lane.nodes[numa_node];
+        for (Magazine &magazine : node.magazines) given += give_back(lane, node, magazine);
+    }
     if (given != 0) {
         quota_forget(pool);
         if (has_waiters(pool)) wake_waiters(pool);

@@ -9,9 +9,9 @@
 namespace numacre::client {
 
 // The magazine is empty: get some blocks. False: nothing to be had this way.
-[[gnu::cold]] bool refill(numacre_pool *pool, Lane &lane, std::uint32_t numa_node, unsigned order);
+[[gnu::cold]] bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order);
 // The magazine is full, or has not been used: may it hold more?
-[[gnu::cold]] bool make_room(numacre_pool *pool, Lane &lane, std::uint32_t numa_node, unsigned order);
+[[gnu::cold]] bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order);
 // Everything cached goes back to the tree. Returns how many blocks that were.
 [[gnu::cold]] std::uint32_t give_back_all(numacre_pool *pool, Lane &lane);
 // Does what is asked of us if lane.undisturbed() is false.

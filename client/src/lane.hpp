@@ -14,6 +14,8 @@
 #include "numacre/shm/cached_block.hpp"
 #include "numacre/shm/counters.hpp"
 
+struct numacre_pool;
+
 namespace numacre::client {
 
 using Env = ProductionEnv;
@@ -53,6 +55,7 @@ struct alignas(kCacheLineBytes) NodeLane {
 
 struct alignas(kCacheLineBytes) Lane {
     std::uint64_t serial;  // of the pool; 0: no pool's
+    numacre_pool *pool;    // here as well, so that the hot path need not keep what it was called with
     const Word *attention;
     std::uint64_t attention_seen;
     const Word *quota_frames;  // of this process; 0: no limit
@@ -63,6 +66,7 @@ struct alignas(kCacheLineBytes) Lane {
     std::uint32_t span_shift;
     std::uint32_t numa_nodes;
     std::uint32_t private_pattern;  // what IndexEntry::ownership() of our own, unpublished blocks is
+    std::uint32_t cached_pattern;   // ... of blocks in our caches
     const std::uint8_t *dense_node_of;
     Actor actor;
     std::uint32_t restraint;  // so many more slow allocations go by without filling the cache (memory has been short)
@@ -92,7 +96,8 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
     return node.allocated.magazine;
 }
 
-// False: the magazine is empty. size_bytes fits its order.
+// False: the magazine is empty, or had something that is no cached block any more (it has gone). size_bytes fits its
+// order.
 [[gnu::always_inline]] inline bool take_from_cache(const Lane &lane, const NodeLane &node, Magazine &magazine,
                                                    std::size_t size_bytes, void **block) {
     const std::uint32_t count_before = magazine.count;
@@ -100,9 +105,13 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
         return false;
     const FrameIndex frame{magazine.frames[count_before - 1]};
     magazine.count = count_before - 1;
-    *block = address_of(lane, node, frame);
+    Word &slot = node.index[frame.value];
+    const IndexEntry entry = load_for_cache(slot);
+    if (!is_cached(entry, lane.cached_pattern)) [[unlikely]]
+        return false;
     // In bytes: what is cached is at most 2 MiB large (limit_of), where the unit of slack is a byte.
-    store_out_of_cache(node.index[frame.value], magazine.granted_bytes - size_bytes);
+    store_out_of_cache(slot, entry, magazine.granted_bytes - size_bytes);
+    *block = address_of(lane, node, frame);
     count(*magazine.allocations);
     return true;
 }

@@ -116,9 +116,9 @@ inline void quota_forget(numacre_pool *pool) {
         pool->quota_used_frames.store(-1, std::memory_order_relaxed);
 }
 // Is there a quota, or an estimate to be forgotten?
-inline bool has_quota(const numacre_pool *pool, const Lane &lane) {
+inline bool has_quota(const Lane &lane) {
     return lane.quota_frames->load(std::memory_order_relaxed) != 0 ||
-           pool->quota_used_frames.load(std::memory_order_relaxed) >= 0;
+           lane.pool->quota_used_frames.load(std::memory_order_relaxed) >= 0;
 }
 // Owned frames changed by this much; likewise.
 [[gnu::cold]] void quota_note(numacre_pool *pool, std::int64_t frames);

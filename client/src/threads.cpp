@@ -99,6 +99,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     memset(memory, 0, bytes);
     auto *const lane = static_cast<Lane *>(memory);
     lane->serial = pool->serial;
+    lane->pool = pool;
     lane->attention = &pool->view.header->attention;
     lane->attention_seen = lane->attention->load(std::memory_order_relaxed) & ~Attention::kWaiters;
     lane->quota_frames = pool->quota_frames;
@@ -108,6 +109,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     lane->frame_shift = pool->geometry.frame_shift;
     lane->numa_nodes = pool->numa_nodes;
     lane->private_pattern = IndexEntry::private_to(actor.process);
+    lane->cached_pattern = IndexEntry::cached_by(actor.process);
     lane->dense_node_of = pool->dense_node_of;
     lane->actor = actor;
     lane->nodes = reinterpret_cast<NodeLane *>(lane + 1);

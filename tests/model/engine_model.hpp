@@ -134,7 +134,7 @@ private:
     void take(Thread &self, std::size_t client, unsigned slot);
     void use_cache(Thread &self, std::size_t client, int what);
     void allocate_many(Thread &self, std::size_t client, Order order, BlockState state);
-    void free_many(Thread &self, std::size_t client, bool held_too);
+    void free_many(Thread &self, std::size_t client, BlockState state);
     void add_operator();
     void use(Thread &self, Block block) const;
 
@@ -466,12 +466,17 @@ inline void EngineModel::use_cache(Thread &self, std::size_t client, int what) {
             self.fail("a held block cannot be cached");
         store_into_cache(slot, entry);
     } else if (what == kUncache && cached < kHeldMax) {
-        store_out_of_cache(view_.index_entry(local.blocks[cached]), 0);
+        auto &slot = view_.index_entry(local.blocks[cached]);
+        const IndexEntry entry = load_for_cache(slot);
+        if (!is_cached(entry, IndexEntry::cached_by(actor_of(client).process)))
+            self.fail("a block in our cache is not cached");
+        store_out_of_cache(slot, entry, 0);
         local.cached[cached] = false;
         local.held[cached] = true;
         use(self, local.blocks[cached]);
     } else if (what == kFlush || what == kFreeAll || what == kFlushOrFree) {
-        free_many(self, client, what != kFlush);
+        if (what != kFlush) free_many(self, client, BlockState::owned);
+        free_many(self, client, BlockState::cached);
     }
 }
 
@@ -489,18 +494,20 @@ inline void EngineModel::allocate_many(Thread &self, std::size_t client, Order o
     }
 }
 
-inline void EngineModel::free_many(Thread &self, std::size_t client, bool held_too) {
+inline void EngineModel::free_many(Thread &self, std::size_t client, BlockState state) {
     Local &local = self.local<Local>();
+    auto &mine = state == BlockState::owned ? local.held : local.cached;
     std::array<FrameIndex, kHeldMax> bases{};
     unsigned count = 0;
     for (unsigned slot = 0; slot < kHeldMax; ++slot) {
-        if (!local.cached[slot] && !(held_too && local.held[slot])) continue;
+        if (!mine[slot]) continue;
         bases[count++] = local.blocks[slot].base;
         use(self, local.blocks[slot]);
-        local.cached[slot] = local.held[slot] = false;
+        mine[slot] = false;
         local.blocks[slot] = {};
     }
-    if (buddy_->free_many(actor_of(client), bases.data(), count) != count) self.fail("free_many refused a held block");
+    if (count != 0 && buddy_->free_many(actor_of(client), state, bases.data(), count) != count)
+        self.fail("free_many refused a block of ours");
 }
 
 inline void EngineModel::add_operator() {
@@ -561,7 +568,7 @@ inline void EngineModel::think_again(Thread &self, std::size_t client, int what,
         Block freed{};
         (void)buddy_->free(actor_of(client), block.base, freed);
     } else {
-        (void)buddy_->free_many(actor_of(client), &block.base, 1);
+        (void)buddy_->free_many(actor_of(client), BlockState::owned, &block.base, 1);
     }
 }
 

@@ -268,12 +268,12 @@ private:
             held_.push_back(held);
             frames_held_ += held.block.order.frames();
         }
-        give_back(bases);
+        give_back(bases, BlockState::owned);
     }
-    void give_back(std::vector<FrameIndex> &bases) {
+    void give_back(std::vector<FrameIndex> &bases, BlockState state) {
         std::sort(bases.begin(), bases.end());
         const auto count = static_cast<unsigned>(bases.size());
-        if (const unsigned freed = buddy_.free_many(actor_, bases.data(), count); freed != count)
+        if (const unsigned freed = buddy_.free_many(actor_, state, bases.data(), count); freed != count)
             fault("free_many freed " + std::to_string(freed) + " of our " + std::to_string(count) + " blocks");
     }
 
@@ -297,7 +297,11 @@ private:
         if (cache.empty()) return;
         const Held held = cache.back();
         cache.pop_back();
-        store_out_of_cache(region_.node.index_entry(held.block), 0);
+        auto &slot = region_.node.index_entry(held.block);
+        const IndexEntry entry = load_for_cache(slot);
+        if (!is_cached(entry, IndexEntry::cached_by(actor_.process)))
+            fault(to_text(held.block) + " is in our cache, the index does not say so");
+        store_out_of_cache(slot, entry, 0);
         pattern_.verify(held.block, held.stamp);
         held_.push_back(held);
         frames_held_ += held.block.order.frames();
@@ -322,7 +326,7 @@ private:
             }
             cache.clear();
         }
-        give_back(bases);
+        give_back(bases, BlockState::cached);
     }
 
     void publish_one() {

@@ -101,6 +101,42 @@ TEST_F(PrivatePool, bulk_is_all_or_nothing) {
     EXPECT_EQ(numacre_alloc_bulk(pool, 4096, nullptr, 0), 0);
 }
 
+// 256 KiB is the largest block that goes by leaf word, 512 KiB lies in an upper one.
+TEST_F(PrivatePool, a_bulk_free_of_blocks_of_every_size_frees_each_once) {
+    std::vector<void *> blocks;
+    for (int i = 0; i < 3; ++i) {
+        for (const std::size_t size : {4096UL, 256UL << 10, 512UL << 10, 1UL << 20, 8192UL}) {
+            void *block = nullptr;
+            ASSERT_EQ(numacre_alloc_on(pool, -1, size, NUMACRE_UNCACHED, &block), 0) << error();
+            blocks.push_back(block);
+        }
+    }
+    // The last one's reference makes it unfit for the cache, so that all go to the tree together.
+    for (void *const block : blocks) ASSERT_NE(numacre_ref_of(pool, block), NUMACRE_REF_NULL);
+    EXPECT_EQ(numacre_free_bulk(pool, blocks.data(), static_cast<unsigned>(blocks.size())), 0) << error();
+    for (void *const block : blocks) EXPECT_EQ(numacre_free(pool, block), -ESTALE);
+    void *all[4];
+    EXPECT_EQ(numacre_alloc_bulk(pool, 4 << 20, all, 4), 0) << error();
+}
+
+TEST_F(PrivatePool, a_bulk_free_names_what_was_freed_before_and_leaves_the_cache_its_blocks) {
+    void *blocks[3];
+    ASSERT_EQ(numacre_alloc_bulk(pool, 4096, blocks, 3), 0);
+    ASSERT_EQ(numacre_free(pool, blocks[0]), 0);  // now in the thread's cache
+    EXPECT_EQ(numacre_free_bulk(pool, blocks, 3), -ESTALE);
+    EXPECT_NE(error().find("freed already"), std::string::npos) << error();
+    EXPECT_EQ(numacre_free(pool, blocks[1]), -ESTALE) << "the others were freed";
+    // What is in the cache is not in the tree as well: no block is handed out twice.
+    std::vector<void *> all(4096);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        const unsigned flags = i % 2 == 0 ? 0 : NUMACRE_UNCACHED;
+        ASSERT_EQ(flags == 0 ? numacre_alloc(pool, 4096, &all[i]) : numacre_alloc_on(pool, -1, 4096, flags, &all[i]), 0)
+            << error();
+    }
+    std::sort(all.begin(), all.end());
+    EXPECT_EQ(std::adjacent_find(all.begin(), all.end()), all.end()) << "handed out twice";
+}
+
 TEST_F(PrivatePool, flags_are_checked_and_obeyed) {
     void *block = nullptr;
     ASSERT_EQ(numacre_alloc(pool, 65536, &block), 0);

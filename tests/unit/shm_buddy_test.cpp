@@ -160,6 +160,33 @@ TEST(Buddy, only_what_nobody_else_can_reach_is_cached) {
     Block freed;
     EXPECT_EQ(buddy.free(mine, block.base, freed), Errc::stale_ref) << "freed already, as its user sees it";
     EXPECT_FALSE(can_be_cached(load_for_cache(slot), IndexEntry::private_to(mine.process)));
+    EXPECT_EQ(buddy.free_many(mine, BlockState::owned, &block.base, 1), 0U) << "in a bulk free, too";
+}
+
+// Two threads that free a block in the same moment may both cache it.
+TEST(Buddy, what_another_thread_gave_back_from_its_cache_does_not_come_out_of_ours) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor mine = pool.actor(1, 1);
+    const Actor other = pool.actor(2, 2);
+    const std::uint32_t in_my_cache = IndexEntry::cached_by(mine.process);
+    Block block;
+    ASSERT_EQ(buddy.allocate(mine, Order{2}, 0, block), Errc::ok);
+    auto &slot = pool.node.index_entry(block);
+    store_into_cache(slot, load_for_cache(slot));
+    EXPECT_TRUE(is_cached(load_for_cache(slot), in_my_cache));
+    ASSERT_EQ(buddy.free_many(mine, BlockState::cached, &block.base, 1), 1U);
+    EXPECT_FALSE(is_cached(load_for_cache(slot), in_my_cache)) << "it is free";
+    EXPECT_EQ(buddy.free_many(mine, BlockState::cached, &block.base, 1), 0U);
+    const std::uint64_t home = pool.node.home[mine.thread.value].word[2].load();
+    pool.node.home[other.thread.value].word[2].store(home);
+    Block again;
+    ASSERT_EQ(buddy.allocate(other, Order{2}, 0, again), Errc::ok);
+    ASSERT_EQ(again, block);
+    EXPECT_FALSE(is_cached(load_for_cache(slot), in_my_cache)) << "it is another's";
+    store_into_cache(slot, load_for_cache(slot));
+    EXPECT_FALSE(is_cached(load_for_cache(slot), in_my_cache)) << "it waits in another's cache";
 }
 
 TEST(Buddy, an_allocation_below_a_draining_chunk_is_undone) {

@@ -122,7 +122,9 @@ public:
         if (magazine.empty() && !refill(core, order)) return allocate_uncached(core, order);
         const std::uint64_t frame = magazine.back();
         magazine.pop_back();
-        store_out_of_cache(nodes_[0].view().index[0][frame], 0);
+        auto &slot = nodes_[0].view().index[0][frame];
+        const IndexEntry entry = load_for_cache(slot);
+        if (is_cached(entry, IndexEntry::cached_by(actor_of(core).process))) store_out_of_cache(slot, entry, 0);
         count(nodes_[0].view().counters[slot_of(core)].allocations[order]);
         return frame;
     }
@@ -194,7 +196,7 @@ private:
                 unsigned batch = 0;
                 for (; batch < kLeafFrames && !magazine.empty(); magazine.pop_back())
                     bases[batch++] = FrameIndex{magazine.back()};
-                nodes_[0].free_many(actor_of(core), bases.data(), batch);
+                nodes_[0].free_many(actor_of(core), BlockState::cached, bases.data(), batch);
             }
         }
     }

@@ -38,33 +38,86 @@ public:
         return allocate_as(actor, order, Grant{slack, BlockState::owned}, out);
     }
 
-    // The common path of allocate() alone, small enough to be compiled into a caller: a block of at most kLeafOrder
-    // (and at most the pool's largest) from the word where this thread was last. False: nothing was done, ask
-    // allocate().
-    [[gnu::always_inline]] bool allocate_nearby(const Actor &actor, Order order, std::uint32_t slack, Block &out) {
+    // How far the short paths below came. They hold the common case alone, small enough to be compiled into a caller,
+    // who goes on with what is rare by a call that it need not come back from.
+    enum class ShortPath : std::uint8_t {
+        refused,  // nothing was done: ask allocate(), free()
+        begun,    // the last step is left: finish_allocation(), finish_free()
+        done,
+    };
+
+    // allocate() of a block of at most kLeafOrder (and at most the pool's largest) from the word where this thread was
+    // last.
+    [[gnu::always_inline]] ShortPath allocate_nearby(const Actor &actor, Order order, std::uint32_t slack, Block &out) {
         return allocate_at_home(actor, order, Grant{slack, BlockState::owned}, out);
     }
-
-    // Likewise of free(). base exists. False: nothing was done, ask free().
-    [[gnu::always_inline]] bool free_in_leaf(const Actor &actor, FrameIndex base, Block &freed) {
-        IndexEntry entry;
-        return find_in_leaf(base, freed, entry) && entry.owner() == actor.process &&
-               free_entry_of(actor, 0, freed, entry, true) == Errc::ok;
+    // The same of a block larger than kLeafOrder.
+    [[gnu::always_inline]] ShortPath allocate_nearby_in_upper(const Actor &actor, Order order, std::uint32_t slack,
+                                                              Block &out) {
+        return allocate_at_upper_home(actor, order, Grant{slack, BlockState::owned}, out);
+    }
+    // False: it had to be undone.
+    [[gnu::noinline]] bool finish_allocation(const Actor &actor, std::uint32_t slack, Block block) {
+        const unsigned layer = layer_of(block.order);
+        return finish_claim(actor, layer, block.base.value >> word_order(layer), block, Grant{slack, BlockState::owned})
+            .got;
     }
 
-    // The same of a block in an upper word.
-    bool free_in_upper(const Actor &actor, FrameIndex base, Block &freed) {
+    // free() of a block in a leaf word. base exists.
+    [[gnu::always_inline]] ShortPath free_in_leaf(const Actor &actor, FrameIndex base, Block &freed) {
         IndexEntry entry;
-        return find_from_layer(1, base, freed, entry) && entry.owner() == actor.process &&
-               free_entry(actor, freed, entry, true) == Errc::ok;
+        if (!find_in_leaf(base, freed, entry) || entry.owner() != actor.process) [[unlikely]]
+            return ShortPath::refused;
+        if (!become_freer(actor, 0, freed, entry)) [[unlikely]]
+            return ShortPath::refused;
+        const std::uint64_t word = base.value / kLeafFrames;
+        set_home(actor, freed.order, word);
+        count(view_.counters[actor.thread.value].frees[freed.order.value]);
+        if (!clear_in_leaf(actor, word, leaf::mask(base.value % kLeafFrames, freed.order.value))) [[unlikely]]
+            return ShortPath::begun;
+        Env::crash_point(CrashPoint::free_after_hints);
+        end(actor);
+        return ShortPath::done;
+    }
+    // free() of a block in an upper word. base exists.
+    ShortPath free_in_upper(const Actor &actor, FrameIndex base, Block &freed) {
+        IndexEntry entry;
+        if (!find_from_layer(1, base, freed, entry) || entry.owner() != actor.process) return ShortPath::refused;
+        return free_found_in_upper(actor, freed, entry);
+    }
+    // ... that find_entry just showed.
+    [[gnu::always_inline]] ShortPath free_found_in_upper(const Actor &actor, Block block, IndexEntry entry) {
+        const unsigned layer = layer_of(block.order);
+        if (!become_freer(actor, layer, block, entry)) [[unlikely]]
+            return ShortPath::refused;
+        const std::uint64_t word = block.base.value >> word_order(layer);
+        set_home(actor, block.order, word);
+        count(view_.counters[actor.thread.value].frees[block.order.value]);
+        unclaim(layer, word, block);
+        Env::crash_point(CrashPoint::free_after_unclaim);
+        if (!searcher(actor).hints_are_full(layer, word)) [[unlikely]]
+            return ShortPath::begun;
+        Env::crash_point(CrashPoint::free_after_hints);
+        end(actor);
+        return ShortPath::done;
+    }
+
+    [[gnu::noinline]] void finish_free(const Actor &actor, Block freed) {
+        const unsigned layer = layer_of(freed.order);
+        raise_hints(actor, layer, freed.base.value >> word_order(layer));
+        Env::crash_point(CrashPoint::free_after_hints);
+        end(actor);
     }
 
     // Frees the block that begins at `base` if `actor.process` owns it. freed: what it was.
     // Errors (nothing changed): bad_argument (no such frame), not_owner, stale_ref (not allocated, or not from there).
     Errc free(Actor actor, FrameIndex base, Block &freed) {
-        if (base.value < view_.geometry.frame_count &&
-            (free_in_leaf(actor, base, freed) || free_in_upper(actor, base, freed)))
-            return Errc::ok;
+        if (base.value < view_.geometry.frame_count) {
+            ShortPath way = free_in_leaf(actor, base, freed);
+            if (way == ShortPath::refused) way = free_in_upper(actor, base, freed);
+            if (way == ShortPath::begun) finish_free(actor, freed);
+            if (way != ShortPath::refused) return Errc::ok;
+        }
         IndexEntry entry;
         const Errc found = find_entry(base, freed, entry);
         if (found != Errc::ok) return found;
@@ -136,21 +189,21 @@ public:
         return got;
     }
 
-    // Frees blocks that the process holds, in use or cached, of order at most kLeafOrder; neighbours in the list that
-    // share a leaf word share the RMW on it. Returns how many: the others were not such blocks, nothing was changed for
-    // them.
-    unsigned free_many(Actor actor, const FrameIndex *bases, unsigned count_of_bases) {
+    // Frees blocks of order at most kLeafOrder that are the process's and in this state: owned, or cached by the
+    // caller. Neighbours in the list that share a leaf word share the RMW on it. Returns how many, counted from the
+    // first: it ends before one that is not such a block.
+    unsigned free_many(Actor actor, BlockState state, const FrameIndex *bases, unsigned count_of_bases) {
         unsigned freed = 0;
-        for (unsigned i = 0; i < count_of_bases;) {
-            const std::uint64_t word = bases[i].value / kLeafFrames;
-            if (bases[i].value >= view_.geometry.frame_count) {
-                ++i;
-                continue;
-            }
+        bool fits = true;
+        while (fits && freed < count_of_bases && bases[freed].value < view_.geometry.frame_count) {
+            const std::uint64_t word = bases[freed].value / kLeafFrames;
             begin(actor, IntentKind::word, leaf_word_block(word));
             std::uint64_t mask = 0;
-            for (; i < count_of_bases && bases[i].value / kLeafFrames == word; ++i)
-                freed += start_freeing(actor, bases[i], mask);
+            while (freed < count_of_bases && bases[freed].value / kLeafFrames == word) {
+                fits = start_freeing(actor, state, bases[freed], mask);
+                if (!fits) break;
+                ++freed;
+            }
             if (mask != 0) release_in_leaf(actor, word, mask);
             end(actor);
         }
@@ -185,7 +238,12 @@ public:
     // Frees an owned block that find_entry just showed. stale_ref: somebody was faster. tally: it is somebody's free,
     // not a chunk that comes online.
     Errc free_entry(Actor actor, Block block, IndexEntry entry, bool tally) {
-        return free_entry_of(actor, layer_of(block.order), block, entry, tally);
+        const unsigned layer = layer_of(block.order);
+        if (!become_freer(actor, layer, block, entry)) return Errc::stale_ref;
+        release_bits_of_layer(actor, layer, block);
+        if (tally) count(view_.counters[actor.thread.value].frees[block.order.value]);
+        end(actor);
+        return Errc::ok;
     }
 
     // ------------------------------------------------------------------------------------------------------------------
@@ -263,7 +321,7 @@ public:
     }
 
     Search<Env> searcher(Actor actor) const {
-        return Search<Env>{view_, pool_.threads[actor.thread.value].hint_work, scatter(actor.thread)};
+        return Search<Env>{view_, pool_.threads[actor.thread.value].hint_work, actor.thread};
     }
 
     void begin(Actor actor, IntentKind kind, Block block) {
@@ -326,7 +384,8 @@ private:
 
     // --- freeing -----------------------------------------------------------------------------------------------------
 
-    [[gnu::always_inline]] Errc free_entry_of(Actor actor, unsigned layer, Block block, IndexEntry entry, bool tally) {
+    // Decides who frees. True: the calling thread, and its intent says so. False: somebody was faster.
+    [[gnu::always_inline]] bool become_freer(const Actor &actor, unsigned layer, Block block, IndexEntry entry) {
         begin(actor, IntentKind::free, block);
         Env::crash_point(CrashPoint::free_after_intent);
         // EDGE ownership (acq_rel; partners: EDGE commit, EDGE hand-over). The one place where it is decided who frees:
@@ -338,13 +397,10 @@ private:
         Word &slot = view_.index_entry(layer, block);
         if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) [[unlikely]] {
             end(actor);
-            return Errc::stale_ref;
+            return false;
         }
         Env::crash_point(CrashPoint::free_after_ownership);
-        release_bits_of_layer(actor, layer, block);
-        if (tally) count(view_.counters[actor.thread.value].frees[block.order.value]);
-        end(actor);
-        return Errc::ok;
+        return true;
     }
 
     // --- claiming ----------------------------------------------------------------------------------------------------
@@ -353,50 +409,86 @@ private:
         if (order.value > view_.geometry.largest_order) return Errc::bad_argument;
         const unsigned layer = layer_of(order);
         const std::uint64_t home = home_word(actor, layer, order);
+        const ShortPath way =
+            layer == 0 ? allocate_at_home(actor, order, grant, out) : allocate_at_upper_home(actor, order, grant, out);
+        if (way == ShortPath::done) return Errc::ok;
         Attempt first;
-        if (layer == 0) {
-            if (allocate_at_home(actor, order, grant, out)) return Errc::ok;
-        } else if (home != kNoWord) {
-            first = try_word(actor, layer, home, order, grant, out);
-            if (first.got) return Errc::ok;
-        }
+        if (way == ShortPath::begun)
+            first = finish_claim(actor, layer, home, out, grant);
+        else if (layer != 0 && home != kNoWord)
+            first = try_word(actor, layer, home, order, grant, out);  // it may be full of marks to be cleaned
+        if (first.got) return Errc::ok;
         return allocate_elsewhere(actor, layer, home, first, order, grant, out);
     }
 
     // One attempt at the leaf word where this thread was last; whatever is out of the ordinary ends it.
-    [[gnu::always_inline]] bool allocate_at_home(const Actor &actor, Order order, Grant grant, Block &out) {
+    [[gnu::always_inline]] ShortPath allocate_at_home(const Actor &actor, Order order, Grant grant, Block &out) {
         const std::uint64_t word = home_word(actor, 0, order);
         if (word == kNoWord) [[unlikely]]
-            return false;
+            return ShortPath::refused;
         Word &state = view_.leaf[word];
         // relaxed: only a guess, the CAS decides.
         std::uint64_t seen = state.load(std::memory_order_relaxed);
         const std::uint64_t starts = leaf::free_starts(seen, order.value);
         if (starts == 0) [[unlikely]]
-            return false;
+            return ShortPath::refused;
         const auto frame = static_cast<unsigned>(std::countr_zero(starts));
-        const Block block{FrameIndex{word * kLeafFrames + frame}, order};
-        begin(actor, IntentKind::allocate, block);
+        out = Block{FrameIndex{word * kLeafFrames + frame}, order};
+        begin(actor, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
         // EDGE claim-then-look and EDGE unclaim-to-claim, as in claim_in_leaf().
         if (!state.compare_exchange_strong(seen, seen | leaf::mask(frame, order.value), std::memory_order_seq_cst,
                                            std::memory_order_relaxed)) [[unlikely]] {
             end(actor);
             count(view_.counters[actor.thread.value].cas_retries);
-            return false;
+            return ShortPath::refused;
         }
         Env::crash_point(CrashPoint::allocate_after_claim);
-        // climb(), where nothing has to be changed.
-        std::uint64_t child = word;
-        for (unsigned level = 1; level <= view_.top_layer; ++level, child /= kUpperFanOut) {
-            const UpperWord above{view_.upper[level][child / kUpperFanOut].load(std::memory_order_seq_cst)};
-            if (!above.passable(child % kUpperFanOut)) [[unlikely]] {
-                out = block;
-                return finish_leaf_claim(actor, word, block, grant);
-            }
+        if (!is_marked_above(0, word)) [[unlikely]]
+            return ShortPath::begun;
+        keep_claim(actor, 0, out, grant);
+        return ShortPath::done;
+    }
+
+    // The same at the upper word where this thread was last: children without any mark, that is.
+    [[gnu::always_inline]] ShortPath allocate_at_upper_home(const Actor &actor, Order order, Grant grant, Block &out) {
+        const unsigned layer = layer_of(order);
+        const std::uint64_t word = home_word(actor, layer, order);
+        if (word == kNoWord) [[unlikely]]
+            return ShortPath::refused;
+        const unsigned child_order = word_order(layer - 1);
+        const unsigned levels = order.value - child_order;
+        Word &state = view_.upper[layer][word];
+        const UpperWord seen{state.load(std::memory_order_relaxed)};  // relaxed: only a guess, the CAS decides
+        const std::uint8_t starts = upper::free_starts(seen.claimable_children(), levels);
+        if (starts == 0) [[unlikely]]
+            return ShortPath::refused;
+        const auto child = static_cast<unsigned>(std::countr_zero(starts));
+        out = Block{FrameIndex{(word * kUpperFanOut + child) << child_order}, order};
+        begin(actor, IntentKind::allocate, out);
+        Env::crash_point(CrashPoint::allocate_after_intent);
+        std::uint64_t bits = seen.bits();
+        // EDGE claim-then-look, as in claim_in_leaf().
+        if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(child, levels)).bits(),
+                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]] {
+            end(actor);
+            count(view_.counters[actor.thread.value].cas_retries);
+            return ShortPath::refused;
         }
-        keep_claim(actor, 0, block, grant);
-        out = block;
+        Env::crash_point(CrashPoint::allocate_after_claim);
+        if (!is_marked_above(layer, word)) [[unlikely]]
+            return ShortPath::begun;
+        keep_claim(actor, layer, out, grant);
+        return ShortPath::done;
+    }
+
+    // climb() where nothing has to be changed.
+    [[gnu::always_inline]] bool is_marked_above(unsigned layer, std::uint64_t word) const {
+        for (unsigned level = layer + 1; level <= view_.top_layer; ++level, word /= kUpperFanOut) {
+            // EDGE claim-then-look
+            const UpperWord above{view_.upper[level][word / kUpperFanOut].load(std::memory_order_seq_cst)};
+            if (!above.passable(word % kUpperFanOut)) return false;
+        }
         return true;
     }
 
@@ -419,11 +511,6 @@ private:
         }
         keep_claim(actor, layer, block, grant);
         return {true, kClimbed};
-    }
-
-    // Out of line: rare, and it would cost the common path its registers.
-    [[gnu::noinline]] bool finish_leaf_claim(const Actor &actor, std::uint64_t word, Block block, Grant grant) {
-        return finish_claim(actor, 0, word, block, grant).got;
     }
 
     [[gnu::always_inline]] void keep_claim(Actor actor, unsigned layer, Block block, Grant grant) {
@@ -615,7 +702,7 @@ private:
 
     // Takes the block's bits away and makes the hints tell. Marks above stay: a claim of something larger cleans them
     // when it comes (lazy coalescing). The index says FREEING(actor) by now.
-    [[gnu::always_inline]] void release_bits_of_layer(Actor actor, unsigned layer, Block block) {
+    void release_bits_of_layer(Actor actor, unsigned layer, Block block) {
         const std::uint64_t word = block.base.value >> word_order(layer);
         // The next block of this order comes from here: the place is known, and likely still in the processor's caches.
         set_home(actor, block.order, word);
@@ -629,34 +716,36 @@ private:
         Env::crash_point(CrashPoint::free_after_hints);
     }
 
-    [[gnu::always_inline]] void release_in_leaf(Actor actor, std::uint64_t word, std::uint64_t mask) {
-        // EDGE unclaim-to-claim, as in unclaim().
-        view_.leaf[word].fetch_and(~mask, std::memory_order_seq_cst);
-        Env::crash_point(CrashPoint::free_after_unclaim);
-        if (!searcher(actor).group_hint_is_full(word / kUpperFanOut)) [[unlikely]]
-            after_release_in_leaf(actor, word);
+    void release_in_leaf(Actor actor, std::uint64_t word, std::uint64_t mask) {
+        if (!clear_in_leaf(actor, word, mask)) raise_hints(actor, 0, word);
         Env::crash_point(CrashPoint::free_after_hints);
     }
 
-    // One block of a free_many: the ownership CAS, as in free_entry(). Adds its bits to mask.
-    unsigned start_freeing(Actor actor, FrameIndex base, std::uint64_t &mask) {
+    // False: the hint says that the group was used up once, so the hints have to be raised.
+    [[gnu::always_inline]] bool clear_in_leaf(const Actor &actor, std::uint64_t word, std::uint64_t mask) {
+        // EDGE unclaim-to-claim, as in unclaim().
+        view_.leaf[word].fetch_and(~mask, std::memory_order_seq_cst);
+        Env::crash_point(CrashPoint::free_after_unclaim);
+        return searcher(actor).group_hint_is_full(word / kUpperFanOut);
+    }
+
+    // One block of a free_many: the ownership CAS, as in become_freer(). Adds its bits to mask.
+    bool start_freeing(Actor actor, BlockState state, FrameIndex base, std::uint64_t &mask) {
         Word &slot = view_.index[0][base.value];
         std::uint64_t bits = slot.load(std::memory_order_acquire);  // EDGE look-up
         const IndexEntry entry{bits};
         const Block block{base, entry.order()};
-        if (!entry.is_held() || entry.owner() != actor.process || block.order.value > kLeafOrder ||
+        if (entry.state() != state || entry.owner() != actor.process || block.order.value > kLeafOrder ||
             !view_.contains(block))
-            return 0;
+            return false;
         const auto freeing = IndexEntry::freeing(actor.thread, block.order, entry.generation());
-        if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) return 0;  // EDGE ownership
+        // EDGE ownership
+        if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) return false;
         Env::crash_point(CrashPoint::free_after_ownership);
         mask |= leaf::mask(base.value % kLeafFrames, block.order.value);
         if (entry.is_owned()) count(view_.counters[actor.thread.value].frees[block.order.value]);
-        return 1;
+        return true;
     }
-
-    // The hint says that the group was used up once.
-    [[gnu::noinline]] void after_release_in_leaf(Actor actor, std::uint64_t word) { raise_hints(actor, 0, word); }
 
     void raise_hints(Actor actor, unsigned layer, std::uint64_t word) {
         Search<Env> search = searcher(actor);
@@ -818,18 +907,6 @@ private:
     void set_home(Actor actor, Order order, std::uint64_t word) {
         view_.home[actor.thread.value].word[order.value].store(word + 1,
                                                                std::memory_order_relaxed);  // relaxed: our own slot
-    }
-
-    // Spreads threads over the pool: the slot's bits in reverse (van der Corput's sequence), so that however many slots
-    // are in use, counted from the first, they begin as far apart as they can. For 2^n threads that is a subtree, and
-    // the lines of its hints and upper words, for each.
-    static constexpr std::uint32_t scatter(ThreadSlotIndex thread) {
-        std::uint32_t bits = thread.value;
-        bits = (bits & 0x5555) << 1 | (bits & 0xaaaa) >> 1;
-        bits = (bits & 0x3333) << 2 | (bits & 0xcccc) >> 2;
-        bits = (bits & 0x0f0f) << 4 | (bits & 0xf0f0) >> 4;
-        bits = (bits & 0x00ff) << 8 | (bits & 0xff00) >> 8;
-        return bits << 16;
     }
 
     static constexpr unsigned kMaxSearchRounds = 1 << 16;

@@ -10,7 +10,7 @@
 
 namespace numacre {
 
-// The entry, for can_be_cached() and store_into_cache().
+// The entry, for the questions and steps below.
 template <class Word>
 IndexEntry load_for_cache(const Word &slot) {
     return IndexEntry{slot.load(std::memory_order_relaxed)};  // relaxed: ours alone, or we leave it as it is
@@ -20,18 +20,21 @@ IndexEntry load_for_cache(const Word &slot) {
 constexpr bool can_be_cached(IndexEntry entry, std::uint32_t private_pattern) {
     return entry.ownership() == private_pattern;
 }
-
 // A block that its owner frees. entry: what load_for_cache() gave.
 template <class Word>
 void store_into_cache(Word &slot, IndexEntry entry) {
     slot.store(entry.into_cache().bits(), std::memory_order_relaxed);  // relaxed: ours alone
 }
 
+// cached_pattern: IndexEntry::cached_by(the caller's process). False: it is no cached block of ours any more. Two
+// threads freed it in the same moment, both cached it, and one of them has given it back since: it may be anybody's.
+constexpr bool is_cached(IndexEntry entry, std::uint32_t cached_pattern) {
+    return entry.ownership() == cached_pattern;
+}
 // A cached block that is handed out again. slack: as IndexEntry has it.
 template <class Word>
-void store_out_of_cache(Word &slot, std::uint64_t slack) {
-    // relaxed: ours alone until it is published (EDGE publish).
-    slot.store(IndexEntry{slot.load(std::memory_order_relaxed)}.out_of_cache(slack).bits(), std::memory_order_relaxed);
+void store_out_of_cache(Word &slot, IndexEntry entry, std::uint64_t slack) {
+    slot.store(entry.out_of_cache(slack).bits(), std::memory_order_relaxed);  // relaxed: as above, until EDGE publish
 }
 
 }  // namespace numacre

@@ -74,6 +74,10 @@ public:
     static constexpr std::uint32_t private_to(ProcessSlot owner) {
         return static_cast<std::uint32_t>(BlockState::owned) | std::uint32_t{owner.value} << kHolderShift;
     }
+    // ... of one that waits in a cache of this process.
+    static constexpr std::uint32_t cached_by(ProcessSlot owner) {
+        return private_to(owner) | static_cast<std::uint32_t>(kCachedBit);
+    }
     constexpr Order order() const { return Order{static_cast<std::uint8_t>(bits_ >> 3 & 31)}; }
     constexpr ProcessSlot owner() const { return ProcessSlot{static_cast<std::uint16_t>(bits_ >> 8)}; }
     constexpr ThreadSlotIndex freer() const { return ThreadSlotIndex{static_cast<std::uint16_t>(bits_ >> 8)}; }

@@ -47,14 +47,13 @@ class Search {
 public:
     using Word = typename Env::template Atomic<std::uint64_t>;
 
-    // scatter: where in the pool this thread likes to begin, as a fraction of 2^32.
-    Search(const NodeView<Env> &view, Word &hint_work, std::uint32_t scatter)
-        : view_(view), hint_work_(hint_work), scatter_(scatter) {}
+    Search(const NodeView<Env> &view, Word &hint_work, ThreadSlotIndex thread)
+        : view_(view), hint_work_(hint_work), thread_(thread) {}
 
     // The child of a word of this level from which this thread's looks begin, going round: where its leaf word lies.
     // Taken from the whole pool and not from the levels one by one: a root has two children as well as eight.
     unsigned first_child(unsigned level) const {
-        const std::uint64_t leaf_word = (std::uint64_t{scatter_} * view_.word_count[0]) >> 32;
+        const std::uint64_t leaf_word = (std::uint64_t{scatter(thread_)} * view_.word_count[0]) >> 32;
         return static_cast<unsigned>(leaf_word >> (kUpperLevels * (level - 1))) % kUpperFanOut;
     }
 
@@ -124,14 +123,21 @@ public:
 
     // After a block of an upper word itself was freed. The parent looks into that very word, so its own hint counts
     // too.
-    [[gnu::always_inline]] void raise_after_release(unsigned layer, std::uint64_t word) {
+    void raise_after_release(unsigned layer, std::uint64_t word) {
+        if (hints_are_full(layer, word)) return;
+        // seq_cst: EDGE free-then-hint, like the hints' loads that follow.
+        const unsigned closed = closed_children(layer, word);
+        const unsigned value = closed == 0 ? full_value(layer) : room_beside(closed, layer);
+        raise(layer, word, value);
+        if (layer < view_.hint_levels) raise(layer + 1, word / kUpperFanOut, value);
+    }
+    // Its short cut: there is nothing left to promise.
+    [[gnu::always_inline]] bool hints_are_full(unsigned layer, std::uint64_t word) const {
         // EDGE free-then-hint, as in group_hint_is_full().
         const std::uint64_t above = word / kUpperFanOut;
-        const bool full = layer >= view_.hint_levels || hint_of(layer + 1, above).is_full(word % kUpperFanOut);
-        const bool full_above =
-            layer + 1 >= view_.hint_levels || hint_of(layer + 2, above / kUpperFanOut).is_full(above % kUpperFanOut);
-        if (!full || !full_above) [[unlikely]]
-            raise_what_was_released(layer, word);
+        return (layer >= view_.hint_levels || hint_of(layer + 1, above).is_full(word % kUpperFanOut)) &&
+               (layer + 1 >= view_.hint_levels ||
+                hint_of(layer + 2, above / kUpperFanOut).is_full(above % kUpperFanOut));
     }
 
     // What a leaf word has.
@@ -190,14 +196,6 @@ public:
     unsigned ceiling() const { return view_.geometry.largest_order + 1; }
 
 private:
-    [[gnu::noinline]] void raise_what_was_released(unsigned layer, std::uint64_t word) {
-        // seq_cst: EDGE free-then-hint, like the hints' loads that follow.
-        const unsigned closed = closed_children(layer, word);
-        const unsigned value = closed == 0 ? full_value(layer) : room_beside(closed, layer);
-        raise(layer, word, value);
-        if (layer < view_.hint_levels) raise(layer + 1, word / kUpperFanOut, value);
-    }
-
     std::uint64_t leaf_state(std::uint64_t word) const { return view_.leaf[word].load(std::memory_order_seq_cst); }
     HintWord hint_of(unsigned level, std::uint64_t word) const {
         return HintWord{view_.hint[level][word].load(std::memory_order_seq_cst)};
@@ -309,6 +307,18 @@ private:
         return false;
     }
 
+    // Where this thread likes to begin, as a fraction of 2^32. Spreads threads over the pool: the slot's bits in
+    // reverse (van der Corput's sequence), so that however many slots are in use, counted from the first, they begin as
+    // far apart as they can. For 2^n threads that is a subtree, and the lines of its hints and upper words, for each.
+    static constexpr std::uint32_t scatter(ThreadSlotIndex thread) {
+        std::uint32_t bits = thread.value;
+        bits = (bits & 0x5555) << 1 | (bits & 0xaaaa) >> 1;
+        bits = (bits & 0x3333) << 2 | (bits & 0xcccc) >> 2;
+        bits = (bits & 0x0f0f) << 4 | (bits & 0xf0f0) >> 4;
+        bits = (bits & 0x00ff) << 8 | (bits & 0xff00) >> 8;
+        return bits << 16;
+    }
+
     void begin_hint_work(unsigned level, std::uint64_t word) {
         // relaxed: the hint's CAS that follows is seq_cst and carries it; nested work keeps the outer, lower start.
         if (depth_++ != 0) return;
@@ -325,7 +335,7 @@ private:
 
     const NodeView<Env> &view_;
     Word &hint_work_;
-    std::uint32_t scatter_;
+    ThreadSlotIndex thread_;
     unsigned depth_ = 0;
 };
 
