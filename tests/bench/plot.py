@@ -34,17 +34,21 @@ def unique(values):
 
 
 def choose_groups(report, arguments):
-    """The groups with one number of workers; by default the first there is."""
+    """The groups with one number of workers; by default the first of threads that there is, else of processes."""
     key, wanted = "threads", arguments.threads
     if arguments.processes is not None:
         key, wanted = "processes", arguments.processes
-    present = unique(group[key] for group in report["groups"])
+    elif wanted is None and not any(group["threads"] for group in report["groups"]):
+        key = "processes"
+    # A group of the other kind has 0.
+    present = unique(group[key] for group in report["groups"] if group[key] != 0)
     if wanted is None and present:
         wanted = present[0]
     groups = [group for group in report["groups"] if group[key] == wanted]
     if not groups:
         sys.exit(f"plot.py: no group has {wanted} {key}; {arguments.json} has {present}")
-    return groups, f"{wanted} {key if wanted != 1 else key.rstrip('s')}"
+    one = {"threads": "thread", "processes": "process"}[key]
+    return groups, f"{wanted} {key if wanted != 1 else one}"
 
 
 def draw_panel(panel, group, ratio_key):
@@ -56,7 +60,7 @@ def draw_panel(panel, group, ratio_key):
     panel.set_xscale("log")
     panel.axvline(1, color="black", linewidth=0.8)
     panel.set_yticks(range(len(rows)))
-    panel.set_yticklabels([row["allocator"] + ("*" if flawed(row) else "") for row in rows], fontsize=6)
+    panel.set_yticklabels([row["allocator"] + marks(row) for row in rows], fontsize=6)
     for at, length in enumerate(lengths):
         digits = max(0, 1 - math.floor(math.log10(length)))
         panel.text(length, at, f" {length:.{digits}f}", va="center", fontsize=5)
@@ -67,6 +71,10 @@ def draw_panel(panel, group, ratio_key):
 
 def flawed(row):
     return row["out_of_memory"] != 0 or row["overlapping_blocks"] != 0 or row["filled"] < 1
+
+
+def marks(row):
+    return ("*" if flawed(row) else "") + ("\N{DEGREE SIGN}" if row["alone"] else "")
 
 
 def main():
@@ -94,9 +102,11 @@ def main():
         panel.set_visible(True)
         draw_panel(panel, group, ratio_key)
     machine = report["machine"]
+    alone = any(row["alone"] for group in groups for row in group["results"])
+    alone_text = "; \N{DEGREE SIGN}: each process has its own" if alone else ""
     figure.suptitle(f"ns a pair of allocation and free, {ratio_text}; {workers_text}, {machine['cpu']}, "
                     f"{machine['cpus']} CPUs\nred: numacre; blue: no cache a thread; green: with one; "
-                    "*: refused or overlapped", fontsize=9)
+                    f"*: refused or overlapped{alone_text}", fontsize=9)
     figure.savefig(arguments.picture, dpi=150)
     print(f"{arguments.picture}: {len(groups)} panels")
 

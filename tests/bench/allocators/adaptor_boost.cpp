@@ -1,6 +1,4 @@
 // Boost.Interprocess: the allocation algorithm and the lock of managed_shared_memory, over an anonymous mapping.
-#include <sys/mman.h>
-
 #include <boost/interprocess/indexes/iset_index.hpp>
 #include <boost/interprocess/managed_external_buffer.hpp>
 #include <boost/interprocess/mem_algo/rbtree_best_fit.hpp>
@@ -8,6 +6,7 @@
 #include <new>
 
 #include "measure.hpp"
+#include "memory.hpp"
 
 namespace numacre::bench {
 namespace {
@@ -19,20 +18,13 @@ using Segment = ipc::basic_managed_external_buffer<char, ipc::rbtree_best_fit<ip
 
 class Boost {
 public:
-    static constexpr Traits kTraits{.writes_into_blocks = true};
+    static constexpr Traits kTraits{.sharing = Sharing::by_fork, .writes_into_blocks = true};
     // A header a block: an eighth more than the pool, so that it holds as many blocks as the others.
-    explicit Boost(const Run &run) : bytes_(run.pool_bytes + run.pool_bytes / 8) {
-        memory_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory_ == MAP_FAILED) throw std::runtime_error("no memory for the pool");
-        segment_ = Segment(ipc::create_only, memory_, bytes_);
-    }
-    ~Boost() { munmap(memory_, bytes_); }
-    Boost(const Boost &) = delete;
-    Boost &operator=(const Boost &) = delete;
+    explicit Boost(const Run &run) : Boost(run.pool_bytes + run.pool_bytes / 8) {}
 
     class Thread {
     public:
-        explicit Thread(Boost &adaptor) : segment_(adaptor.segment_) {}
+        Thread(Boost &adaptor, std::uint64_t) : segment_(adaptor.segment_) {}
         void *allocate(std::size_t bytes) { return segment_.allocate(bytes, std::nothrow); }
         void free(void *block) { segment_.deallocate(block); }
 
@@ -41,8 +33,10 @@ public:
     };
 
 private:
-    std::size_t bytes_;
-    void *memory_ = nullptr;
+    explicit Boost(std::size_t bytes)
+        : memory_(bytes, Memory::With::processes), segment_(ipc::create_only, memory_.get(), bytes) {}
+
+    Memory memory_;
     Segment segment_;
 };
 

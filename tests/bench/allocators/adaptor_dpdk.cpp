@@ -8,40 +8,77 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "measure.hpp"
 
 namespace numacre::bench {
 namespace {
 
-void start_eal(std::uint64_t memory_bytes) {
-    std::array<std::string, 10> arguments{"allocators_dpdk",
-                                          "--no-huge",
-                                          "--no-pci",
-                                          "--no-shconf",
-                                          "--no-telemetry",
-                                          "--log-level=*:error",
-                                          "-m",
-                                          std::to_string(memory_bytes >> 20),
-                                          "-l",
-                                          std::to_string(sched_getcpu())};
-    std::array<char *, arguments.size()> argv;
-    std::transform(arguments.begin(), arguments.end(), argv.begin(), [](std::string &text) { return text.data(); });
+// The directory where the library keeps what processes share, the heap's free lists among it. Nobody looks for the
+// files by their names: they go as soon as they are mapped. In memory, so that no disk is written to meanwhile.
+class RuntimeDirectory {
+public:
+    RuntimeDirectory() {
+        if (mkdtemp(path_.data()) == nullptr) throw Unavailable("cannot make " + path_);
+        setenv("RUNTIME_DIRECTORY", path_.c_str(), 1);
+    }
+    ~RuntimeDirectory() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path_, ignored);
+    }
+    RuntimeDirectory(const RuntimeDirectory &) = delete;
+    RuntimeDirectory &operator=(const RuntimeDirectory &) = delete;
+
+private:
+    std::string path_ = "/dev/shm/allocators-dpdk-XXXXXX";
+};
+
+// The library's memory is a memfd: what is forked later shares it.
+void start_eal(const Run &run, std::uint64_t memory_bytes) {
+    std::vector<std::string> arguments{"allocators_dpdk",
+                                       "--no-huge",
+                                       "--no-pci",
+                                       "--no-telemetry",
+                                       "--log-level=*:error",
+                                       "-m",
+                                       std::to_string(memory_bytes >> 20),
+                                       "-l",
+                                       std::to_string(sched_getcpu())};
+    std::optional<RuntimeDirectory> directory;
+    if (run.processes == 0)
+        arguments.push_back("--no-shconf");
+    else
+        directory.emplace();
+    std::vector<char *> argv;
+    for (std::string &argument : arguments) argv.push_back(argument.data());
     if (rte_eal_init(static_cast<int>(argv.size()), argv.data()) < 0)
         throw Unavailable(std::string("rte_eal_init: ") + rte_strerror(rte_errno));
 }
 
-// A registered thread has a number, and with it a cache in every pool.
+// A registered thread has a number, and with it a cache in every pool. The numbers are counted in private memory: a
+// forked process gets its worker's.
 class Registration {
 public:
-    Registration() {
-        if (rte_thread_register() != 0) give_up("rte_thread_register", -rte_errno);
+    Registration(bool forked, std::uint64_t number) : forked_(forked) {
+        static_assert(kWorkersMax <= RTE_MAX_LCORE);
+        if (forked)
+            RTE_PER_LCORE(_lcore_id) = static_cast<unsigned>(number);
+        else if (rte_thread_register() != 0)
+            give_up("rte_thread_register", -rte_errno);
     }
-    ~Registration() { rte_thread_unregister(); }
+    ~Registration() {
+        if (!forked_) rte_thread_unregister();
+    }
     Registration(const Registration &) = delete;
     Registration &operator=(const Registration &) = delete;
+
+private:
+    bool forked_;
 };
 
 enum class Store { ring, stack, lock_free_stack };
@@ -63,12 +100,12 @@ constexpr const char *ops_of(Store store) {
 template <Store kStore, bool kCache>
 class Mempool {
 public:
-    static constexpr Traits kTraits{.fixed_size = true};
-    explicit Mempool(const Run &run) {
+    static constexpr Traits kTraits{.fixed_size = true, .sharing = Sharing::by_fork};
+    explicit Mempool(const Run &run) : forked_(run.processes != 0) {
         constexpr unsigned kElementBytes = 64;
         constexpr std::uint64_t kBookkeepingBytes = 192;
         const auto blocks = static_cast<unsigned>(run.pool_bytes / run.size_bytes);
-        start_eal((std::uint64_t{64} << 20) + blocks * (kElementBytes + kBookkeepingBytes));
+        start_eal(run, (std::uint64_t{64} << 20) + blocks * (kElementBytes + kBookkeepingBytes));
         // The library demands that one cache holds no more than two thirds of the pool.
         const unsigned cache = kCache ? std::min(512U, blocks * 2 / 3) : 0;
         pool_ = rte_mempool_create_empty("blocks", blocks, kElementBytes, cache, 0, SOCKET_ID_ANY, 0);
@@ -83,7 +120,7 @@ public:
 
     class Thread {
     public:
-        explicit Thread(Mempool &adaptor) : pool_(adaptor.pool_) {}
+        Thread(Mempool &adaptor, std::uint64_t number) : registration_(adaptor.forked_, number), pool_(adaptor.pool_) {}
         // What stays in the cache of a thread that ends is lost to the others.
         ~Thread() { rte_mempool_cache_flush(nullptr, pool_); }
         Thread(const Thread &) = delete;
@@ -101,29 +138,33 @@ public:
     };
 
 private:
+    bool forked_;
     rte_mempool *pool_ = nullptr;
 };
 
 class RteMalloc {
 public:
-    static constexpr Traits kTraits{.writes_into_blocks = true};
+    static constexpr Traits kTraits{.sharing = Sharing::by_fork, .writes_into_blocks = true};
     // Two cache lines of header a block: an eighth more than the pool, so that it holds as many blocks as the others.
     // rte_free wipes the block: all of the pool is wiped once here, or the first frees would measure page faults.
-    explicit RteMalloc(const Run &run) {
-        start_eal((std::uint64_t{64} << 20) + run.pool_bytes + run.pool_bytes / 8);
+    explicit RteMalloc(const Run &run) : forked_(run.processes != 0) {
+        start_eal(run, (std::uint64_t{64} << 20) + run.pool_bytes + run.pool_bytes / 8);
         void *const whole = rte_malloc(nullptr, run.pool_bytes + run.pool_bytes / 16, 0);
         if (whole == nullptr) throw Unavailable("it cannot allocate its whole pool");
         rte_free(whole);
     }
     class Thread {
     public:
-        explicit Thread(RteMalloc &) {}
+        Thread(RteMalloc &adaptor, std::uint64_t number) : registration_(adaptor.forked_, number) {}
         void *allocate(std::size_t bytes) { return rte_malloc(nullptr, bytes, 0); }
         void free(void *block) { rte_free(block); }
 
     private:
         Registration registration_;
     };
+
+private:
+    bool forked_;
 };
 
 const Registered ring{"dpdk-ring", measure<Mempool<Store::ring, false>>};

@@ -14,11 +14,11 @@ inline void *opaque(void *pointer) {
 
 class Empty {
 public:
-    static constexpr Traits kTraits{.has_blocks = false, .shareable = true};
+    static constexpr Traits kTraits{.has_blocks = false, .sharing = Sharing::by_attaching};
     explicit Empty(const Run &) {}
     class Thread {
     public:
-        explicit Thread(Empty &) {}
+        Thread(Empty &, std::uint64_t) {}
         void *allocate(std::size_t) { return opaque(this); }
         void free(void *block) { opaque(block); }
     };
@@ -26,11 +26,11 @@ public:
 
 class LockedInstruction {
 public:
-    static constexpr Traits kTraits{.has_blocks = false, .shareable = true};
+    static constexpr Traits kTraits{.has_blocks = false, .sharing = Sharing::by_attaching};
     explicit LockedInstruction(const Run &) {}
     class Thread {
     public:
-        explicit Thread(LockedInstruction &) {}
+        Thread(LockedInstruction &, std::uint64_t) {}
         void *allocate(std::size_t) {
             // relaxed: only its cost is wanted, nothing is handed over.
             word_.fetch_add(1, std::memory_order_relaxed);

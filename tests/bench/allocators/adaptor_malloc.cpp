@@ -20,7 +20,7 @@ public:
     }
     class Thread {
     public:
-        explicit Thread(Malloc &) {}
+        Thread(Malloc &, std::uint64_t) {}
         void *allocate(std::size_t bytes) {
             void *block = std::malloc(bytes);
             // The compiler knows malloc, and would leave out a block that nobody uses.

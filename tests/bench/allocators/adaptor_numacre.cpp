@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 
 #include "measure.hpp"
 #include "numacre/numacre.h"
@@ -30,14 +31,36 @@ private:
     numacre_pool *pool_ = nullptr;
 };
 
+// From process to process a block goes by its reference, which stands in a pointer's place.
+class Passing {
+public:
+    void *pass_on(void *block) const {
+        const numacre_ref ref = numacre_ref_of(pool_, block);
+        if (ref == NUMACRE_REF_NULL) [[unlikely]]
+            give_up("numacre_ref_of", -EPERM);
+        return std::bit_cast<void *>(ref);
+    }
+    void *take_over(void *passed) const {
+        void *block = nullptr;
+        if (const int error = numacre_take(pool_, std::bit_cast<numacre_ref>(passed), &block); error != 0) [[unlikely]]
+            give_up("numacre_take", error);
+        return block;
+    }
+
+protected:
+    explicit Passing(numacre_pool *pool) : pool_(pool) {}
+
+    numacre_pool *pool_;
+};
+
 // As applications call it.
 class Default {
 public:
-    static constexpr Traits kTraits{.shareable = true};
+    static constexpr Traits kTraits{.sharing = Sharing::by_attaching};
     explicit Default(const Run &run) : pool_(run) {}
-    class Thread {
+    class Thread : public Passing {
     public:
-        explicit Thread(Default &adaptor) : pool_(adaptor.pool_.get()) {}
+        Thread(Default &adaptor, std::uint64_t) : Passing(adaptor.pool_.get()) {}
         void *allocate(std::size_t bytes) {
             void *block = nullptr;
             return numacre_alloc(pool_, bytes, &block) == 0 ? block : nullptr;
@@ -46,9 +69,6 @@ public:
             if (const int error = numacre_free(pool_, block); error != 0) [[unlikely]]
                 give_up("numacre_free", error);
         }
-
-    private:
-        numacre_pool *pool_;
     };
 
 private:
@@ -58,11 +78,11 @@ private:
 // Every call goes to the shared tree.
 class Tree {
 public:
-    static constexpr Traits kTraits{.shareable = true};
+    static constexpr Traits kTraits{.sharing = Sharing::by_attaching};
     explicit Tree(const Run &run) : pool_(run) {}
-    class Thread {
+    class Thread : public Passing {
     public:
-        explicit Thread(Tree &adaptor) : pool_(adaptor.pool_.get()) {}
+        Thread(Tree &adaptor, std::uint64_t) : Passing(adaptor.pool_.get()) {}
         void *allocate(std::size_t bytes) {
             void *block = nullptr;
             return numacre_alloc_on(pool_, -1, bytes, NUMACRE_UNCACHED, &block) == 0 ? block : nullptr;
@@ -71,9 +91,6 @@ public:
             if (const int error = numacre_free_uncached(pool_, block); error != 0) [[unlikely]]
                 give_up("numacre_free_uncached", error);
         }
-
-    private:
-        numacre_pool *pool_;
     };
 
 private:
@@ -84,11 +101,11 @@ private:
 // pool.
 class Bulk {
 public:
-    static constexpr Traits kTraits{.shareable = true};
+    static constexpr Traits kTraits{.sharing = Sharing::by_attaching};
     explicit Bulk(const Run &run) : pool_(run), held_bytes_(run.pool_bytes / 256) {}
-    class Thread {
+    class Thread : public Passing {
     public:
-        explicit Thread(Bulk &adaptor) : pool_(adaptor.pool_.get()), held_bytes_(adaptor.held_bytes_) {}
+        Thread(Bulk &adaptor, std::uint64_t) : Passing(adaptor.pool_.get()), held_bytes_(adaptor.held_bytes_) {}
         ~Thread() {
             for (Batch &ready : ready_) give_back(ready);
             give_back(freed_);
@@ -132,7 +149,6 @@ public:
             batch.count = 0;
         }
 
-        numacre_pool *pool_;
         std::size_t held_bytes_;
         std::array<Batch, kSizes> ready_;
         Batch freed_;

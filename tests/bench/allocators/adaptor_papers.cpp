@@ -1,10 +1,8 @@
 // The buddy systems of the NBBS papers, lock-free and under a spin lock, as tests/papers has them.
-#include <sys/mman.h>
-
-#include <atomic>
 #include <bit>
 
 #include "measure.hpp"
+#include "memory.hpp"
 #include "numacre/shm/env.hpp"
 #include "papers/buddy_spinlock.hpp"
 #include "papers/nbbs_four_levels.hpp"
@@ -17,31 +15,23 @@ namespace {
 template <class Allocator>
 class Paper {
 public:
-    static constexpr Traits kTraits{};
+    static constexpr Traits kTraits{.sharing = Sharing::by_fork};
     explicit Paper(const Run &run)
-        : frames_(frames_of(run)), allocator_(frames_, std::countr_zero(kLargestBytes / kFrameBytes), kWorkersMax) {
-        void *const memory = mmap(nullptr, frames_ * kFrameBytes, PROT_READ | PROT_WRITE,
-                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED) throw std::runtime_error("no memory for the pool");
-        blocks_ = static_cast<std::byte *>(memory);
-    }
-    ~Paper() { munmap(blocks_, frames_ * kFrameBytes); }
-    Paper(const Paper &) = delete;
-    Paper &operator=(const Paper &) = delete;
+        : frames_(frames_of(run)),
+          blocks_(frames_ * kFrameBytes, with(run)),
+          tree_(Allocator::memory_bytes(frames_, kLargestOrder, kWorkersMax), with(run)),
+          allocator_(frames_, kLargestOrder, kWorkersMax, tree_.get()) {}
 
     class Thread {
     public:
-        // relaxed: only the number counts.
-        explicit Thread(Paper &adaptor)
-            : adaptor_(adaptor),
-              number_(adaptor.threads_.fetch_add(1, std::memory_order_relaxed) % static_cast<unsigned>(kWorkersMax)) {}
+        Thread(Paper &adaptor, std::uint64_t number) : adaptor_(adaptor), number_(static_cast<unsigned>(number)) {}
         void *allocate(std::size_t bytes) {
             const auto order = static_cast<unsigned>(std::countr_zero(bytes / kFrameBytes));
             const auto frame = adaptor_.allocator_.allocate(order, number_);
-            return frame ? adaptor_.blocks_ + *frame * kFrameBytes : nullptr;
+            return frame ? adaptor_.blocks_.get() + *frame * kFrameBytes : nullptr;
         }
         void free(void *block) {
-            const auto offset = static_cast<std::uint64_t>(static_cast<std::byte *>(block) - adaptor_.blocks_);
+            const auto offset = static_cast<std::uint64_t>(static_cast<std::byte *>(block) - adaptor_.blocks_.get());
             adaptor_.allocator_.free(offset / kFrameBytes, number_);
         }
 
@@ -51,15 +41,18 @@ public:
     };
 
 private:
+    static constexpr unsigned kLargestOrder = std::countr_zero(kLargestBytes / kFrameBytes);
+    static Memory::With with(const Run &run) {
+        return run.processes == 0 ? Memory::With::threads : Memory::With::processes;
+    }
     static std::uint64_t frames_of(const Run &run) {
         if (!std::has_single_bit(run.pool_bytes)) throw Unavailable("its pool must be a power of two");
         return run.pool_bytes / kFrameBytes;
     }
 
     std::uint64_t frames_;
-    Allocator allocator_;
-    std::atomic<unsigned> threads_{0};
-    std::byte *blocks_ = nullptr;
+    Memory blocks_, tree_;
+    Allocator allocator_;  // itself without anything that changes
 };
 
 using Env = ProductionEnv;

@@ -21,7 +21,7 @@ public:
 
     class Thread {
     public:
-        explicit Thread(Checked &checked) : checked_(checked), thread_(checked.adaptor_) {}
+        Thread(Checked &checked, std::uint64_t number) : checked_(checked), thread_(checked.adaptor_, number) {}
         void *allocate(std::size_t bytes) {
             void *const block = thread_.allocate(bytes);
             if (block == nullptr) return nullptr;
@@ -42,6 +42,17 @@ public:
                 if (found != (kStamp | (i == 0 ? stamps : 0))) checked_.count_overlap();
             }
             thread_.free(block);
+        }
+        // The stamps stay in the block.
+        void *pass_on(void *block)
+            requires Passes<typename Adaptor::Thread>
+        {
+            return thread_.pass_on(block);
+        }
+        void *take_over(void *passed)
+            requires Passes<typename Adaptor::Thread>
+        {
+            return thread_.take_over(passed);
         }
 
     private:

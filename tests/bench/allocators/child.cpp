@@ -65,7 +65,8 @@ int child_main(int argc, char **argv) {
                                     {"failed", outcome.failed},
                                     {"filled", outcome.filled},
                                     {"overlaps", outcome.overlaps},
-                                    {"checked_pairs", outcome.checked_pairs}}
+                                    {"checked_pairs", outcome.checked_pairs},
+                                    {"alone", outcome.alone}}
                   << std::endl;
     } catch (const Unavailable &why) {
         std::cout << nlohmann::json{{"skip", why.what()}} << std::endl;

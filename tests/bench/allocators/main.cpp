@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "child.hpp"
+#include "daemon.hpp"
 #include "peers.hpp"
 #include "report.hpp"
 #include "workloads.hpp"
@@ -27,7 +28,7 @@ namespace {
 struct Options {
     std::vector<std::string> allocators, workloads;
     std::vector<std::uint64_t> sizes{4096, 32768, 262144, 2097152};
-    std::vector<std::uint64_t> threads{1, 2, 4};
+    std::vector<std::uint64_t> threads{1, 2, 4}, processes{2, 4};
     std::uint64_t rounds = 5, timeout_seconds = 60;
     std::string json_path;
     Run run;
@@ -63,16 +64,17 @@ void declare(CLI::App &app, Options &options) {
         ->delimiter(',')
         ->transform(size)
         ->check(CLI::Validator(check_size, ""));
-    app.add_option("--threads", options.threads, "Numbers of threads")
+    app.add_option("--threads", options.threads, "Numbers of threads; without --processes, these only")
+        ->delimiter(',')
+        ->check(CLI::Range(std::uint64_t{1}, kWorkersMax))
+        ->capture_default_str();
+    app.add_option("--processes", options.processes,
+                   "Numbers of processes of one thread each, on one pool; without --threads, these only")
         ->delimiter(',')
         ->check(CLI::Range(std::uint64_t{1}, kWorkersMax))
         ->capture_default_str();
     app.add_option("--attach", run.attach,
-                   "Runtime directory of a daemon: its pool 'default' instead of a private one");
-    app.add_option("--processes", run.processes, "As many processes of one thread; needs --attach")
-        ->check(CLI::Range(std::uint64_t{1}, kWorkersMax))
-        ->excludes("--threads")
-        ->needs("--attach");
+                   "Runtime directory of a daemon: numacre's pool, of threads too, is its pool 'default'");
     app.add_option("--pool", run.pool_bytes, "Bytes of the pool; 64G works for those that do not write into blocks")
         ->transform(size)
         ->check(CLI::Validator(check_pool, ""))
@@ -89,6 +91,29 @@ void declare(CLI::App &app, Options &options) {
         ->capture_default_str();
     app.add_option("--json", options.json_path, "Write everything to this file too");
     app.add_flag("--check", run.check, "Before each measurement, stamp blocks and look for overlapping ones");
+}
+
+// Who asks for one kind of workers does not want the other kind's default.
+void drop_the_kind_not_asked_for(const CLI::App &app, Options &options) {
+    const bool threads = app.count("--threads") != 0, processes = app.count("--processes") != 0;
+    if (threads && !processes) options.processes.clear();
+    if (processes && !threads) options.threads.clear();
+}
+
+// Each number of workers, as a run of them.
+std::vector<Run> worker_axis(const Options &options) {
+    std::vector<Run> runs;
+    Run run = options.run;
+    for (const std::uint64_t count : options.threads) {
+        run.threads = count;
+        runs.push_back(run);
+    }
+    run.threads = 1;
+    for (const std::uint64_t count : options.processes) {
+        run.processes = count;
+        runs.push_back(run);
+    }
+    return runs;
 }
 
 // What every ratio needs is measured whatever was asked for.
@@ -141,28 +166,37 @@ nlohmann::json machine() {
             {"load", load}};
 }
 
+// Which memory numacre's processes share; empty: there are none.
+std::string backing_text(const Options &options) {
+    if (!options.run.attach.empty()) return backing_of(options.run.attach) + ", of the daemon in " + options.run.attach;
+    return options.processes.empty() ? "" : std::string(kDaemonBacking) + ", of a daemon for each measurement";
+}
+
 int compare(const Options &options) {
-    nlohmann::json report{{"machine", machine()},     {"pool_bytes", options.run.pool_bytes},
-                          {"rounds", options.rounds}, {"milliseconds", options.run.milliseconds},
-                          {"seed", options.run.seed}, {"groups", nlohmann::json::array()}};
+    const std::string backing = backing_text(options);
+    nlohmann::json report{{"machine", machine()},
+                          {"pool_bytes", options.run.pool_bytes},
+                          {"rounds", options.rounds},
+                          {"milliseconds", options.run.milliseconds},
+                          {"seed", options.run.seed},
+                          {"backing", backing.empty() ? nlohmann::json() : nlohmann::json(backing)},
+                          {"groups", nlohmann::json::array()}};
     std::cout << report["machine"]["cpu"].get<std::string>() << ", " << report["machine"]["cpus"] << " CPUs, load "
               << std::lround(report["machine"]["load"].get<double>() * 10) / 10.0 << "; pool "
               << format_size(options.run.pool_bytes) << ", frames 4 KiB, largest block 4 MiB; median of "
               << options.rounds << " rounds of " << options.run.milliseconds << " ms, seed " << options.run.seed
-              << "\n\n";
+              << '\n';
+    if (!backing.empty()) std::cout << "numacre's shared pool: backing " << backing << '\n';
+    std::cout << '\n';
     std::vector<std::string> faults;
     Skipped skipped;
-    const std::vector<std::uint64_t> threads =
-        options.run.processes != 0 ? std::vector<std::uint64_t>{1} : options.threads;
     for (const std::string_view workload : kWorkloads) {
         const auto &asked = options.workloads;
         if (!asked.empty() && std::find(asked.begin(), asked.end(), workload) == asked.end()) continue;
         for (const std::uint64_t size : options.sizes) {
-            for (const std::uint64_t count : threads) {
-                Run run = options.run;
+            for (Run run : worker_axis(options)) {
                 run.workload = workload;
                 run.size_bytes = size;
-                run.threads = count;
                 const Group group = measure_group(options, run);
                 print_group(std::cout, group);
                 report["groups"].push_back(to_json(group));
@@ -193,6 +227,7 @@ int main(int argc, char **argv) {
     CLI::App app{"allocators: time of an allocation and its free, numacre and others"};
     declare(app, options);
     CLI11_PARSE(app, argc, argv);
+    drop_the_kind_not_asked_for(app, options);
     try {
         return compare(options);
     } catch (const std::exception &error) {

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "adaptor.hpp"
 #include "checked.hpp"
+#include "relay.hpp"
 #include "stage.hpp"
 #include "workloads.hpp"
 
@@ -18,7 +18,7 @@ namespace numacre::bench {
 template <class Adaptor>
 void work(Adaptor &adaptor, const Run &run, Stage &stage, std::uint64_t number, Relay &relay) {
     pin_to_cpu(number);
-    typename Adaptor::Thread thread(adaptor);
+    typename Adaptor::Thread thread(adaptor, number);
     with_workload(Adaptor::kTraits, thread, Part{run, number, relay}, [&](auto &workload) {
         workload.prepare();
         stage.arrive(stage.prepared);
@@ -40,6 +40,9 @@ void work(Adaptor &adaptor, const Run &run, Stage &stage, std::uint64_t number, 
         // Nobody passes anything on any more: what is here is everything.
         stage.wait_for(Phase::finish);
         workload.finish();
+        // What a process still has goes with it, also what it has passed on and nobody has taken over yet.
+        stage.arrive(stage.finished);
+        stage.wait_for(Phase::leave);
     });
 }
 
@@ -56,15 +59,31 @@ void work_maybe_checked(Adaptor &adaptor, const Run &run, Stage &stage, std::uin
 
 template <class Adaptor>
 Outcome perform(Adaptor *shared, const Run &run) {
-    const auto relay = std::make_unique<Relay>();
+    Relay relay;
     return on_stage(run, [&](Stage &stage, std::uint64_t number) {
         if (shared != nullptr) {
-            work_maybe_checked(*shared, run, stage, number, *relay);
+            work_maybe_checked(*shared, run, stage, number, relay);
         } else {
             Adaptor own(run);
-            work_maybe_checked(own, run, stage, number, *relay);
+            work_maybe_checked(own, run, stage, number, relay);
         }
     });
+}
+
+// Of what is shared by fork, whether it is: a library may have private memory that nobody thought of.
+template <class Adaptor>
+void require_shared(Adaptor &adaptor, const Run &run) {
+    std::optional<typename Adaptor::Thread> thread;
+    const auto take = [&] {
+        thread.emplace(adaptor, 0);
+        return thread->allocate(run.size_bytes);
+    };
+    const auto give_back = [&](void *block) {
+        if (block != nullptr) thread->free(block);
+        thread.reset();
+    };
+    if (gets_the_same(take, give_back))
+        throw Unavailable("what one process takes, another one gets too: its memory is not shared by fork");
 }
 
 template <class Adaptor>
@@ -73,23 +92,29 @@ Outcome measure(const Run &run) {
     if (traits.writes_into_blocks && run.pool_bytes > memory_bytes() / 2)
         throw Unavailable("it writes into its blocks, and " + std::to_string(run.pool_bytes >> 20) +
                           " MiB of them are more than half of this machine's memory");
-    if (run.processes != 0) {
-        if (!traits.shareable) throw Unavailable("processes cannot share it");
-        if (run.workload == "larson")
-            throw Unavailable("larson passes pointers on, which mean nothing in another process");
-    }
+    const bool alone = run.processes != 0 && traits.sharing == Sharing::nothing;
+    if (alone && run.workload == "larson") throw Unavailable("larson passes blocks on, and its processes share none");
     std::optional<Adaptor> adaptor(std::in_place, run);
-    // It worked; each process makes its own.
-    if (run.processes != 0) adaptor.reset();
+    if (run.processes != 0) {
+        if (traits.sharing == Sharing::by_fork)
+            require_shared(*adaptor, run);
+        else
+            adaptor.reset();  // It worked; each process makes its own.
+    }
     Adaptor *const shared = adaptor ? &*adaptor : nullptr;
 
     Run timed = run;
     timed.check = false;
-    if (!run.check || !traits.has_blocks) return perform(shared, timed);
+    if (!run.check || !traits.has_blocks) {
+        Outcome outcome = perform(shared, timed);
+        outcome.alone = alone;
+        return outcome;
+    }
     Run checked = run;
     checked.milliseconds = std::min<std::uint64_t>(run.milliseconds, 20);
     const Outcome before = perform(shared, checked);
     Outcome outcome = perform(shared, timed);
+    outcome.alone = alone;
     outcome.overlaps = before.overlaps;
     outcome.checked_pairs = before.pairs;
     outcome.failed += before.failed;

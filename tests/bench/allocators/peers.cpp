@@ -11,8 +11,10 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "child.hpp"
+#include "daemon.hpp"
 
 namespace numacre::bench {
 namespace {
@@ -100,7 +102,8 @@ Answer parse(const std::string &text) {
                           .failed = line["failed"],
                           .filled = line["filled"],
                           .overlaps = line["overlaps"],
-                          .checked_pairs = line["checked_pairs"]};
+                          .checked_pairs = line["checked_pairs"],
+                          .alone = line["alone"]};
         if (answer.outcome.pairs == 0) answer.problem = "it did not finish a single step in time";
     }
     return answer;
@@ -148,13 +151,23 @@ const std::vector<Peer> &peers() {
     return list;
 }
 
-Answer measure_in_child(const Peer &peer, const Run &run, std::uint64_t seconds) {
+Answer measure_in_child(const Peer &peer, const Run &wanted, std::uint64_t seconds) {
     const std::filesystem::path program =
         std::filesystem::read_symlink("/proc/self/exe").replace_filename(peer.program);
     Answer answer;
     if (!std::filesystem::exists(program)) {
         answer.skip = peer.program + " was not built: the headers of its library were missing at configure time";
         return answer;
+    }
+    Run run = wanted;
+    std::optional<Daemon> daemon;  // ends after the measuring process
+    if (peer.ours && run.processes != 0 && run.attach.empty()) {
+        try {
+            run.attach = daemon.emplace(run.pool_bytes).runtime_dir();
+        } catch (const Unavailable &why) {
+            answer.skip = why.what();
+            return answer;
+        }
     }
     Pipe output;
     const pid_t child = start(program, peer, run, output);

@@ -34,6 +34,7 @@ struct Answer {
 };
 
 // Measures in a process of its own, and ends it if it takes longer than `seconds`.
-Answer measure_in_child(const Peer &peer, const Run &run, std::uint64_t seconds);
+// Processes of ours get a daemon, unless the run names one.
+Answer measure_in_child(const Peer &peer, const Run &wanted, std::uint64_t seconds);
 
 }  // namespace numacre::bench

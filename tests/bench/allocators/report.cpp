@@ -65,6 +65,7 @@ std::string times(double value) {
 
 std::string remarks_of(const Row &row) {
     std::string text;
+    if (row.alone) text += "  ALONE";
     if (row.failed != 0)
         text += "  OUT OF MEMORY " + std::to_string(row.failed) + " times in " + std::to_string(row.pairs) + " pairs";
     if (row.filled < 1) text += "  FILLED to " + decimal(row.filled * 100, 1) + " % of what was asked";
@@ -122,6 +123,7 @@ std::vector<Row> rows_of(const Group &group) {
             row.failed += round.failed;
             row.overlaps += round.overlaps;
             row.filled = std::min(row.filled, round.filled);
+            row.alone = row.alone || round.alone;
         }
         rows.push_back(row);
     }
@@ -203,6 +205,7 @@ nlohmann::json to_json(const Group &group) {
                            {"out_of_memory", row.failed},
                            {"filled", row.filled},
                            {"overlapping_blocks", row.overlaps},
+                           {"alone", row.alone},
                            {"rounds", rounds}});
     }
     for (const Series &series : group.series) {

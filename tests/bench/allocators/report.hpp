@@ -38,6 +38,7 @@ struct Row {
     double to_best_of_kind = 0, to_best = 0;
     std::uint64_t pairs = 0, failed = 0, overlaps = 0;
     double filled = 1;
+    bool alone = false;  // each process had an allocator to itself
 };
 
 std::vector<Row> rows_of(const Group &group);

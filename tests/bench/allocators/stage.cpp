@@ -2,7 +2,6 @@
 
 #include <sched.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -14,11 +13,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <memory>
 #include <new>
-#include <stdexcept>
 #include <thread>
 #include <vector>
+
+#include "memory.hpp"
 
 namespace numacre::bench {
 namespace {
@@ -31,23 +30,18 @@ std::uint64_t clock_ns(clockid_t clock) {
     return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(time.tv_nsec);
 }
 
-struct Unmap {
-    void operator()(Stage *stage) const { munmap(stage, sizeof(Stage)); }
-};
-
-std::unique_ptr<Stage, Unmap> make_stage() {
-    void *const memory = mmap(nullptr, sizeof(Stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        throw std::runtime_error(std::string("no memory for the workers' results: ") + strerror(errno));
-    return std::unique_ptr<Stage, Unmap>(new (memory) Stage);
+// A process that ends early ends the measurement; the others follow it.
+[[noreturn]] void give_up_on(int status) {
+    // With an exit status it has printed why.
+    if (WIFSIGNALED(status)) std::fprintf(stderr, "allocators: a process died of: %s\n", strsignal(WTERMSIG(status)));
+    std::exit(EXIT_FAILURE);
 }
 
-// A worker that ends early has printed why.
 void wait_until_all(const std::atomic<std::uint64_t> &arrived, const Run &run) {
     // acquire, partner: the release in arrive.
     while (arrived.load(std::memory_order_acquire) != run.workers()) {
         int status = 0;
-        if (run.processes != 0 && waitpid(-1, &status, WNOHANG) > 0) std::exit(EXIT_FAILURE);
+        if (run.processes != 0 && waitpid(-1, &status, WNOHANG) > 0) give_up_on(status);
         std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
 }
@@ -63,6 +57,8 @@ void tell_phases(Stage &stage, const Run &run) {
     tell(Phase::stop);
     wait_until_all(stage.stopped, run);
     tell(Phase::finish);
+    wait_until_all(stage.finished, run);
+    tell(Phase::leave);
 }
 
 Outcome sum_up(const Stage &stage, const Run &run) {
@@ -110,7 +106,7 @@ void in_processes(Stage &stage, const Run &run, const Worker &worker) {
     tell_phases(stage, run);
     int status = 0;
     while (wait(&status) > 0)
-        if (status != 0) std::exit(EXIT_FAILURE);
+        if (status != 0) give_up_on(status);
 }
 
 }  // namespace
@@ -144,13 +140,43 @@ void pin_to_cpu(std::uint64_t number) {
     if (sched_setaffinity(0, sizeof set, &set) != 0) give_up("sched_setaffinity", -errno);
 }
 
+bool gets_the_same(const std::function<void *()> &take, const std::function<void(void *)> &give_back) {
+    struct Meeting {
+        std::atomic<void *> theirs{nullptr};
+        std::atomic<std::uint32_t> took{0};
+    };
+    const Memory memory(sizeof(Meeting), Memory::With::processes);
+    Meeting &meeting = *new (memory.get()) Meeting;
+    const auto take_and_give_back = [&](std::atomic<void *> &block) {
+        // seq_cst, here and below: speed does not matter.
+        block = take();
+        ++meeting.took;
+        while (meeting.took < 2) std::this_thread::yield();
+        give_back(block);
+    };
+    const pid_t child = fork();
+    if (child < 0) give_up("fork", -errno);
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        take_and_give_back(meeting.theirs);
+        _exit(EXIT_SUCCESS);
+    }
+    std::atomic<void *> ours{nullptr};
+    take_and_give_back(ours);
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (status != 0) give_up_on(status);
+    return ours == meeting.theirs;
+}
+
 Outcome on_stage(const Run &run, const Worker &worker) {
-    const auto stage = make_stage();
+    const Memory memory(sizeof(Stage), Memory::With::processes);
+    Stage &stage = *new (memory.get()) Stage;
     if (run.processes == 0)
-        in_threads(*stage, run, worker);
+        in_threads(stage, run, worker);
     else
-        in_processes(*stage, run, worker);
-    return sum_up(*stage, run);
+        in_processes(stage, run, worker);
+    return sum_up(stage, run);
 }
 
 void give_up(const char *what, int error) {

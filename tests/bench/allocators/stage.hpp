@@ -10,7 +10,7 @@
 
 namespace numacre::bench {
 
-enum class Phase : std::uint32_t { prepare, warm_up, timed, stop, finish };
+enum class Phase : std::uint32_t { prepare, warm_up, timed, stop, finish, leave };
 
 struct alignas(64) Seat {
     std::uint64_t pairs = 0, failed = 0;
@@ -23,6 +23,7 @@ struct Stage {
     alignas(64) std::atomic<Phase> phase{Phase::prepare};
     alignas(64) std::atomic<std::uint64_t> prepared{0};
     std::atomic<std::uint64_t> stopped{0};
+    std::atomic<std::uint64_t> finished{0};
     std::atomic<std::uint64_t> overlaps{0};  // what checked.hpp found
     std::array<Seat, kWorkersMax> seats;
 
@@ -42,6 +43,10 @@ std::uint64_t memory_bytes();
 void remember_cpus();
 // Worker `number` stays on the allowed CPUs in turn.
 void pin_to_cpu(std::uint64_t number);
+
+// Whether what one process takes, another one gets too: then they share nothing. Each of the two calls `take` at once
+// with the other, and `give_back` after both took.
+bool gets_the_same(const std::function<void *()> &take, const std::function<void(void *)> &give_back);
 
 // Runs `worker` for each of the run's workers at once, and tells the phases.
 Outcome on_stage(const Run &run, const std::function<void(Stage &stage, std::uint64_t number)> &worker);

@@ -8,13 +8,13 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <mutex>
+#include <span>
 #include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "adaptor.hpp"
+#include "relay.hpp"
 
 namespace numacre::bench {
 
@@ -35,34 +35,6 @@ public:
 
 private:
     std::uint64_t state_;
-};
-
-// Blocks on their way from thread to thread; the harness's own cost is two locks for kPerVisit frees. With many arrays
-// a thread rarely has to wait for its next one, even where threads share a CPU.
-class Relay {
-public:
-    using Blocks = std::vector<void *>;
-    static constexpr std::uint64_t kArraysPerThread = 8;
-    static constexpr unsigned kPerVisit = 1000;
-
-    void give(std::uint64_t thread, Blocks blocks) {
-        const std::lock_guard lock(boxes_[thread].mutex);
-        boxes_[thread].arrays.push_back(std::move(blocks));
-    }
-    bool take(std::uint64_t thread, Blocks &blocks) {
-        const std::lock_guard lock(boxes_[thread].mutex);
-        if (boxes_[thread].arrays.empty()) return false;
-        blocks = std::move(boxes_[thread].arrays.back());
-        boxes_[thread].arrays.pop_back();
-        return true;
-    }
-
-private:
-    struct alignas(64) Box {
-        std::mutex mutex;
-        std::vector<Blocks> arrays;
-    };
-    std::array<Box, kWorkersMax> boxes_;
 };
 
 // What one worker knows of the run.
@@ -199,44 +171,63 @@ private:
     std::vector<Held> held_;
 };
 
-// Each thread replaces blocks of an array at random, then passes the array on: most frees are of another thread's
+// Each worker replaces blocks of an array at random, then passes the array on: most frees are of another worker's
 // blocks.
 template <class Thread>
 class LarsonTest : public Workload<Thread> {
 public:
     LarsonTest(Thread &thread, const Part &part) : Workload<Thread>(thread, part), random_(part.random()) {}
     void prepare() {
-        const std::uint64_t length =
-            std::max<std::uint64_t>(1, this->part_.burst(1000 * Relay::kArraysPerThread) / Relay::kArraysPerThread);
-        for (std::uint64_t i = 0; i < Relay::kArraysPerThread; ++i) {
-            Relay::Blocks blocks(length);
-            for (void *&block : blocks) block = this->thread_.allocate(this->part_.run.size_bytes);
-            this->part_.relay.give(this->part_.number, std::move(blocks));
+        const std::uint64_t length = std::max<std::uint64_t>(
+            1, this->part_.burst(Relay::kLengthMax * Relay::kArraysPerWorker) / Relay::kArraysPerWorker);
+        for (std::uint64_t i = 0; i < Relay::kArraysPerWorker; ++i) {
+            Relay::Array &array = this->part_.relay.array(this->part_.number, i);
+            array.length = length;
+            for (void *&block : array.blocks()) block = this->thread_.allocate(this->part_.run.size_bytes);
+            give(this->part_.number, array);
         }
     }
     std::uint64_t step() {
-        Relay::Blocks blocks;
-        if (!this->part_.relay.take(this->part_.number, blocks)) {
+        Relay::Array *const array = take();
+        if (array == nullptr) {
             std::this_thread::yield();
             return 0;
         }
         const std::uint64_t bytes = this->part_.run.size_bytes;
+        const std::span<void *> blocks = array->blocks();
         const auto count = static_cast<std::uint32_t>(blocks.size());
         for (unsigned i = 0; i < Relay::kPerVisit; ++i) {
             void *&block = blocks[random_.below(count)];
             this->free(block);
             block = this->allocate(bytes);
         }
-        this->part_.relay.give((this->part_.number + 1) % this->part_.run.workers(), std::move(blocks));
+        give((this->part_.number + 1) % this->part_.run.workers(), *array);
         return Relay::kPerVisit;
     }
     void finish() {
-        Relay::Blocks blocks;
-        while (this->part_.relay.take(this->part_.number, blocks))
-            for (void *const block : blocks) this->free(block);
+        while (Relay::Array *const array = take())
+            for (void *const block : array->blocks()) this->free(block);
     }
 
 private:
+    void give(std::uint64_t worker, Relay::Array &array) {
+        if constexpr (Passes<Thread>) {
+            if (this->part_.run.processes != 0)
+                for (void *&block : array.blocks())
+                    if (block != nullptr) block = this->thread_.pass_on(block);
+        }
+        this->part_.relay.give(worker, array);
+    }
+    Relay::Array *take() {
+        Relay::Array *const array = this->part_.relay.take(this->part_.number);
+        if constexpr (Passes<Thread>) {
+            if (array != nullptr && this->part_.run.processes != 0)
+                for (void *&block : array->blocks())
+                    if (block != nullptr) block = this->thread_.take_over(block);
+        }
+        return array;
+    }
+
     Random random_;
 };
 
