@@ -26,6 +26,7 @@ struct NodeHandle {
 };
 
 inline constexpr std::size_t kMaxOsNumaNodes = 1024;
+inline constexpr std::uint64_t kHugepageBytes = std::uint64_t{2} << 20;
 
 }  // namespace numacre::client
 
@@ -65,6 +66,8 @@ void delete_handle(numacre_pool *pool);
 // Maps the regions in the reserved span; fds are in attach_wire.hpp's order. Returns 0 or -errno with the error
 // remembered.
 int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *fds);
+// Inaccessible addresses, a multiple of `alignment` (a power of two, at least a page). nullptr: errno says why.
+void *reserve_addresses(std::uint64_t bytes, std::uint64_t alignment);
 // Reserves the span for numa_nodes * capacity and leaves it inaccessible. page_bytes: alignment.
 int reserve_span(numacre_pool *pool, std::uint64_t page_bytes);
 void unmap_regions(numacre_pool *pool);

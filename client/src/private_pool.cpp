@@ -46,11 +46,19 @@ const char *describe(GeometryFault fault) {
 }
 
 void *reserve_zeroed(std::uint64_t bytes) {
-    void *const memory =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return nullptr;
+    void *const memory = reserve_addresses(bytes, kHugepageBytes);
+    if (memory == nullptr || mprotect(memory, bytes, PROT_READ | PROT_WRITE) != 0) return nullptr;
     madvise(memory, bytes, MADV_DONTFORK);
     return memory;
+}
+
+// The index of a large pool in hugepages, where the system allows them: an access at random then misses the TLB less.
+// The tables of threads stay in small pages, most of them are never touched.
+void prefer_hugepages_for_index(const NodeHandle &node, const Geometry &geometry) {
+    const auto layout = NodeLayout<Env>::of(geometry, kThreadSlots);
+    const std::uint64_t begin = round_up(layout.leaf, kHugepageBytes);
+    const std::uint64_t end = layout.region_bytes / kHugepageBytes * kHugepageBytes;
+    if (begin < end) madvise(static_cast<std::byte *>(node.node_region) + begin, end - begin, MADV_HUGEPAGE);
 }
 
 int build(numacre_pool *pool) {
@@ -64,7 +72,8 @@ int build(numacre_pool *pool) {
     node.node_region = reserve_zeroed(node.node_region_bytes);
     if (pool->pool_region == nullptr || node.node_region == nullptr)
         return fail(Errc::out_of_frames, "no memory for the metadata of a private pool: %s", strerror(errno));
-    if (const int error = reserve_span(pool, 4096)) return error;
+    prefer_hugepages_for_index(node, pool->geometry);
+    if (const int error = reserve_span(pool, kPageBytes)) return error;
     if (mprotect(pool->span, pool->data_bytes, PROT_READ | PROT_WRITE) != 0)
         return fail(Errc::out_of_frames, "no %llu bytes for a private pool: %s",
                     static_cast<unsigned long long>(pool->data_bytes), strerror(errno));

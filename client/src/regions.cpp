@@ -28,8 +28,7 @@ int check_fd(int fd, std::uint64_t bytes, const char *what) {
 }
 
 void *map_shared(void *where, std::uint64_t bytes, int fd) {
-    const int fixed = where != nullptr ? MAP_FIXED : 0;
-    void *const address = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | fixed, fd, 0);
+    void *const address = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
     if (address == MAP_FAILED) return nullptr;
     // A forked child must not work on the pool as if it were us.
     madvise(address, bytes, MADV_DONTFORK);
@@ -48,26 +47,42 @@ void delete_handle(numacre_pool *pool) {
     munmap(pool, sizeof(numacre_pool));
 }
 
+void *reserve_addresses(std::uint64_t bytes, std::uint64_t alignment) {
+    void *const reserved =
+        mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) return nullptr;
+    const auto begin = reinterpret_cast<std::uintptr_t>(reserved);
+    const std::uintptr_t aligned = round_up(begin, alignment);
+    if (aligned > begin) munmap(reserved, aligned - begin);
+    const std::uintptr_t end = round_up(aligned + bytes, kPageBytes);
+    if (begin + bytes + alignment > end) munmap(reinterpret_cast<void *>(end), begin + bytes + alignment - end);
+    return reinterpret_cast<void *>(aligned);
+}
+
 int reserve_span(numacre_pool *pool, std::uint64_t page_bytes) {
-    const std::uint64_t alignment = page_bytes > (2U << 20) ? page_bytes : 2U << 20;
+    const std::uint64_t alignment = page_bytes > kHugepageBytes ? page_bytes : kHugepageBytes;
     pool->data_bytes = pool->geometry.capacity_bytes();
     const std::uint64_t stride = std::bit_ceil(pool->data_bytes > alignment ? pool->data_bytes : alignment);
     pool->span_shift = static_cast<std::uint32_t>(std::countr_zero(stride));
     pool->span_bytes = stride * pool->numa_nodes;
-    void *const reserved =
-        mmap(nullptr, pool->span_bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (reserved == MAP_FAILED)
+    void *const reserved = reserve_addresses(pool->span_bytes, alignment);
+    if (reserved == nullptr)
         return fail(Errc::out_of_frames, "no %llu bytes of address space (limit RLIMIT_AS?): %s",
                     static_cast<unsigned long long>(pool->span_bytes), strerror(errno));
-    const auto begin = reinterpret_cast<std::uintptr_t>(reserved);
-    const std::uintptr_t aligned = round_up(begin, alignment);
-    if (aligned > begin) munmap(reserved, aligned - begin);
-    const std::uintptr_t end = aligned + pool->span_bytes;
-    if (begin + pool->span_bytes + alignment > end)
-        munmap(reinterpret_cast<void *>(end), begin + pool->span_bytes + alignment - end);
-    pool->span = reinterpret_cast<std::byte *>(aligned);
+    pool->span = static_cast<std::byte *>(reserved);
     return 0;
 }
+
+namespace {
+// So that a hugepage that the daemon made of metadata can be mapped as one.
+void *map_metadata(std::uint64_t bytes, int fd) {
+    void *const where = reserve_addresses(bytes, kHugepageBytes);
+    if (where == nullptr) return nullptr;
+    void *const mapped = map_shared(where, bytes, fd);
+    if (mapped == nullptr) munmap(where, bytes);
+    return mapped;
+}
+}  // namespace
 
 int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *fds) {
     if (!plausible(reply.geometry) || reply.numa_node_count == 0 || reply.numa_node_count > kMaxNumaNodes ||
@@ -81,7 +96,7 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
 
     const std::uint64_t pool_bytes = PoolLayout<Env>::of(reply.process_slots, reply.thread_slots).region_bytes;
     if (const int error = check_fd(fds[0], pool_bytes, "pool")) return error;
-    pool->pool_region = map_shared(nullptr, pool_bytes, fds[0]);
+    pool->pool_region = map_metadata(pool_bytes, fds[0]);
     if (pool->pool_region == nullptr)
         return fail(Errc::out_of_frames, "cannot map the pool region: %s", strerror(errno));
     pool->pool_region_bytes = pool_bytes;
@@ -105,7 +120,7 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
         const int data_fd = fds[2 + 2 * node];
         if (const int error = check_fd(node_fd, node_bytes, "metadata")) return error;
         if (const int error = check_fd(data_fd, pool->data_bytes, "data")) return error;
-        handle.node_region = map_shared(nullptr, node_bytes, node_fd);
+        handle.node_region = map_metadata(node_bytes, node_fd);
         if (handle.node_region == nullptr)
             return fail(Errc::out_of_frames, "cannot map the metadata of numa node %u: %s", node, strerror(errno));
         handle.node_region_bytes = node_bytes;

@@ -158,7 +158,7 @@ UnitRange NodeMemory::next_offline(std::uint64_t max_units) const {
     return range;
 }
 
-Answer<void> NodeMemory::populate_metadata(FrameIndex first, std::uint64_t frames) const {
+Answer<void> NodeMemory::populate_metadata(FrameIndex first, std::uint64_t frames) {
     const auto layout = NodeLayout<ProductionEnv>::of(plan_.geometry, plan_.thread_slots);
     const std::uint64_t last = first.value + frames - 1;
     Answer<void> result;
@@ -169,7 +169,7 @@ Answer<void> NodeMemory::populate_metadata(FrameIndex first, std::uint64_t frame
     };
     populate(layout.leaf, word_order(0));
     for (unsigned layer = 1; layer <= view_.top_layer; ++layer) populate(layout.upper[layer], word_order(layer));
-    for (unsigned level = 1; level <= view_.hint_levels; ++level) populate(layout.hint[level], word_order(level));
+    for (unsigned level = 2; level <= view_.hint_levels; ++level) populate(layout.hint[level], word_order(level));
     for (unsigned layer = 0; layer <= view_.top_layer; ++layer)
         populate(layout.index[layer], plan_.geometry.index_granule(layer));
     return result;

@@ -79,7 +79,7 @@ private:
     static Answer<DataRegion> choose_backing(const Plan &plan, Topology &topology, Hugepages &hugepages,
                                              std::string &note);
     Answer<void> populate_data(std::uint64_t offset, std::uint64_t bytes);
-    Answer<void> populate_metadata(FrameIndex first, std::uint64_t frames) const;
+    Answer<void> populate_metadata(FrameIndex first, std::uint64_t frames);
     void give_back_pages(wire::Backing backing, std::uint64_t bytes);
 
     Plan plan_;

@@ -106,14 +106,25 @@ Answer<MetadataRegion> MetadataRegion::create(const std::string &name, std::uint
     return region;
 }
 
+MetadataRegion::MetadataRegion(Fd fd, void *address, std::uint64_t bytes)
+    : fd_(std::move(fd)),
+      address_(address),
+      bytes_(bytes),
+      is_populated_(bytes / kSmallPageBytes, false),
+      populated_pages_(bytes / kHugepageBytes, 0) {}
+
 MetadataRegion::MetadataRegion(MetadataRegion &&other) noexcept
-    : fd_(std::move(other.fd_)), address_(std::exchange(other.address_, nullptr)), bytes_(other.bytes_) {}
+    : fd_(std::move(other.fd_)),
+      address_(std::exchange(other.address_, nullptr)),
+      bytes_(other.bytes_),
+      is_populated_(std::move(other.is_populated_)),
+      populated_pages_(std::move(other.populated_pages_)) {}
 
 MetadataRegion::~MetadataRegion() {
     if (address_ != nullptr) ::munmap(address_, bytes_);
 }
 
-Answer<void> MetadataRegion::populate(std::uint64_t offset, std::uint64_t bytes) const {
+Answer<void> MetadataRegion::populate(std::uint64_t offset, std::uint64_t bytes) {
     const std::uint64_t first = offset / kSmallPageBytes * kSmallPageBytes;
     const std::uint64_t last = round_up(offset + bytes, kSmallPageBytes);
     while (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first), static_cast<off_t>(last - first)) !=
@@ -121,7 +132,20 @@ Answer<void> MetadataRegion::populate(std::uint64_t offset, std::uint64_t bytes)
         if (errno != EINTR)
             return failed(code_of(errno), "allocating " + format_bytes(last - first) + " of metadata", errno,
                           "free memory on the machine, or raise the cgroup's limit");
+    constexpr std::uint64_t kSmallPages = kHugepageBytes / kSmallPageBytes;
+    for (std::uint64_t page = first / kSmallPageBytes; page < last / kSmallPageBytes; ++page) {
+        if (is_populated_[page]) continue;
+        is_populated_[page] = true;
+        const std::uint64_t hugepage = page / kSmallPages;
+        if (hugepage < populated_pages_.size() && ++populated_pages_[hugepage] == kSmallPages) collapse(hugepage);
+    }
     return {};
+}
+
+void MetadataRegion::collapse(std::uint64_t hugepage) const {
+    const AlignedWindow window(fd_.get(), hugepage * kHugepageBytes, kHugepageBytes, PROT_READ | PROT_WRITE);
+    // Where it fails, the small pages stay, and nothing but speed is lost.
+    if (window.address() != nullptr) (void)::madvise(window.address(), window.bytes(), MADV_COLLAPSE);
 }
 
 std::uint64_t MetadataRegion::resident_bytes() const {

@@ -253,7 +253,7 @@ MUTATIONS = [
         old="if (!searcher(actor).hints_are_full(layer, word)) [[unlikely]]",
         new="if (false)",
         why="the block is hidden from every search",
-        filter="Engine.one_client_alone_is_exact",
+        filter="Engine.a_block_that_fills_its_word_is_found_when_freed",
     ),
     # --- several blocks in one call, caches ---------------------------------------------------------------------------
     Mutation(
