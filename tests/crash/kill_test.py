@@ -98,7 +98,8 @@ def run(kills, processes, seed):
         if "damaged" in log:
             raise AssertionError(f"numacred found the pool damaged:\n{log}")
         reaped = log.count("client reaped")
-        print(f"{kills} kills, {reaped} reaped, {processes} processes at a time: everything came back")
+        backing = found["nodes"][0]["backing"]
+        print(f"{kills} kills, {reaped} reaped, {processes} processes at a time, on {backing}: everything came back")
         if reaped < kills * 9 // 10:  # a client killed before it had attached is nobody's to reap
             raise AssertionError(f"only {reaped} of {kills} deaths were reaped")
 
