@@ -1,16 +1,15 @@
-// Fragmentation beside a serial buddy: the same random traces through the tree and through the textbook's allocator
-// (free lists by order, best fit, lowest address first, coalesced at once). The tree must refuse nothing that the
-// serial one grants, and have nearly as many free largest blocks at the end. Not as many: a thread takes from the word
-// where it was last before it looks for the best fit in the pool, and threads keep apart. What that costs is printed.
-// Counts: the same on every run.
+// Fragmentation beside a serial buddy: the same random traces through the tree and through two of the textbook's. The
+// tree must refuse nothing that the serial ones grant, and have nearly as many free largest blocks at the end. Not as
+// many: a thread takes from the word where it was last before it looks for the best fit in the pool, and threads keep
+// apart. What that costs is printed. Counts: the same on every run.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <random>
-#include <set>
 #include <vector>
 
 #include "numacre/shm/walk.hpp"
@@ -23,29 +22,52 @@ constexpr unsigned kLargestOrder = 10;
 constexpr std::uint64_t kChunks = 64;
 constexpr std::uint64_t kFrames = kChunks << kLargestOrder;
 
+// The textbook's buddy system: free lists by order, the least that suffices is split, coalesced at once. Which of a
+// list is taken is where they differ: the one freed latest (Knuth; Linux), or the one at the lowest address.
+enum class Choice { latest, lowest };
+
+template <Choice kChoice>
 class SerialBuddy {
 public:
     SerialBuddy() {
-        for (std::uint64_t chunk = 0; chunk < kChunks; ++chunk) free_[kLargestOrder].insert(chunk << kLargestOrder);
+        for (std::uint64_t chunk = kChunks; chunk-- > 0;) insert(chunk << kLargestOrder, kLargestOrder);
     }
     std::optional<std::uint64_t> allocate(unsigned order) {
         unsigned from = order;
-        while (from <= kLargestOrder && free_[from].empty()) ++from;
+        while (from <= kLargestOrder && lists_[from].empty()) ++from;
         if (from > kLargestOrder) return std::nullopt;
-        const std::uint64_t base = *free_[from].begin();
-        free_[from].erase(free_[from].begin());
-        for (; from > order; --from) free_[from - 1].insert(base + (std::uint64_t{1} << (from - 1)));
+        const std::uint64_t base = lists_[from].begin()->second;
+        erase(base, from);
+        while (from > order) {
+            --from;
+            insert(base + (std::uint64_t{1} << from), from);
+        }
         return base;
     }
     void release(std::uint64_t base, unsigned order) {
-        while (order < kLargestOrder && free_[order].erase(base ^ std::uint64_t{1} << order) != 0)
+        while (order < kLargestOrder && erase(base ^ std::uint64_t{1} << order, order))
             base &= ~(std::uint64_t{1} << order++);
-        free_[order].insert(base);
+        insert(base, order);
     }
-    std::uint64_t largest_free() const { return free_[kLargestOrder].size(); }
+    std::uint64_t largest_free() const { return lists_[kLargestOrder].size(); }
 
 private:
-    std::array<std::set<std::uint64_t>, kLargestOrder + 1> free_;
+    void insert(std::uint64_t base, unsigned order) {
+        const std::uint64_t rank = kChoice == Choice::lowest ? base : --latest_;
+        lists_[order].emplace(rank, base);
+        ranks_[order].emplace(base, rank);
+    }
+    bool erase(std::uint64_t base, unsigned order) {
+        const auto found = ranks_[order].find(base);
+        if (found == ranks_[order].end()) return false;
+        lists_[order].erase(found->second);
+        ranks_[order].erase(found);
+        return true;
+    }
+
+    std::array<std::map<std::uint64_t, std::uint64_t>, kLargestOrder + 1> lists_;  // first is taken first
+    std::array<std::map<std::uint64_t, std::uint64_t>, kLargestOrder + 1> ranks_;  // by base
+    std::uint64_t latest_ = ~std::uint64_t{0};
 };
 
 class Tree {
@@ -85,30 +107,36 @@ private:
 
 struct Held {
     std::optional<std::uint64_t> in_tree;
-    std::optional<std::uint64_t> in_serial;
+    std::optional<std::uint64_t> in_latest;
+    std::optional<std::uint64_t> in_lowest;
     unsigned order;
     unsigned thread;
 };
 
+struct Count {
+    std::uint64_t free = 0;  // largest blocks, at the end
+    std::uint64_t refused = 0;
+};
 struct Outcome {
-    std::uint64_t tree_free, serial_free, tree_refused, serial_refused;
+    Count tree, latest, lowest;
 };
 
 // Fills to `fill` of all frames with orders from pick_order, replaces random blocks, frees down to `rest`.
 template <class PickOrder>
-Outcome run(std::uint64_t seed, double fill, double rest, unsigned threads, PickOrder pick_order) {
+void run(Outcome &outcome, std::uint64_t seed, double fill, double rest, unsigned threads, PickOrder pick_order) {
     std::mt19937_64 random(seed);
     Tree tree;
-    SerialBuddy serial;
+    SerialBuddy<Choice::latest> latest;
+    SerialBuddy<Choice::lowest> lowest;
     std::vector<Held> held;
-    Outcome outcome{};
     std::uint64_t used = 0;
     const auto allocate = [&] {
         const unsigned order = pick_order(random);
         const auto thread = static_cast<unsigned>(random() % threads);
-        const Held block{tree.allocate(order, thread), serial.allocate(order), order, thread};
-        outcome.tree_refused += !block.in_tree;
-        outcome.serial_refused += !block.in_serial;
+        const Held block{tree.allocate(order, thread), latest.allocate(order), lowest.allocate(order), order, thread};
+        outcome.tree.refused += !block.in_tree;
+        outcome.latest.refused += !block.in_latest;
+        outcome.lowest.refused += !block.in_lowest;
         held.push_back(block);
         used += std::uint64_t{1} << order;
     };
@@ -118,7 +146,8 @@ Outcome run(std::uint64_t seed, double fill, double rest, unsigned threads, Pick
         held[at] = held.back();
         held.pop_back();
         if (block.in_tree) tree.release(*block.in_tree, block.thread);
-        if (block.in_serial) serial.release(*block.in_serial, block.order);
+        if (block.in_latest) latest.release(*block.in_latest, block.order);
+        if (block.in_lowest) lowest.release(*block.in_lowest, block.order);
         used -= std::uint64_t{1} << block.order;
     };
     const auto limit = static_cast<std::uint64_t>(fill * static_cast<double>(kFrames));
@@ -128,9 +157,9 @@ Outcome run(std::uint64_t seed, double fill, double rest, unsigned threads, Pick
         while (used < limit) allocate();
     }
     while (used > static_cast<std::uint64_t>(rest * static_cast<double>(kFrames))) release();
-    outcome.tree_free = tree.largest_free();
-    outcome.serial_free = serial.largest_free();
-    return outcome;
+    outcome.tree.free += tree.largest_free();
+    outcome.latest.free += latest.largest_free();
+    outcome.lowest.free += lowest.largest_free();
 }
 
 unsigned halving(std::mt19937_64 &random) {  // twice as many of each order as of the next, as in co50 and co90
@@ -146,22 +175,22 @@ unsigned single(std::mt19937_64 &) {
 }
 
 void compare(const char *name, double fill, double rest, unsigned threads, unsigned (*pick)(std::mt19937_64 &)) {
-    std::uint64_t tree = 0, serial = 0, tree_refused = 0, serial_refused = 0;
-    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
-        const Outcome outcome = run(seed, fill, rest, threads, pick);
-        tree += outcome.tree_free;
-        serial += outcome.serial_free;
-        tree_refused += outcome.tree_refused;
-        serial_refused += outcome.serial_refused;
-    }
-    std::printf("%-28s %u threads: free largest blocks %llu (serial buddy %llu), refused %llu (%llu)\n", name, threads,
-                static_cast<unsigned long long>(tree), static_cast<unsigned long long>(serial),
-                static_cast<unsigned long long>(tree_refused), static_cast<unsigned long long>(serial_refused));
+    Outcome outcome;
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) run(outcome, seed, fill, rest, threads, pick);
+    const auto print = [](const char *what, Count count) {
+        std::printf("  %s %4llu, %llu refused", what, static_cast<unsigned long long>(count.free),
+                    static_cast<unsigned long long>(count.refused));
+    };
+    std::printf("%-28s %u threads, free largest blocks:", name, threads);
+    print("tree", outcome.tree);
+    print("latest first", outcome.latest);
+    print("lowest first", outcome.lowest);
+    std::printf("\n");
     // Each thread may have a chunk of its own in use for each order; with one thread that is little.
     if (threads == 1) {
-        EXPECT_GE(10 * tree, 7 * serial) << name;
+        EXPECT_GE(10 * outcome.tree.free, 7 * outcome.lowest.free) << name;
     }
-    EXPECT_LE(tree_refused, serial_refused) << name;
+    EXPECT_LE(outcome.tree.refused, outcome.lowest.refused) << name;
 }
 
 TEST(Fragmentation, is_near_a_serial_buddys) {
