@@ -47,7 +47,11 @@ const char *describe(GeometryFault fault) {
 
 void *reserve_zeroed(std::uint64_t bytes) {
     void *const memory = reserve_addresses(bytes, kHugepageBytes);
-    if (memory == nullptr || mprotect(memory, bytes, PROT_READ | PROT_WRITE) != 0) return nullptr;
+    if (memory == nullptr) return nullptr;
+    if (mprotect(memory, bytes, PROT_READ | PROT_WRITE) != 0) {
+        munmap(memory, bytes);
+        return nullptr;
+    }
     madvise(memory, bytes, MADV_DONTFORK);
     return memory;
 }

@@ -82,18 +82,15 @@ public:
     // free() of a block in an upper word. base exists.
     ShortPath free_in_upper(const Actor &actor, FrameIndex base, Block &freed) {
         IndexEntry entry;
-        if (!find_from_layer(1, base, freed, entry) || entry.owner() != actor.process) return ShortPath::refused;
-        return free_found_in_upper(actor, freed, entry);
-    }
-    // ... that find_entry just showed.
-    [[gnu::always_inline]] ShortPath free_found_in_upper(const Actor &actor, Block block, IndexEntry entry) {
-        const unsigned layer = layer_of(block.order);
-        if (!become_freer(actor, layer, block, entry)) [[unlikely]]
+        if (!find_from_layer(1, base, freed, entry) || entry.owner() != actor.process) [[unlikely]]
             return ShortPath::refused;
-        const std::uint64_t word = block.base.value >> word_order(layer);
-        set_home(actor, block.order, word);
-        count(view_.counters[actor.thread.value].frees[block.order.value]);
-        unclaim(layer, word, block);
+        const unsigned layer = layer_of(freed.order);
+        if (!become_freer(actor, layer, freed, entry)) [[unlikely]]
+            return ShortPath::refused;
+        const std::uint64_t word = base.value >> word_order(layer);
+        set_home(actor, freed.order, word);
+        count(view_.counters[actor.thread.value].frees[freed.order.value]);
+        unclaim(layer, word, freed);
         Env::crash_point(CrashPoint::free_after_unclaim);
         if (!searcher(actor).hints_are_full(layer, word)) [[unlikely]]
             return ShortPath::begun;
