@@ -182,17 +182,15 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
 // --- past the cache, the common case ---------------------------------------------------------------------------------
 // What is rare is elsewhere and not come back from: the common case has no registers to save.
 
-// A block of this numa node, wherever in it.
+// A block of this numa node that the thread's own word has not.
 [[gnu::noinline]] int allocate_further(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
-    if (size_bytes - 1 < lane.pool->geometry.chunk_bytes() && !has_quota(lane)) {
-        const Order order = order_for_bytes(size_bytes, lane.frame_shift);
-        Block block;
-        if (node.buddy->allocate(lane.actor, order, slack_of(order, lane.frame_shift, size_bytes), block) == Errc::ok) {
-            *result = address_of(lane, node, block.base);
-            return 0;
-        }
-    }
-    return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
+    const Order order = order_for_bytes(size_bytes, lane.frame_shift);
+    const std::uint32_t slack = slack_of(order, lane.frame_shift, size_bytes);
+    Block block;
+    if (node.buddy->allocate_further(lane.actor, order, slack, block) != Errc::ok)
+        return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
+    *result = address_of(lane, node, block.base);
+    return 0;
 }
 
 [[gnu::noinline]] int finish_allocation(const Lane &lane, NodeLane &node, FrameIndex base, std::size_t size_bytes,
@@ -208,15 +206,15 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
 // A block larger than a leaf word, from the upper word where the thread was last, no quota.
 [[gnu::noinline]] int allocate_large(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
     if (size_bytes - 1 >= lane.pool->geometry.chunk_bytes() || has_quota(lane)) [[unlikely]]
-        return allocate_further(lane, node, size_bytes, result);
+        return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     const Order order = order_for_bytes(size_bytes, lane.frame_shift);
     Block block;
     const auto way =
         node.buddy->allocate_nearby_in_upper(lane.actor, order, slack_of(order, lane.frame_shift, size_bytes), block);
-    if (way == ShortPath::refused) [[unlikely]]
-        return allocate_further(lane, node, size_bytes, result);
     if (way == ShortPath::begun) [[unlikely]]
         return finish_allocation(lane, node, block.base, size_bytes, result);
+    if (way != ShortPath::done) [[unlikely]]
+        return allocate_further(lane, node, size_bytes, result);
     *result = address_of(lane, node, block.base);
     return 0;
 }
@@ -229,14 +227,14 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
         return allocate_large(lane, node, size_bytes, result);
     const std::uint64_t granted = node.magazines[order].granted_bytes;
     if (granted == 0 || has_quota(lane)) [[unlikely]]
-        return allocate_further(lane, node, size_bytes, result);
+        return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     Block block;
     const auto way = node.buddy->allocate_nearby(lane.actor, Order{static_cast<std::uint8_t>(order)},
                                                  static_cast<std::uint32_t>(granted - size_bytes), block);
-    if (way == ShortPath::refused) [[unlikely]]
-        return allocate_further(lane, node, size_bytes, result);
     if (way == ShortPath::begun) [[unlikely]]
         return finish_allocation(lane, node, block.base, size_bytes, result);
+    if (way != ShortPath::done) [[unlikely]]
+        return allocate_further(lane, node, size_bytes, result);
     *result = address_of(lane, node, block.base);
     return 0;
 }

@@ -123,49 +123,63 @@ MUTATIONS = [
     Mutation(
         name="intent_written_after_the_claim",
         file="buddy.hpp",
-        old="""begin(actor, IntentKind::allocate, block);
-            Env::crash_point(CrashPoint::allocate_after_intent);
-            // EDGE claim-then-look (seq_cst, before the loads of climb(); partner: EDGE coalesce-then-look). It also is
-            // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
-            if (state.compare_exchange_weak(seen, seen | leaf::mask(frame, block.order.value), std::memory_order_seq_cst,
-                                            std::memory_order_relaxed))
-                return true;""",
-        new="""if (state.compare_exchange_weak(seen, seen | leaf::mask(frame, block.order.value), std::memory_order_seq_cst,
-                                            std::memory_order_relaxed)) {
-                begin(actor, IntentKind::allocate, block);
-                return true;
-            }""",
+        old="""begin(actor, IntentKind::allocate, out);
+        Env::crash_point(CrashPoint::allocate_after_intent);
+        // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
+        // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
+        if (!state.compare_exchange_strong(seen, seen | leaf::mask(frame, order.value), std::memory_order_seq_cst,
+                                           std::memory_order_relaxed)) [[unlikely]] {
+            end(actor);
+            count(view_.counters[actor.thread.value].cas_retries);
+            return ShortPath::raced;
+        }""",
+        new="""Env::crash_point(CrashPoint::allocate_after_intent);
+        // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
+        // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
+        if (!state.compare_exchange_strong(seen, seen | leaf::mask(frame, order.value), std::memory_order_seq_cst,
+                                           std::memory_order_relaxed)) [[unlikely]] {
+            count(view_.counters[actor.thread.value].cas_retries);
+            return ShortPath::raced;
+        }
+        begin(actor, IntentKind::allocate, out);""",
         why="a death between the two leaves bits that nobody names",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),
     Mutation(
         name="intent_written_after_the_upper_claim",
         file="buddy.hpp",
-        old="""begin(actor, IntentKind::allocate, block);
-            Env::crash_point(CrashPoint::allocate_after_intent);
-            std::uint64_t bits = seen.bits();
-            // EDGE claim-then-look, as in a leaf.
-            if (state.compare_exchange_weak(bits, seen.with_allocated(upper::group(child, levels)).bits(),
-                                            std::memory_order_seq_cst, std::memory_order_relaxed))
-                return true;""",
-        new="""std::uint64_t bits = seen.bits();
-            if (state.compare_exchange_weak(bits, seen.with_allocated(upper::group(child, levels)).bits(),
-                                            std::memory_order_seq_cst, std::memory_order_relaxed)) {
-                begin(actor, IntentKind::allocate, block);
-                return true;
-            }""",
+        old="""begin(actor, IntentKind::allocate, out);
+        Env::crash_point(CrashPoint::allocate_after_intent);
+        std::uint64_t bits = seen.bits();
+        // EDGE claim-then-look, as in allocate_in_leaf().
+        if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(child, levels)).bits(),
+                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]] {
+            end(actor);
+            count(view_.counters[actor.thread.value].cas_retries);
+            return ShortPath::raced;
+        }""",
+        new="""Env::crash_point(CrashPoint::allocate_after_intent);
+        std::uint64_t bits = seen.bits();
+        // EDGE claim-then-look, as in allocate_in_leaf().
+        if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(child, levels)).bits(),
+                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]] {
+            count(view_.counters[actor.thread.value].cas_retries);
+            return ShortPath::raced;
+        }
+        begin(actor, IntentKind::allocate, out);""",
         why="the same in an upper word",
         filter="Engine.a_death_around_a_large_block_is_recovered",
     ),
     Mutation(
-        name="intent_of_the_first_try_is_kept",
+        name="intent_is_kept_after_a_lost_claim",
         file="buddy.hpp",
-        old="""block.base = FrameIndex{word * kLeafFrames + frame};
-            begin(actor, IntentKind::allocate, block);""",
-        new="""block.base = FrameIndex{word * kLeafFrames + frame};
-            if (first) begin(actor, IntentKind::allocate, block);""",
-        why="after a lost CAS the intent names another block than the one claimed",
-        filter="Engine.a_death_in_a_bulk_call_in_a_pool_of_small_blocks",
+        old="""if (!state.compare_exchange_strong(seen, seen | leaf::mask(frame, order.value), std::memory_order_seq_cst,
+                                           std::memory_order_relaxed)) [[unlikely]] {
+            end(actor);""",
+        new="""if (!state.compare_exchange_strong(seen, seen | leaf::mask(frame, order.value), std::memory_order_seq_cst,
+                                           std::memory_order_relaxed)) [[unlikely]] {""",
+        why="recovery takes a block that somebody else has for one that was in flight",
+        filter="Engine.two_threads_of_one_process",
     ),
     Mutation(
         name="commit_before_the_climb",

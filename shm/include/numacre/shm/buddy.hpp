@@ -41,7 +41,8 @@ public:
     // How far the short paths below came. They hold the common case alone, small enough to be compiled into a caller,
     // who goes on with what is rare by a call that it need not come back from.
     enum class ShortPath : std::uint8_t {
-        refused,  // nothing was done: ask allocate(), free()
+        refused,  // nothing was done: ask allocate_further(), free()
+        raced,    // the same, because somebody else changed the word meanwhile
         begun,    // the last step is left: finish_allocation(), finish_free()
         done,
     };
@@ -49,12 +50,25 @@ public:
     // allocate() of a block of at most kLeafOrder (and at most the pool's largest) from the word where this thread was
     // last.
     [[gnu::always_inline]] ShortPath allocate_nearby(const Actor &actor, Order order, std::uint32_t slack, Block &out) {
-        return allocate_at_home(actor, order, Grant{slack, BlockState::owned}, out);
+        const std::uint64_t home = home_word(actor, 0, order);
+        if (home == kNoWord) [[unlikely]]
+            return ShortPath::refused;
+        return allocate_in_leaf(actor, home, order, Grant{slack, BlockState::owned}, out);
     }
     // The same of a block larger than kLeafOrder.
     [[gnu::always_inline]] ShortPath allocate_nearby_in_upper(const Actor &actor, Order order, std::uint32_t slack,
                                                               Block &out) {
-        return allocate_at_upper_home(actor, order, Grant{slack, BlockState::owned}, out);
+        const unsigned layer = layer_of(order);
+        const std::uint64_t home = home_word(actor, layer, order);
+        if (home == kNoWord) [[unlikely]]
+            return ShortPath::refused;
+        return allocate_in_upper(actor, layer, home, order, Grant{slack, BlockState::owned}, out);
+    }
+    // allocate() after one of these refused. Errors: out_of_frames.
+    Errc allocate_further(Actor actor, Order order, std::uint32_t slack, Block &out) {
+        const unsigned layer = layer_of(order);
+        return allocate_elsewhere(actor, layer, home_word(actor, layer, order), {}, order,
+                                  Grant{slack, BlockState::owned}, out);
     }
     // False: it had to be undone.
     [[gnu::noinline]] bool finish_allocation(const Actor &actor, std::uint32_t slack, Block block) {
@@ -406,23 +420,17 @@ private:
         if (order.value > view_.geometry.largest_order) return Errc::bad_argument;
         const unsigned layer = layer_of(order);
         const std::uint64_t home = home_word(actor, layer, order);
-        const ShortPath way =
-            layer == 0 ? allocate_at_home(actor, order, grant, out) : allocate_at_upper_home(actor, order, grant, out);
-        if (way == ShortPath::done) return Errc::ok;
         Attempt first;
-        if (way == ShortPath::begun)
-            first = finish_claim(actor, layer, home, out, grant);
-        else if (layer != 0 && home != kNoWord)
-            first = try_word(actor, layer, home, order, grant, out);  // it may be full of marks to be cleaned
-        if (first.got) return Errc::ok;
+        if (home != kNoWord) {
+            first = try_word(actor, layer, home, order, grant, out);
+            if (first.got) return Errc::ok;
+        }
         return allocate_elsewhere(actor, layer, home, first, order, grant, out);
     }
 
-    // One attempt at the leaf word where this thread was last; whatever is out of the ordinary ends it.
-    [[gnu::always_inline]] ShortPath allocate_at_home(const Actor &actor, Order order, Grant grant, Block &out) {
-        const std::uint64_t word = home_word(actor, 0, order);
-        if (word == kNoWord) [[unlikely]]
-            return ShortPath::refused;
+    // One attempt at a leaf word; whatever is out of the ordinary ends it.
+    [[gnu::always_inline]] ShortPath allocate_in_leaf(const Actor &actor, std::uint64_t word, Order order, Grant grant,
+                                                      Block &out) {
         Word &state = view_.leaf[word];
         // relaxed: only a guess, the CAS decides.
         std::uint64_t seen = state.load(std::memory_order_relaxed);
@@ -433,12 +441,13 @@ private:
         out = Block{FrameIndex{word * kLeafFrames + frame}, order};
         begin(actor, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
-        // EDGE claim-then-look and EDGE unclaim-to-claim, as in claim_in_leaf().
+        // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
+        // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
         if (!state.compare_exchange_strong(seen, seen | leaf::mask(frame, order.value), std::memory_order_seq_cst,
                                            std::memory_order_relaxed)) [[unlikely]] {
             end(actor);
             count(view_.counters[actor.thread.value].cas_retries);
-            return ShortPath::refused;
+            return ShortPath::raced;
         }
         Env::crash_point(CrashPoint::allocate_after_claim);
         if (!is_marked_above(0, word)) [[unlikely]]
@@ -447,12 +456,9 @@ private:
         return ShortPath::done;
     }
 
-    // The same at the upper word where this thread was last: children without any mark, that is.
-    [[gnu::always_inline]] ShortPath allocate_at_upper_home(const Actor &actor, Order order, Grant grant, Block &out) {
-        const unsigned layer = layer_of(order);
-        const std::uint64_t word = home_word(actor, layer, order);
-        if (word == kNoWord) [[unlikely]]
-            return ShortPath::refused;
+    // The same at an upper word: children without any mark, that is.
+    [[gnu::always_inline]] ShortPath allocate_in_upper(const Actor &actor, unsigned layer, std::uint64_t word,
+                                                       Order order, Grant grant, Block &out) {
         const unsigned child_order = word_order(layer - 1);
         const unsigned levels = order.value - child_order;
         Word &state = view_.upper[layer][word];
@@ -465,12 +471,12 @@ private:
         begin(actor, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
         std::uint64_t bits = seen.bits();
-        // EDGE claim-then-look, as in claim_in_leaf().
+        // EDGE claim-then-look, as in allocate_in_leaf().
         if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(child, levels)).bits(),
                                            std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]] {
             end(actor);
             count(view_.counters[actor.thread.value].cas_retries);
-            return ShortPath::refused;
+            return ShortPath::raced;
         }
         Env::crash_point(CrashPoint::allocate_after_claim);
         if (!is_marked_above(layer, word)) [[unlikely]]
@@ -489,13 +495,15 @@ private:
         return true;
     }
 
-    // One word: find a free block of the order, claim it, climb. On failure nothing is left behind.
-    [[gnu::always_inline]] Attempt try_word(Actor actor, unsigned layer, std::uint64_t word, Order order, Grant grant,
-                                            Block &out) {
-        out = Block{{}, order};
-        if (!(layer == 0 ? claim_in_leaf(actor, word, out) : claim_in_upper(actor, layer, word, out))) return {};
-        Env::crash_point(CrashPoint::allocate_after_claim);
-        return finish_claim(actor, layer, word, out, grant);
+    // One word, as often as others change it under us: they got on. On failure nothing is left behind.
+    Attempt try_word(const Actor &actor, unsigned layer, std::uint64_t word, Order order, Grant grant, Block &out) {
+        for (;;) {
+            const ShortPath way = layer == 0 ? allocate_in_leaf(actor, word, order, grant, out)
+                                             : allocate_in_upper(actor, layer, word, order, grant, out);
+            if (way == ShortPath::done) return {true, kClimbed};
+            if (way == ShortPath::begun) return finish_claim(actor, layer, word, out, grant);
+            if (way == ShortPath::refused && (layer == 0 || !clean_a_group(actor, layer, word, order))) return {};
+        }
     }
 
     // Climbs above a claim and commits it, or undoes it.
@@ -518,62 +526,15 @@ private:
         end(actor);
     }
 
-    bool claim_in_leaf(Actor actor, std::uint64_t word, Block &block) {
-        Word &state = view_.leaf[word];
-        // relaxed: only a guess, the CAS decides.
-        std::uint64_t seen = state.load(std::memory_order_relaxed);
-        for (bool first = true;; first = false) {
-            const std::uint64_t starts = leaf::free_starts(seen, block.order.value);
-            if (starts == 0) {
-                if (!first) end(actor);
-                return false;
-            }
-            const auto frame = static_cast<unsigned>(std::countr_zero(starts));
-            block.base = FrameIndex{word * kLeafFrames + frame};
-            begin(actor, IntentKind::allocate, block);
-            Env::crash_point(CrashPoint::allocate_after_intent);
-            // EDGE claim-then-look (seq_cst, before the loads of climb(); partner: EDGE coalesce-then-look). It also is
-            // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
-            if (state.compare_exchange_weak(seen, seen | leaf::mask(frame, block.order.value),
-                                            std::memory_order_seq_cst, std::memory_order_relaxed))
-                return true;
-            count(view_.counters[actor.thread.value].cas_retries);
-        }
-    }
-
-    bool claim_in_upper(Actor actor, unsigned layer, std::uint64_t word, Block &block) {
-        const unsigned child_order = word_order(layer - 1);
-        const unsigned levels = block.order.value - child_order;
-        Word &state = view_.upper[layer][word];
-        UpperWord seen{state.load(std::memory_order_relaxed)};  // relaxed: only a guess, the CAS decides
-        for (bool first = true;; first = false) {
-            const std::uint8_t starts = upper::free_starts(seen.claimable_children(), levels);
-            if (starts == 0) {
-                if (!first) end(actor);
-                const auto open = static_cast<std::uint8_t>(~(seen.allocated_children() | seen.draining_children()));
-                const std::uint8_t marked = upper::free_starts(open, levels);
-                if (marked == 0 || !clean_a_group(actor, layer, word, marked, levels)) return false;
-                seen = UpperWord{state.load(std::memory_order_relaxed)};  // relaxed: as above
-                continue;
-            }
-            const auto child = static_cast<unsigned>(std::countr_zero(starts));
-            block.base = FrameIndex{(word * kUpperFanOut + child) << child_order};
-            begin(actor, IntentKind::allocate, block);
-            Env::crash_point(CrashPoint::allocate_after_intent);
-            std::uint64_t bits = seen.bits();
-            // EDGE claim-then-look, as in a leaf.
-            if (state.compare_exchange_weak(bits, seen.with_allocated(upper::group(child, levels)).bits(),
-                                            std::memory_order_seq_cst, std::memory_order_relaxed))
-                return true;
-            count(view_.counters[actor.thread.value].cas_retries);
-            seen = UpperWord{bits};
-        }
-    }
-
-    // Makes one of the groups of 2^levels children that begin at `starts` claimable: perhaps its marks are only kept
-    // from before. False: there is none.
-    [[gnu::noinline]] bool clean_a_group(Actor actor, unsigned layer, std::uint64_t word, std::uint8_t starts,
-                                         unsigned levels) {
+    // Makes children of an upper word claimable for a block of this order: perhaps their marks are only kept from
+    // before. False: there are none.
+    [[gnu::noinline]] bool clean_a_group(Actor actor, unsigned layer, std::uint64_t word, Order order) {
+        const unsigned levels = order.value - word_order(layer - 1);
+        // relaxed: only a guess, cleaning looks again.
+        const UpperWord seen{view_.upper[layer][word].load(std::memory_order_relaxed)};
+        const auto open = static_cast<std::uint8_t>(~(seen.allocated_children() | seen.draining_children()));
+        const std::uint8_t starts = upper::free_starts(open, levels);
+        if (starts == 0) return false;
         Search<Env> search = searcher(actor);
         for (unsigned child = 0; child < kUpperFanOut; ++child)
             if ((starts >> child & 1) != 0 && clean_children(layer, word, upper::group(child, levels), search))
@@ -783,8 +744,10 @@ private:
 
     [[gnu::noinline]] Errc allocate_elsewhere(Actor actor, unsigned layer, std::uint64_t home, Attempt last,
                                               Order order, Grant grant, Block &out) {
-        if (home != kNoWord && last.closed_at == 0 && layer == 0) {
-            last = try_group(actor, home / kUpperFanOut, (home + 1) % kUpperFanOut, order, grant, out);
+        // The words beside the thread's own share a cache line with it. In an upper layer only blocks as large as a
+        // word are looked for there: for the others a word that is in use already is better, and the hints know where.
+        if (home != kNoWord && last.closed_at == 0 && (layer == 0 || order.value == word_order(layer))) {
+            last = try_siblings(actor, layer, home / kUpperFanOut, (home + 1) % kUpperFanOut, order, grant, out);
             if (last.got) return Errc::ok;
         }
         for (unsigned round = 0;; ++round) {
@@ -821,7 +784,7 @@ private:
             std::uint64_t found = 0;
             if (!search.find(level, from, target, wanted, found)) return false;
             if (layer == 0) {
-                last = try_group(actor, found, search.first_child(1), order, grant, out);
+                last = try_siblings(actor, 0, found, search.first_child(1), order, grant, out);
             } else {
                 last = try_word(actor, layer, found, order, grant, out);
                 if (last.got) set_home(actor, order, found);
@@ -832,27 +795,34 @@ private:
         return false;
     }
 
-    // A group of leaf words, beginning with its `start`-th.
-    Attempt try_group(Actor actor, std::uint64_t group, unsigned start, Order order, Grant grant, Block &out) {
-        const std::uint64_t first = group * kUpperFanOut;
+    // The words of a layer that have this parent, beginning with the `start`-th, going round.
+    Attempt try_siblings(const Actor &actor, unsigned layer, std::uint64_t parent, unsigned start, Order order,
+                         Grant grant, Block &out) {
         unsigned closed = 0;
-        if (view_.top_layer != 0) {
+        if (layer < view_.top_layer) {
             // relaxed: only a guess, the climb decides.
-            const UpperWord state{view_.upper[1][group].load(std::memory_order_relaxed)};
+            const UpperWord state{view_.upper[layer + 1][parent].load(std::memory_order_relaxed)};
             closed = state.allocated_children() | state.draining_children();
         }
         Attempt last;
         for (unsigned step = 0; step < kUpperFanOut; ++step) {
             const unsigned child = (start + step) % kUpperFanOut;
-            const std::uint64_t word = first + child;
-            if ((closed >> child & 1) != 0 || word >= view_.geometry.word_count(0)) continue;
-            // relaxed: only a guess, the claim decides.
-            if (leaf::free_starts(view_.leaf[word].load(std::memory_order_relaxed), order.value) == 0) continue;
-            last = try_word(actor, 0, word, order, grant, out);
+            const std::uint64_t word = parent * kUpperFanOut + child;
+            if ((closed >> child & 1) != 0 || word >= view_.word_count[layer] || !has_room(layer, word, order))
+                continue;
+            last = try_word(actor, layer, word, order, grant, out);
             if (last.got) set_home(actor, order, word);
-            if (last.got || last.closed_at > 1) return last;
+            if (last.got || last.closed_at > layer + 1) return last;
         }
         return {false, 0};
+    }
+
+    // For a block of this order, without cleaning marks.
+    bool has_room(unsigned layer, std::uint64_t word, Order order) const {
+        // relaxed: only a guess, the claim decides.
+        if (layer == 0) return leaf::free_starts(view_.leaf[word].load(std::memory_order_relaxed), order.value) != 0;
+        const UpperWord state{view_.upper[layer][word].load(std::memory_order_relaxed)};
+        return upper::free_starts(state.claimable_children(), order.value - word_order(layer - 1)) != 0;
     }
 
     // True: no other thread is changing hints (nor, where whole words matter, in the middle of any operation) while the
