@@ -49,7 +49,8 @@ void count_failure(numacre_pool *pool, std::uint32_t numa_node, Actor actor, Fai
     count(counters_of(pool, numa_node, actor).failures[static_cast<unsigned>(reason)]);
 }
 
-// Is there enough free memory, only not in one piece? Reads the metadata of the whole node: on failures only.
+// Is there enough free memory, only not in one piece? That is a look at the metadata of the whole numa node, 100 ms for
+// 64 GiB of frames: not for each of many failures in a row.
 struct FreeFrames {
     std::uint64_t frames = 0;
     void owned(Block, IndexEntry) {}
@@ -58,12 +59,21 @@ struct FreeFrames {
     void offline(Block) {}
     void damaged(Block) {}
 };
+constexpr std::uint64_t kLookAgainAfterMs = 1000;
 
-FailureReason why_not(numacre_pool *pool, std::uint32_t numa_node, Order order) {
+FailureReason why_not(NodeLane &node, Order order) {
     if (order.value == 0) return FailureReason::out_of_frames;  // one frame is never fragmented
-    FreeFrames scan;
-    walk_all(pool->nodes[numa_node].buddy().view(), scan);
-    return scan.frames >= order.frames() ? FailureReason::fragmented : FailureReason::out_of_frames;
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+    const std::uint64_t now_ms =
+        static_cast<std::uint64_t>(time.tv_sec) * 1000 + static_cast<std::uint64_t>(time.tv_nsec) / 1'000'000;
+    if (node.seen_at_ms == 0 || now_ms - node.seen_at_ms >= kLookAgainAfterMs) {
+        FreeFrames scan;
+        walk_all(node.buddy->view(), scan);
+        node.free_frames_seen = scan.frames;
+        node.seen_at_ms = now_ms;
+    }
+    return node.free_frames_seen >= order.frames() ? FailureReason::fragmented : FailureReason::out_of_frames;
 }
 
 // One attempt: the wanted numa node, then, unless strict, the others by distance.
@@ -125,13 +135,14 @@ std::uint64_t now_nanoseconds() {
                 static_cast<unsigned long long>(pool->geometry.chunk_bytes()));
 }
 
-[[gnu::cold]] int allocation_failed(numacre_pool *pool, Actor actor, std::uint32_t wanted, Errc code, Order order,
+[[gnu::cold]] int allocation_failed(numacre_pool *pool, Lane &lane, std::uint32_t wanted, Errc code, Order order,
                                     std::size_t size_bytes) {
+    const Actor actor = lane.actor;
     if (code == Errc::over_quota) {
         count_failure(pool, wanted, actor, FailureReason::quota);
         return fail(code, "%zu bytes more would exceed this client's quota", size_bytes);
     }
-    const FailureReason reason = why_not(pool, wanted, order);
+    const FailureReason reason = why_not(lane.nodes[wanted], order);
     count_failure(pool, wanted, actor, reason);
     return fail(code, "no free block of %zu bytes (numa node %u: %s)", size_bytes, wanted,
                 reason == FailureReason::fragmented ? "enough is free, but not in one piece" : "full");
@@ -158,7 +169,7 @@ std::uint32_t slack_of(Order order, unsigned frame_shift, std::size_t size_bytes
         quota_forget(pool);
     else if (!quota_allows(pool, order.frames()) &&
              (give_back_all(pool, lane) == 0 || !quota_allows(pool, order.frames()))) [[unlikely]]
-        return allocation_failed(pool, actor, wanted, Errc::over_quota, order, size_bytes);
+        return allocation_failed(pool, lane, wanted, Errc::over_quota, order, size_bytes);
     std::uint32_t got = 0;
     Block block;
     Errc code = try_allocate(pool, actor, wanted, (flags & NUMACRE_STRICT) != 0, order, slack, got, block);
@@ -168,7 +179,7 @@ std::uint32_t slack_of(Order order, unsigned frame_shift, std::size_t size_bytes
         code = wait_and_allocate(pool, actor, wanted, (flags & NUMACRE_STRICT) != 0, order, slack, flags >> kWaitShift,
                                  got, block);
     if (code != Errc::ok) [[unlikely]]
-        return allocation_failed(pool, actor, wanted, code, order, size_bytes);
+        return allocation_failed(pool, lane, wanted, code, order, size_bytes);
     if (has_quota) [[unlikely]]
         quota_note(pool, static_cast<std::int64_t>(order.frames()));
     void *const address = address_of(pool, got, block);

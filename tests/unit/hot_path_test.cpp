@@ -192,6 +192,26 @@ TEST(HotPath, the_shared_tree_executes_one_locked_instruction_to_allocate_and_tw
     }
 }
 
+void prepare_full_pool() {
+    open_pool();
+    void *frame = nullptr;
+    while (numacre_alloc(pool, 4096, &frame) == 0) {
+    }
+    if (numacre_alloc(pool, 8192, &block) != -ENOMEM) _exit(1);
+}
+void fail_to_allocate() {
+    if (numacre_alloc(pool, 8192, &block) != -ENOMEM) _exit(1);
+}
+
+// Whether there is enough, but not in one piece, takes a look at every word of the pool.
+TEST(HotPath, failures_in_a_row_do_not_look_at_the_whole_pool_each) {
+    void (*const parts[])() = {fail_to_allocate};
+    const std::vector<Tally> tallies = step_through(prepare_full_pool, parts, 1);
+    std::printf("  8192 bytes, refused again: %u instructions\n", tallies[0].instructions);
+    EXPECT_GT(tallies[0].instructions, 100U) << "the child did not do it";
+    EXPECT_LE(tallies[0].instructions, 10000U);
+}
+
 TEST(HotPath, many_blocks_of_a_leaf_word_share_a_locked_instruction) {
     void (*const parts[])() = {allocate_many};
     size_bytes = 4096;
