@@ -193,8 +193,6 @@ constexpr const char *kPromise =
 constexpr const char *kUndone =
     "needs a claim undone beside a dead client's intent on the same block (seen to be noticed so, in 20 million "
     "states)";
-constexpr const char *kUndoneHint =
-    "needs a claim undone while its word's hint is lowered, with nothing freed after it";
 constexpr const char *kOwnWrite =
     "more than needed: the caller has just written this word; what others free later they raise";
 constexpr const char *kHints = "needs hints of two levels lowered and raised at once";
@@ -223,12 +221,10 @@ constexpr Unnoticed kUnnoticed[] = {
     {"buddy.hpp clean_children: load seq_cst -> acquire", kGuess},
     {"buddy.hpp climb: cas seq_cst -> acq_rel", kOneWord},
     {"buddy.hpp climb: cas seq_cst on failure -> acquire", kCoherent},
-    {"buddy.hpp allocate_in_word: fetch_and seq_cst -> acq_rel", kUndoneHint},
     {"buddy.hpp leave_trace: store release -> relaxed", kUndone},
     {"buddy.hpp start_freeing: load acquire -> relaxed", kChannel},
     {"buddy.hpp start_freeing: cas acq_rel -> release", kCarried},
     {"buddy.hpp start_freeing: cas acquire on failure -> relaxed", kUnused},
-    {"buddy.hpp unclaim: fetch_and seq_cst -> acq_rel", kUndoneHint},
     {"buddy.hpp unclaim: cas seq_cst -> acq_rel", kHints},
     {"buddy.hpp unclaim: cas seq_cst on failure -> acquire", kRetried},
     {"buddy.hpp collect_hint_work: load acquire -> relaxed", kPromise},

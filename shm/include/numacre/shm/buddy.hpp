@@ -82,35 +82,14 @@ public:
         IndexEntry entry;
         if (!find_in_leaf(base, freed, entry) || entry.owner() != actor.process) [[unlikely]]
             return ShortPath::refused;
-        if (!become_freer(actor, 0, freed, entry)) [[unlikely]]
-            return ShortPath::refused;
-        const std::uint64_t word = base.value / kLeafFrames;
-        set_home(actor, freed.order, word);
-        count(view_.counters[actor.thread.value].frees[freed.order.value]);
-        if (!clear_in_leaf(actor, word, leaf::mask(base.value % kLeafFrames, freed.order.value))) [[unlikely]]
-            return ShortPath::begun;
-        Env::crash_point(CrashPoint::free_after_hints);
-        end(actor);
-        return ShortPath::done;
+        return free_found(actor, 0, freed, entry, true);
     }
     // free() of a block in an upper word. base exists.
     ShortPath free_in_upper(const Actor &actor, FrameIndex base, Block &freed) {
         IndexEntry entry;
         if (!find_from_layer(1, base, freed, entry) || entry.owner() != actor.process) [[unlikely]]
             return ShortPath::refused;
-        const unsigned layer = layer_of(freed.order);
-        if (!become_freer(actor, layer, freed, entry)) [[unlikely]]
-            return ShortPath::refused;
-        const std::uint64_t word = base.value >> word_order(layer);
-        set_home(actor, freed.order, word);
-        count(view_.counters[actor.thread.value].frees[freed.order.value]);
-        unclaim(layer, word, freed);
-        Env::crash_point(CrashPoint::free_after_unclaim);
-        if (!searcher(actor).hints_are_full(layer, word)) [[unlikely]]
-            return ShortPath::begun;
-        Env::crash_point(CrashPoint::free_after_hints);
-        end(actor);
-        return ShortPath::done;
+        return free_found(actor, layer_of(freed.order), freed, entry, true);
     }
 
     [[gnu::noinline]] void finish_free(const Actor &actor, Block freed) {
@@ -249,12 +228,9 @@ public:
     // Frees an owned block that find_entry just showed. stale_ref: somebody was faster. tally: it is somebody's free,
     // not a chunk that comes online.
     Errc free_entry(Actor actor, Block block, IndexEntry entry, bool tally) {
-        const unsigned layer = layer_of(block.order);
-        if (!become_freer(actor, layer, block, entry)) return Errc::stale_ref;
-        release_bits_of_layer(actor, layer, block);
-        if (tally) count(view_.counters[actor.thread.value].frees[block.order.value]);
-        end(actor);
-        return Errc::ok;
+        const ShortPath way = free_found(actor, layer_of(block.order), block, entry, tally);
+        if (way == ShortPath::begun) finish_free(actor, block);
+        return way == ShortPath::refused ? Errc::stale_ref : Errc::ok;
     }
 
     // ------------------------------------------------------------------------------------------------------------------
@@ -394,6 +370,25 @@ private:
     }
 
     // --- freeing -----------------------------------------------------------------------------------------------------
+
+    // An owned block that was just found: refused if somebody was faster. Marks above it stay: a claim of something
+    // larger cleans them when it comes (lazy coalescing).
+    [[gnu::always_inline]] ShortPath free_found(const Actor &actor, unsigned layer, Block block, IndexEntry entry,
+                                                bool tally) {
+        if (!become_freer(actor, layer, block, entry)) [[unlikely]]
+            return ShortPath::refused;
+        const std::uint64_t word = block.base.value >> word_order(layer);
+        // The next block of this order comes from here: the place is known, and likely still in the processor's caches.
+        set_home(actor, block.order, word);
+        if (tally) count(view_.counters[actor.thread.value].frees[block.order.value]);
+        unclaim(layer, word, block);
+        Env::crash_point(CrashPoint::free_after_unclaim);
+        if (!hints_are_full(actor, layer, word)) [[unlikely]]
+            return ShortPath::begun;
+        Env::crash_point(CrashPoint::free_after_hints);
+        end(actor);
+        return ShortPath::done;
+    }
 
     // Decides who frees. True: the calling thread, and its intent says so. False: somebody was faster.
     [[gnu::always_inline]] bool become_freer(const Actor &actor, unsigned layer, Block block, IndexEntry entry) {
@@ -548,7 +543,7 @@ private:
         for (unsigned child = 0; child < kUpperFanOut; ++child) {
             const std::uint64_t below = word * kUpperFanOut + child;
             if ((group >> child & 1) == 0 || !seen.occupied_below(child)) continue;
-            if (below >= view_.geometry.word_count(layer - 1) || !clean_through(layer - 1, below, search)) return false;
+            if (below >= view_.word_count[layer - 1] || !clean_through(layer - 1, below, search)) return false;
         }
         return true;
     }
@@ -624,7 +619,7 @@ private:
         if (climb(0, word) != kClimbed) [[unlikely]] {
             for (unsigned i = 0; i < got; ++i) leave_trace(actor, Block{bases[i], order});
             Env::crash_point(CrashPoint::undo_after_trace);
-            leaf_word.fetch_and(~mask, std::memory_order_seq_cst);  // EDGE unclaim-to-claim
+            unclaim_in_leaf(word, mask);
             Env::crash_point(CrashPoint::undo_after_unclaim);
             raise_hints(actor, 0, word);
             end(actor);
@@ -658,35 +653,6 @@ private:
         raise_hints(actor, layer, word);
     }
 
-    // Takes the block's bits away and makes the hints tell. Marks above stay: a claim of something larger cleans them
-    // when it comes (lazy coalescing). The index says FREEING(actor) by now.
-    void release_bits_of_layer(Actor actor, unsigned layer, Block block) {
-        const std::uint64_t word = block.base.value >> word_order(layer);
-        // The next block of this order comes from here: the place is known, and likely still in the processor's caches.
-        set_home(actor, block.order, word);
-        if (layer == 0) {
-            release_in_leaf(actor, word, leaf::mask(block.base.value % kLeafFrames, block.order.value));
-            return;
-        }
-        unclaim(layer, word, block);
-        Env::crash_point(CrashPoint::free_after_unclaim);
-        searcher(actor).raise_after_release(layer, word);
-        Env::crash_point(CrashPoint::free_after_hints);
-    }
-
-    void release_in_leaf(Actor actor, std::uint64_t word, std::uint64_t mask) {
-        if (!clear_in_leaf(actor, word, mask)) raise_hints(actor, 0, word);
-        Env::crash_point(CrashPoint::free_after_hints);
-    }
-
-    // False: the hint says that the group was used up once, so the hints have to be raised.
-    [[gnu::always_inline]] bool clear_in_leaf(const Actor &actor, std::uint64_t word, std::uint64_t mask) {
-        // EDGE unclaim-to-claim, as in unclaim().
-        view_.leaf[word].fetch_and(~mask, std::memory_order_seq_cst);
-        Env::crash_point(CrashPoint::free_after_unclaim);
-        return searcher(actor).group_hint_is_full(word / kUpperFanOut);
-    }
-
     // One block of a free_many: the ownership CAS, as in become_freer(). Adds its bits to mask.
     bool start_freeing(Actor actor, BlockState state, FrameIndex base, std::uint64_t &mask) {
         Word &slot = view_.index[0][base.value];
@@ -705,6 +671,20 @@ private:
         return true;
     }
 
+    // The blocks of a free_many in one word.
+    void release_in_leaf(Actor actor, std::uint64_t word, std::uint64_t mask) {
+        unclaim_in_leaf(word, mask);
+        Env::crash_point(CrashPoint::free_after_unclaim);
+        if (!hints_are_full(actor, 0, word)) raise_hints(actor, 0, word);
+        Env::crash_point(CrashPoint::free_after_hints);
+    }
+
+    // False: the hints say that what the word belongs to was used up once. They have to be raised.
+    [[gnu::always_inline]] bool hints_are_full(const Actor &actor, unsigned layer, std::uint64_t word) const {
+        return layer == 0 ? searcher(actor).group_hint_is_full(word / kUpperFanOut)
+                          : searcher(actor).hints_are_full(layer, word);
+    }
+
     void raise_hints(Actor actor, unsigned layer, std::uint64_t word) {
         Search<Env> search = searcher(actor);
         if (layer == 0)
@@ -713,14 +693,18 @@ private:
             search.raise_after_release(layer, word);
     }
 
-    void unclaim(unsigned layer, std::uint64_t word, Block block) {
+    [[gnu::always_inline]] void unclaim_in_leaf(std::uint64_t word, std::uint64_t mask) {
         // EDGE unclaim-to-claim (release in seq_cst; partner: the claim). Carries our last bytes and our index entry to
         // the next owner. seq_cst also for EDGE free-then-hint.
+        view_.leaf[word].fetch_and(~mask, std::memory_order_seq_cst);
+    }
+
+    [[gnu::always_inline]] void unclaim(unsigned layer, std::uint64_t word, Block block) {
         if (layer == 0) {
-            view_.leaf[word].fetch_and(~leaf::mask(block.base.value % kLeafFrames, block.order.value),
-                                       std::memory_order_seq_cst);
+            unclaim_in_leaf(word, leaf::mask(block.base.value % kLeafFrames, block.order.value));
             return;
         }
+        // EDGE unclaim-to-claim, as in a leaf.
         const std::uint8_t group = group_of(layer, block);
         std::uint64_t bits = view_.upper[layer][word].load(std::memory_order_relaxed);
         while (!view_.upper[layer][word].compare_exchange_weak(bits, UpperWord{bits}.without_allocated(group).bits(),
@@ -755,7 +739,7 @@ private:
             if (round != 0 || nothing_is_hidden(actor, order)) return Errc::out_of_frames;
             // Nothing, as the hints tell; but somebody is in the middle of changing hints, or was stopped or killed
             // there: look at the words themselves.
-            for (std::uint64_t top = 0; top < view_.geometry.word_count(view_.top_layer); ++top)
+            for (std::uint64_t top = 0; top < view_.word_count[view_.top_layer]; ++top)
                 if (scan_and_claim(actor, view_.top_layer, top, order, grant, out)) return Errc::ok;
             home = kNoWord;
             last = {};
@@ -857,7 +841,7 @@ private:
         const UpperWord state{view_.upper[level][word].load(std::memory_order_acquire)};
         for (unsigned child = 0; child < kUpperFanOut; ++child) {
             const std::uint64_t below = word * kUpperFanOut + child;
-            if (state.closed_to_allocation(child) || below >= view_.geometry.word_count(level - 1)) continue;
+            if (state.closed_to_allocation(child) || below >= view_.word_count[level - 1]) continue;
             if (scan_and_claim(actor, level - 1, below, order, grant, out)) return true;
         }
         return false;
