@@ -49,6 +49,12 @@ void count_failure(numacre_pool *pool, std::uint32_t numa_node, Actor actor, Fai
     count(counters_of(pool, numa_node, actor).failures[static_cast<unsigned>(reason)]);
 }
 
+std::uint64_t now_nanoseconds() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
+}
+
 // Is there enough free memory, only not in one piece? That is a look at the metadata of the whole numa node, 100 ms for
 // 64 GiB of frames: not for each of many failures in a row.
 struct FreeFrames {
@@ -59,19 +65,16 @@ struct FreeFrames {
     void offline(Block) {}
     void damaged(Block) {}
 };
-constexpr std::uint64_t kLookAgainAfterMs = 1000;
+constexpr std::uint64_t kLookAgainAfterNanoseconds = 1'000'000'000;
 
 FailureReason why_not(NodeLane &node, Order order) {
     if (order.value == 0) return FailureReason::out_of_frames;  // one frame is never fragmented
-    timespec time{};
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
-    const std::uint64_t now_ms =
-        static_cast<std::uint64_t>(time.tv_sec) * 1000 + static_cast<std::uint64_t>(time.tv_nsec) / 1'000'000;
-    if (node.seen_at_ms == 0 || now_ms - node.seen_at_ms >= kLookAgainAfterMs) {
+    const std::uint64_t now = now_nanoseconds();
+    if (node.looked_at_ns == 0 || now - node.looked_at_ns >= kLookAgainAfterNanoseconds) {
         FreeFrames scan;
         walk_all(node.buddy->view(), scan);
         node.free_frames_seen = scan.frames;
-        node.seen_at_ms = now_ms;
+        node.looked_at_ns = now;
     }
     return node.free_frames_seen >= order.frames() ? FailureReason::fragmented : FailureReason::out_of_frames;
 }
@@ -92,12 +95,6 @@ Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool st
         return Errc::ok;
     }
     return Errc::out_of_frames;
-}
-
-std::uint64_t now_nanoseconds() {
-    timespec time{};
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
 }
 
 // Repeats the attempt after each release until it succeeds or the time is over. timeout_ms 0: for ever.

@@ -50,9 +50,9 @@ struct alignas(kCacheLineBytes) NodeLane {
     Buddy<Env> *buddy;
     RecentMagazine allocated;  // key: the size in frames, less one
     RecentMagazine freed;      // key: IndexEntry::ownership_and_order()
-    // What the last look at the whole numa node found, and when (coarse monotonic milliseconds; 0: never looked).
+    // What the last look at the whole numa node found, and when (monotonic; 0: never looked).
     std::uint64_t free_frames_seen;
-    std::uint64_t seen_at_ms;
+    std::uint64_t looked_at_ns;
     Magazine magazines[kCachedOrders];
 };
 

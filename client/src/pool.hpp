@@ -26,7 +26,6 @@ struct NodeHandle {
 };
 
 inline constexpr std::size_t kMaxOsNumaNodes = 1024;
-inline constexpr std::uint64_t kHugepageBytes = std::uint64_t{2} << 20;
 
 }  // namespace numacre::client
 

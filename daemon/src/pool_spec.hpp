@@ -7,7 +7,6 @@
 
 namespace numacre::daemon {
 
-inline constexpr std::uint64_t kHugepageBytes = std::uint64_t{2} << 20;
 inline constexpr std::uint64_t kSmallPageBytes = 4096;
 
 // Online memory grows and shrinks by this: whole chunks and whole pages of the backing that was asked for.

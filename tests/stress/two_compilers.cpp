@@ -26,6 +26,7 @@
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/snapshot.hpp"
 #include "numacre/shm/validate.hpp"
+#include "support/actor.hpp"
 
 namespace numacre {
 namespace {
@@ -103,15 +104,7 @@ struct Region {
                   std::to_string(node_bytes()));
     }
 
-    Actor actor(unsigned number) const {
-        const ProcessSlot process{static_cast<std::uint16_t>(number)};
-        pool.processes[number].state.store(static_cast<std::uint64_t>(ProcessState::active));
-        pool.threads[number].owner.store(ThreadOwner{process}.bits());
-        std::uint64_t mark = pool.header->thread_high_water.load();
-        while (mark <= number && !pool.header->thread_high_water.compare_exchange_weak(mark, number + 1)) {
-        }
-        return Actor{ThreadSlotIndex{static_cast<std::uint16_t>(number)}, process};
-    }
+    Actor actor(unsigned number) const { return test::seat_actor(pool, number, number); }
 
     Control *control;
     std::byte *pool_memory;

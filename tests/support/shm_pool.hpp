@@ -10,6 +10,7 @@
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/recovery.hpp"
 #include "numacre/shm/snapshot.hpp"
+#include "support/actor.hpp"
 
 namespace numacre::test {
 
@@ -57,16 +58,7 @@ struct ShmPool {
             if (!chunks.bring_online(chunk)) std::abort();
     }
 
-    // A thread slot of a process slot, marked as in use and alive.
-    Actor actor(unsigned thread, unsigned process) {
-        const ProcessSlot owner{static_cast<std::uint16_t>(process)};
-        view.processes[process].state.store(static_cast<std::uint64_t>(ProcessState::active));
-        view.threads[thread].owner.store(ThreadOwner{owner}.bits());
-        std::uint64_t mark = view.header->thread_high_water.load();
-        while (mark <= thread && !view.header->thread_high_water.compare_exchange_weak(mark, thread + 1)) {
-        }
-        return Actor{ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, owner};
-    }
+    Actor actor(unsigned thread, unsigned process) { return seat_actor(view, thread, process); }
 
     // Marks the process as dead and gives back what it held.
     RecoveryStep kill_and_recover(unsigned process, Reclaimed &total, ThreadSlotIndex &blocked_by) {
@@ -75,7 +67,8 @@ struct ShmPool {
         Recovery<ProductionEnv> recovery{view, nodes};
         const RecoveryStep step =
             recovery.recover_process(ProcessSlot{static_cast<std::uint16_t>(process)}, total, blocked_by);
-        if (step == RecoveryStep::done) view.processes[process].state.store(static_cast<std::uint64_t>(ProcessState::free));
+        if (step == RecoveryStep::done)
+            view.processes[process].state.store(static_cast<std::uint64_t>(ProcessState::free));
         return step;
     }
 
