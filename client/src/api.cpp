@@ -358,19 +358,22 @@ Lane *attentive_lane_of(numacre_pool *pool, int &error) {
     return lane;
 }
 
+// From a numa node's magazine, refilled if it is empty. False: not a size that is cached (0 is none), or nothing there.
+bool allocate_from_magazine(numacre_pool *pool, Lane &lane, NodeLane &node, std::size_t size_bytes, void **block) {
+    if ((size_bytes - 1) >> lane.frame_shift >= kLeafFrames || quota_of(pool) != 0) return false;
+    const unsigned order = order_for_bytes(size_bytes, lane.frame_shift).value;
+    Magazine &magazine = node.magazines[order];
+    return take_from_cache(lane, node, magazine, size_bytes, block) ||
+           (refill(pool, lane, node, order) && take_from_cache(lane, node, magazine, size_bytes, block));
+}
+
 // When the cache has nothing ready.
 [[gnu::noinline]] int allocate_slowly(numacre_pool *pool, std::size_t size_bytes, void **block) {
     int error = 0;
     Lane *const lane = attentive_lane_of(pool, error);
     if (lane == nullptr) return error;
     NodeLane &node = lane->nodes[local_numa_node(*lane)];
-    if ((size_bytes - 1) >> lane->frame_shift >= kLeafFrames) return allocate_large(*lane, node, size_bytes, block);
-    const unsigned order = order_for_bytes(size_bytes, lane->frame_shift).value;
-    if (quota_of(pool) == 0) {
-        Magazine &magazine = node.magazines[order];
-        if (take_from_cache(*lane, node, magazine, size_bytes, block)) return 0;
-        if (refill(pool, *lane, node, order) && take_from_cache(*lane, node, magazine, size_bytes, block)) return 0;
-    }
+    if (allocate_from_magazine(pool, *lane, node, size_bytes, block)) return 0;
     return allocate_uncached(*lane, node, size_bytes, block);
 }
 
@@ -418,6 +421,12 @@ Lane *attentive_lane_of(numacre_pool *pool, int &error) {
     Lane *const lane = attentive_lane_of(pool, error);
     if (lane == nullptr) return error;
     const std::uint32_t wanted = numa_node < 0 ? local_numa_node(*lane) : static_cast<std::uint32_t>(numa_node);
+    if ((flags & NUMACRE_UNCACHED) == 0 &&
+        allocate_from_magazine(pool, *lane, lane->nodes[wanted], size_bytes, block)) {
+        if ((flags & NUMACRE_ZERO) != 0)
+            memset(*block, 0, order_for_bytes(size_bytes, lane->frame_shift).frames() << lane->frame_shift);
+        return 0;
+    }
     return allocate(pool, *lane, wanted, size_bytes, flags, block);
 }
 

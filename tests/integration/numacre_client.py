@@ -101,8 +101,9 @@ class ClientProcess:
         return answer["error"]
 
     def alloc(self, size, count=1, numa_node=-1, flags=0):
-        """(error, blocks): stops at the first error, the blocks before it stay. Blocks are numbers for free()."""
-        answer = self.call("alloc", size=size, count=count, node=numa_node, flags=flags)
+        """(error, blocks): stops at the first error, the blocks before it stay. Blocks are numbers for free(). Past the
+        cache, which takes more than is asked for: so what the daemon says is used is what was allocated."""
+        answer = self.call("alloc", size=size, count=count, node=numa_node, flags=flags | UNCACHED)
         return answer["error"], answer["blocks"]
 
     def free(self, blocks):

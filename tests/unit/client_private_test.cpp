@@ -50,6 +50,21 @@ TEST_F(PrivatePool, gives_aligned_writable_blocks_of_the_next_power_of_two) {
     }
 }
 
+TEST_F(PrivatePool, what_was_freed_last_comes_back_first_on_whatever_numa_node_was_asked_for) {
+    for (const int numa_node : {-1, 0}) {
+        void *first = nullptr;
+        ASSERT_EQ(numacre_alloc_on(pool, numa_node, 4096, 0, &first), 0) << error();
+        std::memset(first, 0xab, 4096);
+        ASSERT_EQ(numacre_free(pool, first), 0);
+        void *again = nullptr;
+        ASSERT_EQ(numacre_alloc_on(pool, numa_node, 4000, NUMACRE_ZERO, &again), 0) << error();
+        EXPECT_EQ(again, first) << "not from the thread's cache";
+        const auto *const bytes = static_cast<const unsigned char *>(again);
+        EXPECT_TRUE(std::all_of(bytes, bytes + 4096, [](unsigned char byte) { return byte == 0; }));
+        ASSERT_EQ(numacre_free(pool, again), 0);
+    }
+}
+
 TEST_F(PrivatePool, refuses_sizes_that_cannot_be) {
     void *block = &pool;
     EXPECT_EQ(numacre_alloc(pool, 0, &block), -EINVAL);
