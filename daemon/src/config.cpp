@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "bytes.hpp"
+#include "keeper.hpp"
 #include "log.hpp"
 #include "pool_spec.hpp"
 #include "topology.hpp"
@@ -109,6 +110,14 @@ const std::vector<Key<Config>> &daemon_keys() {
          }},
         {"reserve-hugepages", Kind::yes_no, "allow raising nr_hugepages in sysfs (default: true for root)",
          [](Config &config, const std::string &text) { return set_yes_no(config.reserve_hugepages, text); }},
+        {"keep-memory", Kind::text,
+         "who keeps the pools while there is no daemon: auto, systemd (its descriptor store), holder (a small "
+         "process), off",
+         [](Config &config, const std::string &text) -> Answer<void> {
+             if (!is_keeper_kind(text)) return refuse("use auto, systemd, holder or off");
+             config.keep_memory = text;
+             return {};
+         }},
         {"max-connections", Kind::count, "connections to the attach socket, all together",
          [](Config &config, const std::string &text) -> Answer<void> {
              if (auto set = set_count(config.max_connections, text); !set) return set;
@@ -330,16 +339,21 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
     };
     CLI::App app{
         "numacred: shares pools of hugepage frames between the processes of this machine.\n"
-        "Every option but --config, --check-config and --version is also a key of the configuration file; "
+        "Every option but --config, --check-config, --discard-kept and --version is also a key of the configuration "
+        "file; "
         "options win.",
         "numacred"};
     std::string file;
-    bool check_only = false, version = false;
+    bool check_only = false, discard_kept = false, version = false;
     std::vector<std::string> pool_flags;
     std::map<std::string, std::string, std::less<>> given;
     auto *const file_option = app.add_option(
         "--config", file, std::string("configuration file, TOML (default: ") + kDefaultConfigFile + " if it is there)");
     app.add_flag("--check-config", check_only, "check the configuration, print what would be run with, and exit");
+    app.add_flag(
+        "--discard-kept", discard_kept,
+        "give up the pools that a daemon before has left in the runtime directory, and exit; their clients keep "
+        "what they have mapped, until they end");
     app.add_flag("--version", version, "print the version and exit");
     // One argument each, commas and all.
     app.add_option(
@@ -369,6 +383,7 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
 
     Config config;
     config.check_only = check_only;
+    config.discard_kept = discard_kept;
     config.reserve_hugepages = is_root;
     config.runtime_dir = runtime_dir_from_environment.empty() ? "/run/numacre" : runtime_dir_from_environment;
     if (file_option->count() != 0) {
@@ -410,6 +425,7 @@ std::string describe(const Config &config) {
          << "log-level = \"" << config.log_level << "\"\n"
          << "log-format = \"" << config.log_format << "\"\n"
          << "reserve-hugepages = " << (config.reserve_hugepages ? "true" : "false") << "\n"
+         << "keep-memory = \"" << config.keep_memory << "\"\n"
          << "max-connections = " << config.max_connections << "\n";
     for (const PoolSpec &spec : config.pools)
         text << "\n[[pool]]\n"

@@ -17,12 +17,14 @@ struct Config {
     std::string topology = "libnuma";
     std::string log_level = "info";
     std::string log_format = "text";
-    bool reserve_hugepages = false;  // set by load(): true for root unless told otherwise
+    bool reserve_hugepages = false;    // set by load(): true for root unless told otherwise
+    std::string keep_memory = "auto";  // who keeps it while there is no daemon: Keeper::create()
     std::uint32_t max_connections = 4096;
     std::vector<PoolSpec> pools;
 
     bool check_only = false;
-    std::string file;  // that was read; empty: none
+    bool discard_kept = false;  // give up what a daemon before has left, and end
+    std::string file;           // that was read; empty: none
 };
 
 // Why there is no configuration to run with: help or version were asked for (0), or something is wrong (2).

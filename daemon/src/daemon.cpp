@@ -1,6 +1,7 @@
 #include "daemon.hpp"
 
 #include <algorithm>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -20,9 +21,11 @@ constexpr std::chrono::milliseconds kForcePoll{20};
 
 }  // namespace
 
-Daemon::Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_ptr<EventLoop> loop)
+Daemon::Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_ptr<EventLoop> loop,
+               std::unique_ptr<Keeper> keeper)
     : options_(std::move(options)),
       topology_(std::move(topology)),
+      keeper_(std::move(keeper)),
       hugepages_(options_.reserve_hugepages),
       loop_(std::move(loop)),
       worker_(std::make_unique<Worker>()),
@@ -32,15 +35,159 @@ Daemon::~Daemon() {
     // First: its jobs use what follows. What they post is not run any more.
     worker_.reset();
     attach_server_.reset();
+    std::vector<std::shared_ptr<const Fd>> living;
+    std::vector<int> pidfds;
+    for (const auto &pool : registry_.all())
+        for (const Client &client : pool->client_table())
+            if (client.peer.pidfd && !has_ended(*client.peer.pidfd)) {
+                living.push_back(client.peer.pidfd);
+                pidfds.push_back(client.peer.pidfd->get());
+            }
+    if (!pidfds.empty())
+        log::info("pools stay for their clients and the next daemon",
+                  {{"clients", pidfds.size()}, {"kept_by", std::string(keeper_->kind())}});
+    // If the adoption was refused, what is kept is not ours to give up.
+    if (is_heir_) keeper_->leave(pidfds);
     for (const std::string &name : registry_.names()) registry_.remove(name);
     // What is posted but not run any more may hold the last reference to a pool.
     loop_.reset();
     hugepages_.give_back_all();
 }
 
+namespace {
+
+// "default/frames0" -> pool and file; a file of no pool has an empty one.
+std::pair<std::string, std::string> split_kept_name(const std::string &name) {
+    const std::size_t slash = name.find('/');
+    return slash == std::string::npos ? std::pair{std::string(), name}
+                                      : std::pair{name.substr(0, slash), name.substr(slash + 1)};
+}
+std::string kept_name(const std::string &pool, const std::string &file) {
+    return pool + "/" + file;
+}
+constexpr const char *kMachineFile = "machine";
+
+struct Inheritance {
+    PoolLedger ledger;
+    std::map<std::string, Fd> files;
+};
+
+}  // namespace
+
+Answer<void> Daemon::adopt_pools() {
+    std::map<std::string, std::map<std::string, Fd>> by_pool;
+    for (auto &[name, fd] : keeper_->inherited()) {
+        const auto [pool, file] = split_kept_name(name);
+        by_pool[pool][file] = std::move(fd);
+    }
+    // Everything is looked at before anything is changed.
+    std::vector<Inheritance> pools;
+    std::vector<std::string> worthless;
+    for (auto &[name, files] : by_pool) {
+        if (name.empty()) continue;
+        const auto ledger_file = files.find("ledger");
+        if (ledger_file == files.end()) {  // it died while it kept or dropped them: nobody has seen that pool
+            for (const auto &file : files) worthless.push_back(kept_name(name, file.first));
+            continue;
+        }
+        auto ledger = PoolLedger::open(std::move(ledger_file->second));
+        if (!ledger)
+            return Unexpected{Failure{ledger.error().code, "pool \"" + name + "\": " + ledger.error().message}};
+        if (ledger->state() == LedgerState::making || ledger->state() == LedgerState::deleted) {
+            for (const auto &file : files) worthless.push_back(kept_name(name, file.first));
+            continue;
+        }
+        if (ledger->numa_nodes() != topology_->numa_nodes().size())
+            return Unexpected{
+                Failure{Errc::version_mismatch,
+                        "pool \"" + name + "\" was made for " + std::to_string(ledger->numa_nodes()) +
+                            " numa nodes, the topology " + topology_->source() + " has " +
+                            std::to_string(topology_->numa_nodes().size()) +
+                            ": start with the same --topology, or give the pools up with numacred --discard-kept"}};
+        for (const std::string &file : ManagedPool::file_names(ledger->numa_nodes()))
+            if (!files.contains(file))
+                return Unexpected{Failure{Errc::corrupt, "pool \"" + name + "\": its \"" + file +
+                                                             "\" was not kept: give the pools up with numacred "
+                                                             "--discard-kept"}};
+        pools.push_back({std::move(*ledger), std::move(files)});
+    }
+
+    const auto machine = by_pool[""].find(kMachineFile);
+    auto record =
+        machine == by_pool[""].end() ? MachineLedger::create() : MachineLedger::open(std::move(machine->second));
+    if (!record) return Unexpected{record.error()};
+    std::vector<std::shared_ptr<ManagedPool>> adopted;
+    for (Inheritance &one : pools) {
+        registry_.begin_after(one.ledger.last_client_id());
+        auto pool = ManagedPool::adopt(std::move(one.ledger), std::move(one.files), *topology_, hugepages_);
+        if (!pool) return Unexpected{pool.error()};
+        adopted.push_back(std::move(*pool));
+    }
+
+    machine_ledger_.emplace(std::move(*record));
+    count_reserved_pages();
+    is_heir_ = true;
+    for (const auto &pool : adopted) {
+        const std::string &name = pool->spec().name;
+        log::info("pool adopted from the daemon before", {{"pool", name}, {"clients", pool->client_table().size()}});
+        registry_.claim_name(name);
+        registry_.add(pool);
+        Event event;
+        event.pool = name;
+        event.kind = "pool_adopted";
+        event.message = "pool " + name + " was taken over from the daemon before";
+        registry_.events().publish(std::move(event));
+    }
+    for (const std::string &name : worthless) keeper_->drop(name);
+    // Again, for a keeper that dies and is replaced has to be given all of it.
+    keeper_->keep(kMachineFile, machine_ledger_->fd());
+    for (const auto &pool : registry_.all()) keep(*pool);
+    return {};
+}
+
+void Daemon::discard_kept() {
+    auto files = keeper_->inherited();
+    if (const auto machine = files.find(kMachineFile); machine != files.end()) {
+        // One of another version is left alone: its hugepages stay reserved.
+        if (auto record = MachineLedger::open(std::move(machine->second)); record) {
+            machine_ledger_.emplace(std::move(*record));
+            count_reserved_pages();
+        }
+    }
+    log::info("what was kept is given up", {{"descriptors", files.size()}});
+    is_heir_ = true;  // and there is nobody to leave it to
+}
+
+void Daemon::count_reserved_pages() {
+    std::vector<int> os_numa_nodes;
+    for (const MemoryNode &node : topology_->numa_nodes()) os_numa_nodes.push_back(node.os_numa_node);
+    hugepages_.record_in(*machine_ledger_, os_numa_nodes);
+}
+
+void Daemon::keep(ManagedPool &pool) {
+    for (const auto &[file, fd] : pool.kept_files()) keeper_->keep(kept_name(pool.spec().name, file), fd);
+}
+
+void Daemon::let_go(const ManagedPool &pool) {
+    for (const auto &[file, fd] : pool.kept_files()) keeper_->drop(kept_name(pool.spec().name, file));
+}
+
+void Daemon::watch_keeper() {
+    if (keeper_->death_fd() < 0) return;
+    loop_->when_readable(keeper_->death_fd(), [this] {
+        keeper_->revive();
+        watch_keeper();
+    });
+}
+
 void Daemon::serve_clients(Fd listener) {
     attach_server_ = std::make_unique<AttachServer>(*loop_, *worker_, registry_, reaper_, *topology_,
                                                     std::move(listener), options_.limits);
+    watch_keeper();
+    for (const auto &pool : registry_.all()) {
+        reaper_.finish_predecessor(pool);
+        for (const Client &client : pool->client_table()) attach_server_->adopt(pool, client);
+    }
 }
 
 void Daemon::set_metrics_address(std::string address) {
@@ -78,6 +225,8 @@ Answer<void> Daemon::create_pool(const PoolSpec &spec) {
         registry_.release_name(spec.name);
         return Unexpected{Failure{pool.error().code, "pool \"" + spec.name + "\": " + pool.error().message}};
     }
+    keep(**pool);
+    (*pool)->ledger().set_state(LedgerState::serving);
     registry_.add(*pool);
     for (std::size_t i = 0; i < (*pool)->numa_node_count(); ++i) {
         const NodeMemory &memory = (*pool)->node_memory(NumaNode{static_cast<std::uint8_t>(i)});
@@ -137,6 +286,7 @@ Answer<void> Daemon::delete_pool(const std::string &name, bool force) {
     // Not while a resize is under way on another thread.
     const std::lock_guard lock((*pool)->resize_mutex);
     (*pool)->announce_deletion();
+    let_go(**pool);
     registry_.remove(name);
     log::info("pool deleted", {{"pool", name}});
     Event event;

@@ -5,11 +5,15 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "event_loop.hpp"
 #include "hugepages.hpp"
+#include "keeper.hpp"
+#include "ledger.hpp"
 #include "pool_manager.hpp"
 #include "reaper.hpp"
 #include "registry.hpp"
@@ -27,12 +31,21 @@ public:
         AttachServer::Limits limits;
     };
 
-    Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_ptr<EventLoop> loop);
-    // Pools end, reserved hugepages go back to the kernel. Clients go on with what they have mapped.
+    Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_ptr<EventLoop> loop,
+           std::unique_ptr<Keeper> keeper);
+    // Pools without clients end, and reserved hugepages go back to the kernel. Clients go on with what they have
+    // mapped: if there are any, the keeper keeps all pools for the next daemon, until the last of the clients has
+    // ended.
     ~Daemon() override;
 
     EventLoop &loop() { return *loop_; }
-    // From the loop's thread, before run().
+    // Takes over the pools that a daemon before us has left with the keeper. All or nothing: on failure (another layout
+    // version, other numa nodes, something missing) nothing has been changed. First of all, from the loop's thread.
+    Answer<void> adopt_pools();
+    // Instead: gives up what the keeper has. Destroy the daemon next.
+    void discard_kept();
+    bool has_pool(const std::string &name) { return static_cast<bool>(registry_.find(name)); }
+    // From the loop's thread, before run(). Adopted clients are looked after from here on.
     void serve_clients(Fd listener);
     // Where the metrics really are, known only once they are served.
     void set_metrics_address(std::string address);
@@ -56,10 +69,17 @@ public:
 
 private:
     Answer<void> end_clients(ManagedPool &pool);
+    void keep(ManagedPool &pool);
+    void let_go(const ManagedPool &pool);
+    void watch_keeper();
+    void count_reserved_pages();
 
     Options options_;
     std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
     std::unique_ptr<Topology> topology_;
+    std::unique_ptr<Keeper> keeper_;
+    bool is_heir_ = false;  // what the keeper keeps is ours
+    std::optional<MachineLedger> machine_ledger_;  // before hugepages_, which write in it
     Hugepages hugepages_;
     std::unique_ptr<EventLoop> loop_;
     Registry registry_;

@@ -43,6 +43,18 @@ std::uint64_t persistent_pages(const HugepagePool &pool) {
 Hugepages::Hugepages(bool may_reserve, std::string sysfs_nodes)
     : may_reserve_(may_reserve), sysfs_nodes_(std::move(sysfs_nodes)) {}
 
+void Hugepages::record_in(MachineLedger &ledger, std::span<const int> os_numa_nodes) {
+    const std::lock_guard lock(mutex_);
+    ledger_ = &ledger;
+    for (const int os_numa_node : os_numa_nodes)
+        raised_pages_[{os_numa_node, kHugepageBytes}] = ledger.raised_pages(os_numa_node);
+}
+
+void Hugepages::change_raised(const Key &key, std::uint64_t pages) {
+    raised_pages_[key] = pages;
+    if (ledger_ != nullptr && key.second == kHugepageBytes) ledger_->set_raised_pages(key.first, pages);
+}
+
 std::string Hugepages::folder(int os_numa_node, std::uint64_t page_bytes) const {
     return sysfs_nodes_ + "/node" + std::to_string(os_numa_node) + "/hugepages/hugepages-" +
            std::to_string(page_bytes / 1024) + "kB";
@@ -111,7 +123,8 @@ Answer<void> Hugepages::ensure_free(int os_numa_node, std::uint64_t page_bytes, 
                                      : 0;
     {
         const std::lock_guard lock(mutex_);
-        raised_pages_[{os_numa_node, page_bytes}] += raised;
+        const Key key{os_numa_node, page_bytes};
+        change_raised(key, raised_pages_[key] + raised);
     }
     if (after && after->free >= pages) {
         log::debug("reserved hugepages", {{"numa_node", os_numa_node}, {"pages", raised}, {"page_bytes", page_bytes}});
@@ -127,9 +140,9 @@ void Hugepages::give_back(int os_numa_node, std::uint64_t page_bytes, std::uint6
     std::uint64_t lower_by = 0;
     {
         const std::lock_guard lock(mutex_);
-        auto &raised = raised_pages_[{os_numa_node, page_bytes}];
-        lower_by = std::min(pages, raised);
-        raised -= lower_by;
+        const Key key{os_numa_node, page_bytes};
+        lower_by = std::min(pages, raised_pages_[key]);
+        change_raised(key, raised_pages_[key] - lower_by);
     }
     if (lower_by == 0) return;
     const auto now = pool(os_numa_node, page_bytes);

@@ -6,11 +6,13 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "fd.hpp"
+#include "ledger.hpp"
 #include "pool_manager.hpp"
 
 namespace numacre::daemon {
@@ -21,6 +23,9 @@ public:
     explicit Hugepages(bool may_reserve, std::string sysfs_nodes = "/sys/devices/system/node");
 
     bool may_reserve() const { return may_reserve_; }
+    // From now on what is raised stands in the ledger too, which must outlive this; what a daemon before us has raised
+    // counts as ours. Once, before anything is raised.
+    void record_in(MachineLedger &ledger, std::span<const int> os_numa_nodes);
     // Nothing if the kernel has no hugepages of this size.
     std::optional<HugepagePool> pool(int os_numa_node, std::uint64_t page_bytes) const;
     // Of every page size.
@@ -42,11 +47,13 @@ public:
 private:
     using Key = std::pair<int, std::uint64_t>;  // numa node, page bytes
     std::string folder(int os_numa_node, std::uint64_t page_bytes) const;
+    void change_raised(const Key &key, std::uint64_t pages);
 
     bool may_reserve_;
     std::string sysfs_nodes_;
     std::mutex mutex_;
     std::map<Key, std::uint64_t> raised_pages_;  // guarded by mutex_
+    MachineLedger *ledger_ = nullptr;            // guarded by mutex_
 };
 
 // Reserving and populating leave this much to the rest of the machine, so that it does not start killing processes.

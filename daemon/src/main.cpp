@@ -110,9 +110,21 @@ int serve(const Config &config) {
     options.runtime_dir = config.runtime_dir;
     options.reserve_hugepages = config.reserve_hugepages;
     options.limits.connections = config.max_connections;
-    Daemon daemon(std::move(options), std::move(*topology), std::move(*loop));
-    for (const PoolSpec &spec : config.pools)
+    auto keeper = Keeper::create(config.keep_memory, config.runtime_dir);
+    if (!keeper) return fail(keeper.error());
+    Daemon daemon(std::move(options), std::move(*topology), std::move(*loop), std::move(*keeper));
+    if (config.discard_kept) {
+        daemon.discard_kept();
+        return EXIT_SUCCESS;
+    }
+    if (auto adopted = daemon.adopt_pools(); !adopted) return fail(adopted.error());
+    for (const PoolSpec &spec : config.pools) {
+        if (daemon.has_pool(spec.name)) {
+            log::info("a configured pool is there already: it stays as it is", {{"pool", spec.name}});
+            continue;
+        }
         if (auto created = daemon.create_pool(spec); !created) return fail(created.error());
+    }
     if (config.pools.empty())
         log::warn(
             "no pool is configured: make one with `numacre create`, --pool or [[pool]] in the configuration file");

@@ -13,6 +13,7 @@
 #include "bytes.hpp"
 #include "log.hpp"
 #include "numacre/shm/format.hpp"
+#include "numacre/shm/validate.hpp"
 #include "pool_spec.hpp"
 
 namespace numacre::daemon {
@@ -28,6 +29,16 @@ std::uint64_t random_id() {
         if (::getrandom(&id, sizeof id, 0) != sizeof id)
             id = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
     return id;
+}
+
+// As the keeper knows them, behind the pool's name.
+constexpr const char *kLedgerFile = "ledger";
+constexpr const char *kPoolFile = "pool";
+std::string metadata_file(std::uint32_t numa_node) {
+    return "metadata" + std::to_string(numa_node);
+}
+std::string data_file(std::uint32_t numa_node) {
+    return "frames" + std::to_string(numa_node);
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -54,26 +65,22 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
                                                          Worker &worker) {
     const auto geometry = geometry_of(spec);
     if (!geometry) return Unexpected{geometry.error()};
+    const auto numa_nodes = static_cast<std::uint32_t>(topology.numa_nodes().size());
+    auto ledger = PoolLedger::create(spec, random_id(), numa_nodes);
+    if (!ledger) return Unexpected{ledger.error()};
     const auto layout = PoolLayout<ProductionEnv>::of(spec.max_clients + 1, spec.max_threads + 1);
-    auto pool_region = MetadataRegion::create("numacre:" + spec.name + ":pool", layout.region_bytes, topology, nullptr);
+    auto pool_region = MetadataRegion::create("numacre:" + spec.name + ":pool", layout.region_bytes);
     if (!pool_region) return Unexpected{pool_region.error()};
 
-    std::shared_ptr<ManagedPool> pool(new ManagedPool(spec, *geometry, std::move(*pool_region)));
-    format_pool_region<ProductionEnv>(pool->pool_region_.address(), spec.name, pool->instance_id_, *geometry,
-                                      static_cast<unsigned>(topology.numa_nodes().size()), pool->process_slots_,
-                                      pool->thread_slots_);
-    pool->files_.push_back(identity_of(pool->pool_region_.fd()));
-    for (std::size_t i = 0; i < topology.numa_nodes().size(); ++i) {
-        const NodeMemory::Plan plan{
-            spec,         *geometry, NumaNode{static_cast<std::uint8_t>(i)}, pool->instance_id_, pool->thread_slots_,
-            pool->shared_};
+    std::shared_ptr<ManagedPool> pool(new ManagedPool(spec, *geometry, std::move(*ledger), std::move(*pool_region)));
+    format_pool_region<ProductionEnv>(pool->pool_region_.address(), spec.name, pool->instance_id(), *geometry,
+                                      numa_nodes, pool->process_slots_, pool->thread_slots_);
+    for (std::uint32_t i = 0; i < numa_nodes; ++i) {
+        const NodeMemory::Plan plan = pool->plan_of(NumaNode{static_cast<std::uint8_t>(i)});
         auto made = worker.run([&] { return NodeMemory::create(plan, topology, hugepages); });
         if (!made) return Unexpected{made.error()};
-        pool->nodes_.push_back(std::move(*made));
+        pool->add_node(std::move(*made));
         NodeMemory &memory = *pool->nodes_.back();
-        pool->views_.push_back(memory.view());
-        pool->files_.push_back(identity_of(memory.metadata().fd()));
-        pool->files_.push_back(identity_of(memory.data().fd()));
 
         // All of it, before the first page is taken: half a pool helps nobody.
         if (auto enough = memory.check_growth(spec.online_bytes); !enough) return Unexpected{enough.error()};
@@ -88,16 +95,115 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
     return pool;
 }
 
-ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, MetadataRegion pool_region)
+Answer<std::shared_ptr<ManagedPool>> ManagedPool::adopt(PoolLedger ledger, std::map<std::string, Fd> files,
+                                                        Topology &topology, Hugepages &hugepages) {
+    const PoolSpec spec = ledger.spec();
+    const auto geometry = geometry_of(spec);
+    if (!geometry) return Unexpected{geometry.error()};
+    const auto layout = PoolLayout<ProductionEnv>::of(spec.max_clients + 1, spec.max_threads + 1);
+    auto pool_region = MetadataRegion::adopt(std::move(files.at(kPoolFile)), layout.region_bytes);
+    if (!pool_region) return Unexpected{pool_region.error()};
+
+    std::shared_ptr<ManagedPool> pool(new ManagedPool(spec, *geometry, std::move(ledger), std::move(*pool_region)));
+    pool->adopted_ = true;
+    bool damaged = validate_pool_region<ProductionEnv>(pool->pool_region_.address(),
+                                                       {*geometry, pool->instance_id(), pool->pool_region_.bytes()},
+                                                       pool->process_slots_, pool->thread_slots_) != Errc::ok;
+    for (std::uint32_t i = 0; i < pool->ledger_.numa_nodes(); ++i) {
+        auto made =
+            NodeMemory::adopt(pool->plan_of(NumaNode{static_cast<std::uint8_t>(i)}), topology, hugepages,
+                              std::move(files.at(metadata_file(i))), std::move(files.at(data_file(i))), damaged);
+        if (!made) return Unexpected{made.error()};
+        pool->add_node(std::move(*made));
+    }
+    pool->adopt_clients();
+    if (pool->ledger_.state() == LedgerState::corrupt)
+        pool->declare_corrupt("found out before the daemon's last start");
+    else if (damaged)
+        pool->declare_corrupt("a region's header has been overwritten");
+    return pool;
+}
+
+ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLedger ledger, MetadataRegion pool_region)
     : spec_(spec),
       geometry_(geometry),
       process_slots_(spec.max_clients + 1),  // slot 0 is the daemon
       thread_slots_(spec.max_threads + 1),
-      instance_id_(random_id()),
+      ledger_(std::move(ledger)),
       pool_region_(std::move(pool_region)),
       shared_(SharedPool::at(pool_region_.address(), process_slots_, thread_slots_)),
-      clients_(process_slots_),
-      slot_generations_(process_slots_, 0) {}
+      clients_(process_slots_) {
+    files_.push_back(identity_of(pool_region_.fd()));
+}
+
+NodeMemory::Plan ManagedPool::plan_of(NumaNode numa_node) const {
+    return {spec_, geometry_, numa_node, instance_id(), thread_slots_, shared_, &ledger_};
+}
+
+void ManagedPool::add_node(std::unique_ptr<NodeMemory> memory) {
+    views_.push_back(memory->view());
+    files_.push_back(identity_of(memory->metadata().fd()));
+    files_.push_back(identity_of(memory->data().fd()));
+    nodes_.push_back(std::move(memory));
+}
+
+std::vector<std::string> ManagedPool::file_names(std::uint32_t numa_nodes) {
+    std::vector<std::string> names{kLedgerFile, kPoolFile};
+    for (std::uint32_t i = 0; i < numa_nodes; ++i) {
+        names.push_back(metadata_file(i));
+        names.push_back(data_file(i));
+    }
+    return names;
+}
+
+std::map<std::string, int> ManagedPool::kept_files() const {
+    std::map<std::string, int> files{{kLedgerFile, ledger_.fd()}, {kPoolFile, pool_region_.fd()}};
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+        files[metadata_file(i)] = nodes_[i]->metadata().fd();
+        files[data_file(i)] = nodes_[i]->data().fd();
+    }
+    return files;
+}
+
+void ManagedPool::adopt_clients() {
+    const std::lock_guard lock(mutex_);
+    const auto records = ledger_.clients();
+    for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
+        const LedgerClient &record = records[slot];
+        const std::uint32_t id = record.id.load(std::memory_order_acquire);
+        if (id == 0) continue;
+        Client client;
+        client.id = id;
+        client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
+        client.generation = record.generation;
+        client.peer = find_peer(record.pid, record.start_time_ticks);
+        client.peer.uid = record.uid;
+        client.peer.gid = record.gid;
+        if (client.peer.comm.empty()) client.peer.comm.assign(record.comm, ::strnlen(record.comm, sizeof record.comm));
+        client.attached = time_point_of(record.attached_ns);
+        client.quota_bytes = record.quota_bytes.load(std::memory_order_relaxed);
+        client.state =
+            record.is_departing.load(std::memory_order_acquire) != 0 ? ClientState::recovering : ClientState::lost;
+        clients_[slot] = std::move(client);
+        ++client_count_;
+    }
+}
+
+RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
+    if (!adopted_) return RecoveryStep::done;
+    Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
+    if (recovery.resume(blocked_by) == RecoveryStep::blocked) return RecoveryStep::blocked;
+    for (const auto &memory : nodes_) {
+        memory->finish_units();
+        for (std::uint64_t unit = 0; unit < memory->unit_count(); ++unit) {
+            if (!memory->is_draining(unit)) continue;
+            memory->set_drain(unit, true);  // perhaps of some of its chunks only, so far
+            draining.insert({memory->numa_node().value, unit});
+        }
+    }
+    adopted_ = false;
+    return RecoveryStep::done;
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 
@@ -113,9 +219,11 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer) {
         Client client;
         client.id = client_id;
         client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
-        client.generation = ++slot_generations_[slot];
+        LedgerClient &ledger = ledger_.clients()[slot];
+        client.generation = ++ledger.generation;
         client.peer = std::move(peer);
         client.attached = std::chrono::system_clock::now();
+        enter(client, ledger);
 
         // relaxed: the record means nothing before its state says so.
         auto &record = shared_.processes[slot];
@@ -135,12 +243,29 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer) {
                                                           " clients: detach one, or raise the pool's max-clients"}};
 }
 
+// Before the client can have the memory: a daemon after us must know of it.
+void ManagedPool::enter(const Client &client, LedgerClient &ledger) {
+    ledger.pid = client.peer.pid;
+    ledger.uid = client.peer.uid;
+    ledger.gid = client.peer.gid;
+    ledger.start_time_ticks = client.peer.start_time_ticks;
+    ledger.attached_ns = nanoseconds_of(client.attached);
+    std::memset(ledger.comm, 0, sizeof ledger.comm);
+    std::copy_n(client.peer.comm.begin(), std::min(client.peer.comm.size(), sizeof ledger.comm), ledger.comm);
+    ledger.quota_bytes.store(0, std::memory_order_relaxed);
+    ledger.is_departing.store(0, std::memory_order_relaxed);
+    ledger_.set_last_client_id(client.id);
+    // release: the entry counts from here on.
+    ledger.id.store(client.id, std::memory_order_release);
+}
+
 void ManagedPool::set_client_state(ProcessSlot slot, ClientState state) {
     const std::lock_guard lock(mutex_);
     if (clients_[slot.value]) clients_[slot.value]->state = state;
 }
 
 void ManagedPool::mark_dead(ProcessSlot slot) {
+    ledger_.clients()[slot.value].is_departing.store(1, std::memory_order_release);
     // EDGE death-to-recovery (seq_cst; partner: recovery's acquire loads). The kernel has ordered all of the process's
     // stores before its end; this makes the death itself visible to allocations that find nothing free.
     shared_.processes[slot.value].state.store(static_cast<std::uint64_t>(ProcessState::dead),
@@ -152,6 +277,7 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
         const std::lock_guard lock(mutex_);
         if (!clients_[slot.value]) return;
         clients_[slot.value].reset();
+        ledger_.clients()[slot.value].id.store(0, std::memory_order_release);
         --client_count_;
         if (departure == Departure::died) ++clients_reaped_;
         reclaimed_bytes_ += total.frames << geometry_.frame_shift;
@@ -183,6 +309,7 @@ bool ManagedPool::set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) 
     for (auto &client : clients_) {
         if (!client || client->id != client_id) continue;
         client->quota_bytes = quota_bytes;
+        ledger_.clients()[client->slot.value].quota_bytes.store(quota_bytes, std::memory_order_relaxed);
         // Rounded up: a quota of less than a frame is not "no quota". relaxed: obeyed from the next look on.
         const std::uint64_t quota_frames =
             quota_bytes / geometry_.frame_bytes() + (quota_bytes % geometry_.frame_bytes() != 0 ? 1 : 0);
@@ -210,6 +337,7 @@ void ManagedPool::open_door() {
 }
 
 void ManagedPool::announce_deletion() {
+    ledger_.set_state(LedgerState::deleted);
     // release: nothing follows that anybody may rely on; it is the last word.
     shared_.header->state.store(static_cast<std::uint64_t>(PoolState::deleted), std::memory_order_release);
     wake_waiters();
@@ -237,6 +365,7 @@ void ManagedPool::declare_corrupt(const std::string &reason) {
         if (!corrupt_reason_.empty()) return;
         corrupt_reason_ = reason;
     }
+    ledger_.set_state(LedgerState::corrupt);
     // release: the last word about this pool.
     shared_.header->state.store(static_cast<std::uint64_t>(PoolState::corrupt), std::memory_order_release);
     log::error("pool is damaged: no new clients, see the runbook NumacrePoolCorrupt",
@@ -246,7 +375,7 @@ void ManagedPool::declare_corrupt(const std::string &reason) {
 // The header is read only to find out that somebody scribbled over it.
 void ManagedPool::check_integrity(PoolStatus &status) {
     const auto &header = *shared_.header;
-    if (header.magic != kPoolMagic || header.layout_version != kLayoutVersion || header.instance_id != instance_id_ ||
+    if (header.magic != kPoolMagic || header.layout_version != kLayoutVersion || header.instance_id != instance_id() ||
         header.process_slots != process_slots_ || header.thread_slots != thread_slots_)
         declare_corrupt("the pool's header has been overwritten");
     for (NodeStatus &numa_node : status.nodes) {
@@ -270,7 +399,7 @@ PoolStatus ManagedPool::status() {
     PoolStatus status;
     status.spec = spec_;
     status.geometry = geometry_;
-    status.created = created_;
+    status.created = ledger_.created();
     const std::uint32_t threads = shared_.threads_in_use_bound();
     const auto start = std::chrono::steady_clock::now();
     for (const auto &memory : nodes_) {
@@ -373,6 +502,7 @@ std::vector<BlockHolder> ManagedPool::holders(NumaNode numa_node, const std::vec
 }
 
 RecoveryStep ManagedPool::reclaim(ProcessSlot slot, Reclaimed &total, ThreadSlotIndex &blocked_by) {
+    if (finish_predecessor(blocked_by) == RecoveryStep::blocked) return RecoveryStep::blocked;
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
     return recovery.recover_process(slot, total, blocked_by);
 }

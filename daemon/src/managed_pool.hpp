@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "hugepages.hpp"
+#include "ledger.hpp"
 #include "node_memory.hpp"
 #include "numacre/shm/recovery.hpp"
 #include "pool_manager.hpp"
@@ -49,6 +51,10 @@ public:
     // Populates what the spec wants online, through the worker; may take long. Never from the worker or the event loop.
     static Answer<std::shared_ptr<ManagedPool>> create(const PoolSpec &spec, Topology &topology, Hugepages &hugepages,
                                                        Worker &worker);
+    // What a daemon before us has left, with its clients in their seats; descriptors by the names of kept_files(), of
+    // which none may be missing. They are to be finished or reaped by who calls. Damage of the headers marks the pool.
+    static Answer<std::shared_ptr<ManagedPool>> adopt(PoolLedger ledger, std::map<std::string, Fd> files,
+                                                      Topology &topology, Hugepages &hugepages);
     ManagedPool(const ManagedPool &) = delete;
     ManagedPool &operator=(const ManagedPool &) = delete;
 
@@ -57,12 +63,16 @@ public:
     const Geometry &geometry() const { return geometry_; }
     std::uint32_t process_slots() const { return process_slots_; }
     std::uint32_t thread_slots() const { return thread_slots_; }
-    std::uint64_t instance_id() const { return instance_id_; }
+    std::uint64_t instance_id() const { return ledger_.instance_id(); }
     const MetadataRegion &pool_region() const { return pool_region_; }
     std::size_t numa_node_count() const { return nodes_.size(); }
     bool has(NumaNode numa_node) const { return numa_node.value < nodes_.size(); }
     NodeMemory &node_memory(NumaNode numa_node) { return *nodes_[numa_node.value]; }
     const std::vector<FileIdentity> &files() const { return files_; }
+    PoolLedger &ledger() { return ledger_; }
+    // What has to be kept so that adopt() can be called: descriptors by name.
+    std::map<std::string, int> kept_files() const;
+    static std::vector<std::string> file_names(std::uint32_t numa_nodes);
 
     // Gives the process a slot and makes its record active.
     Answer<Client> seat(std::uint32_t client_id, Peer peer);
@@ -97,6 +107,10 @@ public:
     std::vector<BlockHolder> holders(NumaNode numa_node, const std::vector<UnitRange> &units);
 
     // The worker's thread only.
+    // After adopt(): completes what the daemon before us was in the middle of. Until that is done, nothing else may be
+    // done to the pool from the daemon's side: there is one intent for it. blocked: by a live client that stands in the
+    // middle of an operation on the same block.
+    RecoveryStep finish_predecessor(ThreadSlotIndex &blocked_by);
     RecoveryStep reclaim(ProcessSlot slot, Reclaimed &total, ThreadSlotIndex &blocked_by);
     // Units that are to go offline as soon as they are empty: numa node, unit.
     std::set<std::pair<std::uint8_t, std::uint64_t>> draining;
@@ -105,7 +119,12 @@ public:
     std::mutex resize_mutex;
 
 private:
-    ManagedPool(const PoolSpec &spec, const Geometry &geometry, MetadataRegion pool_region);
+    ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLedger ledger, MetadataRegion pool_region);
+    NodeMemory::Plan plan_of(NumaNode numa_node) const;
+    void add_node(std::unique_ptr<NodeMemory> memory);
+    void adopt_clients();
+    void enter(const Client &client, LedgerClient &ledger);
+    bool adopted_ = false;  // and not finished yet: the worker's thread only
     void check_integrity(PoolStatus &status);
     void declare_corrupt(const std::string &reason);
 
@@ -113,18 +132,16 @@ private:
     Geometry geometry_;
     std::uint32_t process_slots_;
     std::uint32_t thread_slots_;
-    std::uint64_t instance_id_ = 0;
+    PoolLedger ledger_;  // before the nodes, which write in it
     MetadataRegion pool_region_;
     SharedPool shared_;
     std::vector<std::unique_ptr<NodeMemory>> nodes_;
     std::vector<View> views_;
     std::vector<FileIdentity> files_;
-    std::chrono::system_clock::time_point created_ = std::chrono::system_clock::now();
 
     mutable std::mutex mutex_;
     // All below: guarded by mutex_.
-    std::vector<std::optional<Client>> clients_;   // by process slot
-    std::vector<std::uint64_t> slot_generations_;  // by process slot
+    std::vector<std::optional<Client>> clients_;  // by process slot
     bool closing_ = false;
     std::string corrupt_reason_;
     std::uint32_t client_count_ = 0;

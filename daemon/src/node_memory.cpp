@@ -6,6 +6,7 @@
 #include "bytes.hpp"
 #include "log.hpp"
 #include "numacre/shm/format.hpp"
+#include "numacre/shm/validate.hpp"
 #include "pool_spec.hpp"
 
 namespace numacre::daemon {
@@ -85,9 +86,9 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::create(const Plan &plan, Topolog
     if (auto booked = check_unbooked(topology, plan.numa_node, plan.spec.online_bytes); !booked)
         return Unexpected{booked.error()};
     const auto layout = NodeLayout<ProductionEnv>::of(plan.geometry, plan.thread_slots);
-    auto metadata = MetadataRegion::create(region_name(plan.spec, plan.numa_node, "metadata"), layout.region_bytes,
-                                           topology, &plan.numa_node);
+    auto metadata = MetadataRegion::create(region_name(plan.spec, plan.numa_node, "metadata"), layout.region_bytes);
     if (!metadata) return Unexpected{metadata.error()};
+    metadata->prefer(topology, plan.numa_node);
     std::string note;
     auto data = choose_backing(plan, topology, hugepages, note);
     if (!data) return Unexpected{data.error()};
@@ -100,9 +101,100 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::create(const Plan &plan, Topolog
                                                       {"wanted", std::string(backing_name(plan.spec.backing))},
                                                       {"backing", std::string(backing_name(data->backing()))},
                                                       {"reason", note}});
+    LedgerNode &record = plan.ledger->node(plan.numa_node);
+    record.os_numa_node = topology.numa_nodes()[plan.numa_node.value].os_numa_node;
+    record.backing = static_cast<std::uint32_t>(data->backing());
     std::unique_ptr<NodeMemory> made(new NodeMemory(plan, topology, hugepages, std::move(*metadata), std::move(*data)));
+    if (made->data_.backing() == wire::Backing::hugetlb)
+        made->reserved_ahead_bytes_ = pages_at_first(plan.spec) * kHugepageBytes;
     made->note_ = std::move(note);
     return made;
+}
+
+Answer<std::unique_ptr<NodeMemory>> NodeMemory::adopt(const Plan &plan, Topology &topology, Hugepages &hugepages,
+                                                      Fd metadata_fd, Fd data_fd, bool &damaged) {
+    const auto layout = NodeLayout<ProductionEnv>::of(plan.geometry, plan.thread_slots);
+    auto metadata = MetadataRegion::adopt(std::move(metadata_fd), layout.region_bytes);
+    if (!metadata) return Unexpected{metadata.error()};
+    const LedgerNode &record = plan.ledger->node(plan.numa_node);
+    auto data = DataRegion::adopt(std::move(data_fd), plan.geometry.capacity_bytes(),
+                                  static_cast<wire::Backing>(record.backing));
+    if (!data) return Unexpected{data.error()};
+    if (validate_node_region<ProductionEnv>(metadata->address(), {plan.geometry, plan.instance_id, metadata->bytes()},
+                                            plan.numa_node, plan.thread_slots) != Errc::ok)
+        damaged = true;
+    std::unique_ptr<NodeMemory> made(new NodeMemory(plan, topology, hugepages, std::move(*metadata), std::move(*data)));
+    if (made->data_.backing() != plan.spec.backing) made->note_ = "chosen before the daemon's last start";
+
+    const auto units = plan.ledger->units(plan.numa_node);
+    const auto is_online = [&](std::uint64_t unit) {
+        return unit < units.size() && units[unit].state.load(std::memory_order_relaxed) == UnitState::online;
+    };
+    for (std::uint64_t unit = 0; unit < units.size(); ++unit) {
+        UnitRange run{unit, 0};
+        for (; is_online(unit); ++unit) ++run.count;
+        if (run.count == 0) continue;
+        made->count_online(run);
+        // It was granted once, and is there: a synthetic node that has become smaller is over-booked.
+        (void)topology.take(plan.numa_node, run.count * made->unit_bytes_);
+        // Is there; but what of it may be made hugepages is counted anew.
+        (void)made->populate_metadata(made->frames_of(run));
+    }
+    return made;
+}
+
+void NodeMemory::finish_units() {
+    const auto units = plan_.ledger->units(plan_.numa_node);
+    for (std::uint64_t unit = 0; unit < units.size(); ++unit) {
+        const UnitState state = units[unit].state.load(std::memory_order_relaxed);
+        if (state == UnitState::offline || state == UnitState::online) continue;
+        log::info("finishing a step of the daemon before", {{"pool", plan_.spec.name},
+                                                            {"numa_node", plan_.numa_node.value},
+                                                            {"unit", unit},
+                                                            {"step", static_cast<unsigned>(state)}});
+        if (state == UnitState::filling || state == UnitState::closed) {
+            data_.punch(unit * unit_bytes_, unit_bytes_);
+            set_state({unit, 1}, UnitState::offline);
+            continue;
+        }
+        (void)topology_.take(plan_.numa_node, unit_bytes_);  // as in adopt()
+        open_chunks({unit, 1}, true);
+        count_online({unit, 1});
+        set_state({unit, 1}, UnitState::online);
+    }
+}
+
+void NodeMemory::set_state(UnitRange units, UnitState state) {
+    // release: a step's own effects stand before the word that says so; the next daemon maps the page after our death.
+    for (LedgerUnit &unit : plan_.ledger->units(plan_.numa_node).subspan(units.first, units.count))
+        unit.state.store(state, std::memory_order_release);
+}
+
+void NodeMemory::count_online(UnitRange units) {
+    for (std::uint64_t unit = units.first; unit < units.first + units.count; ++unit) online_[unit] = true;
+    if (search_from_ == units.first) search_from_ += units.count;
+    online_units_.fetch_add(units.count, std::memory_order_relaxed);
+}
+
+// How many chunks were not as we had left them. only_closed: some may be open already, and in use.
+std::uint64_t NodeMemory::open_chunks(UnitRange units, bool only_closed) {
+    std::uint64_t overwritten = 0;
+    const std::uint64_t first = units.first * chunks_in_unit();
+    for (std::uint64_t chunk = first; chunk < first + units.count * chunks_in_unit(); ++chunk) {
+        if (only_closed && !chunks_.is_offline(chunk)) continue;
+        if (!chunks_.bring_online(chunk)) ++overwritten;
+    }
+    return overwritten;
+}
+
+void NodeMemory::set_drain(std::uint64_t unit, bool drain) {
+    plan_.ledger->units(plan_.numa_node)[unit].is_draining.store(drain, std::memory_order_release);
+    for (std::uint64_t chunk = unit * chunks_in_unit(); chunk < (unit + 1) * chunks_in_unit(); ++chunk)
+        chunks_.set_drain(chunk, drain);
+}
+
+bool NodeMemory::is_draining(std::uint64_t unit) const {
+    return plan_.ledger->units(plan_.numa_node)[unit].is_draining.load(std::memory_order_acquire);
 }
 
 NodeMemory::NodeMemory(Plan plan, Topology &topology, Hugepages &hugepages, MetadataRegion metadata, DataRegion data)
@@ -114,9 +206,7 @@ NodeMemory::NodeMemory(Plan plan, Topology &topology, Hugepages &hugepages, Meta
       view_(View::at(metadata_.address(), plan_.geometry, plan_.numa_node, plan_.thread_slots)),
       chunks_(view_, plan_.pool),
       unit_bytes_(resize_unit_bytes(plan_.spec)),
-      online_(plan_.geometry.capacity_bytes() / unit_bytes_, false),
-      reserved_ahead_bytes_(data_.backing() == wire::Backing::hugetlb ? pages_at_first(plan_.spec) * kHugepageBytes
-                                                                      : 0) {}
+      online_(plan_.geometry.capacity_bytes() / unit_bytes_, false) {}
 
 NodeMemory::~NodeMemory() {
     const wire::Backing backing = data_.backing();
@@ -158,12 +248,17 @@ UnitRange NodeMemory::next_offline(std::uint64_t max_units) const {
     return range;
 }
 
-Answer<void> NodeMemory::populate_metadata(FrameIndex first, std::uint64_t frames) {
+NodeMemory::FrameRange NodeMemory::frames_of(UnitRange units) const {
+    const std::uint64_t each = unit_bytes_ >> plan_.geometry.frame_shift;
+    return {units.first * each, units.count * each};
+}
+
+Answer<void> NodeMemory::populate_metadata(FrameRange frames) {
     const auto layout = NodeLayout<ProductionEnv>::of(plan_.geometry, plan_.thread_slots);
-    const std::uint64_t last = first.value + frames - 1;
+    const std::uint64_t last = frames.first + frames.count - 1;
     Answer<void> result;
     const auto populate = [&](std::uint64_t part, unsigned shift) {
-        const std::uint64_t from = part + (first.value >> shift) * sizeof(View::Word);
+        const std::uint64_t from = part + (frames.first >> shift) * sizeof(View::Word);
         const std::uint64_t to = part + ((last >> shift) + 1) * sizeof(View::Word);
         if (result) result = metadata_.populate(from, to - from);
     };
@@ -206,38 +301,40 @@ Answer<void> NodeMemory::bring_online(UnitRange units) {
     const std::uint64_t offset = units.first * unit_bytes_;
     const std::uint64_t bytes = units.count * unit_bytes_;
     if (auto booked = topology_.take(plan_.numa_node, bytes); !booked) return booked;
-    auto populated =
-        populate_metadata(FrameIndex{offset >> plan_.geometry.frame_shift}, bytes >> plan_.geometry.frame_shift);
+    set_state(units, UnitState::filling);
+    auto populated = populate_metadata(frames_of(units));
     if (populated) populated = populate_data(offset, bytes);
     if (!populated) {
         topology_.give_back(plan_.numa_node, bytes);
+        set_state(units, UnitState::offline);
         return populated;
     }
-    const std::uint64_t first_chunk = units.first * chunks_in_unit();
-    std::uint64_t overwritten = 0;
-    for (std::uint64_t chunk = first_chunk; chunk < first_chunk + units.count * chunks_in_unit(); ++chunk)
-        if (!chunks_.bring_online(chunk)) ++overwritten;
+    set_state(units, UnitState::opening);
+    const std::uint64_t overwritten = open_chunks(units, false);
     if (overwritten != 0) {
         overwritten_chunks_.fetch_add(overwritten, std::memory_order_relaxed);  // relaxed: a count
         log::error("entries of offline chunks are not what we wrote: somebody scribbled over the metadata",
                    {{"pool", plan_.spec.name}, {"numa_node", plan_.numa_node.value}, {"chunks", overwritten}});
     }
     reserved_ahead_bytes_ -= std::min(reserved_ahead_bytes_, bytes);
-    for (std::uint64_t unit = units.first; unit < units.first + units.count; ++unit) online_[unit] = true;
-    if (search_from_ == units.first) search_from_ += units.count;
-    online_units_.fetch_add(units.count, std::memory_order_relaxed);
+    count_online(units);
+    set_state(units, UnitState::online);
     return {};
 }
 
 bool NodeMemory::try_take_offline(std::uint64_t unit) {
     if (unit >= online_.size() || !online_[unit]) return false;
     const std::uint64_t first = unit * chunks_in_unit();
+    set_state({unit, 1}, UnitState::closing);
     for (std::uint64_t chunk = first; chunk < first + chunks_in_unit(); ++chunk) {
         if (chunks_.try_take_offline(chunk)) continue;
         while (chunk-- > first) chunks_.bring_online(chunk);
+        set_state({unit, 1}, UnitState::online);
         return false;
     }
+    set_state({unit, 1}, UnitState::closed);
     data_.punch(unit * unit_bytes_, unit_bytes_);
+    set_state({unit, 1}, UnitState::offline);
     online_[unit] = false;
     search_from_ = std::min(search_from_, unit);
     online_units_.fetch_sub(1, std::memory_order_relaxed);

@@ -1,5 +1,6 @@
 // One numa node's part of a pool: the frames, the allocator's metadata over them, and which resize units have memory
-// behind them. What is online is known here from a private bitmap; the shared memory is written, never asked about it.
+// behind them. What is online is known here from a private bitmap and the ledger; the shared memory is written, never
+// asked about it.
 #pragma once
 
 #include <atomic>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "hugepages.hpp"
+#include "ledger.hpp"
 #include "numacre/shm/chunks.hpp"
 #include "numacre/shm/layout.hpp"
 #include "pool_manager.hpp"
@@ -36,10 +38,15 @@ public:
         std::uint64_t instance_id = 0;
         std::uint32_t thread_slots = 0;
         SharedPool pool;
+        const PoolLedger *ledger = nullptr;  // outlives the node; says at any moment what to do with a unit
     };
 
     // Everything offline. Chooses the backing: the best of what the spec wants that the machine has for online_bytes.
     static Answer<std::unique_ptr<NodeMemory>> create(const Plan &plan, Topology &topology, Hugepages &hugepages);
+    // As a daemon before us has left it. Units that it was in the middle of are neither online nor offline until
+    // finish_units(). damaged: set if the region's header is not what it was.
+    static Answer<std::unique_ptr<NodeMemory>> adopt(const Plan &plan, Topology &topology, Hugepages &hugepages,
+                                                     Fd metadata, Fd data, bool &damaged);
     NodeMemory(const NodeMemory &) = delete;
     NodeMemory &operator=(const NodeMemory &) = delete;
     // Gives reserved hugepages back. Clients that still map the memory keep it until they unmap it.
@@ -67,11 +74,15 @@ public:
     bool is_online(std::uint64_t unit) const { return online_[unit]; }
     // Offline units in a row; count 0: all are online.
     UnitRange next_offline(std::uint64_t max_units) const;
+    // Undoes or completes the steps that a daemon before us was in the middle of. Its intent must have been resolved.
+    void finish_units();
     // All of the range's memory and metadata are populated, then its chunks go online. All or nothing.
     Answer<void> bring_online(UnitRange units);
     // False: something in the unit is in use, or it is offline.
     bool try_take_offline(std::uint64_t unit);
-    void set_drain(std::uint64_t chunk, bool drain) { chunks_.set_drain(chunk, drain); }
+    // All of the unit's chunks; remembered across the daemon's death.
+    void set_drain(std::uint64_t unit, bool drain);
+    bool is_draining(std::uint64_t unit) const;
     std::uint64_t used_frames(std::uint64_t unit) const;
 
 private:
@@ -79,8 +90,16 @@ private:
     static Answer<DataRegion> choose_backing(const Plan &plan, Topology &topology, Hugepages &hugepages,
                                              std::string &note);
     Answer<void> populate_data(std::uint64_t offset, std::uint64_t bytes);
-    Answer<void> populate_metadata(FrameIndex first, std::uint64_t frames);
+    struct FrameRange {
+        std::uint64_t first = 0;
+        std::uint64_t count = 0;
+    };
+    FrameRange frames_of(UnitRange units) const;
+    Answer<void> populate_metadata(FrameRange frames);
     void give_back_pages(wire::Backing backing, std::uint64_t bytes);
+    void set_state(UnitRange units, UnitState state);
+    void count_online(UnitRange units);
+    std::uint64_t open_chunks(UnitRange units, bool only_closed);
 
     Plan plan_;
     Topology &topology_;
@@ -91,8 +110,8 @@ private:
     Chunks<ProductionEnv> chunks_;
     std::uint64_t unit_bytes_;
     std::vector<bool> online_;
-    std::uint64_t search_from_ = 0;       // no offline unit below
-    std::uint64_t reserved_ahead_bytes_;  // hugepages that were reserved at creation and are not populated yet
+    std::uint64_t search_from_ = 0;           // no offline unit below
+    std::uint64_t reserved_ahead_bytes_ = 0;  // hugepages that were reserved at creation and are not populated yet
     std::atomic<std::uint64_t> online_units_{0};
     std::atomic<std::uint64_t> overwritten_chunks_{0};
     mutable std::mutex note_mutex_;

@@ -95,6 +95,20 @@ Answer<Peer> peer_of(int connection_fd) {
     return peer;
 }
 
+Peer find_peer(std::uint32_t pid, std::uint64_t start_time_ticks) {
+    Peer peer;
+    peer.pid = pid;
+    peer.start_time_ticks = start_time_ticks;
+    if (pid == 0) return peer;
+    auto pidfd = std::make_shared<const Fd>(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    // The pidfd first, then the look: it names the process that had the start time, or a later one.
+    if (!*pidfd || read_start_time(pid) != start_time_ticks) return peer;
+    peer.pidfd = std::move(pidfd);
+    peer.comm = read_comm(pid);
+    peer.cgroup = read_cgroup(pid);
+    return peer;
+}
+
 bool has_ended(const Fd &pidfd) {
     pollfd wait{pidfd.get(), POLLIN, 0};
     return ::poll(&wait, 1, 0) == 1;

@@ -27,6 +27,10 @@ struct Peer {
 // Who connected to a unix socket. Fails (with errno's text) when that process has ended already.
 Answer<Peer> peer_of(int connection_fd);
 
+// A process that was known by pid and start time, without uid and gid. pidfd null: it has ended. One in a pid namespace
+// that we cannot see into (pid 0) cannot be found again: it counts as living, without a pidfd to tell its end by.
+Peer find_peer(std::uint32_t pid, std::uint64_t start_time_ticks);
+
 bool has_ended(const Fd &pidfd);
 
 // Whether a process maps one of these files. Nothing: cannot be told (no such process, or no permission).

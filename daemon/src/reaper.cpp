@@ -87,6 +87,27 @@ void Reaper::finish(const Case &job) {
     if (job.on_done) job.on_done();
 }
 
+void Reaper::finish_predecessor(std::shared_ptr<ManagedPool> pool) {
+    try_finish(std::move(pool), kFirstRetry);
+}
+
+void Reaper::try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::milliseconds retry_after) {
+    worker_.post([this, pool = std::move(pool), retry_after]() mutable {
+        ThreadSlotIndex blocked_by;
+        if (pool->finish_predecessor(blocked_by) == RecoveryStep::done) {
+            if (!pool->draining.empty()) watch_drains();
+            return;
+        }
+        if (retry_after == kLastRetry)
+            log::warn("what the daemon before was in the middle of waits for a live client that stands still",
+                      {{"pool", pool->spec().name}, {"blocked_by_thread_slot", blocked_by.value}});
+        loop_.post([this, pool = std::move(pool), retry_after]() mutable {
+            loop_.after(retry_after,
+                        [this, pool, retry_after] { try_finish(pool, std::min(retry_after * 2, kLastRetry)); });
+        });
+    });
+}
+
 void Reaper::watch_drains() {
     loop_.post([this] {
         if (watching_drains_) return;

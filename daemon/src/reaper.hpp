@@ -22,12 +22,17 @@ public:
     void reap(std::shared_ptr<ManagedPool> pool, const Client &client, Departure departure,
               std::function<void()> on_done);
 
+    // Completes what the daemon before us was in the middle of in an adopted pool, again and again while a live client
+    // is in the way.
+    void finish_predecessor(std::shared_ptr<ManagedPool> pool);
+
     // Makes sure that drained units are looked after for as long as there are any. Any thread.
     void watch_drains();
 
 private:
     struct Case;
     void step(std::shared_ptr<Case> job);
+    void try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::milliseconds retry_after);
     void finish(const Case &job);
     void check_drains();
 

@@ -32,6 +32,8 @@ Errc code_of(int error) {
     return error == ENOSPC || error == ENOMEM ? Errc::out_of_frames : Errc::access_denied;
 }
 
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
 Answer<Fd> make_memfd(const std::string &name, std::uint64_t bytes, unsigned flags) {
     // Through syscall(): one spelling for every glibc, and flags that its headers do not know yet.
     Fd fd(static_cast<int>(::syscall(SYS_memfd_create, name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | flags)));
@@ -39,9 +41,20 @@ Answer<Fd> make_memfd(const std::string &name, std::uint64_t bytes, unsigned fla
         return failed(code_of(errno), "memfd_create for " + name, errno, "raise the open file limit (LimitNOFILE=)");
     if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
         return failed(code_of(errno), "a file of " + format_bytes(bytes) + " for " + name, errno, "lower the capacity");
-    if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
         return failed(code_of(errno), "sealing the memfd of " + name, errno);
     return fd;
+}
+
+// The size of a memfd that make_memfd() made in another process.
+Answer<std::uint64_t> check_adopted(int fd, std::uint64_t bytes_at_least) {
+    struct stat status{};
+    const std::uint64_t bytes = ::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
+    if (bytes < bytes_at_least || (::fcntl(fd, F_GET_SEALS) & kSeals) != kSeals)
+        return Unexpected{Failure{Errc::corrupt, "a region that was kept has " + std::to_string(bytes) +
+                                                     " bytes instead of " + std::to_string(bytes_at_least) +
+                                                     ", or not our seals; give it up with numacred --discard-kept"}};
+    return bytes;
 }
 
 // A mapping of part of a file at an address that is a multiple of 2 MiB, for the length of a call.
@@ -90,20 +103,31 @@ Answer<Fd> reopen_read_only(int fd) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-Answer<MetadataRegion> MetadataRegion::create(const std::string &name, std::uint64_t bytes, const Topology &topology,
-                                              const NumaNode *home) {
+Answer<MetadataRegion> MetadataRegion::create(const std::string &name, std::uint64_t bytes) {
     auto fd = make_memfd(name, bytes, 0);
     if (!fd) return Unexpected{fd.error()};
-    void *const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd->get(), 0);
+    return map(std::move(*fd), bytes);
+}
+
+Answer<MetadataRegion> MetadataRegion::adopt(Fd fd, std::uint64_t bytes_at_least) {
+    const auto bytes = check_adopted(fd.get(), bytes_at_least);
+    if (!bytes) return Unexpected{bytes.error()};
+    return map(std::move(fd), *bytes);
+}
+
+Answer<MetadataRegion> MetadataRegion::map(Fd fd, std::uint64_t bytes) {
+    void *const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
     if (address == MAP_FAILED)
-        return failed(Errc::out_of_frames, "mapping " + format_bytes(bytes) + " of metadata for " + name, errno,
+        return failed(Errc::out_of_frames, "mapping " + format_bytes(bytes) + " of metadata", errno,
                       "raise the address space limit (ulimit -v), or lower the capacity");
-    MetadataRegion region(std::move(*fd), address, bytes);
+    return MetadataRegion(std::move(fd), address, bytes);
+}
+
+void MetadataRegion::prefer(const Topology &topology, NumaNode home) const {
     // Preferred, not bound: metadata on the wrong node is slow, no metadata is fatal.
-    if (home != nullptr)
-        if (const auto placed = topology.bind_shared_pages(address, bytes, *home, false); !placed)
-            log::warn("metadata may land on another numa node", {{"region", name}, {"error", placed.error().message}});
-    return region;
+    if (const auto placed = topology.bind_shared_pages(address_, bytes_, home, false); !placed)
+        log::warn("metadata may land on another numa node",
+                  {{"numa_node", home.value}, {"error", placed.error().message}});
 }
 
 MetadataRegion::MetadataRegion(Fd fd, void *address, std::uint64_t bytes)
@@ -169,6 +193,11 @@ Answer<DataRegion> DataRegion::create(const std::string &name, std::uint64_t byt
             return Unexpected{placed.error()};
     }
     return DataRegion(std::move(*fd), bytes, backing);
+}
+
+Answer<DataRegion> DataRegion::adopt(Fd fd, std::uint64_t bytes, wire::Backing backing) {
+    if (const auto sound = check_adopted(fd.get(), bytes); !sound) return Unexpected{sound.error()};
+    return DataRegion(std::move(fd), bytes, backing);
 }
 
 std::uint64_t DataRegion::page_bytes() const {

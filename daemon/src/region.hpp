@@ -25,9 +25,9 @@ FileIdentity identity_of(int fd);
 // Metadata: a plain memfd, mapped here for as long as the object lives.
 class MetadataRegion {
 public:
-    // home null: no preferred numa node.
-    static Answer<MetadataRegion> create(const std::string &name, std::uint64_t bytes, const Topology &topology,
-                                         const NumaNode *home);
+    static Answer<MetadataRegion> create(const std::string &name, std::uint64_t bytes);
+    // A memfd that create() made in another process. corrupt: it is shorter, or not sealed.
+    static Answer<MetadataRegion> adopt(Fd fd, std::uint64_t bytes_at_least);
     MetadataRegion(MetadataRegion &&other) noexcept;
     MetadataRegion &operator=(MetadataRegion &&) = delete;
     ~MetadataRegion();
@@ -35,6 +35,8 @@ public:
     int fd() const { return fd_.get(); }
     void *address() const { return address_; }
     std::uint64_t bytes() const { return bytes_; }
+    // Pages of it come from this numa node, if that has any left. Before the first page is there.
+    void prefer(const Topology &topology, NumaNode home) const;
     // Puts memory behind a range without mapping it in, so that neither a client nor we can get SIGBUS there. Keeps
     // what is there already. Any range; whole pages around it are populated. What has become 2 MiB of populated pages
     // is made a hugepage if the kernel can (MADV_COLLAPSE): the index of a large pool then costs its users fewer TLB
@@ -44,6 +46,7 @@ public:
 
 private:
     MetadataRegion(Fd fd, void *address, std::uint64_t bytes);
+    static Answer<MetadataRegion> map(Fd fd, std::uint64_t bytes);
     void collapse(std::uint64_t hugepage) const;
 
     Fd fd_;
@@ -58,6 +61,7 @@ class DataRegion {
 public:
     static Answer<DataRegion> create(const std::string &name, std::uint64_t bytes, wire::Backing backing,
                                      const Topology &topology, NumaNode home);
+    static Answer<DataRegion> adopt(Fd fd, std::uint64_t bytes, wire::Backing backing);
 
     int fd() const { return fd_.get(); }
     std::uint64_t bytes() const { return bytes_; }

@@ -31,6 +31,10 @@ public:
 
     // Never 0, never the same again.
     std::uint32_t next_client_id() { return ++last_client_id_; }
+    // A daemon before us has given ids up to this one.
+    void begin_after(std::uint32_t client_id) {
+        if (last_client_id_ < client_id) last_client_id_ = client_id;
+    }
 
     EventHub &events() { return events_; }
 

@@ -143,6 +143,29 @@ void AttachServer::accepted(int fd_or_error) {
     listen_to(id);
 }
 
+void AttachServer::adopt(std::shared_ptr<ManagedPool> pool, const Client &client) {
+    auto made = std::make_unique<Session>();
+    Session &session = *made;
+    session.id = ++last_session_;
+    session.phase = Session::Phase::lost;
+    session.peer = client.peer;
+    session.pool = std::move(pool);
+    session.client = client;
+    const SessionId id = session.id;
+    sessions_.emplace(id, std::move(made));
+    const bool has_died = session.peer.pid != 0 && !session.peer.pidfd;
+    if (client.state == ClientState::recovering || has_died) {
+        depart(session, Departure::died);
+        return;
+    }
+    if (session.peer.pidfd)
+        session.death_wait = loop_.when_readable(session.peer.pidfd->get(), [this, id] { process_ended(id); });
+    else
+        log::warn("a client lives in another pid namespace: it counts as attached for ever",
+                  {{"pool", session.pool->spec().name}, {"client", client.id}});
+    watch_lost();
+}
+
 void AttachServer::listen_to(SessionId id) {
     Session &session = *sessions_.at(id);
     session.packet_wait = loop_.receive_one(session.connection.get(), [this, id](int size, auto packet) {
@@ -389,6 +412,10 @@ void AttachServer::check_lost() {
 
 void AttachServer::evict(const Client &client, std::chrono::milliseconds grace) {
     const std::shared_ptr<const Fd> pidfd = client.peer.pidfd;
+    if (!pidfd) {
+        log::warn("a client cannot be evicted: its process cannot be found", {{"client", client.id}});
+        return;
+    }
     log::info("evicting a client", {{"client", client.id}, {"pid", client.peer.pid}, {"grace_ms", grace.count()}});
     if (const int error = send_signal(*pidfd, SIGTERM); error != 0 && error != ESRCH)
         log::warn("SIGTERM could not be sent", {{"pid", client.peer.pid}, {"error", std::strerror(error)}});

@@ -37,6 +37,10 @@ public:
     // Closes all connections and gives nothing back: the clients go on with the memory that they have mapped.
     ~AttachServer();
 
+    // A client of a daemon before us, whose connection went with that one: it is gone when the kernel says that its
+    // process has ended, or that it does not map the pool any more. Before the loop runs.
+    void adopt(std::shared_ptr<ManagedPool> pool, const Client &client);
+
     // Ends a client's process: SIGTERM now, SIGKILL if it is still there after the grace period. Any thread.
     void evict(const Client &client, std::chrono::milliseconds grace);
 

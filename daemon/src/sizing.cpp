@@ -138,22 +138,28 @@ Answer<void> rehearse(ManagedPool &pool, Worker &worker, NodeMemory &memory, std
     return {};
 }
 
-Answer<void> check_resizable(const ManagedPool &pool, NumaNode numa_node) {
+Answer<void> check_resizable(ManagedPool &pool, Worker &worker, NumaNode numa_node) {
     if (pool.is_corrupt())
         return Unexpected{Failure{Errc::corrupt, "pool \"" + pool.spec().name +
                                                      "\" is damaged and left as it is: see the runbook " +
                                                      "NumacrePoolCorrupt, then delete it"}};
-    if (pool.has(numa_node)) return {};
-    return Unexpected{Failure{Errc::no_such_node, "pool \"" + pool.spec().name + "\" has no numa node " +
-                                                      std::to_string(numa_node.value) + ": use 0 to " +
-                                                      std::to_string(pool.numa_node_count() - 1)}};
+    if (!pool.has(numa_node))
+        return Unexpected{Failure{Errc::no_such_node, "pool \"" + pool.spec().name + "\" has no numa node " +
+                                                          std::to_string(numa_node.value) + ": use 0 to " +
+                                                          std::to_string(pool.numa_node_count() - 1)}};
+    ThreadSlotIndex blocked_by;
+    if (worker.run([&] { return pool.finish_predecessor(blocked_by); }) == RecoveryStep::done) return {};
+    return Unexpected{Failure{
+        Errc::contended, "pool \"" + pool.spec().name + "\" is not ready after the daemon's restart: thread slot " +
+                             std::to_string(blocked_by.value) +
+                             " stands still in the middle of an operation; let its process go on, or end it"}};
 }
 
 }  // namespace
 
 Answer<void> resize_numa_node(ManagedPool &pool, Worker &worker, NumaNode numa_node, std::uint64_t online_bytes,
                               bool dry_run, const Progress &progress) {
-    if (auto known = check_resizable(pool, numa_node); !known) return known;
+    if (auto known = check_resizable(pool, worker, numa_node); !known) return known;
     const std::uint64_t capacity = pool.geometry().capacity_bytes();
     if (online_bytes > capacity)
         return Unexpected{Failure{Errc::bad_argument, std::to_string(online_bytes) +
@@ -174,7 +180,7 @@ Answer<void> resize_numa_node(ManagedPool &pool, Worker &worker, NumaNode numa_n
 }
 
 Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa_node, std::uint64_t chunk, bool undo) {
-    if (auto known = check_resizable(pool, numa_node); !known) return Unexpected{known.error()};
+    if (auto known = check_resizable(pool, worker, numa_node); !known) return Unexpected{known.error()};
     if (chunk >= pool.geometry().chunk_count())
         return Unexpected{Failure{Errc::bad_argument, "pool \"" + pool.spec().name + "\" has no chunk " +
                                                           std::to_string(chunk) + ": use 0 to " +
@@ -183,13 +189,12 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa
     const std::uint64_t unit = memory.unit_of_chunk(chunk);
     DrainStatus status = worker.run([&] {
         DrainStatus now;
-        const std::uint64_t first = unit * memory.chunks_in_unit();
         const std::pair<std::uint8_t, std::uint64_t> key{numa_node.value, unit};
         if (!memory.is_online(unit)) {
             now.offline = true;
             return now;
         }
-        for (std::uint64_t one = first; one < first + memory.chunks_in_unit(); ++one) memory.set_drain(one, !undo);
+        memory.set_drain(unit, !undo);
         if (undo) {
             pool.draining.erase(key);
         } else {
@@ -208,6 +213,8 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa
 }
 
 bool finish_drains(ManagedPool &pool) {
+    ThreadSlotIndex blocked_by;
+    if (pool.finish_predecessor(blocked_by) == RecoveryStep::blocked) return true;
     for (auto at = pool.draining.begin(); at != pool.draining.end();) {
         NodeMemory &memory = pool.node_memory(NumaNode{at->first});
         const std::uint64_t unit = at->second;
@@ -216,9 +223,7 @@ bool finish_drains(ManagedPool &pool) {
             continue;
         }
         // Offline it is closed anyway; back online it is a chunk like any other.
-        for (std::uint64_t chunk = unit * memory.chunks_in_unit(); chunk < (unit + 1) * memory.chunks_in_unit();
-             ++chunk)
-            memory.set_drain(chunk, false);
+        memory.set_drain(unit, false);
         at = pool.draining.erase(at);
     }
     return !pool.draining.empty();

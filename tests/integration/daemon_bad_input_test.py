@@ -492,7 +492,7 @@ class EndAndRestart(unittest.TestCase):
     def test_sigterm_ends_with_0_and_removes_the_sockets(self):
         with tempfile.TemporaryDirectory(prefix="numacre-end-") as name, serving(runtime_dir=name) as daemon:
             sockets = {path.name for path in pathlib.Path(name).glob("*.sock")}
-            self.assertEqual(sockets, {"attach.sock", "control.sock"})
+            self.assertEqual(sockets, {"attach.sock", "control.sock", "holder.sock"})
             os.kill(daemon.pid, signal.SIGTERM)
             self.assertEqual(daemon.wait(), 0, daemon.log())
             self.assertEqual(list(pathlib.Path(name).glob("*.sock")), [])

@@ -143,6 +143,11 @@ class Daemon:
             except subprocess.TimeoutExpired:
                 print(f"numacred does not end on SIGTERM; its log:\n{self.log()}", file=sys.stderr)
                 self.kill()
+        if self._own_dir is not None:
+            # A daemon that was killed has left its pools with a holder, for a next one that there will not be; one that was
+            # stopped with clients as well.
+            subprocess.run([program("numacred"), "--runtime-dir", self.runtime_dir, "--discard-kept"],
+                           stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_SECONDS)
         if self._final_log is None:
             self._final_log = self.log()
             os.unlink(self._log_path)

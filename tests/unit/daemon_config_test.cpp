@@ -228,7 +228,7 @@ TEST(Config, every_key_of_the_file_is_a_flag) {
         ++keys;
         EXPECT_NE(help.error().text.find("--" + line.substr(0, equals)), std::string::npos) << line;
     }
-    EXPECT_EQ(keys, 7);
+    EXPECT_EQ(keys, 8);
 }
 
 TEST(PoolFlag, all_keys) {

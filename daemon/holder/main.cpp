@@ -1,0 +1,181 @@
+// numacre-holder: keeps the descriptors of numacred's memory open while there is no numacred, so that the next one
+// finds the pools as the last one left them. Knows nothing of what it holds, maps nothing, and is as small as it can
+// be: whoever kills it while no daemon runs has thrown the pools away.
+//
+// usage: numacre-holder SOCKET_PATH       started by numacred, with one connection as descriptor 3
+//
+// It ends when it is told to; when the processes that a stopped daemon left it with have all ended; or when its
+// socket's name is no longer its own (somebody removed the runtime directory) and nobody is connected.
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "fd.hpp"
+#include "holder_wire.hpp"
+
+namespace {
+
+using numacre::daemon::Fd;
+using numacre::holder::Message;
+using numacre::holder::MessageType;
+
+constexpr int kLookAroundMs = 2000;
+constexpr std::size_t kConnectionsMax = 4;
+constexpr time_t kPatienceSeconds = 5;
+
+void be_patient_at_most(int connection) {
+    const timeval patience{kPatienceSeconds, 0};
+    ::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    ::setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+}
+
+class Holder {
+public:
+    explicit Holder(std::string path) : path_(std::move(path)) {}
+
+    bool listen() {
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        if (path_.size() >= sizeof address.sun_path) return false;
+        std::copy(path_.begin(), path_.end(), address.sun_path);
+        ::unlink(path_.c_str());
+        listener_ = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        // Nobody else's from the start: what is behind it is other people's memory.
+        const mode_t before = ::umask(0177);
+        const bool bound = ::bind(listener_.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0;
+        ::umask(before);
+        return bound && ::listen(listener_.get(), kConnectionsMax) == 0 && ::lstat(path_.c_str(), &identity_) == 0;
+    }
+
+    void serve(Fd first) {
+        welcome(std::move(first));
+        while (!finished_) {
+            if (connections_.empty() && (is_forsaken() || !is_named())) break;
+            std::vector<pollfd> waits{{listener_.get(), POLLIN, 0}};
+            for (const Fd &connection : connections_) waits.push_back({connection.get(), POLLIN, 0});
+            if (::poll(waits.data(), waits.size(), connections_.empty() ? kLookAroundMs : -1) < 0) continue;
+            for (std::size_t i = waits.size(); i-- > 1;)
+                if (waits[i].revents != 0 && !answer(connections_[i - 1].get()))
+                    connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
+            if (waits[0].revents != 0) accept();
+        }
+        if (is_named()) ::unlink(path_.c_str());
+    }
+
+private:
+    // A daemon has said which processes still use the memory, and all of them have ended.
+    bool is_forsaken() {
+        if (users_.empty()) return false;
+        std::erase_if(users_, [](const Fd &user) {
+            pollfd wait{user.get(), POLLIN, 0};
+            return ::poll(&wait, 1, 0) == 1;
+        });
+        return users_.empty();
+    }
+
+    bool is_named() const {
+        struct stat now{};
+        return ::lstat(path_.c_str(), &now) == 0 && now.st_dev == identity_.st_dev && now.st_ino == identity_.st_ino;
+    }
+
+    void accept() {
+        Fd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (!connection || connections_.size() >= kConnectionsMax) return;
+        ucred peer{};
+        socklen_t size = sizeof peer;
+        if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;
+        if (peer.uid != ::geteuid() && peer.uid != 0) return;
+        welcome(std::move(connection));
+    }
+
+    void welcome(Fd connection) {
+        be_patient_at_most(connection.get());
+        Message hello;
+        hello.type = MessageType::hello;
+        hello.value = static_cast<std::uint32_t>(::getpid());
+        if (numacre::holder::send_message(connection.get(), hello)) connections_.push_back(std::move(connection));
+    }
+
+    // False: the connection is to be closed.
+    bool answer(int connection) {
+        Message message;
+        std::array<int, numacre::holder::kMaxFds> fds{};
+        const int count = numacre::holder::receive_message(connection, message, fds);
+        if (count < 0) return false;
+        std::vector<Fd> came;
+        for (int i = 0; i < count; ++i) came.emplace_back(fds[static_cast<std::size_t>(i)]);
+        switch (message.type) {
+            case MessageType::keep:
+                if (came.size() != 1) return false;
+                kept_[message.name.data()] = std::move(came.front());
+                break;
+            case MessageType::drop:
+                kept_.erase(message.name.data());
+                break;
+            case MessageType::list:
+                users_.clear();  // a daemon is back, and looks after them itself
+                for (const auto &[name, fd] : kept_) {
+                    Message entry;
+                    entry.type = MessageType::entry;
+                    std::copy(name.begin(), name.end(), entry.name.begin());
+                    const int number = fd.get();
+                    if (!numacre::holder::send_message(connection, entry, {&number, 1})) return false;
+                }
+                break;
+            case MessageType::leave:
+                for (Fd &user : came) users_.push_back(std::move(user));
+                break;
+            case MessageType::finish:
+                finished_ = true;
+                kept_.clear();
+                break;
+            case MessageType::hello:
+            case MessageType::entry:
+            case MessageType::done:
+                return false;
+        }
+        Message done;
+        done.type = MessageType::done;
+        return numacre::holder::send_message(connection, done);
+    }
+
+    std::string path_;
+    struct stat identity_{};
+    Fd listener_;
+    std::vector<Fd> connections_;
+    std::map<std::string, Fd> kept_;
+    std::vector<Fd> users_;  // pidfds
+    bool finished_ = false;
+};
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    if (argc != 2) {
+        std::fputs("numacre-holder is started by numacred and by nobody else; see numacred --help\n", stderr);
+        return 2;
+    }
+    ::signal(SIGPIPE, SIG_IGN);
+    // A terminal that goes away ends the daemon, not the memory.
+    ::signal(SIGHUP, SIG_IGN);
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        ::setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    Holder holder(argv[1]);
+    if (!holder.listen()) return EXIT_FAILURE;
+    holder.serve(Fd(numacre::holder::kFirstConnection));
+    return EXIT_SUCCESS;
+}

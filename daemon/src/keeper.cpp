@@ -1,0 +1,263 @@
+#include "keeper.hpp"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "holder_wire.hpp"
+#include "log.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+using holder::Message;
+using holder::MessageType;
+
+constexpr std::string_view kHolderProgram = "numacre-holder";
+constexpr time_t kPatienceSeconds = 5;
+
+class NoKeeper final : public Keeper {
+public:
+    std::string_view kind() const override { return "off"; }
+    std::map<std::string, Fd> inherited() override { return {}; }
+    void keep(const std::string &, int) override {}
+    void drop(const std::string &) override {}
+    void leave(std::span<const int>) override {}
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+class SystemdKeeper final : public Keeper {
+public:
+    std::string_view kind() const override { return "systemd"; }
+
+    std::map<std::string, Fd> inherited() override {
+        std::map<std::string, Fd> found;
+        char **names = nullptr;
+        const int count = ::sd_listen_fds_with_names(1, &names);
+        for (int i = 0; i < count; ++i) {
+            const int number = SD_LISTEN_FDS_START + i;
+            ::fcntl(number, F_SETFD, FD_CLOEXEC);
+            found[names[i]] = Fd(number);
+            std::free(names[i]);
+        }
+        std::free(names);
+        return found;
+    }
+
+    void keep(const std::string &name, int fd) override {
+        // systemd adds to what is there by the same name: away with that.
+        drop(name);
+        if (::sd_pid_notify_with_fds(0, 0, ("FDSTORE=1\nFDPOLL=0\nFDNAME=" + name).c_str(), &fd, 1) <= 0)
+            log::error("systemd does not keep a descriptor: the pool will not outlive the daemon",
+                       {{"name", name}, {"remedy", "set FileDescriptorStoreMax= in the unit"}});
+    }
+    void drop(const std::string &name) override { ::sd_notify(0, ("FDSTOREREMOVE=1\nFDNAME=" + name).c_str()); }
+    // systemd lets go of everything itself, unless it is about to start us again.
+    void leave(std::span<const int>) override {}
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+class HolderKeeper final : public Keeper {
+public:
+    explicit HolderKeeper(std::string runtime_dir) : path_(std::move(runtime_dir) + "/holder.sock") {}
+    ~HolderKeeper() override {
+        if (child_ > 0) ::waitpid(child_, nullptr, WNOHANG);  // one that stays is init's from now on
+    }
+
+    Answer<void> begin() {
+        if (auto found = connect_to_running(); found) return {};
+        return start();
+    }
+
+    std::string_view kind() const override { return "holder"; }
+    int death_fd() const override { return death_.get(); }
+
+    std::map<std::string, Fd> inherited() override {
+        const std::lock_guard lock(mutex_);
+        std::map<std::string, Fd> found;
+        Message ask;
+        ask.type = MessageType::list;
+        if (!holder::send_message(connection_.get(), ask)) return found;
+        for (;;) {
+            Message entry;
+            int fd = -1;
+            const int count = holder::receive_message(connection_.get(), entry, {&fd, 1});
+            if (count < 0 || entry.type != MessageType::entry) break;
+            if (count == 1) found[entry.name.data()] = Fd(fd);
+        }
+        return found;
+    }
+
+    void keep(const std::string &name, int fd) override {
+        const std::lock_guard lock(mutex_);
+        kept_[name] = fd;
+        if (!tell(MessageType::keep, name, {&fd, 1}))
+            log::error("the holder does not take a descriptor: the pool will not outlive the daemon",
+                       {{"name", name}, {"error", std::strerror(errno)}});
+    }
+
+    void drop(const std::string &name) override {
+        const std::lock_guard lock(mutex_);
+        kept_.erase(name);
+        tell(MessageType::drop, name, {});
+    }
+
+    void leave(std::span<const int> pidfds) override {
+        const std::lock_guard lock(mutex_);
+        if (pidfds.empty()) {
+            tell(MessageType::finish, "", {});
+            connection_.reset();
+            if (child_ > 0) ::waitpid(std::exchange(child_, -1), nullptr, 0);
+            return;
+        }
+        for (std::size_t at = 0; at < pidfds.size(); at += holder::kMaxFds)
+            tell(MessageType::leave, "", pidfds.subspan(at, std::min(holder::kMaxFds, pidfds.size() - at)));
+    }
+
+    void revive() override {
+        const std::lock_guard lock(mutex_);
+        log::error("the holder process has ended: the pools would not have outlived the daemon; starting another one",
+                   {{"pools_descriptors", kept_.size()}});
+        if (child_ > 0) ::waitpid(std::exchange(child_, -1), nullptr, WNOHANG);
+        connection_.reset();
+        death_.reset();
+        if (auto started = start(); !started) {
+            log::error("no holder process: the pools will not outlive the daemon",
+                       {{"reason", started.error().message}});
+            return;
+        }
+        for (const auto &[name, fd] : kept_) tell(MessageType::keep, name, {&fd, 1});
+    }
+
+private:
+    static void be_patient(int connection) {
+        const timeval patience{kPatienceSeconds, 0};
+        ::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+        ::setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    }
+
+    bool tell(MessageType type, const std::string &name, std::span<const int> fds) {
+        Message message;
+        message.type = type;
+        std::copy_n(name.begin(), std::min(name.size(), holder::kNameBytes - 1), message.name.begin());
+        Message answer;
+        return connection_ && holder::send_message(connection_.get(), message, fds) &&
+               holder::receive_message(connection_.get(), answer, {}) == 0 && answer.type == MessageType::done;
+    }
+
+    // Waits for its greeting: from then on it listens and answers.
+    bool greet(Fd connection) {
+        be_patient(connection.get());
+        Message hello;
+        if (holder::receive_message(connection.get(), hello, {}) != 0 || hello.type != MessageType::hello) return false;
+        death_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, hello.value, 0)));
+        connection_ = std::move(connection);
+        return true;
+    }
+
+    bool connect_to_running() {
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        if (path_.size() >= sizeof address.sun_path) return false;
+        std::copy(path_.begin(), path_.end(), address.sun_path);
+        Fd connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        if (::connect(connection.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0)
+            return false;
+        ucred peer{};
+        socklen_t size = sizeof peer;
+        if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+        if (peer.uid != ::geteuid() && peer.uid != 0) return false;  // somebody else's socket in our place
+        return greet(std::move(connection));
+    }
+
+    Answer<void> start() {
+        const auto failed = [](const std::string &what, int error) {
+            return Unexpected{
+                Failure{Errc::access_denied, what + ": " + std::strerror(error) + "; or use --keep-memory=off"}};
+        };
+        std::error_code error;
+        const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+        const std::string program = (self.parent_path() / kHolderProgram).string();
+        std::array<int, 2> ends{};
+        if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
+            return failed("a socket for the holder process", errno);
+        Fd ours(ends[0]), theirs(ends[1]);
+
+        posix_spawn_file_actions_t actions;
+        posix_spawn_file_actions_init(&actions);
+        // Also its standard error: whoever reads our output to its end must not wait for the holder.
+        for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+            posix_spawn_file_actions_addopen(&actions, standard, "/dev/null", O_RDWR, 0);
+        // dup2 onto itself would leave CLOEXEC set.
+        if (theirs.get() == holder::kFirstConnection) theirs = Fd(::fcntl(theirs.get(), F_DUPFD_CLOEXEC, 10));
+        posix_spawn_file_actions_adddup2(&actions, theirs.get(), holder::kFirstConnection);
+        posix_spawnattr_t attributes;
+        posix_spawnattr_init(&attributes);
+        // Away from our terminal and process group, and with the signals that we block for ourselves.
+        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
+        sigset_t none;
+        sigemptyset(&none);
+        posix_spawnattr_setsigmask(&attributes, &none);
+        std::string name(kHolderProgram), path = path_;
+        std::array<char *, 3> arguments{name.data(), path.data(), nullptr};
+        const int refused = ::posix_spawn(&child_, program.c_str(), &actions, &attributes, arguments.data(), environ);
+        posix_spawn_file_actions_destroy(&actions);
+        posix_spawnattr_destroy(&attributes);
+        if (refused != 0) {
+            child_ = -1;
+            return failed("starting " + program, refused);
+        }
+        theirs.reset();
+        if (!greet(std::move(ours))) return failed("the holder process " + program + " does not answer", errno);
+        return {};
+    }
+
+    std::string path_;
+    std::mutex mutex_;
+    Fd connection_;  // guarded by mutex_
+    Fd death_;       // changed by revive() only
+    pid_t child_ = -1;
+    std::map<std::string, int> kept_;  // guarded by mutex_
+};
+
+}  // namespace
+
+bool is_keeper_kind(std::string_view text) {
+    return text == "auto" || text == "systemd" || text == "holder" || text == "off";
+}
+
+Answer<std::unique_ptr<Keeper>> Keeper::create(std::string_view kind, const std::string &runtime_dir) {
+    const char *const notify = std::getenv("NOTIFY_SOCKET");
+    const bool under_systemd = notify != nullptr && *notify != 0;
+    if (kind == "off") return std::unique_ptr<Keeper>(std::make_unique<NoKeeper>());
+    if (kind == "systemd" || (kind == "auto" && under_systemd))
+        return std::unique_ptr<Keeper>(std::make_unique<SystemdKeeper>());
+    auto keeper = std::make_unique<HolderKeeper>(runtime_dir);
+    if (auto begun = keeper->begin(); !begun) {
+        if (kind == "holder") return Unexpected{begun.error()};
+        log::warn("no holder process: the pools will not outlive the daemon", {{"reason", begun.error().message}});
+        return std::unique_ptr<Keeper>(std::make_unique<NoKeeper>());
+    }
+    return std::unique_ptr<Keeper>(std::move(keeper));
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,40 @@
+// Who keeps a pool's memory open while there is no daemon: systemd's descriptor store, a holder process of our own, or
+// nobody. Thread-safe.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "fd.hpp"
+#include "pool_manager.hpp"
+
+namespace numacre::daemon {
+
+class Keeper {
+public:
+    // As --keep-memory: "auto" (systemd under systemd, else a holder), "systemd", "holder", "off". A holder process is
+    // found in the runtime directory or started. Call before there are other threads.
+    static Answer<std::unique_ptr<Keeper>> create(std::string_view kind, const std::string &runtime_dir);
+    virtual ~Keeper() = default;
+
+    virtual std::string_view kind() const = 0;
+    // What a daemon before us has kept, by name. Once.
+    virtual std::map<std::string, Fd> inherited() = 0;
+    // The descriptor stays ours, and must stay open until drop(): a keeper that has died is given it again. Failures
+    // are logged: the pool works, it only does not outlive the daemon.
+    virtual void keep(const std::string &name, int fd) = 0;
+    virtual void drop(const std::string &name) = 0;
+    // The daemon ends. Processes that still use what is kept: none, and nothing is kept any longer.
+    virtual void leave(std::span<const int> pidfds) = 0;
+    // Becomes readable when the keeper has died; then revive() gets another one. -1: it does not die before us.
+    virtual int death_fd() const { return -1; }
+    virtual void revive() {}
+};
+
+bool is_keeper_kind(std::string_view text);
+
+}  // namespace numacre::daemon

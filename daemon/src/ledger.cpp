@@ -1,0 +1,233 @@
+#include "ledger.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "pool_spec.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+constexpr std::uint64_t kPoolLedgerMagic = 0x7264'676c'6372'6d6e;     // "nmrclgdr" in memory
+constexpr std::uint64_t kMachineLedgerMagic = 0x686d'676c'6372'6d6e;  // "nmrclgmh" in memory
+
+static_assert(sizeof(LedgerClient) == 72);
+static_assert(sizeof(LedgerUnit) == 2);
+static_assert(std::atomic<UnitState>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+Unexpected<Failure> no_ledger(const char *why) {
+    return Unexpected{Failure{Errc::corrupt, std::string("what was kept of a pool cannot be used: ") + why +
+                                                 "; give it up with numacred --discard-kept"}};
+}
+
+Unexpected<Failure> other_version(std::uint32_t ledger, std::uint32_t layout) {
+    return Unexpected{
+        Failure{Errc::version_mismatch,
+                "the pools that are kept here were made by a numacred with ledger version " + std::to_string(ledger) +
+                    " and shared layout version " + std::to_string(layout) + ", this one has " +
+                    std::to_string(kLedgerVersion) + " and " + std::to_string(kLayoutVersion) +
+                    ": start that one again, or end the clients and give the pools up with numacred --discard-kept"}};
+}
+
+}  // namespace
+
+std::int64_t nanoseconds_of(std::chrono::system_clock::time_point time) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+std::chrono::system_clock::time_point time_point_of(std::int64_t nanoseconds) {
+    return std::chrono::system_clock::time_point(
+        std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::nanoseconds(nanoseconds)));
+}
+
+struct PoolLedger::Header {
+    // These four never move, so that any version can tell any other.
+    std::uint64_t magic;
+    std::uint32_t ledger_version;
+    std::uint32_t layout_version;
+
+    std::uint64_t instance_id;
+    char name[kPoolNameBytes];
+    std::uint64_t capacity_bytes;
+    std::uint64_t online_bytes;
+    std::uint64_t frame_bytes;
+    std::uint64_t largest_block_bytes;
+    std::uint32_t max_clients;
+    std::uint32_t max_threads;
+    std::uint32_t backing;
+    std::uint32_t numa_nodes;
+    std::int64_t created_ns;
+    std::atomic<LedgerState> state;
+    std::atomic<std::uint32_t> last_client_id;
+    std::uint32_t reserved;
+};
+
+namespace {
+
+struct Parts {
+    std::uint64_t nodes = 0, units = 0, clients = 0, bytes = 0;
+    std::uint64_t units_each = 0;
+};
+
+constexpr std::uint64_t kHeaderRoom = 512;
+
+Parts parts_of(const PoolSpec &spec, std::uint32_t numa_nodes) {
+    Parts parts;
+    parts.units_each = spec.capacity_bytes / resize_unit_bytes(spec);
+    parts.nodes = kHeaderRoom;
+    parts.clients = parts.nodes + numa_nodes * sizeof(LedgerNode);
+    parts.units = parts.clients + (std::uint64_t{spec.max_clients} + 1) * sizeof(LedgerClient);
+    parts.bytes = round_up(parts.units + numa_nodes * parts.units_each * sizeof(LedgerUnit), kPageBytes);
+    return parts;
+}
+
+}  // namespace
+
+Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instance_id, std::uint32_t numa_nodes) {
+    static_assert(sizeof(Header) <= kHeaderRoom);
+    const Parts parts = parts_of(spec, numa_nodes);
+    auto region = MetadataRegion::create("numacre:" + spec.name + ":ledger", parts.bytes);
+    if (!region) return Unexpected{region.error()};
+    // Now: later a page that cannot be had would be a SIGBUS.
+    if (auto populated = region->populate(0, parts.bytes); !populated) return Unexpected{populated.error()};
+    PoolLedger ledger(std::move(*region));
+    Header &header = *ledger.header_;
+    header.ledger_version = kLedgerVersion;
+    header.layout_version = kLayoutVersion;
+    header.instance_id = instance_id;
+    std::copy(spec.name.begin(), spec.name.end(), header.name);
+    header.capacity_bytes = spec.capacity_bytes;
+    header.online_bytes = spec.online_bytes;
+    header.frame_bytes = spec.frame_bytes;
+    header.largest_block_bytes = spec.largest_block_bytes;
+    header.max_clients = spec.max_clients;
+    header.max_threads = spec.max_threads;
+    header.backing = static_cast<std::uint32_t>(spec.backing);
+    header.numa_nodes = numa_nodes;
+    header.created_ns = nanoseconds_of(std::chrono::system_clock::now());
+    header.magic = kPoolLedgerMagic;
+    ledger.find_parts();
+    return ledger;
+}
+
+Answer<PoolLedger> PoolLedger::open(Fd fd) {
+    auto region = MetadataRegion::adopt(std::move(fd), kHeaderRoom);
+    if (!region) return Unexpected{region.error()};
+    PoolLedger ledger(std::move(*region));
+    const Header &header = *ledger.header_;
+    if (header.magic != kPoolLedgerMagic) return no_ledger("its ledger has not our mark");
+    if (header.ledger_version != kLedgerVersion || header.layout_version != kLayoutVersion)
+        return other_version(header.ledger_version, header.layout_version);
+    const PoolSpec spec = ledger.spec();
+    if (const auto sound = geometry_of(spec); !sound) return no_ledger(sound.error().message.c_str());
+    if (header.numa_nodes == 0 || header.numa_nodes > kMaxNumaNodes) return no_ledger("its number of numa nodes");
+    if (ledger.region_.bytes() < parts_of(spec, header.numa_nodes).bytes)
+        return no_ledger("its ledger is too short for its clients");
+    ledger.find_parts();
+    return ledger;
+}
+
+PoolLedger::PoolLedger(MetadataRegion region)
+    : region_(std::move(region)), header_(static_cast<Header *>(region_.address())) {}
+
+void PoolLedger::find_parts() {
+    const Parts parts = parts_of(spec(), header_->numa_nodes);
+    auto *const base = static_cast<std::byte *>(region_.address());
+    nodes_ = {reinterpret_cast<LedgerNode *>(base + parts.nodes), header_->numa_nodes};
+    clients_ = {reinterpret_cast<LedgerClient *>(base + parts.clients), std::size_t{header_->max_clients} + 1};
+    units_ = {reinterpret_cast<LedgerUnit *>(base + parts.units), header_->numa_nodes * parts.units_each};
+}
+
+PoolSpec PoolLedger::spec() const {
+    PoolSpec spec;
+    spec.name.assign(header_->name, ::strnlen(header_->name, kPoolNameBytes));
+    spec.capacity_bytes = header_->capacity_bytes;
+    spec.online_bytes = header_->online_bytes;
+    spec.frame_bytes = header_->frame_bytes;
+    spec.largest_block_bytes = header_->largest_block_bytes;
+    spec.max_clients = header_->max_clients;
+    spec.max_threads = header_->max_threads;
+    spec.backing = static_cast<wire::Backing>(header_->backing);
+    return spec;
+}
+
+std::uint64_t PoolLedger::instance_id() const {
+    return header_->instance_id;
+}
+
+std::uint32_t PoolLedger::numa_nodes() const {
+    return header_->numa_nodes;
+}
+
+std::chrono::system_clock::time_point PoolLedger::created() const {
+    return time_point_of(header_->created_ns);
+}
+
+LedgerState PoolLedger::state() const {
+    return header_->state.load(std::memory_order_acquire);
+}
+
+void PoolLedger::set_state(LedgerState state) {
+    header_->state.store(state, std::memory_order_release);
+}
+
+std::uint32_t PoolLedger::last_client_id() const {
+    return header_->last_client_id.load(std::memory_order_acquire);
+}
+
+void PoolLedger::set_last_client_id(std::uint32_t client_id) {
+    header_->last_client_id.store(client_id, std::memory_order_release);
+}
+
+std::span<LedgerUnit> PoolLedger::units(NumaNode numa_node) const {
+    const std::size_t each = units_.size() / header_->numa_nodes;
+    return units_.subspan(numa_node.value * each, each);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+struct MachineLedger::Header {
+    std::uint64_t magic;
+    std::uint32_t ledger_version;
+    std::uint32_t reserved;
+    std::atomic<std::uint64_t> raised_pages[kOsNumaNodes];
+};
+
+Answer<MachineLedger> MachineLedger::create() {
+    constexpr std::uint64_t kBytes = round_up(sizeof(Header), kPageBytes);
+    auto region = MetadataRegion::create("numacre:machine", kBytes);
+    if (!region) return Unexpected{region.error()};
+    if (auto populated = region->populate(0, kBytes); !populated) return Unexpected{populated.error()};
+    MachineLedger ledger(std::move(*region));
+    ledger.header_->ledger_version = kLedgerVersion;
+    ledger.header_->magic = kMachineLedgerMagic;
+    return ledger;
+}
+
+Answer<MachineLedger> MachineLedger::open(Fd fd) {
+    auto region = MetadataRegion::adopt(std::move(fd), sizeof(Header));
+    if (!region) return Unexpected{region.error()};
+    MachineLedger ledger(std::move(*region));
+    if (ledger.header_->magic != kMachineLedgerMagic) return no_ledger("the machine's ledger has not our mark");
+    if (ledger.header_->ledger_version != kLedgerVersion)
+        return other_version(ledger.header_->ledger_version, kLayoutVersion);
+    return ledger;
+}
+
+MachineLedger::MachineLedger(MetadataRegion region)
+    : region_(std::move(region)), header_(static_cast<Header *>(region_.address())) {}
+
+std::uint64_t MachineLedger::raised_pages(int os_numa_node) const {
+    if (os_numa_node < 0 || os_numa_node >= static_cast<int>(kOsNumaNodes)) return 0;
+    return header_->raised_pages[os_numa_node].load(std::memory_order_relaxed);  // relaxed: a count
+}
+
+void MachineLedger::set_raised_pages(int os_numa_node, std::uint64_t pages) {
+    if (os_numa_node < 0 || os_numa_node >= static_cast<int>(kOsNumaNodes)) return;
+    header_->raised_pages[os_numa_node].store(pages, std::memory_order_relaxed);  // relaxed: a count
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,116 @@
+// What the daemon must still know when it comes back from the dead, in memfds that no client ever gets: which units of
+// a pool have memory, who sits in it, how many hugepages were reserved. The shared regions are the clients' to scribble
+// on; this is the truth. Whatever is here is changed by single aligned stores, so a death leaves the old or the new
+// value; an entry of several words becomes valid by its last store.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "fd.hpp"
+#include "pool_manager.hpp"
+#include "region.hpp"
+
+namespace numacre::daemon {
+
+// Any change that moves or reinterprets a byte of a ledger raises it. A daemon of another version refuses to adopt.
+inline constexpr std::uint32_t kLedgerVersion = 1;
+
+// A resize unit's way, so that its step can be finished or undone by whoever finds it.
+enum class UnitState : std::uint8_t {
+    offline = 0,
+    filling = 1,  // pages are being put behind it; nobody can use it yet: punch it
+    opening = 2,  // all its pages are there, some of its chunks are online: open the rest
+    online = 3,
+    closing = 4,  // some of its chunks have been closed, the pages are there: open them again
+    closed = 5,   // all of its chunks are ours: punch it
+};
+
+enum class LedgerState : std::uint64_t { making = 0, serving = 1, corrupt = 2, deleted = 3 };
+
+struct LedgerClient {
+    std::atomic<std::uint32_t> id;  // 0: the slot is free. Stored last, cleared first.
+    std::uint32_t pid;
+    std::uint32_t uid;
+    std::uint32_t gid;
+    std::uint64_t start_time_ticks;  // with the pid: tells a reused one
+    std::uint64_t generation;        // stays when the slot is free
+    std::int64_t attached_ns;        // since the epoch
+    std::atomic<std::uint64_t> quota_bytes;
+    std::atomic<std::uint32_t> is_departing;  // it has let go or has ended: recovery has begun, whatever /proc says
+    std::uint32_t reserved;
+    char comm[16];
+};
+
+struct LedgerUnit {
+    std::atomic<UnitState> state;
+    std::atomic<bool> is_draining;
+};
+
+struct LedgerNode {
+    std::int32_t os_numa_node;
+    std::uint32_t backing;
+};
+
+std::int64_t nanoseconds_of(std::chrono::system_clock::time_point time);
+std::chrono::system_clock::time_point time_point_of(std::int64_t nanoseconds);
+
+class PoolLedger {
+public:
+    static Answer<PoolLedger> create(const PoolSpec &spec, std::uint64_t instance_id, std::uint32_t numa_nodes);
+    // What a daemon before us has kept. version_mismatch: it was of another version than we are, of ledger or of shared
+    // layout; corrupt: it is none.
+    static Answer<PoolLedger> open(Fd fd);
+
+    int fd() const { return region_.fd(); }
+    PoolSpec spec() const;
+    std::uint64_t instance_id() const;
+    std::uint32_t numa_nodes() const;
+    std::chrono::system_clock::time_point created() const;
+
+    // Thread-safe each by itself; what belongs together is ordered by the caller.
+    LedgerState state() const;
+    void set_state(LedgerState state);
+    std::uint32_t last_client_id() const;
+    void set_last_client_id(std::uint32_t client_id);
+    LedgerNode &node(NumaNode numa_node) const { return nodes_[numa_node.value]; }
+    std::span<LedgerUnit> units(NumaNode numa_node) const;
+    std::span<LedgerClient> clients() const { return clients_; }  // by process slot
+
+private:
+    struct Header;
+    explicit PoolLedger(MetadataRegion region);
+    void find_parts();
+
+    MetadataRegion region_;
+    Header *header_;
+    std::span<LedgerNode> nodes_;
+    std::span<LedgerUnit> units_;
+    std::span<LedgerClient> clients_;
+};
+
+// What the whole daemon has taken from the machine.
+class MachineLedger {
+public:
+    static constexpr unsigned kOsNumaNodes = 256;
+
+    static Answer<MachineLedger> create();
+    static Answer<MachineLedger> open(Fd fd);
+
+    int fd() const { return region_.fd(); }
+    // Hugepages of 2 MiB by which nr_hugepages was raised, by the kernel's node number. Thread-safe.
+    std::uint64_t raised_pages(int os_numa_node) const;
+    void set_raised_pages(int os_numa_node, std::uint64_t pages);
+
+private:
+    struct Header;
+    explicit MachineLedger(MetadataRegion region);
+
+    MetadataRegion region_;
+    Header *header_;
+};
+
+}  // namespace numacre::daemon

@@ -1,0 +1,439 @@
+#!/usr/bin/env python3
+"""The daemon dies, is stopped and upgraded under running clients, at random instants; the next one adopts what it left.
+
+usage: daemon_restart_test.py [--rounds N] [--seed N] [NAME ...]      replay: the seed is printed first
+"""
+
+import argparse
+import errno
+import os
+import pathlib
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
+
+from numacre_client import ClientProcess  # noqa: E402
+from support.daemon import Daemon, program, wait_until  # noqa: E402
+
+MIB = 1 << 20
+CAPACITY = 64 * MIB
+POOL = f"name=default,capacity={CAPACITY},online={CAPACITY // 2},frame=4K,largest=4M"
+# Offsets in a pool's ledger that never move, whatever the version.
+LAYOUT_VERSION_AT = 12
+
+
+def expect(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def hugepages():
+    return int(pathlib.Path("/proc/sys/vm/nr_hugepages").read_text())
+
+
+def online_bytes(daemon):
+    (pool,) = [each for each in daemon.status()["pools"] if each["name"] == "default"]
+    return pool["nodes"][0]["online_bytes"]
+
+
+def seats_of(daemon):
+    return sorted((each["client_id"], each["pid"], each["used_bytes"] - each["cached_bytes"]) for each in daemon.clients())
+
+
+class RuntimeDir:
+    """One that several daemons serve one after the other."""
+
+    def __enter__(self):
+        self._directory = tempfile.TemporaryDirectory(prefix="numacre-", dir="/tmp")
+        self.path = self._directory.name
+        self._daemons = []
+        return self
+
+    def __exit__(self, *_):
+        # Whatever went wrong, nothing is left behind.
+        for daemon in self._daemons:
+            daemon.stop()
+        subprocess.run([program("numacred"), "--runtime-dir", self.path, "--discard-kept"], capture_output=True, timeout=60)
+        self._directory.cleanup()
+
+    def start(self, *arguments, **more):
+        return self.owns(Daemon("--pool", POOL, *arguments, runtime_dir=self.path, **more))
+
+    def owns(self, daemon):
+        self._daemons.append(daemon)
+        return daemon
+
+    def start_refused(self):
+        done = subprocess.run([program("numacred"), "--runtime-dir", self.path, "--metrics-address", "127.0.0.1:0"],
+                              capture_output=True, text=True, timeout=60)
+        expect(done.returncode == 1, f"numacred ended with {done.returncode} instead of refusing: {done.stdout}")
+        return done.stdout + done.stderr
+
+    def holder(self):
+        return Holder(self.path)
+
+
+class Holder:
+    """numacre-holder, spoken to as a daemon would (daemon/src/holder_wire.hpp)."""
+
+    HEADER = struct.Struct("=IHHI96s")
+    MAGIC, VERSION = 0x64686D6E, 1
+    HELLO, LIST, ENTRY = 0, 3, 4
+
+    def __init__(self, runtime_dir):
+        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.connection.settimeout(60)
+        self.connection.connect(os.path.join(runtime_dir, "holder.sock"))
+        kind, self.pid, _, _ = self._receive()
+        expect(kind == self.HELLO, f"the holder greets with message {kind}")
+
+    def _receive(self):
+        packet, fds, _, _ = socket.recv_fds(self.connection, self.HEADER.size, 4)
+        magic, version, kind, value, name = self.HEADER.unpack(packet)
+        expect((magic, version) == (self.MAGIC, self.VERSION), f"the holder speaks {magic:#x} version {version}")
+        return kind, value, name.rstrip(b"\0").decode(), fds
+
+    def kept(self):
+        """Open descriptors by name."""
+        self.connection.send(self.HEADER.pack(self.MAGIC, self.VERSION, self.LIST, 0, b""))
+        found = {}
+        while True:
+            kind, _, name, fds = self._receive()
+            if kind != self.ENTRY:
+                return found
+            (found[name],) = fds
+
+    def close(self):
+        self.connection.close()
+
+
+class Load:
+    """chaos_clients at work."""
+
+    def __init__(self, runtime_dir, ring, rng):
+        self.runtime_dir, self.ring, self.rng = runtime_dir, ring, rng
+        self.clients = []
+
+    def start_one(self):
+        chaos_client = pathlib.Path(os.environ["NUMACRE_BUILD_DIR"]) / "test-bin" / "chaos_client"
+        self.clients.append(subprocess.Popen(
+            [chaos_client, self.runtime_dir, self.ring, str(self.rng.getrandbits(63)), "2"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        said = self.clients[-1].stdout.readline()
+        expect(said == "attached\n", f"a client said {said!r} instead of attaching: {self.clients[-1].stderr.read}")
+
+    def check_alive(self):
+        for client in self.clients:
+            if client.poll() is not None:
+                raise AssertionError(f"a client ended by itself with {client.returncode}: {client.stderr.read()}")
+
+    def kill_one(self):
+        victim = self.clients.pop(self.rng.randrange(len(self.clients)))
+        victim.kill()
+        victim.communicate()
+
+    def stop(self):
+        for client in self.clients:
+            client.send_signal(signal.SIGTERM)
+        for client in self.clients:
+            _, errors = client.communicate(timeout=60)
+            expect(client.returncode == 0, f"a client ended with {client.returncode}: {errors}")
+        self.clients = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        while self.clients:
+            self.kill_one()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_killed_under_load(rng, rounds):
+    """SIGKILL at random instants, while clients work, die, attach, and the pool is resized."""
+    reserved = hugepages()
+    with RuntimeDir() as runtime_dir, tempfile.TemporaryDirectory() as directory:
+        daemon = runtime_dir.start()
+        keeper = ClientProcess(runtime_dir.path)
+        error, held = keeper.alloc(64 << 10, count=20)
+        expect(error == 0, f"alloc: {error}")
+        with Load(runtime_dir.path, os.path.join(directory, "ring"), rng) as load:
+            for _ in range(3):
+                load.start_one()
+            half_done = 0
+            for _ in range(rounds):
+                resize = threading.Thread(target=resize_until_it_dies, args=(daemon, random.Random(rng.random())))
+                resize.start()
+                time.sleep(rng.uniform(0.01, 0.4))
+                daemon.kill()
+                resize.join()
+                # Nobody noticed; and there is death while there is no daemon.
+                load.check_alive()
+                error, more = keeper.alloc(4096, count=50)
+                expect(error in (0, -errno.ENOMEM), f"without a daemon: {error} {keeper.message}")  # the load is greedy
+                expect(keeper.free(more) == 0, keeper.message)
+                load.kill_one()
+                before, daemon = daemon, runtime_dir.start()
+                before.stop()
+                half_done += "finishing a step" in daemon.log()
+                expect("pool adopted" in daemon.log(), f"not adopted:\n{daemon.log()}")
+                wait_until("only living clients are left", lambda: len(daemon.clients()) == len(load.clients) + 1)
+                load.start_one()
+            load.stop()
+        print(f"{rounds} daemons killed, {half_done} of them in the middle of a resize step", flush=True)
+        # They detached from a daemon that they had never met.
+        wait_until("only the keeper is left", lambda: [each["pid"] for each in daemon.clients()] == [keeper.pid])
+        wait_until("only the keeper's blocks are used", lambda: daemon.used_bytes() == 20 * (64 << 10))
+        expect(keeper.free(held) == 0, keeper.message)
+        daemon.cli("resize", "default", CAPACITY)
+        (pool,) = [each for each in daemon.status()["pools"] if each["name"] == "default"]
+        expect(pool["nodes"][0]["largest_free_block_bytes"] == 4 * MIB, "something did not coalesce")
+        expect("damaged" not in daemon.log(), f"the pool is said to be damaged:\n{daemon.log()}")
+        keeper.close()
+        daemon.cli("resize", "default", 0)
+        expect(online_bytes(daemon) == 0, "a chunk is in use that nobody has")
+        daemon.stop()
+        expect(not os.path.exists(os.path.join(runtime_dir.path, "holder.sock")), "the holder outlives its last pool")
+    expect(hugepages() == reserved, f"{hugepages()} hugepages are reserved, {reserved} were")
+
+
+def resize_until_it_dies(daemon, rng):
+    while True:
+        done = daemon._run_cli("resize", "default", rng.randrange(4, 17) * 4 * MIB)
+        if not daemon.alive() or done.returncode not in (0, 1):
+            return
+
+
+def test_stopped_and_started(rng, _):
+    """An upgrade: SIGTERM with clients, and a new daemon. Same clients, same ids, same blocks, same quota of everything."""
+    with RuntimeDir() as runtime_dir:
+        daemon = runtime_dir.start()
+        client, other = ClientProcess(runtime_dir.path), ClientProcess(runtime_dir.path)
+        expect(client.alloc(1 * MIB, count=3)[0] == 0, client.message)
+        error, blocks = other.alloc(4096, count=5)
+        expect(error == 0, other.message)
+        before = seats_of(daemon)
+        expect(daemon.stop() == 0, "numacred did not end well")
+        expect(other.free(blocks) == 0, other.message)
+        expect(other.alloc(4096, count=5)[0] == 0, other.message)
+
+        daemon = runtime_dir.start()
+        after = seats_of(daemon)
+        expect(before == after, f"{before} became {after}")
+        newcomer = ClientProcess(runtime_dir.path)
+        expect(newcomer.client_id > max(each[0] for each in before), "a client's id was given out again")
+        other.detach()  # its connection was to the daemon before
+        wait_until("the detached client is gone", lambda: other.client_id not in
+                   [each["client_id"] for each in daemon.clients()])
+        client.kill()
+        wait_until("the killed client's blocks are back", lambda: daemon.used_bytes() == 0)
+
+        # Stopped for good: the memory goes with the last client, and the holder with it.
+        holder = runtime_dir.holder()
+        pid = holder.pid
+        holder.close()
+        daemon.stop()
+        expect(newcomer.alloc(4096)[0] == 0, newcomer.message)
+        os.kill(pid, 0)
+        newcomer.close()
+        wait_until("the holder has ended", lambda: not os.path.exists(os.path.join(runtime_dir.path, "holder.sock")))
+        other.close()
+
+
+def test_other_layout(rng, _):
+    """A daemon of another layout version refuses, and changes nothing."""
+    with RuntimeDir() as runtime_dir:
+        daemon = runtime_dir.start()
+        client = ClientProcess(runtime_dir.path)
+        expect(client.alloc(4096, count=3)[0] == 0, client.message)
+        daemon.kill()
+        daemon.stop()
+        holder = runtime_dir.holder()
+        kept = holder.kept()
+        ledger = kept["default/ledger"]
+        ours = os.pread(ledger, 4, LAYOUT_VERSION_AT)
+        os.pwrite(ledger, struct.pack("=I", 999), LAYOUT_VERSION_AT)
+        said = runtime_dir.start_refused()
+        expect("layout version 999" in said and "--discard-kept" in said, said)
+        expect(sorted(kept) == sorted(holder.kept()), "the refusal changed what is kept")
+        holder.close()
+        expect(client.alloc(4096)[0] == 0, client.message)
+        os.pwrite(ledger, ours, LAYOUT_VERSION_AT)
+        daemon = runtime_dir.start()
+        expect(daemon.used_bytes() == 4 * 4096, f"{daemon.used_bytes()} bytes are used")
+        # Nor does one that sees other numa nodes.
+        daemon.kill()
+        daemon.stop()
+        done = subprocess.run([program("numacred"), "--runtime-dir", runtime_dir.path, "--metrics-address", "127.0.0.1:0",
+                               "--topology", "synthetic:2x512M"], capture_output=True, text=True, timeout=60)
+        expect(done.returncode == 1 and "numa nodes" in done.stdout + done.stderr, done.stdout + done.stderr)
+        daemon = runtime_dir.start()
+        expect(daemon.used_bytes() == 4 * 4096, f"{daemon.used_bytes()} bytes are used")
+        client.close()
+        daemon.stop()
+
+
+def test_holder_killed(rng, _):
+    """The holder dies under a running daemon: there is another one, with everything."""
+    with RuntimeDir() as runtime_dir:
+        daemon = runtime_dir.start()
+        client = ClientProcess(runtime_dir.path)
+        expect(client.alloc(4096, count=3)[0] == 0, client.message)
+        holder = runtime_dir.holder()
+        first = holder.pid
+        holder.close()
+        os.kill(first, signal.SIGKILL)
+        wait_until("another holder", lambda: "starting another one" in daemon.log())
+        wait_until("it listens", lambda: is_served_by_another(runtime_dir, first))
+        daemon.kill()
+        daemon.stop()
+        daemon = runtime_dir.start()
+        expect(daemon.used_bytes() == 3 * 4096, f"{daemon.used_bytes()} bytes are used")
+        client.close()
+        daemon.stop()
+
+
+def is_served_by_another(runtime_dir, pid):
+    try:
+        holder = runtime_dir.holder()
+    except OSError:
+        return False
+    found = holder.pid
+    holder.close()
+    return found != pid
+
+
+def test_stopped_client_in_the_way(rng, _):
+    """A client that stands still (SIGSTOP) at any instruction keeps nobody from anything: not the next daemon either."""
+    with RuntimeDir() as runtime_dir, tempfile.TemporaryDirectory() as directory:
+        daemon = runtime_dir.start()
+        with Load(runtime_dir.path, os.path.join(directory, "ring"), rng) as load:
+            load.start_one()
+            load.start_one()
+            time.sleep(rng.uniform(0.05, 0.2))
+            load.clients[0].send_signal(signal.SIGSTOP)
+            daemon.kill()
+            daemon.stop()
+            daemon = runtime_dir.start()
+            load.check_alive()
+            expect(len(daemon.clients()) == 2, f"{daemon.clients()}")
+            with ClientProcess(runtime_dir.path) as third:
+                error, _ = third.alloc(4096, count=10)
+                expect(error in (0, -errno.ENOMEM), third.message)  # the load is greedy
+            load.clients[0].send_signal(signal.SIGCONT)
+            load.stop()
+        wait_until("everything is back", lambda: not daemon.clients() and daemon.used_bytes() == 0)
+        daemon.stop()
+
+
+class ServiceManager:
+    """systemd's side of FDSTORE and LISTEN_FDS."""
+
+    def __init__(self, directory):
+        self.path = os.path.join(directory, "notify")
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.path)
+        self.stored = {}
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            packet, fds, _, _ = socket.recv_fds(self.socket, 4096, 8)
+            fields = dict(line.split("=", 1) for line in packet.decode().splitlines())
+            if "FDSTOREREMOVE" in fields and fields["FDNAME"] in self.stored:
+                os.close(self.stored.pop(fields["FDNAME"]))
+            if "FDSTORE" in fields:
+                (self.stored[fields["FDNAME"]],) = fds
+
+    def start(self, runtime_dir):
+        """With LISTEN_PID, which is only known in the new process itself."""
+        names = sorted(self.stored)
+        bin_dir = tempfile.mkdtemp(prefix="numacre-", dir=os.path.dirname(self.path))
+        moves = " ".join(f"{3 + i}<&{self.stored[name]}" for i, name in enumerate(names))
+        for name in ("numacre", "numacre-holder"):
+            os.symlink(program(name), os.path.join(bin_dir, name))
+        script = os.path.join(bin_dir, "numacred")
+        pathlib.Path(script).write_text(
+            f"#!/bin/bash\nexec {moves}\nLISTEN_PID=$$ LISTEN_FDS={len(names)} LISTEN_FDNAMES={':'.join(names)} "
+            f"exec {program('numacred')} \"$@\"\n")
+        os.chmod(script, 0o755)
+        for fd in self.stored.values():
+            os.set_inheritable(fd, True)
+        environment = {"NOTIFY_SOCKET": self.path}
+        # Above the range that the script fills, so that no move overwrites a source.
+        expect(not self.stored or min(self.stored.values()) >= 3 + len(names), "descriptors are in each other's way")
+        return StoredDaemon(script, runtime_dir, environment)
+
+
+class StoredDaemon(Daemon):
+    def __init__(self, script, runtime_dir, environment):
+        self._script = script
+        real = subprocess.Popen
+
+        def popen(command, **more):
+            if os.path.basename(command[0]) == "numacred":
+                return real([script, *command[1:]], close_fds=False, **more)
+            return real(command, **more)
+
+        subprocess.Popen = popen
+        try:
+            super().__init__("--pool", POOL, runtime_dir=runtime_dir, environment=environment)
+        finally:
+            subprocess.Popen = real
+
+
+def test_systemd(rng, _):
+    """The same through systemd's descriptor store, with a manager that keeps to its protocol."""
+    with RuntimeDir() as runtime_dir, tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        spare = [os.open("/dev/null", os.O_RDONLY) for _ in range(16)]  # stored ones get higher numbers
+        manager = ServiceManager(directory)
+        for fd in spare:
+            os.dup2(fd, fd)
+        daemon = runtime_dir.owns(manager.start(runtime_dir.path))
+        wait_until("all is stored", lambda: {"machine", "default/ledger", "default/pool", "default/metadata0",
+                                             "default/frames0"} <= set(manager.stored))
+        expect(not os.path.exists(os.path.join(runtime_dir.path, "holder.sock")), "there is a holder under systemd")
+        client = ClientProcess(runtime_dir.path)
+        expect(client.alloc(4096, count=7)[0] == 0, client.message)
+        daemon.kill()
+        daemon.stop()
+        daemon = runtime_dir.owns(manager.start(runtime_dir.path))
+        expect("pool adopted" in daemon.log(), daemon.log())
+        expect(daemon.used_bytes() == 7 * 4096, f"{daemon.used_bytes()} bytes are used")
+        client.kill()
+        wait_until("reaped", lambda: daemon.used_bytes() == 0)
+        daemon.cli("delete", "default")
+        wait_until("nothing but the machine's ledger is stored", lambda: set(manager.stored) == {"machine"})
+        daemon.stop()
+        for fd in spare:
+            os.close(fd)
+
+
+def main():
+    tests = {name: function for name, function in globals().items() if name.startswith("test_")}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("names", nargs="*", choices=[*tests, []])
+    arguments = parser.parse_args()
+    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().getrandbits(32)
+    print(f"replay: daemon_restart_test.py --rounds {arguments.rounds} --seed {seed}", flush=True)
+    for name in arguments.names or tests:
+        started = time.monotonic()
+        tests[name](random.Random(seed), arguments.rounds)
+        print(f"{name}: ok, {time.monotonic() - started:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
