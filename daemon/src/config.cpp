@@ -154,6 +154,13 @@ const std::vector<Key<PoolSpec>> &pool_keys() {
              spec.backing = *backing;
              return {};
          }},
+        {"reclaim", Kind::text, "",
+         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
+             const auto reclaim = parse_reclaim(text);
+             if (!reclaim) return Unexpected{reclaim.error()};
+             spec.reclaim = *reclaim;
+             return {};
+         }},
     };
     return keys;
 }
@@ -356,11 +363,11 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
         "what they have mapped, until they end");
     app.add_flag("--version", version, "print the version and exit");
     // One argument each, commas and all.
-    app.add_option(
-           "--pool", pool_flags,
-           "name=default,capacity=1G,online=256M,frame=4K,largest=4M[,max-clients=256][,max-threads=4096]"
-           "[,backing=hugetlb|thp|small]; capacity and online are per numa node; repeats; replaces the file's pool "
-           "of that name")
+    app.add_option("--pool", pool_flags,
+                   "name=default,capacity=1G,online=256M,frame=4K,largest=4M[,max-clients=256][,max-threads=4096]"
+                   "[,backing=hugetlb|thp|small][,reclaim=fast|zero|quarantine:30s]; capacity and online are per numa "
+                   "node; repeats; replaces the file's pool "
+                   "of that name")
         ->expected(1)
         ->take_all()
         ->allow_extra_args(false);
@@ -436,7 +443,8 @@ std::string describe(const Config &config) {
              << "largest = \"" << format_bytes(spec.largest_block_bytes) << "\"\n"
              << "max-clients = " << spec.max_clients << "\n"
              << "max-threads = " << spec.max_threads << "\n"
-             << "backing = \"" << backing_name(spec.backing) << "\"\n";
+             << "backing = \"" << backing_name(spec.backing) << "\"\n"
+             << "reclaim = \"" << format_reclaim(spec.reclaim) << "\"\n";
     return text.str();
 }
 

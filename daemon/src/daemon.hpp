@@ -78,7 +78,7 @@ private:
     std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
     std::unique_ptr<Topology> topology_;
     std::unique_ptr<Keeper> keeper_;
-    bool is_heir_ = false;  // what the keeper keeps is ours
+    bool is_heir_ = false;                         // what the keeper keeps is ours
     std::optional<MachineLedger> machine_ledger_;  // before hugepages_, which write in it
     Hugepages hugepages_;
     std::unique_ptr<EventLoop> loop_;

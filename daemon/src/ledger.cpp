@@ -59,6 +59,8 @@ struct PoolLedger::Header {
     std::uint32_t max_threads;
     std::uint32_t backing;
     std::uint32_t numa_nodes;
+    std::uint32_t reclaim;
+    std::uint32_t hold_seconds;
     std::int64_t created_ns;
     std::atomic<LedgerState> state;
     std::atomic<std::uint32_t> last_client_id;
@@ -106,6 +108,8 @@ Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instan
     header.max_clients = spec.max_clients;
     header.max_threads = spec.max_threads;
     header.backing = static_cast<std::uint32_t>(spec.backing);
+    header.reclaim = static_cast<std::uint32_t>(spec.reclaim.kind);
+    header.hold_seconds = static_cast<std::uint32_t>(spec.reclaim.hold.count());
     header.numa_nodes = numa_nodes;
     header.created_ns = nanoseconds_of(std::chrono::system_clock::now());
     header.magic = kPoolLedgerMagic;
@@ -151,6 +155,7 @@ PoolSpec PoolLedger::spec() const {
     spec.max_clients = header_->max_clients;
     spec.max_threads = header_->max_threads;
     spec.backing = static_cast<wire::Backing>(header_->backing);
+    spec.reclaim = {static_cast<Reclaim::Kind>(header_->reclaim), std::chrono::seconds(header_->hold_seconds)};
     return spec;
 }
 

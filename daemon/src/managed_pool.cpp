@@ -20,7 +20,7 @@ namespace numacre::daemon {
 
 namespace {
 
-// Populated at once at most: between two such pieces the worker looks after dead clients.
+// Populated, or zeroed, at once at most: between two such pieces the worker looks after dead clients.
 constexpr std::uint64_t kPopulateBytesMax = std::uint64_t{64} << 20;
 
 std::uint64_t random_id() {
@@ -201,6 +201,8 @@ RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
             draining.insert({memory->numa_node().value, unit});
         }
     }
+    // What it had seized and not released: its time begins anew.
+    recovery.for_each_seized([this](NumaNode numa_node, Block block) { seize(numa_node, block); });
     adopted_ = false;
     return RecoveryStep::done;
 }
@@ -414,6 +416,7 @@ PoolStatus ManagedPool::status() {
         numa_node.metadata_bytes = memory->metadata().bytes();
         numa_node.metadata_resident_bytes = memory->metadata().resident_bytes();
         scan_node(memory->view(), numa_node.snapshot, {});
+        numa_node.quarantined_bytes = memory->quarantined_frames() << geometry_.frame_shift;
         numa_node.cached_bytes = numa_node.snapshot.cached_frames << geometry_.frame_shift;
         numa_node.counters = fold_counters(memory->view(), threads);
         status.nodes.push_back(std::move(numa_node));
@@ -504,7 +507,44 @@ std::vector<BlockHolder> ManagedPool::holders(NumaNode numa_node, const std::vec
 RecoveryStep ManagedPool::reclaim(ProcessSlot slot, Reclaimed &total, ThreadSlotIndex &blocked_by) {
     if (finish_predecessor(blocked_by) == RecoveryStep::blocked) return RecoveryStep::blocked;
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
-    return recovery.recover_process(slot, total, blocked_by);
+    if (spec_.reclaim.kind == Reclaim::Kind::fast) return recovery.recover_process(slot, total, blocked_by);
+    return recovery.seize_process(slot, total, blocked_by,
+                                  [this](NumaNode numa_node, Block block) { seize(numa_node, block); });
+}
+
+void ManagedPool::seize(NumaNode numa_node, Block block) {
+    seized_.push_back({numa_node, block, std::chrono::steady_clock::now() + spec_.reclaim.hold});
+    nodes_[numa_node.value]->count_quarantined(static_cast<std::int64_t>(block.order.frames()));
+}
+
+std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized() {
+    ThreadSlotIndex blocked_by;
+    if (finish_predecessor(blocked_by) == RecoveryStep::blocked)
+        return std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
+    std::uint64_t bytes = 0;
+    bool released = false;
+    const auto now = std::chrono::steady_clock::now();
+    while (!seized_.empty() && seized_.front().due <= now && bytes < kPopulateBytesMax) {
+        const Seized one = seized_.front();
+        seized_.pop_front();
+        NodeMemory &memory = *nodes_[one.numa_node.value];
+        const std::uint64_t block_bytes = one.block.order.frames() << geometry_.frame_shift;
+        bytes += block_bytes;
+        if (spec_.reclaim.kind == Reclaim::Kind::zero)
+            if (auto zeroed = memory.zero(one.block); !zeroed)
+                log::error("blocks of a client that is gone could not be zeroed",
+                           {{"pool", spec_.name}, {"reason", zeroed.error().message}});
+        memory.count_quarantined(-static_cast<std::int64_t>(one.block.order.frames()));
+        if (recovery.release(one.numa_node, one.block))
+            released = true;
+        else
+            declare_corrupt("a block that the daemon held on numa node " + std::to_string(one.numa_node.value) +
+                            " has been overwritten");
+    }
+    if (released) wake_waiters();
+    if (seized_.empty()) return std::nullopt;
+    return seized_.front().due;
 }
 
 }  // namespace numacre::daemon

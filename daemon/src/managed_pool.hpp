@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -112,6 +113,9 @@ public:
     // middle of an operation on the same block.
     RecoveryStep finish_predecessor(ThreadSlotIndex &blocked_by);
     RecoveryStep reclaim(ProcessSlot slot, Reclaimed &total, ThreadSlotIndex &blocked_by);
+    // Frees what reclaim() has seized, as far as it is due: zeroed first, if the pool wants that; a bounded piece of
+    // it. When to call again; nothing: there is no more.
+    std::optional<std::chrono::steady_clock::time_point> release_seized();
     // Units that are to go offline as soon as they are empty: numa node, unit.
     std::set<std::pair<std::uint8_t, std::uint64_t>> draining;
 
@@ -124,7 +128,16 @@ private:
     void add_node(std::unique_ptr<NodeMemory> memory);
     void adopt_clients();
     void enter(const Client &client, LedgerClient &ledger);
+    void seize(NumaNode numa_node, Block block);
+
     bool adopted_ = false;  // and not finished yet: the worker's thread only
+    // In the order in which they are due: the worker's thread only.
+    struct Seized {
+        NumaNode numa_node;
+        Block block;
+        std::chrono::steady_clock::time_point due;
+    };
+    std::deque<Seized> seized_;
     void check_integrity(PoolStatus &status);
     void declare_corrupt(const std::string &reason);
 

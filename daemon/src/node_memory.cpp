@@ -343,6 +343,13 @@ bool NodeMemory::try_take_offline(std::uint64_t unit) {
     return true;
 }
 
+Answer<void> NodeMemory::zero(Block block) const {
+    const std::uint64_t offset = block.base.value << plan_.geometry.frame_shift;
+    const std::uint64_t bytes = block.order.frames() << plan_.geometry.frame_shift;
+    if (offset + bytes > data_.bytes() || !online_[offset / unit_bytes_]) return {};
+    return data_.zero(offset, bytes);
+}
+
 void NodeMemory::give_back_pages(wire::Backing backing, std::uint64_t bytes) {
     if (backing != wire::Backing::hugetlb || bytes == 0) return;
     const Fd held = hugepages_.lock(os_numa_node(), kHugepageBytes);

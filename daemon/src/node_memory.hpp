@@ -67,6 +67,11 @@ public:
     std::uint64_t online_bytes() const { return online_units_.load(std::memory_order_relaxed) * unit_bytes_; }
     // Offline chunks that turned out not to be what we had written: a client has damaged the metadata.
     std::uint64_t overwritten_chunks() const { return overwritten_chunks_.load(std::memory_order_relaxed); }  // a count
+    // Frames that are the daemon's until they may be used again.
+    std::uint64_t quarantined_frames() const { return quarantined_frames_.load(std::memory_order_relaxed); }  // a count
+    void count_quarantined(std::int64_t frames) {
+        quarantined_frames_.fetch_add(static_cast<std::uint64_t>(frames), std::memory_order_relaxed);  // a count
+    }
     // Whether so much could be brought online now; the failure says what is short.
     Answer<void> check_growth(std::uint64_t bytes) const;
 
@@ -84,6 +89,8 @@ public:
     void set_drain(std::uint64_t unit, bool drain);
     bool is_draining(std::uint64_t unit) const;
     std::uint64_t used_frames(std::uint64_t unit) const;
+    // Overwrites a block's bytes. One that lies where nothing is online (somebody has scribbled) is left alone.
+    Answer<void> zero(Block block) const;
 
 private:
     NodeMemory(Plan plan, Topology &topology, Hugepages &hugepages, MetadataRegion metadata, DataRegion data);
@@ -114,6 +121,7 @@ private:
     std::uint64_t reserved_ahead_bytes_ = 0;  // hugepages that were reserved at creation and are not populated yet
     std::atomic<std::uint64_t> online_units_{0};
     std::atomic<std::uint64_t> overwritten_chunks_{0};
+    std::atomic<std::uint64_t> quarantined_frames_{0};
     mutable std::mutex note_mutex_;
     std::string note_;  // guarded by note_mutex_
 };

@@ -38,6 +38,19 @@ constexpr const char *backing_name(wire::Backing backing) {
     return "unknown";
 }
 
+// What becomes of the blocks of a client that is gone.
+struct Reclaim {
+    enum class Kind : std::uint32_t {
+        fast,        // free at once, with what is in them
+        zero,        // free when the daemon has zeroed them
+        quarantine,  // nobody's for a while: late writes (of a device, of a peer with a pointer) hit nobody
+    };
+    Kind kind = Kind::fast;
+    std::chrono::seconds hold{0};  // quarantine only
+
+    friend bool operator==(const Reclaim &, const Reclaim &) = default;
+};
+
 struct PoolSpec {
     std::string name = "default";
     std::uint64_t capacity_bytes = std::uint64_t{1} << 30;  // per numa node
@@ -47,6 +60,7 @@ struct PoolSpec {
     std::uint32_t max_clients = 256;   // process slots
     std::uint32_t max_threads = 4096;  // thread slots of all clients together
     wire::Backing backing = wire::Backing::hugetlb;  // the best to try; falls back to thp, then small pages
+    Reclaim reclaim;
 };
 
 struct NodeStatus {

@@ -1,6 +1,7 @@
 // What may be asked of a pool, checked in one place for the config file, the flags and the control plane.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "pool_manager.hpp"
@@ -19,5 +20,10 @@ Answer<Geometry> geometry_of(const PoolSpec &spec);
 bool is_pool_name(std::string_view name);
 
 Answer<wire::Backing> parse_backing(std::string_view text);
+
+// "fast", "zero", "quarantine:30s" (also m, h; 1 s to 24 h). The one spelling: in the configuration, in the control
+// plane.
+Answer<Reclaim> parse_reclaim(std::string_view text);
+std::string format_reclaim(const Reclaim &reclaim);
 
 }  // namespace numacre::daemon

@@ -84,7 +84,32 @@ void Reaper::finish(const Case &job) {
     event.client_id = job.client.id;
     event.bytes = bytes;
     registry_.events().publish(std::move(event));
+    watch_seized(job.pool);
     if (job.on_done) job.on_done();
+}
+
+// Once a pool at a time, and only while it has seized blocks: an idle daemon does not wake up. A pool that is deleted
+// does not wait for its quarantine.
+void Reaper::watch_seized(const std::shared_ptr<ManagedPool> &pool) {
+    if (releasing_.insert(pool.get()).second) release_seized(pool.get(), pool);
+}
+
+void Reaper::release_seized(const ManagedPool *key, const std::weak_ptr<ManagedPool> &pool) {
+    worker_.post([this, key, pool] {
+        const std::shared_ptr<ManagedPool> here = pool.lock();
+        const auto next = here ? here->release_seized() : std::nullopt;
+        loop_.post([this, key, pool, next] {
+            if (!next) {
+                releasing_.erase(key);
+                return;
+            }
+            const auto wait = std::chrono::ceil<std::chrono::milliseconds>(*next - std::chrono::steady_clock::now());
+            if (wait.count() <= 0)
+                release_seized(key, pool);
+            else
+                loop_.after(wait, [this, key, pool] { release_seized(key, pool); });
+        });
+    });
 }
 
 void Reaper::finish_predecessor(std::shared_ptr<ManagedPool> pool) {
@@ -96,6 +121,7 @@ void Reaper::try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::millisec
         ThreadSlotIndex blocked_by;
         if (pool->finish_predecessor(blocked_by) == RecoveryStep::done) {
             if (!pool->draining.empty()) watch_drains();
+            loop_.post([this, pool = std::move(pool)] { watch_seized(pool); });
             return;
         }
         if (retry_after == kLastRetry)

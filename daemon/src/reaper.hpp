@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 
 #include "event_loop.hpp"
 #include "managed_pool.hpp"
@@ -35,6 +36,8 @@ private:
     void try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::milliseconds retry_after);
     void finish(const Case &job);
     void check_drains();
+    void watch_seized(const std::shared_ptr<ManagedPool> &pool);
+    void release_seized(const ManagedPool *key, const std::weak_ptr<ManagedPool> &pool);
 
     static constexpr std::chrono::milliseconds kFirstRetry{5};
     static constexpr std::chrono::milliseconds kLastRetry{2000};
@@ -44,6 +47,7 @@ private:
     Worker &worker_;
     Registry &registry_;
     bool watching_drains_ = false;
+    std::set<const ManagedPool *> releasing_;  // whose next release_seized() is on its way
 };
 
 }  // namespace numacre::daemon

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -222,6 +223,26 @@ Answer<void> DataRegion::populate(std::uint64_t offset, std::uint64_t bytes) con
 bool DataRegion::collapse(std::uint64_t offset, std::uint64_t bytes) const {
     const AlignedWindow window(fd_.get(), offset, bytes, PROT_READ | PROT_WRITE);
     return window.address() != nullptr && ::madvise(window.address(), window.bytes(), MADV_COLLAPSE) == 0;
+}
+
+Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
+    const std::uint64_t first = offset / kHugepageBytes * kHugepageBytes;
+    const std::uint64_t last = std::min(round_up(offset + bytes, kHugepageBytes), bytes_);
+    const AlignedWindow window(fd_.get(), first, last - first, PROT_READ | PROT_WRITE);
+    if (window.address() == nullptr)
+        return failed(code_of(errno), "mapping " + format_bytes(bytes) + " to zero them", errno);
+    // By the kernel, not by memset: a client has this file too, and may punch it under us. The kernel's own access to a
+    // page that is not to be had is an error; ours would be the daemon's end.
+    const Fd zeroes(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+    auto *const begin = static_cast<std::byte *>(window.address()) + (offset - first);
+    for (std::uint64_t done = 0; done < bytes;) {
+        const ssize_t more = ::read(zeroes.get(), begin + done, bytes - done);
+        if (more > 0)
+            done += static_cast<std::uint64_t>(more);
+        else if (more == 0 || errno != EINTR)
+            return failed(Errc::corrupt, "zeroing " + format_bytes(bytes) + " at " + std::to_string(offset), errno);
+    }
+    return {};
 }
 
 void DataRegion::punch(std::uint64_t offset, std::uint64_t bytes) const {

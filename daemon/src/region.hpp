@@ -75,6 +75,9 @@ public:
     // thp only: replaces the small pages of a populated range by hugepages; false if the kernel did not, or not
     // everywhere (that costs speed, nothing else).
     bool collapse(std::uint64_t offset, std::uint64_t bytes) const;
+    // Overwrites a populated range. Where a client has punched a hole, or no page can be had, that is an error, not a
+    // SIGBUS.
+    Answer<void> zero(std::uint64_t offset, std::uint64_t bytes) const;
     // The pages go back to the kernel at once, whoever has them mapped.
     void punch(std::uint64_t offset, std::uint64_t bytes) const;
 

@@ -47,6 +47,8 @@ class Library:
         self._declare("numacre_free", number, void, void)
         self._declare("numacre_usable_size", size, void, void)
         self._declare("numacre_client_id", number, void, ctypes.POINTER(ctypes.c_uint32))
+        self._declare("numacre_ref_of", ctypes.c_uint64, void, void)
+        self._declare("numacre_take", number, void, ctypes.c_uint64, ctypes.POINTER(void))
         self._declare("numacre_last_error", text)
 
     def _declare(self, name, result, *arguments):
@@ -108,6 +110,23 @@ class ClientProcess:
 
     def free(self, blocks):
         return self.call("free", blocks=list(blocks))["error"]
+
+    def read(self, block, size):
+        return bytes.fromhex(self.call("read", block=block, size=size)["bytes"])
+
+    def write(self, block, size, byte):
+        self.call("write", block=block, size=size, byte=byte)
+
+    def punch(self, block, size):
+        """Takes the pages away from under everybody (MADV_REMOVE): 0 or an errno."""
+        return self.call("punch", block=block, size=size)["error"]
+
+    def ref_of(self, block):
+        return self.call("ref_of", block=block)["ref"]
+
+    def take(self, ref):
+        answer = self.call("take", ref=ref)
+        return answer["error"], answer["block"]
 
     def churn(self, sizes, numa_nodes):
         """From now on a thread of the client allocates and frees in small bursts."""
@@ -192,6 +211,27 @@ class _Served:
             error = self.library.c.numacre_free(self.pool, block)
             first = first or error
         return self.answer(first)
+
+    def read(self, block, size):
+        return self.answer(0, bytes=ctypes.string_at(block, size).hex())
+
+    def write(self, block, size, byte):
+        ctypes.memset(block, byte, size)
+        return self.answer(0)
+
+    def punch(self, block, size):
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        remove = 9
+        return {"error": ctypes.get_errno() if libc.madvise(block, size, remove) != 0 else 0}
+
+    def ref_of(self, block):
+        return self.answer(0, ref=self.library.c.numacre_ref_of(self.pool, block))
+
+    def take(self, ref):
+        block = ctypes.c_void_p()
+        error = self.library.c.numacre_take(self.pool, ref, ctypes.byref(block))
+        return self.answer(error, block=block.value)
 
     def churn(self, sizes, nodes):
         def work():

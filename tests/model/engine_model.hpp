@@ -72,8 +72,9 @@ struct Setup {
     // (leaf word, frames): taken from the beginning, by nobody, for ever.
     std::vector<std::pair<std::uint64_t, std::uint64_t>> taken{};
     std::vector<Client> clients{};
-    bool exhausted = false;  // what the clients hold is the last: a search has found out, and lowered all hints
-    bool daemon = false;     // recovers processes that die; needed with Options::kills_max and corpses
+    bool exhausted = false;   // what the clients hold is the last: a search has found out, and lowered all hints
+    bool daemon = false;      // recovers processes that die; needed with Options::kills_max and corpses
+    bool quarantine = false;  // what they held is the daemon's for a while
     std::vector<Corpse> corpses{};
     std::vector<ChunkStep> chunk_steps{};  // not together with `daemon`
 };
@@ -137,6 +138,7 @@ private:
     void free_many(Thread &self, std::size_t client, BlockState state);
     void add_operator();
     void use(Thread &self, Block block) const;
+    void release_seized(Thread &self, Recovery<SimEnv> &recovery) const;
 
     bool is_free(Block block) const;
     bool is_up_to_date(std::size_t client, Block block) const;
@@ -615,6 +617,14 @@ inline bool EngineModel::somebody_thinks_again() const {
     return false;
 }
 
+inline void EngineModel::release_seized(Thread &self, Recovery<SimEnv> &recovery) const {
+    if (!setup_.quarantine) return;
+    recovery.for_each_seized([&](NumaNode numa_node, Block block) {
+        use(self, block);  // zeroes it
+        if (!recovery.release(numa_node, block)) self.fail("a seized block is not the daemon's: " + to_text(block));
+    });
+}
+
 inline void EngineModel::add_daemon() {
     explorer.add_thread(
         {.name = "daemon", .process = 0, .restartable = true, .may_wait_for_others = true}, [this](Thread &self) {
@@ -624,8 +634,10 @@ inline void EngineModel::add_daemon() {
             Recovery<SimEnv> recovery{pool_, std::span<const NodeView<SimEnv>>{&view_, 1}};
             ThreadSlotIndex blocked_by{};
             // `blocked`: the daemon tries again later; other threads run meanwhile.
-            if (daemon_died_->load() != 0)
+            if (daemon_died_->load() != 0) {
                 while (recovery.resume(blocked_by) == RecoveryStep::blocked) blocked_by = {};
+                release_seized(self, recovery);
+            }
             for (;;) {
                 self.run_operation([&] {
                     std::uint16_t process = 0;
@@ -645,8 +657,12 @@ inline void EngineModel::add_daemon() {
                     for (bool done = false; !done;) {
                         Reclaimed total;
                         blocked_by = {};
-                        done = recovery.recover_process(ProcessSlot{process}, total, blocked_by) == RecoveryStep::done;
+                        const ProcessSlot slot{process};
+                        done = (setup_.quarantine
+                                    ? recovery.seize_process(slot, total, blocked_by, [](NumaNode, Block) {})
+                                    : recovery.recover_process(slot, total, blocked_by)) == RecoveryStep::done;
                     }
+                    release_seized(self, recovery);
                     state_of(process).store(static_cast<std::uint64_t>(ProcessState::free));
                 });
             }

@@ -87,6 +87,16 @@ TEST(Engine, a_death_of_giver_or_taker_loses_nothing) {
     expect_clean(model.run());
 }
 
+// What the dead held, or had given, is the daemon's before it is anybody else's, whoever of all of them dies.
+TEST(Engine, a_quarantine_keeps_what_a_dead_client_held) {
+    EngineModel model(
+        "engine-quarantine", {.kills_max = 1, .restarts_max = 1, .solo_steps_max = 4000},
+        {.clients = {{.process = 1, .holds = {6}, .script = {kGive}}, {.process = 2, .script = {kTake, kFreeFirst}}},
+         .daemon = true,
+         .quarantine = true});
+    expect_clean(model.run());
+}
+
 TEST(Engine, a_death_of_either_client_is_recovered_beside_the_other) {
     EngineModel model("engine-death", {.kills_max = 1, .solo_steps_max = 4000},
                       {.clients = {{.process = 1, .orders = {5}, .operations = 1},

@@ -548,6 +548,17 @@ MUTATIONS = [
         filter="Engine.a_death_of_giver_or_taker_loses_nothing",
     ),
     Mutation(
+        name="seizing_does_not_compare",
+        file="recovery.hpp",
+        old="""if (!view.index_entry(block).compare_exchange_strong(bits, entry.handed_to(kDaemonProcess).bits(),
+                                                                 std::memory_order_acq_rel))
+                return false;""",
+        new="""(void)bits;
+            view.index_entry(block).store(entry.handed_to(kDaemonProcess).bits(), std::memory_order_release);""",
+        why="a block that was taken from the dead at that moment is taken from its new owner",
+        filter="Engine.a_quarantine_keeps_what_a_dead_client_held",
+    ),
+    Mutation(
         name="resolve_does_not_spare_owned_blocks",
         file="recovery.hpp",
         old="mine &= ~bits_of(layer, other);",

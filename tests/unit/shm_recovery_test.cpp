@@ -137,6 +137,42 @@ TEST(Recovery, gives_back_all_blocks_of_the_dead_and_none_of_the_living) {
     EXPECT_EQ(usage[2].blocks, 0U);
 }
 
+TEST(Recovery, what_is_seized_is_the_daemon_s_until_it_is_released) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    Buddy<ProductionEnv> buddy{pool.node, pool.view};
+    const Actor doomed = pool.actor(1, 1);
+    const Actor taker = pool.actor(2, 2);
+    std::vector<Block> held(3);
+    for (std::size_t i = 0; i < held.size(); ++i)
+        ASSERT_EQ(buddy.allocate(doomed, Order{static_cast<std::uint8_t>(4 * i)}, 0, held[i]), Errc::ok);
+    const IndexEntry entry{pool.node.index_entry(held[0]).load()};
+    const Reference given = buddy.publish(held[0], entry);
+
+    pool.view.processes[1].state.store(static_cast<std::uint64_t>(ProcessState::dead));
+    const NodeView<ProductionEnv> nodes[] = {pool.node};
+    Recovery<ProductionEnv> recovery{pool.view, nodes};
+    Reclaimed total;
+    ThreadSlotIndex blocked_by;
+    std::vector<Block> seized;
+    ASSERT_EQ(recovery.seize_process(ProcessSlot{1}, total, blocked_by,
+                                     [&](NumaNode, Block block) { seized.push_back(block); }),
+              RecoveryStep::done);
+    EXPECT_EQ(total.blocks, held.size());
+    EXPECT_EQ(pool.snapshot().used_frames, 1U + 16 + 256);
+    Block taken;
+    EXPECT_EQ(buddy.take(taker, given, taken), Errc::stale_ref) << "the dead one's reference";
+
+    // Another daemon finds them.
+    std::vector<Block> found;
+    recovery.for_each_seized([&](NumaNode, Block block) { found.push_back(block); });
+    EXPECT_EQ(found, seized);
+    for (const Block &block : seized) EXPECT_TRUE(recovery.release(NumaNode{0}, block));
+    for (const Block &block : seized) EXPECT_FALSE(recovery.release(NumaNode{0}, block)) << "twice";
+    EXPECT_EQ(pool.snapshot().used_frames, 0U);
+    EXPECT_EQ(buddy.take(taker, given, taken), Errc::stale_ref);
+}
+
 TEST(Recovery, waits_for_a_living_thread_in_the_middle_of_an_overlapping_operation) {
     ShmPool pool{4096, 4 << 20, 1};
     pool.online_all();

@@ -30,10 +30,81 @@ public:
     Recovery(const PoolView<Env> &pool, std::span<const NodeView<Env>> numa_nodes)
         : pool_(pool), numa_nodes_(numa_nodes) {}
 
-    // The kernel has said that the process is gone, and ProcessRecord.state is `dead`. Adds to total what came back.
-    // blocked_by: the live thread in whose way we are; meaningless unless blocked.
+    // The kernel has said that the process is gone, and ProcessRecord.state is `dead`. What it held is free again. Adds
+    // to total what came back. blocked_by: the live thread in whose way we are; meaningless unless blocked.
     RecoveryStep recover_process(ProcessSlot process, Reclaimed &total, ThreadSlotIndex &blocked_by) {
-        for (const NodeView<Env> &view : numa_nodes_) free_all_of(view, process, total);
+        return recover(process, total, blocked_by, [this](const NodeView<Env> &view, Block block, IndexEntry entry) {
+            Buddy<Env> buddy{view, pool_};
+            return buddy.free_entry(kSelf, block, entry, entry.is_owned()) == Errc::ok;
+        });
+    }
+
+    // The same, but what it held is the daemon's, and nobody's to use, until release() frees it. References that the
+    // dead gave away are stale from here on. Calls seized(NumaNode, Block) for each. If the daemon dies meanwhile, the
+    // next one finds in for_each_seized() what is not released yet.
+    template <class Seized>
+    RecoveryStep seize_process(ProcessSlot process, Reclaimed &total, ThreadSlotIndex &blocked_by, Seized &&seized) {
+        return recover(process, total, blocked_by, [&](const NodeView<Env> &view, Block block, IndexEntry entry) {
+            std::uint64_t bits = entry.bits();
+            // EDGE hand-over, the daemon as taker: against one who takes what the dead had given.
+            if (!view.index_entry(block).compare_exchange_strong(bits, entry.handed_to(kDaemonProcess).bits(),
+                                                                 std::memory_order_acq_rel))
+                return false;
+            seized(view.numa_node, block);
+            return true;
+        });
+    }
+
+    template <class Visit>
+    void for_each_seized(Visit &&visit) {
+        for (const NodeView<Env> &view : numa_nodes_)
+            visit_held(view, kDaemonProcess, [&](Block block, IndexEntry) { visit(view.numa_node, block); });
+    }
+
+    // False: it is not the daemon's (any more): somebody has scribbled over its entry.
+    bool release(NumaNode numa_node, Block block) {
+        const NodeView<Env> &view = numa_nodes_[numa_node.value];
+        const IndexEntry entry{view.index_entry(block).load(std::memory_order_acquire)};
+        if (!entry.is_owned() || entry.owner() != kDaemonProcess || entry.order() != block.order) return false;
+        Buddy<Env> buddy{view, pool_};
+        return buddy.free_entry(kSelf, block, entry, true) == Errc::ok;
+    }
+
+    // After the daemon itself died: finish the operation that its own intent names. Then every process that is not
+    // active has to be recovered (again).
+    RecoveryStep resume(ThreadSlotIndex &blocked_by) { return finish_thread(kDaemonThread, blocked_by); }
+
+private:
+    static constexpr Actor kSelf{kDaemonThread, kDaemonProcess};
+
+    template <class Visit>
+    struct HeldBlocks {
+        ProcessSlot process;
+        Visit &visit;
+        void owned(Block block, IndexEntry entry) {
+            if (entry.owner() == process) visit(block, entry);
+        }
+        void free(Block) {}
+        void taken(FrameIndex, std::uint64_t) {}
+        void offline(Block) {}
+        void damaged(Block) {}
+    };
+
+    template <class Visit>
+    static void visit_held(const NodeView<Env> &view, ProcessSlot process, Visit &&visit) {
+        HeldBlocks<Visit> visitor{process, visit};
+        walk_all(view, visitor);
+    }
+
+    // dispose(view, block, entry): false if it was handed on in this moment.
+    template <class Dispose>
+    RecoveryStep recover(ProcessSlot process, Reclaimed &total, ThreadSlotIndex &blocked_by, Dispose &&dispose) {
+        for (const NodeView<Env> &view : numa_nodes_)
+            visit_held(view, process, [&](Block block, IndexEntry entry) {
+                if (!dispose(view, block, entry)) return;
+                ++total.blocks;
+                total.frames += block.order.frames();
+            });
         const std::uint32_t threads = pool_.threads_in_use_bound();
         for (std::uint32_t thread = 1; thread < threads; ++thread) {
             // acquire: with all that the dead did before.
@@ -45,37 +116,6 @@ public:
             pool_.threads[thread].owner.store(0, std::memory_order_release);
         }
         return RecoveryStep::done;
-    }
-
-    // After the daemon itself died: finish the operation that its own intent names. Then every process that is not
-    // active has to be recovered (again).
-    RecoveryStep resume(ThreadSlotIndex &blocked_by) { return finish_thread(kDaemonThread, blocked_by); }
-
-private:
-    static constexpr Actor kSelf{kDaemonThread, kDaemonProcess};
-
-    struct OwnedBlocks {
-        Recovery &recovery;
-        const NodeView<Env> &view;
-        ProcessSlot process;
-        Reclaimed &total;
-        void owned(Block block, IndexEntry entry) {
-            if (entry.owner() != process) return;
-            Buddy<Env> buddy{view, recovery.pool_};
-            if (buddy.free_entry(kSelf, block, entry, entry.is_owned()) != Errc::ok)
-                return;  // handed on in this moment
-            ++total.blocks;
-            total.frames += block.order.frames();
-        }
-        void free(Block) {}
-        void taken(FrameIndex, std::uint64_t) {}
-        void offline(Block) {}
-        void damaged(Block) {}
-    };
-
-    void free_all_of(const NodeView<Env> &view, ProcessSlot process, Reclaimed &total) {
-        OwnedBlocks visitor{*this, view, process, total};
-        walk_all(view, visitor);
     }
 
     // In a pool whose largest block is smaller than a leaf word.

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""What becomes of a dead client's blocks: reclaim = "fast", "zero", "quarantine:<time>"."""
+
+import errno
+import pathlib
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from numacre_client import ClientProcess  # noqa: E402
+from support.daemon import Daemon, wait_until  # noqa: E402
+
+MIB = 1 << 20
+ONLINE = 16 * MIB
+HELD = (4096, 4096, 64 << 10, 1 * MIB, 4 * MIB)
+PATTERN = 0xA7
+
+
+def serving(reclaim, **more):
+    return Daemon("--pool", f"name=default,capacity=64M,online={ONLINE},frame=4K,largest=4M,reclaim={reclaim}", **more)
+
+
+def quarantined_bytes(daemon):
+    (pool,) = [each for each in daemon.status()["pools"] if each["name"] == "default"]
+    return sum(node["quarantined_bytes"] for node in pool["nodes"])
+
+
+def die_holding(runtime_dir, sizes=HELD):
+    """A client that writes its pattern all over its blocks and is killed."""
+    client = ClientProcess(runtime_dir)
+    for size in sizes:
+        error, (block,) = client.alloc(size)
+        assert error == 0, client.message
+        client.write(block, size, PATTERN)
+    client.kill()
+
+
+def patterns_left(runtime_dir):
+    """How many pages of the pool still show what the dead client wrote. The caller has waited for them to be free."""
+    with ClientProcess(runtime_dir) as client:
+        error, blocks = client.alloc(4 * MIB, count=ONLINE // (4 * MIB))
+        assert error == 0, client.message
+        # Byte 0 to 63 of each block is the client's own.
+        return sum(client.read(block + page, 128)[64:] == bytes([PATTERN]) * 64
+                   for block in blocks for page in range(0, 4 * MIB, 4096))
+
+
+class ReclaimTest(unittest.TestCase):
+    def test_fast_leaves_what_was_written(self):
+        with serving("fast") as daemon:
+            die_holding(daemon.runtime_dir)
+            wait_until("given back", lambda: daemon.used_bytes() == 0 and not daemon.clients())
+            self.assertGreater(patterns_left(daemon.runtime_dir), 0, "the other tests would see nothing either")
+
+    def test_zero_leaves_nothing(self):
+        with serving("zero") as daemon:
+            die_holding(daemon.runtime_dir)
+            wait_until("given back", lambda: daemon.used_bytes() == 0 and not daemon.clients())
+            self.assertEqual(patterns_left(daemon.runtime_dir), 0)
+            self.assertEqual(quarantined_bytes(daemon), 0)
+
+    def test_zero_under_a_client_that_takes_the_pages_away(self):
+        with serving("zero") as daemon, ClientProcess(daemon.runtime_dir) as hostile:
+            error, (block,) = hostile.alloc(4 * MIB)
+            self.assertEqual(error, 0, hostile.message)
+            self.assertEqual(hostile.punch(block, 4 * MIB), 0)
+            hostile.kill()
+            wait_until("given back", lambda: daemon.used_bytes() == 0 and not daemon.clients())
+            self.assertTrue(daemon.alive())
+
+    def test_quarantine_is_nobody_s_for_its_time(self):
+        with serving("quarantine:3s") as daemon, ClientProcess(daemon.runtime_dir) as other:
+            before = time.monotonic()
+            die_holding(daemon.runtime_dir)
+            wait_until("seized", lambda: quarantined_bytes(daemon) != 0 or time.monotonic() - before > 3)
+            seen = quarantined_bytes(daemon)
+            if time.monotonic() - before < 3:  # else this machine is too slow to look in time
+                self.assertEqual(seen, sum(HELD))
+                self.assertEqual(daemon.used_bytes(), sum(HELD))
+                self.assertEqual(other.alloc(4 * MIB, count=4)[0], -errno.ENOMEM)
+            wait_until("released", lambda: quarantined_bytes(daemon) == 0)
+            self.assertGreaterEqual(time.monotonic() - before, 3, "released too early")
+
+    def test_quarantine_survives_the_daemon(self):
+        with tempfile.TemporaryDirectory(prefix="numacre-", dir="/tmp") as runtime_dir:
+            daemon = serving("quarantine:2s", runtime_dir=runtime_dir)
+            die_holding(runtime_dir)
+            wait_until("seized", lambda: not daemon.clients())
+            daemon.kill()
+            daemon.stop()
+            daemon = serving("quarantine:2s", runtime_dir=runtime_dir)
+            wait_until("released by the next daemon", lambda: daemon.used_bytes() == 0)
+            self.assertEqual(quarantined_bytes(daemon), 0)
+            daemon.stop()
+
+    def test_a_dead_producer_s_references_are_stale(self):
+        for reclaim in ("fast", "zero", "quarantine:1s"):
+            with serving(reclaim) as daemon, ClientProcess(daemon.runtime_dir) as taker:
+                producer = ClientProcess(daemon.runtime_dir)
+                error, (taken, left) = producer.alloc(4096, count=2)
+                self.assertEqual(error, 0, producer.message)
+                refs = [producer.ref_of(taken), producer.ref_of(left)]
+                self.assertEqual(taker.take(refs[0])[0], 0, taker.message)
+                producer.kill()
+                wait_until("reaped", lambda: len(daemon.clients()) == 1)
+                self.assertEqual(taker.take(refs[1])[0], -errno.ESTALE, reclaim)
+                wait_until("only what was taken is used", lambda: daemon.used_bytes() == 4096)
+
+    def test_nonsense_is_refused(self):
+        for reclaim in ("never", "quarantine", "quarantine:0s", "quarantine:25h", "quarantine:5", "zero:1s"):
+            with self.assertRaises(RuntimeError, msg=reclaim):
+                serving(reclaim)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
