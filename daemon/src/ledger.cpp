@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kPoolLedgerMagic = 0x7264'676c'6372'6d6e;     // "nmrclgdr" in memory
 constexpr std::uint64_t kMachineLedgerMagic = 0x686d'676c'6372'6d6e;  // "nmrclgmh" in memory
 
-static_assert(sizeof(LedgerClient) == 72);
+static_assert(sizeof(LedgerClient) == 80);
 static_assert(sizeof(LedgerUnit) == 2);
 static_assert(std::atomic<UnitState>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 

@@ -37,6 +37,7 @@ struct LedgerClient {
     std::uint32_t uid;
     std::uint32_t gid;
     std::uint64_t start_time_ticks;  // with the pid: tells a reused one
+    std::uint64_t stack_start;       // tells a process that has replaced its program
     std::uint64_t generation;        // stays when the slot is free
     std::int64_t attached_ns;        // since the epoch
     std::atomic<std::uint64_t> quota_bytes;

@@ -177,6 +177,7 @@ void ManagedPool::adopt_clients() {
         client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
         client.generation = record.generation;
         client.peer = find_peer(record.pid, record.start_time_ticks);
+        client.peer.stack_start = record.stack_start;
         client.peer.uid = record.uid;
         client.peer.gid = record.gid;
         if (client.peer.comm.empty()) client.peer.comm.assign(record.comm, ::strnlen(record.comm, sizeof record.comm));
@@ -251,6 +252,7 @@ void ManagedPool::enter(const Client &client, LedgerClient &ledger) {
     ledger.uid = client.peer.uid;
     ledger.gid = client.peer.gid;
     ledger.start_time_ticks = client.peer.start_time_ticks;
+    ledger.stack_start = client.peer.stack_start;
     ledger.attached_ns = nanoseconds_of(client.attached);
     std::memset(ledger.comm, 0, sizeof ledger.comm);
     std::copy_n(client.peer.comm.begin(), std::min(client.peer.comm.size(), sizeof ledger.comm), ledger.comm);

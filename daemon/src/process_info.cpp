@@ -45,19 +45,24 @@ std::string read_cgroup(std::uint32_t pid) {
     return first;
 }
 
-std::uint64_t read_start_time(std::uint32_t pid) {
+// Fields of /proc/<pid>/stat, counted from 1 as proc(5) does.
+constexpr int kStartTimeField = 22;
+constexpr int kStackStartField = 28;
+
+// 0: it cannot be read.
+std::uint64_t read_stat(std::uint32_t pid, int field) {
     std::ifstream file(proc_file(pid, "stat"));
     std::string line;
     std::getline(file, line);
     const std::size_t name_end = line.rfind(')');  // the name before it may hold anything
     if (name_end == std::string::npos) return 0;
     std::istringstream words(line.substr(name_end + 1));
-    constexpr int kWordsBefore = 19;  // field 22; the first one behind the name is 3
+    constexpr int kFirstBehindName = 3;
     std::string skipped;
-    for (int i = 0; i < kWordsBefore; ++i) words >> skipped;
-    std::uint64_t ticks = 0;
-    words >> ticks;
-    return ticks;
+    for (int at = kFirstBehindName; at < field; ++at) words >> skipped;
+    std::uint64_t value = 0;
+    words >> value;
+    return value;
 }
 
 }  // namespace
@@ -90,7 +95,8 @@ Answer<Peer> peer_of(int connection_fd) {
     if (peer.pid != 0) {
         peer.comm = read_comm(peer.pid);
         peer.cgroup = read_cgroup(peer.pid);
-        peer.start_time_ticks = read_start_time(peer.pid);
+        peer.start_time_ticks = read_stat(peer.pid, kStartTimeField);
+        peer.stack_start = read_stat(peer.pid, kStackStartField);
     }
     return peer;
 }
@@ -102,11 +108,16 @@ Peer find_peer(std::uint32_t pid, std::uint64_t start_time_ticks) {
     if (pid == 0) return peer;
     auto pidfd = std::make_shared<const Fd>(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
     // The pidfd first, then the look: it names the process that had the start time, or a later one.
-    if (!*pidfd || read_start_time(pid) != start_time_ticks) return peer;
+    if (!*pidfd || read_stat(pid, kStartTimeField) != start_time_ticks) return peer;
     peer.pidfd = std::move(pidfd);
     peer.comm = read_comm(pid);
     peer.cgroup = read_cgroup(pid);
     return peer;
+}
+
+bool has_executed(std::uint32_t pid, std::uint64_t stack_start) {
+    const std::uint64_t now = read_stat(pid, kStackStartField);
+    return stack_start != 0 && now != 0 && now != stack_start;
 }
 
 bool has_ended(const Fd &pidfd) {

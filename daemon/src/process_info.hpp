@@ -21,6 +21,7 @@ struct Peer {
     std::string comm;
     std::string cgroup;
     std::uint64_t start_time_ticks = 0;
+    std::uint64_t stack_start = 0;    // changes when the process replaces its program; 0: not shown to us
     std::shared_ptr<const Fd> pidfd;  // names this very process for ever, however pids are reused
 };
 
@@ -30,6 +31,11 @@ Answer<Peer> peer_of(int connection_fd);
 // A process that was known by pid and start time, without uid and gid. pidfd null: it has ended. One in a pid namespace
 // that we cannot see into (pid 0) cannot be found again: it counts as living, without a pidfd to tell its end by.
 Peer find_peer(std::uint32_t pid, std::uint64_t start_time_ticks);
+
+// Whether the process has replaced its program (exec) since it had this stack: nothing that it had mapped then is
+// mapped now, even if it maps the same files again. False also if it cannot be told: without address space
+// randomisation, or where /proc does not show it.
+bool has_executed(std::uint32_t pid, std::uint64_t stack_start);
 
 bool has_ended(const Fd &pidfd);
 

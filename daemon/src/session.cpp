@@ -377,13 +377,14 @@ void AttachServer::check_lost() {
     struct Lost {
         SessionId id;
         std::uint32_t pid;
+        std::uint64_t stack_start;
         std::shared_ptr<ManagedPool> pool;
         bool unmapped;
     };
     std::vector<Lost> lost;
     for (const auto &[id, session] : sessions_)
         if (session->phase == Session::Phase::lost && session->peer.pid != 0)
-            lost.push_back({id, session->peer.pid, session->pool, false});
+            lost.push_back({id, session->peer.pid, session->peer.stack_start, session->pool, false});
     const bool any = std::any_of(sessions_.begin(), sessions_.end(),
                                  [](const auto &entry) { return entry.second->phase == Session::Phase::lost; });
     if (!any) {
@@ -392,7 +393,9 @@ void AttachServer::check_lost() {
     }
     // A large process has long maps: not on the loop.
     worker_.post([this, lost = std::move(lost)]() mutable {
-        for (Lost &one : lost) one.unmapped = maps_any(one.pid, one.pool->files()) == std::optional<bool>(false);
+        for (Lost &one : lost)
+            one.unmapped = has_executed(one.pid, one.stack_start) ||
+                           maps_any(one.pid, one.pool->files()) == std::optional<bool>(false);
         loop_.post([this, lost = std::move(lost)] {
             for (const Lost &one : lost) {
                 const auto found = sessions_.find(one.id);

@@ -1,19 +1,29 @@
-// A client that works at random until it is told to stop (SIGTERM: frees all, exit 0) or killed. Every block that it
+// A client whose threads work at random, while its main thread does what kill_test.py tells it to. Every block that it
 // holds carries a stamp that only its owner writes: a stamp that changed means a block owned twice, exit 2. Passes
-// references to whoever reads the shared ring file. Not a test by itself: kill_test.py runs many of them.
+// references to whoever reads the shared file's ring. Not a test by itself: kill_test.py runs many of them.
 //
-// usage: chaos_client RUNTIME_DIR RING_FILE SEED THREADS
+// usage: chaos_client RUNTIME_DIR SHARED_FILE SEED THREADS        orders: letters on stdin, each answered by a line
+//   q  free all, print the pauses, end          e  exit(0), blocks held, threads at work
+//   d  detach with blocks held, attach anew     x  exec this program anew      o  exec another one, that sleeps
+//   t  each thread ends with a full cache, another goes on with its blocks
+//   f  fork: the child must be refused the handle, and lives on for a while
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -23,10 +33,57 @@ namespace {
 
 constexpr std::size_t kRingSlots = 64;
 constexpr std::size_t kHeldMax = 200;
+constexpr std::size_t kHeldBytesMax = 6 << 20;  // of a thread: memory runs out now and then, not always
 constexpr std::size_t kManyMax = 40;
+constexpr std::size_t kMoreThanCached = 300;
 constexpr std::size_t kStampEvery = 4096;
 
+// The shared file.
+struct Shared {
+    std::atomic<std::uint64_t> ring[kRingSlots];
+    // Forked children; read by kill_test.py.
+    std::atomic<std::uint64_t> refused;
+    std::atomic<std::uint64_t> not_refused;
+};
+
 std::atomic<bool> stop{false};
+
+std::uint64_t nanoseconds_of(clockid_t clock) {
+    timespec time{};
+    clock_gettime(clock, &time);
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
+}
+
+// How long single calls took, by the clock, and on the CPU: with more threads than CPUs each waits for its turn.
+class Pauses {
+public:
+    void add(std::uint64_t nanoseconds, std::uint64_t on_cpu) {
+        longest_ = std::max(longest_, nanoseconds);
+        longest_on_cpu_ = std::max(longest_on_cpu_, on_cpu);
+        // Four buckets an octave.
+        const auto octave = static_cast<unsigned>(std::bit_width(nanoseconds | 4)) - 3;
+        ++buckets_[octave * 4 + (nanoseconds >> octave & 3)];
+    }
+    void add(const Pauses &other) {
+        longest_ = std::max(longest_, other.longest_);
+        longest_on_cpu_ = std::max(longest_on_cpu_, other.longest_on_cpu_);
+        for (std::size_t i = 0; i < buckets_.size(); ++i) buckets_[i] += other.buckets_[i];
+    }
+    void print() const {
+        std::uint64_t calls = 0;
+        for (const std::uint64_t in_bucket : buckets_) calls += in_bucket;
+        std::uint64_t below = 0;
+        std::size_t median = 0;
+        while (median + 1 < buckets_.size() && (below += buckets_[median]) * 2 < calls) ++median;
+        const std::uintmax_t nanoseconds = std::uintmax_t{4 + median % 4} << median / 4;
+        std::printf("pauses %ju %ju %ju\n", longest_, longest_on_cpu_, nanoseconds);
+    }
+
+private:
+    std::uint64_t longest_ = 0;
+    std::uint64_t longest_on_cpu_ = 0;
+    std::array<std::uint64_t, 4 * 64> buckets_{};
+};
 
 struct Held {
     void *address;
@@ -57,12 +114,13 @@ std::size_t some_size(std::mt19937_64 &random) {
     return std::size_t{4096} << (random() % 16 == 0 ? random() % 11 : random() % 4);
 }
 
-// What one thread does, every way there is: cached, past the cache, many at once, handed over.
+// What a thread does, every way there is: cached, past the cache, many at once, handed over. One thread after the other
+// may do it.
 class Worker {
 public:
-    Worker(numacre_pool *pool, std::atomic<std::uint64_t> *ring, std::uint64_t seed)
-        : pool_(pool), ring_(ring), random_(seed) {}
+    Worker(numacre_pool *pool, Shared &shared, std::uint64_t seed) : pool_(pool), ring_(shared.ring), random_(seed) {}
 
+    // Until `stop`; then the thread's cache is full.
     void run() {
         while (!stop.load(std::memory_order_relaxed)) {
             const unsigned dice = random_() % 100;
@@ -79,12 +137,17 @@ public:
             else
                 take();
         }
+        fill_cache();
+    }
+    void free_all() {
         while (!held_.empty()) free_one();
     }
+    const Pauses &pauses() const { return pauses_; }
 
 private:
     void hold(void *address, std::size_t bytes) {
         held_.push_back({address, bytes, random_()});
+        held_bytes_ += bytes;
         write_stamps(held_.back());
     }
     Held let_go() {
@@ -92,22 +155,26 @@ private:
         const Held held = held_.back();
         check_stamps(held);
         held_.pop_back();
+        held_bytes_ -= held.bytes;
         return held;
     }
 
     void allocate() {
-        if (held_.size() >= kHeldMax) return;
+        if (held_.size() >= kHeldMax || held_bytes_ >= kHeldBytesMax) return;
         const std::size_t bytes = some_size(random_);
+        const bool uncached = random_() % 3 == 0;
         void *block = nullptr;
-        const int error = random_() % 3 == 0 ? numacre_alloc_on(pool_, -1, bytes, NUMACRE_UNCACHED, &block)
-                                             : numacre_alloc(pool_, bytes, &block);
+        const int error = timed([&] {
+            return uncached ? numacre_alloc_on(pool_, -1, bytes, NUMACRE_UNCACHED, &block)
+                            : numacre_alloc(pool_, bytes, &block);
+        });
         if (error == -ENOMEM) return;
         if (error != 0) die("alloc");
         hold(block, bytes);
     }
     void allocate_many() {
         const auto count = static_cast<unsigned>(1 + random_() % kManyMax);
-        if (held_.size() + count > kHeldMax) return;
+        if (held_.size() + count > kHeldMax || held_bytes_ >= kHeldBytesMax) return;
         const std::size_t bytes = std::size_t{4096} << random_() % 4;
         void *blocks[kManyMax];
         const int error = numacre_alloc_bulk(pool_, bytes, blocks, count);
@@ -118,8 +185,9 @@ private:
     void free_one() {
         if (held_.empty()) return;
         const Held held = let_go();
-        const int error =
-            random_() % 3 == 0 ? numacre_free_uncached(pool_, held.address) : numacre_free(pool_, held.address);
+        const bool uncached = random_() % 3 == 0;
+        const int error = timed(
+            [&] { return uncached ? numacre_free_uncached(pool_, held.address) : numacre_free(pool_, held.address); });
         if (error != 0) die("free");
     }
     void free_many() {
@@ -145,41 +213,156 @@ private:
         hold(block, numacre_usable_size(pool_, block));
     }
 
+    void fill_cache() {
+        std::array<void *, kMoreThanCached> blocks{};
+        std::size_t count = 0;
+        while (count < blocks.size() && numacre_alloc(pool_, 4096, &blocks[count]) == 0) ++count;
+        while (count > 0)
+            if (numacre_free(pool_, blocks[--count]) != 0) die("free");
+    }
+    template <class Call>
+    int timed(Call call) {
+        const std::uint64_t cpu_begin = nanoseconds_of(CLOCK_THREAD_CPUTIME_ID);
+        const std::uint64_t begin = nanoseconds_of(CLOCK_MONOTONIC);
+        const int error = call();
+        const std::uint64_t took = nanoseconds_of(CLOCK_MONOTONIC) - begin;
+        pauses_.add(took, nanoseconds_of(CLOCK_THREAD_CPUTIME_ID) - cpu_begin);
+        return error;
+    }
+
     numacre_pool *pool_;
     std::atomic<std::uint64_t> *ring_;
     std::mt19937_64 random_;
     std::vector<Held> held_;
+    std::size_t held_bytes_ = 0;
+    Pauses pauses_;
 };
 
-void work(numacre_pool *pool, std::atomic<std::uint64_t> *ring, std::uint64_t seed) {
-    Worker(pool, ring, seed).run();
+// A process's time with a handle: from attach to detach.
+class Session {
+public:
+    Session(const char *runtime_dir, Shared &shared, std::uint64_t seed, int threads) {
+        if (numacre_attach(runtime_dir, nullptr, &pool_) != 0) die("attach");
+        if (const int error = numacre_alloc(pool_, 4096, &own_); error != 0 && error != -ENOMEM) die("alloc");
+        for (int i = 0; i < threads; ++i)
+            workers_.push_back(std::make_unique<Worker>(pool_, shared, seed + static_cast<std::uint64_t>(i)));
+        start();
+    }
+    // With whatever is held.
+    ~Session() {
+        if (!threads_.empty()) join();
+        numacre_detach(pool_);
+    }
+    void start() {
+        stop = false;
+        for (const auto &worker : workers_) threads_.emplace_back([&worker = *worker] { worker.run(); });
+    }
+    void join() {
+        stop = true;
+        for (std::thread &thread : threads_) thread.join();
+        threads_.clear();
+    }
+    void free_all() {
+        for (const auto &worker : workers_) worker->free_all();
+        if (own_ != nullptr && numacre_free(pool_, own_) != 0) die("free");
+    }
+    void print_pauses() const {
+        Pauses all;
+        for (const auto &worker : workers_) all.add(worker->pauses());
+        all.print();
+    }
+    // In a forked child: nothing of this handle is its own.
+    bool is_refused() const {
+        void *block = nullptr;
+        return numacre_alloc(pool_, 4096, &block) == -ECHILD &&
+               numacre_alloc_on(pool_, -1, 4096, NUMACRE_UNCACHED, &block) == -ECHILD &&
+               numacre_alloc_bulk(pool_, 4096, &block, 1) == -ECHILD && numacre_free(pool_, own_) == -ECHILD &&
+               numacre_free_uncached(pool_, own_) == -ECHILD && numacre_take(pool_, 1, &block) == -ECHILD &&
+               numacre_ref_of(pool_, own_) == NUMACRE_REF_NULL;
+    }
+    void detach_in_child() { numacre_detach(pool_); }
+
+private:
+    numacre_pool *pool_ = nullptr;
+    void *own_ = nullptr;
+    std::vector<std::unique_ptr<Worker>> workers_;
+    std::vector<std::thread> threads_;
+};
+
+void say(const char *line) {
+    std::puts(line);
+    std::fflush(stdout);
+}
+
+// The child may outlive its parent. It keeps nothing open that somebody might wait for.
+void fork_one(Session &session, Shared &shared, std::uint64_t seed) {
+    const pid_t child = fork();
+    if (child < 0) die("fork");
+    if (child > 0) return say("forked");
+    (session.is_refused() ? shared.refused : shared.not_refused).fetch_add(1, std::memory_order_relaxed);
+    for (const int fd : {0, 1, 2}) close(fd);
+    usleep(static_cast<useconds_t>(seed % 200'000));
+    session.detach_in_child();
+    _exit(0);
 }
 
 }  // namespace
 
 int main(int argc, char **argv) {
     if (argc != 5) {
-        std::fprintf(stderr, "usage: %s RUNTIME_DIR RING_FILE SEED THREADS\n", argv[0]);
+        std::fprintf(stderr, "usage: %s RUNTIME_DIR SHARED_FILE SEED THREADS\n", argv[0]);
         return 64;
     }
-    struct sigaction on_term{};
-    on_term.sa_handler = [](int) { stop = true; };
-    sigaction(SIGTERM, &on_term, nullptr);
+    signal(SIGCHLD, SIG_IGN);
     const int fd = open(argv[2], O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0 || ftruncate(fd, kRingSlots * sizeof(std::uint64_t)) != 0) die("ring file");
-    auto *const ring = static_cast<std::atomic<std::uint64_t> *>(
-        mmap(nullptr, kRingSlots * sizeof(std::uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-    if (ring == MAP_FAILED) die("ring map");
-    numacre_pool *pool = nullptr;
-    if (numacre_attach(argv[1], nullptr, &pool) != 0) die("attach");
-    std::puts("attached");  // from here on SIGTERM is an order to clean up
-    std::fflush(stdout);
-    const std::uint64_t seed = std::strtoull(argv[3], nullptr, 0);
-    std::vector<std::thread> threads;
-    for (int i = 1; i < std::atoi(argv[4]); ++i)
-        threads.emplace_back(work, pool, ring, seed + static_cast<std::uint64_t>(i));
-    work(pool, ring, seed);
-    for (std::thread &thread : threads) thread.join();
-    numacre_detach(pool);
-    return 0;
+    if (fd < 0 || ftruncate(fd, sizeof(Shared)) != 0) die("shared file");
+    void *const mapped = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapped == MAP_FAILED) die("shared map");
+    Shared &shared = *static_cast<Shared *>(mapped);
+    std::mt19937_64 random{std::strtoull(argv[3], nullptr, 0)};
+    const auto new_session = [&] {
+        auto session = std::make_unique<Session>(argv[1], shared, random(), std::atoi(argv[4]));
+        say("attached");
+        return session;
+    };
+    auto session = new_session();
+    char order = 0;
+    while (read(0, &order, 1) == 1) {
+        switch (order) {
+            case 'q':
+                session->join();
+                session->print_pauses();
+                session->free_all();
+                return 0;
+            case 'e':
+                std::exit(0);
+            case 'd':
+                session.reset();
+                say("detached");
+                session = new_session();
+                break;
+            case 'x': {
+                // Other seeds than before, but told by the first.
+                std::string seed = std::to_string(random());
+                char *again[] = {argv[0], argv[1], argv[2], seed.data(), argv[4], nullptr};
+                execv("/proc/self/exe", again);
+                die("exec");
+            }
+            case 'o':
+                say("sleeps");
+                execlp("sleep", "sleep", "1000000", nullptr);
+                die("exec");
+            case 't':
+                session->join();
+                session->start();
+                say("threads ended");
+                break;
+            case 'f':
+                fork_one(*session, shared, random());
+                break;
+            default:
+                die("unknown order");
+        }
+    }
+    _exit(5);  // nobody is there to give orders
 }

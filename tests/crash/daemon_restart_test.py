@@ -21,6 +21,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
+from kill_test import Client, chaos_client  # noqa: E402
 from numacre_client import ClientProcess  # noqa: E402
 from support.daemon import Daemon, program, wait_until  # noqa: E402
 
@@ -119,34 +120,27 @@ class Holder:
 class Load:
     """chaos_clients at work."""
 
-    def __init__(self, runtime_dir, ring, rng):
-        self.runtime_dir, self.ring, self.rng = runtime_dir, ring, rng
+    def __init__(self, runtime_dir, directory, rng):
+        self.runtime_dir, self.rng = runtime_dir, rng
+        self.shared = os.path.join(directory, "shared")
         self.clients = []
 
     def start_one(self):
-        chaos_client = pathlib.Path(os.environ["NUMACRE_BUILD_DIR"]) / "test-bin" / "chaos_client"
-        self.clients.append(subprocess.Popen(
-            [chaos_client, self.runtime_dir, self.ring, str(self.rng.getrandbits(63)), "2"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        said = self.clients[-1].stdout.readline()
-        expect(said == "attached\n", f"a client said {said!r} instead of attaching: {self.clients[-1].stderr.read}")
+        self.clients.append(Client([chaos_client(), self.runtime_dir, self.shared, str(self.rng.getrandbits(63)), "2"]))
+        self.clients[-1].wait_until_attached()
 
     def check_alive(self):
         for client in self.clients:
-            if client.poll() is not None:
-                raise AssertionError(f"a client ended by itself with {client.returncode}: {client.stderr.read()}")
+            expect(client.process.poll() is None, "a client ended by itself")
 
     def kill_one(self):
-        victim = self.clients.pop(self.rng.randrange(len(self.clients)))
-        victim.kill()
-        victim.communicate()
+        self.clients.pop(self.rng.randrange(len(self.clients))).kill()
 
     def stop(self):
         for client in self.clients:
-            client.send_signal(signal.SIGTERM)
+            client.order("q")
         for client in self.clients:
-            _, errors = client.communicate(timeout=60)
-            expect(client.returncode == 0, f"a client ended with {client.returncode}: {errors}")
+            client.end()
         self.clients = []
 
     def __enter__(self):
@@ -168,7 +162,7 @@ def test_killed_under_load(rng, rounds):
         keeper = ClientProcess(runtime_dir.path)
         error, held = keeper.alloc(64 << 10, count=20)
         expect(error == 0, f"alloc: {error}")
-        with Load(runtime_dir.path, os.path.join(directory, "ring"), rng) as load:
+        with Load(runtime_dir.path, directory, rng) as load:
             for _ in range(3):
                 load.start_one()
             half_done = 0
@@ -318,11 +312,11 @@ def test_stopped_client_in_the_way(rng, _):
     """A client that stands still (SIGSTOP) at any instruction keeps nobody from anything: not the next daemon either."""
     with RuntimeDir() as runtime_dir, tempfile.TemporaryDirectory() as directory:
         daemon = runtime_dir.start()
-        with Load(runtime_dir.path, os.path.join(directory, "ring"), rng) as load:
+        with Load(runtime_dir.path, directory, rng) as load:
             load.start_one()
             load.start_one()
             time.sleep(rng.uniform(0.05, 0.2))
-            load.clients[0].send_signal(signal.SIGSTOP)
+            load.clients[0].process.send_signal(signal.SIGSTOP)
             daemon.kill()
             daemon.stop()
             daemon = runtime_dir.start()
@@ -331,7 +325,7 @@ def test_stopped_client_in_the_way(rng, _):
             with ClientProcess(runtime_dir.path) as third:
                 error, _ = third.alloc(4096, count=10)
                 expect(error in (0, -errno.ENOMEM), third.message)  # the load is greedy
-            load.clients[0].send_signal(signal.SIGCONT)
+            load.clients[0].process.send_signal(signal.SIGCONT)
             load.stop()
         wait_until("everything is back", lambda: not daemon.clients() and daemon.used_bytes() == 0)
         daemon.stop()

@@ -475,6 +475,16 @@ class NothingIsLost(unittest.TestCase):
             self.assertEqual(self.daemon.used_bytes(), 0)
             self.assertEqual(self.daemon.clients(), [])
 
+    def test_exec_gives_back_what_the_program_before_held(self):
+        with ClientProcess(self.daemon.runtime_dir) as client:
+            self.assertEqual(client.alloc(1 << 20, count=5)[0], 0, client.message)
+            client.exec()
+            # The same process maps the same memory again, which must not pass for the program before.
+            self.assertEqual(client.attach(), 0, client.message)
+            self.assertEqual(client.alloc(4096)[0], 0, client.message)
+            wait_until("the program before is reaped", lambda: self.daemon.used_bytes() == 4096)
+            self.assertEqual([each["client_id"] for each in self.daemon.clients()], [client.client_id])
+
     def test_stopped_client_keeps_its_blocks_and_disturbs_nobody(self):
         with ClientProcess(self.daemon.runtime_dir) as client, ClientProcess(self.daemon.runtime_dir) as other:
             self.assertEqual(client.alloc(1 << 20)[0], 0, client.message)

@@ -139,6 +139,11 @@ class ClientProcess:
     def detach(self):
         return self.call("detach")["error"]
 
+    def exec(self):
+        """The process replaces its program by the same one: not attached, and with none of the mappings it had."""
+        self.process.stdin.write(json.dumps({"call": "exec"}) + "\n")
+        self.process.stdin.flush()
+
     def stop(self):
         """Stops the process at whatever instruction it is (SIGSTOP)."""
         os.kill(self.pid, signal.SIGSTOP)
@@ -266,6 +271,9 @@ class _Served:
         self.library.c.numacre_detach(self.pool)
         self.pool = ctypes.c_void_p()
         return self.answer(0)
+
+    def exec(self):
+        os.execv(sys.executable, [sys.executable, *sys.argv])
 
     def serve(self):
         for line in sys.stdin:

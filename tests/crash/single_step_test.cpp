@@ -1,0 +1,631 @@
+// Kills a client at every single instruction of an operation. A child attaches to the pool of a live numacred, stops
+// itself, and is traced through one call of the real library. Beside it a survivor (this process) has blocks of its
+// own. At each instruction one child is killed while the survivor works, at once, beside the one that stands still and
+// beside the corpse: it waits for nothing, gets nothing that is not free, and finds its bytes as it left them. Another
+// one is killed and left to numacred as it lies. Whenever numacred has reaped, what the survivor holds is taken, to the
+// frame, and all the rest can be had again as largest blocks.
+//
+// The first child of an operation is stepped through it, which tells the way; the others run to a breakpoint on it.
+//
+// usage: single_step_test [--every] [--seed N] [--only OPERATION [--at N]]
+// Of an operation of more than 600 instructions 300 are drawn by the seed; --every takes them all. Needs
+// $NUMACRE_RUNTIME_DIR (with_daemon.py) and leave to trace its children, else it says so and exits with 77.
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "numacre/numacre.h"
+#include "support/observer.hpp"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using numacre::test::Observer;
+
+constexpr std::size_t kFrame = 4096;
+constexpr std::size_t kLeafWord = 64 * kFrame;
+constexpr std::size_t kUpper = 2 * kLeafWord;  // the smallest block of an upper word
+constexpr std::size_t kLargest = 4 << 20;
+constexpr auto kPatience = std::chrono::seconds(60);
+constexpr unsigned kBulk = 40;
+constexpr unsigned kMoreThanCached = 300;
+constexpr std::uint64_t kAllUpTo = 600;  // instructions
+constexpr std::uint64_t kDrawn = 300;    // of more
+constexpr int kCannotTrace = 77;
+
+char now_at[80];  // what to add to the command line to see this kill again
+
+[[noreturn, gnu::format(printf, 1, 2)]] void fail(const char *format, ...) {
+    std::fprintf(stderr, "single_step_test %s: ", now_at);
+    va_list arguments;
+    va_start(arguments, format);
+    std::vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    std::fputc('\n', stderr);
+    _exit(1);
+}
+
+// What a child tells the survivor.
+struct Told {
+    numacre_ref offered;
+    std::size_t home_bytes;  // distance of its block from the region's first byte
+};
+Told *told;
+
+std::size_t offset_of(numacre_pool *pool, const void *block) {
+    void *base = nullptr;
+    std::size_t bytes = 0;
+    if (numacre_region(pool, 0, &base, &bytes) != 0) fail("numacre_region: %s", numacre_last_error());
+    return static_cast<std::size_t>(static_cast<const char *>(block) - static_cast<const char *>(base));
+}
+
+// --- the one that stays ----------------------------------------------------------------------------------------------
+
+class Survivor {
+public:
+    Survivor() {
+        if (numacre_attach(nullptr, nullptr, &pool_) != 0) fail("attach: %s", numacre_last_error());
+        // Calls that only children make: here for the dynamic linker, whose work is not to be stepped through.
+        void *blocks[kBulk];
+        if (numacre_alloc_bulk(pool_, kFrame, blocks, kBulk) != 0 || numacre_free_bulk(pool_, blocks, kBulk) != 0 ||
+            numacre_alloc(pool_, kFrame, blocks) != 0 || numacre_free(pool_, blocks[0]) != 0 ||
+            numacre_take(pool_, NUMACRE_REF_NULL, blocks) == 0)
+            fail("warm-up: %s", numacre_last_error());
+        settle(all_of(kLargest));  // with that, this thread's cache is given back
+    }
+    ~Survivor() {
+        leave();
+        numacre_detach(pool_);
+    }
+
+    // Frees and gets again all that it has, one by one: there is room for that, whoever stands still or lies dead
+    // where.
+    void work() {
+        for (Held &each : held_) {
+            release(each);
+            each = stamped(allocate(each.bytes), each.bytes);
+        }
+    }
+
+    // The same, while nobody else moves: then it changes nothing of what is taken.
+    void work_beside_a_stopped(const Observer &observer) {
+        const std::uint64_t before = observer.snapshot().used_frames;
+        work();
+        const std::uint64_t after = observer.snapshot().used_frames;
+        if (after != before) fail("the survivor got frames of a live client: %ju taken, then %ju", before, after);
+    }
+
+    // The reference of a block that a child may take.
+    numacre_ref offer() { return numacre_ref_of(pool_, offered_.address); }
+    // What a child published and is freeing at this moment: whoever is first has it.
+    void take_from_child() {
+        void *block = nullptr;
+        const int error = numacre_take(pool_, told->offered, &block);
+        if (error == 0) hold(block, kFrame);
+        if (error != 0 && error != -ESTALE) fail("take: %s", numacre_last_error());
+    }
+    // All chunks but one that is not the one in which the child was last.
+    void take_chunk_of_child() {
+        std::vector<void *> chunks = all_of(kLargest);
+        const std::size_t of_child = told->home_bytes / kLargest;
+        std::partition(chunks.begin(), chunks.end(), [&](void *block) { return chunk_of(block) == of_child; });
+        if (chunks.size() < 2 || chunk_of(chunks.front()) != of_child)
+            fail("the child's chunk is not free, or no other");
+        free_block(chunks.back());
+        chunks.pop_back();
+        for (void *const block : chunks) hold(block, kLargest);
+    }
+    // All but one block in the first chunk is its own, and it was last in the last chunk: only the hints can tell it of
+    // that one.
+    template <std::size_t bytes>
+    void leave_one() {
+        std::vector<void *> chunks = all_of(kLargest);
+        std::sort(chunks.begin(), chunks.end());
+        free_block(chunks.back());
+        chunks.pop_back();
+        for (void *const block : chunks) hold(block, kLargest);
+        std::vector<void *> blocks = all_of(bytes);
+        std::sort(blocks.begin(), blocks.end());
+        free_block(blocks.front());
+        free_block(blocks.back());
+        blocks.back() = allocate(bytes);
+        for (std::size_t i = 1; i < blocks.size(); ++i) hold(blocks[i], bytes);
+    }
+    // Memory runs out: all are asked to give their caches back.
+    void make_pressure() {
+        for (void *const block : all_of(kLargest)) free_block(block);
+    }
+
+    void check_all_is_back(const Observer &observer) {
+        if (held_.size() > kKept) check_what_is_left(observer);
+        for (; held_.size() > kKept; held_.pop_back()) release(held_.back());
+        std::size_t bytes = still_offered() ? offered_.bytes : 0;
+        for (const Held &each : held_) bytes += each.bytes;
+        const numacre::NodeSnapshot found = observer.snapshot();
+        if (found.damaged_entries != 0) fail("%ju damaged index entries", found.damaged_entries);
+        if (found.used_frames * kFrame != bytes || found.granted_bytes != bytes)
+            fail("%ju bytes are taken, %ju of them in blocks, but the survivor holds %zu", found.used_frames * kFrame,
+                 found.granted_bytes, bytes);
+        leave();
+        const std::vector<void *> chunks = all_of(kLargest);
+        if (chunks.size() != observer.geometry().chunk_count())
+            fail("%zu largest blocks can be had instead of %ju", chunks.size(), observer.geometry().chunk_count());
+        settle(chunks);
+    }
+
+private:
+    struct Held {
+        char *address = nullptr;
+        std::size_t bytes = 0;
+    };
+    static constexpr std::size_t kKept = 3;
+
+    std::size_t chunk_of(const void *block) const { return offset_of(pool_, block) / kLargest; }
+    bool still_offered() const { return numacre_usable_size(pool_, offered_.address) != 0; }
+
+    void *allocate(std::size_t bytes) {
+        void *block = nullptr;
+        if (numacre_alloc_on(pool_, -1, bytes, NUMACRE_UNCACHED, &block) != 0)
+            fail("the survivor cannot have %zu bytes: %s", bytes, numacre_last_error());
+        return block;
+    }
+    void free_block(void *block) {
+        if (numacre_free_uncached(pool_, block) != 0) fail("the survivor cannot free: %s", numacre_last_error());
+    }
+    void release(const Held &held) {
+        check(held);
+        free_block(held.address);
+    }
+    void hold(void *block, std::size_t bytes) { held_.push_back(stamped(block, bytes)); }
+
+    // In each frame the address of that frame.
+    static Held stamped(void *block, std::size_t bytes) {
+        const Held held{static_cast<char *>(block), bytes};
+        for (char *at = held.address; at < held.address + bytes; at += kFrame) std::memcpy(at, &at, sizeof at);
+        return held;
+    }
+    static void check(const Held &held) {
+        for (char *at = held.address; at < held.address + held.bytes; at += kFrame)
+            if (std::memcmp(at, &at, sizeof at) != 0)
+                fail("somebody wrote into the survivor's block of %zu bytes", held.bytes);
+    }
+
+    // What little is free can be had.
+    void check_what_is_left(const Observer &observer) {
+        const numacre::NodeSnapshot found = observer.snapshot();
+        for (const std::size_t bytes : {kUpper, kFrame}) {
+            std::uint64_t expected = 0;
+            for (unsigned order = 0; order <= observer.geometry().largest_order; ++order)
+                expected += found.free_blocks[order] * ((kFrame << order) / bytes);
+            const std::vector<void *> blocks = all_of(bytes);
+            if (blocks.size() != expected)
+                fail("%zu blocks of %zu bytes can be had, %ju are free", blocks.size(), bytes, expected);
+            for (void *const block : blocks) free_block(block);
+        }
+    }
+    std::vector<void *> all_of(std::size_t bytes) {
+        std::vector<void *> blocks;
+        void *block = nullptr;
+        int error = 0;
+        while ((error = numacre_alloc_on(pool_, -1, bytes, NUMACRE_UNCACHED, &block)) == 0) {
+            for (std::size_t at = 0; at < bytes; at += kFrame) std::memset(static_cast<char *>(block) + at, 0, 8);
+            blocks.push_back(block);  // and over somebody's stamps, if it was not free
+        }
+        if (error != -ENOMEM) fail("blocks of %zu bytes: %s", bytes, numacre_last_error());
+        return blocks;
+    }
+    // Holds all of the pool, then what it always holds: at the same places each time, so that one child goes the way of
+    // the other.
+    void settle(std::vector<void *> chunks) {
+        std::sort(chunks.begin(), chunks.end());
+        free_block(chunks[0]);
+        for (const std::size_t bytes : {kFrame, kUpper}) hold(allocate(bytes), bytes);
+        offered_ = stamped(allocate(kFrame), kFrame);
+        free_block(chunks[1]);
+        hold(allocate(kLargest), kLargest);
+        for (std::size_t chunk = 2; chunk < chunks.size(); ++chunk) free_block(chunks[chunk]);
+    }
+    void leave() {
+        if (still_offered()) release(offered_);
+        for (const Held &each : held_) release(each);
+        held_.clear();
+    }
+
+    numacre_pool *pool_ = nullptr;
+    std::vector<Held> held_;  // the first kKept stay
+    Held offered_;
+};
+
+// --- the one that dies -----------------------------------------------------------------------------------------------
+
+struct Child {
+    numacre_pool *pool = nullptr;
+    numacre_ref to_take = NUMACRE_REF_NULL;
+    std::vector<void *> blocks;
+
+    // False: no room.
+    bool get(std::size_t bytes, bool cached = false) {
+        void *block = nullptr;
+        const int error =
+            cached ? numacre_alloc(pool, bytes, &block) : numacre_alloc_on(pool, -1, bytes, NUMACRE_UNCACHED, &block);
+        if (error == 0) blocks.push_back(block);
+        if (error != 0 && error != -ENOMEM) fail("the child's allocation: %s", numacre_last_error());
+        return error == 0;
+    }
+    void drop(bool cached = false) {
+        const int error = cached ? numacre_free(pool, blocks.back()) : numacre_free_uncached(pool, blocks.back());
+        if (error != 0) fail("the child's free: %s", numacre_last_error());
+        blocks.pop_back();
+    }
+    void get_many(unsigned count, std::size_t bytes, bool cached = false) {
+        while (count-- > 0)
+            if (!get(bytes, cached)) fail("no room for the child's blocks of %zu bytes", bytes);
+    }
+    void get_all(std::size_t bytes) {
+        while (get(bytes)) {
+        }
+    }
+    void drop_all(bool cached = false) {
+        while (!blocks.empty()) drop(cached);
+    }
+};
+
+// The calls.
+template <std::size_t bytes>
+void allocate(Child &child) {
+    child.get(bytes);
+}
+void release(Child &child) {
+    child.drop();
+}
+void allocate_cached(Child &child) {
+    child.get(kFrame, true);
+}
+void release_cached(Child &child) {
+    child.drop(true);
+}
+void allocate_bulk(Child &child) {
+    child.blocks.resize(kBulk);
+    if (numacre_alloc_bulk(child.pool, kFrame, child.blocks.data(), kBulk) != 0) fail("%s", numacre_last_error());
+}
+void release_bulk(Child &child) {
+    if (numacre_free_bulk(child.pool, child.blocks.data(), kBulk) != 0) fail("%s", numacre_last_error());
+}
+void publish(Child &child) {
+    told->offered = numacre_ref_of(child.pool, child.blocks[0]);
+}
+void take(Child &child) {
+    if (numacre_take(child.pool, child.to_take, child.blocks.data()) != 0) fail("%s", numacre_last_error());
+}
+
+// What comes before them.
+void nothing(Child &) {}
+template <std::size_t bytes>
+void find_a_place(Child &child) {
+    child.get(bytes);
+    child.drop();
+}
+// And has tried for more: all hints say that nothing is free.
+template <std::size_t bytes>
+void use_up(Child &child) {
+    child.get_all(bytes);
+}
+void fill_cache(Child &child) {
+    child.get_many(kMoreThanCached, kFrame, true);
+    while (child.blocks.size() > 1) child.drop(true);
+}
+
+struct Operation {
+    const char *name;
+    void (*prepare)(Child &);                // before the first step; nullptr: not even a first call
+    void (*run)(Child &);                    // what is stepped through
+    void (Survivor::*beside)() = nullptr;    // between the two
+    void (Survivor::*at_death)() = nullptr;  // where the child stands before it is killed
+    void (Survivor::*before)() = nullptr;    // before all that
+};
+
+constexpr Operation kOperations[] = {
+    {"allocate-frame", find_a_place<kFrame>, allocate<kFrame>},
+    {"allocate-leaf-word", find_a_place<kLeafWord>, allocate<kLeafWord>},
+    {"allocate-upper", find_a_place<kUpper>, allocate<kUpper>},
+    {"allocate-largest", find_a_place<kLargest>, allocate<kLargest>},
+    // All words of a group are full: hints are lowered and followed.
+    {"allocate-after-search",
+     [](Child &child) {
+         constexpr std::size_t kGroup = 8 * kLeafWord;
+         const auto group = [&] { return offset_of(child.pool, child.blocks.back()) / kGroup; };
+         child.get(kFrame);
+         const std::size_t first = group();
+         // The first two chunks are the survivor's, in part.
+         while (group() == first || group() < 2 * kLargest / kGroup) child.get(kFrame);
+         child.get_many(kGroup / kFrame - 1, kFrame);  // the rest of one that was empty
+     },
+     allocate<kFrame>},
+    // Marks of blocks that were freed lie above all that is free.
+    {"allocate-over-stale-marks",
+     [](Child &child) {
+         child.get_all(kLeafWord);
+         child.drop_all();
+     },
+     allocate<kLargest>},
+    // The claim succeeds, but what is above it has gone to somebody as a whole.
+    {"allocate-and-undo",
+     [](Child &child) {
+         child.get(kFrame);
+         // Away from the first two chunks, which are the survivor's, in part.
+         while (offset_of(child.pool, child.blocks.back()) < 2 * kLargest) child.get(kFrame);
+         told->home_bytes = offset_of(child.pool, child.blocks.back());
+         std::swap(child.blocks.front(), child.blocks.back());
+         child.drop_all();
+     },
+     allocate<kFrame>, &Survivor::take_chunk_of_child},
+    {"allocate-in-vain", use_up<kFrame>, allocate<kFrame>},
+    {"allocate-first-call", nullptr, allocate<kFrame>},
+
+    {"free-frame", allocate<kFrame>, release},
+    {"free-leaf-word", allocate<kLeafWord>, release},
+    {"free-upper", allocate<kUpper>, release},
+    {"free-largest", allocate<kLargest>, release},
+    {"free-and-raise-hints", use_up<kFrame>, release},
+    {"free-upper-and-raise-hints", use_up<kUpper>, release},
+
+    {"free-last-frame", use_up<kFrame>, release, nullptr, nullptr, &Survivor::leave_one<kFrame>},
+    {"free-last-upper", use_up<kUpper>, release, nullptr, nullptr, &Survivor::leave_one<kUpper>},
+
+    {"cached-allocate", allocate_cached, allocate_cached},
+    {"cached-allocate-refill", nothing, allocate_cached},
+    {"cached-allocate-under-pressure",
+     [](Child &child) {
+         child.get_many(kBulk, kFrame, true);
+         child.drop_all(true);
+     },
+     allocate_cached, &Survivor::make_pressure},
+    {"cached-free", allocate_cached, release_cached},
+    {"cached-free-beyond-cache", fill_cache, release_cached},
+    {"bulk-allocate", nothing, allocate_bulk},
+    {"bulk-free", allocate_bulk, release_bulk},
+
+    {"publish", allocate<kFrame>, publish},
+    {"take", nothing, take},
+    {"free-while-taken",
+     [](Child &child) {
+         child.get(kFrame);
+         publish(child);
+     },
+     release, nullptr, &Survivor::take_from_child},
+};
+
+// Attached, prepared, and stopped before the operation; stops once more after it.
+[[noreturn]] void be_child(const Operation &operation, numacre_ref to_take) {
+    if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(kCannotTrace);
+    Child child;
+    child.to_take = to_take;
+    child.blocks.reserve(1 << 14);
+    child.blocks.resize(1);
+    child.blocks.clear();
+    if (numacre_attach(nullptr, nullptr, &child.pool) != 0) fail("the child's attach: %s", numacre_last_error());
+    if (operation.prepare != nullptr) {
+        find_a_place<kFrame>(child);
+        operation.prepare(child);
+    }
+    const pid_t self = getpid();
+    kill(self, SIGSTOP);
+    operation.run(child);
+    kill(self, SIGSTOP);
+    _exit(0);
+}
+
+[[noreturn]] void skip(const char *what) {
+    std::printf("SKIP: %s: %s (a container without CAP_SYS_PTRACE, or a seccomp filter?)\n", what,
+                std::strerror(errno));
+    std::exit(kCannotTrace);
+}
+
+using Way = std::vector<std::uintptr_t>;
+
+// A child that stands right before the operation's first instruction.
+class Traced {
+public:
+    Traced(const Operation &operation, numacre_ref to_take) : pid_(fork()) {
+        if (pid_ == 0) be_child(operation, to_take);
+        const int status = wait();
+        if (WIFEXITED(status) && WEXITSTATUS(status) == kCannotTrace) {
+            errno = EPERM;
+            skip("PTRACE_TRACEME");
+        }
+        if (!WIFSTOPPED(status) || WSTOPSIG(status) != SIGSTOP) fail("the child did not begin: status %#x", status);
+        if (ptrace(PTRACE_SETOPTIONS, pid_, nullptr, PTRACE_O_EXITKILL) != 0) skip("PTRACE_SETOPTIONS");
+    }
+    // Steps through the whole operation. way: where it was before each instruction.
+    void walk(Way &way) {
+        way.push_back(place());
+        while (goes_on(PTRACE_SINGLESTEP, "PTRACE_SINGLESTEP"))
+            if (place() != way.back()) way.push_back(place());  // a string instruction is stepped part by part
+    }
+    // To where `way` was after so many instructions. False: it did not come by there, and is at the operation's end.
+    bool go(const Way &way, std::size_t instructions) {
+        set_breakpoint(way[instructions]);
+        const auto end = way.begin() + static_cast<std::ptrdiff_t>(instructions) + 1;
+        for (auto times = std::count(way.begin() + 1, end, way[instructions]); times > 0; --times)
+            if (!goes_on(PTRACE_CONT, "PTRACE_CONT")) return false;
+        if (place() != way[instructions]) fail("stopped at %#jx instead of the breakpoint", std::uintmax_t{place()});
+        return true;
+    }
+    void kill_it() {
+        kill(pid_, SIGKILL);
+        if (!WIFSIGNALED(wait())) fail("the child was not killed");
+    }
+
+private:
+    // False: it has stopped itself behind the operation.
+    bool goes_on(decltype(PTRACE_CONT) request, const char *name) {
+        if (ptrace(request, pid_, nullptr, nullptr) != 0) skip(name);
+        const int status = wait();
+        if (!WIFSTOPPED(status)) fail("the child ended: status %#x", status);
+        if (WSTOPSIG(status) != SIGTRAP && WSTOPSIG(status) != SIGSTOP)
+            fail("the child got signal %d", WSTOPSIG(status));
+        return WSTOPSIG(status) == SIGTRAP;
+    }
+    std::uintptr_t place() const {
+        errno = 0;
+        const long value = ptrace(PTRACE_PEEKUSER, pid_, offsetof(user, regs.rip), nullptr);
+        if (errno != 0) skip("PTRACE_PEEKUSER");
+        return static_cast<std::uintptr_t>(value);
+    }
+    // In the processor's debug registers: the code stays as it is.
+    void set_breakpoint(std::uintptr_t address) const {
+        constexpr long kExecuteFirst = 1;  // DR7: address 0 is on, for execution
+        if (ptrace(PTRACE_POKEUSER, pid_, offsetof(user, u_debugreg[0]), address) != 0 ||
+            ptrace(PTRACE_POKEUSER, pid_, offsetof(user, u_debugreg[7]), kExecuteFirst) != 0)
+            skip("PTRACE_POKEUSER");
+    }
+    int wait() const {
+        int status = 0;
+        if (waitpid(pid_, &status, 0) != pid_) fail("waitpid: %s", std::strerror(errno));
+        return status;
+    }
+    pid_t pid_;
+};
+
+// --- the test --------------------------------------------------------------------------------------------------------
+
+struct Options {
+    bool every = false;
+    std::uint64_t seed = std::random_device{}();
+    std::string only;
+    bool has_at = false;
+    std::uint64_t at = 0;
+};
+
+class Test {
+public:
+    explicit Test(const Options &options) : options_(options), alone_(observer_.clients()) {}
+
+    void run() {
+        std::printf("replay: single_step_test --seed %ju%s\n", options_.seed, options_.every ? " --every" : "");
+        for (const Operation &operation : kOperations)
+            if (options_.only.empty() || options_.only == operation.name) kill_in(operation);
+        if (kills_ == 0) fail("there is no operation '%s'", options_.only.c_str());
+        std::printf(
+            "%ju instructions, %ju kills; after %ju of them the survivor had done its work before numacred had: "
+            "everything came back\n",
+            instructions_, kills_, survivor_first_);
+    }
+
+private:
+    void kill_in(const Operation &operation) {
+        // A child goes another way if it finds the pool, or its heap, otherwise than the first did: these three get
+        // used to the operation, and nothing grows later.
+        Way way;
+        way.reserve(1 << 16);
+        for (int child = 0; child < 3; ++child) {
+            way.clear();
+            kill_at(operation, 0, way, true);
+        }
+        const std::uint64_t length = way.size();
+        const std::uint64_t places = options_.every || length <= kAllUpTo ? length : kDrawn;
+        elsewhere_ = 0;
+        // One instruction of each of so many equal parts.
+        std::mt19937_64 random{options_.seed};
+        for (std::uint64_t part = 0; part < places; ++part) {
+            const std::uint64_t first = part * length / places;
+            const std::uint64_t drawn = first + random() % ((part + 1) * length / places - first);
+            const std::uint64_t instructions = options_.has_at ? std::min(options_.at, length - 1) : drawn;
+            for (const bool survivor_works : {true, false}) kill_at(operation, instructions, way, survivor_works);
+            if (options_.has_at) return;
+        }
+        std::printf("%-32s %6ju instructions, killed at %5ju of them", operation.name, length, places);
+        if (elsewhere_ != 0) std::printf(", %ju times another way was taken", elsewhere_);
+        std::puts("");
+        std::fflush(stdout);
+        instructions_ += length;
+    }
+
+    // way: where the operation comes by, found out by stepping through it if that is not known yet.
+    void kill_at(const Operation &operation, std::uint64_t instructions, Way &way, bool survivor_works) {
+        std::snprintf(now_at, sizeof now_at, "--only %s --at %ju", operation.name, instructions);
+        if (operation.before != nullptr) (survivor_.*operation.before)();
+        Traced child{operation, survivor_.offer()};
+        if (operation.beside != nullptr) (survivor_.*operation.beside)();
+        if (way.empty())
+            child.walk(way);
+        else
+            elsewhere_ += !child.go(way, instructions);
+        if (operation.at_death != nullptr) (survivor_.*operation.at_death)();
+        if (survivor_works) survivor_.work_beside_a_stopped(observer_);
+        child.kill_it();
+        if (survivor_works) {
+            survivor_.work();
+            survivor_first_ += observer_.clients() > alone_;
+        }
+        wait_for_reaping();
+        survivor_.check_all_is_back(observer_);
+        ++kills_;
+    }
+
+    void wait_for_reaping() {
+        const auto begin = Clock::now();
+        while (observer_.clients() > alone_) {
+            if (Clock::now() - begin > kPatience) fail("the dead child has not been reaped");
+            std::this_thread::sleep_for(std::chrono::microseconds(50));
+        }
+    }
+
+    Options options_;
+    Survivor survivor_;
+    Observer observer_{"default"};
+    unsigned alone_;
+    std::uint64_t instructions_ = 0;
+    std::uint64_t kills_ = 0;
+    std::uint64_t survivor_first_ = 0;
+    std::uint64_t elsewhere_ = 0;  // of one operation: kills behind its end, which was reached otherwise
+};
+
+Options options_of(int argc, char **argv) {
+    Options options;
+    for (int i = 1; i < argc; ++i) {
+        const std::string name = argv[i];
+        if (name == "--every") {
+            options.every = true;
+            continue;
+        }
+        const char *const value = ++i < argc ? argv[i] : "";
+        if (name == "--seed") options.seed = std::strtoull(value, nullptr, 0);
+        if (name == "--only") options.only = value;
+        if (name == "--at") options.has_at = true, options.at = std::strtoull(value, nullptr, 0);
+    }
+    return options;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    // Tracer and traced take turns: on one CPU that costs half.
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET(static_cast<unsigned>(sched_getcpu()), &here);
+    sched_setaffinity(0, sizeof here, &here);
+    void *const shared = mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) fail("mmap: %s", std::strerror(errno));
+    told = static_cast<Told *>(shared);
+    Test{options_of(argc, argv)}.run();
+    return 0;
+}

@@ -1,0 +1,91 @@
+// Looks at a served pool's metadata as an observer does: attached by the wire protocol itself, everything mapped
+// read-only. For tests that have to know what is really there, at once and to the frame, and that may not trust the
+// library's or the daemon's own account of it.
+#pragma once
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "numacre/shm/attach_wire.hpp"
+#include "numacre/shm/snapshot.hpp"
+
+namespace numacre::test {
+
+// The first numa node of a pool of the daemon that runs in $NUMACRE_RUNTIME_DIR. Stays attached until the process ends.
+class Observer {
+public:
+    explicit Observer(const char *pool_name) {
+        const char *const runtime_dir = std::getenv("NUMACRE_RUNTIME_DIR");
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        std::snprintf(address.sun_path, sizeof address.sun_path, "%s/attach.sock", runtime_dir ? runtime_dir : "");
+        const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (connect(connection, reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0)
+            give_up(address.sun_path);
+
+        wire::AttachRequest request;
+        request.tier = wire::Tier::observer;
+        std::snprintf(request.pool_name.data(), request.pool_name.size(), "%s", pool_name);
+        if (send(connection, &request, sizeof request, MSG_NOSIGNAL) != sizeof request) give_up("attach request");
+
+        wire::AttachReply reply;
+        alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * wire::kMaxFds)];
+        iovec part{&reply, sizeof reply};
+        msghdr message{};
+        message.msg_iov = &part;
+        message.msg_iovlen = 1;
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        const bool whole = recvmsg(connection, &message, MSG_CMSG_CLOEXEC) == sizeof reply;
+        const cmsghdr *const rights = CMSG_FIRSTHDR(&message);
+        if (!whole || reply.error != 0 || rights == nullptr || rights->cmsg_len < CMSG_LEN(3 * sizeof(int)))
+            give_up("attach reply");
+        int fds[3];  // pool region, node region, data: attach_wire.hpp
+        std::memcpy(fds, CMSG_DATA(rights), sizeof fds);
+        pool_ =
+            PoolView<ProductionEnv>::at(map(fds[0], reply.pool_region_bytes), reply.process_slots, reply.thread_slots);
+        node_ = NodeView<ProductionEnv>::at(map(fds[1], reply.nodes[0].node_region_bytes), reply.geometry, NumaNode{0},
+                                            reply.thread_slots);
+    }
+
+    const Geometry &geometry() const { return node_.geometry; }
+
+    NodeSnapshot snapshot() const {
+        NodeSnapshot result;
+        scan_node<ProductionEnv>(node_, result, {});
+        return result;
+    }
+
+    // Clients that are alive or not wholly reaped yet, this one and every other observer included.
+    unsigned clients() const {
+        unsigned count = 0;
+        for (std::uint32_t slot = 1; slot < pool_.process_slots; ++slot)  // slot 0 is the daemon
+            // acquire: with all that recovery did before it freed the slot.
+            count += pool_.processes[slot].state.load(std::memory_order_acquire) !=
+                     static_cast<std::uint64_t>(ProcessState::free);
+        return count;
+    }
+
+private:
+    static void *map(int fd, std::uint64_t bytes) {
+        void *const address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+        if (address == MAP_FAILED) give_up("map");
+        return address;
+    }
+    [[noreturn]] static void give_up(const char *what) {
+        std::perror(what);
+        std::exit(1);
+    }
+
+    PoolView<ProductionEnv> pool_;
+    NodeView<ProductionEnv> node_;
+};
+
+}  // namespace numacre::test
