@@ -62,7 +62,11 @@ void *reserve_addresses(std::uint64_t bytes, std::uint64_t alignment) {
 int reserve_span(numacre_pool *pool, std::uint64_t page_bytes) {
     const std::uint64_t alignment = page_bytes > kHugepageBytes ? page_bytes : kHugepageBytes;
     pool->data_bytes = pool->geometry.capacity_bytes();
-    const std::uint64_t stride = std::bit_ceil(pool->data_bytes > alignment ? pool->data_bytes : alignment);
+    // As far as words of the top layer can name frames: where somebody scribbles and a word offers frames that there
+    // are not, their addresses are in nobody's memory.
+    const std::uint64_t named_bytes =
+        round_up(pool->data_bytes, pool->geometry.frame_bytes() << word_order(pool->geometry.top_layer()));
+    const std::uint64_t stride = std::bit_ceil(named_bytes > alignment ? named_bytes : alignment);
     pool->span_shift = static_cast<std::uint32_t>(std::countr_zero(stride));
     pool->span_bytes = stride * pool->numa_nodes;
     void *const reserved = reserve_addresses(pool->span_bytes, alignment);

@@ -202,9 +202,8 @@ std::vector<std::string> Daemon::pool_names() {
 Answer<PoolStatus> Daemon::pool_status(const std::string &name) {
     const auto pool = registry_.find(name);
     if (!pool) return Unexpected{pool.error()};
-    const bool was_corrupt = (*pool)->is_corrupt();
     PoolStatus status = (*pool)->status();
-    if (status.corrupt && !was_corrupt) {
+    if ((*pool)->damage_is_news()) {
         Event event;
         event.pool = name;
         event.kind = "pool_corrupt";

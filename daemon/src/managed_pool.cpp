@@ -9,9 +9,11 @@
 #include <bit>
 #include <climits>
 #include <cstring>
+#include <span>
 
 #include "bytes.hpp"
 #include "log.hpp"
+#include "numacre/shm/audit.hpp"
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/validate.hpp"
 #include "pool_spec.hpp"
@@ -75,6 +77,7 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
     std::shared_ptr<ManagedPool> pool(new ManagedPool(spec, *geometry, std::move(*ledger), std::move(*pool_region)));
     format_pool_region<ProductionEnv>(pool->pool_region_.address(), spec.name, pool->instance_id(), *geometry,
                                       numa_nodes, pool->process_slots_, pool->thread_slots_);
+    std::memcpy(pool->header_.data(), pool->pool_region_.address(), pool->header_.size());
     for (std::uint32_t i = 0; i < numa_nodes; ++i) {
         const NodeMemory::Plan plan = pool->plan_of(NumaNode{static_cast<std::uint8_t>(i)});
         auto made = worker.run([&] { return NodeMemory::create(plan, topology, hugepages); });
@@ -109,6 +112,7 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::adopt(PoolLedger ledger, std::
     bool damaged = validate_pool_region<ProductionEnv>(pool->pool_region_.address(),
                                                        {*geometry, pool->instance_id(), pool->pool_region_.bytes()},
                                                        pool->process_slots_, pool->thread_slots_) != Errc::ok;
+    std::memcpy(pool->header_.data(), pool->pool_region_.address(), pool->header_.size());
     for (std::uint32_t i = 0; i < pool->ledger_.numa_nodes(); ++i) {
         auto made =
             NodeMemory::adopt(pool->plan_of(NumaNode{static_cast<std::uint8_t>(i)}), topology, hugepages,
@@ -132,7 +136,11 @@ ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLed
       ledger_(std::move(ledger)),
       pool_region_(std::move(pool_region)),
       shared_(SharedPool::at(pool_region_.address(), process_slots_, thread_slots_)),
-      clients_(process_slots_) {
+      clients_(process_slots_),
+      records_(process_slots_),
+      seat_versions_(process_slots_, 0) {
+    records_[kDaemonProcess.value].state = ProcessState::active;
+    seat_versions_[kDaemonProcess.value] = 1;  // it holds what it has seized
     files_.push_back(identity_of(pool_region_.fd()));
 }
 
@@ -171,7 +179,14 @@ void ManagedPool::adopt_clients() {
     for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
         const LedgerClient &record = records[slot];
         const std::uint32_t id = record.id.load(std::memory_order_acquire);
+        const bool departing = record.is_departing.load(std::memory_order_acquire) != 0;
+        const ProcessState state = id == 0 ? ProcessState::free : departing ? ProcessState::dead : ProcessState::active;
+        const std::uint64_t quota_bytes = record.quota_bytes.load(std::memory_order_relaxed);
+        // Anew: the daemon before may have died between the ledger and the record.
+        write_record(ProcessSlot{static_cast<std::uint16_t>(slot)},
+                     {state, record.generation, record.pid, record.start_time_ticks, quota_frames_of(quota_bytes)});
         if (id == 0) continue;
+        ++seat_versions_[slot];
         Client client;
         client.id = id;
         client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
@@ -182,16 +197,15 @@ void ManagedPool::adopt_clients() {
         client.peer.gid = record.gid;
         if (client.peer.comm.empty()) client.peer.comm.assign(record.comm, ::strnlen(record.comm, sizeof record.comm));
         client.attached = time_point_of(record.attached_ns);
-        client.quota_bytes = record.quota_bytes.load(std::memory_order_relaxed);
-        client.state =
-            record.is_departing.load(std::memory_order_acquire) != 0 ? ClientState::recovering : ClientState::lost;
+        client.quota_bytes = quota_bytes;
+        client.state = departing ? ClientState::recovering : ClientState::lost;
         clients_[slot] = std::move(client);
         ++client_count_;
     }
 }
 
 RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
-    if (!adopted_) return RecoveryStep::done;
+    if (!adopted_ || is_corrupt()) return RecoveryStep::done;
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
     if (recovery.resume(blocked_by) == RecoveryStep::blocked) return RecoveryStep::blocked;
     for (const auto &memory : nodes_) {
@@ -211,6 +225,7 @@ RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
 // ---------------------------------------------------------------------------------------------------------------------
 
 Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer) {
+    look_for_damage();
     const std::lock_guard lock(mutex_);
     if (closing_)
         return Unexpected{Failure{Errc::no_such_pool, "pool \"" + spec_.name + "\" is being deleted: use another"}};
@@ -228,16 +243,10 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer) {
         client.attached = std::chrono::system_clock::now();
         enter(client, ledger);
 
-        // relaxed: the record means nothing before its state says so.
-        auto &record = shared_.processes[slot];
-        record.generation.store(client.generation, std::memory_order_relaxed);
-        record.pid.store(client.peer.pid, std::memory_order_relaxed);
-        record.start_time_ticks.store(client.peer.start_time_ticks, std::memory_order_relaxed);
-        record.quota_frames.store(0, std::memory_order_relaxed);
-        // EDGE seat-to-use (release; partner: the acquire loads of the state in recovery and in clients).
-        // Weakened: somebody sees an active slot with the last user's generation.
-        record.state.store(static_cast<std::uint64_t>(ProcessState::active), std::memory_order_release);
+        write_record(client.slot,
+                     {ProcessState::active, client.generation, client.peer.pid, client.peer.start_time_ticks, 0});
         clients_[slot] = client;
+        ++seat_versions_[slot];
         ++client_count_;
         return client;
     }
@@ -272,8 +281,26 @@ void ManagedPool::mark_dead(ProcessSlot slot) {
     ledger_.clients()[slot.value].is_departing.store(1, std::memory_order_release);
     // EDGE death-to-recovery (seq_cst; partner: recovery's acquire loads). The kernel has ordered all of the process's
     // stores before its end; this makes the death itself visible to allocations that find nothing free.
-    shared_.processes[slot.value].state.store(static_cast<std::uint64_t>(ProcessState::dead),
-                                              std::memory_order_seq_cst);
+    const std::lock_guard lock(mutex_);
+    set_record_state(slot, ProcessState::dead, std::memory_order_seq_cst);
+}
+
+void ManagedPool::write_record(ProcessSlot slot, const Record &what) {
+    records_[slot.value] = what;
+    // relaxed: the record means nothing before its state says so.
+    auto &record = shared_.processes[slot.value];
+    record.generation.store(what.generation, std::memory_order_relaxed);
+    record.pid.store(what.pid, std::memory_order_relaxed);
+    record.start_time_ticks.store(what.start_time_ticks, std::memory_order_relaxed);
+    record.quota_frames.store(what.quota_frames, std::memory_order_relaxed);
+    // EDGE seat-to-use (release; partner: the acquire loads of the state in recovery and in clients).
+    // Weakened: somebody sees an active slot with the last user's generation.
+    record.state.store(static_cast<std::uint64_t>(what.state), std::memory_order_release);
+}
+
+void ManagedPool::set_record_state(ProcessSlot slot, ProcessState state, std::memory_order order) {
+    records_[slot.value].state = state;
+    shared_.processes[slot.value].state.store(static_cast<std::uint64_t>(state), order);
 }
 
 void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds) {
@@ -282,13 +309,13 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
         if (!clients_[slot.value]) return;
         clients_[slot.value].reset();
         ledger_.clients()[slot.value].id.store(0, std::memory_order_release);
+        ++seat_versions_[slot.value];
         --client_count_;
         if (departure == Departure::died) ++clients_reaped_;
         reclaimed_bytes_ += total.frames << geometry_.frame_shift;
         last_recovery_seconds_ = recovery_seconds;
         // release: who takes the slot next finds everything given back.
-        shared_.processes[slot.value].state.store(static_cast<std::uint64_t>(ProcessState::free),
-                                                  std::memory_order_release);
+        set_record_state(slot, ProcessState::free, std::memory_order_release);
     }
     if (total.blocks != 0) wake_waiters();
 }
@@ -314,13 +341,18 @@ bool ManagedPool::set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) 
         if (!client || client->id != client_id) continue;
         client->quota_bytes = quota_bytes;
         ledger_.clients()[client->slot.value].quota_bytes.store(quota_bytes, std::memory_order_relaxed);
-        // Rounded up: a quota of less than a frame is not "no quota". relaxed: obeyed from the next look on.
-        const std::uint64_t quota_frames =
-            quota_bytes / geometry_.frame_bytes() + (quota_bytes % geometry_.frame_bytes() != 0 ? 1 : 0);
+        // relaxed: obeyed from the next look on.
+        const std::uint64_t quota_frames = quota_frames_of(quota_bytes);
+        records_[client->slot.value].quota_frames = quota_frames;
         shared_.processes[client->slot.value].quota_frames.store(quota_frames, std::memory_order_relaxed);
         return true;
     }
     return false;
+}
+
+// Rounded up: a quota of less than a frame is not "no quota".
+std::uint64_t ManagedPool::quota_frames_of(std::uint64_t quota_bytes) const {
+    return quota_bytes / geometry_.frame_bytes() + (quota_bytes % geometry_.frame_bytes() != 0 ? 1 : 0);
 }
 
 bool ManagedPool::is_corrupt() const {
@@ -368,6 +400,7 @@ void ManagedPool::declare_corrupt(const std::string &reason) {
         const std::lock_guard lock(mutex_);
         if (!corrupt_reason_.empty()) return;
         corrupt_reason_ = reason;
+        damage_is_news_ = true;
     }
     ledger_.set_state(LedgerState::corrupt);
     // release: the last word about this pool.
@@ -376,23 +409,93 @@ void ManagedPool::declare_corrupt(const std::string &reason) {
                {{"pool", spec_.name}, {"reason", reason}});
 }
 
-// The header is read only to find out that somebody scribbled over it.
-void ManagedPool::check_integrity(PoolStatus &status) {
+bool ManagedPool::damage_is_news() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(damage_is_news_, false);
+}
+
+// Shared memory is read here only to find out that somebody scribbled over it.
+std::string ManagedPool::damage_to_our_own() {
     const auto &header = *shared_.header;
-    if (header.magic != kPoolMagic || header.layout_version != kLayoutVersion || header.instance_id != instance_id() ||
-        header.process_slots != process_slots_ || header.thread_slots != thread_slots_)
-        declare_corrupt("the pool's header has been overwritten");
-    for (NodeStatus &numa_node : status.nodes) {
-        if (nodes_[numa_node.node.value]->overwritten_chunks() != 0)
-            declare_corrupt("entries of offline chunks on numa node " + std::to_string(numa_node.node.value) +
-                            " have been overwritten");
-        if (numa_node.snapshot.damaged_entries == 0) continue;
+    if (std::memcmp(&header, header_.data(), header_.size()) != 0) return "the pool's header has been overwritten";
+    const std::uint64_t mark = header.thread_high_water.load(std::memory_order_relaxed);
+    if (mark == 0 || mark > thread_slots_) return "the pool's count of threads has been overwritten";
+    for (const auto &memory : nodes_) {
+        const std::string numa_node = " numa node " + std::to_string(memory->numa_node().value);
+        if (!memory->header_is_ours()) return "the header of" + numa_node + "'s metadata has been overwritten";
+        if (memory->overwritten_chunks() != 0)
+            return "entries of offline chunks on" + numa_node + " have been overwritten";
+    }
+    if (const auto slots = count_impossible_thread_slots(shared_, std::span<const View>(views_)); slots != 0)
+        return std::to_string(slots) + " impossible thread slots";
+    const std::lock_guard lock(mutex_);
+    const auto state = static_cast<PoolState>(header.state.load(std::memory_order_relaxed));
+    if (state != PoolState::serving && corrupt_reason_.empty() && !closing_)
+        return "the pool's state has been overwritten";
+    for (std::uint32_t slot = 0; slot < process_slots_; ++slot) {
+        const auto &record = shared_.processes[slot];
+        const Record &ours = records_[slot];
+        if (record.state.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(ours.state) ||
+            record.generation.load(std::memory_order_relaxed) != ours.generation ||
+            record.pid.load(std::memory_order_relaxed) != ours.pid ||
+            record.start_time_ticks.load(std::memory_order_relaxed) != ours.start_time_ticks ||
+            record.quota_frames.load(std::memory_order_relaxed) != ours.quota_frames)
+            return "the record of process slot " + std::to_string(slot) + " has been overwritten";
+    }
+    return {};
+}
+
+bool ManagedPool::look_for_damage() {
+    if (const std::string damage = damage_to_our_own(); !damage.empty()) declare_corrupt(damage);
+    return is_corrupt();
+}
+
+std::vector<std::uint64_t> ManagedPool::seat_versions() const {
+    const std::lock_guard lock(mutex_);
+    return seat_versions_;
+}
+
+std::string ManagedPool::damage_to_numa_node(const NodeStatus &status, const Scan &scan) {
+    const std::size_t number = status.node.value;
+    const View &view = views_[number];
+    const NodeSnapshot &snapshot = status.snapshot;
+    const std::string where = " on numa node " + std::to_string(number);
+    if (snapshot.damaged_entries != 0) {
         // Once more: an entry may look impossible for the length of a change that was under way.
         NodeSnapshot again;
-        scan_node(views_[numa_node.node.value], again, {});
+        std::vector<OwnerUsage> usage(process_slots_);
+        scan_node(view, again, usage);
         if (again.damaged_entries != 0)
-            declare_corrupt(std::to_string(again.damaged_entries) + " impossible index entries on numa node " +
-                            std::to_string(numa_node.node.value));
+            return std::to_string(again.damaged_entries) + " impossible index entries" + where;
+    }
+    if (const std::uint64_t words = Audit<ProductionEnv>(shared_, view).run(); words != 0)
+        return std::to_string(words) + " impossible words of the tree" + where;
+
+    // Offline chunks are the daemon's alone: nobody else changes a word of them.
+    const std::uint64_t changes = scan.online_changes[number];
+    if (changes % 2 == 0 && nodes_[number]->online_changes() == changes &&
+        snapshot.offline_frames << geometry_.frame_shift != geometry_.capacity_bytes() - status.online_bytes)
+        return "other chunks are offline than the daemon took offline" + where;
+
+    const std::vector<std::uint64_t> seats = seat_versions();
+    for (std::uint32_t slot = 0; slot < process_slots_; ++slot)
+        if (seats[slot] % 2 == 0 && seats[slot] == scan.seats[slot] && scan.usage[number][slot].frames != 0)
+            return "blocks of process slot " + std::to_string(slot) + ", where nobody sits," + where;
+
+    for (std::size_t i = 0; i < snapshot.unheld_count; ++i)
+        if (is_taken_by_nobody(shared_, view, snapshot.unheld[i]))
+            return "frame " + std::to_string(snapshot.unheld[i].first.value) + " is taken by nobody" + where;
+    return {};
+}
+
+void ManagedPool::check_integrity(PoolStatus &status, const Scan &scan) {
+    if (!look_for_damage()) {
+        for (const NodeStatus &numa_node : status.nodes) {
+            const std::string damage = damage_to_numa_node(numa_node, scan);
+            if (damage.empty()) continue;
+            declare_corrupt(damage);
+            break;
+        }
     }
     const std::lock_guard lock(mutex_);
     status.corrupt = !corrupt_reason_.empty();
@@ -405,6 +508,8 @@ PoolStatus ManagedPool::status() {
     status.geometry = geometry_;
     status.created = ledger_.created();
     const std::uint32_t threads = shared_.threads_in_use_bound();
+    Scan scan;
+    scan.seats = seat_versions();
     const auto start = std::chrono::steady_clock::now();
     for (const auto &memory : nodes_) {
         NodeStatus numa_node;
@@ -414,17 +519,18 @@ PoolStatus ManagedPool::status() {
         numa_node.page_bytes = memory->data().page_bytes();
         numa_node.backing_note = memory->backing_note();
         numa_node.capacity_bytes = geometry_.capacity_bytes();
+        scan.online_changes.push_back(memory->online_changes());
         numa_node.online_bytes = memory->online_bytes();
         numa_node.metadata_bytes = memory->metadata().bytes();
         numa_node.metadata_resident_bytes = memory->metadata().resident_bytes();
-        scan_node(memory->view(), numa_node.snapshot, {});
+        scan_node(memory->view(), numa_node.snapshot, scan.usage.emplace_back(process_slots_));
         numa_node.quarantined_bytes = memory->quarantined_frames() << geometry_.frame_shift;
         numa_node.cached_bytes = numa_node.snapshot.cached_frames << geometry_.frame_shift;
         numa_node.counters = fold_counters(memory->view(), threads);
         status.nodes.push_back(std::move(numa_node));
     }
     status.scan_seconds = seconds_since(start);
-    check_integrity(status);
+    check_integrity(status, scan);
     const std::lock_guard lock(mutex_);
     status.clients = client_count_;
     status.clients_reaped = clients_reaped_;
@@ -507,6 +613,9 @@ std::vector<BlockHolder> ManagedPool::holders(NumaNode numa_node, const std::vec
 }
 
 RecoveryStep ManagedPool::reclaim(ProcessSlot slot, Reclaimed &total, ThreadSlotIndex &blocked_by) {
+    // What a damaged pool says about owners is not to be believed, and what it says about who is in the way may be so
+    // for ever.
+    if (look_for_damage()) return RecoveryStep::done;
     if (finish_predecessor(blocked_by) == RecoveryStep::blocked) return RecoveryStep::blocked;
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
     if (spec_.reclaim.kind == Reclaim::Kind::fast) return recovery.recover_process(slot, total, blocked_by);
@@ -520,6 +629,10 @@ void ManagedPool::seize(NumaNode numa_node, Block block) {
 }
 
 std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized() {
+    if (look_for_damage()) {
+        seized_.clear();
+        return std::nullopt;
+    }
     ThreadSlotIndex blocked_by;
     if (finish_predecessor(blocked_by) == RecoveryStep::blocked)
         return std::chrono::steady_clock::now() + std::chrono::seconds(1);

@@ -2,8 +2,10 @@
 // to the daemon; their records in shared memory are written, never read back.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -89,6 +91,11 @@ public:
     bool set_quota(std::uint32_t client_id, std::uint64_t quota_bytes);
 
     bool is_corrupt() const;
+    // A quick look at what only the daemon writes, and at the thread slots. True: the pool is damaged, now or from
+    // before.
+    bool look_for_damage();
+    // True once, after the pool has been found to be damaged.
+    bool damage_is_news();
 
     // No new clients from now on. False: there are clients and force is not set, nothing has changed. Or it is closing
     // already.
@@ -107,7 +114,7 @@ public:
     OccupancyMap occupancy(NumaNode numa_node, std::uint32_t cells);
     std::vector<BlockHolder> holders(NumaNode numa_node, const std::vector<UnitRange> &units);
 
-    // The worker's thread only.
+    // The worker's thread only. A damaged pool is left as it is: done, and nothing has come back.
     // After adopt(): completes what the daemon before us was in the middle of. Until that is done, nothing else may be
     // done to the pool from the daemon's side: there is one intent for it. blocked: by a live client that stands in the
     // middle of an operation on the same block.
@@ -129,16 +136,35 @@ private:
     void adopt_clients();
     void enter(const Client &client, LedgerClient &ledger);
     void seize(NumaNode numa_node, Block block);
-
-    bool adopted_ = false;  // and not finished yet: the worker's thread only
-    // In the order in which they are due: the worker's thread only.
+    // What a client's record in shared memory has to say.
+    struct Record {
+        ProcessState state = ProcessState::free;
+        std::uint64_t generation = 0;
+        std::uint64_t pid = 0;
+        std::uint64_t start_time_ticks = 0;
+        std::uint64_t quota_frames = 0;
+    };
     struct Seized {
         NumaNode numa_node;
         Block block;
         std::chrono::steady_clock::time_point due;
     };
-    std::deque<Seized> seized_;
-    void check_integrity(PoolStatus &status);
+    // What a scan of the whole metadata found, and who was seated from before it until after it.
+    struct Scan {
+        std::vector<std::vector<OwnerUsage>> usage;  // by numa node, by process slot
+        std::vector<std::uint64_t> online_changes;   // by numa node
+        std::vector<std::uint64_t> seats;            // by process slot: see seat_versions()
+    };
+
+    void write_record(ProcessSlot slot, const Record &what);
+    std::uint64_t quota_frames_of(std::uint64_t quota_bytes) const;
+    void set_record_state(ProcessSlot slot, ProcessState state, std::memory_order order);
+    // What is wrong with what only the daemon writes; empty: nothing.
+    std::string damage_to_our_own();
+    std::string damage_to_numa_node(const NodeStatus &status, const Scan &scan);
+    // By process slot: an odd number while somebody sits there, another one after each change.
+    std::vector<std::uint64_t> seat_versions() const;
+    void check_integrity(PoolStatus &status, const Scan &scan);
     void declare_corrupt(const std::string &reason);
 
     PoolSpec spec_;
@@ -148,15 +174,24 @@ private:
     PoolLedger ledger_;  // before the nodes, which write in it
     MetadataRegion pool_region_;
     SharedPool shared_;
+    // The header's part that never changes, as we wrote it.
+    std::array<std::byte, offsetof(PoolHeader<ProductionEnv>, state)> header_{};
     std::vector<std::unique_ptr<NodeMemory>> nodes_;
     std::vector<View> views_;
     std::vector<FileIdentity> files_;
 
+    // The worker's thread only.
+    bool adopted_ = false;       // and not finished yet
+    std::deque<Seized> seized_;  // in the order in which they are due
+
     mutable std::mutex mutex_;
     // All below: guarded by mutex_.
     std::vector<std::optional<Client>> clients_;  // by process slot
+    std::vector<Record> records_;                 // by process slot: as they were written to shared memory
+    std::vector<std::uint64_t> seat_versions_;    // by process slot
     bool closing_ = false;
     std::string corrupt_reason_;
+    bool damage_is_news_ = false;
     std::uint32_t client_count_ = 0;
     std::uint64_t clients_reaped_ = 0;
     std::uint64_t reclaimed_bytes_ = 0;

@@ -37,6 +37,21 @@ Answer<void> check_unbooked(const Topology &topology, NumaNode numa_node, std::u
                                                        " are needed: ask for less"}};
 }
 
+// Lets who scans the metadata beside us tell whether what is offline stood still meanwhile. release: what is online is
+// counted before the change is over. (One thread at a time: no RMW is needed, but none is in a hurry.)
+class OnlineChange {
+public:
+    explicit OnlineChange(std::atomic<std::uint64_t> &changes) : changes_(changes) {
+        changes_.fetch_add(1, std::memory_order_acq_rel);
+    }
+    OnlineChange(const OnlineChange &) = delete;
+    OnlineChange &operator=(const OnlineChange &) = delete;
+    ~OnlineChange() { changes_.fetch_add(1, std::memory_order_acq_rel); }
+
+private:
+    std::atomic<std::uint64_t> &changes_;
+};
+
 // One page at least: a pool that begins empty must be able to grow.
 std::uint64_t pages_at_first(const PoolSpec &spec) {
     return std::max<std::uint64_t>(1, spec.online_bytes / kHugepageBytes);
@@ -126,6 +141,7 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::adopt(const Plan &plan, Topology
     std::unique_ptr<NodeMemory> made(new NodeMemory(plan, topology, hugepages, std::move(*metadata), std::move(*data)));
     if (made->data_.backing() != plan.spec.backing) made->note_ = "chosen before the daemon's last start";
 
+    made->online_changes_ = 1;  // until finish_units()
     const auto units = plan.ledger->units(plan.numa_node);
     const auto is_online = [&](std::uint64_t unit) {
         return unit < units.size() && units[unit].state.load(std::memory_order_relaxed) == UnitState::online;
@@ -162,6 +178,7 @@ void NodeMemory::finish_units() {
         count_online({unit, 1});
         set_state({unit, 1}, UnitState::online);
     }
+    online_changes_.fetch_add(1, std::memory_order_acq_rel);
 }
 
 void NodeMemory::set_state(UnitRange units, UnitState state) {
@@ -240,6 +257,12 @@ Answer<void> NodeMemory::check_growth(std::uint64_t bytes) const {
                                               : ": reserve them, or allow the daemon to (--reserve-hugepages)")}};
 }
 
+bool NodeMemory::header_is_ours() const {
+    return validate_node_region<ProductionEnv>(metadata_.address(),
+                                               {plan_.geometry, plan_.instance_id, metadata_.bytes()}, plan_.numa_node,
+                                               plan_.thread_slots) == Errc::ok;
+}
+
 UnitRange NodeMemory::next_offline(std::uint64_t max_units) const {
     UnitRange range{search_from_, 0};
     while (range.first < online_.size() && online_[range.first]) ++range.first;
@@ -309,6 +332,7 @@ Answer<void> NodeMemory::bring_online(UnitRange units) {
         set_state(units, UnitState::offline);
         return populated;
     }
+    const OnlineChange change(online_changes_);
     set_state(units, UnitState::opening);
     const std::uint64_t overwritten = open_chunks(units, false);
     if (overwritten != 0) {
@@ -324,6 +348,7 @@ Answer<void> NodeMemory::bring_online(UnitRange units) {
 
 bool NodeMemory::try_take_offline(std::uint64_t unit) {
     if (unit >= online_.size() || !online_[unit]) return false;
+    const OnlineChange change(online_changes_);
     const std::uint64_t first = unit * chunks_in_unit();
     set_state({unit, 1}, UnitState::closing);
     for (std::uint64_t chunk = first; chunk < first + chunks_in_unit(); ++chunk) {

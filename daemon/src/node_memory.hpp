@@ -72,6 +72,10 @@ public:
     void count_quarantined(std::int64_t frames) {
         quarantined_frames_.fetch_add(static_cast<std::uint64_t>(frames), std::memory_order_relaxed);  // a count
     }
+    // An odd number while chunks go online or offline, another one after each such change.
+    std::uint64_t online_changes() const { return online_changes_.load(std::memory_order_acquire); }
+    // False: somebody has overwritten the header of the metadata.
+    bool header_is_ours() const;
     // Whether so much could be brought online now; the failure says what is short.
     Answer<void> check_growth(std::uint64_t bytes) const;
 
@@ -122,6 +126,7 @@ private:
     std::atomic<std::uint64_t> online_units_{0};
     std::atomic<std::uint64_t> overwritten_chunks_{0};
     std::atomic<std::uint64_t> quarantined_frames_{0};
+    std::atomic<std::uint64_t> online_changes_{0};
     mutable std::mutex note_mutex_;
     std::string note_;  // guarded by note_mutex_
 };

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "attach_message.hpp"
 #include "log.hpp"
-#include "pool_spec.hpp"
 
 namespace numacre::daemon {
 
@@ -56,40 +56,7 @@ int send_packet(int connection, const void *data, std::size_t size, std::span<co
     }
 }
 
-void put_message(wire::AttachReply &reply, const std::string &text) {
-    constexpr std::string_view kCut = "...";
-    const std::size_t room = reply.message.size() - 1;
-    std::string fitting = text;
-    if (fitting.size() > room) fitting = fitting.substr(0, room - kCut.size()) + std::string(kCut);
-    std::copy(fitting.begin(), fitting.end(), reply.message.begin());
-}
-
 }  // namespace
-
-std::optional<Failure> check_message(std::size_t packet_size, std::span<const std::byte> packet,
-                                     wire::MessageType expected, std::size_t expected_size) {
-    if (packet_size < sizeof(wire::WireHeader) || packet.size() < sizeof(wire::WireHeader))
-        return Failure{Errc::bad_argument, "a message of " + std::to_string(packet_size) +
-                                               " bytes is shorter than a header: truncated, or no numacre client"};
-    wire::WireHeader header;
-    std::memcpy(&header, packet.data(), sizeof header);
-    if (header.magic != wire::kMagic)
-        return Failure{Errc::bad_argument, "the message's magic number is " + std::to_string(header.magic) + ", not " +
-                                               std::to_string(wire::kMagic) + ": no numacre client"};
-    if (header.version != wire::kVersion)
-        return Failure{Errc::version_mismatch, "the client speaks version " + std::to_string(header.version) +
-                                                   " of the attach protocol, the daemon version " +
-                                                   std::to_string(wire::kVersion) + ": upgrade the older one"};
-    if (header.type != expected)
-        return Failure{Errc::bad_argument, "message type " + std::to_string(static_cast<unsigned>(header.type)) +
-                                               " is out of place, type " +
-                                               std::to_string(static_cast<unsigned>(expected)) + " was due"};
-    if (header.size_bytes != expected_size || packet_size != expected_size || packet.size() != expected_size)
-        return Failure{Errc::bad_argument, "the message has " + std::to_string(packet_size) + " bytes and says " +
-                                               std::to_string(header.size_bytes) + ", it must have " +
-                                               std::to_string(expected_size) + ": truncated or damaged"};
-    return std::nullopt;
-}
 
 AttachServer::AttachServer(EventLoop &loop, Worker &worker, Registry &registry, Reaper &reaper,
                            const Topology &topology, Fd listener, Limits limits)
@@ -220,25 +187,14 @@ void AttachServer::refuse(Session &session, Errc code, const std::string &messag
 }
 
 void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
-    wire::AttachRequest request;
-    std::memcpy(&request, packet.data(), sizeof request);
     const SessionId id = session.id;
     const auto fail = [&](Errc code, const std::string &message) {
         refuse(session, code, message);
         close_session(id);
     };
-    if (request.layout_version != kLayoutVersion)
-        return fail(Errc::version_mismatch, "the client has shared-memory layout version " +
-                                                std::to_string(request.layout_version) + ", the daemon has version " +
-                                                std::to_string(kLayoutVersion) + ": upgrade the older one");
-    if (request.tier != wire::Tier::trusted && request.tier != wire::Tier::observer)
-        return fail(Errc::bad_argument, "tier " + std::to_string(static_cast<std::uint32_t>(request.tier)) +
-                                            " is unknown: 0 is trusted, 1 is observer");
-    const auto end = std::find(request.pool_name.begin(), request.pool_name.end(), '\0');
-    const std::string name(request.pool_name.begin(), end);
-    if (end == request.pool_name.end() || !is_pool_name(name))
-        return fail(Errc::bad_argument, "the pool's name is refused: use 1 to " + std::to_string(kPoolNameBytes - 1) +
-                                            " characters of a-z, 0-9, '.', '_' and '-'");
+    const auto wish = read_attach_request(packet);
+    if (!wish) return fail(wish.error().code, wish.error().message);
+    const std::string &name = wish->pool_name;
     auto pool = registry_.find(name);
     if (!pool) return fail(pool.error().code, pool.error().message);
     auto client = (*pool)->seat(registry_.next_client_id(), session.peer);
@@ -246,7 +202,7 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
 
     session.pool = *pool;
     session.client = *client;
-    if (!send_attached(session, request, *client)) {
+    if (!send_attached(session, wish->tier, *client)) {
         // It never had the memory.
         session.pool->vacate(client->slot, Departure::detached, {}, 0);
         registry_.count(&DaemonTotals::attach_refused);
@@ -263,7 +219,7 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
                                   {"pid", session.peer.pid},
                                   {"uid", session.peer.uid},
                                   {"comm", session.peer.comm},
-                                  {"tier", request.tier == wire::Tier::observer ? "observer" : "trusted"}});
+                                  {"tier", wish->tier == wire::Tier::observer ? "observer" : "trusted"}});
     Event event;
     event.pool = name;
     event.kind = "client_attached";
@@ -273,7 +229,7 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     listen_to(id);
 }
 
-bool AttachServer::send_attached(Session &session, const wire::AttachRequest &request, const Client &client) {
+bool AttachServer::send_attached(Session &session, wire::Tier tier, const Client &client) {
     ManagedPool &pool = *session.pool;
     wire::AttachReply reply;
     reply.client_id = client.id;
@@ -301,7 +257,7 @@ bool AttachServer::send_attached(Session &session, const wire::AttachRequest &re
         fds.push_back(memory.data().fd());
     }
     std::vector<Fd> read_only;
-    if (request.tier == wire::Tier::observer) {
+    if (tier == wire::Tier::observer) {
         for (int &fd : fds) {
             auto reader = reopen_read_only(fd);
             if (!reader) {

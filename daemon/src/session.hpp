@@ -54,7 +54,7 @@ private:
     void attach(Session &session, std::span<const std::byte> packet);
     void detach(Session &session);
     void refuse(Session &session, Errc code, const std::string &message);
-    bool send_attached(Session &session, const wire::AttachRequest &request, const Client &client);
+    bool send_attached(Session &session, wire::Tier tier, const Client &client);
     void connection_ended(Session &session);
     void process_ended(SessionId id);
     void depart(Session &session, Departure departure);
@@ -78,10 +78,5 @@ private:
     std::uint32_t silent_count_ = 0;
     bool watching_lost_ = false;
 };
-
-// What is wrong with a message's size or header, or nothing. The packet's size is what the peer sent, which may be more
-// than was received.
-std::optional<Failure> check_message(std::size_t packet_size, std::span<const std::byte> packet,
-                                     wire::MessageType expected, std::size_t expected_size);
 
 }  // namespace numacre::daemon

@@ -20,6 +20,11 @@ constexpr std::chrono::milliseconds kPatienceWithCaches{20};
 
 using Progress = std::function<bool(const ResizeStep &)>;
 
+Failure damaged(const ManagedPool &pool) {
+    return {Errc::corrupt, "pool \"" + pool.spec().name +
+                               "\" is damaged and left as it is: see the runbook NumacrePoolCorrupt, then delete it"};
+}
+
 Failure cancelled(const NodeMemory &memory) {
     return {Errc::timed_out, "cancelled at " + format_bytes(memory.online_bytes()) + " online: what was reached stays"};
 }
@@ -49,6 +54,7 @@ Answer<void> grow(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::ui
             return memory.bring_online(units);
         });
         pool.wake_waiters();
+        if (pool.look_for_damage()) return Unexpected{damaged(pool)};
         if (!grown) {
             progress(ResizeStep{memory.online_bytes(), target, true, grown.error().message, {}});
             return grown;
@@ -102,6 +108,7 @@ Answer<void> shrink(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::
                     const Progress &progress) {
     if (!shrink_pass(worker, memory, target, progress)) return Unexpected{cancelled(memory)};
     if (memory.online_bytes() <= target) return {};
+    if (pool.look_for_damage()) return Unexpected{damaged(pool)};
     // Perhaps only caches are in the way: threads that are at work empty them now.
     pool.ask_for_cached_blocks();
     std::this_thread::sleep_for(kPatienceWithCaches);
@@ -139,10 +146,7 @@ Answer<void> rehearse(ManagedPool &pool, Worker &worker, NodeMemory &memory, std
 }
 
 Answer<void> check_resizable(ManagedPool &pool, Worker &worker, NumaNode numa_node) {
-    if (pool.is_corrupt())
-        return Unexpected{Failure{Errc::corrupt, "pool \"" + pool.spec().name +
-                                                     "\" is damaged and left as it is: see the runbook " +
-                                                     "NumacrePoolCorrupt, then delete it"}};
+    if (pool.look_for_damage()) return Unexpected{damaged(pool)};
     if (!pool.has(numa_node))
         return Unexpected{Failure{Errc::no_such_node, "pool \"" + pool.spec().name + "\" has no numa node " +
                                                           std::to_string(numa_node.value) + ": use 0 to " +
@@ -213,6 +217,7 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa
 }
 
 bool finish_drains(ManagedPool &pool) {
+    if (pool.is_corrupt()) pool.draining.clear();
     ThreadSlotIndex blocked_by;
     if (pool.finish_predecessor(blocked_by) == RecoveryStep::blocked) return true;
     for (auto at = pool.draining.begin(); at != pool.draining.end();) {

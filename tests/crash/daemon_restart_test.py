@@ -30,6 +30,9 @@ CAPACITY = 64 * MIB
 POOL = f"name=default,capacity={CAPACITY},online={CAPACITY // 2},frame=4K,largest=4M"
 # Offsets in a pool's ledger that never move, whatever the version.
 LAYOUT_VERSION_AT = 12
+# And one that does: the state of the first resize unit, behind the header, one node and 257 process slots.
+UNITS_AT, UNIT_BYTES = 512 + 8 + 257 * 80, 2
+OFFLINE, FILLING, OPENING, ONLINE, CLOSING, CLOSED = range(6)
 
 
 def expect(condition, what):
@@ -276,6 +279,42 @@ def test_other_layout(rng, _):
         expect(daemon.used_bytes() == 4 * 4096, f"{daemon.used_bytes()} bytes are used")
         client.close()
         daemon.stop()
+
+
+def test_half_done_resizes(rng, _):
+    """A daemon that died at each point of a step of growing or shrinking: what it had begun is finished or undone."""
+    with RuntimeDir() as runtime_dir:
+        daemon = runtime_dir.start()
+        client = ClientProcess(runtime_dir.path)
+        expect(client.alloc(4096, count=3)[0] == 0, client.message)
+        daemon.kill()
+        daemon.stop()
+        holder = runtime_dir.holder()
+        kept = holder.kept()
+        holder.close()
+        ledger, frames = kept["default/ledger"], kept["default/frames0"]
+        states = [os.pread(ledger, 1, UNITS_AT + UNIT_BYTES * unit)[0] for unit in range(CAPACITY // (4 * MIB))]
+        expect(states == [ONLINE] * 8 + [OFFLINE] * 8, f"the ledger says {states}")
+        resident = os.fstat(frames).st_blocks
+        for unit, state in {0: OPENING, 1: CLOSING, 8: FILLING, 9: CLOSED}.items():
+            os.pwrite(ledger, bytes([state]), UNITS_AT + UNIT_BYTES * unit)
+            if state in (FILLING, CLOSED):
+                os.posix_fallocate(frames, unit * 4 * MIB, 4 * MIB)
+        expect(os.fstat(frames).st_blocks > resident, "nothing is to be given back")
+
+        daemon = runtime_dir.start()
+        wait_until("all four are finished", lambda: daemon.log().count("finishing a step") == 4)
+        expect(online_bytes(daemon) == CAPACITY // 2, f"{online_bytes(daemon)} bytes are online")
+        wait_until("the pages are given back", lambda: os.fstat(frames).st_blocks == resident)
+        daemon.cli("resize", "default", CAPACITY)
+        expect(client.alloc(4 * MIB, count=15)[0] == 0, client.message)
+        client.kill()
+        wait_until("everything is back", lambda: daemon.used_bytes() == 0)
+        daemon.cli("resize", "default", 0)
+        expect("damaged" not in daemon.log(), daemon.log())
+        daemon.stop()
+        for fd in kept.values():
+            os.close(fd)
 
 
 def test_holder_killed(rng, _):

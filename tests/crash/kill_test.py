@@ -247,6 +247,9 @@ def run(kills, processes, seed):
                 time.sleep(rng.uniform(0.001, 0.06))
                 herd.check_alive()
                 herd.harm_one()
+                # Each look also looks for damage, beside whatever is under way or was left half done.
+                if number % 3 == 0:
+                    daemon.status()
                 if number % 20 == 0 and not daemon.alive():
                     raise AssertionError(f"numacred ended:\n{daemon.log()}")
                 if number % 1000 == 0:

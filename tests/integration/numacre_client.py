@@ -141,8 +141,7 @@ class ClientProcess:
 
     def exec(self):
         """The process replaces its program by the same one: not attached, and with none of the mappings it had."""
-        self.process.stdin.write(json.dumps({"call": "exec"}) + "\n")
-        self.process.stdin.flush()
+        self.call("exec")
 
     def stop(self):
         """Stops the process at whatever instruction it is (SIGSTOP)."""
@@ -273,6 +272,8 @@ class _Served:
         return self.answer(0)
 
     def exec(self):
+        # Before: what is written to us after the answer is the new program's to read.
+        print(json.dumps(self.answer(0)), flush=True)
         os.execv(sys.executable, [sys.executable, *sys.argv])
 
     def serve(self):

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "attach_message.hpp"
 #include "log.hpp"
 #include "numacre/shm/attach_wire.hpp"
 #include "pool_spec.hpp"
-#include "session.hpp"
 
 namespace numacre::daemon {
 namespace {

@@ -200,6 +200,22 @@ TEST(Recovery, waits_for_a_living_thread_in_the_middle_of_an_overlapping_operati
     EXPECT_EQ(word.load(), 0U);
 }
 
+TEST(Recovery, waits_for_no_thread_slot_that_claims_to_be_the_daemon_s) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    const Actor doomed = pool.actor(2, 2);
+    const Block block{FrameIndex{0}, Order{0}};
+    pool.node.leaf[0] = 1;
+    pool.view.threads[doomed.thread.value].intent = Intent{IntentKind::allocate, NumaNode{0}, block}.bits();
+    // The daemon never ends: it would stand in the way for ever.
+    pool.view.threads[1].owner = ThreadOwner{kDaemonProcess}.bits();
+    pool.view.threads[1].intent = Intent{IntentKind::allocate, NumaNode{0}, block}.bits();
+    Reclaimed total;
+    ThreadSlotIndex blocked_by;
+    EXPECT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::done);
+    EXPECT_EQ(pool.node.leaf[0].load(), 0U);
+}
+
 TEST(Recovery, never_takes_offline_chunks_for_somebody_s) {
     ShmPool pool{4096, 4 << 20, 2};
     (void)pool.actor(1, 1);

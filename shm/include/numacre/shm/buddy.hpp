@@ -258,7 +258,9 @@ public:
         const unsigned child = word % kUpperFanOut;
         Word &state = view_.upper[layer + 1][word / kUpperFanOut];
         UpperWord seen{state.load(std::memory_order_seq_cst)};
+        unsigned rounds = 0;
         while (seen.occupied_below(child)) {
+            if (++rounds > kCasRoundsMax) return false;
             if (!seen.coalescing(child)) {
                 if (!word_is_empty(layer, word)) return false;  // optional: saves the CAS
                 std::uint64_t bits = seen.bits();
@@ -550,19 +552,22 @@ private:
 
     // The given block and no other; false if any of it is taken. Ignores DRAIN: only the daemon asks so.
     bool claim(unsigned layer, std::uint64_t word, Block block) {
+        unsigned rounds = 0;
         if (layer == 0) {
             const std::uint64_t mask = leaf::mask(block.base.value % kLeafFrames, block.order.value);
             std::uint64_t seen = view_.leaf[word].load(std::memory_order_relaxed);
-            while ((seen & mask) == 0)
+            while ((seen & mask) == 0 && ++rounds <= kCasRoundsMax)
                 if (view_.leaf[word].compare_exchange_weak(seen, seen | mask, std::memory_order_seq_cst)) return true;
             return false;
         }
         const std::uint8_t group = group_of(layer, block);
         std::uint64_t bits = view_.upper[layer][word].load(std::memory_order_relaxed);
-        while (((UpperWord{bits}.occupied_children() | UpperWord{bits}.allocated_children()) & group) == 0)
+        while (((UpperWord{bits}.occupied_children() | UpperWord{bits}.allocated_children()) & group) == 0) {
             if (view_.upper[layer][word].compare_exchange_weak(bits, UpperWord{bits}.with_allocated(group).bits(),
                                                                std::memory_order_seq_cst))
                 return true;
+            if (++rounds > kCasRoundsMax) return false;
+        }
         return false;
     }
 

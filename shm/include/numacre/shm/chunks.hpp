@@ -60,9 +60,11 @@ public:
         Word &state = view_.upper[layer][word];
         std::uint64_t bits = state.load(std::memory_order_relaxed);  // relaxed: only a guess, the CAS decides
         // seq_cst: a claim below either sees DRAIN on its climb, or its mark is seen by the claim of the whole chunk.
+        unsigned rounds = 0;
         while (!state.compare_exchange_weak(
-            bits, drain ? UpperWord{bits}.with_drain(group).bits() : UpperWord{bits}.without_drain(group).bits(),
-            std::memory_order_seq_cst)) {
+                   bits, drain ? UpperWord{bits}.with_drain(group).bits() : UpperWord{bits}.without_drain(group).bits(),
+                   std::memory_order_seq_cst) &&
+               ++rounds < kCasRoundsMax) {
         }
         Search<Env> search = buddy_.searcher(kSelf);
         if (drain)

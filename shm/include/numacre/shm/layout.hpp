@@ -30,6 +30,9 @@ inline constexpr std::uint64_t kMaxFrameBytes = std::uint64_t{2} << 20;
 inline constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 30;
 // 8^10 leaf words of 64 frames are more than 2^kMaxFrameIndexBits frames.
 inline constexpr unsigned kMaxHintLevels = 10;
+// So often in a row no correct peers make a compare-and-swap on one word fail: beyond it somebody scribbles there for
+// ever. Loops that the daemon runs give up then; it is not kept busy by a client.
+inline constexpr unsigned kCasRoundsMax = 1U << 20;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Geometry: the three numbers from which every size and offset of a node region follows.

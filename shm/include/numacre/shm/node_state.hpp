@@ -98,6 +98,13 @@ public:
     // Nothing allocated here or below. COAL, DRAIN and the tag do not count.
     constexpr bool empty() const { return ((bits_ | bits_ >> 8) & 0xff) == 0; }
 
+    // Could correct clients and the daemon have made it? There is never a mark beside F, nor COAL without a mark.
+    constexpr bool is_possible(bool top_layer) const {
+        const std::uint64_t coalescing = bits_ >> 16 & 0xff;
+        return (occupied_children() & allocated_children()) == 0 && (coalescing & ~bits_) == 0 &&
+               (top_layer || draining_children() == 0);
+    }
+
     constexpr std::uint8_t occupied_children() const { return static_cast<std::uint8_t>(bits_); }
     constexpr std::uint8_t allocated_children() const { return static_cast<std::uint8_t>(bits_ >> 8); }
     constexpr std::uint8_t draining_children() const { return static_cast<std::uint8_t>(bits_ >> 24); }

@@ -213,8 +213,8 @@ private:
             for (std::size_t i = 0; i < place_count && unchanged; ++i)
                 unchanged = view.index[layer][places[i]].load(std::memory_order_acquire) == seen[i];
             if (!unchanged) continue;
-            clear_bits(view, layer, word, mine);
-            return RecoveryStep::done;
+            if (clear_bits(view, layer, word, mine)) return RecoveryStep::done;
+            break;
         }
         blocked_by = kDaemonThread;  // nobody in particular: the neighbourhood is busy
         return RecoveryStep::blocked;
@@ -223,7 +223,10 @@ private:
     bool is_live(ThreadSlotIndex thread) const {
         if (thread == kDaemonThread || thread.value >= pool_.thread_slots) return false;
         const ThreadOwner owner{pool_.threads[thread.value].owner.load(std::memory_order_acquire)};
-        if (!owner.in_use() || owner.process().value >= pool_.process_slots) return false;
+        // The daemon has its own thread slot and no other: whoever says so scribbles, and would stand in the way for
+        // ever.
+        if (!owner.in_use() || owner.process() == kDaemonProcess || owner.process().value >= pool_.process_slots)
+            return false;
         return pool_.processes[owner.process().value].state.load(std::memory_order_acquire) ==
                static_cast<std::uint64_t>(ProcessState::active);
     }
@@ -242,17 +245,20 @@ private:
         if (layer == 0) return view.leaf[word].load(std::memory_order_seq_cst);
         return UpperWord{view.upper[layer][word].load(std::memory_order_seq_cst)}.allocated_children();
     }
-    static void clear_bits(const NodeView<Env> &view, unsigned layer, std::uint64_t word, std::uint64_t mine) {
+    // False: the word does not stand still.
+    static bool clear_bits(const NodeView<Env> &view, unsigned layer, std::uint64_t word, std::uint64_t mine) {
         if (layer == 0) {
             view.leaf[word].fetch_and(~mine, std::memory_order_seq_cst);
-            return;
+            return true;
         }
         Word &state = view.upper[layer][word];
         std::uint64_t bits = state.load(std::memory_order_relaxed);
-        while (!state.compare_exchange_weak(bits,
+        for (unsigned rounds = 0; rounds < kCasRoundsMax; ++rounds)
+            if (state.compare_exchange_weak(bits,
                                             UpperWord{bits}.without_allocated(static_cast<std::uint8_t>(mine)).bits(),
-                                            std::memory_order_seq_cst)) {
-        }
+                                            std::memory_order_seq_cst))
+                return true;
+        return false;
     }
 
     static constexpr unsigned kResolveRounds = 64;

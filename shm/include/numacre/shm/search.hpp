@@ -172,7 +172,7 @@ public:
         // What lies in the word itself the parent sees without our help.
         if (potential(seen, level + 1, word / kUpperFanOut, child) <= value) return;
         begin_hint_work(level, word);
-        while (seen.value(child, ceiling()) > value) {
+        for (unsigned rounds = 0; seen.value(child, ceiling()) > value && rounds < kCasRoundsMax; ++rounds) {
             std::uint64_t bits = seen.bits();
             if (hint.compare_exchange_weak(bits, seen.with_value(child, value, ceiling()).bits(),
                                            std::memory_order_seq_cst)) {
@@ -297,7 +297,7 @@ private:
         Word &hint = view_.hint[level + 1][word / kUpperFanOut];
         const unsigned child = word % kUpperFanOut;
         HintWord seen{hint.load(std::memory_order_seq_cst)};
-        while (seen.value(child, ceiling()) < value) {
+        for (unsigned rounds = 0; seen.value(child, ceiling()) < value && rounds < kCasRoundsMax; ++rounds) {
             std::uint64_t bits = seen.bits();
             if (hint.compare_exchange_weak(bits, seen.with_value(child, value, ceiling()).bits(),
                                            std::memory_order_seq_cst))

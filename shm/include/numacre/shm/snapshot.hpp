@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 
@@ -26,6 +27,15 @@ struct OwnerUsage {
     }
 };
 
+// Marked as taken and held by no block: nearly always an operation under way.
+struct Unheld {
+    FrameIndex first;
+    std::uint64_t frames = 0;  // 1, or those of an upper word's child
+    unsigned layer() const {
+        return frames == 1 ? 0 : (static_cast<unsigned>(std::countr_zero(frames)) - kLeafOrder) / kUpperLevels + 1;
+    }
+};
+
 struct NodeSnapshot {
     std::uint64_t capacity_frames = 0;
     std::uint64_t offline_frames = 0;
@@ -37,6 +47,8 @@ struct NodeSnapshot {
     std::uint64_t granted_bytes = 0;  // in live blocks
     std::uint64_t requested_bytes = 0;
     std::uint64_t damaged_entries = 0;  // entries that no correct client can have written
+    std::array<Unheld, 16> unheld{};    // the first few
+    std::size_t unheld_count = 0;
 
     std::uint64_t online_frames() const { return capacity_frames - offline_frames; }
     // 0 when nothing is free.
@@ -71,13 +83,19 @@ struct NodeScan {
             out.granted_bytes += granted;
             out.requested_bytes += slack < granted ? granted - slack : 0;
         }
-        if (entry.owner().value < by_process.size()) by_process[entry.owner().value].add(block, entry);
+        if (entry.owner().value < by_process.size())
+            by_process[entry.owner().value].add(block, entry);
+        else if (!by_process.empty())
+            ++out.damaged_entries;  // no such process slot
     }
     void free(Block block) {
         out.free_frames += block.order.frames();
         ++out.free_blocks[block.order.value];
     }
-    void taken(FrameIndex, std::uint64_t frames) { out.used_frames += frames; }
+    void taken(FrameIndex first, std::uint64_t frames) {
+        out.used_frames += frames;
+        if (out.unheld_count < out.unheld.size()) out.unheld[out.unheld_count++] = {first, frames};
+    }
     void offline(Block block) { out.offline_frames += block.order.frames(); }
     void damaged(Block) { ++out.damaged_entries; }
 };

@@ -1,0 +1,79 @@
+// Packets on the attach socket, from anybody: every one is refused with words that fit into a reply, or is exactly a
+// request of this version for a pool whose name may be looked up.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attach_message.hpp"
+#include "pool_spec.hpp"
+
+namespace {
+
+using namespace numacre;
+using namespace numacre::daemon;
+
+void require(bool holds) {
+    if (!holds) std::abort();
+}
+
+void refuse(const Failure &failure) {
+    require(failure.code != Errc::ok && !failure.message.empty());
+    wire::AttachReply reply;
+    put_message(reply, failure.message);
+    require(reply.message.back() == '\0');
+}
+
+// The daemon's buffer may be smaller than what was sent.
+void receive(std::size_t sent, std::span<const std::byte> received) {
+    if (const auto fault =
+            check_message(sent, received, wire::MessageType::detach_request, sizeof(wire::DetachRequest)))
+        refuse(*fault);
+    else
+        require(sent == sizeof(wire::DetachRequest) && received.size() == sent);
+
+    if (const auto fault =
+            check_message(sent, received, wire::MessageType::attach_request, sizeof(wire::AttachRequest))) {
+        refuse(*fault);
+        return;
+    }
+    const auto wish = read_attach_request(received);
+    if (!wish) {
+        refuse(wish.error());
+        return;
+    }
+    require(is_pool_name(wish->pool_name) && wish->pool_name.find('/') == std::string::npos);
+    require(wish->tier == wire::Tier::trusted || wish->tier == wire::Tier::observer);
+    wire::AttachRequest again;
+    again.tier = wish->tier;
+    std::memcpy(again.pool_name.data(), wish->pool_name.data(), wish->pool_name.size());
+    wire::AttachRequest request;
+    std::memcpy(&request, received.data(), sizeof request);
+    require(request.layout_version == again.layout_version &&
+            std::strcmp(request.pool_name.data(), again.pool_name.data()) == 0);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
+    if (size == 0) return 0;
+    // The first byte: how much of the packet does not fit, and whether its header is made good, so that what is behind
+    // it gets its turn too.
+    const unsigned cut = data[0] & 0x3f;
+    // Exactly as large as the packet: a byte read beyond it is found.
+    std::vector<std::byte> packet(size - 1);
+    if (!packet.empty()) std::memcpy(packet.data(), data + 1, packet.size());
+    if ((data[0] & 0x80) != 0 && packet.size() >= sizeof(wire::WireHeader)) {
+        wire::AttachRequest good;
+        if ((data[0] & 0x40) != 0) packet.resize(sizeof good);
+        std::memcpy(packet.data(), &good.header, sizeof good.header);
+        if ((data[0] & 0x40) != 0) std::memcpy(packet.data() + sizeof good.header, &good.layout_version, 4);
+    }
+    const std::size_t fits = packet.size() - std::min<std::size_t>(packet.size(), (data[0] & 0x40) != 0 ? 0 : cut);
+    receive(packet.size(), std::vector<std::byte>(packet.begin(), packet.begin() + static_cast<std::ptrdiff_t>(fits)));
+    return 0;
+}
