@@ -48,6 +48,22 @@ v1::Backing parse_backing(const std::string &text) {
     throw ArgumentError("bad backing '" + printable(text) + "': use hugetlb, thp, small or best");
 }
 
+// Octal text. 0 would mean the default to the daemon, which is more than was asked for.
+std::uint32_t parse_mode(const std::string &text) {
+    constexpr std::uint32_t kWidest = 0666;
+    std::uint32_t mode = 0;
+    bool octal = !text.empty() && text.size() <= 4;
+    for (const char digit : text) {
+        octal = octal && digit >= '0' && digit <= '7';
+        mode = mode << 3 | (static_cast<std::uint32_t>(digit - '0') & 7);
+    }
+    if (!octal) throw ArgumentError("bad mode '" + printable(text) + "': use an octal one, such as 0660");
+    if ((mode & ~kWidest) != 0)
+        throw ArgumentError("mode " + text + " is beyond 0666: only r (4) and w (2) mean something for a pool");
+    if (mode == 0) throw ArgumentError("mode " + text + " lets nobody in but root: use 0600 to mean its owner alone");
+    return mode;
+}
+
 }  // namespace
 
 Control &Context::control() {
@@ -230,6 +246,10 @@ int run_create(Context &context, const CreateArguments &arguments) {
     if (!arguments.largest.empty()) request.set_largest_block_bytes(parse_bytes(arguments.largest));
     request.set_max_clients(arguments.max_clients);
     request.set_backing(parse_backing(arguments.backing));
+    request.set_owner(arguments.owner);
+    request.set_reclaim(arguments.reclaim);
+    request.set_group(arguments.group);
+    if (!arguments.mode.empty()) request.set_mode(parse_mode(arguments.mode));
     if (request.online_bytes() > request.capacity_bytes()) {
         throw ArgumentError("--online " + arguments.online + " is above --capacity " + arguments.capacity +
                             ": a pool cannot have more online than its capacity");
@@ -240,7 +260,8 @@ int run_create(Context &context, const CreateArguments &arguments) {
         return kExitOk;
     }
     context.out << "created pool " << printable(pool.name()) << ": frame " << format_bytes(pool.frame_bytes())
-                << ", largest block " << format_bytes(pool.largest_block_bytes()) << '\n';
+                << ", largest block " << format_bytes(pool.largest_block_bytes()) << ", access " << access_text(pool)
+                << '\n';
     for (const v1::PoolNode &numa_node : pool.nodes()) {
         context.out << "  node " << numa_node.node() << ": " << format_bytes(numa_node.online_bytes()) << " online of "
                     << format_bytes(numa_node.capacity_bytes()) << ", " << backing_text(numa_node)

@@ -1,7 +1,9 @@
 #include "control.hpp"
 
+#include <grp.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -63,6 +65,16 @@ int probe(const std::string &path) {
                                                                                                                 : errno;
     ::close(socket);
     return result;
+}
+
+// The remedy for whoever may not.
+std::string who_may(const std::string &path) {
+    struct stat found{};
+    if (::stat(path.c_str(), &found) != 0) return "run this as root, or have its directory opened to this user";
+    const group *const entry = ::getgrgid(found.st_gid);
+    const std::string name = entry != nullptr ? entry->gr_name : std::to_string(found.st_gid);
+    return "run this as root or as a member of group " + printable(name) +
+           " (numacred's --control-group chooses the group)";
 }
 
 class GrpcControl final : public Control {
@@ -196,8 +208,7 @@ private:
             stub_.reset();
             const int error = probe(socket_path_);
             if (error == EACCES || error == EPERM) {
-                throw CallError("PERMISSION_DENIED", "may not use " + socket_path_ +
-                                                         ": run this as root or as a member of the socket's group");
+                throw CallError("PERMISSION_DENIED", "no access to " + socket_path_ + ": " + who_may(socket_path_));
             }
             if (error != 0) {
                 const std::string runtime_dir = std::filesystem::path(socket_path_).parent_path().string();

@@ -363,6 +363,17 @@ private:
             if (client.state() != "lost connection" && client.state() != "recovering") continue;
             troubled = true;
             const bool lost = client.state() == "lost connection";
+            if (client.waits_for_client_id() != 0) {
+                const std::string other = number(client.waits_for_client_id());
+                warn("clients",
+                     "client " + number(client.client_id()) + " (" + client.comm() + ", pid " + number(client.pid()) +
+                         ") of pool " + client.pool() + " is dead, and its recovery waits for client " + other,
+                     "client " + other +
+                         " stands still (stopped, or not scheduled) in the middle of an operation on an overlapping "
+                         "block; nobody else waits",
+                     "kill -CONT its pid, or: numacre evict " + other + " --grace 5s");
+                continue;
+            }
             warn("clients",
                  "client " + number(client.client_id()) + " (" + client.comm() + ", pid " + number(client.pid()) +
                      ") of pool " + client.pool() + ": " + client.state() + ", holds " +

@@ -1,6 +1,8 @@
 #include "json.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <ostream>
 
 #include "bytes.hpp"
@@ -27,6 +29,13 @@ Json pool_node_json(const v1::PoolNode &numa_node) {
             {"backing", backing_name(numa_node.backing())},
             {"page_bytes", numa_node.page_bytes()},
             {"backing_note", numa_node.backing_note()}};
+}
+
+// As chmod takes it.
+std::string mode_text(std::uint32_t mode) {
+    std::array<char, 16> text{};
+    std::snprintf(text.data(), text.size(), "%04o", mode);
+    return text.data();
 }
 
 Json failures_json(std::uint64_t out_of_frames, std::uint64_t fragmented, std::uint64_t quota, std::uint64_t argument) {
@@ -115,6 +124,10 @@ Json pool_json(const v1::Pool &pool) {
             {"free_bytes", free},
             {"clients", pool.clients()},
             {"max_clients", pool.max_clients()},
+            {"owner", pool.owner()},
+            {"group", pool.group()},
+            {"mode", mode_text(pool.mode())},
+            {"reclaim", pool.reclaim()},
             {"created", time_json(pool.has_created(), pool.created())},
             {"nodes", numa_nodes}};
 }
@@ -133,7 +146,8 @@ Json client_json(const v1::Client &client) {
             {"blocks", client.blocks()},
             {"quota_bytes", client.quota_bytes()},
             {"threads", client.threads()},
-            {"state", client.state()}};
+            {"state", client.state()},
+            {"waits_for", client.waits_for_client_id()}};
 }
 
 Json failures_json(const v1::GetStatsResponse &stats) {

@@ -57,6 +57,11 @@ public:
         create->add_option("--largest", create_.largest, "Largest block, and the step of sizing; 4M if left out");
         create->add_option("--backing", create_.backing, "hugetlb, thp, small, or best");
         create->add_option("--max-clients", create_.max_clients, "How many processes may attach");
+        create->add_option("--owner", create_.owner, "User, name or number; the daemon's if left out");
+        create->add_option("--group", create_.group, "Group, name or number; the daemon's if left out");
+        create->add_option("--reclaim", create_.reclaim,
+                           "What becomes of a dead client's blocks: fast, zero, quarantine:30s; fast");
+        create->add_option("--mode", create_.mode, "Octal, as of a file: w to use the pool, r to observe it; 0660");
 
         CLI::App *remove = verb("delete", "End a pool", [this](Context &c) { return run_delete(c, pool_, force_); });
         remove->add_option("NAME", pool_, "Pool")->required();

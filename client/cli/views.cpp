@@ -45,6 +45,13 @@ std::string line_head(const std::string &pool, std::uint32_t numa_node, const ch
 
 }  // namespace
 
+std::string access_text(const v1::Pool &pool) {
+    if (pool.owner().empty() && pool.group().empty()) return "-";
+    std::array<char, 16> mode{};
+    std::snprintf(mode.data(), mode.size(), "%04o", pool.mode());
+    return printable(pool.owner()) + ":" + printable(pool.group()) + " " + mode.data();
+}
+
 std::string backing_text(const v1::PoolNode &numa_node) {
     return std::string(backing_name(numa_node.backing())) + " (" + format_bytes(numa_node.page_bytes()) + " pages)";
 }
@@ -80,7 +87,8 @@ void print_status(std::ostream &out, const v1::Machine &machine, const std::vect
         const v1::Pool &pool = report.pool;
         out << "\npool " << printable(pool.name()) << ": " << pool_state_name(pool.state()) << ", frame "
             << format_bytes(pool.frame_bytes()) << ", largest block " << format_bytes(pool.largest_block_bytes())
-            << ", " << plural(pool.clients(), "client", "clients") << " (at most " << pool.max_clients() << ")\n";
+            << ", " << plural(pool.clients(), "client", "clients") << " (at most " << pool.max_clients() << "), access "
+            << access_text(pool) << '\n';
         if (pool.state() == v1::POOL_STATE_CORRUPT) {
             out << "  CORRUPT: " << printable(pool.corrupt_reason())
                 << "\n  stop its clients, keep the region for an inspection, then delete and create the pool\n";
@@ -133,7 +141,8 @@ void print_pools(std::ostream &out, const v1::ListPoolsResponse &pools) {
                  {"USED", Align::right},
                  {"FREE", Align::right},
                  {"CLIENTS", Align::right},
-                 {"BACKING"}});
+                 {"BACKING"},
+                 {"ACCESS"}});
     for (const v1::Pool &pool : pools.pools()) {
         std::uint64_t capacity = 0, online = 0, used = 0, free = 0;
         std::set<std::string> backings;
@@ -149,7 +158,7 @@ void print_pools(std::ostream &out, const v1::ListPoolsResponse &pools) {
         table.add_row({pool.name(), pool_state_name(pool.state()),
                        number(static_cast<std::uint64_t>(pool.nodes_size())), format_bytes(pool.frame_bytes()),
                        format_bytes(pool.largest_block_bytes()), format_bytes(capacity), format_bytes(online),
-                       format_bytes(used), format_bytes(free), number(pool.clients()), backing});
+                       format_bytes(used), format_bytes(free), number(pool.clients()), backing, access_text(pool)});
     }
     table.print(out);
 }

@@ -84,7 +84,9 @@ int shake_hands(numacre_pool *pool, const char *pool_name) {
         return fail(Errc::bad_argument, "pool name '%s' has %zu characters instead of 1 .. %zu", name, strlen(name),
                     kPoolNameBytes - 1);
     memcpy(request.pool_name.data(), name, strlen(name));
-    if (send(pool->connection, &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request))
+    const ssize_t sent = send(pool->connection, &request, sizeof request, MSG_NOSIGNAL);
+    // EPIPE: it may have refused us before we asked, over a limit, and hung up. Its reply then waits for us.
+    if (sent != static_cast<ssize_t>(sizeof request) && errno != EPIPE)
         return fail(Errc::daemon_gone, "cannot send to the daemon: %s", strerror(errno));
 
     static_assert(std::is_trivially_copyable_v<wire::AttachReply>);

@@ -49,6 +49,10 @@ struct numacre_pool {
     // What this process owned at the last count, and since: only kept up while a quota is set (see quota.cpp).
     std::atomic<std::int64_t> quota_used_frames{-1};
     const std::atomic<std::uint64_t> *quota_frames = nullptr;  // the daemon's word for this process; 0 = no limit
+    // Thread slots that this process has claimed through this handle. The daemon's word says how many it may; 0 = no
+    // limit.
+    std::atomic<std::uint32_t> threads{0};
+    const std::atomic<std::uint64_t> *thread_limit = nullptr;
     std::uint8_t dense_node_of[numacre::client::kMaxOsNumaNodes] = {};
     std::uint8_t nearest[numacre::kMaxNumaNodes][numacre::kMaxNumaNodes] = {};
     numacre::client::NodeHandle nodes[numacre::kMaxNumaNodes];

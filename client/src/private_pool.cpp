@@ -89,6 +89,7 @@ int build(numacre_pool *pool) {
     format_node_region<Env>(node.node_region, pool->geometry, NumaNode{0}, pool->serial, kThreadSlots);
     pool->view = PoolView<Env>::at(pool->pool_region, processes, kThreadSlots);
     pool->quota_frames = &pool->view.processes[pool->process.value].quota_frames;
+    pool->thread_limit = &pool->view.processes[pool->process.value].thread_limit;
     pool->view.processes[kOnlyProcess.value].state.store(static_cast<std::uint64_t>(ProcessState::active));
     new (node.buddy_storage)
         Buddy<Env>(NodeView<Env>::at(node.node_region, pool->geometry, NumaNode{0}, kThreadSlots), pool->view);

@@ -109,6 +109,7 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     if (sound != Errc::ok) return fail(sound, "the pool region's header does not fit the daemon's reply");
     pool->view = PoolView<Env>::at(pool->pool_region, reply.process_slots, reply.thread_slots);
     pool->quota_frames = &pool->view.processes[pool->process.value].quota_frames;
+    pool->thread_limit = &pool->view.processes[pool->process.value].thread_limit;
 
     std::uint64_t page_bytes = 4096;
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)

@@ -47,6 +47,18 @@ void free_lane(Lane *lane) {
 void release_slot(numacre_pool *pool, Actor actor) {
     // release: the slot's next user, or recovery, finds all our work done.
     pool->view.threads[actor.thread.value].owner.store(0, std::memory_order_release);
+    pool->threads.fetch_sub(1, std::memory_order_relaxed);  // relaxed: a count, it hands nothing over
+}
+
+// Counts one more thread of this process. False: it has as many as it may, in `limit`.
+bool may_have_thread(numacre_pool *pool, std::uint64_t &limit) {
+    // relaxed, all of it: only the count itself matters.
+    limit = pool->thread_limit->load(std::memory_order_relaxed);
+    std::uint32_t threads = pool->threads.load(std::memory_order_relaxed);
+    do {
+        if (limit != 0 && threads >= limit) return false;
+    } while (!pool->threads.compare_exchange_weak(threads, threads + 1, std::memory_order_relaxed));
+    return true;
 }
 
 void at_thread_end(void *) {
@@ -166,6 +178,14 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
     if (lane != nullptr && lane->serial == pool->serial) return current_lane = lane;
     if (lane != nullptr) free_lane(lane);  // of a pool that was detached
     lane = nullptr;
+    std::uint64_t limit = 0;
+    if (!may_have_thread(pool, limit)) {
+        error = fail(Errc::too_many_clients,
+                     "this process has %llu threads on the pool, a client's limit: end one, or raise the pool's "
+                     "max-threads-per-client",
+                     static_cast<unsigned long long>(limit));
+        return nullptr;
+    }
     const std::uint64_t mine = ThreadOwner{pool->process}.bits();
     for (std::uint32_t thread = 1; thread < pool->view.thread_slots; ++thread) {
         auto &owner = pool->view.threads[thread].owner;
@@ -185,6 +205,7 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
         error = fail(Errc::too_many_clients, "no memory for this thread's lane");
         return nullptr;
     }
+    pool->threads.fetch_sub(1, std::memory_order_relaxed);
     error = fail(Errc::too_many_clients, "all %u thread slots of the pool are taken", pool->view.thread_slots - 1);
     return nullptr;
 }

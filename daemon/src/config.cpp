@@ -19,10 +19,12 @@
 #include <system_error>
 #include <utility>
 
+#include "access.hpp"
 #include "bytes.hpp"
 #include "keeper.hpp"
 #include "log.hpp"
 #include "pool_spec.hpp"
+#include "reclaim.hpp"
 #include "topology.hpp"
 #include "version.hpp"
 
@@ -51,6 +53,21 @@ Answer<void> set_count(std::uint32_t &target, const std::string &text) {
     if (fault != std::errc{} || rest != text.data() + text.size())
         return refuse("not a whole number from 0 to " + std::to_string(std::numeric_limits<std::uint32_t>::max()));
     target = value;
+    return {};
+}
+
+Answer<void> set_positive_count(std::uint32_t &target, const std::string &text) {
+    std::uint32_t value = 0;
+    if (auto set = set_count(value, text); !set) return set;
+    if (value == 0) return refuse("use 1 or more");
+    target = value;
+    return {};
+}
+
+// What access.hpp has parsed.
+Answer<void> set_parsed(std::uint32_t &target, Answer<std::uint32_t> parsed) {
+    if (!parsed) return Unexpected{std::move(parsed.error())};
+    target = *parsed;
     return {};
 }
 
@@ -119,10 +136,21 @@ const std::vector<Key<Config>> &daemon_keys() {
              return {};
          }},
         {"max-connections", Kind::count, "connections to the attach socket, all together",
-         [](Config &config, const std::string &text) -> Answer<void> {
-             if (auto set = set_count(config.max_connections, text); !set) return set;
-             return config.max_connections == 0 ? refuse("use 1 or more") : Answer<void>{};
+         [](Config &config, const std::string &text) { return set_positive_count(config.max_connections, text); }},
+        {"max-connections-per-user", Kind::count,
+         "of them, those of one user that is not root (default: a quarter of max-connections)",
+         [](Config &config, const std::string &text) {
+             return set_positive_count(config.max_connections_per_user, text);
          }},
+        {"max-connections-per-second", Kind::count, "how often one user that is not root may connect",
+         [](Config &config, const std::string &text) {
+             return set_positive_count(config.max_connections_per_second, text);
+         }},
+        {"control-group", Kind::text,
+         "group of the control socket, name or number (default: the daemon's own): its members may do everything",
+         [](Config &config, const std::string &text) { return set_parsed(config.control_group, parse_group(text)); }},
+        {"control-mode", Kind::text, "mode of the control socket, octal, at most 0666 (default: 0660)",
+         [](Config &config, const std::string &text) { return set_parsed(config.control_mode, parse_mode(text)); }},
     };
     return keys;
 }
@@ -147,6 +175,8 @@ const std::vector<Key<PoolSpec>> &pool_keys() {
          [](PoolSpec &spec, const std::string &text) { return set_count(spec.max_clients, text); }},
         {"max-threads", Kind::count, "",
          [](PoolSpec &spec, const std::string &text) { return set_count(spec.max_threads, text); }},
+        {"max-threads-per-client", Kind::count, "",
+         [](PoolSpec &spec, const std::string &text) { return set_positive_count(spec.max_threads_per_client, text); }},
         {"backing", Kind::text, "",
          [](PoolSpec &spec, const std::string &text) -> Answer<void> {
              const auto backing = parse_backing(text);
@@ -161,6 +191,12 @@ const std::vector<Key<PoolSpec>> &pool_keys() {
              spec.reclaim = *reclaim;
              return {};
          }},
+        {"owner", Kind::text, "",
+         [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.access.owner, parse_user(text)); }},
+        {"group", Kind::text, "",
+         [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.access.group, parse_group(text)); }},
+        {"mode", Kind::text, "",
+         [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.access.mode, parse_mode(text)); }},
     };
     return keys;
 }
@@ -363,11 +399,13 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
         "what they have mapped, until they end");
     app.add_flag("--version", version, "print the version and exit");
     // One argument each, commas and all.
-    app.add_option("--pool", pool_flags,
-                   "name=default,capacity=1G,online=256M,frame=4K,largest=4M[,max-clients=256][,max-threads=4096]"
-                   "[,backing=hugetlb|thp|small][,reclaim=fast|zero|quarantine:30s]; capacity and online are per numa "
-                   "node; repeats; replaces the file's pool "
-                   "of that name")
+    app.add_option(
+           "--pool", pool_flags,
+           "name=default,capacity=1G,online=256M,frame=4K,largest=4M[,max-clients=256][,max-threads=4096]"
+           "[,max-threads-per-client=4096][,backing=hugetlb|thp|small][,reclaim=fast|zero|quarantine:30s][,owner=root]["
+           ",group=root][,mode=0660]; capacity "
+           "and online are per numa node; mode as of a file: w to use the pool, r to observe it; repeats; replaces "
+           "the file's pool of that name")
         ->expected(1)
         ->take_all()
         ->allow_extra_args(false);
@@ -420,6 +458,9 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
         std::erase_if(config.pools, same);
         config.pools.push_back(std::move(*spec));
     }
+    constexpr std::uint32_t kUserShare = 4;
+    if (config.max_connections_per_user == 0)
+        config.max_connections_per_user = std::max(1U, config.max_connections / kUserShare);
     return config;
 }
 
@@ -433,7 +474,11 @@ std::string describe(const Config &config) {
          << "log-format = \"" << config.log_format << "\"\n"
          << "reserve-hugepages = " << (config.reserve_hugepages ? "true" : "false") << "\n"
          << "keep-memory = \"" << config.keep_memory << "\"\n"
-         << "max-connections = " << config.max_connections << "\n";
+         << "max-connections = " << config.max_connections << "\n"
+         << "max-connections-per-user = " << config.max_connections_per_user << "\n"
+         << "max-connections-per-second = " << config.max_connections_per_second << "\n"
+         << "control-group = \"" << group_name(config.control_group) << "\"\n"
+         << "control-mode = \"" << format_mode(config.control_mode) << "\"\n";
     for (const PoolSpec &spec : config.pools)
         text << "\n[[pool]]\n"
              << "name = \"" << spec.name << "\"\n"
@@ -443,8 +488,12 @@ std::string describe(const Config &config) {
              << "largest = \"" << format_bytes(spec.largest_block_bytes) << "\"\n"
              << "max-clients = " << spec.max_clients << "\n"
              << "max-threads = " << spec.max_threads << "\n"
+             << "max-threads-per-client = " << thread_limit_of(spec) << "\n"
              << "backing = \"" << backing_name(spec.backing) << "\"\n"
-             << "reclaim = \"" << format_reclaim(spec.reclaim) << "\"\n";
+             << "reclaim = \"" << format_reclaim(spec.reclaim) << "\"\n"
+             << "owner = \"" << user_name(spec.access.owner) << "\"\n"
+             << "group = \"" << group_name(spec.access.group) << "\"\n"
+             << "mode = \"" << format_mode(spec.access.mode) << "\"\n";
     return text.str();
 }
 

@@ -2,6 +2,8 @@
 // name.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,6 +22,10 @@ struct Config {
     bool reserve_hugepages = false;    // set by load(): true for root unless told otherwise
     std::string keep_memory = "auto";  // who keeps it while there is no daemon: Keeper::create()
     std::uint32_t max_connections = 4096;
+    std::uint32_t max_connections_per_user = 0;  // set by load(): a quarter of max_connections unless told otherwise
+    std::uint32_t max_connections_per_second = 1000;  // of one user
+    std::uint32_t control_group = ::getegid();
+    std::uint32_t control_mode = 0660;
     std::vector<PoolSpec> pools;
 
     bool check_only = false;

@@ -64,6 +64,10 @@ struct PoolLedger::Header {
     std::int64_t created_ns;
     std::atomic<LedgerState> state;
     std::atomic<std::uint32_t> last_client_id;
+    std::uint32_t max_threads_per_client;
+    std::uint32_t access_owner;
+    std::uint32_t access_group;
+    std::uint32_t access_mode;
     std::uint32_t reserved;
 };
 
@@ -107,9 +111,13 @@ Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instan
     header.largest_block_bytes = spec.largest_block_bytes;
     header.max_clients = spec.max_clients;
     header.max_threads = spec.max_threads;
+    header.max_threads_per_client = spec.max_threads_per_client;
     header.backing = static_cast<std::uint32_t>(spec.backing);
     header.reclaim = static_cast<std::uint32_t>(spec.reclaim.kind);
     header.hold_seconds = static_cast<std::uint32_t>(spec.reclaim.hold.count());
+    header.access_owner = spec.access.owner;
+    header.access_group = spec.access.group;
+    header.access_mode = spec.access.mode;
     header.numa_nodes = numa_nodes;
     header.created_ns = nanoseconds_of(std::chrono::system_clock::now());
     header.magic = kPoolLedgerMagic;
@@ -154,8 +162,10 @@ PoolSpec PoolLedger::spec() const {
     spec.largest_block_bytes = header_->largest_block_bytes;
     spec.max_clients = header_->max_clients;
     spec.max_threads = header_->max_threads;
+    spec.max_threads_per_client = header_->max_threads_per_client;
     spec.backing = static_cast<wire::Backing>(header_->backing);
     spec.reclaim = {static_cast<Reclaim::Kind>(header_->reclaim), std::chrono::seconds(header_->hold_seconds)};
+    spec.access = {header_->access_owner, header_->access_group, header_->access_mode};
     return spec;
 }
 

@@ -110,6 +110,9 @@ int serve(const Config &config) {
     options.runtime_dir = config.runtime_dir;
     options.reserve_hugepages = config.reserve_hugepages;
     options.limits.connections = config.max_connections;
+    constexpr std::uint32_t kUserShare = 4;
+    options.limits.of_a_user = {config.max_connections_per_user, options.limits.silent_connections / kUserShare,
+                                config.max_connections_per_second};
     auto keeper = Keeper::create(config.keep_memory, config.runtime_dir);
     if (!keeper) return fail(keeper.error());
     Daemon daemon(std::move(options), std::move(*topology), std::move(*loop), std::move(*keeper));
@@ -140,7 +143,7 @@ int serve(const Config &config) {
         if (auto started = metrics->start(); !started) return fail(started.error());
         daemon.set_metrics_address(metrics->address());
     }
-    ControlServer control(daemon, runtime_dir->control_socket());
+    ControlServer control(daemon, runtime_dir->control_socket(), {config.control_group, config.control_mode});
     if (auto started = control.start(); !started) return fail(started.error());
 
     EventLoop &running = daemon.loop();

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <span>
 
+#include "access.hpp"
 #include "bytes.hpp"
 #include "log.hpp"
 #include "numacre/shm/audit.hpp"
@@ -53,6 +54,8 @@ std::string_view client_state_name(ClientState state) {
     switch (state) {
         case ClientState::active:
             return "active";
+        case ClientState::adopted:
+            return "adopted";
         case ClientState::detaching:
             return "detaching";
         case ClientState::lost:
@@ -130,6 +133,8 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::adopt(PoolLedger ledger, std::
 
 ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLedger ledger, MetadataRegion pool_region)
     : spec_(spec),
+      owner_(user_name(spec.access.owner)),
+      group_(group_name(spec.access.group)),
       geometry_(geometry),
       process_slots_(spec.max_clients + 1),  // slot 0 is the daemon
       thread_slots_(spec.max_threads + 1),
@@ -198,7 +203,7 @@ void ManagedPool::adopt_clients() {
         if (client.peer.comm.empty()) client.peer.comm.assign(record.comm, ::strnlen(record.comm, sizeof record.comm));
         client.attached = time_point_of(record.attached_ns);
         client.quota_bytes = quota_bytes;
-        client.state = departing ? ClientState::recovering : ClientState::lost;
+        client.state = departing ? ClientState::recovering : ClientState::adopted;
         clients_[slot] = std::move(client);
         ++client_count_;
     }
@@ -293,6 +298,7 @@ void ManagedPool::write_record(ProcessSlot slot, const Record &what) {
     record.pid.store(what.pid, std::memory_order_relaxed);
     record.start_time_ticks.store(what.start_time_ticks, std::memory_order_relaxed);
     record.quota_frames.store(what.quota_frames, std::memory_order_relaxed);
+    record.thread_limit.store(thread_limit_of(spec_), std::memory_order_relaxed);
     // EDGE seat-to-use (release; partner: the acquire loads of the state in recovery and in clients).
     // Weakened: somebody sees an active slot with the last user's generation.
     record.state.store(static_cast<std::uint64_t>(what.state), std::memory_order_release);
@@ -301,6 +307,14 @@ void ManagedPool::write_record(ProcessSlot slot, const Record &what) {
 void ManagedPool::set_record_state(ProcessSlot slot, ProcessState state, std::memory_order order) {
     records_[slot.value].state = state;
     shared_.processes[slot.value].state.store(static_cast<std::uint64_t>(state), order);
+}
+
+void ManagedPool::note_blocked(ProcessSlot slot, ThreadSlotIndex blocked_by) {
+    // relaxed: to be told to people.
+    const ThreadOwner owner{shared_.threads[blocked_by.value].owner.load(std::memory_order_relaxed)};
+    const std::lock_guard lock(mutex_);
+    if (!clients_[slot.value] || owner.process().value >= process_slots_ || !clients_[owner.process().value]) return;
+    clients_[slot.value]->waits_for = clients_[owner.process().value]->id;
 }
 
 void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds) {
@@ -505,6 +519,8 @@ void ManagedPool::check_integrity(PoolStatus &status, const Scan &scan) {
 PoolStatus ManagedPool::status() {
     PoolStatus status;
     status.spec = spec_;
+    status.owner = owner_;
+    status.group = group_;
     status.geometry = geometry_;
     status.created = ledger_.created();
     const std::uint32_t threads = shared_.threads_in_use_bound();
@@ -536,6 +552,8 @@ PoolStatus ManagedPool::status() {
     status.clients_reaped = clients_reaped_;
     status.reclaimed_bytes = reclaimed_bytes_;
     status.last_recovery_seconds = last_recovery_seconds_;
+    for (const auto &client : clients_)
+        if (client && client->waits_for != 0) ++status.recoveries_waiting;
     return status;
 }
 
@@ -571,6 +589,7 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
         status.quota_bytes = client.quota_bytes;
         status.threads = threads[client.slot.value];
         status.state = client_state_name(client.state);
+        status.waits_for = client.waits_for;
         statuses.push_back(std::move(status));
     }
     return statuses;

@@ -30,6 +30,7 @@ namespace numacre::daemon {
 
 enum class ClientState : std::uint8_t {
     active,
+    adopted,     // it sat here before the daemon restarted; it has no connection
     detaching,   // it has asked, and has unmapped the pool
     lost,        // its connection is gone, the process may still use the memory
     recovering,  // it has ended; its blocks are coming back
@@ -47,6 +48,7 @@ struct Client {
     std::chrono::system_clock::time_point attached;
     std::uint64_t quota_bytes = 0;
     ClientState state = ClientState::active;
+    std::uint32_t waits_for = 0;  // client; 0: nobody
 };
 
 class ManagedPool {
@@ -64,6 +66,9 @@ public:
     // Any thread, no blocking to speak of.
     const PoolSpec &spec() const { return spec_; }
     const Geometry &geometry() const { return geometry_; }
+    // Names of spec().access, or numbers, as they were when the pool was made or adopted.
+    const std::string &owner() const { return owner_; }
+    const std::string &group() const { return group_; }
     std::uint32_t process_slots() const { return process_slots_; }
     std::uint32_t thread_slots() const { return thread_slots_; }
     std::uint64_t instance_id() const { return ledger_.instance_id(); }
@@ -83,6 +88,8 @@ public:
     // The kernel has said that the process is gone, or it has told us that it has let go. From now on it counts as dead
     // in shared memory; reclaim() follows.
     void mark_dead(ProcessSlot slot);
+    // Its recovery was blocked, by this thread; ends with its recovery.
+    void note_blocked(ProcessSlot slot, ThreadSlotIndex blocked_by);
     // The slot is free again; nothing of the client is left.
     void vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds);
     std::vector<Client> client_table() const;
@@ -168,6 +175,7 @@ private:
     void declare_corrupt(const std::string &reason);
 
     PoolSpec spec_;
+    std::string owner_, group_;
     Geometry geometry_;
     std::uint32_t process_slots_;
     std::uint32_t thread_slots_;

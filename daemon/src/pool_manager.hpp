@@ -2,6 +2,8 @@
 // Every call is thread-safe and may be made from any thread; none may be made from the event loop's thread.
 #pragma once
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -51,6 +53,17 @@ struct Reclaim {
     friend bool operator==(const Reclaim &, const Reclaim &) = default;
 };
 
+// Who may attach to a pool, as the kernel would say it of a file: access.hpp has the decision.
+struct PoolAccess {
+    static constexpr std::uint32_t kDefaultMode = 0660;
+    static constexpr std::uint32_t kWidestMode = 0666;  // there is nothing to execute
+
+    std::uint32_t owner = ::geteuid();
+    std::uint32_t group = ::getegid();
+    std::uint32_t mode = kDefaultMode;
+    friend bool operator==(const PoolAccess &, const PoolAccess &) = default;
+};
+
 struct PoolSpec {
     std::string name = "default";
     std::uint64_t capacity_bytes = std::uint64_t{1} << 30;  // per numa node
@@ -59,8 +72,10 @@ struct PoolSpec {
     std::uint64_t largest_block_bytes = std::uint64_t{4} << 20;
     std::uint32_t max_clients = 256;   // process slots
     std::uint32_t max_threads = 4096;  // thread slots of all clients together
+    std::uint32_t max_threads_per_client = 0;  // of them; 0: all
     wire::Backing backing = wire::Backing::hugetlb;  // the best to try; falls back to thp, then small pages
     Reclaim reclaim;
+    PoolAccess access;
 };
 
 struct NodeStatus {
@@ -81,6 +96,7 @@ struct NodeStatus {
 
 struct PoolStatus {
     PoolSpec spec;
+    std::string owner, group;  // names of those in spec.access, or their numbers
     Geometry geometry;
     bool corrupt = false;
     std::string corrupt_reason;
@@ -90,6 +106,7 @@ struct PoolStatus {
     std::uint64_t clients_reaped = 0;         // died with or without blocks
     std::uint64_t reclaimed_bytes = 0;        // taken back from dead or detached clients
     double last_recovery_seconds = 0;
+    std::uint32_t recoveries_waiting = 0;     // for a living client that stands still in the middle of an operation
     double scan_seconds = 0;                  // how long the snapshot in `nodes` took
 };
 
@@ -101,7 +118,8 @@ struct ClientStatus {
     std::chrono::system_clock::time_point attached;
     std::uint64_t used_bytes = 0, cached_bytes = 0, blocks = 0, quota_bytes = 0;
     std::uint32_t threads = 0;
-    std::string state;  // "active", "detaching", "lost connection", "recovering"
+    std::string state;            // "active", "adopted", "detaching", "lost connection", "recovering"
+    std::uint32_t waits_for = 0;  // client whose operation under way its recovery has to wait for; 0: none
 };
 
 struct BlockHolder {

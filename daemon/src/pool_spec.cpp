@@ -1,10 +1,9 @@
 #include "pool_spec.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <string>
-#include <system_error>
 
+#include "access.hpp"
 #include "bytes.hpp"
 
 namespace numacre::daemon {
@@ -62,34 +61,8 @@ Answer<wire::Backing> parse_backing(std::string_view text) {
     return refuse("\"" + std::string(text) + "\" is no backing: use hugetlb, thp or small");
 }
 
-Answer<Reclaim> parse_reclaim(std::string_view text) {
-    constexpr std::string_view kQuarantine = "quarantine:";
-    constexpr std::uint64_t kHoldMaxSeconds = 24 * 3600;
-    if (text == "fast") return Reclaim{Reclaim::Kind::fast, {}};
-    if (text == "zero") return Reclaim{Reclaim::Kind::zero, {}};
-    if (text.starts_with(kQuarantine)) {
-        const std::string_view time = text.substr(kQuarantine.size());
-        std::uint64_t count = 0;
-        const auto [unit, fault] = std::from_chars(time.data(), time.data() + time.size(), count);
-        const std::string_view rest(unit, static_cast<std::size_t>(time.data() + time.size() - unit));
-        const std::uint64_t seconds_each = rest == "s" ? 1 : rest == "m" ? 60 : rest == "h" ? 3600 : 0;
-        if (fault == std::errc{} && seconds_each != 0 && count != 0 && count <= kHoldMaxSeconds / seconds_each)
-            return Reclaim{Reclaim::Kind::quarantine, std::chrono::seconds(count * seconds_each)};
-    }
-    return refuse("\"" + std::string(text) +
-                  "\" is no way to reclaim: use fast, zero, or quarantine and a time from 1s to 24h: quarantine:30s");
-}
-
-std::string format_reclaim(const Reclaim &reclaim) {
-    switch (reclaim.kind) {
-        case Reclaim::Kind::fast:
-            return "fast";
-        case Reclaim::Kind::zero:
-            return "zero";
-        case Reclaim::Kind::quarantine:
-            return "quarantine:" + std::to_string(reclaim.hold.count()) + "s";
-    }
-    return "unknown";
+std::uint32_t thread_limit_of(const PoolSpec &spec) {
+    return spec.max_threads_per_client == 0 ? spec.max_threads : spec.max_threads_per_client;
 }
 
 std::uint64_t resize_unit_bytes(const PoolSpec &spec) {
@@ -126,6 +99,12 @@ Answer<Geometry> geometry_of(const PoolSpec &spec) {
     if (spec.max_threads == 0 || spec.max_threads >= kMaxThreadSlots)
         return refuse("max-threads " + std::to_string(spec.max_threads) + " is out of range: use 1 to " +
                       std::to_string(kMaxThreadSlots - 1));
+    if (spec.max_threads_per_client > spec.max_threads)
+        return refuse("max-threads-per-client " + std::to_string(spec.max_threads_per_client) +
+                      " is more than max-threads " + std::to_string(spec.max_threads) +
+                      ", which is for all clients together: lower the one or raise the other");
+    if ((spec.access.mode & ~PoolAccess::kWidestMode) != 0)
+        return refuse("mode " + format_mode(spec.access.mode) + " is beyond 0666: only r (4) and w (2) mean something");
     return make_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
 }
 

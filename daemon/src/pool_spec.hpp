@@ -1,7 +1,6 @@
 // What may be asked of a pool, checked in one place for the config file, the flags and the control plane.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "pool_manager.hpp"
@@ -16,14 +15,12 @@ std::uint64_t resize_unit_bytes(const PoolSpec &spec);
 // The geometry of a spec that can be served; otherwise which value is impossible, and what would do.
 Answer<Geometry> geometry_of(const PoolSpec &spec);
 
+// How many threads of one client may work on the pool at once.
+std::uint32_t thread_limit_of(const PoolSpec &spec);
+
 // 1 .. 63 of a-z, 0-9, '.', '_' and '-', but not "." or "..".
 bool is_pool_name(std::string_view name);
 
 Answer<wire::Backing> parse_backing(std::string_view text);
-
-// "fast", "zero", "quarantine:30s" (also m, h; 1 s to 24 h). The one spelling: in the configuration, in the control
-// plane.
-Answer<Reclaim> parse_reclaim(std::string_view text);
-std::string format_reclaim(const Reclaim &reclaim);
 
 }  // namespace numacre::daemon

@@ -65,7 +65,37 @@ std::uint64_t read_stat(std::uint32_t pid, int field) {
     return value;
 }
 
+constexpr auto kNobody = static_cast<std::uint32_t>(-1);
+
+// Nothing: errno says why.
+std::optional<std::vector<std::uint32_t>> read_groups(int connection_fd) {
+    static_assert(sizeof(gid_t) == sizeof(std::uint32_t));
+    constexpr std::size_t kRoom = 32;
+    std::vector<std::uint32_t> groups(kRoom);
+    for (;;) {
+        auto size = static_cast<socklen_t>(groups.size() * sizeof groups[0]);
+        if (::getsockopt(connection_fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) == 0) {
+            groups.resize(size / sizeof groups[0]);
+            return groups;
+        }
+        // ERANGE says how much it would be, and that never changes: they are those at the time of connecting.
+        if (errno != ERANGE || size <= groups.size() * sizeof groups[0]) return std::nullopt;
+        groups.resize(size / sizeof groups[0]);
+    }
+}
+
 }  // namespace
+
+Peer credentials_of(int connection_fd) {
+    Peer peer;
+    ucred credentials{0, kNobody, kNobody};
+    socklen_t size = sizeof credentials;
+    (void)::getsockopt(connection_fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size);
+    peer.pid = static_cast<std::uint32_t>(credentials.pid);
+    peer.uid = credentials.uid;
+    peer.gid = credentials.gid;
+    return peer;
+}
 
 Answer<Peer> peer_of(int connection_fd) {
     const auto gone = [](const char *call, int error) {
@@ -73,22 +103,18 @@ Answer<Peer> peer_of(int connection_fd) {
             Failure{Errc::access_denied, std::string(call) + " failed: " + std::strerror(error) +
                                              " (the process has ended, or the kernel is older than 5.3)"}};
     };
-    ucred credentials{};
-    socklen_t size = sizeof credentials;
-    if (::getsockopt(connection_fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
-        return gone("SO_PEERCRED", errno);
-
-    Peer peer;
-    peer.pid = static_cast<std::uint32_t>(credentials.pid);
-    peer.uid = credentials.uid;
-    peer.gid = credentials.gid;
+    Peer peer = credentials_of(connection_fd);
+    if (peer.uid == kNobody) return gone("SO_PEERCRED", errno);
+    auto groups = read_groups(connection_fd);
+    if (!groups) return gone("SO_PEERGROUPS", errno);
+    peer.groups = std::move(*groups);
     int number = -1;
-    size = sizeof number;
+    socklen_t size = sizeof number;
     if (::getsockopt(connection_fd, SOL_SOCKET, SO_PEERPIDFD, &number, &size) != 0) {
         if (errno != ENOPROTOOPT) return gone("SO_PEERPIDFD", errno);
         // An older kernel: the pid may have been reused between connect() and here, which costs that one client its
         // reaping, nobody else anything.
-        number = static_cast<int>(::syscall(SYS_pidfd_open, credentials.pid, 0));
+        number = static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0));
         if (number < 0) return gone("pidfd_open", errno);
     }
     peer.pidfd = std::make_shared<const Fd>(number);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "fd.hpp"
 #include "region.hpp"
@@ -18,12 +19,16 @@ struct Peer {
     std::uint32_t pid = 0;  // 0: it lives in a pid namespace that we cannot see into
     std::uint32_t uid = 0;
     std::uint32_t gid = 0;
+    std::vector<std::uint32_t> groups;  // supplementary; of a client of a daemon before us: unknown, empty
     std::string comm;
     std::string cgroup;
     std::uint64_t start_time_ticks = 0;
     std::uint64_t stack_start = 0;    // changes when the process replaces its program; 0: not shown to us
     std::shared_ptr<const Fd> pidfd;  // names this very process for ever, however pids are reused
 };
+
+// pid, uid and gid alone, by one system call. 0 and -1 when even that fails.
+Peer credentials_of(int connection_fd);
 
 // Who connected to a unix socket. Fails (with errno's text) when that process has ended already.
 Answer<Peer> peer_of(int connection_fd);

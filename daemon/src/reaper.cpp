@@ -45,6 +45,7 @@ void Reaper::step(std::shared_ptr<Case> job) {
                 finish(*job);
                 return;
             }
+            job->pool->note_blocked(job->client.slot, blocked_by);
             if (job->retry_after >= kLastRetry && !job->said_blocked) {
                 job->said_blocked = true;
                 log::warn("recovery waits for a live client that stands still in the middle of an operation",

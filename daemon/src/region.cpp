@@ -40,6 +40,10 @@ Answer<Fd> make_memfd(const std::string &name, std::uint64_t bytes, unsigned fla
     Fd fd(static_cast<int>(::syscall(SYS_memfd_create, name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | flags)));
     if (!fd)
         return failed(code_of(errno), "memfd_create for " + name, errno, "raise the open file limit (LimitNOFILE=)");
+    // The kernel makes them 0777: whoever was given a read-only descriptor could open the file again by
+    // /proc/self/fd, writable.
+    if (::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0)
+        return failed(code_of(errno), "taking away the mode of the memfd of " + name, errno);
     if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
         return failed(code_of(errno), "a file of " + format_bytes(bytes) + " for " + name, errno, "lower the capacity");
     if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "access.hpp"
 #include "attach_message.hpp"
 #include "log.hpp"
 
@@ -23,6 +24,7 @@ struct AttachServer::Session {
     Phase phase = Phase::silent;
     Fd connection;
     Peer peer;
+    bool is_limited = false;  // counted in user_limits_
     EventLoop::WaitId packet_wait = 0;
     EventLoop::WaitId silence_wait = 0;
     EventLoop::WaitId death_wait = 0;
@@ -66,7 +68,8 @@ AttachServer::AttachServer(EventLoop &loop, Worker &worker, Registry &registry, 
       reaper_(reaper),
       topology_(topology),
       listener_(std::move(listener)),
-      limits_(limits) {
+      limits_(limits),
+      user_limits_(limits.of_a_user) {
     accepting_ = loop_.accept_each(listener_.get(), [this](int fd) { accepted(fd); });
 }
 
@@ -84,15 +87,30 @@ void AttachServer::accepted(int fd_or_error) {
     auto made = std::make_unique<Session>();
     made->connection = Fd(fd_or_error);
     made->id = ++last_session_;
+    const Peer who = credentials_of(made->connection.get());
+    made->peer = who;
+    if (who.uid != 0 && who.uid != ::geteuid()) {
+        // Before /proc is asked: whoever is over the limit must not cost much.
+        const auto verdict = user_limits_.admit(who.uid, std::chrono::steady_clock::now());
+        if (!verdict.refused.empty()) {
+            refuse(*made, Errc::too_many_clients, verdict.refused, verdict.is_news);
+            return;
+        }
+        made->is_limited = true;
+    }
+    const auto turn_away = [&](Errc code, const std::string &message) {
+        if (made->is_limited) user_limits_.closed(who.uid, true);
+        refuse(*made, code, message);
+    };
     if (sessions_.size() >= limits_.connections || silent_count_ >= limits_.silent_connections) {
-        refuse(*made, Errc::too_many_clients,
-               "the daemon has " + std::to_string(sessions_.size()) + " connections, " + std::to_string(silent_count_) +
-                   " of them not attached yet: close some, or raise --max-connections");
+        turn_away(Errc::too_many_clients, "the daemon has " + std::to_string(sessions_.size()) + " connections, " +
+                                              std::to_string(silent_count_) +
+                                              " of them not attached yet: close some, or raise --max-connections");
         return;
     }
     auto peer = peer_of(made->connection.get());
     if (!peer) {
-        refuse(*made, peer.error().code, peer.error().message);
+        turn_away(peer.error().code, peer.error().message);
         return;
     }
     made->peer = std::move(*peer);
@@ -170,10 +188,12 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
     connection_ended(session);
 }
 
-void AttachServer::refuse(Session &session, Errc code, const std::string &message) {
+void AttachServer::refuse(Session &session, Errc code, const std::string &message, bool is_news) {
     registry_.count(&DaemonTotals::attach_refused);
-    log::warn("attach refused",
-              {{"pid", session.peer.pid}, {"uid", session.peer.uid}, {"comm", session.peer.comm}, {"reason", message}});
+    if (is_news)
+        log::warn(
+            "attach refused",
+            {{"pid", session.peer.pid}, {"uid", session.peer.uid}, {"comm", session.peer.comm}, {"reason", message}});
     wire::AttachReply reply;
     reply.error = static_cast<std::uint32_t>(code);
     put_message(reply, message);
@@ -184,6 +204,17 @@ void AttachServer::refuse(Session &session, Errc code, const std::string &messag
     std::array<std::byte, EventLoop::kPacketBytes> unread;
     for (int i = 0; i < kUnreadPacketsMax; ++i)
         if (::recv(session.connection.get(), unread.data(), unread.size(), MSG_DONTWAIT) <= 0) break;
+}
+
+Answer<void> AttachServer::check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const {
+    const PoolAccess &access = pool.spec().access;
+    const Peer &peer = session.peer;
+    if (may_attach(access, {peer.uid, peer.gid, peer.groups}, tier, ::geteuid())) return {};
+    const char *const wanted = tier == wire::Tier::observer ? "observe (r)" : "use (w)";
+    return Unexpected{Failure{Errc::access_denied,
+                              "uid " + std::to_string(peer.uid) + " may not " + wanted + " pool \"" + pool.spec().name +
+                                  "\", which is " + pool.owner() + ":" + pool.group() + " " + format_mode(access.mode) +
+                                  ": join group " + pool.group() + ", or set the pool's owner, group or mode"}};
 }
 
 void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
@@ -197,6 +228,8 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     const std::string &name = wish->pool_name;
     auto pool = registry_.find(name);
     if (!pool) return fail(pool.error().code, pool.error().message);
+    if (const auto allowed = check_access(session, **pool, wish->tier); !allowed)
+        return fail(allowed.error().code, allowed.error().message);
     auto client = (*pool)->seat(registry_.next_client_id(), session.peer);
     if (!client) return fail(client.error().code, client.error().message);
 
@@ -211,6 +244,7 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     }
     loop_.cancel(std::exchange(session.silence_wait, 0));
     --silent_count_;
+    if (session.is_limited) user_limits_.attached(session.peer.uid);
     session.phase = Session::Phase::attached;
     session.death_wait = loop_.when_readable(session.peer.pidfd->get(), [this, id] { process_ended(id); });
     registry_.count(&DaemonTotals::attach_ok);
@@ -318,7 +352,9 @@ void AttachServer::close_session(SessionId id) {
     if (found == sessions_.end()) return;
     Session &session = *found->second;
     for (const auto wait : {session.packet_wait, session.silence_wait, session.death_wait}) loop_.cancel(wait);
-    if (session.phase == Session::Phase::silent) --silent_count_;
+    const bool was_silent = session.phase == Session::Phase::silent;
+    if (was_silent) --silent_count_;
+    if (session.is_limited) user_limits_.closed(session.peer.uid, was_silent);
     sessions_.erase(found);
 }
 

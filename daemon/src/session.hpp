@@ -18,6 +18,7 @@
 #include "reaper.hpp"
 #include "registry.hpp"
 #include "topology.hpp"
+#include "user_limits.hpp"
 #include "worker.hpp"
 
 namespace numacre::daemon {
@@ -28,6 +29,7 @@ public:
         std::uint32_t connections = 4096;        // all together
         std::uint32_t silent_connections = 256;  // that have not attached yet
         std::chrono::milliseconds silence{10'000};
+        UserLimits::Limits of_a_user;  // root and the daemon's own user have none
     };
 
     AttachServer(EventLoop &loop, Worker &worker, Registry &registry, Reaper &reaper, const Topology &topology,
@@ -53,7 +55,9 @@ private:
     void received(SessionId id, int size, std::span<const std::byte> packet);
     void attach(Session &session, std::span<const std::byte> packet);
     void detach(Session &session);
-    void refuse(Session &session, Errc code, const std::string &message);
+    // is_news: worth a line in the log. It is counted in any case.
+    void refuse(Session &session, Errc code, const std::string &message, bool is_news = true);
+    Answer<void> check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const;
     bool send_attached(Session &session, wire::Tier tier, const Client &client);
     void connection_ended(Session &session);
     void process_ended(SessionId id);
@@ -76,6 +80,7 @@ private:
     std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
     SessionId last_session_ = 0;
     std::uint32_t silent_count_ = 0;
+    UserLimits user_limits_;
     bool watching_lost_ = false;
 };
 

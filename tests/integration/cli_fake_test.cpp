@@ -333,9 +333,28 @@ TEST_F(CliFake, an_interrupt_cancels_a_resize_and_says_what_was_reached) {
     EXPECT_THAT(read_file(out), AllOf(HasSubstr("192 MiB online now"), HasSubstr("stopped on request")));
 }
 
+TEST_F(CliFake, who_may_attach_is_shown) {
+    EXPECT_THAT(run({"status"}).out, HasSubstr("(at most 256), access root:dpdk 0640\n"));
+    EXPECT_THAT(run({"pools"}).out, AllOf(HasSubstr("ACCESS"), HasSubstr("root:dpdk 0640")));
+    const Json pool = run_json({"pools"})["pools"][0];
+    EXPECT_EQ(pool["owner"], "root");
+    EXPECT_EQ(pool["group"], "dpdk");
+    EXPECT_EQ(pool["mode"], "0640");
+}
+
+TEST_F(CliFake, modes_that_mean_nothing_for_a_pool_are_bad_arguments) {
+    for (const char *mode : {"0777", "0667", "1660", "0668", "rw", "00660", "0"}) {
+        const Outcome outcome = run({"create", "extra", "--capacity", "1G", "--online", "64M", "--mode", mode});
+        EXPECT_EQ(outcome.exit_code, 2) << mode;
+        EXPECT_THAT(outcome.err, AllOf(HasSubstr("mode"), HasSubstr(mode)));
+    }
+}
+
 TEST_F(CliFake, create_delete_drain_and_evict_send_what_was_asked) {
-    run_json({"create", "extra", "--capacity", "1G", "--online", "64M", "--frame", "64K", "--largest", "8M",
-              "--backing", "small", "--max-clients", "9"});
+    run_json({"create",        "extra", "--capacity", "1G",           "--online",  "64M",
+              "--frame",       "64K",   "--largest",  "8M",           "--backing", "small",
+              "--max-clients", "9",     "--owner",    "alice",        "--group",   "4712",
+              "--mode",        "0604",  "--reclaim",  "quarantine:5m"});
     EXPECT_EQ(fake().create().name(), "extra");
     EXPECT_EQ(fake().create().capacity_bytes(), 1024 * kMiB);
     EXPECT_EQ(fake().create().online_bytes(), 64 * kMiB);
@@ -343,8 +362,14 @@ TEST_F(CliFake, create_delete_drain_and_evict_send_what_was_asked) {
     EXPECT_EQ(fake().create().largest_block_bytes(), 8 * kMiB);
     EXPECT_EQ(fake().create().backing(), v1::BACKING_SMALL_PAGES);
     EXPECT_EQ(fake().create().max_clients(), 9U);
+    EXPECT_EQ(fake().create().owner(), "alice");
+    EXPECT_EQ(fake().create().group(), "4712");
+    EXPECT_EQ(fake().create().mode(), 0604U);
+    EXPECT_EQ(fake().create().reclaim(), "quarantine:5m");
     run_json({"create", "extra", "--capacity", "1G", "--online", "64M"});
     EXPECT_EQ(fake().create().frame_bytes(), 0U) << "the daemon chooses";
+    EXPECT_EQ(fake().create().owner() + fake().create().group(), "") << "the daemon's own";
+    EXPECT_EQ(fake().create().mode(), 0U);
     EXPECT_EQ(fake().create().backing(), v1::BACKING_UNSPECIFIED);
 
     EXPECT_EQ(run_json({"delete", "default", "--force"})["deleted"], true);

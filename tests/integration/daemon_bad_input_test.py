@@ -164,6 +164,10 @@ class RefusedStart(unittest.TestCase):
             ("name=../a,capacity=64M,online=32M", ["../a"]),
             ("name=a,frme=4K", ["frme", "frame"]),
             ("name=a,max-clients=0", ["0", "max-clients"]),
+            ("name=a,max-threads=5,max-threads-per-client=6", ["6", "5", "max-threads-per-client"]),
+            ("name=a,owner=no-such-user", ["no-such-user", "getent passwd"]),
+            ("name=a,group=no-such-group", ["no-such-group", "groupadd"]),
+            ("name=a,mode=0777", ["0777", "use 0666"]),
         ]
         for spec, names in cases:
             with self.subTest(pool=spec):
@@ -432,6 +436,16 @@ class HostileClients(unittest.TestCase):
         for _ in range(50):
             with connect(self.daemon) as connection:
                 connection.send(request())
+
+    def test_peer_that_never_reads_its_replies(self):
+        with contextlib.ExitStack() as stack:
+            for number in range(50):
+                # Accepted and refused ones, and what both are sent stays where it is.
+                deaf = stack.enter_context(connect(self.daemon))
+                deaf.send(request(pool=b"default" if number % 2 else b"no-such-pool"))
+            with ClientProcess(self.daemon.runtime_dir) as client:
+                self.assertEqual(client.alloc(4096)[0], 0, client.message)
+            self.assertLessEqual(len(self.daemon.clients()), 25 + 1)
 
     def test_connections_that_say_nothing(self):
         with contextlib.ExitStack() as stack:

@@ -219,6 +219,9 @@ private:
         pool.set_largest_block_bytes(4 * kMiB);
         pool.set_clients(2);
         pool.set_max_clients(256);
+        pool.set_owner("root");
+        pool.set_group("dpdk");
+        pool.set_mode(0640);
         pool.mutable_created()->set_seconds(1'000'000'000);
         for (std::uint32_t number = 0; number < 2; ++number) {
             v1::PoolNode *numa_node = pool.add_nodes();

@@ -434,6 +434,13 @@ TEST(Doctor, every_trouble_has_a_level_a_meaning_and_a_command) {
          }},
         {"recovering", "clients", Level::warning, "recovering", "numacre clients",
          [](Healthy &m) { m.daemon.clients.emplace_back().set_state("recovering"); }},
+        {"waiting", "clients", Level::warning, "waits for client 8",
+         "kill -CONT its pid, or: numacre evict 8 --grace 5s",
+         [](Healthy &m) {
+             v1::Client &client = m.daemon.clients.emplace_back();
+             client.set_state("recovering");
+             client.set_waits_for_client_id(8);
+         }},
     };
     for (const Case &test : cases) {
         SCOPED_TRACE(test.name);

@@ -181,6 +181,10 @@ TEST_F(ControlServiceTest, get_pool_converts_every_field) {
     EXPECT_EQ(pool.largest_block_bytes(), 32U * 4096);
     EXPECT_EQ(pool.clients(), 1U);
     EXPECT_EQ(pool.max_clients(), 256U);
+    EXPECT_EQ(pool.owner(), "alice");
+    EXPECT_EQ(pool.reclaim(), "quarantine:30s");
+    EXPECT_EQ(pool.group(), "users");
+    EXPECT_EQ(pool.mode(), 0640U);
     EXPECT_EQ(pool.created().seconds(), 1'700'000'000);
     EXPECT_EQ(pool.created().nanos(), 250'000'000);
     ASSERT_EQ(pool.nodes_size(), 2);
@@ -216,6 +220,7 @@ TEST_F(ControlServiceTest, create_pool_fills_in_defaults_and_returns_the_pool) {
     EXPECT_EQ(created->spec.capacity_bytes, 64 * kMiB);
     EXPECT_EQ(created->spec.online_bytes, 16 * kMiB);
     EXPECT_EQ(created->spec.backing, wire::Backing::hugetlb);
+    EXPECT_EQ(created->spec.access, (PoolAccess{::geteuid(), ::getegid(), 0660}));
 }
 
 TEST_F(ControlServiceTest, create_pool_passes_on_what_is_set) {
@@ -224,6 +229,10 @@ TEST_F(ControlServiceTest, create_pool_passes_on_what_is_set) {
     request.set_largest_block_bytes(kMiB);
     request.set_max_clients(3);
     request.set_backing(v1::BACKING_SMALL_PAGES);
+    request.set_owner("4711");
+    request.set_reclaim("zero");
+    request.set_group("root");
+    request.set_mode(0604);
     ASSERT_TRUE(create(request).ok());
     const auto created = pools_.pool_status("second");
     ASSERT_TRUE(created.has_value());
@@ -231,6 +240,8 @@ TEST_F(ControlServiceTest, create_pool_passes_on_what_is_set) {
     EXPECT_EQ(created->spec.largest_block_bytes, kMiB);
     EXPECT_EQ(created->spec.max_clients, 3U);
     EXPECT_EQ(created->spec.backing, wire::Backing::small_pages);
+    EXPECT_EQ(created->spec.access, (PoolAccess{4711, 0, 0604}));
+    EXPECT_EQ(created->spec.reclaim.kind, Reclaim::Kind::zero);
 }
 
 TEST_F(ControlServiceTest, delete_pool_passes_on_force) {
@@ -645,6 +656,15 @@ INSTANTIATE_TEST_SUITE_P(
         BadPool{"huge_block", [](v1::CreatePoolRequest &r) { r.set_largest_block_bytes(2048 * kMiB); },
                 "largest_block_bytes 2147483648"},
         BadPool{"many_clients", [](v1::CreatePoolRequest &r) { r.set_max_clients(65280); }, "max_clients 65280"},
+        BadPool{"unknown_reclaim", [](v1::CreatePoolRequest &r) { r.set_reclaim("never"); },
+                "reclaim \"never\": use fast, zero or quarantine:30s"},
+        BadPool{"unknown_owner", [](v1::CreatePoolRequest &r) { r.set_owner("no-such-user"); },
+                "owner \"no-such-user\": this machine knows no such user"},
+        BadPool{"unknown_group", [](v1::CreatePoolRequest &r) { r.set_group("no-such\ngroup"); },
+                "group \"no-such?group\": this machine knows no such group"},
+        BadPool{"executable", [](v1::CreatePoolRequest &r) { r.set_mode(0770); }, "mode 504 is 0770 in octal"},
+        BadPool{"large_mode", [](v1::CreatePoolRequest &r) { r.set_mode(0xffffffff); },
+                "mode 4294967295 is 037777777777"},
         BadPool{"unknown_backing", [](v1::CreatePoolRequest &r) { r.set_backing(static_cast<v1::Backing>(9)); },
                 "backing 9"}),
     [](const auto &row) { return std::string{row.param.label}; });
@@ -840,6 +860,23 @@ TEST_F(ControlServiceTest, the_socket_has_mode_0660) {
     struct stat found{};
     ASSERT_EQ(::stat(socket_path_.c_str(), &found), 0);
     EXPECT_EQ(found.st_mode & 07777, 0660U);
+}
+
+TEST(ControlSocketTest, mode_and_group_are_as_asked_and_the_umask_as_before) {
+    const ScratchDirectory directory;
+    const std::string path = directory.path() + "/control.sock";
+    FakePoolManager pools;
+    const mode_t before = ::umask(0031);
+    {
+        ControlServer server{pools, path, {::getegid(), 0606}};
+        const auto started = server.start();
+        ASSERT_TRUE(started.has_value()) << started.error().message;
+        struct stat found{};
+        ASSERT_EQ(::stat(path.c_str(), &found), 0);
+        EXPECT_EQ(found.st_mode & 07777, 0606U);
+        EXPECT_EQ(found.st_gid, ::getegid());
+    }
+    EXPECT_EQ(::umask(before), 0031U);
 }
 
 TEST_F(ControlServiceTest, a_second_server_is_refused_and_the_first_goes_on) {

@@ -62,6 +62,10 @@ log-level = "debug"
 log-format = "json"
 reserve-hugepages = true
 max-connections = 7
+max-connections-per-user = 3
+max-connections-per-second = 11
+control-group = "4712"
+control-mode = "0600"
 
 [[pool]]
 name = "first"
@@ -71,7 +75,11 @@ frame = "8K"
 largest = "2M"
 max-clients = 5
 max-threads = 6
+max-threads-per-client = 2
 backing = "thp"
+owner = "4711"
+group = "root"
+mode = "0604"
 
 [[pool]]
 name = "second"
@@ -84,6 +92,10 @@ name = "second"
     EXPECT_EQ(config->log_format, "json");
     EXPECT_TRUE(config->reserve_hugepages);
     EXPECT_EQ(config->max_connections, 7U);
+    EXPECT_EQ(config->max_connections_per_user, 3U);
+    EXPECT_EQ(config->max_connections_per_second, 11U);
+    EXPECT_EQ(config->control_group, 4712U);
+    EXPECT_EQ(config->control_mode, 0600U);
     ASSERT_EQ(config->pools.size(), 2U);
     const PoolSpec &first = config->pools[0];
     EXPECT_EQ(first.name, "first");
@@ -93,13 +105,19 @@ name = "second"
     EXPECT_EQ(first.largest_block_bytes, 2 * kMiB);
     EXPECT_EQ(first.max_clients, 5U);
     EXPECT_EQ(first.max_threads, 6U);
+    EXPECT_EQ(first.max_threads_per_client, 2U);
     EXPECT_EQ(first.backing, wire::Backing::thp);
+    EXPECT_EQ(first.access, (PoolAccess{4711, 0, 0604}));
     EXPECT_EQ(config->pools[1].capacity_bytes, PoolSpec{}.capacity_bytes);
 }
 
 TEST_F(ConfigFile, what_check_config_prints_is_read_back_the_same) {
-    const auto config = load({"--pool", "name=a,capacity=128M,online=8M,frame=64,largest=64K,backing=small",
-                              "--log-format", "json", "--reserve-hugepages", "--metrics-address", ""});
+    const auto config =
+        load({"--pool",
+              "name=a,capacity=128M,online=8M,frame=64,largest=64K,backing=small,owner=4711,group=4712,mode=600,"
+              "max-threads=9,max-threads-per-client=3",
+              "--control-group", "4713", "--control-mode", "0666", "--log-format", "json", "--reserve-hugepages",
+              "--metrics-address", ""});
     ASSERT_TRUE(config) << config.error().text;
     const auto again = load_text(describe(*config));
     ASSERT_TRUE(again) << again.error().text;
@@ -131,6 +149,12 @@ TEST_F(ConfigFile, wrong_values_are_refused_with_line_and_remedy) {
     expect_refused("topology = \"synthetic:0x1G\"\n", {at(1), "synthetic:0x1G", "synthetic:2x512M"});
     expect_refused("metrics-address = \"nowhere\"\n", {at(1), "nowhere", "127.0.0.1:9853"});
     expect_refused("max-connections = 0\n", {at(1), "0", "1 or more"});
+    expect_refused("max-connections-per-user = 0\n", {at(1), "0", "1 or more"});
+    expect_refused("max-connections-per-second = 0\n", {at(1), "0", "1 or more"});
+    expect_refused("control-group = \"no-such-group\"\n", {at(1), "no-such-group", "groupadd"});
+    expect_refused("control-mode = \"0777\"\n", {at(1), "0777", "use 0666"});
+    expect_refused("control-mode = 660\n", {at(1), "660", "in quotes"});
+    expect_refused("[[pool]]\nmode = \"rw-rw----\"\n", {at(2), "rw-rw----", "0660"});
     expect_refused("\n[[pool]]\nname = \"A b\"\n", {at(3), "A b", "a-z"});
     expect_refused("\n[[pool]]\nname = \"a\"\nframe = 3000\n", {at(2), "\"a\"", "3000", "power of two"});
     expect_refused("[[pool]]\nname = \"a\"\n\n[[pool]]\nname = \"a\"\n", {at(4), "'a'", "rename"});
@@ -171,6 +195,12 @@ TEST(Config, defaults_need_neither_file_nor_flag) {
     EXPECT_EQ(config->topology, "libnuma");
     EXPECT_FALSE(config->reserve_hugepages);
     EXPECT_TRUE(config->pools.empty());
+    EXPECT_EQ(config->max_connections_per_user, config->max_connections / 4);
+    EXPECT_EQ(load({"--config", "/dev/null", "--max-connections", "3"})->max_connections_per_user, 1U);
+    EXPECT_EQ(config->control_group, ::getegid());
+    EXPECT_EQ(config->control_mode, 0660U);
+    EXPECT_EQ(PoolSpec{}.access, (PoolAccess{::geteuid(), ::getegid(), 0660}));
+    EXPECT_EQ(thread_limit_of(PoolSpec{}), PoolSpec{}.max_threads);
     EXPECT_TRUE(load({"--config", "/dev/null"}, true)->reserve_hugepages) << "root may reserve unless told otherwise";
 }
 
@@ -228,12 +258,13 @@ TEST(Config, every_key_of_the_file_is_a_flag) {
         ++keys;
         EXPECT_NE(help.error().text.find("--" + line.substr(0, equals)), std::string::npos) << line;
     }
-    EXPECT_EQ(keys, 8);
+    EXPECT_EQ(keys, 12);
 }
 
 TEST(PoolFlag, all_keys) {
-    const auto spec =
-        parse_pool_flag("name=p,capacity=64M,online=32M,frame=8K,largest=2M,max-clients=3,max-threads=9,backing=small");
+    const auto spec = parse_pool_flag(
+        "name=p,capacity=64M,online=32M,frame=8K,largest=2M,max-clients=3,max-threads=9,backing=small,"
+        "owner=root,group=4712,mode=0,max-threads-per-client=9");
     ASSERT_TRUE(spec) << spec.error().message;
     EXPECT_EQ(spec->name, "p");
     EXPECT_EQ(spec->capacity_bytes, 64 * kMiB);
@@ -243,6 +274,8 @@ TEST(PoolFlag, all_keys) {
     EXPECT_EQ(spec->max_clients, 3U);
     EXPECT_EQ(spec->max_threads, 9U);
     EXPECT_EQ(spec->backing, wire::Backing::small_pages);
+    EXPECT_EQ(spec->access, (PoolAccess{0, 4712, 0}));
+    EXPECT_EQ(thread_limit_of(*spec), 9U);
 }
 
 TEST(PoolFlag, what_is_wrong_is_named_with_a_remedy) {
@@ -269,6 +302,17 @@ TEST(PoolFlag, what_is_wrong_is_named_with_a_remedy) {
              {"name=a,max-clients=0", {"max-clients 0", "1 to"}},
              {"name=a,max-clients=70000", {"max-clients 70000"}},
              {"name=a,max-threads=65535", {"max-threads 65535"}},
+             {"name=a,max-threads-per-client=0", {"max-threads-per-client = 0", "1 or more"}},
+             {"name=a,max-threads=5,max-threads-per-client=6", {"max-threads-per-client 6", "max-threads 5"}},
+             {"name=a,owner=no-such-user", {"owner = no-such-user", "getent passwd"}},
+             {"name=a,owner=4294967295", {"owner = 4294967295", "a number"}},
+             {"name=a,owner=", {"owner = ", "getent passwd"}},
+             {"name=a,group=no-such-group", {"group = no-such-group", "groupadd"}},
+             {"name=a,mode=0770", {"mode = 0770", "use 0660"}},
+             {"name=a,mode=1660", {"mode = 1660", "use 0660"}},
+             {"name=a,mode=0668", {"mode = 0668", "octal"}},
+             {"name=a,mode=", {"mode = ", "octal"}},
+             {"name=a,mode=00660", {"mode = 00660", "octal"}},
          }) {
         const auto spec = parse_pool_flag(text);
         ASSERT_FALSE(spec) << text;

@@ -23,11 +23,16 @@ inline PoolStatus golden_pool(const std::string &name = "default") {
     pool.spec.name = name;
     pool.spec.capacity_bytes = 64 * 4096;
     pool.spec.largest_block_bytes = 32 * 4096;
+    pool.spec.access = {1000, 100, 0640};
+    pool.owner = "alice";
+    pool.group = "users";
     pool.geometry = make_geometry(4096, 32 * 4096, 64 * 4096);
     pool.clients = 1;
     pool.clients_reaped = 5;
     pool.reclaimed_bytes = 12288;
     pool.last_recovery_seconds = 0.25;
+    pool.recoveries_waiting = 1;
+    pool.spec.reclaim = {Reclaim::Kind::quarantine, std::chrono::seconds(30)};
     pool.scan_seconds = 0.125;
     pool.created = std::chrono::system_clock::time_point{std::chrono::milliseconds{1'700'000'000'250}};
 
@@ -91,6 +96,7 @@ inline ClientStatus golden_client() {
     client.quota_bytes = 1 << 20;
     client.threads = 3;
     client.state = "active";
+    client.waits_for = 8;
     return client;
 }
 

@@ -38,6 +38,8 @@ protected:
         pools_.set_pool(golden_pool());
         pools_.set_clients({golden_client()});
         DaemonTotals totals;
+        totals.attach_ok = 29;
+        totals.attach_refused = 30;
         totals.resize_ok = 31;
         totals.resize_partial = 32;
         totals.resize_failed = 33;
@@ -153,6 +155,7 @@ TEST_F(MetricsTest, bytes_and_counters_are_the_pools) {
     EXPECT_EQ(of_numa_node(Metric::numa_foreign_total), 24);
     EXPECT_EQ(of_pool(Metric::reclaimed_bytes_total), 12288);
     EXPECT_EQ(of_pool(Metric::recovery_duration_seconds), .25);
+    EXPECT_EQ(of_pool(Metric::recoveries_waiting), 1);
     EXPECT_EQ(of_pool(Metric::scan_duration_seconds), .125);
     EXPECT_EQ(of_pool(Metric::pool_corrupt), 0);
 }
@@ -164,6 +167,8 @@ TEST_F(MetricsTest, clients_and_totals_are_the_daemons) {
         1);
     EXPECT_EQ(value(Metric::client_used_bytes, {{"pool", "default"}, {"client", "17"}}), 43 * 4096);
     EXPECT_EQ(value(Metric::client_quota_bytes, {{"pool", "default"}, {"client", "17"}}), 1 << 20);
+    EXPECT_EQ(value(Metric::attaches_total, {{"result", "ok"}}), 29);
+    EXPECT_EQ(value(Metric::attaches_total, {{"result", "refused"}}), 30);
     EXPECT_EQ(value(Metric::resize_operations_total, {{"result", "ok"}}), 31);
     EXPECT_EQ(value(Metric::resize_operations_total, {{"result", "partial"}}), 32);
     EXPECT_EQ(value(Metric::resize_operations_total, {{"result", "failed"}}), 33);

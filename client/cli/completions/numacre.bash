@@ -24,7 +24,8 @@ _numacre() {
         word=${COMP_WORDS[i]}
         case $word in
             --runtime-dir | --timeout | --node | --capacity | --online | --frame | --largest | --backing | \
-                --max-clients | --chunk | --grace | --interval | --count | --cells | --for | --operations | --rounds)
+                --max-clients | --owner | --group | --mode | --reclaim | --chunk | --grace | --interval | --count | --cells | \
+                --for | --operations | --rounds)
                 i=$((i + 1)) ;;
             -*) ;;
             *) if [[ -z $verb ]]; then verb=$word; else positionals+=1; fi ;;
@@ -39,8 +40,14 @@ _numacre() {
         --backing)
             mapfile -t COMPREPLY < <(compgen -W "hugetlb thp small best" -- "$current")
             return ;;
-        --timeout | --node | --capacity | --online | --frame | --largest | --max-clients | --chunk | --grace | \
-            --interval | --count | --cells | --for | --operations | --rounds)
+        --owner)
+            mapfile -t COMPREPLY < <(compgen -u -- "$current")
+            return ;;
+        --group)
+            mapfile -t COMPREPLY < <(compgen -g -- "$current")
+            return ;;
+        --timeout | --node | --capacity | --online | --frame | --largest | --max-clients | --mode | --chunk | \
+            --grace | --interval | --count | --cells | --for | --operations | --rounds)
             return ;;
     esac
     if [[ -z $verb ]]; then
@@ -50,7 +57,7 @@ _numacre() {
 
     case $verb in
         resize) options+=" --node --dry-run" ;;
-        create) options+=" --capacity --online --frame --largest --backing --max-clients" ;;
+        create) options+=" --capacity --online --frame --largest --backing --max-clients --owner --group --mode --reclaim" ;;
         delete) options+=" --force" ;;
         drain) options+=" --node --chunk --undo" ;;
         evict) options+=" --grace" ;;

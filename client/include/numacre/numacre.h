@@ -52,7 +52,8 @@ typedef uint64_t numacre_ref;
  * pool_name NULL: "default". Blocks for the handshake, 5 s at most; enters the kernel. A pool may be attached more than
  * once; each handle is a client of its own.
  * Errors: -ECONNREFUSED no daemon there; -ENOENT no such pool; -EPROTONOSUPPORT daemon of another layout version; -EUSERS
- * the pool's client limit; -EACCES; -EINVAL bad name; -ETIMEDOUT. */
+ * the pool's client limit, or the daemon's for this user; -EACCES by the pool's owner, group and mode; -EINVAL bad name;
+ * -EUCLEAN the daemon's regions are not what they must be (short, unsealed, damaged); -ETIMEDOUT. */
 NUMACRE_API int numacre_attach(const char *runtime_dir, const char *pool_name, numacre_pool **pool);
 
 /* Give back everything that this handle still owns and unmap the pool: its pointers become invalid. NULL is ignored. No
@@ -63,8 +64,9 @@ NUMACRE_API void numacre_detach(numacre_pool *pool);
  * node, or the nearest that has room. Never blocks, never enters the kernel, lock-free. A thread keeps blocks of up to 64
  * frames in a cache of its own, all threads together about a sixteenth of the pool; it gives them back when it ends and, at its next
  * call, when memory has run out anywhere.
- * Errors: -ENOMEM no free block of that size; -EINVAL size 0 or above the largest block; -EUSERS no thread slot left;
- * -EUCLEAN shared metadata is damaged; -ECHILD. If the caller is killed inside, the block comes back. */
+ * Errors: -ENOMEM no free block of that size; -EINVAL size 0 or above the largest block; -EUSERS no thread slot left
+ * in the pool or for this process; -EUCLEAN shared metadata is damaged; -ECHILD. If the caller is killed inside, the block
+ * comes back. */
 NUMACRE_API int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block);
 
 /* The same on a given numa node of the pool (-1: the calling thread's), with flags. Enters the kernel only to wait.

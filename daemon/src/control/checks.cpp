@@ -15,6 +15,13 @@ Unexpected<Failure> bad_argument(std::string message) {
     return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
 }
 
+// format_mode() is for what is a mode; this is for what was sent instead.
+std::string octal(std::uint32_t number) {
+    std::string text;
+    for (; number != 0; number >>= 3) text.insert(text.begin(), static_cast<char>('0' + (number & 7)));
+    return "0" + text;
+}
+
 bool is_name_character(char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
 }
@@ -83,6 +90,9 @@ Answer<void> check_pool_spec(const PoolSpec &spec) {
     if (spec.max_clients == 0 || spec.max_clients >= kMaxProcessSlots)
         return bad_argument("max_clients " + to_string(spec.max_clients) + " is out of range: use 1 to " +
                             to_string(kMaxProcessSlots - 1));
+    if ((spec.access.mode & ~PoolAccess::kWidestMode) != 0)
+        return bad_argument("mode " + to_string(spec.access.mode) + " is " + octal(spec.access.mode) +
+                            " in octal, beyond 0666: only r (4) and w (2) mean something");
     return {};
 }
 

@@ -15,13 +15,13 @@
 #include <cstring>
 #include <utility>
 
+#include "access.hpp"
 #include "control/control_service.hpp"
 #include "control/printable.hpp"
 
 namespace numacre::daemon {
 namespace {
 
-constexpr mode_t kSocketMode = 0660;
 // Requests are names and numbers.
 constexpr int kMaxRequestBytes = 64 * 1024;
 // Watchers take one each, so do resizes; beyond it calls are answered with RESOURCE_EXHAUSTED.
@@ -75,6 +75,33 @@ Answer<void> make_room(const std::string &socket_path) {
                   "it is taken, another daemon answers there: stop that one, or use another --runtime-dir");
 }
 
+// gRPC makes the socket with whatever the umask leaves: nothing, for the life of this object.
+class ClosedUmask {
+public:
+    ClosedUmask() : before_(::umask(S_IRWXU | S_IRWXG | S_IRWXO)) {}
+    ClosedUmask(const ClosedUmask &) = delete;
+    ClosedUmask &operator=(const ClosedUmask &) = delete;
+    ~ClosedUmask() { ::umask(before_); }
+
+private:
+    mode_t before_;
+};
+
+// First the group, then the mode: never the mode for another group.
+Answer<void> open_to(const std::string &socket_path, const ControlAccess &access) {
+    struct stat made{};
+    if (::lstat(socket_path.c_str(), &made) != 0)
+        return failed(Errc::access_denied, socket_path, "it is gone again: " + reason(errno));
+    if (made.st_gid != access.group && ::lchown(socket_path.c_str(), static_cast<uid_t>(-1), access.group) != 0)
+        return failed(Errc::access_denied, socket_path,
+                      "cannot give it to group " + quoted(group_name(access.group)) + " (" + reason(errno) +
+                          "): run as root, or choose with --control-group one that this user is a member of");
+    if (::chmod(socket_path.c_str(), access.mode) != 0)
+        return failed(Errc::access_denied, socket_path,
+                      "cannot set its mode to " + format_mode(access.mode) + ": " + reason(errno));
+    return {};
+}
+
 }  // namespace
 
 std::string socket_target(const std::string &socket_path) {
@@ -103,8 +130,8 @@ struct ControlServer::Running {
     std::unique_ptr<grpc::Server> server;
 };
 
-ControlServer::ControlServer(PoolManager &pools, std::string socket_path)
-    : pools_(pools), socket_path_(std::move(socket_path)) {}
+ControlServer::ControlServer(PoolManager &pools, std::string socket_path, ControlAccess access)
+    : pools_(pools), socket_path_(std::move(socket_path)), access_(access) {}
 
 ControlServer::~ControlServer() {
     stop();
@@ -123,15 +150,17 @@ Answer<void> ControlServer::start() {
     builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
     builder.SetResourceQuota(grpc::ResourceQuota{"numacre control"}.SetMaxThreads(kMaxThreads));
     builder.RegisterService(&running->service);
-    running->server = builder.BuildAndStart();
+    {
+        const ClosedUmask closed;
+        running->server = builder.BuildAndStart();
+    }
     if (!running->server || bound == 0)
         return failed(Errc::access_denied, socket_path_,
                       "gRPC cannot listen there: see its line on stderr for why, or use another --runtime-dir");
     running_ = std::move(running);
-    if (::chmod(socket_path_.c_str(), kSocketMode) != 0) {
-        const int error = errno;
+    if (auto opened = open_to(socket_path_, access_); !opened) {
         stop();
-        return failed(Errc::access_denied, socket_path_, "cannot set its mode to 0660: " + reason(error));
+        return opened;
     }
     running_->server->GetHealthCheckService()->SetServingStatus(v1::Control::service_full_name(), true);
     return {};

@@ -1,6 +1,9 @@
 // The control socket: numacre.v1.Control, grpc.health.v1.Health and reflection. No gRPC type in here.
 #pragma once
 
+#include <unistd.h>
+
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -8,16 +11,23 @@
 
 namespace numacre::daemon {
 
+// Of the socket: who may open it, may do everything.
+struct ControlAccess {
+    std::uint32_t group = ::getegid();
+    std::uint32_t mode = 0660;
+};
+
 class ControlServer {
 public:
     // pools must outlive the server.
-    ControlServer(PoolManager &pools, std::string socket_path);
+    ControlServer(PoolManager &pools, std::string socket_path, ControlAccess access = {});
     ~ControlServer();
     ControlServer(const ControlServer &) = delete;
     ControlServer &operator=(const ControlServer &) = delete;
 
-    // Listens on the socket with mode 0660: who may open it, may do everything. A socket that a dead daemon left behind
-    // is replaced; one that somebody answers on is not. Once only.
+    // Listens on the socket, which at no moment is open to more than `access` says. A socket that a dead daemon left
+    // behind is replaced; one that somebody answers on is not. Once only. Sets the process's umask for as long as it
+    // takes: no other thread should be making files.
     Answer<void> start();
 
     // Ends streams and resizes (these after the chunk in hand), waits for the calls under way, removes the socket. When
@@ -30,6 +40,7 @@ private:
 
     PoolManager &pools_;
     const std::string socket_path_;
+    const ControlAccess access_;
     std::unique_ptr<Running> running_;
 };
 

@@ -2,8 +2,10 @@
 
 #include <string>
 
+#include "access.hpp"
 #include "control/derived.hpp"
 #include "control/printable.hpp"
+#include "reclaim.hpp"
 
 #ifndef NUMACRE_VERSION
 #error "NUMACRE_VERSION is the project's version, from CMake"
@@ -59,6 +61,10 @@ v1::Pool to_proto(const PoolStatus &pool) {
     proto.set_largest_block_bytes(pool.geometry.chunk_bytes());
     proto.set_clients(pool.clients);
     proto.set_max_clients(pool.spec.max_clients);
+    proto.set_owner(printable(pool.owner));
+    proto.set_group(printable(pool.group));
+    proto.set_mode(pool.spec.access.mode);
+    proto.set_reclaim(format_reclaim(pool.spec.reclaim));
     set_time(proto.mutable_created(), pool.created);
     proto.set_corrupt_reason(printable(pool.corrupt_reason));
     for (const NodeStatus &numa_node : pool.nodes) {
@@ -93,6 +99,7 @@ v1::Client to_proto(const ClientStatus &client) {
     set_time(proto.mutable_attached(), client.attached);
     proto.set_used_bytes(client.used_bytes);
     proto.set_cached_bytes(client.cached_bytes);
+    proto.set_waits_for_client_id(client.waits_for);
     proto.set_blocks(client.blocks);
     proto.set_quota_bytes(client.quota_bytes);
     proto.set_threads(client.threads);
@@ -233,6 +240,28 @@ Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request) {
     if (request.frame_bytes() != 0) spec.frame_bytes = request.frame_bytes();
     if (request.largest_block_bytes() != 0) spec.largest_block_bytes = request.largest_block_bytes();
     if (request.max_clients() != 0) spec.max_clients = request.max_clients();
+    if (request.mode() != 0) spec.access.mode = request.mode();
+    const auto named = [](const char *what, const std::string &text, Answer<std::uint32_t> parsed) {
+        if (!parsed) parsed.error().message = std::string(what) + " " + quoted(text) + ": " + parsed.error().message;
+        return parsed;
+    };
+    if (!request.owner().empty()) {
+        auto owner = named("owner", request.owner(), parse_user(request.owner()));
+        if (!owner) return Unexpected{std::move(owner.error())};
+        spec.access.owner = *owner;
+    }
+    if (!request.group().empty()) {
+        auto group = named("group", request.group(), parse_group(request.group()));
+        if (!group) return Unexpected{std::move(group.error())};
+        spec.access.group = *group;
+    }
+    if (!request.reclaim().empty()) {
+        const auto reclaim = parse_reclaim(request.reclaim());
+        if (!reclaim)
+            return Unexpected{Failure{reclaim.error().code,
+                                      "reclaim " + quoted(request.reclaim()) + ": use fast, zero or quarantine:30s"}};
+        spec.reclaim = *reclaim;
+    }
     switch (request.backing()) {
         case v1::BACKING_UNSPECIFIED:
         case v1::BACKING_HUGETLB:

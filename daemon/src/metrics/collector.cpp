@@ -101,6 +101,7 @@ void add_pool(Scrape &scrape, const std::string &pool, const PoolStatus &status)
     scrape.add<Metric::numa_imbalance>(numa_imbalance(status), pool);
     scrape.add<Metric::reclaimed_bytes_total>(status.reclaimed_bytes, pool);
     scrape.add<Metric::recovery_duration_seconds>(status.last_recovery_seconds, pool);
+    scrape.add<Metric::recoveries_waiting>(status.recoveries_waiting, pool);
     scrape.add<Metric::scan_duration_seconds>(status.scan_seconds, pool);
     for (const NodeStatus &numa_node : status.nodes) add_numa_node(scrape, pool, status.geometry, numa_node);
 }
@@ -132,6 +133,8 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
         for (const ClientStatus &client : *clients) add_client(scrape, client);
 
     const DaemonTotals totals = pools_.totals();
+    scrape.add<Metric::attaches_total>(totals.attach_ok, "ok");
+    scrape.add<Metric::attaches_total>(totals.attach_refused, "refused");
     scrape.add<Metric::clients_reaped_total>(totals.reaped_killed, "killed");
     scrape.add<Metric::clients_reaped_total>(totals.reaped_detached, "detached");
     scrape.add<Metric::clients_reaped_total>(totals.reaped_lost, "lost");

@@ -152,7 +152,8 @@ struct alignas(kCacheLineBytes) ProcessRecord {
     Word pid;               // in the daemon's pid namespace
     Word start_time_ticks;  // /proc/<pid>/stat field 22: tells a reused pid
     Word quota_frames;      // of frames that the client may own; 0 = no limit
-    std::uint64_t reserved[3];
+    Word thread_limit;      // thread slots that the client may have at once; 0 = no limit
+    std::uint64_t reserved[2];
 };
 
 enum class PoolState : std::uint64_t { creating = 0, serving = 1, corrupt = 2, deleted = 3 };
