@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Figures of the whole system, printed, none asserted: relay packets a second, attach time at 1 TiB, the daemon's memory and
-idle CPU, scrape time. What is checked is that each could be measured at all."""
+idle CPU, scrape time, how long what a dead client held takes to come back. What is checked is that each could be measured at all."""
 
 import ctypes
 import json
@@ -16,7 +16,7 @@ import urllib.request
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
-from numacre_client import library_path  # noqa: E402
+from numacre_client import ClientProcess, library_path  # noqa: E402
 from support.daemon import Daemon, program  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -90,6 +90,29 @@ def one_gibibyte():
         memory_and_idle_cpu(daemon)
 
 
+def deaths():
+    """From SIGKILL until all that the client held can be allocated again, and what of that was recovery itself."""
+    print("a client is killed; capacity 64 GiB, 5 GiB online (small pages), 4 KiB frames")
+    with Daemon("--pool", "name=default,capacity=64G,online=5G,frame=4K,largest=4M,backing=small") as daemon:
+        for frames, rounds in ((1, 10), (1000, 10), (1_000_000, 3)):
+            until_back, recovery = [], []
+            for _ in range(rounds):
+                client = ClientProcess(daemon.runtime_dir)
+                assert client.hold(4096, frames) == 0, client.message
+                seen = daemon.log().count("client reaped")
+                begin = time.perf_counter()
+                client.process.kill()
+                while True:
+                    lines = [line for line in daemon.log().splitlines() if "client reaped" in line]
+                    if len(lines) > seen:
+                        break
+                until_back.append((time.perf_counter() - begin) * 1e3)
+                assert f"blocks={frames} " in lines[-1], lines[-1]
+                recovery.append(float(lines[-1].rsplit("seconds=", 1)[1]) * 1e3)
+                client.kill()
+            print(f"  {frames} frames: {spread(until_back, 'ms')}; of them recovery {spread(recovery, 'ms', 3)}")
+
+
 def relay():
     print("relay from a pcap file, two processes")
     with tempfile.TemporaryDirectory() as directory:
@@ -112,6 +135,7 @@ def main():
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
     one_tebibyte()
     one_gibibyte()
+    deaths()
     relay()
 
 

@@ -108,6 +108,10 @@ class ClientProcess:
         answer = self.call("alloc", size=size, count=count, node=numa_node, flags=flags | UNCACHED)
         return answer["error"], answer["blocks"]
 
+    def hold(self, size, count):
+        """As alloc(), for very many: not touched, and not told which."""
+        return self.call("hold", size=size, count=count)["error"]
+
     def free(self, blocks):
         return self.call("free", blocks=list(blocks))["error"]
 
@@ -208,6 +212,13 @@ class _Served:
             ctypes.memset(block, 0x5A, min(size, 64))
             blocks.append(block)
         return self.answer(0, blocks=blocks)
+
+    def hold(self, size, count):
+        for _ in range(count):
+            error, _ = self.alloc_one(size, -1, UNCACHED)
+            if error:
+                return self.answer(error)
+        return self.answer(0)
 
     def free(self, blocks):
         first = 0

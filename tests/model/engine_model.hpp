@@ -73,6 +73,7 @@ struct Setup {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> taken{};
     std::vector<Client> clients{};
     bool exhausted = false;   // what the clients hold is the last: a search has found out, and lowered all hints
+    bool wrapping = false;    // generations and tags are at their last value: the next is the first again
     bool daemon = false;      // recovers processes that die; needed with Options::kills_max and corpses
     bool quarantine = false;  // what they held is the daemon's for a while
     std::vector<Corpse> corpses{};
@@ -122,6 +123,7 @@ private:
     Actor actor_of(std::size_t client) const { return {slot_of(client), ProcessSlot{setup_.clients[client].process}}; }
 
     void lay_out();
+    void wrap_numbers();
     void take_beforehand();
     void label_words();
     void add_client(std::size_t client);
@@ -219,6 +221,7 @@ inline void EngineModel::lay_out() {
 
     Chunks<SimEnv> chunks{view_, pool_};
     for (std::uint64_t chunk = 0; chunk < geometry.chunk_count(); ++chunk) chunks.bring_online(chunk);
+    if (setup_.wrapping) wrap_numbers();
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
         const Actor actor = actor_of(client);
         pool_.processes[actor.process.value].state.store(static_cast<std::uint64_t>(ProcessState::active));
@@ -325,6 +328,18 @@ inline void EngineModel::lay_out() {
             else
                 explorer.keep_private(&view_.index[layer][entry], sizeof(Word));
         }
+    }
+}
+
+inline void EngineModel::wrap_numbers() {
+    const std::uint64_t last_generation = IndexEntry::freeing(kDaemonThread, Order{0}, kGenerationMax).bits() &
+                                          ~IndexEntry::freeing(kDaemonThread, Order{0}, 0).bits();
+    constexpr std::uint64_t kLastTag = ~std::uint64_t{0} << 32;
+    for (unsigned layer = 0; layer <= view_.top_layer; ++layer) {
+        for (std::uint64_t place = 0; place < setup_.geometry.index_entry_count(layer); ++place)
+            view_.index[layer][place].store(view_.index[layer][place].load() | last_generation);
+        for (std::uint64_t word = 0; layer != 0 && word < setup_.geometry.word_count(layer); ++word)
+            view_.upper[layer][word].store(view_.upper[layer][word].load() | kLastTag);
     }
 }
 
@@ -513,7 +528,14 @@ inline void EngineModel::free_many(Thread &self, std::size_t client, BlockState 
 }
 
 inline void EngineModel::add_operator() {
-    explorer.add_thread({.name = "operator", .process = 0, .mortal = false}, [this](Thread &self) {
+    explorer.on_kill([this](int) { daemon_died_->store(1); });
+    const ThreadOptions options{.name = "operator", .process = 0, .restartable = true, .may_wait_for_others = true};
+    explorer.add_thread(options, [this](Thread &self) {
+        // After a death: what it was in the middle of first, then all steps again.
+        Recovery<SimEnv> recovery{pool_, std::span<const NodeView<SimEnv>>{&view_, 1}};
+        ThreadSlotIndex blocked_by{};
+        if (daemon_died_->load() != 0)
+            while (recovery.resume(blocked_by) == RecoveryStep::blocked) blocked_by = {};
         Chunks<SimEnv> chunks{view_, pool_};
         for (const ChunkStep step : setup_.chunk_steps) {
             self.run_operation([&] {

@@ -87,6 +87,33 @@ TEST(Engine, a_death_of_giver_or_taker_loses_nothing) {
     expect_clean(model.run());
 }
 
+TEST(Engine, two_threads_of_one_process_die_together) {
+    EngineModel model("engine-threads-death", {.kills_max = 1, .restarts_max = 1, .solo_steps_max = 4000},
+                      {.clients = {{.process = 1, .script = {5}},
+                                   {.process = 1, .holds = {5}, .script = {kFreeFirst}},
+                                   {.process = 2, .script = {6}, .mortal = false}},
+                       .daemon = true});
+    expect_clean(model.run());
+}
+
+// A reference and a clean hold on by numbers that begin anew some day.
+TEST(Engine, generations_wrap) {
+    EngineModel model(
+        "engine-wrap-relay", {.kills_max = 1, .solo_steps_max = 4000},
+        {.clients = {{.process = 1, .holds = {6}, .script = {kGive}}, {.process = 2, .script = {kTake, kFreeFirst}}},
+         .wrapping = true,
+         .daemon = true});
+    expect_clean(model.run());
+}
+
+TEST(Engine, tags_wrap) {
+    EngineModel model("engine-wrap-clean", {.solo_steps_max = 2000, .find_livelocks = true},
+                      {.clients = {{.process = 1, .orders = {5, 7}, .operations = 2},
+                                   {.process = 2, .orders = {6, 7}, .operations = 2}},
+                       .wrapping = true});
+    expect_clean(model.run());
+}
+
 // What the dead held, or had given, is the daemon's before it is anybody else's, whoever of all of them dies.
 TEST(Engine, a_quarantine_keeps_what_a_dead_client_held) {
     EngineModel model(
@@ -286,6 +313,16 @@ TEST(Engine, a_chunk_is_drained_and_taken_offline_beside_clients) {
                        .clients = {{.process = 1, .script = {5, kFreeFirst}, .thread_slot = 2},
                                    {.process = 2, .script = {7, kFreeFirst}, .thread_slot = 4}},
                        .chunk_steps = {ChunkStep::drain, ChunkStep::offline, ChunkStep::online, ChunkStep::undrain}});
+    expect_clean(model.run());
+}
+
+TEST(Engine, a_daemon_that_dies_while_it_takes_a_chunk_offline_or_online) {
+    EngineModel model("engine-chunk-death",
+                      {.restarts_max = 1, .preemptions_max = long_runs() ? -1 : 2, .solo_steps_max = 4000},
+                      {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
+                       .clients = {{.process = 1, .script = {5, kFreeFirst}, .thread_slot = 2},
+                                   {.process = 2, .script = {7, kFreeFirst}, .thread_slot = 4}},
+                       .chunk_steps = {ChunkStep::offline, ChunkStep::online}});
     expect_clean(model.run());
 }
 
