@@ -108,6 +108,11 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
                                                  reply.process_slots, reply.thread_slots);
     if (sound != Errc::ok) return fail(sound, "the pool region's header does not fit the daemon's reply");
     pool->view = PoolView<Env>::at(pool->pool_region, reply.process_slots, reply.thread_slots);
+    // A daemon that was started again between its reply and our mapping has given us up: we did not map the pool.
+    const auto &record = pool->view.processes[pool->process.value];
+    if (record.generation.load(std::memory_order_acquire) != reply.process_generation ||
+        record.state.load(std::memory_order_acquire) != static_cast<std::uint64_t>(ProcessState::active))
+        return fail(Errc::daemon_gone, "the daemon has given this client up while it was attaching: attach again");
     pool->quota_frames = &pool->view.processes[pool->process.value].quota_frames;
     pool->thread_limit = &pool->view.processes[pool->process.value].thread_limit;
 

@@ -48,6 +48,9 @@ public:
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         if (path_.size() >= sizeof address.sun_path) return false;
+        // Who started us has gone already: another may be about to start another holder.
+        pollfd starter{numacre::holder::kFirstConnection, POLLIN, 0};
+        if (::poll(&starter, 1, 0) != 0) return false;
         std::copy(path_.begin(), path_.end(), address.sun_path);
         ::unlink(path_.c_str());
         listener_ = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
@@ -118,13 +121,13 @@ private:
         switch (message.type) {
             case MessageType::keep:
                 if (came.size() != 1) return false;
+                users_.clear();  // a daemon has taken over, and looks after them itself
                 kept_[message.name.data()] = std::move(came.front());
                 break;
             case MessageType::drop:
                 kept_.erase(message.name.data());
                 break;
             case MessageType::list:
-                users_.clear();  // a daemon is back, and looks after them itself
                 for (const auto &[name, fd] : kept_) {
                     Message entry;
                     entry.type = MessageType::entry;

@@ -76,7 +76,9 @@ struct Inheritance {
 
 Answer<void> Daemon::adopt_pools() {
     std::map<std::string, std::map<std::string, Fd>> by_pool;
-    for (auto &[name, fd] : keeper_->inherited()) {
+    auto inherited = keeper_->inherited();
+    if (!inherited) return Unexpected{inherited.error()};
+    for (auto &[name, fd] : *inherited) {
         const auto [pool, file] = split_kept_name(name);
         by_pool[pool][file] = std::move(fd);
     }
@@ -97,11 +99,14 @@ Answer<void> Daemon::adopt_pools() {
             for (const auto &file : files) worthless.push_back(kept_name(name, file.first));
             continue;
         }
-        if (ledger->numa_nodes() != topology_->numa_nodes().size())
+        const auto is_same_node = [&](const LedgerNode &kept, const MemoryNode &here) {
+            return kept.os_numa_node == here.os_numa_node;
+        };
+        if (!std::ranges::equal(ledger->nodes(), topology_->numa_nodes(), is_same_node))
             return Unexpected{
                 Failure{Errc::version_mismatch,
                         "pool \"" + name + "\" was made for " + std::to_string(ledger->numa_nodes()) +
-                            " numa nodes, the topology " + topology_->source() + " has " +
+                            " numa nodes, or others than those of the topology " + topology_->source() + " has " +
                             std::to_string(topology_->numa_nodes().size()) +
                             ": start with the same --topology, or give the pools up with numacred --discard-kept"}};
         for (const std::string &file : ManagedPool::file_names(ledger->numa_nodes()))
@@ -145,8 +150,10 @@ Answer<void> Daemon::adopt_pools() {
     return {};
 }
 
-void Daemon::discard_kept() {
-    auto files = keeper_->inherited();
+Answer<void> Daemon::discard_kept() {
+    auto inherited = keeper_->inherited();
+    if (!inherited) return Unexpected{inherited.error()};
+    auto &files = *inherited;
     if (const auto machine = files.find(kMachineFile); machine != files.end()) {
         // One of another version is left alone: its hugepages stay reserved.
         if (auto record = MachineLedger::open(std::move(machine->second)); record) {
@@ -156,6 +163,7 @@ void Daemon::discard_kept() {
     }
     log::info("what was kept is given up", {{"descriptors", files.size()}});
     is_heir_ = true;  // and there is nobody to leave it to
+    return {};
 }
 
 void Daemon::count_reserved_pages() {

@@ -43,7 +43,7 @@ public:
     // version, other numa nodes, something missing) nothing has been changed. First of all, from the loop's thread.
     Answer<void> adopt_pools();
     // Instead: gives up what the keeper has. Destroy the daemon next.
-    void discard_kept();
+    Answer<void> discard_kept();
     bool has_pool(const std::string &name) { return static_cast<bool>(registry_.find(name)); }
     // From the loop's thread, before run(). Adopted clients are looked after from here on.
     void serve_clients(Fd listener);

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 #include <mutex>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -36,7 +37,7 @@ constexpr time_t kPatienceSeconds = 5;
 class NoKeeper final : public Keeper {
 public:
     std::string_view kind() const override { return "off"; }
-    std::map<std::string, Fd> inherited() override { return {}; }
+    Answer<std::map<std::string, Fd>> inherited() override { return std::map<std::string, Fd>{}; }
     void keep(const std::string &, int) override {}
     void drop(const std::string &) override {}
     void leave(std::span<const int>) override {}
@@ -48,14 +49,18 @@ class SystemdKeeper final : public Keeper {
 public:
     std::string_view kind() const override { return "systemd"; }
 
-    std::map<std::string, Fd> inherited() override {
+    Answer<std::map<std::string, Fd>> inherited() override {
         std::map<std::string, Fd> found;
         char **names = nullptr;
         const int count = ::sd_listen_fds_with_names(1, &names);
+        if (count < 0)
+            return Unexpected{Failure{Errc::corrupt, std::string("what systemd keeps cannot be read (LISTEN_FDS): ") +
+                                                         std::strerror(-count)}};
         for (int i = 0; i < count; ++i) {
             const int number = SD_LISTEN_FDS_START + i;
             ::fcntl(number, F_SETFD, FD_CLOEXEC);
             found[names[i]] = Fd(number);
+            stored_.insert(names[i]);
             std::free(names[i]);
         }
         std::free(names);
@@ -63,15 +68,31 @@ public:
     }
 
     void keep(const std::string &name, int fd) override {
-        // systemd adds to what is there by the same name: away with that.
-        drop(name);
+        const std::lock_guard lock(mutex_);
+        // Never dropped to be stored again: we might die in between.
+        if (!stored_.insert(name).second) return;
         if (::sd_pid_notify_with_fds(0, 0, ("FDSTORE=1\nFDPOLL=0\nFDNAME=" + name).c_str(), &fd, 1) <= 0)
             log::error("systemd does not keep a descriptor: the pool will not outlive the daemon",
                        {{"name", name}, {"remedy", "set FileDescriptorStoreMax= in the unit"}});
     }
-    void drop(const std::string &name) override { ::sd_notify(0, ("FDSTOREREMOVE=1\nFDNAME=" + name).c_str()); }
-    // systemd lets go of everything itself, unless it is about to start us again.
-    void leave(std::span<const int>) override {}
+    void drop(const std::string &name) override {
+        const std::lock_guard lock(mutex_);
+        stored_.erase(name);
+        remove(name);
+    }
+    // With processes that use them the descriptors stay, until systemd has stopped us for good.
+    void leave(std::span<const int> pidfds) override {
+        const std::lock_guard lock(mutex_);
+        if (!pidfds.empty()) return;
+        for (const std::string &name : stored_) remove(name);
+        stored_.clear();
+    }
+
+private:
+    static void remove(const std::string &name) { ::sd_notify(0, ("FDSTOREREMOVE=1\nFDNAME=" + name).c_str()); }
+
+    std::mutex mutex_;
+    std::set<std::string> stored_;  // guarded by mutex_
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -83,28 +104,41 @@ public:
         if (child_ > 0) ::waitpid(child_, nullptr, WNOHANG);  // one that stays is init's from now on
     }
 
+    // Starts a holder only if there is none: a second one would take the first one's name, and the first would let go
+    // of everything.
     Answer<void> begin() {
-        if (auto found = connect_to_running(); found) return {};
-        return start();
+        Fd connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        if (const int error = connect_to_running(connection); error == ENOENT || error == ECONNREFUSED) return start();
+        if (belongs_to_us(connection.get()) && greet(std::move(connection))) return {};
+        return Unexpected{Failure{Errc::version_mismatch,
+                                  "there is a holder at " + path_ +
+                                      " that does not answer, or speaks another version: wait, use the numacred that " +
+                                      "started it, or end that process to give up the pools that it keeps"}};
     }
 
     std::string_view kind() const override { return "holder"; }
     int death_fd() const override { return death_.get(); }
 
-    std::map<std::string, Fd> inherited() override {
+    Answer<std::map<std::string, Fd>> inherited() override {
         const std::lock_guard lock(mutex_);
+        const auto broken = [](int error) {
+            // Half of it would be taken for all there is, and the rest be lost.
+            return Unexpected{Failure{Errc::timed_out, std::string("the holder did not hand over what it keeps: ") +
+                                                           std::strerror(error) +
+                                                           "; raise the open file limit (LimitNOFILE=), try again"}};
+        };
         std::map<std::string, Fd> found;
         Message ask;
         ask.type = MessageType::list;
-        if (!holder::send_message(connection_.get(), ask)) return found;
+        if (!holder::send_message(connection_.get(), ask)) return broken(errno);
         for (;;) {
             Message entry;
             int fd = -1;
             const int count = holder::receive_message(connection_.get(), entry, {&fd, 1});
-            if (count < 0 || entry.type != MessageType::entry) break;
-            if (count == 1) found[entry.name.data()] = Fd(fd);
+            if (count == 0 && entry.type == MessageType::done) return found;
+            if (count != 1 || entry.type != MessageType::entry) return broken(errno);
+            found[entry.name.data()] = Fd(fd);
         }
-        return found;
     }
 
     void keep(const std::string &name, int fd) override {
@@ -124,9 +158,9 @@ public:
     void leave(std::span<const int> pidfds) override {
         const std::lock_guard lock(mutex_);
         if (pidfds.empty()) {
-            tell(MessageType::finish, "", {});
+            const bool finished = tell(MessageType::finish, "", {});
             connection_.reset();
-            if (child_ > 0) ::waitpid(std::exchange(child_, -1), nullptr, 0);
+            if (finished && child_ > 0) ::waitpid(std::exchange(child_, -1), nullptr, 0);
             return;
         }
         for (std::size_t at = 0; at < pidfds.size(); at += holder::kMaxFds)
@@ -174,19 +208,21 @@ private:
         return true;
     }
 
-    bool connect_to_running() {
+    // 0 or an errno.
+    int connect_to_running(const Fd &connection) const {
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
-        if (path_.size() >= sizeof address.sun_path) return false;
+        if (path_.size() >= sizeof address.sun_path) return ENOENT;
         std::copy(path_.begin(), path_.end(), address.sun_path);
-        Fd connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-        if (::connect(connection.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0)
-            return false;
+        const auto *const where = reinterpret_cast<const sockaddr *>(&address);
+        return ::connect(connection.get(), where, sizeof address) == 0 ? 0 : errno;
+    }
+
+    static bool belongs_to_us(int connection) {
         ucred peer{};
         socklen_t size = sizeof peer;
-        if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-        if (peer.uid != ::geteuid() && peer.uid != 0) return false;  // somebody else's socket in our place
-        return greet(std::move(connection));
+        return ::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+               (peer.uid == ::geteuid() || peer.uid == 0);
     }
 
     Answer<void> start() {
@@ -253,7 +289,7 @@ Answer<std::unique_ptr<Keeper>> Keeper::create(std::string_view kind, const std:
         return std::unique_ptr<Keeper>(std::make_unique<SystemdKeeper>());
     auto keeper = std::make_unique<HolderKeeper>(runtime_dir);
     if (auto begun = keeper->begin(); !begun) {
-        if (kind == "holder") return Unexpected{begun.error()};
+        if (kind == "holder" || begun.error().code == Errc::version_mismatch) return Unexpected{begun.error()};
         log::warn("no holder process: the pools will not outlive the daemon", {{"reason", begun.error().message}});
         return std::unique_ptr<Keeper>(std::make_unique<NoKeeper>());
     }

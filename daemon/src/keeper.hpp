@@ -22,8 +22,8 @@ public:
     virtual ~Keeper() = default;
 
     virtual std::string_view kind() const = 0;
-    // What a daemon before us has kept, by name. Once.
-    virtual std::map<std::string, Fd> inherited() = 0;
+    // What a daemon before us has kept, by name: all of it, or a failure. Once.
+    virtual Answer<std::map<std::string, Fd>> inherited() = 0;
     // The descriptor stays ours, and must stay open until drop(): a keeper that has died is given it again. Failures
     // are logged: the pool works, it only does not outlive the daemon.
     virtual void keep(const std::string &name, int fd) = 0;

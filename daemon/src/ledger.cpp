@@ -186,7 +186,11 @@ LedgerState PoolLedger::state() const {
 }
 
 void PoolLedger::set_state(LedgerState state) {
-    header_->state.store(state, std::memory_order_release);
+    // What is deleted stays so, whatever another thread finds out about it.
+    LedgerState before = header_->state.load(std::memory_order_acquire);
+    while (before != LedgerState::deleted &&
+           !header_->state.compare_exchange_weak(before, state, std::memory_order_acq_rel)) {
+    }
 }
 
 std::uint32_t PoolLedger::last_client_id() const {

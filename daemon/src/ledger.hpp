@@ -77,6 +77,7 @@ public:
     void set_state(LedgerState state);
     std::uint32_t last_client_id() const;
     void set_last_client_id(std::uint32_t client_id);
+    std::span<LedgerNode> nodes() const { return nodes_; }
     LedgerNode &node(NumaNode numa_node) const { return nodes_[numa_node.value]; }
     std::span<LedgerUnit> units(NumaNode numa_node) const;
     std::span<LedgerClient> clients() const { return clients_; }  // by process slot

@@ -117,7 +117,7 @@ int serve(const Config &config) {
     if (!keeper) return fail(keeper.error());
     Daemon daemon(std::move(options), std::move(*topology), std::move(*loop), std::move(*keeper));
     if (config.discard_kept) {
-        daemon.discard_kept();
+        if (auto discarded = daemon.discard_kept(); !discarded) return fail(discarded.error());
         return EXIT_SUCCESS;
     }
     if (auto adopted = daemon.adopt_pools(); !adopted) return fail(adopted.error());

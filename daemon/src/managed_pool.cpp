@@ -23,6 +23,8 @@ namespace numacre::daemon {
 
 namespace {
 
+constexpr std::chrono::seconds kZeroAgainAfter{1};
+
 // Populated, or zeroed, at once at most: between two such pieces the worker looks after dead clients.
 constexpr std::uint64_t kPopulateBytesMax = std::uint64_t{64} << 20;
 
@@ -196,14 +198,16 @@ void ManagedPool::adopt_clients() {
         client.id = id;
         client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
         client.generation = record.generation;
-        client.peer = find_peer(record.pid, record.start_time_ticks);
+        const auto peer = find_peer(record.pid, record.start_time_ticks);
+        if (peer) client.peer = *peer;
+        client.peer.pid = record.pid;
         client.peer.stack_start = record.stack_start;
         client.peer.uid = record.uid;
         client.peer.gid = record.gid;
         if (client.peer.comm.empty()) client.peer.comm.assign(record.comm, ::strnlen(record.comm, sizeof record.comm));
         client.attached = time_point_of(record.attached_ns);
         client.quota_bytes = quota_bytes;
-        client.state = departing ? ClientState::recovering : ClientState::adopted;
+        client.state = departing || !peer ? ClientState::recovering : ClientState::adopted;
         clients_[slot] = std::move(client);
         ++client_count_;
     }
@@ -497,7 +501,9 @@ std::string ManagedPool::damage_to_numa_node(const NodeStatus &status, const Sca
             return "blocks of process slot " + std::to_string(slot) + ", where nobody sits," + where;
 
     for (std::size_t i = 0; i < snapshot.unheld_count; ++i)
-        if (is_taken_by_nobody(shared_, view, snapshot.unheld[i]))
+        // Twice: the verdict is for good.
+        if (is_taken_by_nobody(shared_, view, snapshot.unheld[i]) &&
+            is_taken_by_nobody(shared_, view, snapshot.unheld[i]))
             return "frame " + std::to_string(snapshot.unheld[i].first.value) + " is taken by nobody" + where;
     return {};
 }
@@ -616,10 +622,11 @@ std::vector<BlockHolder> ManagedPool::holders(NumaNode numa_node, const std::vec
                      std::span<OwnerUsage>(usage));
     std::vector<BlockHolder> found;
     const std::lock_guard lock(mutex_);
-    for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
+    for (std::uint32_t slot = 0; slot < process_slots_; ++slot) {
         if (usage[slot].frames == 0) continue;
         BlockHolder holder;
         holder.bytes = usage[slot].frames << geometry_.frame_shift;
+        if (slot == kDaemonProcess.value) holder.comm = "the quarantine";
         if (clients_[slot]) {
             holder.client_id = clients_[slot]->id;
             holder.pid = clients_[slot]->peer.pid;
@@ -665,10 +672,14 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
         NodeMemory &memory = *nodes_[one.numa_node.value];
         const std::uint64_t block_bytes = one.block.order.frames() << geometry_.frame_shift;
         bytes += block_bytes;
-        if (spec_.reclaim.kind == Reclaim::Kind::zero)
-            if (auto zeroed = memory.zero(one.block); !zeroed)
-                log::error("blocks of a client that is gone could not be zeroed",
+        if (spec_.reclaim.kind == Reclaim::Kind::zero) {
+            if (auto zeroed = memory.zero(one.block); !zeroed) {
+                log::error("blocks of a client that is gone cannot be zeroed: they stay where they are for now",
                            {{"pool", spec_.name}, {"reason", zeroed.error().message}});
+                seized_.push_front({one.numa_node, one.block, now + kZeroAgainAfter});
+                break;
+            }
+        }
         memory.count_quarantined(-static_cast<std::int64_t>(one.block.order.frames()));
         if (recovery.release(one.numa_node, one.block))
             released = true;

@@ -205,9 +205,12 @@ std::uint64_t NodeMemory::open_chunks(UnitRange units, bool only_closed) {
 }
 
 void NodeMemory::set_drain(std::uint64_t unit, bool drain) {
-    plan_.ledger->units(plan_.numa_node)[unit].is_draining.store(drain, std::memory_order_release);
+    // The ledger says so for as long as any chunk may: who finds it there does the rest.
+    std::atomic<bool> &remembered = plan_.ledger->units(plan_.numa_node)[unit].is_draining;
+    if (drain) remembered.store(true, std::memory_order_release);
     for (std::uint64_t chunk = unit * chunks_in_unit(); chunk < (unit + 1) * chunks_in_unit(); ++chunk)
         chunks_.set_drain(chunk, drain);
+    if (!drain) remembered.store(false, std::memory_order_release);
 }
 
 bool NodeMemory::is_draining(std::uint64_t unit) const {

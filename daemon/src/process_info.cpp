@@ -127,15 +127,19 @@ Answer<Peer> peer_of(int connection_fd) {
     return peer;
 }
 
-Peer find_peer(std::uint32_t pid, std::uint64_t start_time_ticks) {
+std::optional<Peer> find_peer(std::uint32_t pid, std::uint64_t start_time_ticks) {
     Peer peer;
     peer.pid = pid;
     peer.start_time_ticks = start_time_ticks;
     if (pid == 0) return peer;
-    auto pidfd = std::make_shared<const Fd>(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    // EINVAL: the number is that of a thread now.
+    if (!pidfd && (errno == ESRCH || errno == EINVAL)) return std::nullopt;
+    if (!pidfd) return peer;
     // The pidfd first, then the look: it names the process that had the start time, or a later one.
-    if (!*pidfd || read_stat(pid, kStartTimeField) != start_time_ticks) return peer;
-    peer.pidfd = std::move(pidfd);
+    const std::uint64_t found_ticks = read_stat(pid, kStartTimeField);
+    if (found_ticks != 0 && found_ticks != start_time_ticks) return std::nullopt;
+    peer.pidfd = std::make_shared<const Fd>(std::move(pidfd));
     peer.comm = read_comm(pid);
     peer.cgroup = read_cgroup(pid);
     return peer;

@@ -33,9 +33,10 @@ Peer credentials_of(int connection_fd);
 // Who connected to a unix socket. Fails (with errno's text) when that process has ended already.
 Answer<Peer> peer_of(int connection_fd);
 
-// A process that was known by pid and start time, without uid and gid. pidfd null: it has ended. One in a pid namespace
-// that we cannot see into (pid 0) cannot be found again: it counts as living, without a pidfd to tell its end by.
-Peer find_peer(std::uint32_t pid, std::uint64_t start_time_ticks);
+// A process that was known by pid and start time, without uid and gid. Nothing: it has ended, for certain. pidfd null:
+// it cannot be told (it lives in a pid namespace that we cannot see into, pid 0, or we have no descriptors left), and
+// it counts as living.
+std::optional<Peer> find_peer(std::uint32_t pid, std::uint64_t start_time_ticks);
 
 // Whether the process has replaced its program (exec) since it had this stack: nothing that it had mapped then is
 // mapped now, even if it maps the same files again. False also if it cannot be told: without address space

@@ -92,23 +92,23 @@ void Reaper::finish(const Case &job) {
 // Once a pool at a time, and only while it has seized blocks: an idle daemon does not wake up. A pool that is deleted
 // does not wait for its quarantine.
 void Reaper::watch_seized(const std::shared_ptr<ManagedPool> &pool) {
-    if (releasing_.insert(pool.get()).second) release_seized(pool.get(), pool);
+    if (releasing_.insert(pool->instance_id()).second) release_seized(pool->instance_id(), pool);
 }
 
-void Reaper::release_seized(const ManagedPool *key, const std::weak_ptr<ManagedPool> &pool) {
-    worker_.post([this, key, pool] {
+void Reaper::release_seized(std::uint64_t instance_id, const std::weak_ptr<ManagedPool> &pool) {
+    worker_.post([this, instance_id, pool] {
         const std::shared_ptr<ManagedPool> here = pool.lock();
         const auto next = here ? here->release_seized() : std::nullopt;
-        loop_.post([this, key, pool, next] {
+        loop_.post([this, instance_id, pool, next] {
             if (!next) {
-                releasing_.erase(key);
+                releasing_.erase(instance_id);
                 return;
             }
             const auto wait = std::chrono::ceil<std::chrono::milliseconds>(*next - std::chrono::steady_clock::now());
             if (wait.count() <= 0)
-                release_seized(key, pool);
+                release_seized(instance_id, pool);
             else
-                loop_.after(wait, [this, key, pool] { release_seized(key, pool); });
+                loop_.after(wait, [this, instance_id, pool] { release_seized(instance_id, pool); });
         });
     });
 }

@@ -37,7 +37,7 @@ private:
     void finish(const Case &job);
     void check_drains();
     void watch_seized(const std::shared_ptr<ManagedPool> &pool);
-    void release_seized(const ManagedPool *key, const std::weak_ptr<ManagedPool> &pool);
+    void release_seized(std::uint64_t instance_id, const std::weak_ptr<ManagedPool> &pool);
 
     static constexpr std::chrono::milliseconds kFirstRetry{5};
     static constexpr std::chrono::milliseconds kLastRetry{2000};
@@ -47,7 +47,7 @@ private:
     Worker &worker_;
     Registry &registry_;
     bool watching_drains_ = false;
-    std::set<const ManagedPool *> releasing_;  // whose next release_seized() is on its way
+    std::set<std::uint64_t> releasing_;  // pools (instance ids) whose next release_seized() is on its way
 };
 
 }  // namespace numacre::daemon

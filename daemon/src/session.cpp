@@ -138,16 +138,15 @@ void AttachServer::adopt(std::shared_ptr<ManagedPool> pool, const Client &client
     session.client = client;
     const SessionId id = session.id;
     sessions_.emplace(id, std::move(made));
-    const bool has_died = session.peer.pid != 0 && !session.peer.pidfd;
-    if (client.state == ClientState::recovering || has_died) {
+    if (client.state == ClientState::recovering) {
         depart(session, Departure::died);
         return;
     }
     if (session.peer.pidfd)
         session.death_wait = loop_.when_readable(session.peer.pidfd->get(), [this, id] { process_ended(id); });
     else
-        log::warn("a client lives in another pid namespace: it counts as attached for ever",
-                  {{"pool", session.pool->spec().name}, {"client", client.id}});
+        log::warn("a client's process cannot be watched (another pid namespace?): it counts as attached for ever",
+                  {{"pool", session.pool->spec().name}, {"client", client.id}, {"pid", client.peer.pid}});
     watch_lost();
 }
 
@@ -329,6 +328,15 @@ void AttachServer::process_ended(SessionId id) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
     found->second->death_wait = 0;
+    if (!has_ended(*found->second->peer.pidfd)) {  // the wait itself failed: nobody dies of that
+        loop_.after(kFirstLostCheck, [this, id] {
+            const auto again = sessions_.find(id);
+            if (again != sessions_.end())
+                again->second->death_wait =
+                    loop_.when_readable(again->second->peer.pidfd->get(), [this, id] { process_ended(id); });
+        });
+        return;
+    }
     const auto phase = found->second->phase;
     if (phase == Session::Phase::attached || phase == Session::Phase::lost) depart(*found->second, Departure::died);
 }
@@ -392,7 +400,8 @@ void AttachServer::check_lost() {
             for (const Lost &one : lost) {
                 const auto found = sessions_.find(one.id);
                 if (found == sessions_.end() || found->second->phase != Session::Phase::lost) continue;
-                if (has_ended(*found->second->peer.pidfd)) continue;  // its own event is on the way
+                const Peer &peer = found->second->peer;
+                if (peer.pidfd && has_ended(*peer.pidfd)) continue;  // its own event is on the way
                 if (one.unmapped) {
                     depart(*found->second, Departure::unmapped);
                 } else {

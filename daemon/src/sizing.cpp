@@ -34,7 +34,7 @@ std::string describe(const std::vector<BlockHolder> &holders) {
     std::string text;
     for (std::size_t i = 0; i < holders.size() && i < kNamed; ++i) {
         text += (i == 0 ? "" : ", ");
-        text += holders[i].client_id == 0 ? std::string("somebody who is leaving")
+        text += holders[i].client_id == 0 ? (holders[i].comm.empty() ? "somebody who is leaving" : holders[i].comm)
                                           : "client " + std::to_string(holders[i].client_id) + " (" + holders[i].comm +
                                                 ", pid " + std::to_string(holders[i].pid) + ")";
         text += " holds " + format_bytes(holders[i].bytes);

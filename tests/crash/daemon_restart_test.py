@@ -202,7 +202,8 @@ def test_killed_under_load(rng, rounds):
         expect(online_bytes(daemon) == 0, "a chunk is in use that nobody has")
         daemon.stop()
         expect(not os.path.exists(os.path.join(runtime_dir.path, "holder.sock")), "the holder outlives its last pool")
-    expect(hugepages() == reserved, f"{hugepages()} hugepages are reserved, {reserved} were")
+    # Other tests may have some for a while.
+    wait_until(f"no more than the {reserved} hugepages of before are reserved", lambda: hugepages() <= reserved)
 
 
 def resize_until_it_dies(daemon, rng):
@@ -337,6 +338,29 @@ def test_holder_killed(rng, _):
         daemon.stop()
 
 
+def test_holder_that_does_not_answer(rng, _):
+    """A second holder would take the first one's name, and the first would let go of everything: so there is none."""
+    with RuntimeDir() as runtime_dir:
+        daemon = runtime_dir.start()
+        client = ClientProcess(runtime_dir.path)
+        expect(client.alloc(4096, count=3)[0] == 0, client.message)
+        holder = runtime_dir.holder()
+        pid = holder.pid
+        holder.close()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            daemon.kill()
+            daemon.stop()
+            said = runtime_dir.start_refused()
+            expect("does not answer" in said, said)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        daemon = runtime_dir.start()
+        expect(daemon.used_bytes() == 3 * 4096, f"{daemon.used_bytes()} bytes are used")
+        client.close()
+        daemon.stop()
+
+
 def is_served_by_another(runtime_dir, pid):
     try:
         holder = runtime_dir.holder()
@@ -397,9 +421,9 @@ class ServiceManager:
         for name in ("numacre", "numacre-holder"):
             os.symlink(program(name), os.path.join(bin_dir, name))
         script = os.path.join(bin_dir, "numacred")
+        listen = f"exec {moves}\nexport LISTEN_PID=$$ LISTEN_FDS={len(names)} LISTEN_FDNAMES={':'.join(names)}\n"
         pathlib.Path(script).write_text(
-            f"#!/bin/bash\nexec {moves}\nLISTEN_PID=$$ LISTEN_FDS={len(names)} LISTEN_FDNAMES={':'.join(names)} "
-            f"exec {program('numacred')} \"$@\"\n")
+            f"#!/bin/bash\n{listen if names else ''}exec {program('numacred')} \"$@\"\n")
         os.chmod(script, 0o755)
         for fd in self.stored.values():
             os.set_inheritable(fd, True)

@@ -65,7 +65,8 @@ bool is_taken_by_nobody(const PoolView<Env> &pool, const NodeView<Env> &view, Un
         }
         if (entries() != before) return false;
     }
-    return true;
+    // A claim that died and was recovered between these looks has left no trace but that it is gone.
+    return is_marked_as_taken(view, layer, unheld.first);
 }
 
 // The words of the tree of one numa node. Descends into all that is online, marked or not.
@@ -132,7 +133,8 @@ private:
         look_for_lost_marks(0, word);
         // No scan comes here.
         const auto frame = static_cast<unsigned>(std::countr_zero(taken));
-        if (is_taken_by_nobody(pool_, view_, Unheld{FrameIndex{word * kLeafFrames + frame}, 1})) ++found_;
+        const Unheld unheld{FrameIndex{word * kLeafFrames + frame}, 1};
+        if (is_taken_by_nobody(pool_, view_, unheld) && is_taken_by_nobody(pool_, view_, unheld)) ++found_;
     }
 
     // Does a block in this word lack a mark above? While it is held all its marks are there: they came before its
