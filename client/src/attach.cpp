@@ -54,9 +54,13 @@ int receive_reply(int connection, wire::AttachReply &reply, int *fds) {
     message.msg_control = control;
     message.msg_controllen = sizeof control;
     ssize_t received = 0;
-    do {
+    // ECONNRESET: it has hung up with our request unread, and its reply is behind that news.
+    bool was_reset = false;
+    for (;;) {
         received = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
-    } while (received < 0 && errno == EINTR);
+        if (received >= 0 || (errno != EINTR && (errno != ECONNRESET || was_reset))) break;
+        was_reset = was_reset || errno == ECONNRESET;
+    }
     if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return fail(Errc::timed_out, "the daemon did not answer within %d s", static_cast<int>(kHandshakeSeconds));
     if (received <= 0) return fail(Errc::daemon_gone, "the daemon closed the connection during the handshake");
