@@ -32,13 +32,6 @@ using numacre::holder::MessageType;
 
 constexpr int kLookAroundMs = 2000;
 constexpr std::size_t kConnectionsMax = 4;
-constexpr time_t kPatienceSeconds = 5;
-
-void be_patient_at_most(int connection) {
-    const timeval patience{kPatienceSeconds, 0};
-    ::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    ::setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-}
 
 class Holder {
 public:
@@ -103,7 +96,7 @@ private:
     }
 
     void welcome(Fd connection) {
-        be_patient_at_most(connection.get());
+        numacre::holder::limit_patience(connection.get());
         Message hello;
         hello.type = MessageType::hello;
         hello.value = static_cast<std::uint32_t>(::getpid());

@@ -35,14 +35,10 @@ Daemon::~Daemon() {
     // First: its jobs use what follows. What they post is not run any more.
     worker_.reset();
     attach_server_.reset();
-    std::vector<std::shared_ptr<const Fd>> living;
-    std::vector<int> pidfds;
+    std::vector<int> pidfds;  // the pools' client tables hold them open
     for (const auto &pool : registry_.all())
         for (const Client &client : pool->client_table())
-            if (client.peer.pidfd && !has_ended(*client.peer.pidfd)) {
-                living.push_back(client.peer.pidfd);
-                pidfds.push_back(client.peer.pidfd->get());
-            }
+            if (client.peer.pidfd && !has_ended(*client.peer.pidfd)) pidfds.push_back(client.peer.pidfd->get());
     if (!pidfds.empty())
         log::info("pools stay for their clients and the next daemon",
                   {{"clients", pidfds.size()}, {"kept_by", std::string(keeper_->kind())}});
@@ -87,16 +83,19 @@ Answer<void> Daemon::adopt_pools() {
     std::vector<std::string> worthless;
     for (auto &[name, files] : by_pool) {
         if (name.empty()) continue;
-        const auto ledger_file = files.find("ledger");
+        const auto give_up = [&worthless, &pool = name, &of = files] {
+            for (const auto &file : of) worthless.push_back(kept_name(pool, file.first));
+        };
+        const auto ledger_file = files.find(ManagedPool::kLedgerFile);
         if (ledger_file == files.end()) {  // it died while it kept or dropped them: nobody has seen that pool
-            for (const auto &file : files) worthless.push_back(kept_name(name, file.first));
+            give_up();
             continue;
         }
         auto ledger = PoolLedger::open(std::move(ledger_file->second));
         if (!ledger)
             return Unexpected{Failure{ledger.error().code, "pool \"" + name + "\": " + ledger.error().message}};
         if (ledger->state() == LedgerState::making || ledger->state() == LedgerState::deleted) {
-            for (const auto &file : files) worthless.push_back(kept_name(name, file.first));
+            give_up();
             continue;
         }
         const auto is_same_node = [&](const LedgerNode &kept, const MemoryNode &here) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -13,6 +14,8 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+
+#include "fd_passing.hpp"
 
 namespace numacre::holder {
 
@@ -43,27 +46,17 @@ struct Message {
     std::array<char, kNameBytes> name{};
 };
 
-// Blocks for as long as the socket's SO_SNDTIMEO. False: the other end has gone, or does not take it (errno).
+// Neither end waits for the other for longer.
+inline void limit_patience(int connection) {
+    const timeval patience{5, 0};
+    ::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    ::setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+}
+
+// False: the other end has gone, or does not take it (errno).
 inline bool send_message(int connection, const Message &message, std::span<const int> fds = {}) {
-    iovec part{const_cast<Message *>(&message), sizeof message};
-    msghdr packet{};
-    packet.msg_iov = &part;
-    packet.msg_iovlen = 1;
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
-    if (!fds.empty()) {
-        packet.msg_control = control.data();
-        packet.msg_controllen = CMSG_SPACE(fds.size_bytes());
-        cmsghdr *const rights = CMSG_FIRSTHDR(&packet);
-        rights->cmsg_level = SOL_SOCKET;
-        rights->cmsg_type = SCM_RIGHTS;
-        rights->cmsg_len = CMSG_LEN(fds.size_bytes());
-        std::memcpy(CMSG_DATA(rights), fds.data(), fds.size_bytes());
-    }
-    ssize_t sent = 0;
-    do {
-        sent = ::sendmsg(connection, &packet, MSG_NOSIGNAL);
-    } while (sent < 0 && errno == EINTR);
-    return sent == static_cast<ssize_t>(sizeof message);
+    errno = daemon::send_packet<kMaxFds>(connection, &message, sizeof message, fds);
+    return errno == 0;
 }
 
 // How many descriptors came with the message, at most fds.size(), or -1: the other end has gone, or sent what is no

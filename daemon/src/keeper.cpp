@@ -32,7 +32,6 @@ using holder::Message;
 using holder::MessageType;
 
 constexpr std::string_view kHolderProgram = "numacre-holder";
-constexpr time_t kPatienceSeconds = 5;
 
 class NoKeeper final : public Keeper {
 public:
@@ -183,12 +182,6 @@ public:
     }
 
 private:
-    static void be_patient(int connection) {
-        const timeval patience{kPatienceSeconds, 0};
-        ::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-        ::setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    }
-
     bool tell(MessageType type, const std::string &name, std::span<const int> fds) {
         Message message;
         message.type = type;
@@ -200,7 +193,7 @@ private:
 
     // Waits for its greeting: from then on it listens and answers.
     bool greet(Fd connection) {
-        be_patient(connection.get());
+        holder::limit_patience(connection.get());
         Message hello;
         if (holder::receive_message(connection.get(), hello, {}) != 0 || hello.type != MessageType::hello) return false;
         death_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, hello.value, 0)));

@@ -17,7 +17,7 @@ namespace numacre::daemon {
 class Keeper {
 public:
     // As --keep-memory: "auto" (systemd under systemd, else a holder), "systemd", "holder", "off". A holder process is
-    // found in the runtime directory or started. Call before there are other threads.
+    // found in the runtime directory or started.
     static Answer<std::unique_ptr<Keeper>> create(std::string_view kind, const std::string &runtime_dir);
     virtual ~Keeper() = default;
 

@@ -37,7 +37,6 @@ std::uint64_t random_id() {
 }
 
 // As the keeper knows them, behind the pool's name.
-constexpr const char *kLedgerFile = "ledger";
 constexpr const char *kPoolFile = "pool";
 std::string metadata_file(std::uint32_t numa_node) {
     return "metadata" + std::to_string(numa_node);

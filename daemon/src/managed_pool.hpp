@@ -81,6 +81,7 @@ public:
     // What has to be kept so that adopt() can be called: descriptors by name.
     std::map<std::string, int> kept_files() const;
     static std::vector<std::string> file_names(std::uint32_t numa_nodes);
+    static constexpr const char *kLedgerFile = "ledger";
 
     // Gives the process a slot and makes its record active.
     Answer<Client> seat(std::uint32_t client_id, Peer peer);

@@ -13,6 +13,7 @@
 
 #include "access.hpp"
 #include "attach_message.hpp"
+#include "fd_passing.hpp"
 #include "log.hpp"
 
 namespace numacre::daemon {
@@ -35,27 +36,9 @@ struct AttachServer::Session {
 
 namespace {
 
-// One packet with descriptors; never blocks. 0 or an errno.
-int send_packet(int connection, const void *data, std::size_t size, std::span<const int> fds) {
-    iovec part{const_cast<void *>(data), size};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * wire::kMaxFds)> control{};
-    if (!fds.empty()) {
-        message.msg_control = control.data();
-        message.msg_controllen = CMSG_SPACE(fds.size_bytes());
-        cmsghdr *const rights = CMSG_FIRSTHDR(&message);
-        rights->cmsg_level = SOL_SOCKET;
-        rights->cmsg_type = SCM_RIGHTS;
-        rights->cmsg_len = CMSG_LEN(fds.size_bytes());
-        std::memcpy(CMSG_DATA(rights), fds.data(), fds.size_bytes());
-    }
-    for (;;) {
-        const ssize_t sent = ::sendmsg(connection, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (sent >= 0) return 0;
-        if (errno != EINTR) return errno;
-    }
+// Never blocks. 0 or an errno.
+int send_now(int connection, const void *data, std::size_t size, std::span<const int> fds) {
+    return send_packet<wire::kMaxFds>(connection, data, size, fds, MSG_DONTWAIT);
 }
 
 }  // namespace
@@ -197,7 +180,7 @@ void AttachServer::refuse(Session &session, Errc code, const std::string &messag
     reply.error = static_cast<std::uint32_t>(code);
     put_message(reply, message);
     // Whoever does not read its reply does not get one.
-    send_packet(session.connection.get(), &reply, sizeof reply, {});
+    send_now(session.connection.get(), &reply, sizeof reply, {});
     // Closing with packets unread would turn the reply into ECONNRESET at the other end.
     constexpr int kUnreadPacketsMax = 4;
     std::array<std::byte, EventLoop::kPacketBytes> unread;
@@ -301,7 +284,7 @@ bool AttachServer::send_attached(Session &session, wire::Tier tier, const Client
             read_only.push_back(std::move(*reader));
         }
     }
-    const int error = send_packet(session.connection.get(), &reply, sizeof reply, fds);
+    const int error = send_now(session.connection.get(), &reply, sizeof reply, fds);
     if (error != 0)
         log::warn("the attach reply could not be sent", {{"pid", session.peer.pid}, {"error", std::strerror(error)}});
     return error == 0;
@@ -349,7 +332,7 @@ void AttachServer::depart(Session &session, Departure departure) {
         if (found == sessions_.end()) return;
         if (departure == Departure::detached) {
             const wire::DetachReply reply;
-            send_packet(found->second->connection.get(), &reply, sizeof reply, {});
+            send_now(found->second->connection.get(), &reply, sizeof reply, {});
         }
         close_session(id);
     });

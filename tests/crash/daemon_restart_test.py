@@ -6,6 +6,7 @@ usage: daemon_restart_test.py [--rounds N] [--seed N] [NAME ...]      replay: th
 
 import argparse
 import errno
+import fcntl
 import os
 import pathlib
 import random
@@ -69,16 +70,21 @@ class RuntimeDir:
         subprocess.run([program("numacred"), "--runtime-dir", self.path, "--discard-kept"], capture_output=True, timeout=60)
         self._directory.cleanup()
 
-    def start(self, *arguments, **more):
-        return self.owns(Daemon("--pool", POOL, *arguments, runtime_dir=self.path, **more))
+    def start(self, **more):
+        self._daemons.append(Daemon("--pool", POOL, runtime_dir=self.path, **more))
+        return self._daemons[-1]
 
-    def owns(self, daemon):
-        self._daemons.append(daemon)
-        return daemon
+    def start_with_client(self):
+        """A daemon, and a client of it that holds three frames."""
+        daemon = self.start()
+        client = ClientProcess(self.path)
+        expect(client.alloc(4096, count=3)[0] == 0, client.message)
+        return daemon, client
 
-    def start_refused(self):
-        done = subprocess.run([program("numacred"), "--runtime-dir", self.path, "--metrics-address", "127.0.0.1:0"],
-                              capture_output=True, text=True, timeout=60)
+    def start_refused(self, *arguments):
+        done = subprocess.run(
+            [program("numacred"), "--runtime-dir", self.path, "--metrics-address", "127.0.0.1:0", *arguments],
+            capture_output=True, text=True, timeout=60)
         expect(done.returncode == 1, f"numacred ended with {done.returncode} instead of refusing: {done.stdout}")
         return done.stdout + done.stderr
 
@@ -252,9 +258,7 @@ def test_stopped_and_started(rng, _):
 def test_other_layout(rng, _):
     """A daemon of another layout version refuses, and changes nothing."""
     with RuntimeDir() as runtime_dir:
-        daemon = runtime_dir.start()
-        client = ClientProcess(runtime_dir.path)
-        expect(client.alloc(4096, count=3)[0] == 0, client.message)
+        daemon, client = runtime_dir.start_with_client()
         daemon.kill()
         daemon.stop()
         holder = runtime_dir.holder()
@@ -273,9 +277,8 @@ def test_other_layout(rng, _):
         # Nor does one that sees other numa nodes.
         daemon.kill()
         daemon.stop()
-        done = subprocess.run([program("numacred"), "--runtime-dir", runtime_dir.path, "--metrics-address", "127.0.0.1:0",
-                               "--topology", "synthetic:2x512M"], capture_output=True, text=True, timeout=60)
-        expect(done.returncode == 1 and "numa nodes" in done.stdout + done.stderr, done.stdout + done.stderr)
+        said = runtime_dir.start_refused("--topology", "synthetic:2x512M")
+        expect("numa nodes" in said, said)
         daemon = runtime_dir.start()
         expect(daemon.used_bytes() == 4 * 4096, f"{daemon.used_bytes()} bytes are used")
         client.close()
@@ -285,9 +288,7 @@ def test_other_layout(rng, _):
 def test_half_done_resizes(rng, _):
     """A daemon that died at each point of a step of growing or shrinking: what it had begun is finished or undone."""
     with RuntimeDir() as runtime_dir:
-        daemon = runtime_dir.start()
-        client = ClientProcess(runtime_dir.path)
-        expect(client.alloc(4096, count=3)[0] == 0, client.message)
+        daemon, client = runtime_dir.start_with_client()
         daemon.kill()
         daemon.stop()
         holder = runtime_dir.holder()
@@ -321,9 +322,7 @@ def test_half_done_resizes(rng, _):
 def test_holder_killed(rng, _):
     """The holder dies under a running daemon: there is another one, with everything."""
     with RuntimeDir() as runtime_dir:
-        daemon = runtime_dir.start()
-        client = ClientProcess(runtime_dir.path)
-        expect(client.alloc(4096, count=3)[0] == 0, client.message)
+        daemon, client = runtime_dir.start_with_client()
         holder = runtime_dir.holder()
         first = holder.pid
         holder.close()
@@ -341,9 +340,7 @@ def test_holder_killed(rng, _):
 def test_holder_that_does_not_answer(rng, _):
     """A second holder would take the first one's name, and the first would let go of everything: so there is none."""
     with RuntimeDir() as runtime_dir:
-        daemon = runtime_dir.start()
-        client = ClientProcess(runtime_dir.path)
-        expect(client.alloc(4096, count=3)[0] == 0, client.message)
+        daemon, client = runtime_dir.start_with_client()
         holder = runtime_dir.holder()
         pid = holder.pid
         holder.close()
@@ -411,53 +408,25 @@ class ServiceManager:
             if "FDSTOREREMOVE" in fields and fields["FDNAME"] in self.stored:
                 os.close(self.stored.pop(fields["FDNAME"]))
             if "FDSTORE" in fields:
-                (self.stored[fields["FDNAME"]],) = fds
+                (fd,) = fds
+                # Above the range that a new daemon finds them in, so that no move overwrites a source.
+                self.stored[fields["FDNAME"]] = fcntl.fcntl(fd, fcntl.F_DUPFD, 100)
+                os.close(fd)
 
     def start(self, runtime_dir):
-        """With LISTEN_PID, which is only known in the new process itself."""
         names = sorted(self.stored)
-        bin_dir = tempfile.mkdtemp(prefix="numacre-", dir=os.path.dirname(self.path))
         moves = " ".join(f"{3 + i}<&{self.stored[name]}" for i, name in enumerate(names))
-        for name in ("numacre", "numacre-holder"):
-            os.symlink(program(name), os.path.join(bin_dir, name))
-        script = os.path.join(bin_dir, "numacred")
-        listen = f"exec {moves}\nexport LISTEN_PID=$$ LISTEN_FDS={len(names)} LISTEN_FDNAMES={':'.join(names)}\n"
-        pathlib.Path(script).write_text(
-            f"#!/bin/bash\n{listen if names else ''}exec {program('numacred')} \"$@\"\n")
-        os.chmod(script, 0o755)
-        for fd in self.stored.values():
-            os.set_inheritable(fd, True)
-        environment = {"NOTIFY_SOCKET": self.path}
-        # Above the range that the script fills, so that no move overwrites a source.
-        expect(not self.stored or min(self.stored.values()) >= 3 + len(names), "descriptors are in each other's way")
-        return StoredDaemon(script, runtime_dir, environment)
-
-
-class StoredDaemon(Daemon):
-    def __init__(self, script, runtime_dir, environment):
-        self._script = script
-        real = subprocess.Popen
-
-        def popen(command, **more):
-            if os.path.basename(command[0]) == "numacred":
-                return real([script, *command[1:]], close_fds=False, **more)
-            return real(command, **more)
-
-        subprocess.Popen = popen
-        try:
-            super().__init__("--pool", POOL, runtime_dir=runtime_dir, environment=environment)
-        finally:
-            subprocess.Popen = real
+        # LISTEN_PID is only known in the new process itself.
+        listen = f"exec {moves}; export LISTEN_PID=$$ LISTEN_FDS={len(names)} LISTEN_FDNAMES={':'.join(names)}; "
+        return runtime_dir.start(environment={"NOTIFY_SOCKET": self.path}, pass_fds=tuple(self.stored.values()),
+                                 prefix=("bash", "-c", (listen if names else "") + 'exec "$@"', "bash"))
 
 
 def test_systemd(rng, _):
     """The same through systemd's descriptor store, with a manager that keeps to its protocol."""
     with RuntimeDir() as runtime_dir, tempfile.TemporaryDirectory(dir="/tmp") as directory:
-        spare = [os.open("/dev/null", os.O_RDONLY) for _ in range(16)]  # stored ones get higher numbers
         manager = ServiceManager(directory)
-        for fd in spare:
-            os.dup2(fd, fd)
-        daemon = runtime_dir.owns(manager.start(runtime_dir.path))
+        daemon = manager.start(runtime_dir)
         wait_until("all is stored", lambda: {"machine", "default/ledger", "default/pool", "default/metadata0",
                                              "default/frames0"} <= set(manager.stored))
         expect(not os.path.exists(os.path.join(runtime_dir.path, "holder.sock")), "there is a holder under systemd")
@@ -465,7 +434,7 @@ def test_systemd(rng, _):
         expect(client.alloc(4096, count=7)[0] == 0, client.message)
         daemon.kill()
         daemon.stop()
-        daemon = runtime_dir.owns(manager.start(runtime_dir.path))
+        daemon = manager.start(runtime_dir)
         expect("pool adopted" in daemon.log(), daemon.log())
         expect(daemon.used_bytes() == 7 * 4096, f"{daemon.used_bytes()} bytes are used")
         client.kill()
@@ -473,8 +442,6 @@ def test_systemd(rng, _):
         daemon.cli("delete", "default")
         wait_until("nothing but the machine's ledger is stored", lambda: set(manager.stored) == {"machine"})
         daemon.stop()
-        for fd in spare:
-            os.close(fd)
 
 
 def main():

@@ -49,8 +49,9 @@ def wait_until(what, condition):
 class Daemon:
     """Started and serving when the constructor returns. Ended by stop(), or at the end of a with block."""
 
-    def __init__(self, *arguments, runtime_dir=None, environment=None):
-        """arguments: numacred's, without --runtime-dir. Without --metrics-address it gets a free port of 127.0.0.1."""
+    def __init__(self, *arguments, runtime_dir=None, environment=None, prefix=(), pass_fds=()):
+        """arguments: numacred's, without --runtime-dir. Without --metrics-address it gets a free port of 127.0.0.1.
+        prefix: a command that executes the rest of its arguments. pass_fds: descriptors that stay open in it."""
         arguments = [str(argument) for argument in arguments]
         if not any(argument.split("=")[0] == "--metrics-address" for argument in arguments):
             arguments += ["--metrics-address", "127.0.0.1:0"]
@@ -63,7 +64,8 @@ class Daemon:
         self._final_log = None
         with open(log, "ab") as log_file:
             self.process = subprocess.Popen(
-                [program("numacred"), "--runtime-dir", self.runtime_dir, *arguments],
+                [*prefix, program("numacred"), "--runtime-dir", self.runtime_dir, *arguments],
+                pass_fds=pass_fds,
                 stdin=subprocess.DEVNULL,
                 stdout=log_file,
                 stderr=subprocess.STDOUT,

@@ -1,0 +1,40 @@
+// Descriptors over a unix socket.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <span>
+
+namespace numacre::daemon {
+
+// One packet with at most kFdsMax descriptors; waits for as long as the socket's SO_SNDTIMEO, or as flags say. 0 or an
+// errno: EPIPE if nobody listens any more.
+template <std::size_t kFdsMax>
+int send_packet(int connection, const void *data, std::size_t size, std::span<const int> fds, int flags = 0) {
+    iovec part{const_cast<void *>(data), size};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kFdsMax)> control{};
+    if (!fds.empty()) {
+        message.msg_control = control.data();
+        message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+        cmsghdr *const rights = CMSG_FIRSTHDR(&message);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(fds.size_bytes());
+        std::memcpy(CMSG_DATA(rights), fds.data(), fds.size_bytes());
+    }
+    for (;;) {
+        // A packet goes as a whole or not at all.
+        const ssize_t sent = ::sendmsg(connection, &message, flags | MSG_NOSIGNAL);
+        if (sent >= 0) return 0;
+        if (errno != EINTR) return errno;
+    }
+}
+
+}  // namespace numacre::daemon
