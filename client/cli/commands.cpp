@@ -124,8 +124,28 @@ int run_pools(Context &context) {
     return kExitOk;
 }
 
-int run_clients(Context &context, const std::string &pool) {
-    const v1::ListClientsResponse response = context.control().list_clients(pool);
+namespace {
+
+int run_blocks(Context &context, const ClientsArguments &arguments) {
+    if (arguments.limit == 0) throw ArgumentError("--limit 0 lists nothing: use 1 to 65536");
+    v1::ListBlocksRequest request;
+    request.set_pool(arguments.pool);
+    request.set_client_id(arguments.client_id);
+    request.set_limit(arguments.limit);
+    const v1::ListBlocksResponse blocks = context.control().list_blocks(request);
+    if (context.json) {
+        print_json(context.out, blocks_json(blocks));
+    } else {
+        print_blocks(context.out, blocks, context.control().list_clients(arguments.pool));
+    }
+    return kExitOk;
+}
+
+}  // namespace
+
+int run_clients(Context &context, const ClientsArguments &arguments) {
+    if (arguments.blocks) return run_blocks(context, arguments);
+    const v1::ListClientsResponse response = context.control().list_clients(arguments.pool);
     std::vector<v1::Client> clients(response.clients().begin(), response.clients().end());
     std::sort(clients.begin(), clients.end(),
               [](const v1::Client &a, const v1::Client &b) { return a.client_id() < b.client_id(); });

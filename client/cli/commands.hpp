@@ -38,7 +38,14 @@ public:
 
 int run_status(Context &context);
 int run_pools(Context &context);
-int run_clients(Context &context, const std::string &pool);
+
+struct ClientsArguments {
+    std::string pool;
+    bool blocks = false;          // what they hold, the oldest first, instead of who they are
+    std::uint32_t client_id = 0;  // of blocks; 0: everybody's
+    std::uint32_t limit = 100;    // of blocks
+};
+int run_clients(Context &context, const ClientsArguments &arguments);
 int run_nodes(Context &context);
 
 struct ResizeArguments {

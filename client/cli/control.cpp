@@ -143,6 +143,9 @@ public:
         request.set_pool(pool);
         return call<v1::ListClientsResponse>(&Stub::ListClients, request);
     }
+    v1::ListBlocksResponse list_blocks(const v1::ListBlocksRequest &request) override {
+        return call<v1::ListBlocksResponse>(&Stub::ListBlocks, request);
+    }
     void evict_client(std::uint32_t client_id, std::chrono::milliseconds grace) override {
         v1::EvictClientRequest request;
         request.set_client_id(client_id);

@@ -147,7 +147,24 @@ Json client_json(const v1::Client &client) {
             {"quota_bytes", client.quota_bytes()},
             {"threads", client.threads()},
             {"state", client.state()},
-            {"waits_for", client.waits_for_client_id()}};
+            {"waits_for", client.waits_for_client_id()},
+            {"oldest_held_seconds",
+             client.has_oldest_held_for() ? Json(client.oldest_held_for().seconds()) : Json(nullptr)}};
+}
+
+Json blocks_json(const v1::ListBlocksResponse &blocks) {
+    Json list = Json::array();
+    for (const v1::HeldBlock &block : blocks.blocks()) {
+        list.push_back({{"pool", block.pool()},
+                        {"client_id", block.client_id()},
+                        {"node", block.node()},
+                        {"offset_bytes", block.offset_bytes()},
+                        {"bytes", block.bytes()},
+                        {"requested_bytes", block.requested_bytes()},
+                        {"published", block.published()},
+                        {"held_seconds", block.held_for().seconds()}});
+    }
+    return {{"blocks", list}, {"total_blocks", blocks.total_blocks()}, {"total_bytes", blocks.total_bytes()}};
 }
 
 Json failures_json(const v1::GetStatsResponse &stats) {

@@ -20,6 +20,7 @@ Json daemon_json(const v1::Machine &machine, std::int64_t now_unix_seconds);
 Json machine_json(const v1::Machine &machine);
 Json pool_json(const v1::Pool &pool);
 Json client_json(const v1::Client &client);
+Json blocks_json(const v1::ListBlocksResponse &blocks);
 Json stats_json(const std::string &pool, const v1::GetStatsResponse &stats);
 // The four reasons, summed over the numa nodes.
 Json failures_json(const v1::GetStatsResponse &stats);

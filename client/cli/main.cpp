@@ -36,9 +36,15 @@ public:
 
         verb("status", "The daemon and its pools on one screen", [](Context &c) { return run_status(c); });
         verb("pools", "The pools, one a line", [](Context &c) { return run_pools(c); });
-        CLI::App *clients =
-            verb("clients", "The attached processes", [this](Context &c) { return run_clients(c, pool_); });
+        CLI::App *clients = verb("clients", "The attached processes, or what they hold", [this](Context &c) {
+            clients_.pool = pool_;
+            return run_clients(c, clients_);
+        });
         optional_pool(clients);
+        CLI::Option *blocks =
+            clients->add_flag("--blocks", clients_.blocks, "Who holds which blocks, those held longest first");
+        clients->add_option("--client", clients_.client_id, "Only this client's blocks")->needs(blocks);
+        clients->add_option("--limit", clients_.limit, "How many blocks; 100 if left out")->needs(blocks);
         verb("nodes", "The machine's numa nodes, their hugepages and pools", [](Context &c) { return run_nodes(c); });
 
         CLI::App *resize = verb("resize", "Bring a pool's memory online or take it offline",
@@ -135,6 +141,7 @@ private:
 
     CLI::App app_{"numacre: watch and size the pools of numacred", "numacre"};
     std::function<int(Context &)> chosen_;
+    ClientsArguments clients_;
     std::string pool_, grace_ = "5s", look_for_ = "0";
     bool force_ = false, heads_ = false;
     std::uint32_t client_id_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <map>
 #include <ostream>
 #include <set>
 #include <utility>
@@ -30,6 +31,10 @@ std::string padded(const std::string &text, std::size_t width) {
 
 std::string age(bool known, const google::protobuf::Timestamp &since, std::int64_t now_unix_seconds) {
     return known ? format_duration(std::chrono::seconds(now_unix_seconds - since.seconds())) : "-";
+}
+
+std::string duration(const google::protobuf::Duration &time) {
+    return format_duration(std::chrono::seconds(time.seconds()));
 }
 
 std::string plural(std::uint64_t count, const char *one, const char *many) {
@@ -173,14 +178,45 @@ void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, st
                  {"QUOTA", Align::right},
                  {"THREADS", Align::right},
                  {"SINCE", Align::right},
+                 {"OLDEST", Align::right},
                  {"STATE"}});
     for (const v1::Client &client : clients) {
         table.add_row({number(client.client_id()), client.pool(), number(client.pid()), client.comm(),
                        format_bytes(client.used_bytes()), number(client.blocks()),
                        client.quota_bytes() == 0 ? "-" : format_bytes(client.quota_bytes()), number(client.threads()),
-                       age(client.has_attached(), client.attached(), now_unix_seconds), client.state()});
+                       age(client.has_attached(), client.attached(), now_unix_seconds),
+                       client.has_oldest_held_for() ? duration(client.oldest_held_for()) : "-", client.state()});
     }
     table.print(out);
+}
+
+void print_blocks(std::ostream &out, const v1::ListBlocksResponse &blocks, const v1::ListClientsResponse &clients) {
+    std::map<std::uint32_t, const v1::Client *> by_id;
+    for (const v1::Client &client : clients.clients()) by_id[client.client_id()] = &client;
+    Table table({{"HELD FOR", Align::right},
+                 {"SIZE", Align::right},
+                 {"REQUESTED", Align::right},
+                 {"CLIENT", Align::right},
+                 {"PID", Align::right},
+                 {"COMM"},
+                 {"POOL"},
+                 {"NODE", Align::right},
+                 {"OFFSET", Align::right},
+                 {"PUBLISHED"}});
+    for (const v1::HeldBlock &block : blocks.blocks()) {
+        const auto holder = by_id.find(block.client_id());
+        const bool known = holder != by_id.end();  // it may have ended since
+        std::array<char, 32> offset{};
+        std::snprintf(offset.data(), offset.size(), "%#llx", static_cast<unsigned long long>(block.offset_bytes()));
+        table.add_row({duration(block.held_for()), format_bytes(block.bytes()), format_bytes(block.requested_bytes()),
+                       number(block.client_id()), known ? number(holder->second->pid()) : "-",
+                       known ? holder->second->comm() : "-", block.pool(), number(block.node()), offset.data(),
+                       block.published() ? "yes" : "no"});
+    }
+    table.print(out);
+    out << plural(static_cast<std::uint64_t>(blocks.blocks_size()), "block", "blocks") << " of "
+        << number(blocks.total_blocks()) << " in use (" << format_bytes(blocks.total_bytes())
+        << "), those held longest first\n";
 }
 
 bool lies_on(const v1::PoolNode &share, const v1::Machine &machine, int index) {

@@ -22,6 +22,8 @@ struct PoolReport {
 void print_status(std::ostream &out, const v1::Machine &machine, const std::vector<PoolReport> &pools,
                   std::int64_t now_unix_seconds, const Terminal &terminal);
 void print_pools(std::ostream &out, const v1::ListPoolsResponse &pools);
+// clients: who they are.
+void print_blocks(std::ostream &out, const v1::ListBlocksResponse &blocks, const v1::ListClientsResponse &clients);
 void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, std::int64_t now_unix_seconds);
 // Whether this share of a pool lies on machine.nodes(index). A synthetic topology may put several numa nodes of its own
 // on one of the kernel's; then their order tells, for pools number the machine's nodes in that order.

@@ -80,15 +80,15 @@ FailureReason why_not(NodeLane &node, Order order) {
 }
 
 // One attempt: the wanted numa node, then, unless strict, the others by distance.
-Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool strict, Order order, std::uint32_t slack,
+Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool strict, Order order, Note note,
                   std::uint32_t &got, Block &block) {
-    if (pool->nodes[wanted].buddy().allocate(actor, order, slack, block) == Errc::ok) [[likely]] {
+    if (pool->nodes[wanted].buddy().allocate(actor, order, note, block) == Errc::ok) [[likely]] {
         got = wanted;
         return Errc::ok;
     }
     for (std::uint32_t rank = 0; !strict && rank < pool->numa_nodes; ++rank) {
         const std::uint32_t other = pool->nearest[wanted][rank];
-        if (other == wanted || pool->nodes[other].buddy().allocate(actor, order, slack, block) != Errc::ok) continue;
+        if (other == wanted || pool->nodes[other].buddy().allocate(actor, order, note, block) != Errc::ok) continue;
         count(counters_of(pool, other, actor).numa_miss);
         count(counters_of(pool, wanted, actor).numa_foreign);
         got = other;
@@ -98,14 +98,19 @@ Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool st
 }
 
 // Repeats the attempt after each release until it succeeds or the time is over. timeout_ms 0: for ever.
-[[gnu::noinline]] Errc wait_and_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool strict,
-                                         Order order, std::uint32_t slack, unsigned timeout_ms, std::uint32_t &got,
+[[gnu::noinline]] Errc wait_and_allocate(numacre_pool *pool, const Lane &lane, std::uint32_t wanted, bool strict,
+                                         Order order, Note note, unsigned timeout_ms, std::uint32_t &got,
                                          Block &block) {
     const std::uint64_t begin = now_nanoseconds();
     const std::uint64_t patience = std::uint64_t{timeout_ms} * 1'000'000;
     for (;;) {
         const std::uint32_t epoch = announce_waiter(pool);
-        if (try_allocate(pool, actor, wanted, strict, order, slack, got, block) == Errc::ok) return Errc::ok;
+        // relaxed: an age in seconds.
+        const std::uint64_t attention = lane.attention->load(std::memory_order_relaxed);
+        if ((attention & Attention::kClosed) != 0) return Errc::corrupt;
+        if (try_allocate(pool, lane.actor, wanted, strict, order, note.with_since(Attention::age(attention)), got,
+                         block) == Errc::ok)
+            return Errc::ok;
         std::uint64_t slice = kWaitSliceNanoseconds;
         if (timeout_ms != 0) {
             const std::uint64_t waited = now_nanoseconds() - begin;
@@ -118,9 +123,9 @@ Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool st
 
 // Nothing is free: perhaps what we or others keep in caches would do.
 [[gnu::cold]] Errc allocate_under_pressure(numacre_pool *pool, Lane &lane, std::uint32_t wanted, bool strict,
-                                           Order order, std::uint32_t slack, std::uint32_t &got, Block &block) {
+                                           Order order, Note note, std::uint32_t &got, Block &block) {
     if (give_back_all(pool, lane) != 0 &&
-        try_allocate(pool, lane.actor, wanted, strict, order, slack, got, block) == Errc::ok)
+        try_allocate(pool, lane.actor, wanted, strict, order, note, got, block) == Errc::ok)
         return Errc::ok;
     ask_others_to_give_back(pool, lane);
     return Errc::out_of_frames;
@@ -132,6 +137,12 @@ Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool st
                 static_cast<unsigned long long>(pool->geometry.chunk_bytes()));
 }
 
+[[gnu::cold]] int closed_pool() {
+    return fail(
+        Errc::corrupt,
+        "the pool's shared metadata is damaged: nothing is allocated in it any more (the daemon's log says what)");
+}
+
 [[gnu::cold]] int allocation_failed(numacre_pool *pool, Lane &lane, std::uint32_t wanted, Errc code, Order order,
                                     std::size_t size_bytes) {
     const Actor actor = lane.actor;
@@ -139,16 +150,15 @@ Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool st
         count_failure(pool, wanted, actor, FailureReason::quota);
         return fail(code, "%zu bytes more would exceed this client's quota", size_bytes);
     }
+    if (code == Errc::corrupt) return closed_pool();
     const FailureReason reason = why_not(lane.nodes[wanted], order);
     count_failure(pool, wanted, actor, reason);
     return fail(code, "no free block of %zu bytes (numa node %u: %s)", size_bytes, wanted,
                 reason == FailureReason::fragmented ? "enough is free, but not in one piece" : "full");
 }
 
-// As IndexEntry has it.
-std::uint32_t slack_of(Order order, unsigned frame_shift, std::size_t size_bytes) {
-    return static_cast<std::uint32_t>(((order.frames() << frame_shift) - size_bytes) >>
-                                      IndexEntry::slack_unit_shift(order, frame_shift));
+Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
+    return lane.since_now.with_slack((order.frames() << lane.frame_shift) - size_bytes, order.value + lane.frame_shift);
 }
 
 // From the shared tree, past the cache: all that can be asked for.
@@ -160,7 +170,7 @@ std::uint32_t slack_of(Order order, unsigned frame_shift, std::size_t size_bytes
         return bad_size(pool, actor, wanted, size_bytes);
     const Order order = order_for_bytes(size_bytes, frame_shift);
     const std::uint64_t granted = order.frames() << frame_shift;
-    const std::uint32_t slack = slack_of(order, frame_shift, size_bytes);
+    const Note note = note_of(lane, order, size_bytes);
     const bool has_quota = quota_of(pool) != 0;
     if (!has_quota)
         quota_forget(pool);
@@ -169,11 +179,11 @@ std::uint32_t slack_of(Order order, unsigned frame_shift, std::size_t size_bytes
         return allocation_failed(pool, lane, wanted, Errc::over_quota, order, size_bytes);
     std::uint32_t got = 0;
     Block block;
-    Errc code = try_allocate(pool, actor, wanted, (flags & NUMACRE_STRICT) != 0, order, slack, got, block);
+    Errc code = try_allocate(pool, actor, wanted, (flags & NUMACRE_STRICT) != 0, order, note, got, block);
     if (code != Errc::ok) [[unlikely]]
-        code = allocate_under_pressure(pool, lane, wanted, (flags & NUMACRE_STRICT) != 0, order, slack, got, block);
+        code = allocate_under_pressure(pool, lane, wanted, (flags & NUMACRE_STRICT) != 0, order, note, got, block);
     if (code != Errc::ok && (flags & NUMACRE_WAIT) != 0)
-        code = wait_and_allocate(pool, actor, wanted, (flags & NUMACRE_STRICT) != 0, order, slack, flags >> kWaitShift,
+        code = wait_and_allocate(pool, lane, wanted, (flags & NUMACRE_STRICT) != 0, order, note, flags >> kWaitShift,
                                  got, block);
     if (code != Errc::ok) [[unlikely]]
         return allocation_failed(pool, lane, wanted, code, order, size_bytes);
@@ -193,9 +203,9 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
 // A block of this numa node that the thread's own word has not.
 [[gnu::noinline]] int allocate_further(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
     const Order order = order_for_bytes(size_bytes, lane.frame_shift);
-    const std::uint32_t slack = slack_of(order, lane.frame_shift, size_bytes);
+    const Note note = note_of(lane, order, size_bytes);
     Block block;
-    if (node.buddy->allocate_further(lane.actor, order, slack, block) != Errc::ok)
+    if (node.buddy->allocate_further(lane.actor, order, note, block) != Errc::ok)
         return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     *result = address_of(lane, node, block.base);
     return 0;
@@ -204,8 +214,8 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
 [[gnu::noinline]] int finish_allocation(const Lane &lane, NodeLane &node, FrameIndex base, std::size_t size_bytes,
                                         void **result) {
     const Order order = order_for_bytes(size_bytes, lane.frame_shift);
-    const std::uint32_t slack = slack_of(order, lane.frame_shift, size_bytes);
-    if (!node.buddy->finish_allocation(lane.actor, slack, Block{base, order}))
+    const Note note = note_of(lane, order, size_bytes);
+    if (!node.buddy->finish_allocation(lane.actor, note, Block{base, order}))
         return allocate_further(lane, node, size_bytes, result);
     *result = address_of(lane, node, base);
     return 0;
@@ -217,8 +227,7 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
         return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     const Order order = order_for_bytes(size_bytes, lane.frame_shift);
     Block block;
-    const auto way =
-        node.buddy->allocate_nearby_in_upper(lane.actor, order, slack_of(order, lane.frame_shift, size_bytes), block);
+    const auto way = node.buddy->allocate_nearby_in_upper(lane.actor, order, note_of(lane, order, size_bytes), block);
     if (way == ShortPath::begun) [[unlikely]]
         return finish_allocation(lane, node, block.base, size_bytes, result);
     if (way != ShortPath::done) [[unlikely]]
@@ -233,12 +242,12 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
     const auto order = static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift));
     if (order >= kCachedOrders) [[unlikely]]
         return allocate_large(lane, node, size_bytes, result);
-    const std::uint64_t granted = node.magazines[order].granted_bytes;
-    if (granted == 0 || has_quota(lane)) [[unlikely]]
+    const Magazine &magazine = node.magazines[order];
+    if (magazine.granted_bytes == 0 || has_quota(lane)) [[unlikely]]
         return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     Block block;
     const auto way = node.buddy->allocate_nearby(lane.actor, Order{static_cast<std::uint8_t>(order)},
-                                                 static_cast<std::uint32_t>(granted - size_bytes), block);
+                                                 note_of(lane, magazine, size_bytes), block);
     if (way == ShortPath::begun) [[unlikely]]
         return finish_allocation(lane, node, block.base, size_bytes, result);
     if (way != ShortPath::done) [[unlikely]]
@@ -358,6 +367,15 @@ Lane *attentive_lane_of(numacre_pool *pool, int &error) {
     return lane;
 }
 
+// The same for a call that allocates: nullptr also if the pool is closed.
+Lane *allocating_lane_of(numacre_pool *pool, int &error) {
+    Lane *const lane = attentive_lane_of(pool, error);
+    if (lane == nullptr || !lane->closed()) [[likely]]
+        return lane;
+    error = closed_pool();
+    return nullptr;
+}
+
 // From a numa node's magazine, refilled if it is empty. False: not a size that is cached (0 is none), or nothing there.
 bool allocate_from_magazine(numacre_pool *pool, Lane &lane, NodeLane &node, std::size_t size_bytes, void **block) {
     if ((size_bytes - 1) >> lane.frame_shift >= kLeafFrames || quota_of(pool) != 0) return false;
@@ -370,7 +388,7 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, NodeLane &node, std:
 // When the cache has nothing ready.
 [[gnu::noinline]] int allocate_slowly(numacre_pool *pool, std::size_t size_bytes, void **block) {
     int error = 0;
-    Lane *const lane = attentive_lane_of(pool, error);
+    Lane *const lane = allocating_lane_of(pool, error);
     if (lane == nullptr) return error;
     NodeLane &node = lane->nodes[local_numa_node(*lane)];
     if (allocate_from_magazine(pool, *lane, node, size_bytes, block)) return 0;
@@ -418,7 +436,7 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, NodeLane &node, std:
     if (numa_node < -1 || numa_node >= static_cast<int>(pool->numa_nodes))
         return fail(Errc::no_such_node, "numa node %d is not within -1 .. %u", numa_node, pool->numa_nodes - 1);
     int error = 0;
-    Lane *const lane = attentive_lane_of(pool, error);
+    Lane *const lane = allocating_lane_of(pool, error);
     if (lane == nullptr) return error;
     const std::uint32_t wanted = numa_node < 0 ? local_numa_node(*lane) : static_cast<std::uint32_t>(numa_node);
     if ((flags & NUMACRE_UNCACHED) == 0 &&
@@ -484,7 +502,7 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
     if (blocks == nullptr && count != 0) return no_result("numacre_alloc_bulk");
     unsigned done = 0;
     int error = 0;
-    Lane *const lane = attentive_lane_of(pool, error);
+    Lane *const lane = allocating_lane_of(pool, error);
     if (lane == nullptr) return error;
     const std::uint32_t wanted = local_numa_node(*lane);
     const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
@@ -492,12 +510,12 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
         NodeLane &node = lane->nodes[wanted];
         while (done < count && take_from_cache(*lane, node, node.magazines[order], size_bytes, &blocks[done])) ++done;
         const Order of_blocks{static_cast<std::uint8_t>(order)};
-        const std::uint32_t slack = slack_of(of_blocks, lane->frame_shift, size_bytes);
+        const Note note = note_of(*lane, of_blocks, size_bytes);
         while (done < count) {
             FrameIndex bases[kLeafFrames];
             const unsigned ask = count - done < kLeafFrames ? count - done : kLeafFrames;
             const unsigned got =
-                pool->nodes[wanted].buddy().allocate_many(lane->actor, of_blocks, BlockState::owned, slack, bases, ask);
+                pool->nodes[wanted].buddy().allocate_many(lane->actor, of_blocks, BlockState::owned, note, bases, ask);
             for (unsigned i = 0; i < got; ++i) blocks[done++] = address_of(*lane, node, bases[i]);
             if (got < ask) break;
         }
@@ -571,8 +589,9 @@ int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
     const Reference reference{ref};
     const std::uint32_t numa_node = reference.numa_node().value;
     Block taken;
-    const Errc code = numa_node < pool->numa_nodes ? pool->nodes[numa_node].buddy().take(lane->actor, reference, taken)
-                                                   : Errc::bad_argument;
+    const Errc code = numa_node < pool->numa_nodes
+                          ? pool->nodes[numa_node].buddy().take(lane->actor, reference, lane->since_now.since(), taken)
+                          : Errc::bad_argument;
     if (code != Errc::ok) [[unlikely]]
         return fail(code,
                     code == Errc::stale_ref ? "reference %#llx names no block any more"

@@ -16,10 +16,11 @@ namespace {
 constexpr std::uint32_t kLeastUseful = 4;  // a magazine of fewer is none
 constexpr std::uint32_t kRefillBlocks = 32;
 constexpr std::uint32_t kRestraint = 256;
+constexpr std::uint64_t kLargestCachedBytes = 2 << 20;
 constexpr std::uint64_t kShareOfOneOrder = 32;  // of the numa node's capacity, by all threads together
 
 std::uint32_t limit_of(const numacre_pool *pool, const Magazine &magazine, unsigned order) {
-    if (magazine.granted_bytes == 0) return 0;
+    if (magazine.granted_bytes == 0 || magazine.granted_bytes > kLargestCachedBytes) return 0;
     const std::uint32_t slots = pool->view.threads_in_use_bound();
     const std::uint64_t threads = slots > 2 ? slots - 1 : 1;
     const std::uint64_t blocks = pool->geometry.frame_count / kShareOfOneOrder / threads >> order;
@@ -66,7 +67,7 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     const std::uint32_t wanted = magazine.capacity < 2 * kRefillBlocks ? magazine.capacity / 2 : kRefillBlocks;
     FrameIndex bases[kRefillBlocks];
     const unsigned got = node.buddy->allocate_many(lane.actor, Order{static_cast<std::uint8_t>(order)},
-                                                   BlockState::cached, 0, bases, wanted);
+                                                   BlockState::cached, {}, bases, wanted);
     // The lowest address on top: it is handed out next.
     for (unsigned i = got; i-- > 0;) magazine.frames[magazine.count++] = bases[i].value;
     return magazine.count != 0;
@@ -91,10 +92,17 @@ std::uint32_t give_back_all(numacre_pool *pool, Lane &lane) {
     return given;
 }
 
+void note_attention(Lane &lane, std::uint64_t bits) {
+    // As long as somebody waits, or the pool is closed, each call is to look again.
+    lane.attention_seen = bits & ~(Attention::kWaiters | Attention::kClosed);
+    lane.since_now = Note{Attention::age(bits)};
+}
+
 void answer_attention(numacre_pool *pool, Lane &lane) {
     const std::uint64_t now = lane.attention->load(std::memory_order_seq_cst);
-    if (now == lane.attention_seen) return;
-    lane.attention_seen = now & ~Attention::kWaiters;
+    const std::uint64_t changed = now ^ lane.attention_seen;
+    note_attention(lane, now);
+    if ((changed & ~Attention::kAgeMask) == 0) return;
     lane.restraint = kRestraint;
     give_back_all(pool, lane);
 }
@@ -103,7 +111,7 @@ void ask_others_to_give_back(numacre_pool *pool, Lane &lane) {
     auto &attention = pool->view.header->attention;
     // Only a signal: what it asks for is done by others at their next call. Our own cache is empty already.
     const std::uint64_t before = attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
-    lane.attention_seen = (before + Attention::kPressureStep) & ~Attention::kWaiters;
+    note_attention(lane, before + Attention::kPressureStep);
     lane.restraint = kRestraint;
 }
 

@@ -14,6 +14,8 @@ namespace numacre::client {
 [[gnu::cold]] bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order);
 // Everything cached goes back to the tree. Returns how many blocks that were.
 [[gnu::cold]] std::uint32_t give_back_all(numacre_pool *pool, Lane &lane);
+// Takes over what Attention says, without doing anything about it.
+void note_attention(Lane &lane, std::uint64_t bits);
 // Does what is asked of us if lane.undisturbed() is false.
 [[gnu::cold]] void answer_attention(numacre_pool *pool, Lane &lane);
 // Memory has run out, our own cache is empty.

@@ -30,7 +30,8 @@ struct Magazine {
     std::uint32_t count;
     std::uint32_t capacity;       // 0: none wanted yet, or ever: the slow path decides
     Word *allocations;            // this thread's tally of the order; that of frees stands kFreesBeside words further
-    std::uint64_t granted_bytes;  // 0: no order of leaf blocks here, or one with slack in larger units than bytes
+    std::uint64_t granted_bytes;  // 0: no order of leaf blocks here
+    unsigned block_shift;         // its logarithm
 };
 inline constexpr std::size_t kFreesBeside = kMaxOrder + 1;
 static_assert(offsetof(ThreadCounters<Env>, frees) - offsetof(ThreadCounters<Env>, allocations) ==
@@ -72,13 +73,15 @@ struct alignas(kCacheLineBytes) Lane {
     std::uint32_t cached_pattern;   // ... of blocks in our caches
     const std::uint8_t *dense_node_of;
     Actor actor;
+    Note since_now;           // what a block says that is handed out now, but for its slack
     std::uint32_t restraint;  // so many more slow allocations go by without filling the cache (memory has been short)
 
-    // False: somebody waits for memory, or has run out of it, since we last looked.
+    // False: somebody waits for memory, or has run out of it, since we last looked; or the pool is older, or closed.
     bool undisturbed() const {
         // relaxed: whoever needs it at once does not rely on us (see waiting.cpp).
         return attention->load(std::memory_order_relaxed) == attention_seen;
     }
+    bool closed() const { return (attention->load(std::memory_order_relaxed) & Attention::kClosed) != 0; }
 };
 
 // The thread's lane of the pool that it used last; never null. initial-exec and constinit: two loads, no call.
@@ -99,6 +102,11 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
     return node.allocated.magazine;
 }
 
+// size_bytes fits the magazine's order, which exists here.
+[[gnu::always_inline]] inline Note note_of(const Lane &lane, const Magazine &magazine, std::size_t size_bytes) {
+    return lane.since_now.with_slack(magazine.granted_bytes - size_bytes, magazine.block_shift);
+}
+
 // False: the magazine is empty, or had something that is no cached block any more (it has gone). size_bytes fits its
 // order.
 [[gnu::always_inline]] inline bool take_from_cache(const Lane &lane, const NodeLane &node, Magazine &magazine,
@@ -112,8 +120,7 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
     const IndexEntry entry = load_for_cache(slot);
     if (!is_cached(entry, lane.cached_pattern)) [[unlikely]]
         return false;
-    // In bytes: what is cached is at most 2 MiB large (limit_of), where the unit of slack is a byte.
-    store_out_of_cache(slot, entry, magazine.granted_bytes - size_bytes);
+    store_out_of_cache(slot, entry, note_of(lane, magazine, size_bytes));
     *block = address_of(lane, node, frame);
     count(*magazine.allocations);
     return true;

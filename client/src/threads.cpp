@@ -113,7 +113,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     lane->serial = pool->serial;
     lane->pool = pool;
     lane->attention = &pool->view.header->attention;
-    lane->attention_seen = lane->attention->load(std::memory_order_relaxed) & ~Attention::kWaiters;
+    note_attention(*lane, lane->attention->load(std::memory_order_relaxed));
     lane->quota_frames = pool->quota_frames;
     lane->frame_count = pool->geometry.frame_count;
     lane->span = pool->span;
@@ -134,8 +134,9 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
         for (unsigned order = 0; order < kCachedOrders; ++order) {
             Magazine &magazine = lane->nodes[node].magazines[order];
             magazine.allocations = &view.counters[actor.thread.value].allocations[order];
-            if (order <= pool->geometry.largest_order && order + lane->frame_shift <= IndexEntry::kSlackBits)
-                magazine.granted_bytes = std::uint64_t{1} << (order + lane->frame_shift);
+            magazine.block_shift = order + lane->frame_shift;
+            if (order <= pool->geometry.largest_order)
+                magazine.granted_bytes = std::uint64_t{1} << magazine.block_shift;
         }
     }
     return lane;

@@ -18,6 +18,8 @@ namespace {
 constexpr std::chrono::milliseconds kForceGrace{2000};
 constexpr std::chrono::milliseconds kForcePatience{10'000};
 constexpr std::chrono::milliseconds kForcePoll{20};
+// The finest that a pool's age is told in.
+constexpr std::chrono::milliseconds kAgeStep{1000};
 
 }  // namespace
 
@@ -187,10 +189,16 @@ void Daemon::watch_keeper() {
     });
 }
 
+void Daemon::tell_ages() {
+    for (const auto &pool : registry_.all()) pool->tell_age();
+    loop_->after(kAgeStep, [this] { tell_ages(); });
+}
+
 void Daemon::serve_clients(Fd listener) {
     attach_server_ = std::make_unique<AttachServer>(*loop_, *worker_, registry_, reaper_, *topology_,
                                                     std::move(listener), options_.limits);
     watch_keeper();
+    tell_ages();
     for (const auto &pool : registry_.all()) {
         reaper_.finish_predecessor(pool);
         for (const Client &client : pool->client_table()) attach_server_->adopt(pool, client);
@@ -341,17 +349,18 @@ Answer<DrainStatus> Daemon::drain_chunk(const std::string &name, NumaNode node, 
     return status;
 }
 
+Answer<std::vector<std::shared_ptr<ManagedPool>>> Daemon::chosen_pools(const std::string &name) {
+    if (name.empty()) return registry_.all();
+    auto pool = registry_.find(name);
+    if (!pool) return Unexpected{pool.error()};
+    return std::vector{std::move(*pool)};
+}
+
 Answer<std::vector<ClientStatus>> Daemon::clients(const std::string &name) {
-    std::vector<std::shared_ptr<ManagedPool>> pools;
-    if (name.empty()) {
-        pools = registry_.all();
-    } else {
-        auto pool = registry_.find(name);
-        if (!pool) return Unexpected{pool.error()};
-        pools.push_back(std::move(*pool));
-    }
+    const auto pools = chosen_pools(name);
+    if (!pools) return Unexpected{pools.error()};
     std::vector<ClientStatus> statuses;
-    for (const auto &pool : pools)
+    for (const auto &pool : *pools)
         for (ClientStatus &status : pool->client_statuses()) statuses.push_back(std::move(status));
     return statuses;
 }
@@ -364,6 +373,16 @@ Failure no_such_client(std::uint32_t client_id) {
 }
 
 }  // namespace
+
+Answer<BlockList> Daemon::blocks(const std::string &name, std::uint32_t client_id, std::uint32_t limit) {
+    const auto pools = chosen_pools(name);
+    if (!pools) return Unexpected{pools.error()};
+    const auto has_client = [&](const auto &pool) { return pool->find_client(client_id).has_value(); };
+    if (client_id != 0 && std::ranges::none_of(*pools, has_client)) return Unexpected{no_such_client(client_id)};
+    OldestBlocks oldest(limit);
+    for (const auto &pool : *pools) pool->add_oldest_blocks(client_id, oldest);
+    return std::move(oldest).take();
+}
 
 Answer<void> Daemon::evict(std::uint32_t client_id, std::chrono::milliseconds grace) {
     for (const auto &pool : registry_.all()) {

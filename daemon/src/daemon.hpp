@@ -60,6 +60,7 @@ public:
                         const std::function<bool(const ResizeStep &)> &progress) override;
     Answer<DrainStatus> drain_chunk(const std::string &pool, NumaNode node, std::uint64_t chunk, bool undo) override;
     Answer<std::vector<ClientStatus>> clients(const std::string &pool) override;
+    Answer<BlockList> blocks(const std::string &pool, std::uint32_t client_id, std::uint32_t limit) override;
     Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) override;
     Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) override;
     Answer<OccupancyMap> map(const std::string &pool, NumaNode node, std::uint32_t cells) override;
@@ -72,6 +73,9 @@ private:
     void keep(ManagedPool &pool);
     void let_go(const ManagedPool &pool);
     void watch_keeper();
+    void tell_ages();
+    // One, or all if the name is empty.
+    Answer<std::vector<std::shared_ptr<ManagedPool>>> chosen_pools(const std::string &name);
     void count_reserved_pages();
 
     Options options_;

@@ -61,7 +61,8 @@ struct PoolLedger::Header {
     std::uint32_t numa_nodes;
     std::uint32_t reclaim;
     std::uint32_t hold_seconds;
-    std::int64_t created_ns;
+    std::int64_t created_ns;         // since the epoch
+    std::int64_t created_steady_ns;  // of the monotonic clock: a ledger lives no longer than the boot
     std::atomic<LedgerState> state;
     std::atomic<std::uint32_t> last_client_id;
     std::uint32_t max_threads_per_client;
@@ -120,6 +121,7 @@ Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instan
     header.access_mode = spec.access.mode;
     header.numa_nodes = numa_nodes;
     header.created_ns = nanoseconds_of(std::chrono::system_clock::now());
+    header.created_steady_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
     header.magic = kPoolLedgerMagic;
     ledger.find_parts();
     return ledger;
@@ -179,6 +181,11 @@ std::uint32_t PoolLedger::numa_nodes() const {
 
 std::chrono::system_clock::time_point PoolLedger::created() const {
     return time_point_of(header_->created_ns);
+}
+
+std::chrono::seconds PoolLedger::age() const {
+    const std::chrono::nanoseconds now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::seconds>(now - std::chrono::nanoseconds(header_->created_steady_ns));
 }
 
 LedgerState PoolLedger::state() const {

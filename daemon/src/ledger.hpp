@@ -17,7 +17,7 @@
 namespace numacre::daemon {
 
 // Any change that moves or reinterprets a byte of a ledger raises it. A daemon of another version refuses to adopt.
-inline constexpr std::uint32_t kLedgerVersion = 1;
+inline constexpr std::uint32_t kLedgerVersion = 2;
 
 // A resize unit's way, so that its step can be finished or undone by whoever finds it.
 enum class UnitState : std::uint8_t {
@@ -71,6 +71,8 @@ public:
     std::uint64_t instance_id() const;
     std::uint32_t numa_nodes() const;
     std::chrono::system_clock::time_point created() const;
+    // Of the pool. Not moved by anybody who sets the clock.
+    std::chrono::seconds age() const;
 
     // Thread-safe each by itself; what belongs together is ordered by the caller.
     LedgerState state() const;

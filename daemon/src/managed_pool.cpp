@@ -45,6 +45,17 @@ std::string data_file(std::uint32_t numa_node) {
     return "frames" + std::to_string(numa_node);
 }
 
+// A walk that only asks for blocks that are held.
+template <class Visit>
+struct HeldScan {
+    const Visit &visit;
+    void owned(Block block, IndexEntry entry) { visit(block, entry); }
+    void free(Block) {}
+    void taken(FrameIndex, std::uint64_t) {}
+    void offline(Block) {}
+    void damaged(Block) {}
+};
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -401,6 +412,15 @@ void ManagedPool::ask_for_cached_blocks() {
     shared_.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
 }
 
+void ManagedPool::tell_age() {
+    const PoolAge age = PoolAge::of_seconds(static_cast<std::uint64_t>(ledger_.age().count()));
+    auto &attention = shared_.header->attention;
+    // relaxed: a wish, and an age in seconds. Bounded: somebody may scribble here for ever; there is a next time.
+    std::uint64_t bits = attention.load(std::memory_order_relaxed);
+    for (unsigned round = 0; round < kCasRoundsMax && Attention::age(bits) != age; ++round)
+        if (attention.compare_exchange_weak(bits, Attention::with_age(bits, age), std::memory_order_relaxed)) return;
+}
+
 void ManagedPool::wake_waiters() {
     // seq_cst: the memory is free before the epoch moves; a waiter reads the epoch before it looks for memory, and
     // sleeps only on the epoch that it has read. Weakened: it sleeps through the only release there will be.
@@ -422,6 +442,9 @@ void ManagedPool::declare_corrupt(const std::string &reason) {
     ledger_.set_state(LedgerState::corrupt);
     // release: the last word about this pool.
     shared_.header->state.store(static_cast<std::uint64_t>(PoolState::corrupt), std::memory_order_release);
+    // Its clients are refused from their next allocation on; who waits for memory hears it now.
+    shared_.header->attention.fetch_or(Attention::kClosed, std::memory_order_seq_cst);
+    wake_waiters();
     log::error("pool is damaged: no new clients, see the runbook NumacrePoolCorrupt",
                {{"pool", spec_.name}, {"reason", reason}});
 }
@@ -591,6 +614,7 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
         status.used_bytes = usage[client.slot.value].frames << geometry_.frame_shift;
         status.cached_bytes = usage[client.slot.value].cached_frames << geometry_.frame_shift;
         status.blocks = usage[client.slot.value].blocks;
+        if (status.blocks != 0) status.oldest_held_for = held_for(usage[client.slot.value].oldest);
         status.quota_bytes = client.quota_bytes;
         status.threads = threads[client.slot.value];
         status.state = client_state_name(client.state);
@@ -598,6 +622,40 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
         statuses.push_back(std::move(status));
     }
     return statuses;
+}
+
+// At least so long: from the end of the while that the code stands for.
+std::chrono::seconds ManagedPool::held_for(PoolAge since) const {
+    const auto age = static_cast<std::uint64_t>(ledger_.age().count());
+    return std::chrono::seconds(age > since.last_second() ? age - since.last_second() : 0);
+}
+
+void ManagedPool::add_oldest_blocks(std::uint32_t client_id, OldestBlocks &blocks) {
+    std::vector<std::uint32_t> ids(process_slots_, 0);
+    for (const Client &client : client_table())
+        if (client_id == 0 || client.id == client_id) ids[client.slot.value] = client.id;
+    if (std::ranges::all_of(ids, [](std::uint32_t id) { return id == 0; })) return;
+    for (std::size_t i = 0; i < views_.size(); ++i) {
+        const auto visit = [&](Block block, IndexEntry entry) {
+            const std::uint32_t id = entry.owner().value < process_slots_ ? ids[entry.owner().value] : 0;
+            if (id == 0 || entry.is_cached()) return;
+            const unsigned block_shift = block.order.value + geometry_.frame_shift;
+            const std::uint64_t bytes = std::uint64_t{1} << block_shift;
+            const std::chrono::seconds held = held_for(entry.note().since());
+            blocks.add(held, bytes, [&] {
+                return HeldBlock{.pool = spec_.name,
+                                 .client_id = id,
+                                 .node = NumaNode{static_cast<std::uint8_t>(i)},
+                                 .offset_bytes = block.base.value << geometry_.frame_shift,
+                                 .bytes = bytes,
+                                 .requested_bytes = bytes - entry.note().slack_bytes(block_shift),
+                                 .is_published = entry.is_published(),
+                                 .held_for = held};
+            });
+        };
+        HeldScan scan{visit};
+        walk_all(views_[i], scan);
+    }
 }
 
 OccupancyMap ManagedPool::occupancy(NumaNode numa_node, std::uint32_t cells) {

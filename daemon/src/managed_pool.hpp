@@ -21,6 +21,7 @@
 #include "ledger.hpp"
 #include "node_memory.hpp"
 #include "numacre/shm/recovery.hpp"
+#include "oldest_blocks.hpp"
 #include "pool_manager.hpp"
 #include "process_info.hpp"
 #include "topology.hpp"
@@ -113,12 +114,16 @@ public:
     void announce_deletion();
     // Allocations that wait for memory look again.
     void wake_waiters();
+    // Tells clients how old the pool is, for what they allocate from now on. Any thread, about once a second.
+    void tell_age();
     // The pool's threads give back what they have cached, each at its next call: those that are idle do not.
     void ask_for_cached_blocks();
 
     // Any thread; these read the shared metadata beside running clients, and take as long as there is metadata.
     PoolStatus status();
     std::vector<ClientStatus> client_statuses();
+    // The oldest of the blocks in use, at most `limit` in all. client_id 0: everybody's.
+    void add_oldest_blocks(std::uint32_t client_id, OldestBlocks &blocks);
     OccupancyMap occupancy(NumaNode numa_node, std::uint32_t cells);
     std::vector<BlockHolder> holders(NumaNode numa_node, const std::vector<UnitRange> &units);
 
@@ -174,6 +179,7 @@ private:
     std::vector<std::uint64_t> seat_versions() const;
     void check_integrity(PoolStatus &status, const Scan &scan);
     void declare_corrupt(const std::string &reason);
+    std::chrono::seconds held_for(PoolAge since) const;
 
     PoolSpec spec_;
     std::string owner_, group_;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -120,6 +121,22 @@ struct ClientStatus {
     std::uint32_t threads = 0;
     std::string state;            // "active", "adopted", "detaching", "lost connection", "recovering"
     std::uint32_t waits_for = 0;  // client whose operation under way its recovery has to wait for; 0: none
+    std::optional<std::chrono::seconds> oldest_held_for;  // of its blocks in use, at least; nothing: it has none
+};
+
+// A block in use.
+struct HeldBlock {
+    std::string pool;
+    std::uint32_t client_id = 0;
+    NumaNode node;
+    std::uint64_t offset_bytes = 0;  // from the numa node's first frame
+    std::uint64_t bytes = 0, requested_bytes = 0;
+    bool is_published = false;  // somebody may have a reference to it
+    std::chrono::seconds held_for{0};  // by this client, at least
+};
+struct BlockList {
+    std::vector<HeldBlock> blocks;
+    std::uint64_t count = 0, bytes = 0;  // of all that there are, listed or not
 };
 
 struct BlockHolder {
@@ -198,6 +215,9 @@ public:
     virtual Answer<DrainStatus> drain_chunk(const std::string &pool, NumaNode node, std::uint64_t chunk, bool undo) = 0;
     // pool empty: of all pools.
     virtual Answer<std::vector<ClientStatus>> clients(const std::string &pool) = 0;
+    // Blocks in use that have been held longest, the oldest first; at most limit. pool empty: of all pools. client_id 0:
+    // of all clients.
+    virtual Answer<BlockList> blocks(const std::string &pool, std::uint32_t client_id, std::uint32_t limit) = 0;
     virtual Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) = 0;
     virtual Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) = 0;
     virtual Answer<OccupancyMap> map(const std::string &pool, NumaNode node, std::uint32_t cells) = 0;

@@ -1,5 +1,6 @@
-// How long one look at a whole pool takes (what a scrape does), at 1 GiB and 64 GiB of online 4 KiB frames, and what it costs a
-// client that allocates meanwhile. Prints figures; asserts nothing about time. The metadata is real, frames are not needed.
+// How long one look at a whole pool takes (what a scrape does), at 1 GiB and 64 GiB of online 4 KiB frames, and what it
+// costs a client that allocates meanwhile. Prints figures; asserts nothing about time. The metadata is real, frames are
+// not needed.
 #include <time.h>
 
 #include <algorithm>
@@ -59,7 +60,7 @@ double client_rate(test::ShmPool &pool, Actor actor, double milliseconds) {
     do {
         for (int i = 0; i < 1000; ++i, ++pairs) {
             Block block;
-            if (buddy.allocate(actor, Order{0}, 0, block) != Errc::ok) std::abort();
+            if (buddy.allocate(actor, Order{0}, {}, block) != Errc::ok) std::abort();
             Block freed;
             if (buddy.free(actor, block.base, freed) != Errc::ok) std::abort();
         }
@@ -78,7 +79,7 @@ void measure(std::uint64_t gibibytes) {
     std::mt19937_64 random{1};
     std::vector<Block> blocks;
     Block block;
-    while (blocks.size() < pool.geometry.frame_count / 2 && buddy.allocate(actor, Order{0}, 0, block) == Errc::ok)
+    while (blocks.size() < pool.geometry.frame_count / 2 && buddy.allocate(actor, Order{0}, {}, block) == Errc::ok)
         blocks.push_back(block);
     std::vector<Block> kept;
     for (const Block held : blocks) {
@@ -89,7 +90,7 @@ void measure(std::uint64_t gibibytes) {
             std::abort();
     }
     print_scans("1/4 full, random 4 KiB", pool);
-    while (pool.geometry.frame_count - kept.size() > 64 && buddy.allocate(actor, Order{0}, 0, block) == Errc::ok)
+    while (pool.geometry.frame_count - kept.size() > 64 && buddy.allocate(actor, Order{0}, {}, block) == Errc::ok)
         kept.push_back(block);
     print_scans("full of 4 KiB blocks", pool);
 

@@ -154,13 +154,13 @@ private:
                     const Order wanted{static_cast<std::uint8_t>(order)};
                     Block block;
                     IndexEntry entry;
-                    if (buddy.allocate(actor(turn), wanted, 0, block) != Errc::ok) continue;
+                    if (buddy.allocate(actor(turn), wanted, {}, block) != Errc::ok) continue;
                     if (turn % 3 == 0) require(buddy.free(actor(turn), block.base, block) == Errc::ok);
                     if (turn % 3 == 1 && buddy.find_entry(block.base, block, entry) == Errc::ok)
                         (void)buddy.publish(block, entry);
                 }
             std::array<FrameIndex, 5> bases;
-            (void)buddy.allocate_many(actor(turn), Order{0}, BlockState::cached, 0, bases.data(), bases.size());
+            (void)buddy.allocate_many(actor(turn), Order{0}, BlockState::cached, {}, bases.data(), bases.size());
         }
     }
 
@@ -414,20 +414,20 @@ private:
         switch (what % 8) {
             case 0:
             case 1:
-                if (buddy.allocate(actor, order, 0, block) == Errc::ok) check(node, block);
+                if (buddy.allocate(actor, order, {}, block) == Errc::ok) check(node, block);
                 return;
             case 2:
                 (void)buddy.free(actor, FrameIndex{input_.number(2)}, block);
                 return;
             case 3: {
                 const std::uint64_t bits = input_.byte() % 2 != 0 ? input_.number(8) : reference();
-                (void)buddy.take(actor, Reference{bits}, block);
+                (void)buddy.take(actor, Reference{bits}, {}, block);
                 return;
             }
             case 4: {
                 if (order.value > kLeafOrder || order.value > pool_.geometry().largest_order) return;
                 const auto state = (input_.byte() & 1) != 0 ? BlockState::cached : BlockState::owned;
-                const unsigned got = buddy.allocate_many(actor, order, state, 0, bases.data(), bases.size());
+                const unsigned got = buddy.allocate_many(actor, order, state, {}, bases.data(), bases.size());
                 for (unsigned i = 0; i < got; ++i) check(node, Block{bases[i], order});
                 if (input_.byte() % 2 != 0) (void)buddy.free_many(actor, state, bases.data(), got);
                 return;

@@ -83,6 +83,48 @@ class CliWithDaemon(unittest.TestCase):
         self.assertGreaterEqual(listed["used_bytes"], 2 * MIB)
         self.assertIn(str(client.pid), self.run_cli("clients").stdout)
 
+    def test_what_was_forgotten_is_listed_first(self):
+        leak, other = self.client(), self.client()
+        (forgotten,) = self.alloc(leak, 5000, 1)  # 8 KiB
+        (passing,) = leak.call("alloc", size=FRAME, count=1, node=0, flags=STRICT)["blocks"]
+        self.assertEqual(leak.free([passing]), 0)  # into the thread's cache
+        ref = leak.ref_of(forgotten)
+
+        def held(*arguments):
+            return self.daemon.cli("clients", "--blocks", *arguments)["blocks"]
+
+        wait_until("the block has been held for some seconds", lambda: held()[0]["held_seconds"] >= 3)
+        # Handed out again from the cache: held from now on.
+        again = leak.call("alloc", size=FRAME, count=1, node=0, flags=STRICT)["blocks"]
+        self.assertEqual(again, [passing])
+        self.alloc(other, MIB, 1)
+        old, *young = held()
+        self.assertEqual(
+            (old["client_id"], old["node"], old["bytes"], old["published"]), (leak.client_id, 0, 8192, True)
+        )
+        self.assertTrue(5000 <= old["requested_bytes"] < 5000 + 8192 // 256, old)
+        self.assertEqual(sorted(block["bytes"] for block in young), [FRAME, MIB])
+        for block in young:
+            self.assertLess(block["held_seconds"], old["held_seconds"])
+        self.assertEqual(len(held("--limit", "1")), 1)
+        (only,) = held("default", "--client", str(other.client_id))
+        self.assertEqual((only["client_id"], only["bytes"]), (other.client_id, MIB))
+        nobody = self.run_cli("clients", "--blocks", "--client", "4711")
+        self.assertEqual(nobody.returncode, 1)
+        self.assertIn("4711", nobody.stderr)
+        oldest = {client["client_id"]: client["oldest_held_seconds"] for client in self.daemon.clients()}
+        self.assertGreaterEqual(oldest[leak.client_id], old["held_seconds"])
+        self.assertLess(oldest[other.client_id], old["held_seconds"])
+        self.assertIn("8 KiB", self.run_cli("clients", "--blocks").stdout)
+
+        # Whoever takes it holds it from then on.
+        error, _ = other.take(ref)
+        self.assertEqual(error, 0)
+        taken = [block for block in held("--client", str(other.client_id)) if block["bytes"] == 8192]
+        self.assertEqual(len(taken), 1)
+        self.assertLess(taken[0]["held_seconds"], old["held_seconds"])
+        self.assertFalse(taken[0]["published"])
+
     def test_resize_up_down_and_blocked(self):
         grown = self.daemon.cli("resize", "default", "--node", "1", "+16M")
         self.assertEqual((grown["done"], grown["online_bytes"]), (True, 48 * MIB))

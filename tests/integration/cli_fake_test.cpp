@@ -276,6 +276,31 @@ TEST_F(CliFake, client_names_cannot_steer_the_terminal) {
     EXPECT_EQ(run_json({"clients"})["clients"][1]["comm"], "\033[2Jevil\n") << "JSON says it as it is, escaped";
 }
 
+TEST_F(CliFake, blocks_say_who_holds_them_and_how_long) {
+    const std::string text = run({"clients", "default", "--blocks", "--client", "8", "--limit", "7"}).out;
+    EXPECT_THAT(text, AllOf(HasSubstr("3 d"), HasSubstr("0x5000"), HasSubstr("4243"), HasSubstr("?[2Jevil?"),
+                            HasSubstr("2 blocks of 257 in use (1 MiB)")));
+    EXPECT_EQ(fake().blocks().pool(), "default");
+    EXPECT_EQ(fake().blocks().client_id(), 8U);
+    EXPECT_EQ(fake().blocks().limit(), 7U);
+    const Json json = run_json({"clients", "--blocks"});
+    EXPECT_EQ(json["total_blocks"], 257);
+    EXPECT_EQ(json["blocks"][0], Json({{"pool", "default"},
+                                       {"client_id", 8},
+                                       {"node", 1},
+                                       {"offset_bytes", 0x5000},
+                                       {"bytes", 8192},
+                                       {"requested_bytes", 5000},
+                                       {"published", false},
+                                       {"held_seconds", 3 * 86'400 + 5}}));
+    EXPECT_EQ(fake().blocks().limit(), 100U);
+    const Json clients = run_json({"clients"})["clients"];
+    EXPECT_TRUE(clients[0]["oldest_held_seconds"].is_null());
+    EXPECT_EQ(clients[1]["oldest_held_seconds"], 3 * 86'400 + 5);
+    EXPECT_EQ(run({"clients", "--client", "8"}).exit_code, 2) << "it says nothing without --blocks";
+    EXPECT_EQ(run({"clients", "--blocks", "--limit", "0"}).exit_code, 2);
+}
+
 TEST_F(CliFake, nodes_has_distances_hugepages_and_shares) {
     const std::string text = run({"nodes"}).out;
     EXPECT_THAT(text, AllOf(HasSubstr("available: 2 nodes"), HasSubstr("node 1 cpus: 2-3"),

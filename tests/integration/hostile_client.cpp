@@ -170,7 +170,7 @@ private:
     }
     // Nearly right.
     std::uint64_t entry() {
-        return IndexEntry::owned(some_process(), some_block().order, 1 + random_() % 3, 0).bits() ^ random_() % 8;
+        return IndexEntry::owned(some_process(), some_block().order, 1 + random_() % 3, {}).bits() ^ random_() % 8;
     }
     std::uint64_t intent() {
         return Intent{static_cast<IntentKind>(random_() % 4), NumaNode{static_cast<std::uint8_t>(random_() % 3)},

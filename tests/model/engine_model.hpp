@@ -243,7 +243,7 @@ inline void EngineModel::lay_out() {
         for (const unsigned order : setup_.clients[client].used) {
             Block block{};
             Block freed{};
-            if (buddy_->allocate(actor_of(client), Order{static_cast<std::uint8_t>(order)}, 0, block) != Errc::ok ||
+            if (buddy_->allocate(actor_of(client), Order{static_cast<std::uint8_t>(order)}, {}, block) != Errc::ok ||
                 buddy_->free(actor_of(client), block.base, freed) != Errc::ok)
                 fail("set-up: a client cannot use what it shall have used");
         }
@@ -253,14 +253,14 @@ inline void EngineModel::lay_out() {
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
         for (const unsigned order : setup_.clients[client].holds) {
             Block block{};
-            if (buddy_->allocate(actor_of(client), Order{static_cast<std::uint8_t>(order)}, 0, block) != Errc::ok)
+            if (buddy_->allocate(actor_of(client), Order{static_cast<std::uint8_t>(order)}, {}, block) != Errc::ok)
                 fail("set-up: a client cannot hold what it shall hold");
             initial_[client].push_back(block);
         }
     }
     if (setup_.exhausted) {
         Block block{};
-        if (buddy_->allocate({kDaemonThread, kDaemonProcess}, Order{0}, 0, block) != Errc::out_of_frames)
+        if (buddy_->allocate({kDaemonThread, kDaemonProcess}, Order{0}, {}, block) != Errc::out_of_frames)
             fail("set-up: memory shall be exhausted and is not");
     }
 
@@ -402,7 +402,7 @@ inline void EngineModel::allocate(Thread &self, std::size_t client, Order order,
     wanted_[client].store(order.value + 1U);
     free_throughout_[client].store(~std::uint64_t{0});
     Block block{};
-    const Errc result = buddy_->allocate(actor_of(client), order, 0, block);
+    const Errc result = buddy_->allocate(actor_of(client), order, {}, block);
     const std::uint64_t was_free = free_throughout_[client].load();
     wanted_[client].store(0);
     free_throughout_[client].store(0);
@@ -487,7 +487,7 @@ inline void EngineModel::use_cache(Thread &self, std::size_t client, int what) {
         const IndexEntry entry = load_for_cache(slot);
         if (!is_cached(entry, IndexEntry::cached_by(actor_of(client).process)))
             self.fail("a block in our cache is not cached");
-        store_out_of_cache(slot, entry, 0);
+        store_out_of_cache(slot, entry, {});
         local.cached[cached] = false;
         local.held[cached] = true;
         use(self, local.blocks[cached]);
@@ -500,7 +500,7 @@ inline void EngineModel::use_cache(Thread &self, std::size_t client, int what) {
 inline void EngineModel::allocate_many(Thread &self, std::size_t client, Order order, BlockState state) {
     Local &local = self.local<Local>();
     std::array<FrameIndex, 2> bases{};
-    const unsigned got = buddy_->allocate_many(actor_of(client), order, state, 0, bases.data(), 2);
+    const unsigned got = buddy_->allocate_many(actor_of(client), order, state, {}, bases.data(), 2);
     for (unsigned i = 0; i < got; ++i) {
         unsigned slot = 0;
         while (slot < kHeldMax && (local.held[slot] || local.cached[slot])) ++slot;
@@ -600,7 +600,7 @@ inline void EngineModel::take(Thread &self, std::size_t client, unsigned slot) {
     Local &local = self.local<Local>();
     const Reference reference{mailbox_->load()};
     Block block{};
-    const Errc result = buddy_->take(actor_of(client), reference, block);
+    const Errc result = buddy_->take(actor_of(client), reference, {}, block);
     mailbox_->store(0);
     if (result == Errc::ok) {
         if (block != reference.block()) self.fail("take gave another block: " + to_text(block));
@@ -934,7 +934,7 @@ inline void EngineModel::check_that_free_memory_can_be_had() {
             some = is_free({FrameIndex{i << value}, order});
         const Actor prober{kDaemonThread, kDaemonProcess};
         Block block{};
-        const Errc result = buddy_->allocate(prober, order, 0, block);
+        const Errc result = buddy_->allocate(prober, order, {}, block);
         if (result != (some ? Errc::ok : Errc::out_of_frames))
             fail(std::string("quiet: memory of order ") + std::to_string(value) + (some ? " is free" : " is not free") +
                  ", but allocate says " + error_row(result).name);

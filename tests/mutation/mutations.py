@@ -187,7 +187,7 @@ MUTATIONS = [
         old="""const unsigned closed_at = climb(layer, word);
         if (closed_at != kClimbed) {
             undo(""",
-        new="""commit(layer, block, actor.process, grant.slack, grant.state);
+        new="""commit(layer, block, actor.process, grant.note, grant.state);
         const unsigned closed_at = climb(layer, word);
         if (closed_at != kClimbed) {
             undo(""",
@@ -395,8 +395,8 @@ MUTATIONS = [
     Mutation(
         name="cached_block_of_the_wrong_owner",
         file="owner.hpp",
-        old="return make(BlockState::cached, owner.value, order, generation, 0);",
-        new="return make(BlockState::cached, kOfflineOwner.value, order, generation, 0);",
+        old="return make(BlockState::cached, owner.value, order, generation, {});",
+        new="return make(BlockState::cached, kOfflineOwner.value, order, generation, {});",
         why="nobody gives it back after a death",
         filter="Engine.a_cache_is_filled_used_and_flushed",
     ),
@@ -411,8 +411,8 @@ MUTATIONS = [
     Mutation(
         name="block_out_of_a_cache_still_called_cached",
         file="owner.hpp",
-        old="return IndexEntry{(bits_ & kBelowSlack & ~kCachedBit) | slack << kSlackShift};",
-        new="return IndexEntry{(bits_ & kBelowSlack) | slack << kSlackShift};",
+        old="return IndexEntry{(bits_ & ~Note::kMask & ~kCachedBit) | note.bits()};",
+        new="return IndexEntry{(bits_ & ~Note::kMask) | note.bits()};",
         why="its user cannot free it",
         filter="Engine.a_cache_is_filled_used_and_flushed",
     ),
@@ -447,17 +447,18 @@ MUTATIONS = [
     Mutation(
         name="take_without_CAS",
         file="buddy.hpp",
-        old="""if (!slot.compare_exchange_strong(bits, entry.handed_to(actor.process).bits(), std::memory_order_acq_rel))
+        old="""if (!slot.compare_exchange_strong(bits, entry.handed_to(actor.process, since).bits(),
+                                          std::memory_order_acq_rel))
             return Errc::stale_ref;""",
-        new="slot.store(entry.handed_to(actor.process).bits(), std::memory_order_release);",
+        new="slot.store(entry.handed_to(actor.process, since).bits(), std::memory_order_release);",
         why="two takers, or a taker and recovery of the giver, both have the block",
         filter="Engine.a_death_of_giver_or_taker_loses_nothing",
     ),
     Mutation(
         name="take_does_not_advance_the_generation",
         file="owner.hpp",
-        old="return owned(owner, order(), next_generation(generation()), slack());",
-        new="return owned(owner, order(), generation(), slack());",
+        old="return owned(owner, order(), next_generation(generation()), note().with_since(since));",
+        new="return owned(owner, order(), generation(), note().with_since(since));",
         why="the reference that was taken still names the block",
         filter="Buddy.a_reference_is_taken_once_and_goes_stale",
         program="shm_buddy_test",
@@ -473,8 +474,8 @@ MUTATIONS = [
     Mutation(
         name="withdraw_does_not_advance_the_generation",
         file="buddy.hpp",
-        old="IndexEntry::owned(entry.owner(), entry.order(), next_generation(entry.generation()), entry.slack());",
-        new="IndexEntry::owned(entry.owner(), entry.order(), entry.generation(), entry.slack());",
+        old="IndexEntry::owned(entry.owner(), entry.order(), next_generation(entry.generation()), entry.note());",
+        new="IndexEntry::owned(entry.owner(), entry.order(), entry.generation(), entry.note());",
         why="published anew, the block can be taken by what was withdrawn",
         filter="Buddy.a_reference_is_taken_once_and_goes_stale",
         program="shm_buddy_test",
@@ -550,11 +551,10 @@ MUTATIONS = [
     Mutation(
         name="seizing_does_not_compare",
         file="recovery.hpp",
-        old="""if (!view.index_entry(block).compare_exchange_strong(bits, entry.handed_to(kDaemonProcess).bits(),
-                                                                 std::memory_order_acq_rel))
+        old="""if (!view.index_entry(block).compare_exchange_strong(bits, ours.bits(), std::memory_order_acq_rel))
                 return false;""",
         new="""(void)bits;
-            view.index_entry(block).store(entry.handed_to(kDaemonProcess).bits(), std::memory_order_release);""",
+            view.index_entry(block).store(ours.bits(), std::memory_order_release);""",
         why="a block that was taken from the dead at that moment is taken from its new owner",
         filter="Engine.a_quarantine_keeps_what_a_dead_client_held",
     ),

@@ -30,7 +30,7 @@ public:
 
     void allocate(unsigned actor, unsigned order) {
         Block block;
-        const Errc result = buddy().allocate(actors_[actor], Order{static_cast<std::uint8_t>(order)}, 0, block);
+        const Errc result = buddy().allocate(actors_[actor], Order{static_cast<std::uint8_t>(order)}, {}, block);
         const bool possible = has_free(order);
         RC_ASSERT((result == Errc::ok) == possible);  // neither a false out-of-memory nor a block from nowhere
         if (result != Errc::ok) return;
@@ -76,9 +76,9 @@ public:
         RC_ASSERT(buddy().find_entry(held.block.base, found, entry) == Errc::ok);
         const Reference reference = buddy().publish(held.block, entry);
         Block taken;
-        RC_ASSERT(buddy().take(actors_[by], reference, taken) == Errc::ok);
+        RC_ASSERT(buddy().take(actors_[by], reference, {}, taken) == Errc::ok);
         RC_ASSERT(taken == held.block);
-        RC_ASSERT(buddy().take(actors_[by], reference, taken) == Errc::stale_ref);
+        RC_ASSERT(buddy().take(actors_[by], reference, {}, taken) == Errc::stale_ref);
         for (std::uint64_t f = 0; f < held.block.order.frames(); ++f)
             owner_[held.block.base.value + f] = static_cast<char>(by + 1);
         held.actor = by;

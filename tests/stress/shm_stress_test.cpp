@@ -74,7 +74,7 @@ TEST_P(SharedTree, never_owns_a_frame_twice_and_ends_empty) {
                 const unsigned limit = random() % 16 == 0 ? load.largest_order : load.order_limit;
                 const Order order{static_cast<std::uint8_t>(random() % (limit + 1))};
                 Block block;
-                if (buddy.allocate(actor, order, 0, block) != Errc::ok) continue;
+                if (buddy.allocate(actor, order, {}, block) != Errc::ok) continue;
                 for (std::uint64_t f = 0; f < order.frames(); ++f)
                     if (stamps[block.base.value + f].exchange(stamp, std::memory_order_relaxed) != 0) ++faults;
                 held.push_back(block);
@@ -116,7 +116,7 @@ TEST_P(SharedTree, never_owns_a_frame_twice_and_ends_empty) {
     Buddy<ProductionEnv> buddy{pool.node, pool.view};
     for (std::uint64_t chunk = 0; chunk < load.chunks; ++chunk) {
         Block block;
-        ASSERT_EQ(buddy.allocate(pool.actor(1, 1), pool.geometry.largest(), 0, block), Errc::ok) << "chunk " << chunk;
+        ASSERT_EQ(buddy.allocate(pool.actor(1, 1), pool.geometry.largest(), {}, block), Errc::ok) << "chunk " << chunk;
     }
     const CounterTotals totals = fold_counters(pool.node, pool.view.threads_in_use_bound());
     for (unsigned order = 0; order < load.largest_order; ++order)
@@ -144,9 +144,9 @@ TEST(Audit, takes_no_step_of_clients_or_daemon_for_damage) {
                 if (order.value <= 3) {
                     const auto state = random() % 2 != 0 ? BlockState::cached : BlockState::owned;
                     const unsigned got =
-                        buddy.allocate_many(actors[index], order, state, 0, bases.data(), bases.size());
+                        buddy.allocate_many(actors[index], order, state, {}, bases.data(), bases.size());
                     buddy.free_many(actors[index], state, bases.data(), got);
-                } else if (buddy.allocate(actors[index], order, 0, block) == Errc::ok) {
+                } else if (buddy.allocate(actors[index], order, {}, block) == Errc::ok) {
                     buddy.free(actors[index], block.base, block);
                 }
             }

@@ -231,7 +231,7 @@ private:
         const unsigned limit = random_() % 16 == 0 ? kGeometry.largest_order : 5;
         const Order order{static_cast<std::uint8_t>(random_() % (limit + 1))};
         Block block;
-        const Errc result = buddy_.allocate(actor_, order, 0, block);
+        const Errc result = buddy_.allocate(actor_, order, {}, block);
         if (result == Errc::out_of_frames) return;
         if (result != Errc::ok || block.order != order) fault(std::string("allocate says ") + error_row(result).name);
         hold(block);
@@ -247,7 +247,8 @@ private:
     void allocate_several() {
         const Order order = small_order();
         std::array<FrameIndex, 8> bases{};
-        const unsigned got = buddy_.allocate_many(actor_, order, BlockState::owned, 0, bases.data(), 1 + random_() % 8);
+        const unsigned got =
+            buddy_.allocate_many(actor_, order, BlockState::owned, {}, bases.data(), 1 + random_() % 8);
         for (unsigned i = 0; i < got; ++i) hold(Block{bases[i], order});
     }
     void free_several() {
@@ -294,7 +295,7 @@ private:
         const IndexEntry entry = load_for_cache(slot);
         if (!is_cached(entry, IndexEntry::cached_by(actor_.process)))
             fault(to_text(held.block) + " is in our cache, the index does not say so");
-        store_out_of_cache(slot, entry, 0);
+        store_out_of_cache(slot, entry, {});
         pattern_.verify(held.block, held.stamp);
         held_.push_back(held);
         frames_held_ += held.block.order.frames();
@@ -302,7 +303,7 @@ private:
     void refill() {
         const Order order = small_order();
         std::array<FrameIndex, 8> bases{};
-        const unsigned got = buddy_.allocate_many(actor_, order, BlockState::cached, 0, bases.data(), 8);
+        const unsigned got = buddy_.allocate_many(actor_, order, BlockState::cached, {}, bases.data(), 8);
         for (unsigned i = 0; i < got; ++i) {
             const Block block{bases[i], order};
             const std::uint64_t stamp = Pattern::stamp(actor_.process.value, ++stamps_);
@@ -337,7 +338,7 @@ private:
             region_.control->mailbox[random_() % kMailboxes].exchange(0, std::memory_order_acq_rel)};
         if (reference.bits() == 0) return;
         Block block;
-        const Errc result = buddy_.take(actor_, reference, block);
+        const Errc result = buddy_.take(actor_, reference, {}, block);
         if (result == Errc::stale_ref) return;  // withdrawn
         if (result != Errc::ok || block != reference.block())
             fault("take of " + to_text(reference.block()) + " says " + error_row(result).name);
@@ -352,7 +353,7 @@ private:
         std::swap(published_[random_() % published_.size()], published_.back());
         const auto [held, generation] = published_.back();
         published_.pop_back();
-        const auto entry = IndexEntry::owned(actor_.process, held.block.order, generation, 0).published();
+        const auto entry = IndexEntry::owned(actor_.process, held.block.order, generation, {}).published();
         IndexEntry now = entry;
         if (!buddy_.withdraw(held.block, now)) return;
         pattern_.verify(held.block, held.stamp);
@@ -409,7 +410,7 @@ int check(const Region &region) {
     const Actor actor = region.actor(1);
     for (std::uint64_t chunk = 0; chunk < kGeometry.chunk_count(); ++chunk) {
         Block block;
-        if (buddy.allocate(actor, kGeometry.largest(), 0, block) != Errc::ok)
+        if (buddy.allocate(actor, kGeometry.largest(), {}, block) != Errc::ok)
             fault("only " + std::to_string(chunk) + " largest blocks can be had, all is free");
         pattern.fill(block, Pattern::stamp(1, chunk));
     }

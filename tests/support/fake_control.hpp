@@ -31,6 +31,7 @@ public:
     v1::DeletePoolRequest deletion() { return locked(delete_); }
     v1::DrainChunkRequest drain() { return locked(drain_); }
     v1::EvictClientRequest evict() { return locked(evict_); }
+    v1::ListBlocksRequest blocks() { return locked(blocks_); }
     std::atomic<bool> resize_cancelled{false};
     std::atomic<bool> resize_began{false};
 
@@ -110,6 +111,7 @@ public:
         client->set_threads(2);
         client->set_state("active");
         client->mutable_attached()->set_seconds(1'000'000'000);
+        client->mutable_oldest_held_for()->set_seconds(3 * 86'400 + 5);
         client = response->add_clients();
         client->set_client_id(7);
         client->set_pool("default");
@@ -118,6 +120,25 @@ public:
         client->set_used_bytes(3 * kMiB);
         client->set_quota_bytes(16 * kMiB);
         client->set_state("lost connection");
+        return grpc::Status::OK;
+    }
+    grpc::Status ListBlocks(grpc::ServerContext *, const v1::ListBlocksRequest *request,
+                            v1::ListBlocksResponse *response) override {
+        if (!request->pool().empty() && request->pool() != "default") return no_such_pool(request->pool());
+        for (const std::uint32_t client : {8U, 9U}) {
+            v1::HeldBlock *block = response->add_blocks();
+            block->set_pool("default");
+            block->set_client_id(client);
+            block->set_node(1);
+            block->set_offset_bytes(0x5000);
+            block->set_bytes(8192);
+            block->set_requested_bytes(5000);
+            block->set_published(client == 9);
+            block->mutable_held_for()->set_seconds(3 * 86'400 + 5);
+        }
+        response->set_total_blocks(257);
+        response->set_total_bytes(kMiB);
+        store(blocks_, *request);
         return grpc::Status::OK;
     }
     grpc::Status EvictClient(grpc::ServerContext *, const v1::EvictClientRequest *request,
@@ -271,6 +292,7 @@ private:
     v1::DeletePoolRequest delete_;
     v1::DrainChunkRequest drain_;
     v1::EvictClientRequest evict_;
+    v1::ListBlocksRequest blocks_;
 };
 
 // Serves until destroyed.

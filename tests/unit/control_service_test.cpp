@@ -315,6 +315,37 @@ TEST_F(ControlServiceTest, list_clients_of_all_pools_or_one) {
     EXPECT_EQ(client.quota_bytes(), kMiB);
     EXPECT_EQ(client.threads(), 3U);
     EXPECT_EQ(client.state(), "active");
+    EXPECT_EQ(client.oldest_held_for().seconds(), 90);
+}
+
+TEST_F(ControlServiceTest, list_blocks_passes_on_what_is_asked_for) {
+    v1::ListBlocksRequest request;
+    v1::ListBlocksResponse response;
+    ASSERT_TRUE(call(&v1::Control::Stub::ListBlocks, request, &response).ok());
+    request.set_pool("default");
+    request.set_client_id(17);
+    request.set_limit(65536);
+    ASSERT_TRUE(call(&v1::Control::Stub::ListBlocks, request, &response).ok());
+    EXPECT_THAT(pools_.calls(), ElementsAre("blocks  0 100", "blocks default 17 65536"));
+    EXPECT_EQ(response.total_blocks(), 43U);
+    EXPECT_EQ(response.total_bytes(), 43U * 4096);
+    ASSERT_EQ(response.blocks_size(), 1);
+    const v1::HeldBlock &block = response.blocks(0);
+    EXPECT_EQ(block.pool(), "default");
+    EXPECT_EQ(block.client_id(), 17U);
+    EXPECT_EQ(block.node(), 1U);
+    EXPECT_EQ(block.offset_bytes(), 8192U);
+    EXPECT_EQ(block.bytes(), 4096U);
+    EXPECT_EQ(block.requested_bytes(), 4000U);
+    EXPECT_TRUE(block.published());
+    EXPECT_EQ(block.held_for().seconds(), 90);
+    request.set_limit(65537);
+    EXPECT_EQ(call(&v1::Control::Stub::ListBlocks, request, &response).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);
+    request.set_limit(1);
+    request.set_pool("Not a name");
+    EXPECT_EQ(call(&v1::Control::Stub::ListBlocks, request, &response).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(ControlServiceTest, a_process_name_that_is_no_text_does_not_break_the_answer) {
@@ -552,6 +583,8 @@ TEST_F(ControlServiceTest, each_call_reports_the_pool_managers_failure) {
     EXPECT_EQ(call(&v1::Control::Stub::DrainChunk, drain, &drained).error_code(), expected);
     v1::ListClientsResponse clients;
     EXPECT_EQ(call(&v1::Control::Stub::ListClients, v1::ListClientsRequest{}, &clients).error_code(), expected);
+    v1::ListBlocksResponse blocks;
+    EXPECT_EQ(call(&v1::Control::Stub::ListBlocks, v1::ListBlocksRequest{}, &blocks).error_code(), expected);
     v1::EvictClientRequest evict;
     evict.set_client_id(1);
     v1::EvictClientResponse evicted;

@@ -97,6 +97,7 @@ inline ClientStatus golden_client() {
     client.threads = 3;
     client.state = "active";
     client.waits_for = 8;
+    client.oldest_held_for = std::chrono::seconds{90};
     return client;
 }
 
@@ -171,6 +172,12 @@ public:
         for (const ClientStatus &client : clients_)
             if (pool.empty() || client.pool == pool) found.push_back(client);
         return found;
+    }
+    Answer<BlockList> blocks(const std::string &pool, std::uint32_t client_id, std::uint32_t limit) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        calls_.push_back("blocks " + pool + " " + std::to_string(client_id) + " " + std::to_string(limit));
+        return BlockList{{{"default", 17, NumaNode{1}, 8192, 4096, 4000, true, std::chrono::seconds{90}}}, 43, 176128};
     }
     Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) override {
         const std::scoped_lock lock{mutex_};

@@ -167,6 +167,7 @@ TEST_F(MetricsTest, clients_and_totals_are_the_daemons) {
         1);
     EXPECT_EQ(value(Metric::client_used_bytes, {{"pool", "default"}, {"client", "17"}}), 43 * 4096);
     EXPECT_EQ(value(Metric::client_quota_bytes, {{"pool", "default"}, {"client", "17"}}), 1 << 20);
+    EXPECT_EQ(value(Metric::client_oldest_block_seconds, {{"pool", "default"}, {"client", "17"}}), 90);
     EXPECT_EQ(value(Metric::attaches_total, {{"result", "ok"}}), 29);
     EXPECT_EQ(value(Metric::attaches_total, {{"result", "refused"}}), 30);
     EXPECT_EQ(value(Metric::resize_operations_total, {{"result", "ok"}}), 31);

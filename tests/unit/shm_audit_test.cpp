@@ -22,8 +22,8 @@ struct AuditedPool : ::testing::Test {
     AuditedPool() {
         Chunks<Env> chunks{pool.node, pool.view};
         EXPECT_TRUE(chunks.bring_online(0) && chunks.bring_online(1));
-        EXPECT_EQ(buddy.allocate(actor, Order{0}, 0, single), Errc::ok);
-        EXPECT_EQ(buddy.allocate(actor, Order{7}, 0, middle), Errc::ok);
+        EXPECT_EQ(buddy.allocate(actor, Order{0}, {}, single), Errc::ok);
+        EXPECT_EQ(buddy.allocate(actor, Order{7}, {}, middle), Errc::ok);
     }
 
     std::uint64_t words() const { return Audit<Env>(pool.view, pool.node).run(); }
@@ -161,8 +161,8 @@ TEST(Audit, blocks_of_process_slots_that_there_are_not_are_found_by_the_scan) {
     pool.online_all();
     Buddy<Env> buddy{pool.node, pool.view};
     Block block;
-    ASSERT_EQ(buddy.allocate(pool.actor(1, 1), Order{0}, 0, block), Errc::ok);
-    pool.node.index_entry(block) = IndexEntry::owned(ProcessSlot{ShmPool::kProcesses}, Order{0}, 1, 0).bits();
+    ASSERT_EQ(buddy.allocate(pool.actor(1, 1), Order{0}, {}, block), Errc::ok);
+    pool.node.index_entry(block) = IndexEntry::owned(ProcessSlot{ShmPool::kProcesses}, Order{0}, 1, {}).bits();
     std::array<OwnerUsage, ShmPool::kProcesses> usage{};
     NodeSnapshot snapshot;
     scan_node<Env>(pool.node, snapshot, usage);

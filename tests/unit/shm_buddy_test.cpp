@@ -23,7 +23,7 @@ TEST_P(AnyGeometry, hands_out_every_frame_once_and_takes_all_back) {
     for (unsigned order = 0; order <= largest; ++order) {
         std::vector<Block> blocks;
         Block block;
-        while (buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, 0, block) == Errc::ok) {
+        while (buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, {}, block) == Errc::ok) {
             ASSERT_TRUE(pool.node.contains(block));
             blocks.push_back(block);
             if (blocks.size() > pool.geometry.frame_count) break;
@@ -48,19 +48,19 @@ TEST_P(AnyGeometry, chunks_come_online_go_offline_and_are_never_allocated_from_w
     TestBuddy buddy{pool.node, pool.view};
     const Actor actor = pool.actor(1, 1);
     Block block;
-    EXPECT_EQ(buddy.allocate(actor, Order{0}, 0, block), Errc::out_of_frames);
+    EXPECT_EQ(buddy.allocate(actor, Order{0}, {}, block), Errc::out_of_frames);
     EXPECT_TRUE(chunks.is_offline(2));
     ASSERT_TRUE(chunks.bring_online(2));
     EXPECT_FALSE(chunks.bring_online(2)) << "it is online already";
     EXPECT_FALSE(chunks.bring_online(4)) << "there is no such chunk";
-    ASSERT_EQ(buddy.allocate(actor, Order{0}, 0, block), Errc::ok);
+    ASSERT_EQ(buddy.allocate(actor, Order{0}, {}, block), Errc::ok);
     EXPECT_EQ(block.base.value >> largest, 2U);
     EXPECT_EQ(chunks.used_frames(2), 1U);
     EXPECT_FALSE(chunks.try_take_offline(2));
     Block freed;
     ASSERT_EQ(buddy.free(actor, block.base, freed), Errc::ok);
     EXPECT_TRUE(chunks.try_take_offline(2)) << "only marks that are kept were in the way";
-    EXPECT_EQ(buddy.allocate(actor, Order{0}, 0, block), Errc::out_of_frames);
+    EXPECT_EQ(buddy.allocate(actor, Order{0}, {}, block), Errc::out_of_frames);
     EXPECT_EQ(pool.snapshot().offline_frames, pool.geometry.frame_count);
     const CounterTotals totals = fold_counters(pool.node, pool.view.threads_in_use_bound());
     for (unsigned order = 0; order <= largest; ++order) {
@@ -78,8 +78,8 @@ TEST(Buddy, refuses_what_it_must) {
     const Actor mine = pool.actor(1, 1);
     const Actor theirs = pool.actor(2, 2);
     Block block;
-    EXPECT_EQ(buddy.allocate(mine, Order{11}, 0, block), Errc::bad_argument);
-    ASSERT_EQ(buddy.allocate(mine, Order{3}, 0, block), Errc::ok);
+    EXPECT_EQ(buddy.allocate(mine, Order{11}, {}, block), Errc::bad_argument);
+    ASSERT_EQ(buddy.allocate(mine, Order{3}, {}, block), Errc::ok);
     Block freed;
     EXPECT_EQ(buddy.free(theirs, block.base, freed), Errc::not_owner);
     EXPECT_EQ(buddy.free(mine, FrameIndex{block.base.value + 1}, freed), Errc::stale_ref) << "inside the block";
@@ -98,48 +98,48 @@ TEST(Buddy, a_reference_is_taken_once_and_goes_stale) {
     const Actor giver = pool.actor(1, 1);
     const Actor taker = pool.actor(2, 2);
     Block block;
-    ASSERT_EQ(buddy.allocate(giver, Order{2}, 0, block), Errc::ok);
+    ASSERT_EQ(buddy.allocate(giver, Order{2}, {}, block), Errc::ok);
     IndexEntry entry;
     Block found;
     ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
     Block taken;
-    EXPECT_EQ(buddy.take(taker, Reference{NumaNode{0}, block, entry.generation()}, taken), Errc::stale_ref)
+    EXPECT_EQ(buddy.take(taker, Reference{NumaNode{0}, block, entry.generation()}, {}, taken), Errc::stale_ref)
         << "a block that was not given";
     const Reference reference = buddy.publish(block, entry);
-    ASSERT_EQ(buddy.take(taker, reference, taken), Errc::ok);
+    ASSERT_EQ(buddy.take(taker, reference, {}, taken), Errc::ok);
     EXPECT_EQ(taken, block);
-    EXPECT_EQ(buddy.take(taker, reference, taken), Errc::stale_ref);
+    EXPECT_EQ(buddy.take(taker, reference, {}, taken), Errc::stale_ref);
     Block freed;
     EXPECT_EQ(buddy.free(giver, block.base, freed), Errc::not_owner);
     EXPECT_EQ(buddy.free(taker, block.base, freed), Errc::ok);
-    EXPECT_EQ(buddy.take(giver, reference, taken), Errc::stale_ref);
-    EXPECT_EQ(buddy.take(giver, Reference{~std::uint64_t{0}}, taken), Errc::bad_argument);
-    EXPECT_EQ(buddy.take(giver, Reference{0}, taken), Errc::bad_argument);
+    EXPECT_EQ(buddy.take(giver, reference, {}, taken), Errc::stale_ref);
+    EXPECT_EQ(buddy.take(giver, Reference{~std::uint64_t{0}}, {}, taken), Errc::bad_argument);
+    EXPECT_EQ(buddy.take(giver, Reference{0}, {}, taken), Errc::bad_argument);
     // The same frames again, given again: the old reference still names the block of before.
-    ASSERT_EQ(buddy.allocate(giver, Order{2}, 0, block), Errc::ok);
+    ASSERT_EQ(buddy.allocate(giver, Order{2}, {}, block), Errc::ok);
     ASSERT_EQ(block, reference.block());
-    EXPECT_EQ(buddy.take(taker, reference, taken), Errc::stale_ref);
+    EXPECT_EQ(buddy.take(taker, reference, {}, taken), Errc::stale_ref);
     ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
     const Reference second = buddy.publish(block, entry);
-    EXPECT_EQ(buddy.take(taker, reference, taken), Errc::stale_ref);
+    EXPECT_EQ(buddy.take(taker, reference, {}, taken), Errc::stale_ref);
     // Taken, and given on: what the first taker took by is used up.
-    ASSERT_EQ(buddy.take(taker, second, taken), Errc::ok);
+    ASSERT_EQ(buddy.take(taker, second, {}, taken), Errc::ok);
     ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
     const Reference third = buddy.publish(block, entry);
-    EXPECT_EQ(buddy.take(giver, second, taken), Errc::stale_ref);
+    EXPECT_EQ(buddy.take(giver, second, {}, taken), Errc::stale_ref);
     // Withdrawn and given anew.
     ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
     ASSERT_TRUE(buddy.withdraw(block, entry));
-    EXPECT_EQ(buddy.take(giver, third, taken), Errc::stale_ref);
+    EXPECT_EQ(buddy.take(giver, third, {}, taken), Errc::stale_ref);
     const Reference fourth = buddy.publish(block, entry);
-    EXPECT_EQ(buddy.take(giver, third, taken), Errc::stale_ref);
+    EXPECT_EQ(buddy.take(giver, third, {}, taken), Errc::stale_ref);
     // Freed, though it was given.
     ASSERT_EQ(buddy.free(taker, block.base, freed), Errc::ok);
-    ASSERT_EQ(buddy.allocate(taker, Order{2}, 0, block), Errc::ok);
+    ASSERT_EQ(buddy.allocate(taker, Order{2}, {}, block), Errc::ok);
     ASSERT_EQ(block, fourth.block());
     ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
     (void)buddy.publish(block, entry);
-    EXPECT_EQ(buddy.take(giver, fourth, taken), Errc::stale_ref);
+    EXPECT_EQ(buddy.take(giver, fourth, {}, taken), Errc::stale_ref);
 }
 
 TEST(Buddy, only_what_nobody_else_can_reach_is_cached) {
@@ -148,7 +148,7 @@ TEST(Buddy, only_what_nobody_else_can_reach_is_cached) {
     TestBuddy buddy{pool.node, pool.view};
     const Actor mine = pool.actor(1, 1);
     Block block;
-    ASSERT_EQ(buddy.allocate(mine, Order{2}, 0, block), Errc::ok);
+    ASSERT_EQ(buddy.allocate(mine, Order{2}, {}, block), Errc::ok);
     auto &slot = pool.node.index_entry(block);
     EXPECT_TRUE(can_be_cached(load_for_cache(slot), IndexEntry::private_to(mine.process)));
     EXPECT_FALSE(can_be_cached(load_for_cache(slot), IndexEntry::private_to(ProcessSlot{2})));
@@ -172,7 +172,7 @@ TEST(Buddy, what_another_thread_gave_back_from_its_cache_does_not_come_out_of_ou
     const Actor other = pool.actor(2, 2);
     const std::uint32_t in_my_cache = IndexEntry::cached_by(mine.process);
     Block block;
-    ASSERT_EQ(buddy.allocate(mine, Order{2}, 0, block), Errc::ok);
+    ASSERT_EQ(buddy.allocate(mine, Order{2}, {}, block), Errc::ok);
     auto &slot = pool.node.index_entry(block);
     store_into_cache(slot, load_for_cache(slot));
     EXPECT_TRUE(is_cached(load_for_cache(slot), in_my_cache));
@@ -182,7 +182,7 @@ TEST(Buddy, what_another_thread_gave_back_from_its_cache_does_not_come_out_of_ou
     const std::uint64_t home = pool.node.home[mine.thread.value].word[2].load();
     pool.node.home[other.thread.value].word[2].store(home);
     Block again;
-    ASSERT_EQ(buddy.allocate(other, Order{2}, 0, again), Errc::ok);
+    ASSERT_EQ(buddy.allocate(other, Order{2}, {}, again), Errc::ok);
     ASSERT_EQ(again, block);
     EXPECT_FALSE(is_cached(load_for_cache(slot), in_my_cache)) << "it is another's";
     store_into_cache(slot, load_for_cache(slot));
@@ -196,12 +196,12 @@ TEST(Buddy, an_allocation_below_a_draining_chunk_is_undone) {
     TestBuddy buddy{pool.node, pool.view};
     const Actor actor = pool.actor(1, 1);
     Block block;
-    ASSERT_EQ(buddy.allocate(actor, Order{0}, 0, block), Errc::ok);
+    ASSERT_EQ(buddy.allocate(actor, Order{0}, {}, block), Errc::ok);
     const std::uint64_t chunk = block.base.value >> 10;
     chunks.set_drain(chunk, true);
     // Its home word lies in the draining chunk: claimed, seen on the climb, undone, and found elsewhere.
     Block other;
-    ASSERT_EQ(buddy.allocate(actor, Order{0}, 0, other), Errc::ok);
+    ASSERT_EQ(buddy.allocate(actor, Order{0}, {}, other), Errc::ok);
     EXPECT_NE(other.base.value >> 10, chunk);
     EXPECT_EQ(chunks.used_frames(chunk), 1U);
     Block freed;
@@ -210,7 +210,7 @@ TEST(Buddy, an_allocation_below_a_draining_chunk_is_undone) {
     ASSERT_TRUE(chunks.bring_online(chunk));
     chunks.set_drain(chunk, false);
     std::uint64_t blocks = 1;
-    while (buddy.allocate(actor, Order{0}, 0, block) == Errc::ok) ++blocks;
+    while (buddy.allocate(actor, Order{0}, {}, block) == Errc::ok) ++blocks;
     EXPECT_EQ(blocks, pool.geometry.frame_count);
 }
 
@@ -222,17 +222,17 @@ TEST(Buddy, finds_the_last_free_frame_of_a_full_pool_whatever_the_hints_said) {
     const Actor other = pool.actor(2, 2);
     std::vector<Block> blocks;
     Block block;
-    while (buddy.allocate(actor, Order{0}, 0, block) == Errc::ok) blocks.push_back(block);
+    while (buddy.allocate(actor, Order{0}, {}, block) == Errc::ok) blocks.push_back(block);
     ASSERT_EQ(blocks.size(), pool.geometry.frame_count);
     for (std::size_t i = 0; i < blocks.size(); i += 997) {
         Block freed;
         ASSERT_EQ(buddy.free(actor, blocks[i].base, freed), Errc::ok);
-        ASSERT_EQ(buddy.allocate(other, Order{0}, 0, block), Errc::ok)
+        ASSERT_EQ(buddy.allocate(other, Order{0}, {}, block), Errc::ok)
             << "the one free frame is " << blocks[i].base.value;
         ASSERT_EQ(block, blocks[i]);
-        ASSERT_EQ(buddy.allocate(other, Order{0}, 0, freed), Errc::out_of_frames);
+        ASSERT_EQ(buddy.allocate(other, Order{0}, {}, freed), Errc::out_of_frames);
         ASSERT_EQ(buddy.free(other, block.base, freed), Errc::ok);
-        ASSERT_EQ(buddy.allocate(actor, Order{0}, 0, block), Errc::ok);
+        ASSERT_EQ(buddy.allocate(actor, Order{0}, {}, block), Errc::ok);
     }
 }
 
@@ -251,7 +251,7 @@ TEST(Buddy, a_hint_left_too_low_by_the_dead_hides_nothing) {
     root.store(none.bits());
     // And a marked chunk, so that the top word must ask its hints.
     Block block;
-    EXPECT_EQ(buddy.allocate(actor, Order{0}, 0, block), Errc::ok) << "found by looking at the words themselves";
+    EXPECT_EQ(buddy.allocate(actor, Order{0}, {}, block), Errc::ok) << "found by looking at the words themselves";
     Reclaimed total;
     ThreadSlotIndex blocked_by;
     ASSERT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::done);
@@ -267,17 +267,21 @@ TEST(Snapshot, tells_owners_requested_bytes_and_maximal_free_blocks) {
     const Actor two = pool.actor(3, 2);  // of a slot that likes the same half
     Block a;
     Block b;
-    ASSERT_EQ(buddy.allocate(one, Order{0}, 4096 - 100, a), Errc::ok);
-    ASSERT_EQ(buddy.allocate(two, Order{3}, 5, b), Errc::ok);
+    ASSERT_EQ(buddy.allocate(one, Order{0}, Note{PoolAge{7}}.with_slack(4096 - 128, 12), a), Errc::ok);
+    ASSERT_EQ(buddy.allocate(two, Order{3}, Note{PoolAge{9}}.with_slack(5 * 128, 15), b), Errc::ok);
+    Block earlier;
+    ASSERT_EQ(buddy.allocate(two, Order{3}, Note{PoolAge{8}}, earlier), Errc::ok);
     NodeSnapshot snapshot;
     OwnerUsage usage[ShmPool::kProcesses] = {};
     scan_node<ProductionEnv>(pool.node, snapshot, usage);
     EXPECT_EQ(usage[1].frames, 1U);
-    EXPECT_EQ(usage[2].frames, 8U);
-    EXPECT_EQ(snapshot.used_frames, 9U);
-    EXPECT_EQ(snapshot.free_frames, 1024U - 9);
-    EXPECT_EQ(snapshot.granted_bytes, 9U * 4096);
-    EXPECT_EQ(snapshot.requested_bytes, 100U + 8 * 4096 - 5);
+    EXPECT_EQ(usage[2].frames, 16U);
+    EXPECT_EQ(usage[1].oldest, PoolAge{7});
+    EXPECT_EQ(usage[2].oldest, PoolAge{8});
+    EXPECT_EQ(snapshot.used_frames, 17U);
+    EXPECT_EQ(snapshot.free_frames, 1024U - 17);
+    EXPECT_EQ(snapshot.granted_bytes, 17U * 4096);
+    EXPECT_EQ(snapshot.requested_bytes, 128U + 16 * 4096 - 5 * 128);
     std::uint64_t frames = 0;
     for (unsigned order = 0; order <= kMaxOrder; ++order) frames += snapshot.free_blocks[order] << order;
     EXPECT_EQ(frames, snapshot.free_frames);
@@ -290,9 +294,9 @@ TEST(Snapshot, tells_owners_requested_bytes_and_maximal_free_blocks) {
         EXPECT_EQ(cell.frames, 256U);
         used += cell.used_frames;
     }
-    EXPECT_EQ(used, 9U);
+    EXPECT_EQ(used, 17U);
     // An entry that nobody can have written is counted and survived.
-    pool.node.index[0][a.base.value].store(IndexEntry::owned(ProcessSlot{1}, Order{24}, 1, 0).bits());
+    pool.node.index[0][a.base.value].store(IndexEntry::owned(ProcessSlot{1}, Order{24}, 1, {}).bits());
     EXPECT_EQ(pool.snapshot().damaged_entries, 1U);
 }
 

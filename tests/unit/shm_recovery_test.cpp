@@ -53,7 +53,7 @@ TEST_P(EveryCrashPoint, loses_nothing_and_leaves_the_others_alone) {
         const Actor living = pool.actor(1, 1);
         const Actor doomed = pool.actor(2, 2);
         Block kept;
-        ASSERT_EQ(survivor.allocate(living, Order{2}, 0, kept), Errc::ok);
+        ASSERT_EQ(survivor.allocate(living, Order{2}, {}, kept), Errc::ok);
 
         Buddy<CrashEnv> victim{crash_view(pool), crash_pool_view(pool)};
         CrashEnv::at = GetParam();
@@ -65,7 +65,7 @@ TEST_P(EveryCrashPoint, loses_nothing_and_leaves_the_others_alone) {
             for (int round = 0; round < 2; ++round) {
                 std::vector<Block> held;
                 Block block;
-                while (victim.allocate(doomed, Order{static_cast<std::uint8_t>(order)}, 0, block) == Errc::ok)
+                while (victim.allocate(doomed, Order{static_cast<std::uint8_t>(order)}, {}, block) == Errc::ok)
                     held.push_back(block);
                 while (!held.empty()) {
                     Block freed;
@@ -73,10 +73,10 @@ TEST_P(EveryCrashPoint, loses_nothing_and_leaves_the_others_alone) {
                     held.pop_back();
                 }
                 Block freed;
-                EXPECT_EQ(victim.allocate(doomed, pool.geometry.largest(), 0, block), Errc::ok);
+                EXPECT_EQ(victim.allocate(doomed, pool.geometry.largest(), {}, block), Errc::ok);
                 EXPECT_EQ(victim.free(doomed, block.base, freed), Errc::ok);
                 for (std::uint64_t chunk = 0; chunk < 3; ++chunk) chunks.set_drain(chunk, true);
-                EXPECT_EQ(victim.allocate(doomed, Order{static_cast<std::uint8_t>(order)}, 0, block),
+                EXPECT_EQ(victim.allocate(doomed, Order{static_cast<std::uint8_t>(order)}, {}, block),
                           Errc::out_of_frames);
                 for (std::uint64_t chunk = 0; chunk < 3; ++chunk) chunks.set_drain(chunk, false);
             }
@@ -105,7 +105,7 @@ TEST_P(EveryCrashPoint, loses_nothing_and_leaves_the_others_alone) {
         EXPECT_EQ(after.free_blocks[10], 3U);
         for (int chunk = 0; chunk < 3; ++chunk) {
             Block block;
-            EXPECT_EQ(survivor.allocate(living, Order{10}, 0, block), Errc::ok);
+            EXPECT_EQ(survivor.allocate(living, Order{10}, {}, block), Errc::ok);
         }
     }
 }
@@ -122,7 +122,7 @@ TEST(Recovery, gives_back_all_blocks_of_the_dead_and_none_of_the_living) {
     for (int i = 0; i < 200; ++i) {
         Block block;
         const Order order{static_cast<std::uint8_t>(i % 4)};
-        ASSERT_EQ(buddy.allocate(i % 2 == 0 ? living : doomed, order, 0, block), Errc::ok);
+        ASSERT_EQ(buddy.allocate(i % 2 == 0 ? living : doomed, order, {}, block), Errc::ok);
         if (i % 2 != 0) frames += order.frames();
     }
     Reclaimed total;
@@ -145,7 +145,7 @@ TEST(Recovery, what_is_seized_is_the_daemon_s_until_it_is_released) {
     const Actor taker = pool.actor(2, 2);
     std::vector<Block> held(3);
     for (std::size_t i = 0; i < held.size(); ++i)
-        ASSERT_EQ(buddy.allocate(doomed, Order{static_cast<std::uint8_t>(4 * i)}, 0, held[i]), Errc::ok);
+        ASSERT_EQ(buddy.allocate(doomed, Order{static_cast<std::uint8_t>(4 * i)}, {}, held[i]), Errc::ok);
     const IndexEntry entry{pool.node.index_entry(held[0]).load()};
     const Reference given = buddy.publish(held[0], entry);
 
@@ -161,7 +161,7 @@ TEST(Recovery, what_is_seized_is_the_daemon_s_until_it_is_released) {
     EXPECT_EQ(total.blocks, held.size());
     EXPECT_EQ(pool.snapshot().used_frames, 1U + 16 + 256);
     Block taken;
-    EXPECT_EQ(buddy.take(taker, given, taken), Errc::stale_ref) << "the dead one's reference";
+    EXPECT_EQ(buddy.take(taker, given, {}, taken), Errc::stale_ref) << "the dead one's reference";
 
     // Another daemon finds them.
     std::vector<Block> found;
@@ -170,7 +170,7 @@ TEST(Recovery, what_is_seized_is_the_daemon_s_until_it_is_released) {
     for (const Block &block : seized) EXPECT_TRUE(recovery.release(NumaNode{0}, block));
     for (const Block &block : seized) EXPECT_FALSE(recovery.release(NumaNode{0}, block)) << "twice";
     EXPECT_EQ(pool.snapshot().used_frames, 0U);
-    EXPECT_EQ(buddy.take(taker, given, taken), Errc::stale_ref);
+    EXPECT_EQ(buddy.take(taker, given, {}, taken), Errc::stale_ref);
 }
 
 TEST(Recovery, waits_for_a_living_thread_in_the_middle_of_an_overlapping_operation) {
@@ -182,7 +182,7 @@ TEST(Recovery, waits_for_a_living_thread_in_the_middle_of_an_overlapping_operati
     CrashEnv::at = CrashPoint::allocate_after_claim;
     CrashEnv::armed = true;
     Block block;
-    EXPECT_THROW((void)victim.allocate(doomed, Order{0}, 0, block), Died);
+    EXPECT_THROW((void)victim.allocate(doomed, Order{0}, {}, block), Died);
     // A stopped client whose intent names the same frame: it may be just about to claim it.
     const Intent dead_intent{pool.view.threads[doomed.thread.value].intent.load()};
     pool.view.threads[living.thread.value].intent.store(

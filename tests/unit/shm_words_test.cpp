@@ -1,5 +1,6 @@
 // Units, index entry, intent, reference, geometry, errors, fragmentation: values without atomics.
 #include <gtest/gtest.h>
+#include <algorithm>
 
 #include <set>
 
@@ -20,27 +21,50 @@ TEST(Units, the_order_for_a_size_is_the_smallest_that_holds_it) {
 }
 
 TEST(IndexEntry, keeps_every_field_apart) {
-    const auto entry = IndexEntry::owned(ProcessSlot{0xfeff}, Order{24}, kGenerationMax, (1U << 21) - 1);
+    const auto entry = IndexEntry::owned(ProcessSlot{0xfeff}, Order{24}, kGenerationMax, Note{~std::uint64_t{0}});
     EXPECT_TRUE(entry.is_owned());
     EXPECT_EQ(entry.owner().value, 0xfeff);
     EXPECT_EQ(entry.order().value, 24);
     EXPECT_EQ(entry.generation(), kGenerationMax);
-    EXPECT_EQ(entry.slack(), (1U << 21) - 1);
+    EXPECT_EQ(entry.note().bits(), Note::kMask);
     const auto freeing = IndexEntry::freeing(ThreadSlotIndex{0xabcd}, Order{3}, 17);
     EXPECT_TRUE(freeing.is_freeing());
     EXPECT_FALSE(freeing.is_owned());
     EXPECT_EQ(freeing.freer().value, 0xabcd);
     EXPECT_EQ(freeing.generation(), 17U);
-    const auto handed = entry.handed_to(ProcessSlot{2});
+    const auto handed = entry.handed_to(ProcessSlot{2}, PoolAge{3});
     EXPECT_EQ(handed.owner().value, 2);
     EXPECT_EQ(handed.generation(), 1U) << "generations wrap past 0, which no reference may carry";
-    EXPECT_EQ(handed.slack(), entry.slack());
+    EXPECT_EQ(handed.note(), entry.note().with_since(PoolAge{3}));
 }
 
-TEST(IndexEntry, slack_is_exact_to_the_byte_up_to_two_mebibytes) {
-    for (unsigned order = 0; order <= 9; ++order)
-        EXPECT_EQ(IndexEntry::slack_unit_shift(Order{static_cast<std::uint8_t>(order)}, 12), 0U);
-    EXPECT_EQ(IndexEntry::slack_unit_shift(Order{18}, 12), 9U);
+TEST(Note, slack_is_kept_in_256ths_of_the_block) {
+    for (unsigned block_shift = 6; block_shift <= 36; ++block_shift) {
+        const std::uint64_t block = std::uint64_t{1} << block_shift;
+        for (const std::uint64_t slack : {std::uint64_t{0}, std::uint64_t{1}, block / 3, block / 2 - 1, block - 1}) {
+            const std::uint64_t told = Note{PoolAge{77}}.with_slack(slack, block_shift).slack_bytes(block_shift);
+            EXPECT_LE(told, slack) << block_shift;
+            EXPECT_LT(slack - told, std::max<std::uint64_t>(1, block >> Note::kSlackBits)) << block_shift;
+        }
+    }
+    EXPECT_EQ(Note{PoolAge{77}}.with_slack(4095, 12).since(), PoolAge{77});
+    EXPECT_EQ(Note{PoolAge{77}}.with_slack(4095, 12).with_since(PoolAge{5}).slack_bytes(12), 4080U);
+}
+
+TEST(PoolAge, is_monotonic_and_holds_what_it_was_made_of) {
+    for (std::uint32_t code = 0; code + 1 < 1U << PoolAge::kBits; ++code) {
+        const PoolAge age{code};
+        ASSERT_LE(age.first_second(), age.last_second());
+        ASSERT_EQ(PoolAge::of_seconds(age.first_second()), age);
+        ASSERT_EQ(PoolAge::of_seconds(age.last_second()), age);
+        ASSERT_EQ(PoolAge::of_seconds(age.last_second() + 1), PoolAge{code + 1});
+        // Exact at first, later to one part in 256.
+        if (age.first_second() < 512)
+            ASSERT_EQ(age.first_second(), age.last_second());
+        else
+            ASSERT_LE(age.last_second() - age.first_second(), age.first_second() / 256);
+    }
+    EXPECT_EQ(PoolAge::of_seconds(~std::uint64_t{0}).code(), (1U << PoolAge::kBits) - 1);
 }
 
 TEST(Intent, and_reference_keep_every_field_apart) {

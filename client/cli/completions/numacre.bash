@@ -47,7 +47,7 @@ _numacre() {
             mapfile -t COMPREPLY < <(compgen -g -- "$current")
             return ;;
         --timeout | --node | --capacity | --online | --frame | --largest | --max-clients | --mode | --chunk | \
-            --grace | --interval | --count | --cells | --for | --operations | --rounds)
+            --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
             return ;;
     esac
     if [[ -z $verb ]]; then
@@ -56,6 +56,7 @@ _numacre() {
     fi
 
     case $verb in
+        clients) options+=" --blocks --client --limit" ;;
         resize) options+=" --node --dry-run" ;;
         create) options+=" --capacity --online --frame --largest --backing --max-clients --owner --group --mode --reclaim" ;;
         delete) options+=" --force" ;;

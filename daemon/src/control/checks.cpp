@@ -110,6 +110,13 @@ Answer<void> check_map_cells(std::uint32_t cells) {
     return {};
 }
 
+Answer<void> check_listed_blocks(std::uint32_t limit) {
+    if (limit > kMaxListedBlocks)
+        return bad_argument("limit " + to_string(limit) + " is more than " + to_string(kMaxListedBlocks) +
+                            ": ask for fewer, those that are held longest come first");
+    return {};
+}
+
 Answer<void> check_client_id(std::uint32_t client_id) {
     if (client_id == 0) return bad_argument("client_id 0 is nobody's: see `numacre clients` for the ids");
     return {};

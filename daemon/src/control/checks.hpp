@@ -11,6 +11,8 @@
 namespace numacre::daemon {
 
 inline constexpr std::uint32_t kMaxMapCells = 65536;
+inline constexpr std::uint32_t kMaxListedBlocks = 65536;
+inline constexpr std::uint32_t kDefaultListedBlocks = 100;
 inline constexpr std::chrono::seconds kMaxEvictGrace{300};
 inline constexpr std::chrono::seconds kDefaultEvictGrace{5};
 
@@ -21,6 +23,7 @@ Answer<void> check_pool_spec(const PoolSpec &spec);
 // Only that it cannot overflow when rounded up.
 Answer<void> check_online_bytes(std::uint64_t online_bytes);
 Answer<void> check_map_cells(std::uint32_t cells);
+Answer<void> check_listed_blocks(std::uint32_t limit);
 Answer<void> check_client_id(std::uint32_t client_id);
 Answer<std::chrono::milliseconds> check_evict_grace(std::int64_t seconds, std::int32_t nanoseconds);
 

@@ -141,6 +141,19 @@ grpc::Status ControlService::ListClients(grpc::ServerContext *, const v1::ListCl
     return grpc::Status::OK;
 }
 
+grpc::Status ControlService::ListBlocks(grpc::ServerContext *, const v1::ListBlocksRequest *request,
+                                        v1::ListBlocksResponse *response) {
+    if (!request->pool().empty()) {
+        if (const auto name = check_pool_name(request->pool()); !name) return to_status(name.error());
+    }
+    if (const auto limit = check_listed_blocks(request->limit()); !limit) return to_status(limit.error());
+    const auto blocks = pools_.blocks(request->pool(), request->client_id(),
+                                      request->limit() == 0 ? kDefaultListedBlocks : request->limit());
+    if (!blocks) return to_status(blocks.error());
+    *response = to_proto(*blocks);
+    return grpc::Status::OK;
+}
+
 grpc::Status ControlService::EvictClient(grpc::ServerContext *context, const v1::EvictClientRequest *request,
                                          v1::EvictClientResponse *) {
     if (const auto id = check_client_id(request->client_id()); !id) return to_status(id.error());

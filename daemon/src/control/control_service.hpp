@@ -37,6 +37,8 @@ public:
                             v1::DrainChunkResponse *response) override;
     grpc::Status ListClients(grpc::ServerContext *context, const v1::ListClientsRequest *request,
                              v1::ListClientsResponse *response) override;
+    grpc::Status ListBlocks(grpc::ServerContext *context, const v1::ListBlocksRequest *request,
+                            v1::ListBlocksResponse *response) override;
     grpc::Status EvictClient(grpc::ServerContext *context, const v1::EvictClientRequest *request,
                              v1::EvictClientResponse *response) override;
     grpc::Status SetQuota(grpc::ServerContext *context, const v1::SetQuotaRequest *request,

@@ -104,6 +104,25 @@ v1::Client to_proto(const ClientStatus &client) {
     proto.set_quota_bytes(client.quota_bytes);
     proto.set_threads(client.threads);
     proto.set_state(client.state);
+    if (client.oldest_held_for) proto.mutable_oldest_held_for()->set_seconds(client.oldest_held_for->count());
+    return proto;
+}
+
+v1::ListBlocksResponse to_proto(const BlockList &list) {
+    v1::ListBlocksResponse proto;
+    for (const HeldBlock &block : list.blocks) {
+        v1::HeldBlock &added = *proto.add_blocks();
+        added.set_pool(block.pool);
+        added.set_client_id(block.client_id);
+        added.set_node(block.node.value);
+        added.set_offset_bytes(block.offset_bytes);
+        added.set_bytes(block.bytes);
+        added.set_requested_bytes(block.requested_bytes);
+        added.set_published(block.is_published);
+        added.mutable_held_for()->set_seconds(block.held_for.count());
+    }
+    proto.set_total_blocks(list.count);
+    proto.set_total_bytes(list.bytes);
     return proto;
 }
 

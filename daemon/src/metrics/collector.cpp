@@ -112,6 +112,8 @@ void add_client(Scrape &scrape, const ClientStatus &client) {
                                     printable(client.cgroup));
     scrape.add<Metric::client_used_bytes>(client.used_bytes, client.pool, id);
     scrape.add<Metric::client_quota_bytes>(client.quota_bytes, client.pool, id);
+    scrape.add<Metric::client_oldest_block_seconds>(client.oldest_held_for.value_or(std::chrono::seconds{0}).count(),
+                                                    client.pool, id);
 }
 
 }  // namespace

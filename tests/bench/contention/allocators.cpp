@@ -52,7 +52,7 @@ public:
         const unsigned home = core * static_cast<unsigned>(nodes_.size()) / cores_;
         for (unsigned step = 0; step < nodes_.size(); ++step) {
             const unsigned node = (home + step) % nodes_.size();
-            if (nodes_[node].allocate(actor_of(core), order_of(order), 0, block) == Errc::ok)
+            if (nodes_[node].allocate(actor_of(core), order_of(order), {}, block) == Errc::ok)
                 return node * frames_of_node_ + block.base.value;
         }
         return std::nullopt;
@@ -124,7 +124,7 @@ public:
         magazine.pop_back();
         auto &slot = nodes_[0].view().index[0][frame];
         const IndexEntry entry = load_for_cache(slot);
-        if (is_cached(entry, IndexEntry::cached_by(actor_of(core).process))) store_out_of_cache(slot, entry, 0);
+        if (is_cached(entry, IndexEntry::cached_by(actor_of(core).process))) store_out_of_cache(slot, entry, {});
         count(nodes_[0].view().counters[slot_of(core)].allocations[order]);
         return frame;
     }
@@ -175,7 +175,7 @@ private:
         const unsigned wanted = capacity < 2 * kRefillBlocks ? capacity / 2 : kRefillBlocks;
         std::array<FrameIndex, kRefillBlocks> bases;
         const unsigned got =
-            nodes_[0].allocate_many(actor_of(core), order_of(order), BlockState::cached, 0, bases.data(), wanted);
+            nodes_[0].allocate_many(actor_of(core), order_of(order), BlockState::cached, {}, bases.data(), wanted);
         for (unsigned i = got; i-- > 0;) lane.magazines[order].push_back(bases[i].value);
         return got != 0;
     }

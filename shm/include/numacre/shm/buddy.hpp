@@ -32,10 +32,10 @@ public:
 
     const NodeView<Env> &view() const { return view_; }
 
-    // A block of `order` for actor.process. slack: see IndexEntry. Errors: out_of_frames, bad_argument.
+    // A block of `order` for actor.process. Errors: out_of_frames, bad_argument.
     // Common path: one RMW (the claim), then one load an upper layer, three plain stores.
-    Errc allocate(Actor actor, Order order, std::uint32_t slack, Block &out) {
-        return allocate_as(actor, order, Grant{slack, BlockState::owned}, out);
+    Errc allocate(Actor actor, Order order, Note note, Block &out) {
+        return allocate_as(actor, order, Grant{note, BlockState::owned}, out);
     }
 
     // How far the short paths below came. They hold the common case alone, small enough to be compiled into a caller,
@@ -49,31 +49,30 @@ public:
 
     // allocate() of a block of at most kLeafOrder (and at most the pool's largest) from the word where this thread was
     // last.
-    [[gnu::always_inline]] ShortPath allocate_nearby(const Actor &actor, Order order, std::uint32_t slack, Block &out) {
+    [[gnu::always_inline]] ShortPath allocate_nearby(const Actor &actor, Order order, Note note, Block &out) {
         const std::uint64_t home = home_word(actor, 0, order);
         if (home == kNoWord) [[unlikely]]
             return ShortPath::refused;
-        return allocate_in_leaf(actor, home, order, Grant{slack, BlockState::owned}, out);
+        return allocate_in_leaf(actor, home, order, Grant{note, BlockState::owned}, out);
     }
     // The same of a block larger than kLeafOrder.
-    [[gnu::always_inline]] ShortPath allocate_nearby_in_upper(const Actor &actor, Order order, std::uint32_t slack,
-                                                              Block &out) {
+    [[gnu::always_inline]] ShortPath allocate_nearby_in_upper(const Actor &actor, Order order, Note note, Block &out) {
         const unsigned layer = layer_of(order);
         const std::uint64_t home = home_word(actor, layer, order);
         if (home == kNoWord) [[unlikely]]
             return ShortPath::refused;
-        return allocate_in_upper(actor, layer, home, order, Grant{slack, BlockState::owned}, out);
+        return allocate_in_upper(actor, layer, home, order, Grant{note, BlockState::owned}, out);
     }
     // allocate() after one of these refused. Errors: out_of_frames.
-    Errc allocate_further(Actor actor, Order order, std::uint32_t slack, Block &out) {
+    Errc allocate_further(Actor actor, Order order, Note note, Block &out) {
         const unsigned layer = layer_of(order);
         return allocate_elsewhere(actor, layer, home_word(actor, layer, order), {}, order,
-                                  Grant{slack, BlockState::owned}, out);
+                                  Grant{note, BlockState::owned}, out);
     }
     // False: it had to be undone.
-    [[gnu::noinline]] bool finish_allocation(const Actor &actor, std::uint32_t slack, Block block) {
+    [[gnu::noinline]] bool finish_allocation(const Actor &actor, Note note, Block block) {
         const unsigned layer = layer_of(block.order);
-        return finish_claim(actor, layer, block.base.value >> word_order(layer), block, Grant{slack, BlockState::owned})
+        return finish_claim(actor, layer, block.base.value >> word_order(layer), block, Grant{note, BlockState::owned})
             .got;
     }
 
@@ -115,9 +114,9 @@ public:
         return free_entry(actor, freed, entry, true);
     }
 
-    // Becomes the owner of the referenced block. One RMW. Needs no intent: before the CAS the block is the giver's,
-    // after it ours. Errors: bad_argument (not a reference of this pool), stale_ref.
-    Errc take(Actor actor, Reference reference, Block &taken) {
+    // Becomes the owner of the referenced block, which it holds from `since` on. One RMW. Needs no intent: before the
+    // CAS the block is the giver's, after it ours. Errors: bad_argument (not a reference of this pool), stale_ref.
+    Errc take(Actor actor, Reference reference, PoolAge since, Block &taken) {
         const Block block = reference.block();
         if (!view_.contains(block) || reference.generation() == 0) return Errc::bad_argument;
         Word &slot = view_.index_entry(block);
@@ -130,7 +129,8 @@ public:
         // EDGE hand-over (acq_rel; partners: EDGE publish, EDGE ownership). Acquires what publish() released, the
         // giver's bytes; releases our ownership to whoever tries after us. Weakened: the taker reads a frame from
         // before the giver wrote it.
-        if (!slot.compare_exchange_strong(bits, entry.handed_to(actor.process).bits(), std::memory_order_acq_rel))
+        if (!slot.compare_exchange_strong(bits, entry.handed_to(actor.process, since).bits(),
+                                          std::memory_order_acq_rel))
             return Errc::stale_ref;
         count(view_.counters[actor.thread.value].takes);
         taken = block;
@@ -150,7 +150,7 @@ public:
     bool withdraw(Block block, IndexEntry &entry) {
         std::uint64_t bits = entry.bits();
         const IndexEntry now =
-            IndexEntry::owned(entry.owner(), entry.order(), next_generation(entry.generation()), entry.slack());
+            IndexEntry::owned(entry.owner(), entry.order(), next_generation(entry.generation()), entry.note());
         // EDGE hand-over, the other side of it.
         if (!view_.index_entry(block).compare_exchange_strong(bits, now.bits(), std::memory_order_acq_rel))
             return false;
@@ -161,9 +161,8 @@ public:
     // Blocks of one order (at most kLeafOrder), many of a leaf word by one RMW. Returns how many: fewer when no more is
     // free. state: owned or cached; only owned ones count as allocations. Dying inside: those that are committed are
     // the process's and given back as such, the others are cleared by recovery.
-    unsigned allocate_many(Actor actor, Order order, BlockState state, std::uint32_t slack, FrameIndex *bases,
-                           unsigned wanted) {
-        const Grant grant{slack, state};
+    unsigned allocate_many(Actor actor, Order order, BlockState state, Note note, FrameIndex *bases, unsigned wanted) {
+        const Grant grant{note, state};
         unsigned got = 0;
         while (got < wanted) {
             const std::uint64_t home = home_word(actor, layer_of(order), order);
@@ -330,13 +329,13 @@ public:
     // EDGE commit (release; partners: EDGE look-up, EDGE ownership, EDGE hand-over, recovery's acquire loads). From
     // here on the block is the process's: a death gives it back as owned, not as in flight. Weakened: recovery sees
     // OWNED before the marks above the block and cleans them away under a live block.
-    [[gnu::always_inline]] void commit(unsigned layer, Block block, ProcessSlot owner, std::uint32_t slack,
+    [[gnu::always_inline]] void commit(unsigned layer, Block block, ProcessSlot owner, Note note,
                                        BlockState state = BlockState::owned) {
         Word &slot = view_.index_entry(layer, block);
         // relaxed: whoever wrote the entry held these bits before us, and the claim acquired them.
         const IndexEntry old{slot.load(std::memory_order_relaxed)};
         const std::uint32_t generation = next_generation(old.generation());
-        const IndexEntry entry = state == BlockState::owned ? IndexEntry::owned(owner, block.order, generation, slack)
+        const IndexEntry entry = state == BlockState::owned ? IndexEntry::owned(owner, block.order, generation, note)
                                                             : IndexEntry::cached(owner, block.order, generation);
         slot.store(entry.bits(), std::memory_order_release);
     }
@@ -347,7 +346,7 @@ private:
 
     // What the index entry of a new block is to say.
     struct Grant {
-        std::uint32_t slack;
+        Note note;
         BlockState state;
     };
 
@@ -517,7 +516,7 @@ private:
 
     [[gnu::always_inline]] void keep_claim(Actor actor, unsigned layer, Block block, Grant grant) {
         Env::crash_point(CrashPoint::allocate_after_climb);
-        commit(layer, block, actor.process, grant.slack, grant.state);
+        commit(layer, block, actor.process, grant.note, grant.state);
         Env::crash_point(CrashPoint::allocate_after_commit);
         if (grant.state == BlockState::owned) count(view_.counters[actor.thread.value].allocations[block.order.value]);
         end(actor);
@@ -631,7 +630,7 @@ private:
             return 0;
         }
         Env::crash_point(CrashPoint::allocate_after_climb);
-        for (unsigned i = 0; i < got; ++i) commit(0, Block{bases[i], order}, actor.process, grant.slack, grant.state);
+        for (unsigned i = 0; i < got; ++i) commit(0, Block{bases[i], order}, actor.process, grant.note, grant.state);
         Env::crash_point(CrashPoint::allocate_after_commit);
         if (grant.state == BlockState::owned) count(view_.counters[actor.thread.value].allocations[order.value], got);
         end(actor);

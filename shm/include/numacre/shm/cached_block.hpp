@@ -31,10 +31,10 @@ void store_into_cache(Word &slot, IndexEntry entry) {
 constexpr bool is_cached(IndexEntry entry, std::uint32_t cached_pattern) {
     return entry.ownership() == cached_pattern;
 }
-// A cached block that is handed out again. slack: as IndexEntry has it.
+// A cached block that is handed out again.
 template <class Word>
-void store_out_of_cache(Word &slot, IndexEntry entry, std::uint64_t slack) {
-    slot.store(entry.out_of_cache(slack).bits(), std::memory_order_relaxed);  // relaxed: as above, until EDGE publish
+void store_out_of_cache(Word &slot, IndexEntry entry, Note note) {
+    slot.store(entry.out_of_cache(note).bits(), std::memory_order_relaxed);  // relaxed: as above, until EDGE publish
 }
 
 }  // namespace numacre

@@ -60,7 +60,7 @@ void format_node_region(void *region, const Geometry &geometry, NumaNode numa_no
     }
     for (std::uint64_t chunk = 0; chunk < geometry.chunk_count(); ++chunk) {
         const Block block{FrameIndex{chunk << geometry.largest_order}, geometry.largest()};
-        view.index_entry(block).store(IndexEntry::owned(kOfflineOwner, geometry.largest(), 1, 0).bits(), relaxed);
+        view.index_entry(block).store(IndexEntry::owned(kOfflineOwner, geometry.largest(), 1, {}).bits(), relaxed);
     }
     // Nothing free below any top word: without this the first search would visit them all.
     const unsigned ceiling = geometry.largest_order + 1;

@@ -12,12 +12,13 @@
 #include "numacre/shm/env.hpp"
 #include "numacre/shm/error.hpp"
 #include "numacre/shm/node_state.hpp"
+#include "numacre/shm/note.hpp"
 #include "numacre/shm/owner.hpp"
 #include "numacre/shm/units.hpp"
 
 namespace numacre {
 
-inline constexpr std::uint32_t kLayoutVersion = 2;
+inline constexpr std::uint32_t kLayoutVersion = 3;
 inline constexpr std::uint64_t kPoolMagic = 0x6c6f'6f70'6372'6d6e;  // "nmrcpool" in memory
 inline constexpr std::uint64_t kNodeMagic = 0x6564'6f6e'6372'6d6e;  // "nmrcnode" in memory
 inline constexpr std::size_t kCacheLineBytes = 64;
@@ -158,11 +159,20 @@ struct alignas(kCacheLineBytes) ProcessRecord {
 
 enum class PoolState : std::uint64_t { creating = 0, serving = 1, corrupt = 2, deleted = 3 };
 
-// Bit 0: somebody may be waiting for a release. The rest: how often memory has run out somewhere; a thread that sees it
-// change gives its cached blocks back.
+// Bit 0: somebody may be waiting for a release. Bits 1 .. 47: how often memory has run out somewhere; a thread that
+// sees it change gives its cached blocks back. The daemon's: bits 48 .. 60 how old the pool is (it stands still while
+// there is no daemon), bit 61 the pool is closed: nothing is to be allocated in it any more, its state says why.
 struct Attention {
     static constexpr std::uint64_t kWaiters = 1;
     static constexpr std::uint64_t kPressureStep = 2;
+    static constexpr unsigned kAgeShift = 48;
+    static constexpr std::uint64_t kAgeMask = ((std::uint64_t{1} << PoolAge::kBits) - 1) << kAgeShift;
+    static constexpr std::uint64_t kClosed = std::uint64_t{1} << (kAgeShift + PoolAge::kBits);
+
+    static constexpr PoolAge age(std::uint64_t bits) { return PoolAge{static_cast<std::uint32_t>(bits >> kAgeShift)}; }
+    static constexpr std::uint64_t with_age(std::uint64_t bits, PoolAge age) {
+        return (bits & ~kAgeMask) | std::uint64_t{age.code()} << kAgeShift;
+    }
 };
 
 template <class Env>

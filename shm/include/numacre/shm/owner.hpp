@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "numacre/shm/node_state.hpp"
+#include "numacre/shm/note.hpp"
 #include "numacre/shm/units.hpp"
 
 namespace numacre {
@@ -30,30 +31,30 @@ enum class BlockState : std::uint8_t { none = 0, owned = 1, freeing = 2, cached 
 // do. Published: there is a reference to the block, so another process may take it at any moment: only CAS from here
 // on. Index entry of the block that begins at the entry's frame.
 //   bits  0.. 1 state   2 published    3..7 order   8..23 holder (process slot if owned, thread slot if freeing)
-//   bits 24..42 generation   43..63 slack: granted - requested, in slack_unit() bytes
+//   bits 24..42 generation   43..63 Note
 class IndexEntry {
 public:
     constexpr IndexEntry() = default;
     constexpr explicit IndexEntry(std::uint64_t bits) : bits_(bits) {}
     constexpr std::uint64_t bits() const { return bits_; }
 
-    static constexpr IndexEntry owned(ProcessSlot owner, Order order, std::uint32_t generation, std::uint32_t slack) {
-        return make(BlockState::owned, owner.value, order, generation, slack);
+    static constexpr IndexEntry owned(ProcessSlot owner, Order order, std::uint32_t generation, Note note) {
+        return make(BlockState::owned, owner.value, order, generation, note);
     }
     static constexpr IndexEntry freeing(ThreadSlotIndex freer, Order order, std::uint32_t generation) {
-        return make(BlockState::freeing, freer.value, order, generation, 0);
+        return make(BlockState::freeing, freer.value, order, generation, {});
     }
     static constexpr IndexEntry cached(ProcessSlot owner, Order order, std::uint32_t generation) {
-        return make(BlockState::cached, owner.value, order, generation, 0);
+        return make(BlockState::cached, owner.value, order, generation, {});
     }
     // Steps of an entry that is held and not published.
     constexpr IndexEntry into_cache() const { return IndexEntry{bits_ | kCachedBit}; }
-    constexpr IndexEntry out_of_cache(std::uint64_t slack) const {
-        return IndexEntry{(bits_ & kBelowSlack & ~kCachedBit) | slack << kSlackShift};
+    constexpr IndexEntry out_of_cache(Note note) const {
+        return IndexEntry{(bits_ & ~Note::kMask & ~kCachedBit) | note.bits()};
     }
     constexpr IndexEntry published() const { return IndexEntry{bits_ | kPublished}; }
-    constexpr IndexEntry handed_to(ProcessSlot owner) const {
-        return owned(owner, order(), next_generation(generation()), slack());
+    constexpr IndexEntry handed_to(ProcessSlot owner, PoolAge since) const {
+        return owned(owner, order(), next_generation(generation()), note().with_since(since));
     }
 
     constexpr BlockState state() const { return static_cast<BlockState>(bits_ & 3); }
@@ -82,27 +83,15 @@ public:
     constexpr ProcessSlot owner() const { return ProcessSlot{static_cast<std::uint16_t>(bits_ >> 8)}; }
     constexpr ThreadSlotIndex freer() const { return ThreadSlotIndex{static_cast<std::uint16_t>(bits_ >> 8)}; }
     constexpr std::uint32_t generation() const { return static_cast<std::uint32_t>(bits_ >> 24) & kGenerationMax; }
-    constexpr std::uint32_t slack() const { return static_cast<std::uint32_t>(bits_ >> kSlackShift); }
-
-    // Slack is exact in bytes for blocks up to 2 MiB, and to one two-millionth of the block above.
-    static constexpr unsigned slack_unit_shift(Order order, unsigned frame_shift) {
-        const unsigned block_shift = order.value + frame_shift;
-        return block_shift > kSlackBits ? block_shift - kSlackBits : 0;
-    }
-    constexpr std::uint64_t slack_bytes(unsigned frame_shift) const {
-        return std::uint64_t{slack()} << slack_unit_shift(order(), frame_shift);
-    }
+    constexpr Note note() const { return Note{bits_}; }
 
     friend constexpr bool operator==(IndexEntry, IndexEntry) = default;
 
-    static constexpr unsigned kSlackBits = 21;
-
 private:
     static constexpr IndexEntry make(BlockState state, std::uint16_t holder, Order order, std::uint32_t generation,
-                                     std::uint32_t slack) {
+                                     Note note) {
         return IndexEntry{static_cast<std::uint64_t>(state) | std::uint64_t{order.value} << 3 |
-                          std::uint64_t{holder} << 8 | std::uint64_t{generation & kGenerationMax} << 24 |
-                          std::uint64_t{slack} << kSlackShift};
+                          std::uint64_t{holder} << 8 | std::uint64_t{generation & kGenerationMax} << 24 | note.bits()};
     }
     static constexpr std::uint32_t kStateMask = 3;
     static constexpr std::uint64_t kCachedBit = 2;  // owned | kCachedBit = cached
@@ -110,8 +99,6 @@ private:
     static constexpr unsigned kHolderShift = 8;
     static constexpr std::uint32_t kHolderMask = std::uint32_t{0xffff} << kHolderShift;
     static constexpr std::uint32_t kOrderMask = 31U << 3;
-    static constexpr unsigned kSlackShift = 43;
-    static constexpr std::uint64_t kBelowSlack = (std::uint64_t{1} << kSlackShift) - 1;
     std::uint64_t bits_ = 0;
 };
 

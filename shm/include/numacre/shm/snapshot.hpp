@@ -18,12 +18,16 @@ struct OwnerUsage {
     std::uint64_t blocks = 0;         // in use
     std::uint64_t frames = 0;         // in use or cached
     std::uint64_t cached_frames = 0;  // in its threads' caches
+    PoolAge oldest;                   // of its blocks in use, if there are any
     void add(Block block, IndexEntry entry) {
         frames += block.order.frames();
-        if (entry.is_cached())
+        if (entry.is_cached()) {
             cached_frames += block.order.frames();
-        else
-            ++blocks;
+            return;
+        }
+        const PoolAge since = entry.note().since();
+        if (blocks == 0 || since.code() < oldest.code()) oldest = since;
+        ++blocks;
     }
 };
 
@@ -74,7 +78,7 @@ struct NodeScan {
 
     void owned(Block block, IndexEntry entry) {
         const std::uint64_t granted = block.order.frames() << frame_shift;
-        const std::uint64_t slack = entry.slack_bytes(frame_shift);
+        const std::uint64_t slack = entry.note().slack_bytes(block.order.value + frame_shift);
         out.used_frames += block.order.frames();
         if (entry.is_cached()) {
             out.cached_frames += block.order.frames();
