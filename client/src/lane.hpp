@@ -2,8 +2,9 @@
 //
 // A cached block stays its process's (IndexEntry: cached), so a death gives it back like any other. Blocks go in and
 // out by plain stores: an entry that is not published is written by its own process only. What that costs: a block that
-// two threads of one process free in the very same moment may be put into both caches. As with any malloc that is the
-// process's own undoing; numacre_free_uncached decides it by a CAS.
+// two threads of one process free in the very same moment may be put into both caches, and if one of them gives it back
+// before the other has stored, it may even be taken from its next owner (shm/README.md, Caches). numacre_free_uncached
+// decides it by a CAS and harms nobody.
 #pragma once
 
 #include <bit>

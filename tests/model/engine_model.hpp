@@ -29,14 +29,18 @@ struct Client {
     std::vector<unsigned> orders{};  // what it may allocate
     unsigned operations = 2;         // how many allocations and frees, in any order, then it ends
     unsigned held_max = 2;
-    std::vector<unsigned> holds{};  // orders of blocks that it has from the beginning, allocated in this sequence
-    std::vector<unsigned> used{};   // orders of blocks that it had and freed before anybody held anything
+    std::vector<unsigned> holds{};   // orders of blocks that it has from the beginning, allocated in this sequence
+    std::vector<unsigned> caches{};  // orders of blocks that are in its cache from the beginning
+    std::vector<unsigned> used{};    // orders of blocks that it had and freed before anybody held anything
     // Instead of `operations`: these and no others, in this sequence. An order, or one of the below.
     std::vector<int> script{};
     // Decides where it likes to search. 0: 2 * its number + 1, so that all like the same half of the pool.
     std::uint16_t thread_slot = 0;
     bool mortal = true;  // with Options::kills_max
     int home = -1;       // the leaf word in which it looks first; -1: none yet
+    // It is a process that this client (by number) has forked, and that nobody refuses what its private memory says: it
+    // acts in its parent's slots, and has a copy of what that holds and caches. The daemon does not know it.
+    int forked_from = -1;
 };
 
 inline constexpr int kFreeFirst = -1;    // frees the first block that it holds
@@ -51,12 +55,28 @@ inline constexpr int kFlushOrFree = -8;  // ... and all of its cache
 inline constexpr int kWithdraw = -9;        // wants it back
 inline constexpr int kFreeGiven = -10;      // frees it
 inline constexpr int kBulkFreeGiven = -11;  // frees it by a bulk call
+// The block that all threads of a process want to get rid of (Setup::shared):
+inline constexpr int kFreeShared = -12;      // frees it
+inline constexpr int kBulkFreeShared = -13;  // ... by a bulk call
+inline constexpr int kCacheShared = -14;     // ... into its cache
+inline constexpr int kUncacheShared = -15;   // allocates it, if it is in its cache
+inline constexpr int kFlushShared = -16;     // gives it back, if it is in its cache
+inline constexpr int kAwaitCached = -17;     // waits until all have done kCacheShared
+inline constexpr int kAwaitFree = -18;       // waits until it is free
+inline constexpr int kAwaitTaken = -19;      // waits until another process has it
+// As kCacheShared, kUncacheShared, but between its look at the entry and its store it stops until another process has
+// the block.
+inline constexpr int kCacheSlowly = -20;
+inline constexpr int kUncacheSlowly = -21;
 // Two blocks of an order in one call: kTwo + order; the same into the cache: kRefill + order.
 inline constexpr int kTwo = 100;
 inline constexpr int kRefill = 200;
 
-// What an operator does with chunk 0, in a thread of its own.
+// What an operator does with chunk 0 (or a unit of several: Setup::unit_chunks), in a thread of its own.
 enum class ChunkStep : std::uint8_t { drain, undrain, offline, online };
+
+// As the daemon's ledger has them.
+enum class UnitState : std::uint8_t { offline, filling, opening, online, closing, closed };
 
 // Has died before anything else happens, with this intent and nothing done yet. Its thread slot is its process slot's
 // number: not a client's.
@@ -78,6 +98,11 @@ struct Setup {
     bool quarantine = false;  // what they held is the daemon's for a while
     std::vector<Corpse> corpses{};
     std::vector<ChunkStep> chunk_steps{};  // not together with `daemon`
+    // 0: chunk_steps are those of chunk 0. Else of a unit, the first so many chunks, as the daemon's NodeMemory takes
+    // them: with a ledger that outlives the daemon, and memory behind the chunks.
+    unsigned unit_chunks = 0;
+    // Not -1: the order of a block that client 0's process has, and that its threads free as if each alone had it.
+    int shared = -1;
 };
 
 class EngineModel {
@@ -99,6 +124,7 @@ private:
         Block given;                        // what it gave last; of interest to kWithdraw and the like alone
         IndexEntry given_entry;
         bool gave;
+        bool caches_shared;  // the shared block is in its cache, or was when it looked
         bool is_its(Block block) const {
             for (unsigned slot = 0; slot < kHeldMax; ++slot)
                 if ((held[slot] || cached[slot]) && blocks[slot] == block) return true;
@@ -116,11 +142,19 @@ private:
         ProcessSlot process;
     };
 
+    // Whose slots it acts in.
+    std::size_t identity_of(std::size_t client) const {
+        const int parent = setup_.clients[client].forked_from;
+        return parent < 0 ? client : static_cast<std::size_t>(parent);
+    }
+    std::uint16_t process_slot_of(std::size_t client) const { return setup_.clients[identity_of(client)].process; }
     ThreadSlotIndex slot_of(std::size_t client) const {
+        client = identity_of(client);
         const std::uint16_t wanted = setup_.clients[client].thread_slot;
         return ThreadSlotIndex{wanted != 0 ? wanted : static_cast<std::uint16_t>(2 * client + 1)};
     }
-    Actor actor_of(std::size_t client) const { return {slot_of(client), ProcessSlot{setup_.clients[client].process}}; }
+    Actor actor_of(std::size_t client) const { return {slot_of(client), ProcessSlot{process_slot_of(client)}}; }
+    bool shares_its_slot(std::size_t client) const;
 
     void lay_out();
     void wrap_numbers();
@@ -138,7 +172,14 @@ private:
     void use_cache(Thread &self, std::size_t client, int what);
     void allocate_many(Thread &self, std::size_t client, Order order, BlockState state);
     void free_many(Thread &self, std::size_t client, BlockState state);
+    void use_shared(Thread &self, std::size_t client, int what, unsigned room);
     void add_operator();
+    void take_chunk_step(ChunkStep step);
+    void take_unit_step(Thread &self, ChunkStep step);
+    void finish_unit(Thread &self);
+    void open_unit(Thread &self, bool only_closed);
+    void set_unit_drain(bool drain);
+    void populate_unit(bool populated);
     void use(Thread &self, Block block) const;
     void release_seized(Thread &self, Recovery<SimEnv> &recovery) const;
 
@@ -148,11 +189,15 @@ private:
     std::vector<Owned> owned_blocks() const;
     bool somebody_died() const;
     bool somebody_thinks_again() const;
+    bool somebody_forked() const;
+    bool is_shared_and_held(const Owned &entry) const;
     bool is_dead(std::uint16_t process) const;
     void keep_history();
     void check_owned(const std::vector<Owned> &owned);
     void check_state();
     void check_quiet();
+    void check_unit();
+    void check_unit_when_quiet();
     bool is_offline_child(unsigned layer, std::uint64_t child) const;
     void check_caches_when_quiet();
     void check_words_when_quiet(const std::vector<Owned> &owned);
@@ -170,6 +215,8 @@ private:
     std::vector<Place> places_;
     std::vector<std::uint64_t> taken_;         // by leaf word
     std::vector<std::vector<Block>> initial_;  // by client
+    std::vector<std::vector<Block>> initially_cached_;
+    Block shared_{};
     // For each client, blocks of the order it is allocating that were free in every state since it began: with one
     // left, "out of frames" is a lie.
     Word *free_throughout_ = nullptr;
@@ -177,7 +224,13 @@ private:
     Word *daemon_died_ = nullptr;
     Word *frames_ = nullptr;  // what owners write to, a word for each smallest block that anybody allocates
     unsigned frames_order_ = kMaxOrder;
-    Word *mailbox_ = nullptr;  // a Reference on its way from one client to another; 0: empty
+    Word *mailbox_ = nullptr;       // a Reference on its way from one client to another; 0: empty
+    Word *shared_freed_ = nullptr;  // how many have freed the shared block, by what they were told
+    Word *shared_ended_ = nullptr;  // how many have come to the end of that, or of putting it into their caches
+    // The daemon's ledger of the unit, and whether there is memory behind it.
+    Word *unit_state_ = nullptr;
+    Word *unit_is_draining_ = nullptr;
+    Word *unit_is_populated_ = nullptr;
 };
 
 inline std::string to_text(Block block) {
@@ -258,6 +311,19 @@ inline void EngineModel::lay_out() {
             initial_[client].push_back(block);
         }
     }
+    initially_cached_.resize(setup_.clients.size());
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
+        for (const unsigned order : setup_.clients[client].caches) {
+            FrameIndex base{};
+            const Order wanted{static_cast<std::uint8_t>(order)};
+            if (buddy_->allocate_many(actor_of(client), wanted, BlockState::cached, {}, &base, 1) != 1)
+                fail("set-up: a client cannot cache what it shall cache");
+            initially_cached_[client].push_back({base, wanted});
+        }
+    }
+    if (setup_.shared >= 0 &&
+        buddy_->allocate(actor_of(0), Order{static_cast<std::uint8_t>(setup_.shared)}, {}, shared_) != Errc::ok)
+        fail("set-up: there is no room for the shared block");
     if (setup_.exhausted) {
         Block block{};
         if (buddy_->allocate({kDaemonThread, kDaemonProcess}, Order{0}, {}, block) != Errc::out_of_frames)
@@ -272,6 +338,19 @@ inline void EngineModel::lay_out() {
     mailbox_ = explorer.make<Word>();
     explorer.keep_private(daemon_died_, sizeof(Word));
     explorer.keep_as_channel(mailbox_, sizeof(Word));
+    shared_freed_ = explorer.make<Word>();
+    shared_ended_ = explorer.make<Word>();
+    explorer.keep_as_channel(shared_freed_, sizeof(Word));
+    explorer.keep_as_channel(shared_ended_, sizeof(Word));
+    // Steps like all others, although nobody else looks: the daemon may die between any two of them.
+    unit_state_ = explorer.make<Word>();
+    unit_is_draining_ = explorer.make<Word>();
+    unit_is_populated_ = explorer.make<Word>();
+    unit_state_->store(static_cast<std::uint64_t>(UnitState::online));
+    unit_is_populated_->store(1);
+    explorer.label(unit_state_, sizeof(Word), "unit.state");
+    explorer.label(unit_is_draining_, sizeof(Word), "unit.is_draining");
+    explorer.label(unit_is_populated_, sizeof(Word), "unit.is_populated");
     // Nothing the allocator does depends on tallies, and these two never change here.
     explorer.ignore(view_.counters, thread_slots_ * sizeof(ThreadCounters<SimEnv>));
     explorer.ignore(pool_.header, sizeof(PoolHeader<SimEnv>));
@@ -282,6 +361,7 @@ inline void EngineModel::lay_out() {
         const auto thread = static_cast<int>(client);
         const std::size_t slot = slot_of(client).value;
         in_use[slot] = true;
+        if (shares_its_slot(client)) continue;
         explorer.keep_private(&view_.home[slot], sizeof view_.home[slot]);
         explorer.written_only_by(thread, &pool_.threads[slot].intent, sizeof(Word));
         explorer.written_only_by(thread, &pool_.threads[slot].hint_work, sizeof(Word));
@@ -299,8 +379,11 @@ inline void EngineModel::lay_out() {
         for (const int what : client.script)
             if (what >= 0) wanted[static_cast<unsigned>(what % kTwo)] = true;
         for (const unsigned order : client.holds) wanted[order] = true;
+        for (const unsigned order : client.caches) wanted[order] = true;
         for (const unsigned order : client.used) wanted[order] = true;
     }
+    if (setup_.shared >= 0) wanted[static_cast<unsigned>(setup_.shared)] = true;
+    if (!setup_.chunk_steps.empty()) wanted[geometry.largest_order] = true;  // an offline chunk has an entry
     for (unsigned order = 0; order <= kMaxOrder; ++order)
         if (wanted[order] && order < frames_order_) frames_order_ = order;
     const std::uint64_t frames_bytes = (geometry.frame_count >> frames_order_) * sizeof(Word);
@@ -363,9 +446,14 @@ inline void EngineModel::add_client(std::size_t client) {
          .mortal = setup_.clients[client].mortal},
         [this, client](Thread &self) {
             Local &local = self.local<Local>();
-            for (unsigned slot = 0; slot < initial_[client].size(); ++slot) {
-                local.blocks[slot] = initial_[client][slot];
-                local.held[slot] = true;
+            unsigned slot = 0;
+            for (const Block block : initial_[identity_of(client)]) {
+                local.blocks[slot] = block;
+                local.held[slot++] = true;
+            }
+            for (const Block block : initially_cached_[identity_of(client)]) {
+                local.blocks[slot] = block;
+                local.cached[slot++] = true;
             }
             for (const int what : setup_.clients[client].script)
                 self.run_operation([&] { follow_script(self, client, what); });
@@ -447,6 +535,10 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
         use_cache(self, client, what);
         return;
     }
+    if (what <= kFreeShared) {
+        use_shared(self, client, what, room);
+        return;
+    }
     if (what <= kWithdraw) {
         if (!local.gave || room == kHeldMax) return;
         self.choose_operation(1);
@@ -485,8 +577,12 @@ inline void EngineModel::use_cache(Thread &self, std::size_t client, int what) {
     } else if (what == kUncache && cached < kHeldMax) {
         auto &slot = view_.index_entry(local.blocks[cached]);
         const IndexEntry entry = load_for_cache(slot);
-        if (!is_cached(entry, IndexEntry::cached_by(actor_of(client).process)))
-            self.fail("a block in our cache is not cached");
+        if (!is_cached(entry, IndexEntry::cached_by(actor_of(client).process))) {
+            if (!somebody_forked()) self.fail("a block in our cache is not cached");
+            local.cached[cached] = false;
+            local.blocks[cached] = {};
+            return;
+        }
         store_out_of_cache(slot, entry, {});
         local.cached[cached] = false;
         local.held[cached] = true;
@@ -527,36 +623,169 @@ inline void EngineModel::free_many(Thread &self, std::size_t client, BlockState 
         self.fail("free_many refused a block of ours");
 }
 
+// What threads of one process do to a block that each of them believes to have.
+inline void EngineModel::use_shared(Thread &self, std::size_t client, int what, unsigned room) {
+    Local &local = self.local<Local>();
+    const Actor actor = actor_of(client);
+    Word &slot = view_.index_entry(shared_);
+    std::uint64_t sharers = 0;
+    for (const Client &other : setup_.clients)
+        for (const int step : other.script) sharers += step <= kFreeShared && step >= kCacheShared ? 1 : 0;
+    const auto is_anothers = [&] {
+        const IndexEntry entry{slot.load()};
+        return entry.is_held() && entry.owner() != actor.process;
+    };
+    switch (what) {
+        case kAwaitCached:
+            self.rest_until([&] { return shared_ended_->load() == sharers; });
+            return;
+        case kAwaitFree:
+            self.rest_until([&] { return is_free(shared_); });
+            return;
+        case kAwaitTaken:
+            self.rest_until(is_anothers);
+            return;
+        default:
+            self.choose_operation(1);
+    }
+    if (what == kFreeShared || what == kBulkFreeShared) {
+        // Each has used it until now, or another thread of its process has: no touch().
+        Block freed{};
+        Errc result = Errc::stale_ref;
+        if (what == kFreeShared)
+            result = buddy_->free(actor, shared_.base, freed);
+        else if (buddy_->free_many(actor, BlockState::owned, &shared_.base, 1) == 1)
+            result = Errc::ok;
+        if (result == Errc::ok) shared_freed_->fetch_add(1);
+        // not_owner: it is another process's by now.
+        if (result != Errc::ok && result != Errc::stale_ref && result != Errc::not_owner)
+            self.fail(std::string("free of a block that another thread frees returned ") + error_row(result).name);
+        if (shared_freed_->load() > 1) self.fail("two have freed one block");
+        if (shared_ended_->fetch_add(1) + 1 == sharers && shared_freed_->load() == 0)
+            self.fail("nobody has freed what all have freed");
+    } else if (what == kCacheShared || what == kCacheSlowly) {
+        const IndexEntry entry = load_for_cache(slot);
+        if (can_be_cached(entry, IndexEntry::private_to(actor.process))) {
+            local.caches_shared = true;
+            if (what == kCacheSlowly) self.wait_until(is_anothers);
+            store_into_cache(slot, entry);
+        }
+        shared_ended_->fetch_add(1);
+    } else if (local.caches_shared) {
+        local.caches_shared = false;
+        if (what == kFlushShared) {
+            (void)buddy_->free_many(actor, BlockState::cached, &shared_.base, 1);
+            return;
+        }
+        const IndexEntry entry = load_for_cache(slot);
+        if (!is_cached(entry, IndexEntry::cached_by(actor.process))) return;
+        if (what == kUncacheSlowly) self.wait_until(is_anothers);
+        store_out_of_cache(slot, entry, {});
+        local.blocks[room] = shared_;
+        local.held[room] = true;
+        use(self, shared_);
+    }
+}
+
 inline void EngineModel::add_operator() {
     explorer.on_kill([this](int) { daemon_died_->store(1); });
     const ThreadOptions options{.name = "operator", .process = 0, .restartable = true, .may_wait_for_others = true};
     explorer.add_thread(options, [this](Thread &self) {
         // After a death: what it was in the middle of first, then all steps again.
-        Recovery<SimEnv> recovery{pool_, std::span<const NodeView<SimEnv>>{&view_, 1}};
-        ThreadSlotIndex blocked_by{};
-        if (daemon_died_->load() != 0)
+        if (daemon_died_->load() != 0) {
+            Recovery<SimEnv> recovery{pool_, std::span<const NodeView<SimEnv>>{&view_, 1}};
+            ThreadSlotIndex blocked_by{};
             while (recovery.resume(blocked_by) == RecoveryStep::blocked) blocked_by = {};
-        Chunks<SimEnv> chunks{view_, pool_};
+            if (setup_.unit_chunks != 0) finish_unit(self);
+        }
         for (const ChunkStep step : setup_.chunk_steps) {
             self.run_operation([&] {
                 self.choose_operation(1);
-                switch (step) {
-                    case ChunkStep::drain:
-                        chunks.set_drain(0, true);
-                        break;
-                    case ChunkStep::undrain:
-                        chunks.set_drain(0, false);
-                        break;
-                    case ChunkStep::offline:
-                        (void)chunks.try_take_offline(0);
-                        break;
-                    case ChunkStep::online:
-                        (void)chunks.bring_online(0);
-                        break;
-                }
+                if (setup_.unit_chunks == 0)
+                    take_chunk_step(step);
+                else
+                    take_unit_step(self, step);
             });
         }
     });
+}
+
+inline void EngineModel::take_chunk_step(ChunkStep step) {
+    Chunks<SimEnv> chunks{view_, pool_};
+    switch (step) {
+        case ChunkStep::drain:
+            chunks.set_drain(0, true);
+            break;
+        case ChunkStep::undrain:
+            chunks.set_drain(0, false);
+            break;
+        case ChunkStep::offline:
+            (void)chunks.try_take_offline(0);
+            break;
+        case ChunkStep::online:
+            (void)chunks.bring_online(0);
+            break;
+    }
+}
+
+// NodeMemory::bring_online, try_take_offline, set_drain: the same writes in the same sequence.
+inline void EngineModel::take_unit_step(Thread &self, ChunkStep step) {
+    Chunks<SimEnv> chunks{view_, pool_};
+    const auto set_state = [this](UnitState state) { unit_state_->store(static_cast<std::uint64_t>(state)); };
+    const bool is_online = unit_state_->load() == static_cast<std::uint64_t>(UnitState::online);
+    if (step == ChunkStep::drain || step == ChunkStep::undrain) {
+        set_unit_drain(step == ChunkStep::drain);
+    } else if (step == ChunkStep::online && !is_online) {
+        set_state(UnitState::filling);
+        populate_unit(true);
+        set_state(UnitState::opening);
+        open_unit(self, false);
+        set_state(UnitState::online);
+    } else if (step == ChunkStep::offline && is_online) {
+        set_state(UnitState::closing);
+        for (unsigned chunk = 0; chunk < setup_.unit_chunks; ++chunk) {
+            if (chunks.try_take_offline(chunk)) continue;
+            while (chunk-- > 0)
+                if (!chunks.bring_online(chunk)) self.fail("a chunk that was just taken offline is not");
+            set_state(UnitState::online);
+            return;
+        }
+        set_state(UnitState::closed);
+        populate_unit(false);
+        set_state(UnitState::offline);
+    }
+}
+
+// NodeMemory::finish_units and what ManagedPool::finish_predecessor does about drains.
+inline void EngineModel::finish_unit(Thread &self) {
+    const auto state = static_cast<UnitState>(unit_state_->load());
+    if (state == UnitState::filling || state == UnitState::closed) {
+        populate_unit(false);
+        unit_state_->store(static_cast<std::uint64_t>(UnitState::offline));
+    } else if (state == UnitState::opening || state == UnitState::closing) {
+        open_unit(self, true);
+        unit_state_->store(static_cast<std::uint64_t>(UnitState::online));
+    }
+    if (unit_is_draining_->load() != 0) set_unit_drain(true);
+}
+
+inline void EngineModel::open_unit(Thread &self, bool only_closed) {
+    Chunks<SimEnv> chunks{view_, pool_};
+    for (unsigned chunk = 0; chunk < setup_.unit_chunks; ++chunk) {
+        if (only_closed && !chunks.is_offline(chunk)) continue;
+        if (!chunks.bring_online(chunk)) self.fail("a chunk that shall be opened is not offline");
+    }
+}
+
+inline void EngineModel::set_unit_drain(bool drain) {
+    Chunks<SimEnv> chunks{view_, pool_};
+    if (drain) unit_is_draining_->store(1);
+    for (unsigned chunk = 0; chunk < setup_.unit_chunks; ++chunk) chunks.set_drain(chunk, drain);
+    if (!drain) unit_is_draining_->store(0);
+}
+
+inline void EngineModel::populate_unit(bool populated) {
+    unit_is_populated_->store(populated ? 1 : 0);
 }
 
 inline void EngineModel::give(Thread &self, std::size_t, unsigned slot) {
@@ -635,7 +864,19 @@ inline bool EngineModel::is_dead(std::uint16_t process) const {
 inline bool EngineModel::somebody_thinks_again() const {
     for (const Client &client : setup_.clients)
         for (const int what : client.script)
-            if (what <= kWithdraw) return true;
+            if (what <= kWithdraw && what >= kBulkFreeGiven) return true;
+    return false;
+}
+
+inline bool EngineModel::somebody_forked() const {
+    for (const Client &client : setup_.clients)
+        if (client.forked_from >= 0) return true;
+    return false;
+}
+
+inline bool EngineModel::shares_its_slot(std::size_t client) const {
+    for (std::size_t other = 0; other < setup_.clients.size(); ++other)
+        if (other != client && slot_of(other) == slot_of(client)) return true;
     return false;
 }
 
@@ -808,6 +1049,7 @@ inline void EngineModel::check_owned(const std::vector<Owned> &owned) {
 inline void EngineModel::check_state() {
     const std::vector<Owned> owned = owned_blocks();
     check_owned(owned);
+    if (setup_.unit_chunks != 0) check_unit();
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
         if (explorer.dead(setup_.clients[client].process)) continue;
         const Local &local = explorer.local<Local>(static_cast<int>(client));
@@ -815,11 +1057,52 @@ inline void EngineModel::check_state() {
             if (!local.held[slot] && !local.cached[slot]) continue;
             bool found = false;
             for (const Owned &entry : owned)
-                found = found ||
-                        (entry.block == local.blocks[slot] && entry.process.value == setup_.clients[client].process);
+                found = found || (entry.block == local.blocks[slot] && entry.process.value == process_slot_of(client));
             if (!found) fail("a client holds " + to_text(local.blocks[slot]) + ", which the index does not say");
+            for (std::size_t other = 0; other < client && local.held[slot]; ++other) {
+                // Threads of one process may (Setup::shared): that is its own affair.
+                const std::uint16_t process = setup_.clients[other].process;
+                if (process == setup_.clients[client].process || explorer.dead(process)) continue;
+                const Local &theirs = explorer.local<Local>(static_cast<int>(other));
+                for (unsigned place = 0; place < kHeldMax; ++place)
+                    if (theirs.held[place] && theirs.blocks[place] == local.blocks[slot])
+                        fail("two processes hold " + to_text(local.blocks[slot]));
+            }
         }
     }
+}
+
+// Who writes to a chunk without memory behind it gets memory that nobody counts, or a signal.
+inline void EngineModel::check_unit() {
+    if (unit_is_populated_->load() != 0) return;
+    const Chunks<SimEnv> chunks{view_, pool_};
+    for (unsigned chunk = 0; chunk < setup_.unit_chunks; ++chunk)
+        if (!chunks.is_offline(chunk)) fail("chunk " + std::to_string(chunk) + " is open and has no memory");
+}
+
+inline void EngineModel::check_unit_when_quiet() {
+    const Chunks<SimEnv> chunks{view_, pool_};
+    const auto state = static_cast<UnitState>(unit_state_->load());
+    for (unsigned chunk = 0; chunk < setup_.unit_chunks; ++chunk) {
+        const std::string name = "quiet: chunk " + std::to_string(chunk);
+        if (chunks.is_offline(chunk) != (state == UnitState::offline)) fail(name + " is not what the ledger says");
+        const std::uint64_t child = chunk << setup_.geometry.largest_order >> word_order(view_.top_layer - 1);
+        const UpperWord word{view_.upper[view_.top_layer][child / kUpperFanOut].load()};
+        if (word.draining(child % kUpperFanOut) != (unit_is_draining_->load() != 0))
+            fail(name + " is draining, or is not, and the ledger says otherwise");
+    }
+}
+
+// The shared block is nobody's in particular until the first has freed it, or as long as somebody caches it.
+inline bool EngineModel::is_shared_and_held(const Owned &entry) const {
+    if (setup_.shared < 0 || entry.block != shared_ || entry.process.value != process_slot_of(0) ||
+        explorer.dead(entry.process.value))
+        return false;
+    bool held = shared_ended_->load() == 0;
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client)
+        held = held || (process_slot_of(client) == entry.process.value &&
+                        explorer.local<Local>(static_cast<int>(client)).caches_shared);
+    return held;
 }
 
 inline void EngineModel::check_quiet() {
@@ -828,15 +1111,17 @@ inline void EngineModel::check_quiet() {
         // What is in the mailbox is still its giver's.
         bool held = Reference{mailbox_->load()}.bits() != 0 && Reference{mailbox_->load()}.block() == entry.block &&
                     !explorer.dead(entry.process.value);
+        held = held || is_shared_and_held(entry);
         for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
-            const std::uint16_t process = setup_.clients[client].process;
-            if (process != entry.process.value || explorer.dead(process)) continue;
+            if (process_slot_of(client) != entry.process.value || explorer.dead(setup_.clients[client].process))
+                continue;
             const Local &local = explorer.local<Local>(static_cast<int>(client));
             held = held || local.is_its(entry.block);
         }
         if (!held) fail("quiet: the index says owned, but nobody holds " + to_text(entry.block));
     }
     check_caches_when_quiet();
+    if (setup_.unit_chunks != 0) check_unit_when_quiet();
     for (std::uint32_t thread = 0; thread < thread_slots_; ++thread) {
         if (pool_.threads[thread].intent.load() != 0)
             fail("quiet: an intent is left in slot " + std::to_string(thread));
@@ -850,6 +1135,7 @@ inline void EngineModel::check_quiet() {
 
 // A block in a cache must not be freed by its user of before; one in use must not be called cached.
 inline void EngineModel::check_caches_when_quiet() {
+    if (somebody_forked()) return;  // a copy of a cache says what it likes
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
         if (explorer.dead(setup_.clients[client].process)) continue;
         const Local &local = explorer.local<Local>(static_cast<int>(client));

@@ -254,6 +254,25 @@ MUTATIONS = [
         filter="Engine.two_clients_of_all_orders_in_a_tree_of_seven_blocks",
     ),
     Mutation(
+        name="unclaim_in_an_upper_word_without_RMW",
+        file="buddy.hpp",
+        old="""view_.upper[layer][word].fetch_and(UpperWord::all_but_allocated(group_of(layer, block)),
+                                           std::memory_order_seq_cst);""",
+        new="""Word &state = view_.upper[layer][word];
+        state.store(state.load(std::memory_order_seq_cst) & UpperWord::all_but_allocated(group_of(layer, block)),
+                    std::memory_order_seq_cst);""",
+        why="marks and claims that others made in the word meanwhile are wiped out",
+        filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
+    ),
+    Mutation(
+        name="unclaim_in_an_upper_word_clears_its_other_children",
+        file="node_state.hpp",
+        old="static constexpr std::uint64_t all_but_allocated(std::uint8_t group) { return ~spread(group, 8); }",
+        new="static constexpr std::uint64_t all_but_allocated(std::uint8_t) { return ~spread(0xff, 8); }",
+        why="a neighbour's live block becomes free",
+        filter="Engine.two_upper_layers",
+    ),
+    Mutation(
         name="hint_not_raised_after_a_free_in_a_leaf",
         file="buddy.hpp",
         old="layer == 0 ? searcher(actor).group_hint_is_full(word / kUpperFanOut)",
@@ -425,6 +444,22 @@ MUTATIONS = [
         filter="Buddy.only_what_nobody_else_can_reach_is_cached",
         program="shm_buddy_test",
     ),
+    Mutation(
+        name="put_into_the_cache_whosever_it_is",
+        file="cached_block.hpp",
+        old="return entry.ownership() == private_pattern;",
+        new="(void)private_pattern;\n    return entry.is_held();",
+        why="what a process frees that another one holds by now is cached, and handed out, here",
+        filter="Engine.a_block_in_two_caches_is_left_in_one_when_another_process_has_got_it",
+    ),
+    Mutation(
+        name="out_of_the_cache_without_a_look",
+        file="cached_block.hpp",
+        old="return entry.ownership() == cached_pattern;",
+        new="(void)entry, (void)cached_pattern;\n    return true;",
+        why="what two threads freed at once comes out of the second cache when another process has it",
+        filter="Engine.a_block_in_two_caches_is_left_in_one_when_another_process_has_got_it",
+    ),
     # --- hand-over ----------------------------------------------------------------------------------------------------
     Mutation(
         name="take_without_the_published_check",
@@ -479,6 +514,51 @@ MUTATIONS = [
         why="published anew, the block can be taken by what was withdrawn",
         filter="Buddy.a_reference_is_taken_once_and_goes_stale",
         program="shm_buddy_test",
+    ),
+    # --- several threads of a process ---------------------------------------------------------------------------------
+    Mutation(
+        name="the_second_free_goes_on_as_well",
+        file="buddy.hpp",
+        old="""if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) [[unlikely]] {
+            end(actor);
+            return false;
+        }""",
+        new="(void)slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel);",
+        why="the second clears the bits of the block's next owner",
+        filter="Engine.two_threads_of_one_process_free_the_same_block",
+    ),
+    Mutation(
+        name="freeing_names_the_process",
+        file="buddy.hpp",
+        old="""const auto freeing = IndexEntry::freeing(actor.thread, block.order, entry.generation());
+        Word &slot = view_.index_entry(layer, block);""",
+        new="""const auto freeing = IndexEntry::freeing(ThreadSlotIndex{actor.process.value}, block.order, entry.generation());
+        Word &slot = view_.index_entry(layer, block);""",
+        why="recovery asks the wrong thread whether the free is under way, and clears the next owner's bits",
+        filter="Engine.a_death_in_a_bulk_free_beside_another",
+    ),
+    Mutation(
+        name="free_without_intent",
+        file="buddy.hpp",
+        old="begin(actor, IntentKind::free, block);\n        Env::crash_point(CrashPoint::free_after_intent);",
+        new="",
+        why="a death after the ownership CAS leaves bits that nobody names",
+        filter="Engine.a_death_while_freeing_is_recovered",
+    ),
+    Mutation(
+        name="a_lost_free_keeps_its_intent",
+        file="buddy.hpp",
+        old="""[[unlikely]] {
+            end(actor);
+            return false;
+        }
+        Env::crash_point(CrashPoint::free_after_ownership);""",
+        new="""[[unlikely]] {
+            return false;
+        }
+        Env::crash_point(CrashPoint::free_after_ownership);""",
+        why="recovery of another waits for an operation that is over",
+        filter="Engine.two_threads_of_one_process_free_the_same_block",
     ),
     # --- search -------------------------------------------------------------------------------------------------------
     Mutation(
@@ -567,6 +647,39 @@ MUTATIONS = [
         filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
     ),
     Mutation(
+        name="resolve_gives_up_where_anything_is_owned",
+        file="recovery.hpp",
+        old="mine &= ~bits_of(layer, other);",
+        new="mine = 0;",
+        why="what the dead had claimed beside a living one's block, or beside what another dead held, is lost",
+        filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
+    ),
+    Mutation(
+        name="resolve_wants_all_bits_or_none",
+        file="recovery.hpp",
+        old="if (mine != 0) mine &= bits_in_word(view, layer, word);",
+        new="if (mine != 0 && (mine & ~bits_in_word(view, layer, word)) != 0) mine = 0;",
+        why="of a bulk call that died, or of two dead, some bits are free already: the others are lost",
+        filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
+    ),
+    Mutation(
+        name="resolve_does_not_wait_for_claims_that_are_undone",
+        file="recovery.hpp",
+        old="intent_of(entry.freer()).active() &&",
+        new="intent_of(entry.freer()).active() && intent_of(entry.freer()).kind() != IntentKind::allocate &&",
+        why="the undone claim's bits are cleared from under their next owner",
+        filter="Engine.a_death_beside_a_claim_that_is_undone",
+    ),
+    Mutation(
+        name="recovery_waits_for_the_dead",
+        file="recovery.hpp",
+        old="""return pool_.processes[owner.process().value].state.load(std::memory_order_acquire) ==
+               static_cast<std::uint64_t>(ProcessState::active);""",
+        new="return true;",
+        why="two threads died in the middle of one block: each waits for the other for ever",
+        filter="Engine.two_threads_of_one_process_die_together",
+    ),
+    Mutation(
         name="resolve_clears_bits_that_are_free",
         file="recovery.hpp",
         old="if (mine != 0) mine &= bits_in_word(view, layer, word);",
@@ -646,6 +759,33 @@ MUTATIONS = [
         why="if the daemon dies before it has resolved the intent, nobody knows of it any more",
         filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
     ),
+    Mutation(
+        name="recovery_frees_without_the_ownership_CAS",
+        file="recovery.hpp",
+        old="return buddy.free_entry(kSelf, block, entry, entry.is_owned()) == Errc::ok;",
+        new="""view.index_entry(block).store(entry.bits(), std::memory_order_release);
+            return buddy.free_entry(kSelf, block, entry, entry.is_owned()) == Errc::ok;""",
+        why="a block that was taken from the dead at that moment is freed under its new owner",
+        filter="Engine.a_death_of_giver_or_taker_loses_nothing",
+    ),
+    Mutation(
+        name="release_frees_whosever_it_is",
+        file="recovery.hpp",
+        old="if (!entry.is_owned() || entry.owner() != kDaemonProcess || entry.order() != block.order) return false;",
+        new="if (!entry.is_owned() || entry.order() != block.order) return false;",
+        why="what was seized and is somebody's by now is freed under its owner",
+        filter="Recovery.what_is_seized_is_the_daemon_s_until_it_is_released",
+        program="shm_recovery_test",
+    ),
+    Mutation(
+        name="recovery_gives_back_the_slot_of_whom_it_waits_for",
+        file="recovery.hpp",
+        old="""if (finish_thread(ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, blocked_by) == RecoveryStep::blocked)
+                return RecoveryStep::blocked;""",
+        new="(void)finish_thread(ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, blocked_by);",
+        why="what the dead thread had in flight is lost, and its slot is handed out with an intent in it",
+        filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
+    ),
     # --- chunks -------------------------------------------------------------------------------------------------------
     Mutation(
         name="chunk_taken_offline_over_marks",
@@ -670,6 +810,38 @@ MUTATIONS = [
         old="search.raise_after_release(layer, word);",
         new="(void)search;",
         why="a chunk that is open again stays hidden",
+        filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
+    ),
+    Mutation(
+        name="intent_of_an_offline_step_ends_before_the_commit",
+        file="chunks.hpp",
+        old="""buddy_.commit(layer_of(block.order), block, kOfflineOwner, {});
+        buddy_.end(kSelf);""",
+        new="""buddy_.end(kSelf);
+        buddy_.commit(layer_of(block.order), block, kOfflineOwner, {});""",
+        why="a daemon that dies between the two leaves a chunk that is neither open nor offline, for ever",
+        filter="Engine.a_daemon_that_dies_in_the_middle_of_a_unit_of_several_chunks",
+    ),
+    Mutation(
+        name="offline_chunk_is_the_daemons",
+        file="chunks.hpp",
+        old="buddy_.commit(layer_of(block.order), block, kOfflineOwner, {});",
+        new="buddy_.commit(layer_of(block.order), block, kDaemonProcess, {});",
+        why="the next daemon releases it as something seized: open without memory behind it",
+        filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
+    ),
+    Mutation(
+        name="drain_forgets_the_marks_of_others",
+        file="chunks.hpp",
+        old="""while (!state.compare_exchange_weak(
+                   bits, drain ? UpperWord{bits}.with_drain(group).bits() : UpperWord{bits}.without_drain(group).bits(),
+                   std::memory_order_seq_cst) &&
+               ++rounds < kCasRoundsMax) {
+        }""",
+        new="""(void)rounds;
+        state.store(drain ? UpperWord{bits}.with_drain(group).bits() : UpperWord{bits}.without_drain(group).bits(),
+                    std::memory_order_seq_cst);""",
+        why="what clients marked or claimed in the word meanwhile is wiped out",
         filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
     ),
 ]

@@ -170,6 +170,10 @@ TEST(Recovery, what_is_seized_is_the_daemon_s_until_it_is_released) {
     for (const Block &block : seized) EXPECT_TRUE(recovery.release(NumaNode{0}, block));
     for (const Block &block : seized) EXPECT_FALSE(recovery.release(NumaNode{0}, block)) << "twice";
     EXPECT_EQ(pool.snapshot().used_frames, 0U);
+    Block anew;
+    ASSERT_EQ(buddy.allocate(taker, held[0].order, {}, anew), Errc::ok);
+    EXPECT_FALSE(recovery.release(NumaNode{0}, anew)) << "somebody else's";
+    ASSERT_EQ(buddy.free(taker, anew.base, anew), Errc::ok);
     EXPECT_EQ(buddy.take(taker, given, {}, taken), Errc::stale_ref);
 }
 

@@ -708,12 +708,11 @@ private:
             unclaim_in_leaf(word, leaf::mask(block.base.value % kLeafFrames, block.order.value));
             return;
         }
-        // EDGE unclaim-to-claim, as in a leaf.
-        const std::uint8_t group = group_of(layer, block);
-        std::uint64_t bits = view_.upper[layer][word].load(std::memory_order_relaxed);
-        while (!view_.upper[layer][word].compare_exchange_weak(bits, UpperWord{bits}.without_allocated(group).bits(),
-                                                               std::memory_order_seq_cst)) {
-        }
+        // EDGE unclaim-to-claim, as in a leaf. One AND, so that nobody who scribbles over the word can keep us here,
+        // and clearing what is clear already harms no neighbour. It leaves the tag as it is: only clearing F cannot
+        // bring back a word of before, and the claim that sets F again advances it.
+        view_.upper[layer][word].fetch_and(UpperWord::all_but_allocated(group_of(layer, block)),
+                                           std::memory_order_seq_cst);
     }
 
     static std::uint8_t group_of(unsigned layer, Block block) {

@@ -75,8 +75,9 @@ constexpr unsigned free_value(std::uint64_t word) {
 //   bits  8..15  F    the child belongs to a block allocated in this word
 //   bits 16..23  COAL somebody is about to clear P: an allocation passing by must withdraw this mark
 //   bits 24..31  DRAIN the daemon wants the child empty: allocations treat it like F (top layer only)
-//   bits 32..63  tag  grows by one with every change, so that a clean decided on an old value fails (without it
-//                     two live blocks overlap: tests/model)
+//   bits 32..63  tag  grows by one with every change that sets a bit or clears P, so that a clean decided on an old
+//                     value fails (without it two live blocks overlap: tests/model). Clearing F alone need not
+//                     advance it: the word is not what it was before F is set again.
 
 class UpperWord {
 public:
@@ -122,6 +123,8 @@ public:
         return next((bits_ | spread(group, 8)) & ~spread(group, 16));
     }
     constexpr UpperWord without_allocated(std::uint8_t group) const { return next(bits_ & ~spread(group, 8)); }
+    // The same as a mask for an AND, which leaves the tag.
+    static constexpr std::uint64_t all_but_allocated(std::uint8_t group) { return ~spread(group, 8); }
     constexpr UpperWord with_drain(std::uint8_t group) const { return next(bits_ | spread(group, 24)); }
     constexpr UpperWord without_drain(std::uint8_t group) const { return next(bits_ & ~spread(group, 24)); }
 
