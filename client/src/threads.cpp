@@ -8,6 +8,7 @@
 
 #include "cache.hpp"
 #include "errors.hpp"
+#include "numacre/shm/thread_slots.hpp"
 #include "pool.hpp"
 
 namespace numacre::client {
@@ -187,27 +188,16 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
                      static_cast<unsigned long long>(limit));
         return nullptr;
     }
-    const std::uint64_t mine = ThreadOwner{pool->process}.bits();
-    for (std::uint32_t thread = 1; thread < pool->view.thread_slots; ++thread) {
-        auto &owner = pool->view.threads[thread].owner;
-        std::uint64_t free_slot = 0;
-        if (owner.load(std::memory_order_relaxed) != 0) continue;  // relaxed: only a guess, the CAS decides
-        // acq_rel: what the slot's last user or recovery left is finished before we begin.
-        if (!owner.compare_exchange_strong(free_slot, mine, std::memory_order_acq_rel)) continue;
-        auto &mark = pool->view.header->thread_high_water;
-        std::uint64_t seen = mark.load(std::memory_order_relaxed);
-        // seq_cst: scans must find the slot before its first intent matters.
-        while (seen <= thread && !mark.compare_exchange_weak(seen, thread + 1, std::memory_order_seq_cst)) {
-        }
-        const Actor actor{ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, pool->process};
-        lane = new_lane(pool, actor);
-        if (lane != nullptr) return current_lane = lane;
-        release_slot(pool, actor);
-        error = fail(Errc::too_many_clients, "no memory for this thread's lane");
+    const Actor actor{claim_thread_slot(pool->view, pool->process), pool->process};
+    if (actor.thread == kDaemonThread) {
+        pool->threads.fetch_sub(1, std::memory_order_relaxed);
+        error = fail(Errc::too_many_clients, "all %u thread slots of the pool are taken", pool->view.thread_slots - 1);
         return nullptr;
     }
-    pool->threads.fetch_sub(1, std::memory_order_relaxed);
-    error = fail(Errc::too_many_clients, "all %u thread slots of the pool are taken", pool->view.thread_slots - 1);
+    lane = new_lane(pool, actor);
+    if (lane != nullptr) return current_lane = lane;
+    release_slot(pool, actor);
+    error = fail(Errc::too_many_clients, "no memory for this thread's lane");
     return nullptr;
 }
 

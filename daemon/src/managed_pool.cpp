@@ -214,6 +214,7 @@ void ManagedPool::adopt_clients() {
         client.peer.stack_start = record.stack_start;
         client.peer.uid = record.uid;
         client.peer.gid = record.gid;
+        client.tier = record.is_observer != 0 ? wire::Tier::observer : wire::Tier::trusted;
         if (client.peer.comm.empty()) client.peer.comm.assign(record.comm, ::strnlen(record.comm, sizeof record.comm));
         client.attached = time_point_of(record.attached_ns);
         client.quota_bytes = quota_bytes;
@@ -243,7 +244,7 @@ RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer) {
+Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier tier) {
     look_for_damage();
     const std::lock_guard lock(mutex_);
     if (closing_)
@@ -251,6 +252,13 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer) {
     if (!corrupt_reason_.empty())
         return Unexpected{Failure{Errc::corrupt, "pool \"" + spec_.name + "\" is damaged (" + corrupt_reason_ +
                                                      "): see the runbook NumacrePoolCorrupt"}};
+    const auto is_observer = [](const auto &client) { return client && client->tier == wire::Tier::observer; };
+    if (const std::uint32_t limit = observer_limit_of(spec_);
+        tier == wire::Tier::observer && std::count_if(clients_.begin(), clients_.end(), is_observer) >= limit)
+        return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
+                                                              std::to_string(limit) + " observers, of " +
+                                                              std::to_string(spec_.max_clients) +
+                                                              " clients: detach one, or raise the pool's max-clients"}};
     for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
         if (clients_[slot]) continue;
         Client client;
@@ -259,6 +267,7 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer) {
         LedgerClient &ledger = ledger_.clients()[slot];
         client.generation = ++ledger.generation;
         client.peer = std::move(peer);
+        client.tier = tier;
         client.attached = std::chrono::system_clock::now();
         enter(client, ledger);
 
@@ -284,6 +293,7 @@ void ManagedPool::enter(const Client &client, LedgerClient &ledger) {
     ledger.attached_ns = nanoseconds_of(client.attached);
     std::memset(ledger.comm, 0, sizeof ledger.comm);
     std::copy_n(client.peer.comm.begin(), std::min(client.peer.comm.size(), sizeof ledger.comm), ledger.comm);
+    ledger.is_observer = client.tier == wire::Tier::observer ? 1 : 0;
     ledger.quota_bytes.store(0, std::memory_order_relaxed);
     ledger.is_departing.store(0, std::memory_order_relaxed);
     ledger_.set_last_client_id(client.id);
@@ -500,13 +510,15 @@ std::string ManagedPool::damage_to_numa_node(const NodeStatus &status, const Sca
     const View &view = views_[number];
     const NodeSnapshot &snapshot = status.snapshot;
     const std::string where = " on numa node " + std::to_string(number);
-    if (snapshot.damaged_entries != 0) {
+    if (snapshot.damaged_entries != 0 || snapshot.lost_blocks != 0) {
         // Once more: an entry may look impossible for the length of a change that was under way.
         NodeSnapshot again;
         std::vector<OwnerUsage> usage(process_slots_);
         scan_node(view, again, usage);
-        if (again.damaged_entries != 0)
+        if (snapshot.damaged_entries != 0 && again.damaged_entries != 0)
             return std::to_string(again.damaged_entries) + " impossible index entries" + where;
+        if (snapshot.lost_blocks != 0 && again.lost_blocks != 0)
+            return std::to_string(again.lost_blocks) + " live blocks that have lost frames" + where;
     }
     if (const std::uint64_t words = Audit<ProductionEnv>(shared_, view).run(); words != 0)
         return std::to_string(words) + " impossible words of the tree" + where;

@@ -46,6 +46,7 @@ struct Client {
     ProcessSlot slot;
     std::uint64_t generation = 0;
     Peer peer;
+    wire::Tier tier = wire::Tier::trusted;
     std::chrono::system_clock::time_point attached;
     std::uint64_t quota_bytes = 0;
     ClientState state = ClientState::active;
@@ -84,8 +85,8 @@ public:
     static std::vector<std::string> file_names(std::uint32_t numa_nodes);
     static constexpr const char *kLedgerFile = "ledger";
 
-    // Gives the process a slot and makes its record active.
-    Answer<Client> seat(std::uint32_t client_id, Peer peer);
+    // Gives the process a slot and makes its record active. too_many_clients: there is none, or none for observers.
+    Answer<Client> seat(std::uint32_t client_id, Peer peer, wire::Tier tier);
     void set_client_state(ProcessSlot slot, ClientState state);
     // The kernel has said that the process is gone, or it has told us that it has let go. From now on it counts as dead
     // in shared memory; reclaim() follows.

@@ -65,6 +65,11 @@ std::uint32_t thread_limit_of(const PoolSpec &spec) {
     return spec.max_threads_per_client == 0 ? spec.max_threads : spec.max_threads_per_client;
 }
 
+std::uint32_t observer_limit_of(const PoolSpec &spec) {
+    constexpr std::uint32_t kShare = 4;
+    return spec.max_clients < 2 ? 0 : std::max(1U, spec.max_clients / kShare);
+}
+
 std::uint64_t resize_unit_bytes(const PoolSpec &spec) {
     return std::max(spec.largest_block_bytes,
                     spec.backing == wire::Backing::small_pages ? kSmallPageBytes : kHugepageBytes);

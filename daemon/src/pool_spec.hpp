@@ -18,6 +18,10 @@ Answer<Geometry> geometry_of(const PoolSpec &spec);
 // How many threads of one client may work on the pool at once.
 std::uint32_t thread_limit_of(const PoolSpec &spec);
 
+// How many of the clients may be observers. Who may only look cannot take the seats of those who work; with one seat
+// alone nobody can look.
+std::uint32_t observer_limit_of(const PoolSpec &spec);
+
 // 1 .. 63 of a-z, 0-9, '.', '_' and '-', but not "." or "..".
 bool is_pool_name(std::string_view name);
 

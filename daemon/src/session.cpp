@@ -36,6 +36,11 @@ struct AttachServer::Session {
 
 namespace {
 
+// Root and the daemon's own user are in nobody's way.
+bool is_limited(const Peer &who) {
+    return who.uid != 0 && who.uid != ::geteuid();
+}
+
 // Never blocks. 0 or an errno.
 int send_now(int connection, const void *data, std::size_t size, std::span<const int> fds) {
     return send_packet<wire::kMaxFds>(connection, data, size, fds, MSG_DONTWAIT);
@@ -72,7 +77,7 @@ void AttachServer::accepted(int fd_or_error) {
     made->id = ++last_session_;
     const Peer who = credentials_of(made->connection.get());
     made->peer = who;
-    if (who.uid != 0 && who.uid != ::geteuid()) {
+    if (is_limited(who)) {
         // Before /proc is asked: whoever is over the limit must not cost much.
         const auto verdict = user_limits_.admit(who.uid, std::chrono::steady_clock::now());
         if (!verdict.refused.empty()) {
@@ -119,6 +124,9 @@ void AttachServer::adopt(std::shared_ptr<ManagedPool> pool, const Client &client
     session.peer = client.peer;
     session.pool = std::move(pool);
     session.client = client;
+    // The kernel said who it is when it attached; the ledger, which is ours alone, has kept that.
+    session.is_limited = is_limited(client.peer);
+    if (session.is_limited) user_limits_.adopted(client.peer.uid, std::chrono::steady_clock::now());
     const SessionId id = session.id;
     sessions_.emplace(id, std::move(made));
     if (client.state == ClientState::recovering) {
@@ -212,7 +220,7 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     if (!pool) return fail(pool.error().code, pool.error().message);
     if (const auto allowed = check_access(session, **pool, wish->tier); !allowed)
         return fail(allowed.error().code, allowed.error().message);
-    auto client = (*pool)->seat(registry_.next_client_id(), session.peer);
+    auto client = (*pool)->seat(registry_.next_client_id(), session.peer, wish->tier);
     if (!client) return fail(client.error().code, client.error().message);
 
     session.pool = *pool;

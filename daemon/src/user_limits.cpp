@@ -17,10 +17,18 @@ bool TokenBucket::take(Time now) {
     return true;
 }
 
+UserLimits::User &UserLimits::user_of(std::uint32_t uid, Time now) {
+    return users_.try_emplace(uid, User{TokenBucket(limits_.connections_per_second, now), 0, 0, std::nullopt})
+        .first->second;
+}
+
+void UserLimits::adopted(std::uint32_t uid, Time now) {
+    ++user_of(uid, now).connections;
+}
+
 UserLimits::Verdict UserLimits::admit(std::uint32_t uid, Time now) {
     if (users_.size() >= next_sweep_) forget_idle(now);
-    User &user = users_.try_emplace(uid, User{TokenBucket(limits_.connections_per_second, now), 0, 0, std::nullopt})
-                     .first->second;
+    User &user = user_of(uid, now);
     const std::string who = "uid " + std::to_string(uid) + " ";
     Verdict verdict;
     if (!user.bucket.take(now))

@@ -49,6 +49,9 @@ public:
 
     // A connection of the user. If it is let in, it counts until closed().
     Verdict admit(std::uint32_t uid, Time now);
+    // A client of a daemon before us, which counts like a connection until closed(). More of them than there may be are
+    // not turned out: they keep new ones from coming in.
+    void adopted(std::uint32_t uid, Time now);
     // One that was let in has attached.
     void attached(std::uint32_t uid);
     void closed(std::uint32_t uid, bool was_silent);
@@ -62,6 +65,7 @@ private:
         std::uint32_t silent = 0;
         std::optional<Time> told;  // when its last refusal was news
     };
+    User &user_of(std::uint32_t uid, Time now);
     void forget_idle(Time now);
 
     static constexpr std::size_t kFirstSweep = 1024;

@@ -3,7 +3,8 @@
 // own. At each instruction one child is killed while the survivor works, at once, beside the one that stands still and
 // beside the corpse: it waits for nothing, gets nothing that is not free, and finds its bytes as it left them. Another
 // one is killed and left to numacred as it lies. Whenever numacred has reaped, what the survivor holds is taken, to the
-// frame, and all the rest can be had again as largest blocks.
+// frame, and all the rest can be had again as largest blocks. Beside the one that stands still, nothing is found that
+// the daemon would take for damage.
 //
 // The first child of an operation is stepped through it, which tells the way; the others run to a breakpoint on it.
 //
@@ -12,17 +13,12 @@
 // $NUMACRE_RUNTIME_DIR (with_daemon.py) and leave to trace its children, else it says so and exits with 77.
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/ptrace.h>
-#include <sys/user.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdarg>
-#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -34,11 +30,14 @@
 
 #include "numacre/numacre.h"
 #include "support/observer.hpp"
+#include "support/traced.hpp"
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using numacre::test::Observer;
+using numacre::test::Traced;
+using Way = Traced::Way;
 
 constexpr std::size_t kFrame = 4096;
 constexpr std::size_t kLeafWord = 64 * kFrame;
@@ -49,7 +48,6 @@ constexpr unsigned kBulk = 40;
 constexpr unsigned kMoreThanCached = 300;
 constexpr std::uint64_t kAllUpTo = 600;  // instructions
 constexpr std::uint64_t kDrawn = 300;    // of more
-constexpr int kCannotTrace = 77;
 
 char now_at[80];  // what to add to the command line to see this kill again
 
@@ -107,6 +105,8 @@ public:
 
     // The same, while nobody else moves: then it changes nothing of what is taken.
     void work_beside_a_stopped(const Observer &observer) {
+        if (const std::uint64_t damage = observer.damage(); damage != 0)
+            fail("%ju words of a sound pool are taken for damage beside a stopped client", damage);
         const std::uint64_t before = observer.snapshot().used_frames;
         work();
         const std::uint64_t after = observer.snapshot().used_frames;
@@ -160,10 +160,12 @@ public:
         std::size_t bytes = still_offered() ? offered_.bytes : 0;
         for (const Held &each : held_) bytes += each.bytes;
         const numacre::NodeSnapshot found = observer.snapshot();
-        if (found.damaged_entries != 0) fail("%ju damaged index entries", found.damaged_entries);
+        if (found.damaged_entries != 0 || found.lost_blocks != 0)
+            fail("%ju damaged index entries, %ju blocks have lost frames", found.damaged_entries, found.lost_blocks);
         if (found.used_frames * kFrame != bytes || found.granted_bytes != bytes)
             fail("%ju bytes are taken, %ju of them in blocks, but the survivor holds %zu", found.used_frames * kFrame,
                  found.granted_bytes, bytes);
+        if (observer.threads() != 1) fail("%u thread slots are taken by one thread", observer.threads());
         leave();
         const std::vector<void *> chunks = all_of(kLargest);
         if (chunks.size() != observer.geometry().chunk_count())
@@ -414,8 +416,7 @@ constexpr Operation kOperations[] = {
 };
 
 // Attached, prepared, and stopped before the operation; stops once more after it.
-[[noreturn]] void be_child(const Operation &operation, numacre_ref to_take) {
-    if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(kCannotTrace);
+void be_child(const Operation &operation, numacre_ref to_take) {
     Child child;
     child.to_take = to_take;
     child.blocks.reserve(1 << 14);
@@ -426,84 +427,10 @@ constexpr Operation kOperations[] = {
         find_a_place<kFrame>(child);
         operation.prepare(child);
     }
-    const pid_t self = getpid();
-    kill(self, SIGSTOP);
+    Traced::pause();
     operation.run(child);
-    kill(self, SIGSTOP);
-    _exit(0);
+    Traced::pause();
 }
-
-[[noreturn]] void skip(const char *what) {
-    std::printf("SKIP: %s: %s (a container without CAP_SYS_PTRACE, or a seccomp filter?)\n", what,
-                std::strerror(errno));
-    std::exit(kCannotTrace);
-}
-
-using Way = std::vector<std::uintptr_t>;
-
-// A child that stands right before the operation's first instruction.
-class Traced {
-public:
-    Traced(const Operation &operation, numacre_ref to_take) : pid_(fork()) {
-        if (pid_ == 0) be_child(operation, to_take);
-        const int status = wait();
-        if (WIFEXITED(status) && WEXITSTATUS(status) == kCannotTrace) {
-            errno = EPERM;
-            skip("PTRACE_TRACEME");
-        }
-        if (!WIFSTOPPED(status) || WSTOPSIG(status) != SIGSTOP) fail("the child did not begin: status %#x", status);
-        if (ptrace(PTRACE_SETOPTIONS, pid_, nullptr, PTRACE_O_EXITKILL) != 0) skip("PTRACE_SETOPTIONS");
-    }
-    // Steps through the whole operation. way: where it was before each instruction.
-    void walk(Way &way) {
-        way.push_back(place());
-        while (goes_on(PTRACE_SINGLESTEP, "PTRACE_SINGLESTEP"))
-            if (place() != way.back()) way.push_back(place());  // a string instruction is stepped part by part
-    }
-    // To where `way` was after so many instructions. False: it did not come by there, and is at the operation's end.
-    bool go(const Way &way, std::size_t instructions) {
-        set_breakpoint(way[instructions]);
-        const auto end = way.begin() + static_cast<std::ptrdiff_t>(instructions) + 1;
-        for (auto times = std::count(way.begin() + 1, end, way[instructions]); times > 0; --times)
-            if (!goes_on(PTRACE_CONT, "PTRACE_CONT")) return false;
-        if (place() != way[instructions]) fail("stopped at %#jx instead of the breakpoint", std::uintmax_t{place()});
-        return true;
-    }
-    void kill_it() {
-        kill(pid_, SIGKILL);
-        if (!WIFSIGNALED(wait())) fail("the child was not killed");
-    }
-
-private:
-    // False: it has stopped itself behind the operation.
-    bool goes_on(decltype(PTRACE_CONT) request, const char *name) {
-        if (ptrace(request, pid_, nullptr, nullptr) != 0) skip(name);
-        const int status = wait();
-        if (!WIFSTOPPED(status)) fail("the child ended: status %#x", status);
-        if (WSTOPSIG(status) != SIGTRAP && WSTOPSIG(status) != SIGSTOP)
-            fail("the child got signal %d", WSTOPSIG(status));
-        return WSTOPSIG(status) == SIGTRAP;
-    }
-    std::uintptr_t place() const {
-        errno = 0;
-        const long value = ptrace(PTRACE_PEEKUSER, pid_, offsetof(user, regs.rip), nullptr);
-        if (errno != 0) skip("PTRACE_PEEKUSER");
-        return static_cast<std::uintptr_t>(value);
-    }
-    // In the processor's debug registers: the code stays as it is.
-    void set_breakpoint(std::uintptr_t address) const {
-        constexpr long kExecuteFirst = 1;  // DR7: address 0 is on, for execution
-        if (ptrace(PTRACE_POKEUSER, pid_, offsetof(user, u_debugreg[0]), address) != 0 ||
-            ptrace(PTRACE_POKEUSER, pid_, offsetof(user, u_debugreg[7]), kExecuteFirst) != 0)
-            skip("PTRACE_POKEUSER");
-    }
-    int wait() const {
-        int status = 0;
-        if (waitpid(pid_, &status, 0) != pid_) fail("waitpid: %s", std::strerror(errno));
-        return status;
-    }
-    pid_t pid_;
-};
 
 // --- the test --------------------------------------------------------------------------------------------------------
 
@@ -563,7 +490,8 @@ private:
     void kill_at(const Operation &operation, std::uint64_t instructions, Way &way, bool survivor_works) {
         std::snprintf(now_at, sizeof now_at, "--only %s --at %ju", operation.name, instructions);
         if (operation.before != nullptr) (survivor_.*operation.before)();
-        Traced child{operation, survivor_.offer()};
+        const numacre_ref offered = survivor_.offer();
+        Traced child{[&] { be_child(operation, offered); }};
         if (operation.beside != nullptr) (survivor_.*operation.beside)();
         if (way.empty())
             child.walk(way);
@@ -571,7 +499,7 @@ private:
             elsewhere_ += !child.go(way, instructions);
         if (operation.at_death != nullptr) (survivor_.*operation.at_death)();
         if (survivor_works) survivor_.work_beside_a_stopped(observer_);
-        child.kill_it();
+        child.kill();
         if (survivor_works) {
             survivor_.work();
             survivor_first_ += observer_.clients() > alone_;
@@ -626,6 +554,14 @@ int main(int argc, char **argv) {
     void *const shared = mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) fail("mmap: %s", std::strerror(errno));
     told = static_cast<Told *>(shared);
-    Test{options_of(argc, argv)}.run();
+    Test test{options_of(argc, argv)};
+    try {
+        test.run();
+    } catch (const numacre::test::CannotTrace &reason) {
+        std::printf("SKIP: %s\n", reason.what());
+        std::exit(numacre::test::kSkipped);
+    } catch (const numacre::test::TraceFailed &reason) {
+        fail("%s", reason.what());
+    }
     return 0;
 }

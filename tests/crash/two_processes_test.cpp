@@ -1,5 +1,5 @@
-// The C ABI between processes, on a live daemon ($NUMACRE_RUNTIME_DIR, made by with_daemon.py): hand-over, foreign frees, fork,
-// waiting. Each child is a process of its own that attaches by itself.
+// The C ABI between processes, on a live daemon ($NUMACRE_RUNTIME_DIR, made by with_daemon.py): hand-over, foreign
+// frees, fork, waiting. Each child is a process of its own that attaches by itself.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,7 +57,8 @@ TEST_F(TwoProcesses, somebody_else_s_block_is_not_freed) {
         numacre_pool *own = nullptr;
         void *own_base = nullptr;
         std::size_t own_bytes = 0;
-        if (numacre_attach(nullptr, nullptr, &own) != 0 || numacre_region(own, 0, &own_base, &own_bytes) != 0) return false;
+        if (numacre_attach(nullptr, nullptr, &own) != 0 || numacre_region(own, 0, &own_base, &own_bytes) != 0)
+            return false;
         void *const foreign = static_cast<char *>(own_base) + offset;
         return numacre_free(own, foreign) == -EPERM && numacre_ref_of(own, foreign) == NUMACRE_REF_NULL &&
                numacre_usable_size(own, foreign) == 0 &&

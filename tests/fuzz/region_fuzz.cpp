@@ -87,7 +87,7 @@ public:
             require(Audit<Env>(view_, node).run() == 0);
             NodeSnapshot snapshot;
             scan_node<Env>(node, snapshot, {});
-            require(snapshot.damaged_entries == 0 && snapshot.unheld_count == 0);
+            require(snapshot.damaged_entries == 0 && snapshot.lost_blocks == 0 && snapshot.unheld_count == 0);
         }
     }
 

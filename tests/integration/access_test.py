@@ -92,6 +92,46 @@ def verdict(daemon, pool, tier):
         return [reply.error, reply.message]
 
 
+@contextlib.contextmanager
+def holding(daemon, pool, tier, count, uid=STRANGER):
+    """A process of that user with so many attaches, all of which must succeed. It has them mapped, and keeps them
+    whatever becomes of the daemon."""
+    reader, writer = os.pipe()
+    kept_reader, kept_writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(kept_writer)
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            with contextlib.ExitStack() as stack:
+                maps = []
+                for _ in range(count):
+                    reply, fds = stack.enter_context(attached(daemon, pool, tier))
+                    assert reply.error == 0, reply.message
+                    maps += [mmap.mmap(fd, 4096, mmap.MAP_SHARED, mmap.PROT_READ) for fd in fds]
+                os.write(writer, b"!")
+                os.read(kept_reader, 1)
+                status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(writer)
+    os.close(kept_reader)
+    try:
+        with os.fdopen(reader) as answer:
+            if answer.read(1) != "!":
+                raise AssertionError(f"a client of uid {uid} could not attach, see above")
+        yield
+    finally:
+        os.close(kept_writer)
+        _, status = os.waitpid(child, 0)
+    assert status == 0, f"the client of uid {uid} ended with status {status}"
+
+
 def error_of(call):
     """The name of the errno that call() raises; "" if it does not."""
     try:
@@ -281,6 +321,71 @@ class Restart(unittest.TestCase):
                 self.assertEqual(as_user(lambda: verdict(second, "team", OBSERVER), gid=TEAM)[0], ACCESS_DENIED)
                 self.assertEqual(as_user(lambda: verdict(second, "team", TRUSTED), uid=7)[0], 0)
                 self.assertEqual(threads_that_fit(second, "team", 4)[0], 3)
+
+
+    def test_clients_that_are_adopted_count(self):
+        # Else a user's limit would begin anew with each daemon, and observers could fill a pool by and by.
+        pool = f"name=default,{SIZES},mode=0666,max-clients=20"
+        arguments = ("--topology", "synthetic:1x512M", "--max-connections", 40)  # ten of them of one user
+        with tempfile.TemporaryDirectory(prefix="numacre-access-") as name:
+            with serving(*arguments, "--pool", pool, runtime_dir=name) as first:
+                open_to_all(first)
+                clients = contextlib.ExitStack()
+                self.addCleanup(clients.close)
+                clients.enter_context(holding(first, "default", TRUSTED, 3))
+                clients.enter_context(holding(first, "default", OBSERVER, 5))
+                first.kill()
+            with serving(*arguments, runtime_dir=name) as second:
+                open_to_all(second)
+                self.assertEqual([client["state"] for client in second.clients()], ["adopted"] * 8)
+
+                error, message = verdict(second, "default", OBSERVER)
+                self.assertEqual(error, TOO_MANY_CLIENTS, "root's, so that no other limit is met")
+                self.assertRegex(message, "its 5 observers, of 20 clients")
+
+                def attach(count):
+                    with contextlib.ExitStack() as stack:
+                        connections = [stack.enter_context(connect(second)) for _ in range(count)]
+                        return [Limits.attach(connection)[0] for connection in connections]
+
+                self.assertEqual(as_user(lambda: attach(2)), [0, 0])
+                wait_until("they are gone", lambda: len(second.clients()) == 8)
+                self.assertEqual(as_user(lambda: attach(3)), [0, 0, TOO_MANY_CLIENTS])
+                self.assertRegex(second.log(), "uid 65534 has its 10 connections")
+                clients.close()
+                wait_until("all are gone", lambda: not second.clients())
+                self.assertEqual(as_user(lambda: attach(11)), [0] * 10 + [TOO_MANY_CLIENTS])
+                self.assertEqual(as_user(lambda: verdict(second, "default", OBSERVER))[0], 0)
+
+
+@needs_root
+class Observers(unittest.TestCase):
+    def test_who_may_only_look_cannot_lock_out_who_works(self):
+        pool = f"name=default,{SIZES},mode=0664,max-clients=8"
+        daemon = self.enterContext(serving(*SYNTHETIC, "--pool", pool))
+        open_to_all(daemon)
+
+        def look(count):
+            with contextlib.ExitStack() as stack:
+                replies = [stack.enter_context(attached(daemon, "default", OBSERVER))[0] for _ in range(count)]
+                return [[reply.error, reply.message] for reply in replies]
+
+        refused = attaches(daemon, "refused")
+        answers = as_user(lambda: look(5))
+        self.assertEqual([error for error, _ in answers], [0, 0] + [TOO_MANY_CLIENTS] * 3)
+        self.assertRegex(answers[2][1], '"default" has its 2 observers, of 8 clients: .*max-clients')
+        self.assertEqual(attaches(daemon, "refused"), refused + 3)
+        self.assertRegex(daemon.log(), "attach refused .*uid=65534 .*its 2 observers")
+        wait_until("they are gone", lambda: not daemon.clients())
+
+        with holding(daemon, "default", OBSERVER, 2), contextlib.ExitStack() as stack:
+            for _ in range(6):
+                client = stack.enter_context(ClientProcess(daemon.runtime_dir))
+                self.assertEqual(client.alloc(4096)[0], 0, client.message)
+            with self.assertRaisesRegex(RuntimeError, "has its 8 clients"):
+                ClientProcess(daemon.runtime_dir)
+        wait_until("all are gone", lambda: not daemon.clients())
+        self.assertEqual([error for error, _ in as_user(lambda: look(2))], [0, 0])
 
 
 @needs_root

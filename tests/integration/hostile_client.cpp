@@ -109,6 +109,25 @@ public:
             anything({node.upper[layer], node.word_count[layer]});
         } else if (target == "leaf") {
             anything({node.leaf, node.word_count[0]});
+        } else if (target == "held bits") {
+            // Takes frames away from blocks that are held, and nothing else: the word looks like any other.
+            const unsigned layer = static_cast<unsigned>(random_() % (node.top_layer + 1));
+            const std::uint64_t place = random_() % geometry.index_entry_count(layer);
+            const IndexEntry held{node.index[layer][place].load()};
+            const Block block{FrameIndex{place << geometry.index_granule(layer)}, held.order()};
+            if (!held.is_held() || held.owner() == kOfflineOwner || layer_of(block.order) != layer) return;
+            if (layer == 0) {
+                node.leaf[block.base.value / kLeafFrames].fetch_and(
+                    ~leaf::mask(block.base.value % kLeafFrames, block.order.value));
+                return;
+            }
+            const unsigned child_order = word_order(layer - 1);
+            const std::uint8_t group = upper::group(
+                static_cast<unsigned>(block.base.value >> child_order) % kUpperFanOut, block.order.value - child_order);
+            Word &word = node.upper[layer][block.base.value >> word_order(layer)];
+            std::uint64_t bits = word.load();
+            while (!word.compare_exchange_weak(bits, UpperWord{bits}.without_allocated(group).bits())) {
+            }
         } else if (target == "hints") {
             const unsigned level = 2 + static_cast<unsigned>(random_() % (node.hint_levels - 1));
             anything({node.hint[level], geometry.word_count(level)});

@@ -34,8 +34,8 @@ SEED = int(os.environ.get("NUMACRE_SEED") or random.SystemRandom().getrandbits(3
 
 # What scribbling there does to the pool is found.
 FOUND = [
-    "index", "upper", "leaf", "hints", "intents", "hint work", "thread owners", "process records", "pool header",
-    "node header", "one word", "everything",
+    "index", "upper", "leaf", "held bits", "hints", "intents", "hint work", "thread owners", "process records",
+    "pool header", "node header", "one word", "everything",
 ]  # fmt: skip
 # Any value is harmless there.
 HARMLESS = ["counters", "home words", "futex words"]

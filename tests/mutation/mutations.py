@@ -786,6 +786,15 @@ MUTATIONS = [
         why="what the dead thread had in flight is lost, and its slot is handed out with an intent in it",
         filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
     ),
+    Mutation(
+        name="a_thread_slot_is_claimed_below_no_mark",
+        file="thread_slots.hpp",
+        old="while (seen <= thread && !mark.compare_exchange_weak(seen, thread + 1, std::memory_order_seq_cst)) {\n}",
+        new="(void)seen;",
+        why="recovery does not find the slot of who died with it: it is taken for ever",
+        program="shm_recovery_test",
+        filter="Recovery.gives_back_a_thread_slot_wherever_its_claimant_died",
+    ),
     # --- chunks -------------------------------------------------------------------------------------------------------
     Mutation(
         name="chunk_taken_offline_over_marks",

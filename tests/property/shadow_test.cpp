@@ -105,7 +105,7 @@ public:
         std::uint64_t frames_of[kActors + 1] = {};
         for (const char owner : owner_) ++frames_of[static_cast<unsigned>(owner)];
         RC_ASSERT(snapshot.free_frames == frames_of[0]);
-        RC_ASSERT(snapshot.damaged_entries == 0U);
+        RC_ASSERT(snapshot.damaged_entries + snapshot.lost_blocks == 0U);
         for (unsigned actor = 1; actor <= kActors; ++actor) RC_ASSERT(usage[actor].frames == frames_of[actor]);
     }
 

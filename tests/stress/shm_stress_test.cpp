@@ -34,7 +34,7 @@ std::uint64_t audit_until(const ShmPool &pool, const std::atomic<bool> &done) {
         std::array<OwnerUsage, ShmPool::kProcesses> usage{};
         NodeSnapshot snapshot;
         scan_node<ProductionEnv>(pool.node, snapshot, usage);
-        findings += snapshot.damaged_entries;
+        findings += snapshot.damaged_entries + snapshot.lost_blocks;
         for (std::size_t i = 0; i < snapshot.unheld_count; ++i)
             if (is_taken_by_nobody(pool.view, pool.node, snapshot.unheld[i])) ++findings;
     } while (!done.load(std::memory_order_relaxed));

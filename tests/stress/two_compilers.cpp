@@ -402,6 +402,7 @@ int check(const Region &region) {
     scan_node<ProductionEnv>(region.node, snapshot, {});
     if (snapshot.used_frames != 0) fault(std::to_string(snapshot.used_frames) + " frames are lost");
     if (snapshot.damaged_entries != 0) fault(std::to_string(snapshot.damaged_entries) + " index entries are damaged");
+    if (snapshot.lost_blocks != 0) fault(std::to_string(snapshot.lost_blocks) + " blocks have lost frames");
     for (std::uint32_t thread = 0; thread < kThreads; ++thread)
         if (region.pool.threads[thread].intent.load() != 0)
             fault("an intent is left in slot " + std::to_string(thread));

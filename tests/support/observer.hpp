@@ -8,12 +8,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "numacre/shm/attach_wire.hpp"
+#include "numacre/shm/audit.hpp"
 #include "numacre/shm/snapshot.hpp"
 
 namespace numacre::test {
@@ -56,11 +59,39 @@ public:
     }
 
     const Geometry &geometry() const { return node_.geometry; }
+    const NodeView<ProductionEnv> &node() const { return node_; }
+
+    // What the only thread of this process, a client, is in the middle of.
+    Intent intent_of(pid_t pid) const {
+        for (std::uint32_t thread = 1; thread < pool_.threads_in_use_bound(); ++thread) {
+            // relaxed: the process stands still.
+            const ThreadOwner owner{pool_.threads[thread].owner.load(std::memory_order_relaxed)};
+            if (owner.in_use() && owner.process().value < pool_.process_slots &&
+                pool_.processes[owner.process().value].pid.load(std::memory_order_relaxed) ==
+                    static_cast<std::uint64_t>(pid))
+                return Intent{pool_.threads[thread].intent.load(std::memory_order_relaxed)};
+        }
+        return Intent{};
+    }
 
     NodeSnapshot snapshot() const {
         NodeSnapshot result;
         scan_node<ProductionEnv>(node_, result, {});
         return result;
+    }
+
+    // What the daemon would take for damage.
+    std::uint64_t damage() const {
+        const std::array<NodeView<ProductionEnv>, 1> nodes{node_};
+        std::vector<OwnerUsage> usage(pool_.process_slots);
+        NodeSnapshot snapshot;
+        scan_node<ProductionEnv>(node_, snapshot, usage);
+        std::uint64_t found = snapshot.damaged_entries + snapshot.lost_blocks +
+                              Audit<ProductionEnv>(pool_, node_).run() +
+                              count_impossible_thread_slots<ProductionEnv>(pool_, nodes);
+        for (std::size_t i = 0; i < snapshot.unheld_count; ++i)
+            found += is_taken_by_nobody(pool_, node_, snapshot.unheld[i]) ? 1 : 0;
+        return found;
     }
 
     // Clients that are alive or not wholly reaped yet, this one and every other observer included.
@@ -70,6 +101,15 @@ public:
             // acquire: with all that recovery did before it freed the slot.
             count += pool_.processes[slot].state.load(std::memory_order_acquire) !=
                      static_cast<std::uint64_t>(ProcessState::free);
+        return count;
+    }
+
+    // Of all thread slots, those that nobody knows of included.
+    unsigned threads() const {
+        unsigned count = 0;
+        for (std::uint32_t thread = 1; thread < pool_.thread_slots; ++thread)  // slot 0 is the daemon's
+            // acquire: as above.
+            count += pool_.threads[thread].owner.load(std::memory_order_acquire) != 0;
         return count;
     }
 

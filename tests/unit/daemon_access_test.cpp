@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ledger.hpp"
+#include "pool_spec.hpp"
 #include "user_limits.hpp"
 
 namespace numacre::daemon {
@@ -148,6 +149,27 @@ TEST_F(Limits, connections_are_limited_and_closing_makes_room) {
     EXPECT_NE(refused.find("--max-connections-per-user"), std::string::npos) << refused;
     limits_.closed(kOwner, false);
     EXPECT_EQ(admit(kOwner), "");
+}
+
+TEST_F(Limits, clients_of_a_daemon_before_count_until_they_are_gone) {
+    for (int i = 0; i < 6; ++i) limits_.adopted(kOwner, now_);
+    EXPECT_NE(admit(kOwner).find("--max-connections-per-user"), std::string::npos);
+    EXPECT_EQ(admit(kStranger), "");
+    limits_.closed(kOwner, false);
+    EXPECT_NE(admit(kOwner), "") << "there were more than there may be";
+    limits_.closed(kOwner, false);
+    EXPECT_EQ(admit(kOwner), "");
+    limits_.attached(kOwner);
+    EXPECT_NE(admit(kOwner), "");
+}
+
+TEST(Observers, have_a_quarter_of_the_seats_but_never_all) {
+    for (const auto &[clients, observers] : std::vector<std::pair<std::uint32_t, std::uint32_t>>{
+             {1, 0}, {2, 1}, {3, 1}, {4, 1}, {7, 1}, {8, 2}, {256, 64}}) {
+        PoolSpec spec;
+        spec.max_clients = clients;
+        EXPECT_EQ(observer_limit_of(spec), observers) << clients;
+    }
 }
 
 TEST_F(Limits, connections_in_a_second_are_limited) {

@@ -31,6 +31,7 @@ struct AuditedPool : ::testing::Test {
         const std::array<NodeView<Env>, 1> nodes{pool.node};
         return count_impossible_thread_slots<Env>(pool.view, nodes);
     }
+    std::uint64_t lost() const { return pool.snapshot().lost_blocks; }
     std::uint64_t nobodys() const {
         const NodeSnapshot snapshot = pool.snapshot();
         std::uint64_t count = 0;
@@ -50,9 +51,11 @@ TEST_F(AuditedPool, nothing_is_found_in_a_sound_pool) {
     EXPECT_EQ(words(), 0U);
     EXPECT_EQ(slots(), 0U);
     EXPECT_EQ(nobodys(), 0U);
+    EXPECT_EQ(lost(), 0U);
     Block freed;
     ASSERT_EQ(buddy.free(actor, single.base, freed), Errc::ok);
     EXPECT_EQ(words(), 0U) << "marks above what is free are kept";
+    EXPECT_EQ(lost(), 0U);
 }
 
 TEST_F(AuditedPool, a_lost_mark_above_a_live_block_is_found_at_each_level) {
@@ -74,6 +77,71 @@ TEST_F(AuditedPool, frames_without_a_mark_above_are_nobody_s_unless_a_claim_is_a
     EXPECT_EQ(words(), 1U);
     pool.view.threads[1].intent = Intent{IntentKind::allocate, NumaNode{0}, Block{frame, Order{0}}}.bits();
     EXPECT_EQ(words(), 0U);
+}
+
+TEST_F(AuditedPool, a_live_block_that_has_lost_frames_is_found_in_each_layer) {
+    Block run, large;
+    ASSERT_EQ(buddy.allocate(actor, Order{3}, {}, run), Errc::ok);
+    ASSERT_EQ(buddy.allocate(actor, Order{8}, {}, large), Errc::ok);
+    ASSERT_EQ(lost(), 0U);
+    auto &word = pool.node.leaf[run.base.value / kLeafFrames];
+    const std::uint64_t before = word.load();
+    const auto frame = static_cast<unsigned>(run.base.value % kLeafFrames);
+    for (const std::uint64_t gone :
+         {leaf::mask(frame, 0), leaf::mask(frame + 7, 0), leaf::mask(frame, 2), leaf::mask(frame, 3)}) {
+        word = before & ~gone;
+        EXPECT_EQ(lost(), 1U) << std::hex << gone;
+    }
+    word = 0;
+    EXPECT_GE(lost(), 1U) << "nothing is left of the word, but it is marked";
+    word = before;
+
+    for (const Block block : {middle, large}) {
+        auto &upper = upper_above(block, 1);
+        const std::uint64_t whole = upper.load();
+        const unsigned child = child_of(block, 1);
+        const unsigned last = child + (2U << (block.order.value - 7)) - 1;
+        for (const unsigned gone : {1U << child, 1U << last, upper::group(child, block.order.value - 6U) + 0U}) {
+            upper = UpperWord{whole}.without_allocated(static_cast<std::uint8_t>(gone)).bits();
+            EXPECT_EQ(lost(), 1U) << "order " << +block.order.value << ", children " << std::hex << gone;
+        }
+        upper = whole;
+    }
+    // The third chunk is offline: a block of the top layer.
+    auto &top = pool.node.upper[2][0];
+    top = UpperWord{top.load()}.without_allocated(0x30).bits();
+    EXPECT_EQ(lost(), 1U);
+}
+
+TEST_F(AuditedPool, a_block_that_is_being_freed_or_not_yet_held_has_lost_nothing) {
+    for (const Block block : {single, middle}) {
+        auto &entry = pool.node.index_entry(block);
+        const IndexEntry held{entry.load()};
+        const unsigned layer = layer_of(block.order);
+        auto &word = layer == 0 ? pool.node.leaf[block.base.value / kLeafFrames] : upper_above(block, layer);
+        const std::uint64_t whole = word.load();
+        word = layer == 0 ? 0 : UpperWord{whole}.without_allocated(0xff).bits();
+        ASSERT_EQ(lost(), 1U);
+        entry = IndexEntry::freeing(actor.thread, block.order, held.generation()).bits();
+        EXPECT_EQ(lost(), 0U);
+        entry = 0;
+        EXPECT_EQ(lost(), 0U);
+        // In a cache it is its process's as before.
+        if (layer == 0) {
+            entry = held.into_cache().bits();
+            EXPECT_EQ(lost(), 1U);
+        }
+        word = whole;
+        entry = held.bits();
+        EXPECT_EQ(lost(), 0U);
+    }
+}
+
+TEST_F(AuditedPool, an_impossible_entry_of_a_free_frame_is_found) {
+    const FrameIndex frame{single.base.value | (kLeafFrames - 1)};
+    ASSERT_EQ(pool.snapshot().damaged_entries, 0U);
+    pool.node.index[0][frame.value] = IndexEntry::owned(ProcessSlot{1}, Order{1}, 1, {}).bits();
+    EXPECT_EQ(pool.snapshot().damaged_entries, 1U) << "no block of two frames begins there";
 }
 
 TEST_F(AuditedPool, upper_words_that_nobody_writes_are_found) {

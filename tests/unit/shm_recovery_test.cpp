@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "numacre/shm/thread_slots.hpp"
 #include "support/shm_pool.hpp"
 
 namespace numacre {
@@ -218,6 +219,24 @@ TEST(Recovery, waits_for_no_thread_slot_that_claims_to_be_the_daemon_s) {
     ThreadSlotIndex blocked_by;
     EXPECT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::done);
     EXPECT_EQ(pool.node.leaf[0].load(), 0U);
+}
+
+TEST(Recovery, gives_back_a_thread_slot_wherever_its_claimant_died) {
+    for (const CrashPoint point : {CrashPoint::thread_slot_after_mark, CrashPoint::thread_slot_after_claim}) {
+        SCOPED_TRACE(static_cast<unsigned>(point));
+        ShmPool pool{4096, 4 << 20, 1};
+        pool.view.processes[1].state.store(static_cast<std::uint64_t>(ProcessState::active));
+        CrashEnv::at = point;
+        CrashEnv::armed = true;
+        EXPECT_THROW((void)claim_thread_slot(crash_pool_view(pool), ProcessSlot{1}), Died);
+        Reclaimed total;
+        ThreadSlotIndex blocked_by;
+        ASSERT_EQ(pool.kill_and_recover(1, total, blocked_by), RecoveryStep::done);
+        for (std::uint32_t thread = 1; thread < pool.thread_slots; ++thread)
+            EXPECT_EQ(claim_thread_slot(pool.view, ProcessSlot{2}).value, thread);
+        EXPECT_EQ(claim_thread_slot(pool.view, ProcessSlot{2}), kDaemonThread) << "all are taken";
+        EXPECT_EQ(pool.view.threads_in_use_bound(), pool.thread_slots);
+    }
 }
 
 TEST(Recovery, never_takes_offline_chunks_for_somebody_s) {

@@ -2,8 +2,9 @@
 // clients. Plain loads, bounded, nothing read is trusted. Whatever is reported is damage for certain: each finding
 // either is wrong in one word, or was looked at in such an order that no change under way can explain it.
 //
-// Not everything can be found: frames that a live block has lost its bits for, a hint that is too low, a block that
-// says it is another client's look like the work of correct clients.
+// Not everything can be found. A hint that is too low, and a block that says it is another client's, look like the work
+// of correct clients; a live block that has lost its frames is found by the walk (walk.hpp) until somebody cleans the
+// mark above them.
 #pragma once
 
 #include <array>

@@ -22,6 +22,8 @@ enum class CrashPoint : std::uint8_t {
     free_after_hints,
     clean_after_coalescing,
     hint_lowered,
+    thread_slot_after_mark,
+    thread_slot_after_claim,
 };
 
 // An Env provides: Atomic<T> with the interface of std::atomic<T> (load, store, compare_exchange_*, fetch_and,

@@ -379,7 +379,8 @@ struct PoolView {
 
     // How many thread slots a scan has to look at. Never more than there are, whatever the shared word says.
     std::uint32_t threads_in_use_bound() const {
-        // acquire: a slot below the mark was claimed before the mark rose; its intent is then visible too.
+        // acquire: the mark rises before a slot below it is claimed (thread_slots.hpp); whoever has seen something that
+        // its user did sees a mark above it.
         const std::uint64_t mark = header->thread_high_water.load(std::memory_order_acquire);
         return mark < thread_slots ? static_cast<std::uint32_t>(mark) : thread_slots;
     }

@@ -51,6 +51,7 @@ struct NodeSnapshot {
     std::uint64_t granted_bytes = 0;  // in live blocks
     std::uint64_t requested_bytes = 0;
     std::uint64_t damaged_entries = 0;  // entries that no correct client can have written
+    std::uint64_t lost_blocks = 0;      // held ones that have lost frames: no correct client takes them away
     std::array<Unheld, 16> unheld{};    // the first few
     std::size_t unheld_count = 0;
 
@@ -102,6 +103,7 @@ struct NodeScan {
     }
     void offline(Block block) { out.offline_frames += block.order.frames(); }
     void damaged(Block) { ++out.damaged_entries; }
+    void lost(Block) { ++out.lost_blocks; }
 };
 
 struct HolderScan {

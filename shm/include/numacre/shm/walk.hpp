@@ -4,6 +4,8 @@
 // A Visitor has: owned(Block, IndexEntry) for blocks that a process holds (in use or cached), free(Block),
 // taken(FrameIndex first, frames) for frames that are marked but owned by nobody (an operation in flight),
 // offline(Block) for chunks without memory, damaged(Block) for an index entry that no correct client can have written.
+// It may have lost(Block), for blocks that are held but have lost bits of their word. Only then are the entries of free
+// frames read too, those of marked words: as much as a pool full of single frames costs anyway.
 #pragma once
 
 #include <bit>
@@ -31,6 +33,7 @@ private:
     bool leaf_word(std::uint64_t word, bool may_merge) {
         // acquire: entries of blocks claimed before.
         const std::uint64_t taken = view_.leaf[word].load(std::memory_order_acquire);
+        if constexpr (kLooksForLost) look_below_free_frames(word, taken);
         if (taken == 0 && may_merge) return true;
         const std::uint64_t first = word * kLeafFrames;
         const unsigned largest = view_.geometry.largest_order < kLeafOrder ? view_.geometry.largest_order : kLeafOrder;
@@ -55,6 +58,7 @@ private:
                     frame += 1U << order;
                     continue;
                 }
+                look_for_lost(0, word, Block{base, entry.order()}, entry);
             } else if (entry.is_held()) {
                 visitor_.damaged(Block{base, Order{0}});
             }
@@ -75,6 +79,8 @@ private:
                 child += allocated_child(layer, word, child, state);
                 continue;
             }
+            if constexpr (kLooksForLost)
+                if (child % 2 == 0) look_below_free_child(layer, word, child);
             const bool is_free = !state.occupied_below(child) ||
                                  (layer == 1 ? leaf_word(first + child, true) : upper_word(layer - 1, first + child));
             if (is_free) free_children |= 1U << child;
@@ -116,12 +122,70 @@ private:
                     report_owned(block, entry);
                     return 1U << levels;
                 }
+                look_for_lost(layer, word, block, entry);
             } else if (entry.is_owned()) {
                 visitor_.damaged(Block{base, Order{static_cast<std::uint8_t>(child_order)}});
             }
         }
         visitor_.taken(base, std::uint64_t{1} << child_order);
         return 1;
+    }
+
+    static constexpr bool kLooksForLost = requires(Visitor &visitor) { visitor.lost(Block{}); };
+
+    // Does a block begin where the word says that nothing does?
+    void look_below_free_frames(std::uint64_t word, std::uint64_t taken) {
+        const std::uint64_t first = word * kLeafFrames;
+        const std::uint64_t exist = view_.geometry.frame_count - first;
+        std::uint64_t free = ~taken;
+        if (exist < kLeafFrames) free &= (std::uint64_t{1} << exist) - 1;
+        for (; free != 0; free &= free - 1) {
+            const FrameIndex base{first + static_cast<unsigned>(std::countr_zero(free))};
+            const IndexEntry entry{view_.index[0][base.value].load(std::memory_order_acquire)};
+            if (!entry.is_held()) [[likely]]
+                continue;
+            const Block block{base, entry.order()};
+            if (block.order.value <= kLeafOrder && view_.contains(block))
+                look_for_lost(0, word, block, entry);
+            else
+                visitor_.damaged(Block{base, Order{0}});
+        }
+    }
+    void look_below_free_child(unsigned layer, std::uint64_t word, unsigned child) {
+        const unsigned child_order = word_order(layer - 1);
+        const FrameIndex base{(word * kUpperFanOut + child) << child_order};
+        const IndexEntry entry{
+            view_.index[layer][base.value >> view_.geometry.index_granule(layer)].load(std::memory_order_acquire)};
+        if (!entry.is_owned()) return;
+        const Block block{base, entry.order()};
+        if (layer_of(block.order) == layer && view_.contains(block))
+            look_for_lost(layer, word, block, entry);
+        else
+            visitor_.damaged(Block{base, Order{static_cast<std::uint8_t>(child_order)}});
+    }
+
+    // A block had all its bits before its entry said that it is held (EDGE commit), and keeps them until the entry says
+    // that it is being freed (EDGE ownership); a later holder of it has another generation. So an entry that says the
+    // same before and after a look at bits that are not there is a lie, whatever goes on beside us. entry: read before;
+    // what the word said earlier does not count, the block may be younger.
+    [[gnu::noinline]] void look_for_lost(unsigned layer, std::uint64_t word, Block block, IndexEntry entry) {
+        if constexpr (kLooksForLost) {
+            std::uint64_t bits = 0;
+            std::uint64_t present = 0;
+            // acquire: before the entry is read again; who sees an unclaim's bits gone sees that the entry has changed.
+            if (layer == 0) {
+                bits = leaf::mask(block.base.value % kLeafFrames, block.order.value);
+                present = view_.leaf[word].load(std::memory_order_acquire);
+            } else {
+                const unsigned child_order = word_order(layer - 1);
+                bits = upper::group(static_cast<unsigned>(block.base.value >> child_order) % kUpperFanOut,
+                                    block.order.value - child_order);
+                present = UpperWord{view_.upper[layer][word].load(std::memory_order_acquire)}.allocated_children();
+            }
+            if ((present & bits) != bits &&
+                view_.index_entry(layer, block).load(std::memory_order_acquire) == entry.bits())
+                visitor_.lost(block);
+        }
     }
 
     void report_owned(Block block, IndexEntry entry) {
