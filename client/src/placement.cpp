@@ -1,7 +1,14 @@
-// Which numa node the calling thread runs on, without entering the kernel.
+// Which numa node the calling thread runs on, without entering the kernel; and which one of a pool's is nearest to
+// that.
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/auxv.h>
 #include <sys/rseq.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
 
 #include "pool.hpp"
 
@@ -18,7 +25,60 @@ constexpr std::size_t kRseqNodeIdOffset = 20;
 
 const bool rseq_has_node_id = __rseq_size != 0 && getauxval(AT_RSEQ_FEATURE_SIZE) >= kRseqWithNodeId;
 
+// A file of /sys is a page at most.
+struct SysFile {
+    char text[kPageBytes + 1];
+
+    bool read(const char *path) {
+        const int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) return false;
+        const ssize_t got = ::read(fd, text, kPageBytes);
+        close(fd);
+        text[got > 0 ? got : 0] = '\0';
+        return got > 0;
+    }
+};
+
+// Numbers of numa nodes in a list such as "0-2,5".
+template <class Visit>
+void for_each_numa_node(const char *list, Visit visit) {
+    while (*list >= '0' && *list <= '9') {
+        char *end = nullptr;
+        const unsigned long first = strtoul(list, &end, 10);
+        const unsigned long last = *end == '-' ? strtoul(end + 1, &end, 10) : first;
+        for (unsigned long node = first; node <= last && node < kMaxOsNumaNodes; ++node) visit(node);
+        list = *end == ',' ? end + 1 : end;
+    }
+}
+
+bool is_in_pool(const numacre_pool *pool, unsigned long os_node) {
+    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
+        if (pool->nodes[node].os_numa_node == static_cast<std::int32_t>(os_node)) return true;
+    return false;
+}
+
 }  // namespace
+
+void place_other_numa_nodes(numacre_pool *pool) {
+    if (pool->numa_nodes == 1) return;
+    SysFile online;
+    if (!online.read("/sys/devices/system/node/online")) return;
+    for_each_numa_node(online.text, [&](unsigned long os_node) {
+        if (is_in_pool(pool, os_node)) return;
+        char path[64];
+        snprintf(path, sizeof path, "/sys/devices/system/node/node%lu/distance", os_node);
+        SysFile distances;  // one for each node that is online
+        if (!distances.read(path)) return;
+        char *rest = distances.text;
+        unsigned long least = ULONG_MAX;
+        for_each_numa_node(online.text, [&](unsigned long other) {
+            const unsigned long distance = strtoul(rest, &rest, 10);
+            if (distance == 0 || distance >= least || !is_in_pool(pool, other)) return;
+            least = distance;
+            pool->dense_node_of[os_node] = pool->dense_node_of[other];
+        });
+    });
+}
 
 std::uint32_t os_numa_node() {
 #if defined(__x86_64__) || defined(__aarch64__)

@@ -101,6 +101,9 @@ inline Lane *lane_of(numacre_pool *pool, int &error) {
 
 // The machine's numa node on whose CPUs the calling thread runs at this moment. No system call.
 std::uint32_t os_numa_node();
+// For those of the machine's numa nodes that the pool has not (CPUs without memory): the nearest that it has. Reads
+// /sys; where that cannot be read, they stay with numa node 0.
+void place_other_numa_nodes(numacre_pool *pool);
 // The same as the pool counts.
 [[gnu::always_inline]] inline std::uint32_t local_numa_node(const Lane &lane) {
     if (lane.numa_nodes == 1) return 0;

@@ -152,6 +152,7 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
             pool->nearest[node][rank] = next < pool->numa_nodes ? next : static_cast<std::uint8_t>(rank);
         }
     }
+    place_other_numa_nodes(pool);
     return 0;
 }
 

@@ -123,6 +123,7 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::create(const Plan &plan, Topolog
     if (made->data_.backing() == wire::Backing::hugetlb)
         made->reserved_ahead_bytes_ = pages_at_first(plan.spec) * kHugepageBytes;
     made->note_ = std::move(note);
+    if (auto populated = made->populate_thread_parts(); !populated) return Unexpected{populated.error()};
     return made;
 }
 
@@ -140,6 +141,8 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::adopt(const Plan &plan, Topology
         damaged = true;
     std::unique_ptr<NodeMemory> made(new NodeMemory(plan, topology, hugepages, std::move(*metadata), std::move(*data)));
     if (made->data_.backing() != plan.spec.backing) made->note_ = "chosen before the daemon's last start";
+
+    (void)made->populate_thread_parts();  // is there, but for what a daemon of before left to the threads
 
     made->online_changes_ = 1;  // until finish_units()
     const auto units = plan.ledger->units(plan.numa_node);
@@ -294,6 +297,12 @@ Answer<void> NodeMemory::populate_metadata(FrameRange frames) {
     for (unsigned layer = 0; layer <= view_.top_layer; ++layer)
         populate(layout.index[layer], plan_.geometry.index_granule(layer));
     return result;
+}
+
+Answer<void> NodeMemory::populate_thread_parts() {
+    const auto layout = NodeLayout<ProductionEnv>::of(plan_.geometry, plan_.thread_slots);
+    const std::uint64_t end = layout.counters + plan_.thread_slots * sizeof(ThreadCounters<ProductionEnv>);
+    return metadata_.populate(layout.home, end - layout.home);
 }
 
 Answer<void> NodeMemory::populate_data(std::uint64_t offset, std::uint64_t bytes) {

@@ -107,6 +107,9 @@ private:
     };
     FrameRange frames_of(UnitRange units) const;
     Answer<void> populate_metadata(FrameRange frames);
+    // What each thread has of the metadata, all slots. Not left to the thread that comes first: it may be confined
+    // (cpuset) to memory of other numa nodes, which the region's policy yields to, and it cannot be told of a shortage.
+    Answer<void> populate_thread_parts();
     void give_back_pages(wire::Backing backing, std::uint64_t bytes);
     void set_state(UnitRange units, UnitState state);
     void count_online(UnitRange units);

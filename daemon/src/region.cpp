@@ -91,6 +91,17 @@ private:
     std::uint64_t bytes_;
 };
 
+// False: the kernel did not make hugepages of the window's small pages, or not of all.
+bool make_hugepages(const AlignedWindow &window) {
+    if (window.address() == nullptr) return false;
+    // One small page of each is mapped first: where there is no page table yet, Linux 6.1 says EINVAL for what it could
+    // do. By madvise, not by a read: where a client has punched a hole and no page can be had, that is an error.
+    for (std::uint64_t at = 0; at < window.bytes(); at += kHugepageBytes)
+        if (::madvise(static_cast<std::byte *>(window.address()) + at, kSmallPageBytes, MADV_POPULATE_READ) != 0)
+            return false;
+    return ::madvise(window.address(), window.bytes(), MADV_COLLAPSE) == 0;
+}
+
 }  // namespace
 
 FileIdentity identity_of(int fd) {
@@ -174,7 +185,7 @@ Answer<void> MetadataRegion::populate(std::uint64_t offset, std::uint64_t bytes)
 void MetadataRegion::collapse(std::uint64_t hugepage) const {
     const AlignedWindow window(fd_.get(), hugepage * kHugepageBytes, kHugepageBytes, PROT_READ | PROT_WRITE);
     // Where it fails, the small pages stay, and nothing but speed is lost.
-    if (window.address() != nullptr) (void)::madvise(window.address(), window.bytes(), MADV_COLLAPSE);
+    (void)make_hugepages(window);
 }
 
 std::uint64_t MetadataRegion::resident_bytes() const {
@@ -225,8 +236,7 @@ Answer<void> DataRegion::populate(std::uint64_t offset, std::uint64_t bytes) con
 }
 
 bool DataRegion::collapse(std::uint64_t offset, std::uint64_t bytes) const {
-    const AlignedWindow window(fd_.get(), offset, bytes, PROT_READ | PROT_WRITE);
-    return window.address() != nullptr && ::madvise(window.address(), window.bytes(), MADV_COLLAPSE) == 0;
+    return make_hugepages(AlignedWindow(fd_.get(), offset, bytes, PROT_READ | PROT_WRITE));
 }
 
 Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {

@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+"""numacred and its clients on a real kernel with several numa nodes: every page is where it should be.
+
+usage: multinode_test.py 2|4|8      the number of numa nodes that have memory
+
+The guest is QEMU without KVM, on the small kernel of Debian's cloud images, which is downloaded into the build folder
+and never installed. Its root is an initramfs of busybox, the built programs and their libraries; guest_init says what
+happens in it. Exit status 77: QEMU, busybox or the kernel cannot be had.
+"""
+
+import fcntl
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+BUILD = pathlib.Path(os.environ.get("NUMACRE_BUILD_DIR") or HERE.parents[1] / "build" / "release")
+BIN = pathlib.Path(os.environ.get("NUMACRE_BIN_DIR") or BUILD / "bin")
+KERNEL_PACKAGE = "linux-image-cloud-amd64"
+PATIENCE_SECONDS = 200
+DOWNLOAD_SECONDS = 120
+# What a kernel need not do in a guest that lives for seconds.
+QUICK = "mitigations=off init_on_alloc=0 cryptomgr.notests=1 rcupdate.rcu_expedited=1"
+MIB = 1 << 20
+# Those that are resized, and their backing.
+MAIN_POOLS = {"huge": "hugetlb", "thp": "thp", "small": "small"}
+
+
+class Skip(Exception):
+    pass
+
+
+class Case:
+    """One machine. memory: MiB by node, 0 for a node of CPUs alone. without_cpu: nodes of memory alone. pools: as
+    guest_init knows them. resize: which of their numa nodes are resized (the last in all pools, the others in one)."""
+
+    def __init__(self, memory, pools, resize, without_cpu=(), distance=lambda a, b: 21):
+        self.pools = pools
+        self.resize = resize
+        self.memory = memory
+        self.cpu_nodes = [node for node in range(len(memory)) if node not in without_cpu]
+        self.distances = [[10 if a == b else distance(a, b) for b in range(len(memory))] for a in range(len(memory))]
+        self.memory_nodes = [node for node, mib in enumerate(memory) if mib != 0]
+
+    def qemu_arguments(self):
+        arguments = ["-smp", str(len(self.cpu_nodes)), "-m", f"{sum(self.memory)}M"]
+        for node, mib in enumerate(self.memory):
+            words = [f"node,nodeid={node}"]
+            if node in self.cpu_nodes:
+                words.append(f"cpus={self.cpu_nodes.index(node)}")
+            if mib != 0:
+                arguments += ["-object", f"memory-backend-ram,id=m{node},size={mib}M"]
+                words.append(f"memdev=m{node}")
+            arguments += ["-numa", ",".join(words)]
+        for a, row in enumerate(self.distances):
+            for b, distance in enumerate(row):
+                arguments += ["-numa", f"dist,src={a},dst={b},val={distance}"]
+        return arguments
+
+    def shell_words(self):
+        far = self.memory_nodes[-1]
+        cpus = range(len(self.cpu_nodes))
+        words = {
+            "cpus": " ".join(map(str, cpus)),
+            "pools": self.pools,
+            "resize": " ".join(map(str, self.resize)),
+            "far_mems": far,
+            "far_cpu": cpus[-1],
+        }
+        return "".join(f"{name}='{value}'\n" for name, value in words.items())
+
+
+CASES = {
+    "2": Case([640, 640], pools="huge thp small fine near", resize=[0, 1]),
+    # Node 3 has no CPU, as memory that is not DRAM (the kernel numbers such nodes last); it is far from all. No two
+    # nodes are of one size.
+    "4": Case(
+        [576, 384, 448, 512],
+        pools="huge thp near",
+        resize=[0, 2, 3],
+        without_cpu=[3],
+        distance=lambda a, b: 40 if 3 in (a, b) else 12 + 4 * abs(a - b),
+    ),
+    # A ring, half of it memory alone. In it node 3 that has CPUs alone and is nearest to node 4: the pools' numbers
+    # have a gap there.
+    "8": Case(
+        [448, 320, 320, 0, 320, 320, 320, 320, 320],
+        pools="huge small near",
+        resize=[3, 7],
+        without_cpu=[5, 6, 7, 8],
+        distance=lambda a, b: 11 if {a, b} == {3, 4} else 16 + 2 * min(abs(a - b), 9 - abs(a - b)),
+    ),
+}
+
+
+# --- what the guest is made of ---------------------------------------------------------------------------------------
+
+
+def run(*command, **options):
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, **options)
+
+
+def wanted_program(name, package):
+    found = shutil.which(name)
+    if found is None:
+        raise Skip(f"{name} is not installed (Debian package {package})")
+    return found
+
+
+def kernel_package_name(*options):
+    """The package that the meta package stands for at the moment: linux-image-<version>-cloud-amd64."""
+    listed = run("apt-cache", *options, "depends", KERNEL_PACKAGE)
+    match = re.search(r"Depends: (linux-image-\S+)", listed.stdout)
+    return match.group(1) if match else None
+
+
+def download_kernel(folder):
+    """Leaves folder/vmlinuz. Lists of packages of our own where the machine's know no kernel, or an old one."""
+    own_lists = folder / "apt"
+    for part in ("lists/partial", "archives/partial"):
+        (own_lists / part).mkdir(parents=True, exist_ok=True)
+    own = ["-o", f"Dir::State::Lists={own_lists}/lists", "-o", f"Dir::Cache={own_lists}"]
+    reason = ""
+    for options in ([], own):
+        try:
+            if options:
+                reason += run("apt-get", *options, "-qq", "update", timeout=DOWNLOAD_SECONDS).stderr
+            name = kernel_package_name(*options)
+            if name is None:
+                reason += f"apt knows no {KERNEL_PACKAGE}\n"
+                continue
+            with tempfile.TemporaryDirectory(dir=folder) as work:
+                got = run("apt-get", *options, "-qq", "download", name, cwd=work, timeout=DOWNLOAD_SECONDS)
+                packages = list(pathlib.Path(work).glob("*.deb"))
+                if got.returncode != 0 or not packages:
+                    reason += got.stderr
+                    continue
+                subprocess.run(["dpkg", "-x", str(packages[0]), work], check=True)
+                (image,) = pathlib.Path(work, "boot").glob("vmlinuz-*")
+                image.rename(folder / "vmlinuz")
+                return
+        except subprocess.TimeoutExpired:
+            reason += f"no answer within {DOWNLOAD_SECONDS} s\n"
+    raise Skip(f"the package {KERNEL_PACKAGE} cannot be downloaded: {reason.strip()}")
+
+
+def kernel():
+    wanted_program("apt-get", "apt")
+    folder = BUILD / "multinode"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "vmlinuz").exists():
+            download_kernel(folder)
+    return folder / "vmlinuz"
+
+
+class Archive:
+    """A cpio archive in the format "newc", of which the kernel makes its root."""
+
+    def __init__(self, file):
+        self._file = file
+        self._names = set()
+
+    def add(self, name, data=b"", mode=0o100755):
+        parent = os.path.dirname(name)
+        if parent and parent not in self._names:
+            self.add(parent, mode=0o040755)
+        if name in self._names:
+            return
+        self._names.add(name)
+        encoded = name.encode() + b"\0"
+        fields = [len(self._names), mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(encoded), 0]
+        self._file.write(b"070701" + b"".join(b"%08X" % field for field in fields) + encoded)
+        self._pad()
+        self._file.write(data)
+        self._pad()
+
+    def _pad(self):
+        self._file.write(bytes(-self._file.tell() % 4))
+
+    def close(self):
+        self.add("TRAILER!!!", mode=0)
+
+
+def libraries_of(program):
+    listed = run("ldd", str(program)).stdout
+    if "not found" in listed:
+        raise AssertionError(f"ldd {program}:\n{listed}")
+    return {pathlib.Path(path) for path in re.findall(r"(/\S+) \(0x", listed)}
+
+
+def write_root(path, case):
+    programs = [BIN / "numacred", BIN / "numacre", BIN / "numacre-holder", BUILD / "test-bin" / "placement"]
+    libraries = set().union(*(libraries_of(program) for program in programs))
+    with open(path, "wb") as file, tempfile.TemporaryDirectory() as work:
+        archive = Archive(file)
+        for folder in ("dev", "proc", "sys", "run", "tmp"):
+            archive.add(folder, mode=0o040755)
+        archive.add("init", (HERE / "guest_init").read_bytes())
+        archive.add("case", case.shell_words().encode(), mode=0o100644)
+        archive.add("etc/passwd", b"root:x:0:0::/:/bin/sh\n", mode=0o100644)
+        archive.add("etc/group", b"root:x:0:\n", mode=0o100644)
+        busybox = wanted_program("busybox", "busybox-static")
+        if libraries_of(busybox):
+            raise Skip(f"{busybox} is linked dynamically: install Debian's busybox-static")
+        archive.add("bin/busybox", pathlib.Path(busybox).read_bytes())
+        for applet in run(busybox, "--list").stdout.split():
+            archive.add(f"bin/{applet}", b"busybox", mode=0o120777)
+        for program in programs:
+            # Most of it is debug information, and all of the guest's root is memory.
+            stripped = pathlib.Path(work) / program.name
+            subprocess.run(["strip", "-o", stripped, program], check=True)
+            archive.add(f"bin/{program.name}", stripped.read_bytes())
+        for library in sorted(libraries):
+            # Where the program says, or where the loader looks by itself.
+            where = str(library) if "ld-linux" in library.name else f"lib/{library.name}"
+            archive.add(where.lstrip("/"), library.read_bytes())
+        archive.close()
+
+
+def boot(case):
+    """The lines that the guest has said."""
+    qemu = wanted_program("qemu-system-x86_64", "qemu-system-x86")
+    wanted_program("strip", "binutils")
+    image = kernel()
+    with tempfile.TemporaryDirectory(dir=BUILD / "multinode") as work:
+        root = pathlib.Path(work) / "root.cpio"
+        write_root(root, case)
+        command = [qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"]
+        command += ["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", *case.qemu_arguments()]
+        command += ["-kernel", str(image), "-initrd", str(root), "-append", f"console=ttyS0 quiet panic=-1 {QUICK}"]
+        guest = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            output, _ = guest.communicate(timeout=PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            guest.kill()
+            output, _ = guest.communicate()
+            output += f"\nFAIL the guest had not ended after {PATIENCE_SECONDS} s\n".encode()
+        finally:
+            guest.kill()  # nothing, if it has ended
+    return output.decode(errors="replace").replace("\r", "").splitlines()
+
+
+# --- what it says ----------------------------------------------------------------------------------------------------
+
+
+def documents(lines):
+    found = {}
+    for line in lines:
+        if line.startswith("json "):
+            _, name, text = line.split(" ", 2)
+            found[name] = json.loads(text)
+    return found
+
+
+def online(document):
+    """MiB online, by pool, by numa node."""
+    return {
+        pool["name"]: [node["online_bytes"] // MIB for node in pool["nodes"]]
+        for pool in document["pools"]
+        if pool["name"] in MAIN_POOLS
+    }
+
+
+def differences(case, lines):
+    """What the control plane said that is not so."""
+    said = documents(lines)
+    nodes = said["machine"]["nodes"]
+    os_nodes = [node["os_numa_node"] for node in nodes]
+    if os_nodes != case.memory_nodes:
+        yield f"the daemon sees numa nodes {os_nodes} instead of {case.memory_nodes}"
+    for node in nodes:
+        os_node = node["os_numa_node"]
+        distances = [case.distances[os_node][other] for other in case.memory_nodes]
+        if node["distances"] != distances:
+            yield f"distances of numa node {os_node} are {node['distances']} instead of {distances}"
+        cpus = str(case.cpu_nodes.index(os_node)) if os_node in case.cpu_nodes else ""
+        if node["cpus"] != cpus:
+            yield f"cpus of numa node {os_node} are '{node['cpus']}' instead of '{cpus}'"
+
+    def sizes(more):
+        found = {pool: [8] * len(nodes) for pool in case.pools.split() if pool in MAIN_POOLS}
+        for pool, each in found.items():
+            for node in case.resize if pool == "huge" else case.resize[-1:]:
+                each[node] += more
+        return found
+
+    for name, wanted in (("grown", sizes(8)), ("adopted", sizes(4))):
+        if online(said[name]) != wanted:
+            yield f"{name}: {online(said[name])} MiB online instead of {wanted}"
+    for pool in said["grown"]["pools"]:
+        for node in pool["nodes"]:
+            if node["backing"] != MAIN_POOLS.get(pool["name"], "small"):
+                yield f"pool {pool['name']} is backed by {node['backing']}: {node['backing_note']}"
+
+    misses = sum(int(line.split()[1]) for line in lines if line.startswith("misses "))
+    for counter in ("numa_miss", "numa_foreign"):
+        counted = sum(node[counter] for node in said["stats"]["pools"][0]["nodes"])
+        if counted != misses or misses == 0:
+            yield f"{counter} is {counted}, the clients had {misses} blocks from elsewhere"
+
+
+def main():
+    if len(sys.argv) != 2 or sys.argv[1] not in CASES:
+        sys.exit(__doc__)
+    case = CASES[sys.argv[1]]
+    started = time.monotonic()
+    try:
+        lines = boot(case)
+    except Skip as reason:
+        print(f"SKIPPED: {reason}")
+        sys.exit(77)
+    failures = [line for line in lines if line.startswith("FAIL")]
+    if "done" not in lines:
+        failures.append("the guest did not come to its end")
+    if not failures:
+        failures = list(differences(case, lines))
+    if failures:
+        print("\n".join(lines))
+    else:
+        print("\n".join(line for line in lines if line.startswith(("step", "ok nearest"))))
+    good = sum(line.startswith("ok") for line in lines)
+    print(f"{good} checks passed, {len(failures)} failed, {time.monotonic() - started:.0f} s")
+    for failure in failures:
+        print(failure)
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
