@@ -127,7 +127,7 @@ int run_pools(Context &context) {
 namespace {
 
 int run_blocks(Context &context, const ClientsArguments &arguments) {
-    if (arguments.limit == 0) throw ArgumentError("--limit 0 lists nothing: use 1 to 65536");
+    if (arguments.limit == 0) throw ArgumentError("--limit 0 lists nothing: use 1 to 16384");
     v1::ListBlocksRequest request;
     request.set_pool(arguments.pool);
     request.set_client_id(arguments.client_id);

@@ -97,6 +97,12 @@ Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool st
     return Errc::out_of_frames;
 }
 
+// The daemon has found that the pool's shared metadata is damaged. attention: what Attention says.
+bool is_damaged(const numacre_pool &pool, std::uint64_t attention) {
+    return (attention & Attention::kLookAtState) != 0 &&
+           pool.view.header->state.load(std::memory_order_acquire) == static_cast<std::uint64_t>(PoolState::corrupt);
+}
+
 // Repeats the attempt after each release until it succeeds or the time is over. timeout_ms 0: for ever.
 [[gnu::noinline]] Errc wait_and_allocate(numacre_pool *pool, const Lane &lane, std::uint32_t wanted, bool strict,
                                          Order order, Note note, unsigned timeout_ms, std::uint32_t &got,
@@ -107,7 +113,7 @@ Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool st
         const std::uint32_t epoch = announce_waiter(pool);
         // relaxed: an age in seconds.
         const std::uint64_t attention = lane.attention->load(std::memory_order_relaxed);
-        if ((attention & Attention::kClosed) != 0) return Errc::corrupt;
+        if (is_damaged(*pool, attention)) return Errc::corrupt;
         if (try_allocate(pool, lane.actor, wanted, strict, order, note.with_since(Attention::age(attention)), got,
                          block) == Errc::ok)
             return Errc::ok;
@@ -137,7 +143,7 @@ Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool st
                 static_cast<unsigned long long>(pool->geometry.chunk_bytes()));
 }
 
-[[gnu::cold]] int closed_pool() {
+[[gnu::cold]] int damaged_pool() {
     return fail(
         Errc::corrupt,
         "the pool's shared metadata is damaged: nothing is allocated in it any more (the daemon's log says what)");
@@ -150,7 +156,7 @@ Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool st
         count_failure(pool, wanted, actor, FailureReason::quota);
         return fail(code, "%zu bytes more would exceed this client's quota", size_bytes);
     }
-    if (code == Errc::corrupt) return closed_pool();
+    if (code == Errc::corrupt) return damaged_pool();
     const FailureReason reason = why_not(lane.nodes[wanted], order);
     count_failure(pool, wanted, actor, reason);
     return fail(code, "no free block of %zu bytes (numa node %u: %s)", size_bytes, wanted,
@@ -367,12 +373,13 @@ Lane *attentive_lane_of(numacre_pool *pool, int &error) {
     return lane;
 }
 
-// The same for a call that allocates: nullptr also if the pool is closed.
+// The same for a call that allocates: nullptr also if the pool is damaged.
 Lane *allocating_lane_of(numacre_pool *pool, int &error) {
     Lane *const lane = attentive_lane_of(pool, error);
-    if (lane == nullptr || !lane->closed()) [[likely]]
+    // relaxed: what is told a call later is soon enough.
+    if (lane == nullptr || !is_damaged(*pool, lane->attention->load(std::memory_order_relaxed))) [[likely]]
         return lane;
-    error = closed_pool();
+    error = damaged_pool();
     return nullptr;
 }
 
@@ -586,11 +593,13 @@ int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
     Lane *const lane = lane_of(pool, error);
     if (lane == nullptr) [[unlikely]]
         return error;
+    // relaxed: an age in seconds. Not the lane's: a thread that only takes is never asked for its attention.
+    const PoolAge now = Attention::age(lane->attention->load(std::memory_order_relaxed));
     const Reference reference{ref};
     const std::uint32_t numa_node = reference.numa_node().value;
     Block taken;
     const Errc code = numa_node < pool->numa_nodes
-                          ? pool->nodes[numa_node].buddy().take(lane->actor, reference, lane->since_now.since(), taken)
+                          ? pool->nodes[numa_node].buddy().take(lane->actor, reference, now, taken)
                           : Errc::bad_argument;
     if (code != Errc::ok) [[unlikely]]
         return fail(code,

@@ -93,8 +93,8 @@ std::uint32_t give_back_all(numacre_pool *pool, Lane &lane) {
 }
 
 void note_attention(Lane &lane, std::uint64_t bits) {
-    // As long as somebody waits, or the pool is closed, each call is to look again.
-    lane.attention_seen = bits & ~(Attention::kWaiters | Attention::kClosed);
+    // As long as somebody waits, or the pool may be closed, each call is to look again.
+    lane.attention_seen = bits & ~(Attention::kWaiters | Attention::kLookAtState);
     lane.since_now = Note{Attention::age(bits)};
 }
 

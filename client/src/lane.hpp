@@ -82,7 +82,6 @@ struct alignas(kCacheLineBytes) Lane {
         // relaxed: whoever needs it at once does not rely on us (see waiting.cpp).
         return attention->load(std::memory_order_relaxed) == attention_seen;
     }
-    bool closed() const { return (attention->load(std::memory_order_relaxed) & Attention::kClosed) != 0; }
 };
 
 // The thread's lane of the pool that it used last; never null. initial-exec and constinit: two loads, no call.

@@ -18,8 +18,8 @@ namespace {
 constexpr std::chrono::milliseconds kForceGrace{2000};
 constexpr std::chrono::milliseconds kForcePatience{10'000};
 constexpr std::chrono::milliseconds kForcePoll{20};
-// The finest that a pool's age is told in.
-constexpr std::chrono::milliseconds kAgeStep{1000};
+// Also the finest that a pool's age is told in.
+constexpr std::chrono::milliseconds kTellPeriod{1000};
 
 }  // namespace
 
@@ -189,16 +189,16 @@ void Daemon::watch_keeper() {
     });
 }
 
-void Daemon::tell_ages() {
-    for (const auto &pool : registry_.all()) pool->tell_age();
-    loop_->after(kAgeStep, [this] { tell_ages(); });
+void Daemon::tell_clients() {
+    for (const auto &pool : registry_.all()) pool->tell_clients();
+    loop_->after(kTellPeriod, [this] { tell_clients(); });
 }
 
 void Daemon::serve_clients(Fd listener) {
     attach_server_ = std::make_unique<AttachServer>(*loop_, *worker_, registry_, reaper_, *topology_,
                                                     std::move(listener), options_.limits);
     watch_keeper();
-    tell_ages();
+    tell_clients();
     for (const auto &pool : registry_.all()) {
         reaper_.finish_predecessor(pool);
         for (const Client &client : pool->client_table()) attach_server_->adopt(pool, client);

@@ -73,7 +73,7 @@ private:
     void keep(ManagedPool &pool);
     void let_go(const ManagedPool &pool);
     void watch_keeper();
-    void tell_ages();
+    void tell_clients();
     // One, or all if the name is empty.
     Answer<std::vector<std::shared_ptr<ManagedPool>>> chosen_pools(const std::string &name);
     void count_reserved_pages();

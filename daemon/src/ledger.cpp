@@ -185,7 +185,9 @@ std::chrono::system_clock::time_point PoolLedger::created() const {
 
 std::chrono::seconds PoolLedger::age() const {
     const std::chrono::nanoseconds now = std::chrono::steady_clock::now().time_since_epoch();
-    return std::chrono::duration_cast<std::chrono::seconds>(now - std::chrono::nanoseconds(header_->created_steady_ns));
+    const auto age = now - std::chrono::nanoseconds(header_->created_steady_ns);
+    // Not below 0: a daemon before us may have run in another time namespace.
+    return std::max(std::chrono::seconds{0}, std::chrono::duration_cast<std::chrono::seconds>(age));
 }
 
 LedgerState PoolLedger::state() const {

@@ -42,7 +42,7 @@ struct LedgerClient {
     std::int64_t attached_ns;        // since the epoch
     std::atomic<std::uint64_t> quota_bytes;
     std::atomic<std::uint32_t> is_departing;  // it has let go or has ended: recovery has begun, whatever /proc says
-    std::uint32_t is_observer;                // 0 also where a daemon wrote it that did not know yet
+    std::uint32_t is_observer;
     char comm[16];
 };
 

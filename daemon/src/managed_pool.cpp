@@ -56,6 +56,12 @@ struct HeldScan {
     void damaged(Block) {}
 };
 
+// At least so long: from the end of the while that the code stands for.
+std::chrono::seconds held_for(PoolAge since, std::chrono::seconds age_of_pool) {
+    const auto age = static_cast<std::uint64_t>(age_of_pool.count());
+    return std::chrono::seconds(age > since.last_second() ? age - since.last_second() : 0);
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -253,6 +259,10 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier 
         return Unexpected{Failure{Errc::corrupt, "pool \"" + spec_.name + "\" is damaged (" + corrupt_reason_ +
                                                      "): see the runbook NumacrePoolCorrupt"}};
     const auto is_observer = [](const auto &client) { return client && client->tier == wire::Tier::observer; };
+    if (tier == wire::Tier::observer && observer_limit_of(spec_) == 0)
+        return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name +
+                                                              "\" has one seat, which is not for observers: raise the "
+                                                              "pool's max-clients"}};
     if (const std::uint32_t limit = observer_limit_of(spec_);
         tier == wire::Tier::observer && std::count_if(clients_.begin(), clients_.end(), is_observer) >= limit)
         return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
@@ -422,13 +432,19 @@ void ManagedPool::ask_for_cached_blocks() {
     shared_.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
 }
 
-void ManagedPool::tell_age() {
+void ManagedPool::tell_clients() {
     const PoolAge age = PoolAge::of_seconds(static_cast<std::uint64_t>(ledger_.age().count()));
+    const bool serves = !is_corrupt();
+    // Again: it may have been scribbled over since.
+    if (!serves && ledger_.state() == LedgerState::corrupt)
+        shared_.header->state.store(static_cast<std::uint64_t>(PoolState::corrupt), std::memory_order_release);
     auto &attention = shared_.header->attention;
-    // relaxed: a wish, and an age in seconds. Bounded: somebody may scribble here for ever; there is a next time.
+    // relaxed: an age in seconds, and a hint to look at the state. Bounded: somebody may scribble here for ever; there
+    // is a next time.
     std::uint64_t bits = attention.load(std::memory_order_relaxed);
-    for (unsigned round = 0; round < kCasRoundsMax && Attention::age(bits) != age; ++round)
-        if (attention.compare_exchange_weak(bits, Attention::with_age(bits, age), std::memory_order_relaxed)) return;
+    for (unsigned round = 0; round < kCasRoundsMax && bits != Attention::told(bits, age, serves); ++round)
+        if (attention.compare_exchange_weak(bits, Attention::told(bits, age, serves), std::memory_order_relaxed))
+            return;
 }
 
 void ManagedPool::wake_waiters() {
@@ -453,7 +469,7 @@ void ManagedPool::declare_corrupt(const std::string &reason) {
     // release: the last word about this pool.
     shared_.header->state.store(static_cast<std::uint64_t>(PoolState::corrupt), std::memory_order_release);
     // Its clients are refused from their next allocation on; who waits for memory hears it now.
-    shared_.header->attention.fetch_or(Attention::kClosed, std::memory_order_seq_cst);
+    shared_.header->attention.fetch_or(Attention::kLookAtState, std::memory_order_seq_cst);
     wake_waiters();
     log::error("pool is damaged: no new clients, see the runbook NumacrePoolCorrupt",
                {{"pool", spec_.name}, {"reason", reason}});
@@ -613,6 +629,7 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
         const ThreadOwner owner{shared_.threads[thread].owner.load(std::memory_order_relaxed)};
         if (owner.in_use() && owner.process().value < process_slots_) ++threads[owner.process().value];
     }
+    const std::chrono::seconds age = ledger_.age();
     for (const Client &client : table) {
         ClientStatus status;
         status.client_id = client.id;
@@ -626,7 +643,7 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
         status.used_bytes = usage[client.slot.value].frames << geometry_.frame_shift;
         status.cached_bytes = usage[client.slot.value].cached_frames << geometry_.frame_shift;
         status.blocks = usage[client.slot.value].blocks;
-        if (status.blocks != 0) status.oldest_held_for = held_for(usage[client.slot.value].oldest);
+        if (status.blocks != 0) status.oldest_held_for = held_for(usage[client.slot.value].oldest, age);
         status.quota_bytes = client.quota_bytes;
         status.threads = threads[client.slot.value];
         status.state = client_state_name(client.state);
@@ -636,24 +653,19 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
     return statuses;
 }
 
-// At least so long: from the end of the while that the code stands for.
-std::chrono::seconds ManagedPool::held_for(PoolAge since) const {
-    const auto age = static_cast<std::uint64_t>(ledger_.age().count());
-    return std::chrono::seconds(age > since.last_second() ? age - since.last_second() : 0);
-}
-
 void ManagedPool::add_oldest_blocks(std::uint32_t client_id, OldestBlocks &blocks) {
     std::vector<std::uint32_t> ids(process_slots_, 0);
     for (const Client &client : client_table())
         if (client_id == 0 || client.id == client_id) ids[client.slot.value] = client.id;
     if (std::ranges::all_of(ids, [](std::uint32_t id) { return id == 0; })) return;
+    const std::chrono::seconds age = ledger_.age();
     for (std::size_t i = 0; i < views_.size(); ++i) {
         const auto visit = [&](Block block, IndexEntry entry) {
             const std::uint32_t id = entry.owner().value < process_slots_ ? ids[entry.owner().value] : 0;
             if (id == 0 || entry.is_cached()) return;
             const unsigned block_shift = block.order.value + geometry_.frame_shift;
             const std::uint64_t bytes = std::uint64_t{1} << block_shift;
-            const std::chrono::seconds held = held_for(entry.note().since());
+            const std::chrono::seconds held = held_for(entry.note().since(), age);
             blocks.add(held, bytes, [&] {
                 return HeldBlock{.pool = spec_.name,
                                  .client_id = id,

@@ -115,8 +115,9 @@ public:
     void announce_deletion();
     // Allocations that wait for memory look again.
     void wake_waiters();
-    // Tells clients how old the pool is, for what they allocate from now on. Any thread, about once a second.
-    void tell_age();
+    // Tells clients how old the pool is, for what they allocate from now on, and if it is damaged. Any thread, about
+    // once a second.
+    void tell_clients();
     // The pool's threads give back what they have cached, each at its next call: those that are idle do not.
     void ask_for_cached_blocks();
 
@@ -180,7 +181,6 @@ private:
     std::vector<std::uint64_t> seat_versions() const;
     void check_integrity(PoolStatus &status, const Scan &scan);
     void declare_corrupt(const std::string &reason);
-    std::chrono::seconds held_for(PoolAge since) const;
 
     PoolSpec spec_;
     std::string owner_, group_;

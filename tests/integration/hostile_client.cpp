@@ -126,7 +126,7 @@ public:
                 static_cast<unsigned>(block.base.value >> child_order) % kUpperFanOut, block.order.value - child_order);
             Word &word = node.upper[layer][block.base.value >> word_order(layer)];
             std::uint64_t bits = word.load();
-            while (!word.compare_exchange_weak(bits, UpperWord{bits}.without_allocated(group).bits())) {
+            while (!word.compare_exchange_weak(bits, (bits & UpperWord::all_but_allocated(group)))) {
             }
         } else if (target == "hints") {
             const unsigned level = 2 + static_cast<unsigned>(random_() % (node.hint_levels - 1));

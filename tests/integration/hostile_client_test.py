@@ -8,7 +8,9 @@ everywhere and stops serving the pool; the pool `other` notices nothing; deleted
 usage: hostile_client_test.py [unittest's arguments]      replay: NUMACRE_SEED=N, printed first
 """
 
+import concurrent.futures
 import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -24,7 +26,7 @@ SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__
 sys.path.insert(0, str(SOURCE / "tests"))
 sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
-from numacre_client import ClientProcess  # noqa: E402
+from numacre_client import STRICT, UNCACHED, WAIT, ClientProcess  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
 
 ONLINE = 16 << 20
@@ -186,6 +188,14 @@ class HostileClient(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "EUCLEAN.*NumacrePoolCorrupt"):
             ClientProcess(self.daemon.runtime_dir)
 
+    def bystander(self):
+        """Attached before the damage, with a thread slot of its own."""
+        client = ClientProcess(self.daemon.runtime_dir)
+        self.addCleanup(client.close)
+        error, client.first = client.alloc(4096)
+        self.assertEqual(error, 0)
+        return client
+
     def says_so(self):
         reason = self.pool("default")["corrupt_reason"]
         self.assertTrue(reason)
@@ -199,17 +209,43 @@ class HostileClient(unittest.TestCase):
     def test_damage_is_found_and_contained(self):
         for target in FOUND:
             with self.subTest(target=target):
+                bystander = self.bystander()
                 hostile = self.disturb(target)
                 wait_until(f"the damage to {target} is found", self.is_found)
                 reason = self.says_so()
                 self.refuses()
                 self.other_is_untouched()
                 hostile.kill()
+                # Scribbled over as well, the word gets through to who is attached.
+                wait_until("the clients hear of it", lambda: bystander.alloc(4096)[0] == -errno.EUCLEAN)
+                self.assertIn("damaged", bystander.message)
+                for flags in (0, STRICT, WAIT):
+                    answer = bystander.call("alloc", size=4096, count=1, node=-1, flags=flags)
+                    self.assertEqual(answer["error"], -errno.EUCLEAN, flags)
                 self.make_again()
                 self.assertEqual(self.pool("default")["state"], "serving")
                 self.serves()
                 print(f"{target}: {reason}", flush=True)
         self.assertTrue(self.daemon.alive(), self.daemon.log())
+
+    def test_who_waits_for_memory_hears_of_the_damage(self):
+        holder, waiter = self.bystander(), self.bystander()
+        for numa_node in range(2):
+            while holder.alloc(4096, count=1024, numa_node=numa_node, flags=STRICT)[0] == 0:
+                pass
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            answer = pool.submit(waiter.call, "alloc", size=4096, count=1, node=-1, flags=UNCACHED | WAIT)
+            hostile = Helper(
+                "hostile_client", self.daemon.runtime_dir, "default", self.random.getrandbits(32), "process records"
+            )
+            self.addCleanup(hostile.kill)
+            wait_until("the damage is found", self.is_found)
+            hostile.kill()
+            self.assertEqual(answer.result(PATIENCE_SECONDS)["error"], -errno.EUCLEAN)
+        # What it holds it may give back.
+        (mine,) = waiter.first
+        self.assertEqual(waiter.free([mine]), 0)
+        self.make_again()
 
     def test_where_any_value_is_harmless_nothing_is_found(self):
         for target in HARMLESS:
@@ -219,6 +255,7 @@ class HostileClient(unittest.TestCase):
                 wait_until("all its clients are gone", lambda: not self.clients_of("default"))
                 self.assertEqual(self.pool("default")["state"], "serving", self.daemon.log())
                 self.other_is_untouched()
+                self.serves()  # as it is
                 self.make_again()
                 self.serves()
 

@@ -26,6 +26,7 @@ from support.daemon import bin_dir  # noqa: E402
 STRICT = 0x01
 ZERO = 0x02
 UNCACHED = 0x04
+WAIT = 0x08
 
 
 def library_path():

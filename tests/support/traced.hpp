@@ -1,6 +1,7 @@
 // A child process whose every instruction is its tracer's to allow. Knows x86-64's registers only.
 #pragma once
 
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/types.h>
 #include <sys/user.h>
@@ -31,15 +32,19 @@ struct CannotTrace : std::runtime_error {
 };
 inline constexpr int kSkipped = 77;  // the exit status by which a test says so
 
-// All calls from the thread that made it. A child that is still traced dies with its tracer.
+// All calls from the thread that made it. The child dies with its tracer.
 class Traced {
 public:
     using Way = std::vector<std::uintptr_t>;
 
     // body: what the child does. It stands still, and the constructor returns, where it calls pause().
     template <class Body>
-    explicit Traced(Body body) : pid_(fork()) {
+    explicit Traced(Body body) {
+        const pid_t parent = getpid();
+        pid_ = fork();
         if (pid_ == 0) {
+            // Also when it is traced no more: nobody would ever wake one that was left stopped.
+            if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(kSkipped);
             if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(kSkipped);
             body();
             _exit(0);

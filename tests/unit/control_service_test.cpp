@@ -324,9 +324,9 @@ TEST_F(ControlServiceTest, list_blocks_passes_on_what_is_asked_for) {
     ASSERT_TRUE(call(&v1::Control::Stub::ListBlocks, request, &response).ok());
     request.set_pool("default");
     request.set_client_id(17);
-    request.set_limit(65536);
+    request.set_limit(16384);
     ASSERT_TRUE(call(&v1::Control::Stub::ListBlocks, request, &response).ok());
-    EXPECT_THAT(pools_.calls(), ElementsAre("blocks  0 100", "blocks default 17 65536"));
+    EXPECT_THAT(pools_.calls(), ElementsAre("blocks  0 100", "blocks default 17 16384"));
     EXPECT_EQ(response.total_blocks(), 43U);
     EXPECT_EQ(response.total_bytes(), 43U * 4096);
     ASSERT_EQ(response.blocks_size(), 1);
@@ -339,7 +339,7 @@ TEST_F(ControlServiceTest, list_blocks_passes_on_what_is_asked_for) {
     EXPECT_EQ(block.requested_bytes(), 4000U);
     EXPECT_TRUE(block.published());
     EXPECT_EQ(block.held_for().seconds(), 90);
-    request.set_limit(65537);
+    request.set_limit(16385);
     EXPECT_EQ(call(&v1::Control::Stub::ListBlocks, request, &response).error_code(),
               grpc::StatusCode::INVALID_ARGUMENT);
     request.set_limit(1);

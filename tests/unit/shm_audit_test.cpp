@@ -102,14 +102,14 @@ TEST_F(AuditedPool, a_live_block_that_has_lost_frames_is_found_in_each_layer) {
         const unsigned child = child_of(block, 1);
         const unsigned last = child + (2U << (block.order.value - 7)) - 1;
         for (const unsigned gone : {1U << child, 1U << last, upper::group(child, block.order.value - 6U) + 0U}) {
-            upper = UpperWord{whole}.without_allocated(static_cast<std::uint8_t>(gone)).bits();
+            upper = (whole & UpperWord::all_but_allocated(static_cast<std::uint8_t>(gone)));
             EXPECT_EQ(lost(), 1U) << "order " << +block.order.value << ", children " << std::hex << gone;
         }
         upper = whole;
     }
     // The third chunk is offline: a block of the top layer.
     auto &top = pool.node.upper[2][0];
-    top = UpperWord{top.load()}.without_allocated(0x30).bits();
+    top = (top.load() & UpperWord::all_but_allocated(0x30));
     EXPECT_EQ(lost(), 1U);
 }
 
@@ -120,7 +120,7 @@ TEST_F(AuditedPool, a_block_that_is_being_freed_or_not_yet_held_has_lost_nothing
         const unsigned layer = layer_of(block.order);
         auto &word = layer == 0 ? pool.node.leaf[block.base.value / kLeafFrames] : upper_above(block, layer);
         const std::uint64_t whole = word.load();
-        word = layer == 0 ? 0 : UpperWord{whole}.without_allocated(0xff).bits();
+        word = layer == 0 ? 0 : (whole & UpperWord::all_but_allocated(0xff));
         ASSERT_EQ(lost(), 1U);
         entry = IndexEntry::freeing(actor.thread, block.order, held.generation()).bits();
         EXPECT_EQ(lost(), 0U);

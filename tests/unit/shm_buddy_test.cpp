@@ -163,6 +163,25 @@ TEST(Buddy, only_what_nobody_else_can_reach_is_cached) {
     EXPECT_EQ(buddy.free_many(mine, BlockState::owned, &block.base, 1), 0U) << "in a bulk free, too";
 }
 
+TEST(Buddy, a_block_says_since_when_its_holder_has_it) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor giver = pool.actor(1, 1);
+    const Actor taker = pool.actor(2, 2);
+    Block block;
+    ASSERT_EQ(buddy.allocate(giver, Order{2}, Note{PoolAge{5}}.with_slack(4096, 14), block), Errc::ok);
+    auto &slot = pool.node.index_entry(block);
+    EXPECT_EQ(load_for_cache(slot).note().since(), PoolAge{5});
+    store_into_cache(slot, load_for_cache(slot));
+    store_out_of_cache(slot, load_for_cache(slot), Note{PoolAge{6}}.with_slack(64, 14));
+    EXPECT_EQ(load_for_cache(slot).note(), Note{PoolAge{6}}.with_slack(64, 14)) << "its next use is another one";
+    const Reference reference = buddy.publish(block, load_for_cache(slot));
+    Block taken;
+    ASSERT_EQ(buddy.take(taker, reference, PoolAge{9}, taken), Errc::ok);
+    EXPECT_EQ(load_for_cache(slot).note(), Note{PoolAge{9}}.with_slack(64, 14)) << "the taker's from now on";
+}
+
 // Two threads that free a block in the same moment may both cache it.
 TEST(Buddy, what_another_thread_gave_back_from_its_cache_does_not_come_out_of_ours) {
     ShmPool pool{4096, 4 << 20, 1};

@@ -64,7 +64,7 @@ TEST(UpperWord, every_step_changes_what_it_says_and_the_tag) {
     EXPECT_TRUE(allocated.closed_to_allocation(4));
     EXPECT_FALSE(allocated.closed_to_allocation(6));
     EXPECT_EQ(allocated.claimable_children(), 0b1100'1111);
-    EXPECT_TRUE(allocated.without_allocated(0b0011'0000).empty());
+    EXPECT_TRUE(UpperWord{allocated.bits() & UpperWord::all_but_allocated(0b0011'0000)}.empty());
     EXPECT_EQ(allocated.bits() & UpperWord::all_but_allocated(0b0011'0000), cleaned.bits() + (std::uint64_t{1} << 32))
         << "the tag stays";
     const UpperWord draining = cleaned.with_drain(0b11);

@@ -65,8 +65,8 @@ NUMACRE_API void numacre_detach(numacre_pool *pool);
  * frames in a cache of its own, all threads together about a sixteenth of the pool; it gives them back when it ends and, at its next
  * call, when memory has run out anywhere.
  * Errors: -ENOMEM no free block of that size; -EINVAL size 0 or above the largest block; -EUSERS no thread slot left
- * in the pool or for this process; -EUCLEAN shared metadata is damaged; -ECHILD. If the caller is killed inside, the block
- * comes back. */
+ * in the pool or for this process; -EUCLEAN the daemon has found the pool's shared metadata damaged: nothing is allocated in
+ * it any more, what one has may still be used and freed; -ECHILD. If the caller is killed inside, the block comes back. */
 NUMACRE_API int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block);
 
 /* The same on a given numa node of the pool (-1: the calling thread's), with flags. Enters the kernel only to wait.

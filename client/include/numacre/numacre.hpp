@@ -164,8 +164,8 @@ private:
 
 // std::pmr over a pool: every allocation is a block of whole frames, so put a pool resource of the standard library in
 // front of it for small objects. What that asks for is large and seldom, so it goes past the thread's cache: a pool
-// that is nearly full is packed better. Thread-safe. Throws std::bad_alloc when the pool is full or the request too
-// large.
+// that is nearly full is packed better. Thread-safe. Throws std::bad_alloc when the pool is full or damaged, or the
+// request too large.
 class PoolResource final : public std::pmr::memory_resource {
 public:
     // Does not own the pool.

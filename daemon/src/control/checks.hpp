@@ -11,7 +11,7 @@
 namespace numacre::daemon {
 
 inline constexpr std::uint32_t kMaxMapCells = 65536;
-inline constexpr std::uint32_t kMaxListedBlocks = 65536;
+inline constexpr std::uint32_t kMaxListedBlocks = 16384;  // what fits the 4 MiB that gRPC allows by itself
 inline constexpr std::uint32_t kDefaultListedBlocks = 100;
 inline constexpr std::chrono::seconds kMaxEvictGrace{300};
 inline constexpr std::chrono::seconds kDefaultEvictGrace{5};

@@ -138,7 +138,7 @@ inline constexpr std::array<MetricRow, static_cast<std::size_t>(Metric::build_in
     {Metric::client_quota_bytes, "numacre_client_quota_bytes", MetricKind::gauge, "bytes",
      "The most that the client may hold; 0: no limit.", metric_labels("pool", "client")},
     {Metric::client_oldest_block_seconds, "numacre_client_oldest_block_seconds", MetricKind::gauge, "seconds",
-     "How long the client has held the oldest of its blocks in use, at least; 0: it has none.",
+     "How long the client has held the oldest of its blocks in use, rounded down; 0: it has none.",
      metric_labels("pool", "client")},
     {Metric::attaches_total, "numacre_attaches_total", MetricKind::counter, "attaches",
      "Attempts to attach to a pool, by result: ok or refused (no access, a limit, a bad message).",

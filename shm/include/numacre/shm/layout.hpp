@@ -161,17 +161,20 @@ enum class PoolState : std::uint64_t { creating = 0, serving = 1, corrupt = 2, d
 
 // Bit 0: somebody may be waiting for a release. Bits 1 .. 47: how often memory has run out somewhere; a thread that
 // sees it change gives its cached blocks back. The daemon's: bits 48 .. 60 how old the pool is (it stands still while
-// there is no daemon), bit 61 the pool is closed: nothing is to be allocated in it any more, its state says why.
+// there is no daemon), bit 61 look at the pool's state before you allocate: it may not serve any more. Whatever a
+// client scribbles here costs others time and nothing else.
 struct Attention {
     static constexpr std::uint64_t kWaiters = 1;
     static constexpr std::uint64_t kPressureStep = 2;
     static constexpr unsigned kAgeShift = 48;
     static constexpr std::uint64_t kAgeMask = ((std::uint64_t{1} << PoolAge::kBits) - 1) << kAgeShift;
-    static constexpr std::uint64_t kClosed = std::uint64_t{1} << (kAgeShift + PoolAge::kBits);
+    static constexpr std::uint64_t kLookAtState = std::uint64_t{1} << (kAgeShift + PoolAge::kBits);
 
     static constexpr PoolAge age(std::uint64_t bits) { return PoolAge{static_cast<std::uint32_t>(bits >> kAgeShift)}; }
-    static constexpr std::uint64_t with_age(std::uint64_t bits, PoolAge age) {
-        return (bits & ~kAgeMask) | std::uint64_t{age.code()} << kAgeShift;
+    // The daemon's bits anew.
+    static constexpr std::uint64_t told(std::uint64_t bits, PoolAge age, bool serves) {
+        return (bits & ((std::uint64_t{1} << kAgeShift) - 1)) | std::uint64_t{age.code()} << kAgeShift |
+               (serves ? 0 : kLookAtState);
     }
 };
 

@@ -122,8 +122,7 @@ public:
     constexpr UpperWord with_allocated(std::uint8_t group) const {
         return next((bits_ | spread(group, 8)) & ~spread(group, 16));
     }
-    constexpr UpperWord without_allocated(std::uint8_t group) const { return next(bits_ & ~spread(group, 8)); }
-    // The same as a mask for an AND, which leaves the tag.
+    // The allocated bits of others, and all else: a mask for an AND, which leaves the tag.
     static constexpr std::uint64_t all_but_allocated(std::uint8_t group) { return ~spread(group, 8); }
     constexpr UpperWord with_drain(std::uint8_t group) const { return next(bits_ | spread(group, 24)); }
     constexpr UpperWord without_drain(std::uint8_t group) const { return next(bits_ & ~spread(group, 24)); }

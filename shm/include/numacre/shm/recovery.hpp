@@ -213,8 +213,8 @@ private:
             for (std::size_t i = 0; i < place_count && unchanged; ++i)
                 unchanged = view.index[layer][places[i]].load(std::memory_order_acquire) == seen[i];
             if (!unchanged) continue;
-            if (clear_bits(view, layer, word, mine)) return RecoveryStep::done;
-            break;
+            clear_bits(view, layer, word, mine);
+            return RecoveryStep::done;
         }
         blocked_by = kDaemonThread;  // nobody in particular: the neighbourhood is busy
         return RecoveryStep::blocked;
@@ -245,20 +245,12 @@ private:
         if (layer == 0) return view.leaf[word].load(std::memory_order_seq_cst);
         return UpperWord{view.upper[layer][word].load(std::memory_order_seq_cst)}.allocated_children();
     }
-    // False: the word does not stand still.
-    static bool clear_bits(const NodeView<Env> &view, unsigned layer, std::uint64_t word, std::uint64_t mine) {
-        if (layer == 0) {
+    static void clear_bits(const NodeView<Env> &view, unsigned layer, std::uint64_t word, std::uint64_t mine) {
+        if (layer == 0)
             view.leaf[word].fetch_and(~mine, std::memory_order_seq_cst);
-            return true;
-        }
-        Word &state = view.upper[layer][word];
-        std::uint64_t bits = state.load(std::memory_order_relaxed);
-        for (unsigned rounds = 0; rounds < kCasRoundsMax; ++rounds)
-            if (state.compare_exchange_weak(bits,
-                                            UpperWord{bits}.without_allocated(static_cast<std::uint8_t>(mine)).bits(),
-                                            std::memory_order_seq_cst))
-                return true;
-        return false;
+        else  // the tag stays: see Buddy::unclaim
+            view.upper[layer][word].fetch_and(UpperWord::all_but_allocated(static_cast<std::uint8_t>(mine)),
+                                              std::memory_order_seq_cst);
     }
 
     static constexpr unsigned kResolveRounds = 64;
