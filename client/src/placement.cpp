@@ -6,10 +6,9 @@
 #include <sys/rseq.h>
 #include <unistd.h>
 
-#include <climits>
 #include <cstdio>
-#include <cstdlib>
 
+#include "nearest.hpp"
 #include "pool.hpp"
 
 namespace numacre::client {
@@ -39,45 +38,21 @@ struct SysFile {
     }
 };
 
-// Numbers of numa nodes in a list such as "0-2,5".
-template <class Visit>
-void for_each_numa_node(const char *list, Visit visit) {
-    while (*list >= '0' && *list <= '9') {
-        char *end = nullptr;
-        const unsigned long first = strtoul(list, &end, 10);
-        const unsigned long last = *end == '-' ? strtoul(end + 1, &end, 10) : first;
-        for (unsigned long node = first; node <= last && node < kMaxOsNumaNodes; ++node) visit(node);
-        list = *end == ',' ? end + 1 : end;
-    }
-}
-
-bool is_in_pool(const numacre_pool *pool, unsigned long os_node) {
-    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
-        if (pool->nodes[node].os_numa_node == static_cast<std::int32_t>(os_node)) return true;
-    return false;
-}
-
 }  // namespace
 
 void place_other_numa_nodes(numacre_pool *pool) {
     if (pool->numa_nodes == 1) return;
     SysFile online;
     if (!online.read("/sys/devices/system/node/online")) return;
-    for_each_numa_node(online.text, [&](unsigned long os_node) {
-        if (is_in_pool(pool, os_node)) return;
+    std::int32_t os_nodes[kMaxNumaNodes];
+    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) os_nodes[node] = pool->nodes[node].os_numa_node;
+    SysFile distances;
+    const auto distances_of = [&](std::uint32_t os_node) -> const char * {
         char path[64];
-        snprintf(path, sizeof path, "/sys/devices/system/node/node%lu/distance", os_node);
-        SysFile distances;  // one for each node that is online
-        if (!distances.read(path)) return;
-        char *rest = distances.text;
-        unsigned long least = ULONG_MAX;
-        for_each_numa_node(online.text, [&](unsigned long other) {
-            const unsigned long distance = strtoul(rest, &rest, 10);
-            if (distance == 0 || distance >= least || !is_in_pool(pool, other)) return;
-            least = distance;
-            pool->dense_node_of[os_node] = pool->dense_node_of[other];
-        });
-    });
+        snprintf(path, sizeof path, "/sys/devices/system/node/node%u/distance", os_node);
+        return distances.read(path) ? distances.text : nullptr;
+    };
+    place_by_distance(online.text, distances_of, {os_nodes, pool->numa_nodes}, pool->dense_node_of);
 }
 
 std::uint32_t os_numa_node() {

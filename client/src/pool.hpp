@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "lane.hpp"
+#include "nearest.hpp"
 #include "numacre/numacre.h"
 #include "numacre/shm/attach_wire.hpp"
 #include "numacre/shm/buddy.hpp"
@@ -24,8 +25,6 @@ struct NodeHandle {
 
     Buddy<Env> &buddy() { return *reinterpret_cast<Buddy<Env> *>(buddy_storage); }
 };
-
-inline constexpr std::size_t kMaxOsNumaNodes = 1024;
 
 }  // namespace numacre::client
 

@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 """numacred and its clients on a real kernel with several numa nodes: every page is where it should be.
 
-usage: multinode_test.py 2|4|8      the number of numa nodes that have memory
+usage: multinode_test.py kernel [SECONDS]   downloads the guests' kernel, if it is not there yet
+       multinode_test.py 2|4|8 [SECONDS]    the number of numa nodes that have memory
+SECONDS: all of it has ended by then, one way or another.
 
 The guest is QEMU without KVM, on the small kernel of Debian's cloud images, which is downloaded into the build folder
 and never installed. Its root is an initramfs of busybox, the built programs and their libraries; guest_init says what
 happens in it. Exit status 77: QEMU, busybox or the kernel cannot be had.
 """
 
-import fcntl
+import ctypes
 import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,9 +25,15 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ.get("NUMACRE_BUILD_DIR") or HERE.parents[1] / "build" / "release")
 BIN = pathlib.Path(os.environ.get("NUMACRE_BIN_DIR") or BUILD / "bin")
+FOLDER = BUILD / "multinode"
+KERNEL = FOLDER / "vmlinuz"
+# Why there is no kernel: the cases need not find that out again.
+NO_KERNEL = FOLDER / "no-kernel"
 KERNEL_PACKAGE = "linux-image-cloud-amd64"
-PATIENCE_SECONDS = 200
-DOWNLOAD_SECONDS = 120
+DEFAULT_SECONDS = 600
+# To tell what was wrong, after the guest's or the download's time is over.
+LAST_SECONDS = 5
+PR_SET_PDEATHSIG = 1
 # What a kernel need not do in a guest that lives for seconds.
 QUICK = "mitigations=off init_on_alloc=0 cryptomgr.notests=1 rcupdate.rcu_expedited=1"
 MIB = 1 << 20
@@ -34,6 +43,23 @@ MAIN_POOLS = {"huge": "hugetlb", "thp": "thp", "small": "small"}
 
 class Skip(Exception):
     pass
+
+
+class Deadline:
+    """One for everything that this process waits for."""
+
+    def __init__(self, seconds):
+        self._started = time.monotonic()
+        self._seconds = seconds
+
+    def passed(self):
+        return time.monotonic() - self._started
+
+    def left(self):
+        return max(self._seconds - LAST_SECONDS - self.passed(), 0.0)
+
+
+deadline = Deadline(DEFAULT_SECONDS)
 
 
 class Case:
@@ -75,6 +101,33 @@ class Case:
         }
         return "".join(f"{name}='{value}'\n" for name, value in words.items())
 
+    def least_checks(self):
+        """How many "ok" lines each step of guest_init has, if none of its loops was over nothing."""
+        pools = self.pools.split()
+        main_pools = [pool for pool in pools if pool in MAIN_POOLS]
+        nodes, cpus = len(self.memory_nodes), len(self.cpu_nodes)
+
+        def pages(pools, when):
+            return {f"pages of {' '.join(pools)} {when}": 2 * nodes * len(pools)}  # frames and metadata
+
+        return {
+            "start": 1,
+            **pages(pools, "after create"),
+            "first touch from every cpu": cpus + len(main_pools),
+            **pages(pools, "after first touch"),
+            "first touch by a client that may not have memory of the other nodes": len(main_pools),
+            **pages(main_pools, "after the confined client"),
+            "resize": 1 + len(self.resize) + len(main_pools) - 1,
+            **pages(main_pools, "after growing"),
+            "resize again": len(self.resize) + len(main_pools) - 1,
+            **pages(main_pools, "after shrinking"),
+            "restart": 1 + len(self.resize),
+            **pages(pools, "after adoption"),
+            "let go": 1,
+            "nearest": 2 * cpus,
+            "stop": 1 + len(self.memory),
+        }
+
 
 CASES = {
     "2": Case([640, 640], pools="huge thp small fine near", resize=[0, 1]),
@@ -102,14 +155,48 @@ CASES = {
 # --- what the guest is made of ---------------------------------------------------------------------------------------
 
 
+libc = ctypes.CDLL(None)
+ourselves = os.getpid()
+
+
+def die_with_parent():
+    """In a child, before its program: nothing that we have started outlives us, whatever we die of."""
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != ourselves:  # it was too late for that
+        os._exit(1)
+
+
 def run(*command, **options):
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, **options)
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=deadline.left(),
+        preexec_fn=die_with_parent,
+        **options,
+    )
 
 
-def wanted_program(name, package):
+def must_run(*command):
+    done = run(*map(str, command))
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(done.args)}: exit status {done.returncode}\n{done.stderr}")
+
+
+PROGRAMS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "busybox": "busybox-static",
+    "strip": "binutils",
+    "apt-get": "apt",
+    "dpkg": "dpkg",
+}
+
+
+def wanted_program(name):
     found = shutil.which(name)
     if found is None:
-        raise Skip(f"{name} is not installed (Debian package {package})")
+        raise Skip(f"{name} is not installed (Debian package {PROGRAMS[name]})")
     return found
 
 
@@ -120,45 +207,67 @@ def kernel_package_name(*options):
     return match.group(1) if match else None
 
 
-def download_kernel(folder):
-    """Leaves folder/vmlinuz. Lists of packages of our own where the machine's know no kernel, or an old one."""
-    own_lists = folder / "apt"
+def download_kernel():
+    """Leaves KERNEL. Lists of packages of our own where the machine's know no kernel, or an old one."""
+    own_lists = FOLDER / "apt"
     for part in ("lists/partial", "archives/partial"):
         (own_lists / part).mkdir(parents=True, exist_ok=True)
     own = ["-o", f"Dir::State::Lists={own_lists}/lists", "-o", f"Dir::Cache={own_lists}"]
     reason = ""
-    for options in ([], own):
-        try:
+    try:
+        for options in ([], own):
             if options:
-                reason += run("apt-get", *options, "-qq", "update", timeout=DOWNLOAD_SECONDS).stderr
+                reason += run("apt-get", *options, "-qq", "update").stderr
             name = kernel_package_name(*options)
             if name is None:
                 reason += f"apt knows no {KERNEL_PACKAGE}\n"
                 continue
-            with tempfile.TemporaryDirectory(dir=folder) as work:
-                got = run("apt-get", *options, "-qq", "download", name, cwd=work, timeout=DOWNLOAD_SECONDS)
+            with tempfile.TemporaryDirectory(dir=FOLDER) as work:
+                got = run("apt-get", *options, "-qq", "download", name, cwd=work)
                 packages = list(pathlib.Path(work).glob("*.deb"))
                 if got.returncode != 0 or not packages:
                     reason += got.stderr
                     continue
-                subprocess.run(["dpkg", "-x", str(packages[0]), work], check=True)
+                must_run("dpkg", "-x", packages[0], work)
                 (image,) = pathlib.Path(work, "boot").glob("vmlinuz-*")
-                image.rename(folder / "vmlinuz")
+                image.rename(KERNEL)
                 return
-        except subprocess.TimeoutExpired:
-            reason += f"no answer within {DOWNLOAD_SECONDS} s\n"
+    except subprocess.TimeoutExpired as late:
+        reason += f"{' '.join(late.cmd[:1] + late.cmd[-2:])}: no answer after {deadline.passed():.0f} s in all\n"
     raise Skip(f"the package {KERNEL_PACKAGE} cannot be downloaded: {reason.strip()}")
 
 
+def kernel_version():
+    """As the image's header has it (see the kernel's Documentation/arch/x86/boot.rst)."""
+    image = KERNEL.read_bytes()
+    if image[0x202:0x206] != b"HdrS":
+        raise AssertionError(f"{KERNEL} is no kernel: delete it")
+    begin = int.from_bytes(image[0x20E:0x210], "little") + 0x200
+    return image[begin : image.index(b"\0", begin)].decode(errors="replace")
+
+
+def fetch_kernel():
+    """What the cases wait for. Where it cannot be had, they are told why."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    NO_KERNEL.unlink(missing_ok=True)
+    cached = KERNEL.exists()
+    if not cached:
+        try:
+            for name in PROGRAMS:
+                wanted_program(name)  # else there is no use for it
+            download_kernel()
+        except Skip as reason:
+            NO_KERNEL.write_text(f"{reason}\n")
+            raise
+    print(f"kernel {kernel_version()}{', of an earlier download' if cached else ''}")
+
+
 def kernel():
-    wanted_program("apt-get", "apt")
-    folder = BUILD / "multinode"
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "vmlinuz").exists():
-            download_kernel(folder)
-    return folder / "vmlinuz"
+    if KERNEL.exists():
+        return KERNEL
+    if NO_KERNEL.exists():
+        raise Skip(NO_KERNEL.read_text().strip())
+    raise Skip("there is no kernel yet: `multinode_test.py kernel`, the test multinode_kernel, downloads it")
 
 
 class Archive:
@@ -196,10 +305,10 @@ def libraries_of(program):
     return {pathlib.Path(path) for path in re.findall(r"(/\S+) \(0x", listed)}
 
 
-def write_root(path, case):
+def write_root(file, case):
     programs = [BIN / "numacred", BIN / "numacre", BIN / "numacre-holder", BUILD / "test-bin" / "placement"]
     libraries = set().union(*(libraries_of(program) for program in programs))
-    with open(path, "wb") as file, tempfile.TemporaryDirectory() as work:
+    with tempfile.TemporaryDirectory() as work:
         archive = Archive(file)
         for folder in ("dev", "proc", "sys", "run", "tmp"):
             archive.add(folder, mode=0o040755)
@@ -207,7 +316,7 @@ def write_root(path, case):
         archive.add("case", case.shell_words().encode(), mode=0o100644)
         archive.add("etc/passwd", b"root:x:0:0::/:/bin/sh\n", mode=0o100644)
         archive.add("etc/group", b"root:x:0:\n", mode=0o100644)
-        busybox = wanted_program("busybox", "busybox-static")
+        busybox = wanted_program("busybox")
         if libraries_of(busybox):
             raise Skip(f"{busybox} is linked dynamically: install Debian's busybox-static")
         archive.add("bin/busybox", pathlib.Path(busybox).read_bytes())
@@ -216,39 +325,63 @@ def write_root(path, case):
         for program in programs:
             # Most of it is debug information, and all of the guest's root is memory.
             stripped = pathlib.Path(work) / program.name
-            subprocess.run(["strip", "-o", stripped, program], check=True)
+            must_run("strip", "-o", stripped, program)
             archive.add(f"bin/{program.name}", stripped.read_bytes())
         for library in sorted(libraries):
             # Where the program says, or where the loader looks by itself.
             where = str(library) if "ld-linux" in library.name else f"lib/{library.name}"
             archive.add(where.lstrip("/"), library.read_bytes())
         archive.close()
+    file.flush()
 
 
 def boot(case):
     """The lines that the guest has said."""
-    qemu = wanted_program("qemu-system-x86_64", "qemu-system-x86")
-    wanted_program("strip", "binutils")
+    qemu = wanted_program("qemu-system-x86_64")
+    wanted_program("strip")
     image = kernel()
-    with tempfile.TemporaryDirectory(dir=BUILD / "multinode") as work:
-        root = pathlib.Path(work) / "root.cpio"
+    # Without a name: nothing of it is left, whatever we die of.
+    with tempfile.TemporaryFile(dir=FOLDER) as root:
         write_root(root, case)
         command = [qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"]
         command += ["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", *case.qemu_arguments()]
-        command += ["-kernel", str(image), "-initrd", str(root), "-append", f"console=ttyS0 quiet panic=-1 {QUICK}"]
-        guest = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        command += ["-kernel", str(image), "-initrd", f"/proc/self/fd/{root.fileno()}"]
+        command += ["-append", f"console=ttyS0 quiet panic=-1 {QUICK}"]
+        guest = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[root.fileno()],
+            preexec_fn=die_with_parent,
+        )
         try:
-            output, _ = guest.communicate(timeout=PATIENCE_SECONDS)
+            output, _ = guest.communicate(timeout=deadline.left())
         except subprocess.TimeoutExpired:
             guest.kill()
             output, _ = guest.communicate()
-            output += f"\nFAIL the guest had not ended after {PATIENCE_SECONDS} s\n".encode()
+            output += f"\nFAIL the guest had not ended after {deadline.passed():.0f} s\n".encode()
         finally:
             guest.kill()  # nothing, if it has ended
+            guest.wait()
     return output.decode(errors="replace").replace("\r", "").splitlines()
 
 
 # --- what it says ----------------------------------------------------------------------------------------------------
+
+
+def missing_checks(case, lines):
+    """Steps in which the guest looked at less than there is."""
+    good = {}
+    step = None
+    for line in lines:
+        if match := re.fullmatch(r"step \S+ s: (.*)", line):
+            step = " ".join(match.group(1).split())
+        elif line.startswith("ok"):
+            good[step] = good.get(step, 0) + 1
+    for step, least in case.least_checks().items():
+        if good.get(step, 0) < least:
+            yield f"step '{step}': {good.get(step, 0)} checks instead of at least {least}"
 
 
 def documents(lines):
@@ -308,11 +441,17 @@ def differences(case, lines):
 
 
 def main():
-    if len(sys.argv) != 2 or sys.argv[1] not in CASES:
+    global deadline
+    if not 2 <= len(sys.argv) <= 3 or sys.argv[1] not in ("kernel", *CASES):
         sys.exit(__doc__)
-    case = CASES[sys.argv[1]]
-    started = time.monotonic()
+    deadline = Deadline(float(sys.argv[2]) if len(sys.argv) == 3 else DEFAULT_SECONDS)
+    # Through every `finally`, as an interrupt from the keyboard.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
+        if sys.argv[1] == "kernel":
+            fetch_kernel()
+            return
+        case = CASES[sys.argv[1]]
         lines = boot(case)
     except Skip as reason:
         print(f"SKIPPED: {reason}")
@@ -321,13 +460,14 @@ def main():
     if "done" not in lines:
         failures.append("the guest did not come to its end")
     if not failures:
-        failures = list(differences(case, lines))
+        failures = [*missing_checks(case, lines), *differences(case, lines)]
     if failures:
         print("\n".join(lines))
     else:
-        print("\n".join(line for line in lines if line.startswith(("step", "ok nearest"))))
+        print("\n".join(line for line in lines if line.startswith(("kernel", "step", "ok nearest"))))
     good = sum(line.startswith("ok") for line in lines)
-    print(f"{good} checks passed, {len(failures)} failed, {time.monotonic() - started:.0f} s")
+    least = sum(case.least_checks().values())
+    print(f"{good} checks passed, {least} at least are wanted, {len(failures)} failed, {deadline.passed():.0f} s")
     for failure in failures:
         print(failure)
     sys.exit(1 if failures else 0)
