@@ -36,7 +36,9 @@ WIRE_VERSION = 1
 ATTACH_REQUEST, ATTACH_REPLY, DETACH_REQUEST = 1, 2, 3
 TRUSTED = 0
 HEADER = struct.Struct("=IHHII")  # magic, version, type, size, reserved
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = int(
+    re.search(r"kLayoutVersion = (\d+);", (SOURCE / "shm/include/numacre/shm/layout.hpp").read_text()).group(1)
+)
 REQUEST = struct.Struct("=IHHIIII64s")  # header, layout version, tier, pool name
 REPLY_BYTES = 16 + 64 + 256 + 4096 + 64 * 32
 REPLY_HEAD = struct.Struct("=IHHIIII")  # header, error, layout version
