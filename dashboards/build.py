@@ -484,9 +484,14 @@ def clients(page):
 
     page.merged_table(
         "Who holds the memory",
-        "Bytes owned by each attached client, and its quota (0: none). To take memory back: ask the program to "
-        "free; else `numacre evict` ends it and the daemon gives its blocks back.",
-        [("Used", named("used_bytes"), {"unit": "bytes"}), ("Quota", named("quota_bytes"), {"unit": "bytes"})],
+        "Bytes owned by each attached client, its quota and its soft quota (0: none). To take memory back: ask the "
+        "program to free; else `numacre evict` ends it and the daemon gives its blocks back. To bound it: `numacre "
+        "quota`.",
+        [
+            ("Used", named("used_bytes"), {"unit": "bytes"}),
+            ("Quota", named("quota_bytes"), {"unit": "bytes"}),
+            ("Soft quota", named("soft_quota_bytes"), {"unit": "bytes"}),
+        ],
         keys=["client", "comm", "pid", "cgroup"],
         width=10,
         height=9,
@@ -500,6 +505,15 @@ def clients(page):
         "bytes",
         width=14,
         height=9,
+    )
+    page.series(
+        "Oldest block of each client",
+        "How long each client has held the oldest of its blocks, at least; the ten longest. A line that climbs for as "
+        "long as its client lives may be what the program keeps by design, or a block that it has forgotten: `numacre "
+        "clients --blocks --client ID` lists its blocks, those held longest first. Many of one size that only become "
+        "older are a leak.",
+        [ranged(f"topk(10, {named('oldest_block_seconds')})", "{{comm}} (client {{client}}, pid {{pid}})")],
+        "s",
     )
     page.series(
         "Clients reaped, by cause",

@@ -269,6 +269,7 @@ int run_create(Context &context, const CreateArguments &arguments) {
     request.set_owner(arguments.owner);
     request.set_reclaim(arguments.reclaim);
     request.set_group(arguments.group);
+    if (!arguments.low_watermark.empty()) request.set_low_watermark_bytes(parse_bytes(arguments.low_watermark));
     if (!arguments.mode.empty()) request.set_mode(parse_mode(arguments.mode));
     if (request.online_bytes() > request.capacity_bytes()) {
         throw ArgumentError("--online " + arguments.online + " is above --capacity " + arguments.capacity +
@@ -334,6 +335,42 @@ int run_evict(Context &context, std::uint32_t client_id, const std::string &grac
         print_json(context.out, {{"client_id", client_id}, {"grace_milliseconds", grace.count()}, {"evicted", true}});
     } else {
         context.out << "client " << client_id << " was told to end; its blocks come back when it has\n";
+    }
+    return kExitOk;
+}
+
+namespace {
+
+std::uint64_t parse_limit(const std::string &text) {
+    if (text == "none") return 0;
+    const std::uint64_t bytes = parse_bytes(text);
+    if (bytes == 0) throw ArgumentError("a quota of 0 would mean none to the daemon: say none, or 1 to allow nothing");
+    return bytes;
+}
+
+std::string limit_text(std::uint64_t bytes) {
+    return bytes == 0 ? "none" : format_bytes(bytes);
+}
+
+}  // namespace
+
+int run_quota(Context &context, const QuotaArguments &arguments) {
+    v1::SetQuotaRequest request;
+    request.set_client_id(arguments.client_id);
+    request.set_quota_bytes(parse_limit(arguments.size));
+    if (!arguments.soft.empty()) request.set_soft_bytes(parse_limit(arguments.soft));
+    if (request.quota_bytes() != 0 && request.soft_bytes() >= request.quota_bytes()) {
+        throw ArgumentError("--soft " + arguments.soft + " is not below the quota of " + arguments.size +
+                            ": it would never be exceeded");
+    }
+    context.control().set_quota(request);
+    if (context.json) {
+        print_json(context.out, {{"client_id", request.client_id()},
+                                 {"quota_bytes", request.quota_bytes()},
+                                 {"soft_quota_bytes", request.soft_bytes()}});
+    } else {
+        context.out << "client " << request.client_id() << ": quota " << limit_text(request.quota_bytes())
+                    << ", soft quota " << limit_text(request.soft_bytes()) << '\n';
     }
     return kExitOk;
 }

@@ -56,7 +56,7 @@ struct ResizeArguments {
 int run_resize(Context &context, const ResizeArguments &arguments);
 
 struct CreateArguments {
-    std::string name, capacity, online, frame, largest, backing, owner, group, mode, reclaim;
+    std::string name, capacity, online, frame, largest, backing, owner, group, mode, reclaim, low_watermark;
     std::uint32_t max_clients = 0;
 };
 int run_create(Context &context, const CreateArguments &arguments);
@@ -70,6 +70,13 @@ struct DrainArguments {
 };
 int run_drain(Context &context, const DrainArguments &arguments);
 int run_evict(Context &context, std::uint32_t client_id, const std::string &grace);
+
+struct QuotaArguments {
+    std::uint32_t client_id = 0;
+    std::string size;  // or "none"
+    std::string soft;  // empty: none
+};
+int run_quota(Context &context, const QuotaArguments &arguments);
 
 // pool empty: every pool.
 int run_stats(Context &context, const std::string &pool);

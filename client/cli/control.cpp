@@ -146,6 +146,9 @@ public:
     v1::ListBlocksResponse list_blocks(const v1::ListBlocksRequest &request) override {
         return call<v1::ListBlocksResponse>(&Stub::ListBlocks, request);
     }
+    void set_quota(const v1::SetQuotaRequest &request) override {
+        call<v1::SetQuotaResponse>(&Stub::SetQuota, request);
+    }
     void evict_client(std::uint32_t client_id, std::chrono::milliseconds grace) override {
         v1::EvictClientRequest request;
         request.set_client_id(client_id);

@@ -28,7 +28,8 @@ Json pool_node_json(const v1::PoolNode &numa_node) {
             {"metadata_resident_bytes", numa_node.metadata_resident_bytes()},
             {"backing", backing_name(numa_node.backing())},
             {"page_bytes", numa_node.page_bytes()},
-            {"backing_note", numa_node.backing_note()}};
+            {"backing_note", numa_node.backing_note()},
+            {"below_low_watermark", numa_node.below_low_watermark()}};
 }
 
 // As chmod takes it.
@@ -128,6 +129,7 @@ Json pool_json(const v1::Pool &pool) {
             {"group", pool.group()},
             {"mode", mode_text(pool.mode())},
             {"reclaim", pool.reclaim()},
+            {"low_watermark_bytes", pool.low_watermark_bytes()},
             {"created", time_json(pool.has_created(), pool.created())},
             {"nodes", numa_nodes}};
 }
@@ -145,6 +147,7 @@ Json client_json(const v1::Client &client) {
             {"cached_bytes", client.cached_bytes()},
             {"blocks", client.blocks()},
             {"quota_bytes", client.quota_bytes()},
+            {"soft_quota_bytes", client.soft_quota_bytes()},
             {"threads", client.threads()},
             {"state", client.state()},
             {"waits_for", client.waits_for_client_id()},

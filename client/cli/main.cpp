@@ -67,6 +67,8 @@ public:
         create->add_option("--group", create_.group, "Group, name or number; the daemon's if left out");
         create->add_option("--reclaim", create_.reclaim,
                            "What becomes of a dead client's blocks: fast, zero, quarantine:30s; fast");
+        create->add_option("--low-watermark", create_.low_watermark,
+                           "Less free than this on a numa node is an event; none if left out");
         create->add_option("--mode", create_.mode, "Octal, as of a file: w to use the pool, r to observe it; 0660");
 
         CLI::App *remove = verb("delete", "End a pool", [this](Context &c) { return run_delete(c, pool_, force_); });
@@ -85,6 +87,12 @@ public:
                                [this](Context &c) { return run_evict(c, client_id_, grace_); });
         evict->add_option("CLIENT", client_id_, "Client id, as `numacre clients` shows it")->required();
         evict->add_option("--grace", grace_, "Time between SIGTERM and SIGKILL")->capture_default_str();
+
+        CLI::App *quota = verb("quota", "Limit what a client may hold; replaces both of its limits",
+                               [this](Context &c) { return run_quota(c, quota_); });
+        quota->add_option("CLIENT", quota_.client_id, "Client id, as `numacre clients` shows it")->required();
+        quota->add_option("SIZE", quota_.size, "Its allocations beyond this fail; none: no limit")->required();
+        quota->add_option("--soft", quota_.soft, "More than this is an event, nothing fails; none if left out");
 
         CLI::App *stats = verb("stats", "Counters by numa node and by order, like numastat",
                                [this](Context &c) { return run_stats(c, pool_); });
@@ -147,6 +155,7 @@ private:
     std::uint32_t client_id_ = 0;
     ResizeArguments resize_;
     CreateArguments create_;
+    QuotaArguments quota_;
     DrainArguments drain_;
     MapArguments map_;
     TopArguments top_;

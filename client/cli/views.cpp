@@ -124,6 +124,10 @@ void print_status(std::ostream &out, const v1::Machine &machine, const std::vect
             if (!numa_node.backing_note().empty()) {
                 out << "  node " << numa_node.node() << " backing: " << printable(numa_node.backing_note()) << '\n';
             }
+            if (numa_node.below_low_watermark()) {
+                out << "  node " << numa_node.node() << " is below its low watermark of "
+                    << format_bytes(pool.low_watermark_bytes()) << '\n';
+            }
         }
         if (report.stats) {
             out << "  failed allocations: " << failures_text(*report.stats) << '\n'
@@ -176,6 +180,7 @@ void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, st
                  {"USED", Align::right},
                  {"BLOCKS", Align::right},
                  {"QUOTA", Align::right},
+                 {"SOFT", Align::right},
                  {"THREADS", Align::right},
                  {"SINCE", Align::right},
                  {"OLDEST", Align::right},
@@ -183,8 +188,9 @@ void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, st
     for (const v1::Client &client : clients) {
         table.add_row({number(client.client_id()), client.pool(), number(client.pid()), client.comm(),
                        format_bytes(client.used_bytes()), number(client.blocks()),
-                       client.quota_bytes() == 0 ? "-" : format_bytes(client.quota_bytes()), number(client.threads()),
-                       age(client.has_attached(), client.attached(), now_unix_seconds),
+                       client.quota_bytes() == 0 ? "-" : format_bytes(client.quota_bytes()),
+                       client.soft_quota_bytes() == 0 ? "-" : format_bytes(client.soft_quota_bytes()),
+                       number(client.threads()), age(client.has_attached(), client.attached(), now_unix_seconds),
                        client.has_oldest_held_for() ? duration(client.oldest_held_for()) : "-", client.state()});
     }
     table.print(out);

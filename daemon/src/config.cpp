@@ -191,6 +191,8 @@ const std::vector<Key<PoolSpec>> &pool_keys() {
              spec.reclaim = *reclaim;
              return {};
          }},
+        {"low-watermark", Kind::bytes, "",
+         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.low_watermark_bytes, text); }},
         {"owner", Kind::text, "",
          [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.access.owner, parse_user(text)); }},
         {"group", Kind::text, "",
@@ -491,6 +493,7 @@ std::string describe(const Config &config) {
              << "max-threads-per-client = " << thread_limit_of(spec) << "\n"
              << "backing = \"" << backing_name(spec.backing) << "\"\n"
              << "reclaim = \"" << format_reclaim(spec.reclaim) << "\"\n"
+             << "low-watermark = \"" << format_bytes(spec.low_watermark_bytes) << "\"\n"
              << "owner = \"" << user_name(spec.access.owner) << "\"\n"
              << "group = \"" << group_name(spec.access.group) << "\"\n"
              << "mode = \"" << format_mode(spec.access.mode) << "\"\n";

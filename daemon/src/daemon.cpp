@@ -20,6 +20,10 @@ constexpr std::chrono::milliseconds kForcePatience{10'000};
 constexpr std::chrono::milliseconds kForcePoll{20};
 // Also the finest that a pool's age is told in.
 constexpr std::chrono::milliseconds kTellPeriod{1000};
+// How often the use of pools with soft limits is looked at, which is a scan of their metadata: and that takes no more
+// than one part in kLookShare of the worker's time.
+constexpr std::chrono::milliseconds kLookPeriod{5000};
+constexpr int kLookShare = 20;
 
 }  // namespace
 
@@ -194,6 +198,41 @@ void Daemon::tell_clients() {
     loop_->after(kTellPeriod, [this] { tell_clients(); });
 }
 
+void Daemon::watch_soft_limits() {
+    loop_->post([this] {
+        if (watching_soft_limits_) return;
+        watching_soft_limits_ = true;
+        look_at_soft_limits();
+    });
+}
+
+void Daemon::look_at_soft_limits() {
+    worker_->post([this] {
+        const auto begun = std::chrono::steady_clock::now();
+        for (const auto &pool : registry_.all()) {
+            if (!pool->has_soft_limits()) continue;
+            pool->look_at_use();
+            publish_news(*pool);
+        }
+        const auto scanned = std::chrono::steady_clock::now() - begun;
+        const auto wait = std::max(kLookPeriod, std::chrono::ceil<std::chrono::milliseconds>(scanned * kLookShare));
+        loop_->post([this, wait] {
+            // Here: whoever sets a limit after this look at them finds that nobody watches, and begins anew.
+            watching_soft_limits_ =
+                std::ranges::any_of(registry_.all(), [](const auto &pool) { return pool->has_soft_limits(); });
+            if (watching_soft_limits_) loop_->after(wait, [this] { look_at_soft_limits(); });
+        });
+    });
+}
+
+void Daemon::publish_news(ManagedPool &pool) {
+    const std::lock_guard lock(news_mutex_);
+    for (Event &event : pool.take_news()) {
+        log::info(event.kind, {{"pool", event.pool}, {"reason", event.message}});
+        registry_.events().publish(std::move(event));
+    }
+}
+
 void Daemon::serve_clients(Fd listener) {
     attach_server_ = std::make_unique<AttachServer>(*loop_, *worker_, registry_, reaper_, *topology_,
                                                     std::move(listener), options_.limits);
@@ -203,6 +242,7 @@ void Daemon::serve_clients(Fd listener) {
         reaper_.finish_predecessor(pool);
         for (const Client &client : pool->client_table()) attach_server_->adopt(pool, client);
     }
+    watch_soft_limits();  // of adopted pools; for nothing, if there are none
 }
 
 void Daemon::set_metrics_address(std::string address) {
@@ -218,6 +258,7 @@ Answer<PoolStatus> Daemon::pool_status(const std::string &name) {
     const auto pool = registry_.find(name);
     if (!pool) return Unexpected{pool.error()};
     PoolStatus status = (*pool)->status();
+    publish_news(**pool);
     if ((*pool)->damage_is_news()) {
         Event event;
         event.pool = name;
@@ -232,8 +273,8 @@ Answer<void> Daemon::create_pool(const PoolSpec &spec) {
     const auto geometry = geometry_of(spec);
     if (!geometry) return Unexpected{geometry.error()};
     if (!registry_.claim_name(spec.name))
-        return Unexpected{Failure{
-            Errc::bad_argument, "there is a pool named \"" + spec.name + "\" already: use another name, or delete it"}};
+        return Unexpected{Failure{Errc::already_exists, "there is a pool named \"" + spec.name +
+                                                            "\" already: use another name, or delete it"}};
     auto pool = ManagedPool::create(spec, *topology_, hugepages_, *worker_);
     if (!pool) {
         registry_.release_name(spec.name);
@@ -242,6 +283,7 @@ Answer<void> Daemon::create_pool(const PoolSpec &spec) {
     keep(**pool);
     (*pool)->ledger().set_state(LedgerState::serving);
     registry_.add(*pool);
+    if (spec.low_watermark_bytes != 0) watch_soft_limits();
     for (std::size_t i = 0; i < (*pool)->numa_node_count(); ++i) {
         const NodeMemory &memory = (*pool)->node_memory(NumaNode{static_cast<std::uint8_t>(i)});
         log::info("pool ready", {{"pool", spec.name},
@@ -360,8 +402,10 @@ Answer<std::vector<ClientStatus>> Daemon::clients(const std::string &name) {
     const auto pools = chosen_pools(name);
     if (!pools) return Unexpected{pools.error()};
     std::vector<ClientStatus> statuses;
-    for (const auto &pool : *pools)
+    for (const auto &pool : *pools) {
         for (ClientStatus &status : pool->client_statuses()) statuses.push_back(std::move(status));
+        publish_news(*pool);
+    }
     return statuses;
 }
 
@@ -394,9 +438,12 @@ Answer<void> Daemon::evict(std::uint32_t client_id, std::chrono::milliseconds gr
     return Unexpected{no_such_client(client_id)};
 }
 
-Answer<void> Daemon::set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) {
-    for (const auto &pool : registry_.all())
-        if (pool->set_quota(client_id, quota_bytes)) return {};
+Answer<void> Daemon::set_quota(std::uint32_t client_id, std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
+    for (const auto &pool : registry_.all()) {
+        if (!pool->set_quota(client_id, quota_bytes, soft_bytes)) continue;
+        if (soft_bytes != 0) watch_soft_limits();
+        return {};
+    }
     return Unexpected{no_such_client(client_id)};
 }
 

@@ -62,7 +62,7 @@ public:
     Answer<std::vector<ClientStatus>> clients(const std::string &pool) override;
     Answer<BlockList> blocks(const std::string &pool, std::uint32_t client_id, std::uint32_t limit) override;
     Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) override;
-    Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) override;
+    Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes, std::uint64_t soft_bytes) override;
     Answer<OccupancyMap> map(const std::string &pool, NumaNode node, std::uint32_t cells) override;
     MachineStatus machine() override;
     DaemonTotals totals() override;
@@ -74,6 +74,10 @@ private:
     void let_go(const ManagedPool &pool);
     void watch_keeper();
     void tell_clients();
+    // Makes sure that soft quotas and low watermarks are looked after for as long as there are any. Any thread.
+    void watch_soft_limits();
+    void look_at_soft_limits();
+    void publish_news(ManagedPool &pool);
     // One, or all if the name is empty.
     Answer<std::vector<std::shared_ptr<ManagedPool>>> chosen_pools(const std::string &name);
     void count_reserved_pages();
@@ -91,6 +95,8 @@ private:
     Reaper reaper_;
     std::unique_ptr<AttachServer> attach_server_;
     std::atomic<bool> stopping_{false};
+    bool watching_soft_limits_ = false;  // the loop thread only
+    std::mutex news_mutex_;              // what is found first is published first
     std::mutex metrics_address_mutex_;
     std::string metrics_address_;  // guarded by metrics_address_mutex_
 };

@@ -14,7 +14,8 @@ namespace {
 constexpr std::uint64_t kPoolLedgerMagic = 0x7264'676c'6372'6d6e;     // "nmrclgdr" in memory
 constexpr std::uint64_t kMachineLedgerMagic = 0x686d'676c'6372'6d6e;  // "nmrclgmh" in memory
 
-static_assert(sizeof(LedgerClient) == 80);
+static_assert(sizeof(LedgerClient) == 96);
+static_assert(sizeof(LedgerNode) == 16);  // whole words: clients follow
 static_assert(sizeof(LedgerUnit) == 2);
 static_assert(std::atomic<UnitState>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
@@ -70,6 +71,7 @@ struct PoolLedger::Header {
     std::uint32_t access_group;
     std::uint32_t access_mode;
     std::uint32_t reserved;
+    std::uint64_t low_watermark_bytes;
 };
 
 namespace {
@@ -116,6 +118,7 @@ Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instan
     header.backing = static_cast<std::uint32_t>(spec.backing);
     header.reclaim = static_cast<std::uint32_t>(spec.reclaim.kind);
     header.hold_seconds = static_cast<std::uint32_t>(spec.reclaim.hold.count());
+    header.low_watermark_bytes = spec.low_watermark_bytes;
     header.access_owner = spec.access.owner;
     header.access_group = spec.access.group;
     header.access_mode = spec.access.mode;
@@ -167,6 +170,7 @@ PoolSpec PoolLedger::spec() const {
     spec.max_threads_per_client = header_->max_threads_per_client;
     spec.backing = static_cast<wire::Backing>(header_->backing);
     spec.reclaim = {static_cast<Reclaim::Kind>(header_->reclaim), std::chrono::seconds(header_->hold_seconds)};
+    spec.low_watermark_bytes = header_->low_watermark_bytes;
     spec.access = {header_->access_owner, header_->access_group, header_->access_mode};
     return spec;
 }

@@ -41,8 +41,11 @@ struct LedgerClient {
     std::uint64_t generation;        // stays when the slot is free
     std::int64_t attached_ns;        // since the epoch
     std::atomic<std::uint64_t> quota_bytes;
+    std::atomic<std::uint64_t> soft_quota_bytes;
     std::atomic<std::uint32_t> is_departing;  // it has let go or has ended: recovery has begun, whatever /proc says
     std::uint32_t is_observer;
+    std::atomic<std::uint32_t> is_over_soft_quota;  // it has been told: not again by a daemon after us
+    std::uint32_t reserved;
     char comm[16];
 };
 
@@ -54,6 +57,8 @@ struct LedgerUnit {
 struct LedgerNode {
     std::int32_t os_numa_node;
     std::uint32_t backing;
+    std::atomic<std::uint32_t> is_below_watermark;  // it has been told
+    std::uint32_t reserved;
 };
 
 std::int64_t nanoseconds_of(std::chrono::system_clock::time_point time);

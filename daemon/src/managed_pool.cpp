@@ -13,6 +13,7 @@
 
 #include "access.hpp"
 #include "bytes.hpp"
+#include "limits.hpp"
 #include "log.hpp"
 #include "numacre/shm/audit.hpp"
 #include "numacre/shm/format.hpp"
@@ -175,6 +176,9 @@ void ManagedPool::add_node(std::unique_ptr<NodeMemory> memory) {
     views_.push_back(memory->view());
     files_.push_back(identity_of(memory->metadata().fd()));
     files_.push_back(identity_of(memory->data().fd()));
+    // relaxed: the ledger's entries are ours alone.
+    is_below_watermark_.push_back(
+        ledger_.node(memory->numa_node()).is_below_watermark.load(std::memory_order_relaxed) != 0);
     nodes_.push_back(std::move(memory));
 }
 
@@ -224,6 +228,8 @@ void ManagedPool::adopt_clients() {
         if (client.peer.comm.empty()) client.peer.comm.assign(record.comm, ::strnlen(record.comm, sizeof record.comm));
         client.attached = time_point_of(record.attached_ns);
         client.quota_bytes = quota_bytes;
+        client.soft_quota_bytes = record.soft_quota_bytes.load(std::memory_order_relaxed);
+        client.is_over_soft_quota = record.is_over_soft_quota.load(std::memory_order_relaxed) != 0;
         client.state = departing || !peer ? ClientState::recovering : ClientState::adopted;
         clients_[slot] = std::move(client);
         ++client_count_;
@@ -305,6 +311,8 @@ void ManagedPool::enter(const Client &client, LedgerClient &ledger) {
     std::copy_n(client.peer.comm.begin(), std::min(client.peer.comm.size(), sizeof ledger.comm), ledger.comm);
     ledger.is_observer = client.tier == wire::Tier::observer ? 1 : 0;
     ledger.quota_bytes.store(0, std::memory_order_relaxed);
+    ledger.soft_quota_bytes.store(0, std::memory_order_relaxed);
+    ledger.is_over_soft_quota.store(0, std::memory_order_relaxed);
     ledger.is_departing.store(0, std::memory_order_relaxed);
     ledger_.set_last_client_id(client.id);
     // release: the entry counts from here on.
@@ -383,12 +391,20 @@ std::optional<Client> ManagedPool::find_client(std::uint32_t client_id) const {
     return std::nullopt;
 }
 
-bool ManagedPool::set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) {
+bool ManagedPool::set_quota(std::uint32_t client_id, std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
     const std::lock_guard lock(mutex_);
     for (auto &client : clients_) {
         if (!client || client->id != client_id) continue;
+        LedgerClient &ledger = ledger_.clients()[client->slot.value];
         client->quota_bytes = quota_bytes;
-        ledger_.clients()[client->slot.value].quota_bytes.store(quota_bytes, std::memory_order_relaxed);
+        ledger.quota_bytes.store(quota_bytes, std::memory_order_relaxed);
+        // Another limit is crossed anew. A death between these stores tells it once too often at most.
+        if (client->soft_quota_bytes != soft_bytes) {
+            client->is_over_soft_quota = false;
+            ledger.is_over_soft_quota.store(0, std::memory_order_relaxed);
+        }
+        client->soft_quota_bytes = soft_bytes;
+        ledger.soft_quota_bytes.store(soft_bytes, std::memory_order_relaxed);
         // relaxed: obeyed from the next look on.
         const std::uint64_t quota_frames = quota_frames_of(quota_bytes);
         records_[client->slot.value].quota_frames = quota_frames;
@@ -401,6 +417,66 @@ bool ManagedPool::set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) 
 // Rounded up: a quota of less than a frame is not "no quota".
 std::uint64_t ManagedPool::quota_frames_of(std::uint64_t quota_bytes) const {
     return quota_bytes / geometry_.frame_bytes() + (quota_bytes % geometry_.frame_bytes() != 0 ? 1 : 0);
+}
+
+bool ManagedPool::has_soft_limits() const {
+    const std::lock_guard lock(mutex_);
+    if (!corrupt_reason_.empty()) return false;
+    return spec_.low_watermark_bytes != 0 ||
+           std::ranges::any_of(clients_, [](const auto &client) { return client && client->soft_quota_bytes != 0; });
+}
+
+std::vector<Event> ManagedPool::take_news() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(news_, {});
+}
+
+Event ManagedPool::event(const char *kind) const {
+    Event event;
+    event.pool = spec_.name;
+    event.kind = kind;
+    return event;
+}
+
+void ManagedPool::compare_with_limits(const Use &use) {
+    const std::lock_guard lock(mutex_);
+    // What a damaged pool says is not to be believed. Scans run beside each other: an old one's figures, come late,
+    // would end what a younger one has seen begin.
+    if (!corrupt_reason_.empty() || use.number < last_look_) return;
+    last_look_ = use.number;
+    for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
+        auto &client = clients_[slot];
+        if (!client || seat_versions_[slot] != use.seats[slot]) continue;  // what was found may be another's
+        const std::uint64_t used_bytes = use.used_frames[slot] << geometry_.frame_shift;
+        const bool is_over = is_over_soft_quota(client->is_over_soft_quota, used_bytes, client->soft_quota_bytes);
+        if (is_over == client->is_over_soft_quota) continue;
+        client->is_over_soft_quota = is_over;
+        // relaxed, here and below: read only by the daemon after this one.
+        ledger_.clients()[slot].is_over_soft_quota.store(is_over ? 1 : 0, std::memory_order_relaxed);
+        if (!is_over) continue;
+        Event found = event("quota_soft_exceeded");
+        found.client_id = client->id;
+        found.bytes = used_bytes;
+        found.message = client->peer.comm + " (pid " + std::to_string(client->peer.pid) + ") holds " +
+                        format_bytes(used_bytes) + ", its soft quota is " + format_bytes(client->soft_quota_bytes);
+        news_.push_back(std::move(found));
+    }
+    for (std::size_t i = 0; i < use.nodes.size(); ++i) {
+        const std::uint64_t free_bytes = use.nodes[i].free_frames << geometry_.frame_shift;
+        const std::uint64_t online_bytes = use.nodes[i].online_frames << geometry_.frame_shift;
+        const bool is_below =
+            is_below_watermark(is_below_watermark_[i], free_bytes, online_bytes, spec_.low_watermark_bytes);
+        if (is_below == is_below_watermark_[i]) continue;
+        is_below_watermark_[i] = is_below;
+        ledger_.nodes()[i].is_below_watermark.store(is_below ? 1 : 0, std::memory_order_relaxed);
+        Event found = event(is_below ? "low_watermark" : "low_watermark_ended");
+        found.node = static_cast<std::uint32_t>(i);
+        found.bytes = free_bytes;
+        found.message = "numa node " + std::to_string(i) + ": " + format_bytes(free_bytes) + " free of " +
+                        format_bytes(online_bytes) + " online, the low watermark is " +
+                        format_bytes(spec_.low_watermark_bytes);
+        news_.push_back(std::move(found));
+    }
 }
 
 bool ManagedPool::is_corrupt() const {
@@ -581,7 +657,8 @@ PoolStatus ManagedPool::status() {
     status.created = ledger_.created();
     const std::uint32_t threads = shared_.threads_in_use_bound();
     Scan scan;
-    scan.seats = seat_versions();
+    Use use = begin_look();
+    scan.seats = use.seats;
     const auto start = std::chrono::steady_clock::now();
     for (const auto &memory : nodes_) {
         NodeStatus numa_node;
@@ -596,6 +673,9 @@ PoolStatus ManagedPool::status() {
         numa_node.metadata_bytes = memory->metadata().bytes();
         numa_node.metadata_resident_bytes = memory->metadata().resident_bytes();
         scan_node(memory->view(), numa_node.snapshot, scan.usage.emplace_back(process_slots_));
+        use.add(numa_node.snapshot);
+        for (std::uint32_t slot = 0; slot < process_slots_; ++slot)
+            use.used_frames[slot] += scan.usage.back()[slot].frames;
         numa_node.quarantined_bytes = memory->quarantined_frames() << geometry_.frame_shift;
         numa_node.cached_bytes = numa_node.snapshot.cached_frames << geometry_.frame_shift;
         numa_node.counters = fold_counters(memory->view(), threads);
@@ -603,7 +683,9 @@ PoolStatus ManagedPool::status() {
     }
     status.scan_seconds = seconds_since(start);
     check_integrity(status, scan);
+    compare_with_limits(use);
     const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < status.nodes.size(); ++i) status.nodes[i].is_below_watermark = is_below_watermark_[i];
     status.clients = client_count_;
     status.clients_reaped = clients_reaped_;
     status.reclaimed_bytes = reclaimed_bytes_;
@@ -613,16 +695,40 @@ PoolStatus ManagedPool::status() {
     return status;
 }
 
+ManagedPool::Use ManagedPool::begin_look() const {
+    Use use;
+    use.number = looks_.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: compared under the lock
+    use.seats = seat_versions();
+    use.used_frames.resize(process_slots_, 0);
+    return use;
+}
+
+// Of all numa nodes, by process slot.
+std::vector<OwnerUsage> ManagedPool::scan_use(Use &use) const {
+    std::vector<OwnerUsage> usage(process_slots_);
+    for (const View &view : views_) {
+        NodeSnapshot snapshot;
+        scan_node(view, snapshot, usage);
+        use.add(snapshot);
+    }
+    for (std::uint32_t slot = 0; slot < process_slots_; ++slot) use.used_frames[slot] = usage[slot].frames;
+    return usage;
+}
+
+void ManagedPool::look_at_use() {
+    Use use = begin_look();
+    scan_use(use);
+    compare_with_limits(use);
+}
+
 std::vector<ClientStatus> ManagedPool::client_statuses() {
+    Use use = begin_look();
     const std::vector<Client> table = client_table();
     std::vector<ClientStatus> statuses;
     if (table.empty()) return statuses;
 
-    std::vector<OwnerUsage> usage(process_slots_);
-    for (const View &view : views_) {
-        NodeSnapshot unused;
-        scan_node(view, unused, usage);
-    }
+    const std::vector<OwnerUsage> usage = scan_use(use);
+    compare_with_limits(use);
     std::vector<std::uint32_t> threads(process_slots_, 0);
     for (std::uint32_t thread = 1; thread < shared_.threads_in_use_bound(); ++thread) {
         // relaxed: only counted.
@@ -645,6 +751,7 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
         status.blocks = usage[client.slot.value].blocks;
         if (status.blocks != 0) status.oldest_held_for = held_for(usage[client.slot.value].oldest, age);
         status.quota_bytes = client.quota_bytes;
+        status.soft_quota_bytes = client.soft_quota_bytes;
         status.threads = threads[client.slot.value];
         status.state = client_state_name(client.state);
         status.waits_for = client.waits_for;

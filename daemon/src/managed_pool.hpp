@@ -49,6 +49,8 @@ struct Client {
     wire::Tier tier = wire::Tier::trusted;
     std::chrono::system_clock::time_point attached;
     std::uint64_t quota_bytes = 0;
+    std::uint64_t soft_quota_bytes = 0;
+    bool is_over_soft_quota = false;
     ClientState state = ClientState::active;
     std::uint32_t waits_for = 0;  // client; 0: nobody
 };
@@ -98,7 +100,11 @@ public:
     std::vector<Client> client_table() const;
     std::optional<Client> find_client(std::uint32_t client_id) const;
     // False: no such client. 0 bytes: no quota.
-    bool set_quota(std::uint32_t client_id, std::uint64_t quota_bytes);
+    bool set_quota(std::uint32_t client_id, std::uint64_t quota_bytes, std::uint64_t soft_bytes);
+    // A soft quota or a low watermark that look_at_use() would have to see to.
+    bool has_soft_limits() const;
+    // What scans have found out about soft quotas and the low watermark since the last call: to be published.
+    std::vector<Event> take_news();
 
     bool is_corrupt() const;
     // A quick look at what only the daemon writes, and at the thread slots. True: the pool is damaged, now or from
@@ -124,6 +130,8 @@ public:
     // Any thread; these read the shared metadata beside running clients, and take as long as there is metadata.
     PoolStatus status();
     std::vector<ClientStatus> client_statuses();
+    // Only for take_news().
+    void look_at_use();
     // The oldest of the blocks in use, at most `limit` in all. client_id 0: everybody's.
     void add_oldest_blocks(std::uint32_t client_id, OldestBlocks &blocks);
     OccupancyMap occupancy(NumaNode numa_node, std::uint32_t cells);
@@ -171,6 +179,22 @@ private:
         std::vector<std::uint64_t> seats;            // by process slot: see seat_versions()
     };
 
+    // What limits are compared with.
+    struct Use {
+        std::uint64_t number = 0;                // of the scan, in the order in which they began
+        std::vector<std::uint64_t> seats;        // by process slot, from before it
+        std::vector<std::uint64_t> used_frames;  // by process slot
+        struct OfNode {
+            std::uint64_t free_frames = 0, online_frames = 0;
+        };
+        std::vector<OfNode> nodes;
+        void add(const NodeSnapshot &snapshot) { nodes.push_back({snapshot.free_frames, snapshot.online_frames()}); }
+    };
+    Use begin_look() const;
+    std::vector<OwnerUsage> scan_use(Use &use) const;
+    void compare_with_limits(const Use &use);
+    Event event(const char *kind) const;
+
     void write_record(ProcessSlot slot, const Record &what);
     std::uint64_t quota_frames_of(std::uint64_t quota_bytes) const;
     void set_record_state(ProcessSlot slot, ProcessState state, std::memory_order order);
@@ -200,11 +224,16 @@ private:
     bool adopted_ = false;       // and not finished yet
     std::deque<Seized> seized_;  // in the order in which they are due
 
+    mutable std::atomic<std::uint64_t> looks_{0};
+
     mutable std::mutex mutex_;
     // All below: guarded by mutex_.
     std::vector<std::optional<Client>> clients_;  // by process slot
     std::vector<Record> records_;                 // by process slot: as they were written to shared memory
     std::vector<std::uint64_t> seat_versions_;    // by process slot
+    std::uint64_t last_look_ = 0;                 // the youngest whose result has been compared
+    std::vector<bool> is_below_watermark_;        // by numa node
+    std::vector<Event> news_;
     bool closing_ = false;
     std::string corrupt_reason_;
     bool damage_is_news_ = false;

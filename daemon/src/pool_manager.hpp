@@ -76,6 +76,7 @@ struct PoolSpec {
     std::uint32_t max_threads_per_client = 0;  // of them; 0: all
     wire::Backing backing = wire::Backing::hugetlb;  // the best to try; falls back to thp, then small pages
     Reclaim reclaim;
+    std::uint64_t low_watermark_bytes = 0;  // per numa node: less free than this is an event; 0: none
     PoolAccess access;
 };
 
@@ -93,6 +94,7 @@ struct NodeStatus {
     CounterTotals counters;
     std::uint64_t cached_bytes = 0;       // part of the used bytes: in clients' thread caches
     std::uint64_t quarantined_bytes = 0;  // part of the used bytes: taken back and held before their next use
+    bool is_below_watermark = false;      // as far as events have told it
 };
 
 struct PoolStatus {
@@ -118,6 +120,7 @@ struct ClientStatus {
     std::string comm, cgroup;
     std::chrono::system_clock::time_point attached;
     std::uint64_t used_bytes = 0, cached_bytes = 0, blocks = 0, quota_bytes = 0;
+    std::uint64_t soft_quota_bytes = 0;  // 0: none
     std::uint32_t threads = 0;
     std::string state;            // "active", "adopted", "detaching", "lost connection", "recovering"
     std::uint32_t waits_for = 0;  // client whose operation under way its recovery has to wait for; 0: none
@@ -219,7 +222,8 @@ public:
     // of all clients.
     virtual Answer<BlockList> blocks(const std::string &pool, std::uint32_t client_id, std::uint32_t limit) = 0;
     virtual Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) = 0;
-    virtual Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) = 0;
+    // 0: none. Above soft_bytes nothing fails, it is an event.
+    virtual Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes, std::uint64_t soft_bytes) = 0;
     virtual Answer<OccupancyMap> map(const std::string &pool, NumaNode node, std::uint32_t cells) = 0;
     virtual MachineStatus machine() = 0;
     virtual DaemonTotals totals() = 0;

@@ -98,6 +98,9 @@ Answer<Geometry> geometry_of(const PoolSpec &spec) {
         return refuse("online " + format_bytes(spec.online_bytes) + " is not a whole number of " + format_bytes(unit) +
                       " (the larger of largest block and page): use " +
                       format_bytes(round_up(spec.online_bytes, unit)));
+    if (spec.low_watermark_bytes > spec.capacity_bytes)
+        return refuse("low-watermark " + format_bytes(spec.low_watermark_bytes) + " is more than capacity " +
+                      format_bytes(spec.capacity_bytes) + ": so much can never be free, use less");
     if (spec.max_clients == 0 || spec.max_clients >= kMaxProcessSlots)
         return refuse("max-clients " + std::to_string(spec.max_clients) + " is out of range: use 1 to " +
                       std::to_string(kMaxProcessSlots - 1));

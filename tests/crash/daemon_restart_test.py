@@ -32,7 +32,7 @@ POOL = f"name=default,capacity={CAPACITY},online={CAPACITY // 2},frame=4K,larges
 # Offsets in a pool's ledger that never move, whatever the version.
 LAYOUT_VERSION_AT = 12
 # And one that does: the state of the first resize unit, behind the header, one node and 257 process slots.
-UNITS_AT, UNIT_BYTES = 512 + 8 + 257 * 80, 2
+UNITS_AT, UNIT_BYTES = 512 + 16 + 257 * 96, 2
 OFFLINE, FILLING, OPENING, ONLINE, CLOSING, CLOSED = range(6)
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`numacre` against a real numacred with real clients: what the verbs say agrees with what the clients did."""
 
+import errno
 import os
 import pathlib
 import subprocess
@@ -125,6 +126,25 @@ class CliWithDaemon(unittest.TestCase):
         self.assertLess(taken[0]["held_seconds"], old["held_seconds"])
         self.assertFalse(taken[0]["published"])
 
+    def test_a_quota_holds_is_shown_and_is_lifted(self):
+        client, other = self.client(), self.client()
+        self.alloc(client, MIB, 2)
+        set_to = self.daemon.cli("quota", str(client.client_id), "4M", "--soft", "3M")
+        self.assertEqual((set_to["quota_bytes"], set_to["soft_quota_bytes"]), (4 * MIB, 3 * MIB))
+        self.alloc(client, MIB, 2)
+        error, _ = client.alloc(MIB, flags=STRICT, numa_node=0)
+        self.assertEqual(error, -errno.EDQUOT, client.message)
+        self.alloc(other, MIB, 5)  # nobody else's affair
+        quotas = {each["client_id"]: each["quota_bytes"] for each in self.daemon.clients()}
+        self.assertEqual(quotas, {client.client_id: 4 * MIB, other.client_id: 0})
+        row = [line.split() for line in self.run_cli("clients").stdout.splitlines() if str(client.pid) in line]
+        self.assertIn("4 MiB 4 4 MiB 3 MiB", " ".join(row[0]), "used, blocks, quota, soft quota")
+        self.daemon.cli("quota", str(client.client_id), "none")
+        self.alloc(client, MIB, 3)
+        nobody = self.run_cli("quota", "4711", "1M")
+        self.assertEqual(nobody.returncode, 1)
+        self.assertIn("4711", nobody.stderr)
+
     def test_resize_up_down_and_blocked(self):
         grown = self.daemon.cli("resize", "default", "--node", "1", "+16M")
         self.assertEqual((grown["done"], grown["online_bytes"]), (True, 48 * MIB))
@@ -150,6 +170,7 @@ class CliWithDaemon(unittest.TestCase):
         self.assertIn("second", self.run_cli("pools").stdout)
         again = self.run_cli("create", "second", "--capacity", "16M", "--online", "8M")
         self.assertEqual(again.returncode, 1)
+        self.assertIn("ALREADY_EXISTS", again.stderr)
         self.assertIn("second", again.stderr)
         self.daemon.cli("delete", "second")
         self.assertNotIn("second", self.run_cli("pools").stdout)

@@ -184,6 +184,7 @@ const std::vector<Words> kEveryVerb{
     {"delete", "default"},
     {"drain", "default", "--node", "0", "--chunk", "3"},
     {"evict", "7", "--grace", "1s"},
+    {"quota", "7", "16M"},
     {"stats"},
     {"buddyinfo"},
     {"extfrag"},
@@ -409,6 +410,41 @@ TEST_F(CliFake, create_delete_drain_and_evict_send_what_was_asked) {
     EXPECT_EQ(fake().evict().grace().nanos(), 500'000'000);
 }
 
+TEST_F(CliFake, quota_sets_both_limits_and_none_lifts_them) {
+    EXPECT_EQ(run_json({"quota", "7", "1G", "--soft", "768M"}),
+              Json({{"client_id", 7}, {"quota_bytes", 1024 * kMiB}, {"soft_quota_bytes", 768 * kMiB}}));
+    EXPECT_EQ(fake().quota().client_id(), 7U);
+    EXPECT_EQ(fake().quota().quota_bytes(), 1024 * kMiB);
+    EXPECT_EQ(fake().quota().soft_bytes(), 768 * kMiB);
+    EXPECT_EQ(run({"quota", "7", "none", "--soft", "4K"}).out, "client 7: quota none, soft quota 4 KiB\n");
+    EXPECT_EQ(fake().quota().quota_bytes(), 0U);
+    EXPECT_EQ(fake().quota().soft_bytes(), 4096U);
+    EXPECT_EQ(run({"quota", "7", "none"}).out, "client 7: quota none, soft quota none\n");
+    EXPECT_EQ(fake().quota().soft_bytes(), 0U);
+    EXPECT_THAT(run({"quota", "99", "1G"}).err, HasSubstr("NOT_FOUND: no client 99"));
+    const Json clients = run_json({"clients"})["clients"];
+    EXPECT_EQ(clients[0]["quota_bytes"], 16 * kMiB);
+    EXPECT_EQ(clients[0]["soft_quota_bytes"], 12 * kMiB);
+    EXPECT_THAT(run({"clients"}).out, AllOf(HasSubstr("SOFT"), HasSubstr("12 MiB")));
+}
+
+TEST_F(CliFake, a_name_that_is_taken_ends_with_1) {
+    const Outcome outcome = run({"create", "default", "--capacity", "1G", "--online", "64M"});
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, StartsWith("numacre: ALREADY_EXISTS: "));
+}
+
+TEST_F(CliFake, low_watermarks_are_sent_and_shown) {
+    run_json({"create", "extra", "--capacity", "1G", "--online", "64M", "--low-watermark", "8M"});
+    EXPECT_EQ(fake().create().low_watermark_bytes(), 8 * kMiB);
+    EXPECT_THAT(run({"status"}).out,
+                AllOf(HasSubstr("node 1 is below its low watermark of 16 MiB\n"), Not(HasSubstr("node 0 is below"))));
+    const Json pool = run_json({"status"})["pools"][0];
+    EXPECT_EQ(pool["low_watermark_bytes"], 16 * kMiB);
+    EXPECT_EQ(pool["nodes"][0]["below_low_watermark"], false);
+    EXPECT_EQ(pool["nodes"][1]["below_low_watermark"], true);
+}
+
 TEST_F(CliFake, map_fits_the_width_and_ascii_is_seven_bit) {
     for (const char *columns : {"60", "132"}) {
         const Outcome outcome = run_bare({"--runtime-dir", directory_, "map", "default", "--node", "0", "--ascii"},
@@ -471,6 +507,12 @@ TEST_F(CliFake, bad_arguments_end_with_2_and_name_the_value) {
         {{"create", "p", "--capacity", "1G", "--online", "2G"}, "2G"},
         {{"create", "p", "--capacity", "1G", "--online", "1M", "--backing", "gold"}, "gold"},
         {{"evict", "me"}, "me"},
+        {{"quota", "me", "1G"}, "me"},
+        {{"quota", "7"}, "SIZE"},
+        {{"quota", "7", "0"}, "none"},
+        {{"quota", "7", "much"}, "much"},
+        {{"quota", "7", "1G", "--soft", "1024M"}, "1024M"},
+        {{"create", "p", "--capacity", "1G", "--online", "1M", "--low-watermark", "lots"}, "lots"},
         {{"evict", "7", "--grace", "soon"}, "soon"},
         {{"map", "--cells", "70000"}, "70000"},
         {{"top", "--interval", "1ms"}, "1ms"},
@@ -726,6 +768,8 @@ TEST_F(CliFake, completion_knows_the_verbs_the_options_the_pools_and_the_clients
     EXPECT_EQ(complete("numacre resize "), "default\n");
     EXPECT_EQ(complete("numacre resize default --d"), "--dry-run\n");
     EXPECT_EQ(complete("numacre evict "), "7\n8\n");
+    EXPECT_EQ(complete("numacre quota "), "7\n8\n");
+    EXPECT_EQ(complete("numacre clients --blocks --limit 5 "), "default\n");
     EXPECT_EQ(complete("numacre create x --backing t"), "thp\n");
     // The script and the program must not drift apart: each verb, and each option of each verb.
     const std::string verbs = "\n" + complete("numacre ");

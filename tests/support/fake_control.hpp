@@ -31,6 +31,7 @@ public:
     v1::DeletePoolRequest deletion() { return locked(delete_); }
     v1::DrainChunkRequest drain() { return locked(drain_); }
     v1::EvictClientRequest evict() { return locked(evict_); }
+    v1::SetQuotaRequest quota() { return locked(quota_); }
     v1::ListBlocksRequest blocks() { return locked(blocks_); }
     std::atomic<bool> resize_cancelled{false};
     std::atomic<bool> resize_began{false};
@@ -46,6 +47,7 @@ public:
         return grpc::Status::OK;
     }
     grpc::Status CreatePool(grpc::ServerContext *, const v1::CreatePoolRequest *request, v1::Pool *response) override {
+        if (request->name() == "default") return {grpc::StatusCode::ALREADY_EXISTS, "there is a pool \"default\""};
         store(create_, *request);
         *response = pool();
         response->set_name(request->name());
@@ -119,6 +121,7 @@ public:
         client->set_comm("relay");
         client->set_used_bytes(3 * kMiB);
         client->set_quota_bytes(16 * kMiB);
+        client->set_soft_quota_bytes(12 * kMiB);
         client->set_state("lost connection");
         return grpc::Status::OK;
     }
@@ -147,6 +150,13 @@ public:
             return {grpc::StatusCode::NOT_FOUND, "no client " + std::to_string(request->client_id())};
         }
         store(evict_, *request);
+        return grpc::Status::OK;
+    }
+    grpc::Status SetQuota(grpc::ServerContext *, const v1::SetQuotaRequest *request, v1::SetQuotaResponse *) override {
+        if (request->client_id() != 7) {
+            return {grpc::StatusCode::NOT_FOUND, "no client " + std::to_string(request->client_id())};
+        }
+        store(quota_, *request);
         return grpc::Status::OK;
     }
     grpc::Status GetStats(grpc::ServerContext *, const v1::GetStatsRequest *request,
@@ -243,6 +253,7 @@ private:
         pool.set_owner("root");
         pool.set_group("dpdk");
         pool.set_mode(0640);
+        pool.set_low_watermark_bytes(16 * kMiB);
         pool.mutable_created()->set_seconds(1'000'000'000);
         for (std::uint32_t number = 0; number < 2; ++number) {
             v1::PoolNode *numa_node = pool.add_nodes();
@@ -256,6 +267,7 @@ private:
             numa_node->set_backing(number == 0 ? v1::BACKING_HUGETLB : v1::BACKING_SMALL_PAGES);
             numa_node->set_page_bytes(number == 0 ? 2 * kMiB : 4096);
             if (number == 1) numa_node->set_backing_note("0 of 128 hugepages were free");
+            numa_node->set_below_low_watermark(number == 1);
         }
         return pool;
     }
@@ -292,6 +304,7 @@ private:
     v1::DeletePoolRequest delete_;
     v1::DrainChunkRequest drain_;
     v1::EvictClientRequest evict_;
+    v1::SetQuotaRequest quota_;
     v1::ListBlocksRequest blocks_;
 };
 

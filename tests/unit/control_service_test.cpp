@@ -203,6 +203,9 @@ TEST_F(ControlServiceTest, get_pool_converts_every_field) {
     EXPECT_EQ(node.backing_note(), "no hugepages are free");
     EXPECT_EQ(node.cached_bytes(), 3U * 4096);
     EXPECT_EQ(node.quarantined_bytes(), 2U * 4096);
+    EXPECT_TRUE(node.below_low_watermark());
+    EXPECT_EQ(pool.low_watermark_bytes(), 22U * 4096);
+    EXPECT_FALSE(pool.nodes(1).below_low_watermark());
     EXPECT_EQ(pool.nodes(1).node(), 1U);
     EXPECT_EQ(pool.nodes(1).backing(), v1::BACKING_HUGETLB);
     EXPECT_EQ(pool.nodes(1).largest_free_block_bytes(), 0U);
@@ -231,6 +234,7 @@ TEST_F(ControlServiceTest, create_pool_passes_on_what_is_set) {
     request.set_backing(v1::BACKING_SMALL_PAGES);
     request.set_owner("4711");
     request.set_reclaim("zero");
+    request.set_low_watermark_bytes(kMiB);
     request.set_group("root");
     request.set_mode(0604);
     ASSERT_TRUE(create(request).ok());
@@ -242,6 +246,14 @@ TEST_F(ControlServiceTest, create_pool_passes_on_what_is_set) {
     EXPECT_EQ(created->spec.backing, wire::Backing::small_pages);
     EXPECT_EQ(created->spec.access, (PoolAccess{4711, 0, 0604}));
     EXPECT_EQ(created->spec.reclaim.kind, Reclaim::Kind::zero);
+    EXPECT_EQ(created->spec.low_watermark_bytes, kMiB);
+}
+
+TEST_F(ControlServiceTest, a_pools_name_can_be_taken_once) {
+    ASSERT_TRUE(create(good_pool()).ok());
+    const grpc::Status again = create(good_pool());
+    EXPECT_EQ(again.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+    EXPECT_THAT(again.error_message(), HasSubstr("second"));
 }
 
 TEST_F(ControlServiceTest, delete_pool_passes_on_force) {
@@ -313,6 +325,7 @@ TEST_F(ControlServiceTest, list_clients_of_all_pools_or_one) {
     EXPECT_EQ(client.used_bytes(), 43U * 4096);
     EXPECT_EQ(client.blocks(), 43U);
     EXPECT_EQ(client.quota_bytes(), kMiB);
+    EXPECT_EQ(client.soft_quota_bytes(), kMiB / 2);
     EXPECT_EQ(client.threads(), 3U);
     EXPECT_EQ(client.state(), "active");
     EXPECT_EQ(client.oldest_held_for().seconds(), 90);
@@ -377,7 +390,16 @@ TEST_F(ControlServiceTest, set_quota_passes_on_the_bytes) {
     request.set_client_id(17);
     request.set_quota_bytes(12345);
     ASSERT_TRUE(call(&v1::Control::Stub::SetQuota, request, &response).ok());
-    EXPECT_THAT(pools_.calls(), ElementsAre("quota 17 12345"));
+    request.set_soft_bytes(12344);
+    ASSERT_TRUE(call(&v1::Control::Stub::SetQuota, request, &response).ok());
+    request.set_quota_bytes(0);
+    ASSERT_TRUE(call(&v1::Control::Stub::SetQuota, request, &response).ok());
+    EXPECT_THAT(pools_.calls(), ElementsAre("quota 17 12345 0", "quota 17 12345 12344", "quota 17 0 12344"));
+    request.set_quota_bytes(12344);
+    const grpc::Status hidden = call(&v1::Control::Stub::SetQuota, request, &response);
+    EXPECT_EQ(hidden.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(hidden.error_message(), HasSubstr("12344"));
+    EXPECT_EQ(pools_.calls().size(), 3U);
 }
 
 TEST_F(ControlServiceTest, get_stats_has_the_pools_orders_only) {
@@ -539,6 +561,7 @@ constexpr StatusRow kStatusRows[] = {
     {Errc::corrupt, grpc::StatusCode::DATA_LOSS},
     {Errc::access_denied, grpc::StatusCode::PERMISSION_DENIED},
     {Errc::forked_handle, grpc::StatusCode::FAILED_PRECONDITION},
+    {Errc::already_exists, grpc::StatusCode::ALREADY_EXISTS},
 };
 static_assert(std::size(kStatusRows) == kErrors.size() - 1, "every error but ok has a row");
 
@@ -688,6 +711,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "largest_block_bytes 2048"},
         BadPool{"huge_block", [](v1::CreatePoolRequest &r) { r.set_largest_block_bytes(2048 * kMiB); },
                 "largest_block_bytes 2147483648"},
+        BadPool{"high_watermark", [](v1::CreatePoolRequest &r) { r.set_low_watermark_bytes(64 * kMiB + 1); },
+                "low_watermark_bytes 67108865"},
         BadPool{"many_clients", [](v1::CreatePoolRequest &r) { r.set_max_clients(65280); }, "max_clients 65280"},
         BadPool{"unknown_reclaim", [](v1::CreatePoolRequest &r) { r.set_reclaim("never"); },
                 "reclaim \"never\": use fast, zero or quarantine:30s"},

@@ -33,6 +33,7 @@ inline PoolStatus golden_pool(const std::string &name = "default") {
     pool.last_recovery_seconds = 0.25;
     pool.recoveries_waiting = 1;
     pool.spec.reclaim = {Reclaim::Kind::quarantine, std::chrono::seconds(30)};
+    pool.spec.low_watermark_bytes = 22 * 4096;
     pool.scan_seconds = 0.125;
     pool.created = std::chrono::system_clock::time_point{std::chrono::milliseconds{1'700'000'000'250}};
 
@@ -48,6 +49,7 @@ inline PoolStatus golden_pool(const std::string &name = "default") {
     first.metadata_resident_bytes = 8192;
     first.cached_bytes = 3 * 4096;
     first.quarantined_bytes = 2 * 4096;
+    first.is_below_watermark = true;
     first.snapshot.capacity_frames = 64;
     first.snapshot.free_frames = 21;
     first.snapshot.used_frames = 43;
@@ -94,6 +96,7 @@ inline ClientStatus golden_client() {
     client.used_bytes = 43 * 4096;
     client.blocks = 43;
     client.quota_bytes = 1 << 20;
+    client.soft_quota_bytes = 1 << 19;
     client.threads = 3;
     client.state = "active";
     client.waits_for = 8;
@@ -118,6 +121,8 @@ public:
     Answer<void> create_pool(const PoolSpec &spec) override {
         const std::scoped_lock lock{mutex_};
         if (failure_) return Unexpected{*failure_};
+        if (pools_.contains(spec.name))
+            return Unexpected{Failure{Errc::already_exists, "there is a pool named \"" + spec.name + "\" already"}};
         PoolStatus pool;
         pool.spec = spec;
         pool.geometry = make_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
@@ -185,10 +190,11 @@ public:
         calls_.push_back("evict " + std::to_string(client_id) + " " + std::to_string(grace.count()));
         return {};
     }
-    Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes) override {
+    Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes, std::uint64_t soft_bytes) override {
         const std::scoped_lock lock{mutex_};
         if (failure_) return Unexpected{*failure_};
-        calls_.push_back("quota " + std::to_string(client_id) + " " + std::to_string(quota_bytes));
+        calls_.push_back("quota " + std::to_string(client_id) + " " + std::to_string(quota_bytes) + " " +
+                         std::to_string(soft_bytes));
         return {};
     }
     Answer<OccupancyMap> map(const std::string &pool, NumaNode, std::uint32_t cells) override {

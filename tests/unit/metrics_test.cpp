@@ -135,6 +135,7 @@ TEST_F(MetricsTest, bytes_and_counters_are_the_pools) {
     EXPECT_EQ(of_numa_node(Metric::pool_used_bytes), 43 * 4096);
     EXPECT_EQ(of_numa_node(Metric::pool_cached_bytes), 3 * 4096);
     EXPECT_EQ(of_numa_node(Metric::pool_quarantined_bytes), 2 * 4096);
+    EXPECT_EQ(of_numa_node(Metric::low_watermark_bytes), 22 * 4096);
     EXPECT_EQ(of_numa_node(Metric::pool_largest_free_block_bytes), 8 * 4096);
     EXPECT_EQ(of_numa_node(Metric::pool_largest_free_block_bytes, "1"), 0);
     EXPECT_EQ(of_numa_node(Metric::pool_metadata_bytes), 40960);
@@ -167,6 +168,7 @@ TEST_F(MetricsTest, clients_and_totals_are_the_daemons) {
         1);
     EXPECT_EQ(value(Metric::client_used_bytes, {{"pool", "default"}, {"client", "17"}}), 43 * 4096);
     EXPECT_EQ(value(Metric::client_quota_bytes, {{"pool", "default"}, {"client", "17"}}), 1 << 20);
+    EXPECT_EQ(value(Metric::client_soft_quota_bytes, {{"pool", "default"}, {"client", "17"}}), 1 << 19);
     EXPECT_EQ(value(Metric::client_oldest_block_seconds, {{"pool", "default"}, {"client", "17"}}), 90);
     EXPECT_EQ(value(Metric::attaches_total, {{"result", "ok"}}), 29);
     EXPECT_EQ(value(Metric::attaches_total, {{"result", "refused"}}), 30);

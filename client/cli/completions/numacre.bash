@@ -15,7 +15,7 @@ _numacre_column() {
 _numacre() {
     local current=${COMP_WORDS[COMP_CWORD]}
     local previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local verbs="status pools clients nodes resize create delete drain evict stats"
+    local verbs="status pools clients nodes resize create delete drain evict quota stats"
     verbs+=" buddyinfo extfrag map top doctor advise bench"
     local options="--runtime-dir --json --ascii --timeout --help"
     local verb="" word i words=""
@@ -24,8 +24,8 @@ _numacre() {
         word=${COMP_WORDS[i]}
         case $word in
             --runtime-dir | --timeout | --node | --capacity | --online | --frame | --largest | --backing | \
-                --max-clients | --owner | --group | --mode | --reclaim | --chunk | --grace | --interval | --count | --cells | \
-                --for | --operations | --rounds)
+                --max-clients | --owner | --group | --mode | --reclaim | --low-watermark | --soft | --chunk | \
+                --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
                 i=$((i + 1)) ;;
             -*) ;;
             *) if [[ -z $verb ]]; then verb=$word; else positionals+=1; fi ;;
@@ -47,7 +47,7 @@ _numacre() {
             mapfile -t COMPREPLY < <(compgen -g -- "$current")
             return ;;
         --timeout | --node | --capacity | --online | --frame | --largest | --max-clients | --mode | --chunk | \
-            --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
+            --low-watermark | --soft | --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
             return ;;
     esac
     if [[ -z $verb ]]; then
@@ -58,10 +58,12 @@ _numacre() {
     case $verb in
         clients) options+=" --blocks --client --limit" ;;
         resize) options+=" --node --dry-run" ;;
-        create) options+=" --capacity --online --frame --largest --backing --max-clients --owner --group --mode --reclaim" ;;
+        create) options+=" --capacity --online --frame --largest --backing --max-clients"
+            options+=" --owner --group --mode --reclaim --low-watermark" ;;
         delete) options+=" --force" ;;
         drain) options+=" --node --chunk --undo" ;;
         evict) options+=" --grace" ;;
+        quota) options+=" --soft" ;;
         buddyinfo | extfrag) options+=" --heads" ;;
         map) options+=" --node --cells" ;;
         top) options+=" --interval --count" ;;
@@ -76,7 +78,7 @@ _numacre() {
         case $verb in
             clients | resize | delete | drain | stats | buddyinfo | extfrag | map | advise | bench)
                 words=$(_numacre_column pools) ;;
-            evict) words=$(_numacre_column clients) ;;
+            evict | quota) words=$(_numacre_column clients) ;;
         esac
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")

@@ -86,6 +86,10 @@ Answer<void> check_pool_spec(const PoolSpec &spec) {
     if (spec.online_bytes > spec.capacity_bytes)
         return bad_argument("online_bytes " + to_string(spec.online_bytes) + " is more than capacity_bytes " +
                             to_string(spec.capacity_bytes) + ": bring less online, or raise the capacity");
+    if (spec.low_watermark_bytes > spec.capacity_bytes)
+        return bad_argument("low_watermark_bytes " + to_string(spec.low_watermark_bytes) +
+                            " is more than capacity_bytes " + to_string(spec.capacity_bytes) +
+                            ": so much can never be free, use less");
     // Slot 0 is the daemon's own.
     if (spec.max_clients == 0 || spec.max_clients >= kMaxProcessSlots)
         return bad_argument("max_clients " + to_string(spec.max_clients) + " is out of range: use 1 to " +
@@ -119,6 +123,13 @@ Answer<void> check_listed_blocks(std::uint32_t limit) {
 
 Answer<void> check_client_id(std::uint32_t client_id) {
     if (client_id == 0) return bad_argument("client_id 0 is nobody's: see `numacre clients` for the ids");
+    return {};
+}
+
+Answer<void> check_quota(std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
+    if (quota_bytes != 0 && soft_bytes >= quota_bytes)
+        return bad_argument("soft_bytes " + to_string(soft_bytes) + " is not below quota_bytes " +
+                            to_string(quota_bytes) + ", so it would never be exceeded: lower it, or raise the quota");
     return {};
 }
 

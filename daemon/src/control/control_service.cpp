@@ -171,8 +171,10 @@ grpc::Status ControlService::EvictClient(grpc::ServerContext *context, const v1:
 grpc::Status ControlService::SetQuota(grpc::ServerContext *context, const v1::SetQuotaRequest *request,
                                       v1::SetQuotaResponse *) {
     if (const auto id = check_client_id(request->client_id()); !id) return to_status(id.error());
+    if (const auto quota = check_quota(request->quota_bytes(), request->soft_bytes()); !quota)
+        return to_status(quota.error());
     if (auto alive = check_alive(*context); !alive.ok()) return alive;
-    if (const auto set = pools_.set_quota(request->client_id(), request->quota_bytes()); !set)
+    if (const auto set = pools_.set_quota(request->client_id(), request->quota_bytes(), request->soft_bytes()); !set)
         return to_status(set.error());
     return grpc::Status::OK;
 }

@@ -65,6 +65,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
     proto.set_group(printable(pool.group));
     proto.set_mode(pool.spec.access.mode);
     proto.set_reclaim(format_reclaim(pool.spec.reclaim));
+    proto.set_low_watermark_bytes(pool.spec.low_watermark_bytes);
     set_time(proto.mutable_created(), pool.created);
     proto.set_corrupt_reason(printable(pool.corrupt_reason));
     for (const NodeStatus &numa_node : pool.nodes) {
@@ -83,6 +84,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
         added.set_backing_note(printable(numa_node.backing_note));
         added.set_cached_bytes(numa_node.cached_bytes);
         added.set_quarantined_bytes(numa_node.quarantined_bytes);
+        added.set_below_low_watermark(numa_node.is_below_watermark);
     }
     return proto;
 }
@@ -102,6 +104,7 @@ v1::Client to_proto(const ClientStatus &client) {
     proto.set_waits_for_client_id(client.waits_for);
     proto.set_blocks(client.blocks);
     proto.set_quota_bytes(client.quota_bytes);
+    proto.set_soft_quota_bytes(client.soft_quota_bytes);
     proto.set_threads(client.threads);
     proto.set_state(client.state);
     if (client.oldest_held_for) proto.mutable_oldest_held_for()->set_seconds(client.oldest_held_for->count());
@@ -259,6 +262,7 @@ Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request) {
     if (request.frame_bytes() != 0) spec.frame_bytes = request.frame_bytes();
     if (request.largest_block_bytes() != 0) spec.largest_block_bytes = request.largest_block_bytes();
     if (request.max_clients() != 0) spec.max_clients = request.max_clients();
+    spec.low_watermark_bytes = request.low_watermark_bytes();
     if (request.mode() != 0) spec.access.mode = request.mode();
     const auto named = [](const char *what, const std::string &text, Answer<std::uint32_t> parsed) {
         if (!parsed) parsed.error().message = std::string(what) + " " + quoted(text) + ": " + parsed.error().message;

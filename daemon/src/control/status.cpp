@@ -13,7 +13,7 @@ namespace {
 // A status travels in HTTP/2 headers, of which a peer takes 8 KiB in all.
 constexpr std::size_t kMessageBytesMax = 1024;
 
-constexpr std::array<std::pair<std::string_view, grpc::StatusCode>, 9> kCanonicalCodes{{
+constexpr std::array<std::pair<std::string_view, grpc::StatusCode>, 10> kCanonicalCodes{{
     {"RESOURCE_EXHAUSTED", grpc::StatusCode::RESOURCE_EXHAUSTED},
     {"ABORTED", grpc::StatusCode::ABORTED},
     {"INVALID_ARGUMENT", grpc::StatusCode::INVALID_ARGUMENT},
@@ -23,6 +23,7 @@ constexpr std::array<std::pair<std::string_view, grpc::StatusCode>, 9> kCanonica
     {"DEADLINE_EXCEEDED", grpc::StatusCode::DEADLINE_EXCEEDED},
     {"UNAVAILABLE", grpc::StatusCode::UNAVAILABLE},
     {"DATA_LOSS", grpc::StatusCode::DATA_LOSS},
+    {"ALREADY_EXISTS", grpc::StatusCode::ALREADY_EXISTS},
 }};
 
 constexpr grpc::StatusCode canonical_code(Errc code) {

@@ -59,7 +59,8 @@ private:
     std::array<std::vector<prometheus::ClientMetric>, kMetrics.size()> samples_;
 };
 
-void add_numa_node(Scrape &scrape, const std::string &pool, const Geometry &geometry, const NodeStatus &status) {
+void add_numa_node(Scrape &scrape, const std::string &pool, const PoolStatus &of, const NodeStatus &status) {
+    const Geometry &geometry = of.geometry;
     const std::string node = to_string(status.node.value);
     const CounterTotals &counters = status.counters;
     const BlocksByOrder &blocks = status.snapshot.free_blocks;
@@ -70,6 +71,7 @@ void add_numa_node(Scrape &scrape, const std::string &pool, const Geometry &geom
     scrape.add<Metric::pool_used_bytes>(used_bytes(geometry, status), pool, node);
     scrape.add<Metric::pool_cached_bytes>(status.cached_bytes, pool, node);
     scrape.add<Metric::pool_quarantined_bytes>(status.quarantined_bytes, pool, node);
+    scrape.add<Metric::low_watermark_bytes>(of.spec.low_watermark_bytes, pool, node);
     scrape.add<Metric::pool_largest_free_block_bytes>(largest_free_block_bytes(geometry, status), pool, node);
     scrape.add<Metric::pool_metadata_bytes>(status.metadata_bytes, pool, node);
     scrape.add<Metric::pool_metadata_resident_bytes>(status.metadata_resident_bytes, pool, node);
@@ -103,7 +105,7 @@ void add_pool(Scrape &scrape, const std::string &pool, const PoolStatus &status)
     scrape.add<Metric::recovery_duration_seconds>(status.last_recovery_seconds, pool);
     scrape.add<Metric::recoveries_waiting>(status.recoveries_waiting, pool);
     scrape.add<Metric::scan_duration_seconds>(status.scan_seconds, pool);
-    for (const NodeStatus &numa_node : status.nodes) add_numa_node(scrape, pool, status.geometry, numa_node);
+    for (const NodeStatus &numa_node : status.nodes) add_numa_node(scrape, pool, status, numa_node);
 }
 
 void add_client(Scrape &scrape, const ClientStatus &client) {
@@ -112,6 +114,7 @@ void add_client(Scrape &scrape, const ClientStatus &client) {
                                     printable(client.cgroup));
     scrape.add<Metric::client_used_bytes>(client.used_bytes, client.pool, id);
     scrape.add<Metric::client_quota_bytes>(client.quota_bytes, client.pool, id);
+    scrape.add<Metric::client_soft_quota_bytes>(client.soft_quota_bytes, client.pool, id);
     scrape.add<Metric::client_oldest_block_seconds>(client.oldest_held_for.value_or(std::chrono::seconds{0}).count(),
                                                     client.pool, id);
 }

@@ -25,6 +25,7 @@ enum class Errc : std::uint8_t {
     corrupt,
     access_denied,
     forked_handle,
+    already_exists,
 };
 
 struct ErrorRow {
@@ -36,7 +37,7 @@ struct ErrorRow {
     const char *remedy;
 };
 
-inline constexpr std::array<ErrorRow, 16> kErrors{{
+inline constexpr std::array<ErrorRow, 17> kErrors{{
     {Errc::ok, 0, "OK", "ok", "nothing to do"},
     {Errc::out_of_frames, ENOMEM, "RESOURCE_EXHAUSTED", "out_of_frames",
      "free blocks, use another numa node, wait, or grow the pool"},
@@ -56,6 +57,7 @@ inline constexpr std::array<ErrorRow, 16> kErrors{{
     {Errc::corrupt, EUCLEAN, "DATA_LOSS", "corrupt", "stop, keep the region, see the runbook NumacrePoolCorrupt"},
     {Errc::access_denied, EACCES, "PERMISSION_DENIED", "access_denied", "ask the pool's owner for access"},
     {Errc::forked_handle, ECHILD, "FAILED_PRECONDITION", "forked_handle", "attach again in the child process"},
+    {Errc::already_exists, EEXIST, "ALREADY_EXISTS", "already_exists", "use another name, or delete what has it"},
 }};
 
 constexpr const ErrorRow &error_row(Errc code) {

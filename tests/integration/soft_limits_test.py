@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Limits that only warn: the soft quota of a client, the low watermark of a pool. Each crossing is one event, whether
+the daemon looks by itself or is asked, and also across a restart of the daemon."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+import urllib.request
+
+SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(SOURCE / "tests"))
+sys.path.insert(0, str(SOURCE / "tests" / "integration"))
+
+from numacre_client import STRICT, UNCACHED, ClientProcess  # noqa: E402
+from support.daemon import Daemon, bin_dir, program, wait_until  # noqa: E402
+
+MIB = 1 << 20
+POOL = "name=default,capacity=64M,online=32M,frame=4K,largest=4M,backing=small"
+
+
+class Watcher:
+    """Events of the kinds that limits make, in their order."""
+
+    KINDS = ("quota_soft_exceeded", "low_watermark", "low_watermark_ended")
+
+    def __init__(self, runtime_dir):
+        self.events = []
+        self._process = subprocess.Popen(
+            [str(bin_dir().parent / "test-bin" / "watch_events"), runtime_dir],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # that its daemon has gone
+            text=True,
+        )
+        first = self._process.stdout.readline()
+        assert json.loads(first) == {"kind": "watching"}, first
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self):
+        for line in self._process.stdout:
+            event = json.loads(line)
+            if event["kind"] in self.KINDS:
+                self.events.append(event)
+
+    def kinds(self):
+        return [event["kind"] for event in self.events]
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+        self._thread.join()
+        self._process.stdout.close()
+
+
+class SoftLimits(unittest.TestCase):
+    def serve(self, pool=POOL, **more):
+        daemon = Daemon("--topology", "synthetic:2x512M", "--pool", pool, **more)
+        self.addCleanup(daemon.stop)
+        return daemon
+
+    def watch(self, daemon):
+        watcher = Watcher(daemon.runtime_dir)
+        self.addCleanup(watcher.close)
+        return watcher
+
+    def client(self, daemon, pool="default"):
+        client = ClientProcess(daemon.runtime_dir, pool)
+        self.addCleanup(client.close)
+        return client
+
+    def alloc(self, client, count, numa_node=0):
+        error, blocks = client.alloc(MIB, count=count, numa_node=numa_node, flags=STRICT | UNCACHED)
+        self.assertEqual(error, 0, client.message)
+        return blocks
+
+    def gauge(self, daemon, name, **labels):
+        with urllib.request.urlopen(f"http://{daemon.metrics_address}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        wanted = {f'{key}="{value}"' for key, value in labels.items()}
+        (value,) = (
+            line.rsplit(" ", 1)[1]
+            for line in lines
+            if line.startswith(name + "{") and wanted <= set(line[len(name) + 1 : line.rindex("}")].split(","))
+        )
+        return float(value)
+
+    def test_a_soft_quota_is_told_by_itself_and_once(self):
+        daemon = self.serve()
+        watcher, client, other = self.watch(daemon), self.client(daemon), self.client(daemon)
+        daemon.cli("quota", client.client_id, "none", "--soft", "8M")
+        self.assertEqual(
+            self.gauge(daemon, "numacre_client_soft_quota_bytes", client=client.client_id, pool="default"), 8 * MIB
+        )
+        blocks = self.alloc(client, 9)
+        self.alloc(other, 9)
+        wait_until("the daemon has looked by itself", lambda: watcher.events)
+        (event,) = watcher.events
+        self.assertEqual((event["kind"], event["pool"]), ("quota_soft_exceeded", "default"))
+        self.assertEqual((event["client_id"], int(event["bytes"])), (client.client_id, 9 * MIB))
+        self.assertIn("its soft quota is 8M", event["message"])
+
+        # Not again for a while around it; each listing is a look.
+        self.assertEqual(client.free(blocks[:1]), 0)
+        daemon.clients()
+        blocks = blocks[1:] + self.alloc(client, 2)
+        daemon.clients()
+        self.assertEqual(client.free(blocks[:3]), 0)
+        daemon.clients()
+        blocks = blocks[3:]
+        self.assertEqual(watcher.kinds(), ["quota_soft_exceeded"])
+        # 7 MiB: it was back. Again from here.
+        self.alloc(client, 2)
+        daemon.clients()
+        wait_until("the second crossing", lambda: len(watcher.events) == 2)
+
+        # Another soft quota is another limit.
+        daemon.cli("quota", client.client_id, "16M", "--soft", "4M")
+        daemon.clients()
+        wait_until("the new limit", lambda: len(watcher.events) == 3)
+        daemon.cli("quota", client.client_id, "16M")
+        self.assertEqual(
+            self.gauge(daemon, "numacre_client_soft_quota_bytes", client=client.client_id, pool="default"), 0
+        )
+        self.assertEqual(watcher.kinds(), ["quota_soft_exceeded"] * 3)
+
+    def test_a_low_watermark_begins_and_ends(self):
+        daemon = self.serve(POOL + ",low-watermark=8M")
+        watcher, client = self.watch(daemon), self.client(daemon)
+        blocks = self.alloc(client, 25, numa_node=1)  # 7 MiB are left
+        wait_until("the daemon has looked by itself", lambda: watcher.events)
+        (event,) = watcher.events
+        self.assertEqual((event["kind"], event["node"], int(event["bytes"])), ("low_watermark", 1, 7 * MIB))
+        pool = daemon.status()["pools"][0]
+        self.assertEqual(pool["low_watermark_bytes"], 8 * MIB)
+        self.assertEqual([node["below_low_watermark"] for node in pool["nodes"]], [False, True])
+        self.assertEqual(self.gauge(daemon, "numacre_low_watermark_bytes", node=1, pool="default"), 8 * MIB)
+
+        self.assertEqual(client.free(blocks[:1]), 0)  # 8 MiB
+        daemon.status()
+        self.assertEqual(watcher.kinds(), ["low_watermark"])
+        self.assertEqual(client.free(blocks[1:2]), 0)  # 9 MiB
+        wait_until("it has ended", lambda: watcher.kinds() == ["low_watermark", "low_watermark_ended"])
+        self.assertFalse(daemon.status()["pools"][0]["nodes"][1]["below_low_watermark"])
+        # Growing helps as well.
+        self.alloc(client, 2, numa_node=1)
+        wait_until("again", lambda: watcher.kinds()[2:] == ["low_watermark"])
+        daemon.cli("resize", "default", "--node", "1", "+8M")
+        wait_until("grown", lambda: watcher.kinds()[2:] == ["low_watermark", "low_watermark_ended"])
+
+    def test_a_created_pool_is_watched(self):
+        daemon = self.serve()
+        watcher = self.watch(daemon)
+        made = daemon.cli(
+            "create", "second", "--capacity", "16M", "--online", "8M", "--backing", "small", "--low-watermark", "4M"
+        )
+        self.assertEqual(made["low_watermark_bytes"], 4 * MIB)
+        client = self.client(daemon, "second")
+        self.alloc(client, 5)
+        wait_until("the daemon has looked by itself", lambda: watcher.kinds() == ["low_watermark"])
+        self.assertEqual(watcher.events[0]["pool"], "second")
+
+    def test_both_survive_a_daemon_that_is_killed(self):
+        with tempfile.TemporaryDirectory(prefix="numacre-", dir="/tmp") as runtime_dir:
+            # Whatever goes wrong, the holder is not left behind.
+            give_up = [program("numacred"), "--runtime-dir", runtime_dir, "--discard-kept"]
+            self.addCleanup(subprocess.run, give_up, capture_output=True)
+            daemon = self.serve(POOL + ",low-watermark=8M", runtime_dir=runtime_dir)
+            watcher, client = self.watch(daemon), self.client(daemon)
+            daemon.cli("quota", client.client_id, "30M", "--soft", "8M")
+            blocks = self.alloc(client, 25)
+            wait_until("both are told", lambda: len(watcher.events) == 2)
+            daemon.kill()
+            daemon.stop()
+
+            daemon = self.serve(runtime_dir=runtime_dir)  # configured without a watermark: the pool keeps its own
+            watcher = self.watch(daemon)
+            (listed,) = daemon.clients()
+            self.assertEqual((listed["quota_bytes"], listed["soft_quota_bytes"]), (30 * MIB, 8 * MIB))
+            pool = daemon.status()["pools"][0]
+            self.assertEqual(pool["low_watermark_bytes"], 8 * MIB)
+            self.assertTrue(pool["nodes"][0]["below_low_watermark"])
+            self.assertEqual(client.free(blocks[:20]), 0)  # 5 MiB
+            wait_until("one has ended, the other is silent", lambda: watcher.kinds() == ["low_watermark_ended"])
+            self.alloc(client, 5)
+            wait_until("over it again", lambda: watcher.kinds()[1:] == ["quota_soft_exceeded"])
+            client.close()
+            wait_until("nobody is left", lambda: not daemon.clients())
+            daemon.stop()
+
+    def test_what_cannot_be_is_refused(self):
+        for watermark in ("65M", "some"):
+            with self.assertRaises(RuntimeError, msg=watermark):
+                self.serve(POOL + f",low-watermark={watermark}")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
