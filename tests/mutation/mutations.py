@@ -620,6 +620,14 @@ MUTATIONS = [
     ),
     # --- recovery -----------------------------------------------------------------------------------------------------
     Mutation(
+        name="one_index_shared_between_layers",
+        file="layout.hpp",
+        old="view.index[layer] = words(layout.index[layer]);",
+        new="view.index[layer] = words(layout.index[0]);",
+        why="blocks of two layers that begin at one frame have one entry: who frees one takes it for the other",
+        filter="Engine.two_clients_of_all_orders_in_a_tree_of_seven_blocks",
+    ),
+    Mutation(
         name="recovery_does_not_resolve",
         file="recovery.hpp",
         old="""if (resolve(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)
