@@ -3,7 +3,6 @@
 #pragma once
 
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 
 namespace numacre {
@@ -61,9 +60,12 @@ public:
     constexpr Note() = default;
     constexpr explicit Note(std::uint64_t bits) : bits_(bits & kMask) {}
     constexpr explicit Note(PoolAge since) : bits_(std::uint64_t{since.code()} << kSinceShift) {}
-    // slack_bytes: less than the block, which is 2^block_shift bytes.
+    // Of a note that has no slack yet. slack_bytes: less than the block, which is 2^block_shift bytes. Every allocation
+    // from a cache comes by here: shifted up and down, what is left needs no mask, nor has the compiler to build one.
     constexpr Note with_slack(std::uint64_t slack_bytes, unsigned block_shift) const {
-        return Note{(bits_ & kSinceMask) | (slack_bytes << (64 - block_shift) & kSlackMask)};
+        Note note = *this;
+        note.bits_ |= slack_bytes << (64 - block_shift) >> kSlackShift << kSlackShift;
+        return note;
     }
     constexpr Note with_since(PoolAge since) const {
         return Note{(bits_ & kSlackMask) | std::uint64_t{since.code()} << kSinceShift};
