@@ -1,4 +1,5 @@
-// `numacre bench`: what an allocation and its free cost here, beside what one locked instruction costs here.
+// `numacre bench`: what an allocation and its free cost here, beside what one locked instruction costs here; and
+// `numacre bench replay`: how small a pool a recorded program could do with.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -12,6 +13,7 @@
 #include "commands.hpp"
 #include "json.hpp"
 #include "numacre/numacre.h"
+#include "replay.hpp"
 #include "table.hpp"
 
 namespace numacre::cli {
@@ -189,6 +191,18 @@ int run_bench(Context &context, const BenchArguments &arguments) {
     }
     table.print(context.out);
     return failed ? kExitFailed : kExitOk;
+}
+
+int run_replay(Context &context, const ReplayArguments &arguments) {
+    const PoolShape shape{parse_bytes(arguments.frame), parse_bytes(arguments.largest)};
+    const Workload workload = make_workload(read_trace_files(arguments.traces), shape);
+    std::vector<Outcome> outcomes;
+    for (const Engine &engine : product_engines()) outcomes.push_back(find_smallest_pool(workload, engine));
+    if (context.json)
+        print_json(context.out, replay_json(workload, outcomes));
+    else
+        print_replay(context.out, workload, outcomes);
+    return kExitOk;
 }
 
 }  // namespace numacre::cli

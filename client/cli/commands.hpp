@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "control.hpp"
 #include "terminal.hpp"
@@ -107,6 +108,12 @@ struct BenchArguments {
     std::uint64_t rounds = 5;
 };
 int run_bench(Context &context, const BenchArguments &arguments);
+
+struct ReplayArguments {
+    std::vector<std::string> traces;  // of processes that share a pool
+    std::string frame = "4K", largest = "4M";
+};
+int run_replay(Context &context, const ReplayArguments &arguments);
 
 std::int64_t now_unix_seconds();
 

@@ -123,8 +123,18 @@ public:
         optional_pool(advise);
         advise->add_option("--for", look_for_, "How long to look for a peak")->capture_default_str();
 
-        CLI::App *bench = verb("bench", "Time of an allocation and its free, by size",
-                               [this](Context &c) { return run_bench(c, bench_); });
+        CLI::App *bench = verb("bench", "Time of an allocation and its free, by size; or replay of a trace", {});
+        CLI::App *replay = bench->add_subcommand("replay", "The smallest pool in which an allocation trace completes");
+        // Of two verbs one behind the other CLI11 calls the first one's action last.
+        bench->callback([this, replay] {
+            chosen_ = [this, replay](Context &c) {
+                return replay->parsed() ? run_replay(c, replay_) : run_bench(c, bench_);
+            };
+        });
+        replay->add_option("TRACE", replay_.traces, "CSV, as NUMACRE_TRACE=FILE records it; several: of one pool")
+            ->required();
+        replay->add_option("--frame", replay_.frame, "Smallest block")->capture_default_str();
+        replay->add_option("--largest", replay_.largest, "Largest block, and the pool's step")->capture_default_str();
         bench->add_option("POOL", bench_.pool, "Pool")->capture_default_str();
         bench->add_flag("--private", bench_.private_pool, "A pool inside this process: needs no daemon");
         bench->add_option("--operations", bench_.operations, "Pairs a round")->capture_default_str();
@@ -160,6 +170,7 @@ private:
     MapArguments map_;
     TopArguments top_;
     BenchArguments bench_;
+    ReplayArguments replay_;
 };
 
 // With --json standard output is JSON whatever happens; people read standard error.

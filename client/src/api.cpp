@@ -9,6 +9,7 @@
 #include "numacre/shm/counters.hpp"
 #include "numacre/shm/walk.hpp"
 #include "pool.hpp"
+#include "record.hpp"
 
 using namespace numacre;
 using namespace numacre::client;
@@ -455,6 +456,66 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, NodeLane &node, std:
     return allocate(pool, *lane, wanted, size_bytes, flags, block);
 }
 
+[[gnu::always_inline]] inline int take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block) {
+    // relaxed: an age in seconds. Not the lane's: a thread that only takes is never asked for its attention.
+    const PoolAge now = Attention::age(lane.attention->load(std::memory_order_relaxed));
+    const Reference reference{ref};
+    const std::uint32_t numa_node = reference.numa_node().value;
+    Block taken;
+    const Errc code = numa_node < pool->numa_nodes
+                          ? pool->nodes[numa_node].buddy().take(lane.actor, reference, now, taken)
+                          : Errc::bad_argument;
+    if (code != Errc::ok) [[unlikely]]
+        return fail(code,
+                    code == Errc::stale_ref ? "reference %#llx names no block any more"
+                                            : "%#llx is not a reference of this pool",
+                    static_cast<unsigned long long>(ref));
+    if (quota_of(pool) != 0) quota_note(pool, static_cast<std::int64_t>(taken.order.frames()));
+    *block = address_of(pool, numa_node, taken);
+    return 0;
+}
+
+// --- what is recorded ------------------------------------------------------------------------------------------------
+// The ways of a thread without a current lane, which all calls take while a trace is recorded (record.hpp).
+
+[[gnu::noinline]] int allocate_without_lane(numacre_pool *pool, std::size_t size_bytes, void **block) {
+    const int error = allocate_slowly(pool, size_bytes, block);
+    if (error == 0 && recording()) [[unlikely]]
+        record_allocation(pool, *block, size_bytes);
+    return error;
+}
+
+[[gnu::noinline]] int allocate_on_without_lane(numacre_pool *pool, int numa_node, std::size_t size_bytes,
+                                               unsigned flags, void **block) {
+    const int error = allocate_on(pool, numa_node, size_bytes, flags, block);
+    if (error == 0 && recording()) [[unlikely]]
+        record_allocation(pool, *block, size_bytes);
+    return error;
+}
+
+[[gnu::noinline]] int free_without_lane(numacre_pool *pool, void *block) {
+    if (recording()) [[unlikely]]
+        record_free(pool, block);
+    return free_slowly(pool, block);
+}
+
+[[gnu::noinline]] int free_anything_without_lane(numacre_pool *pool, void *block) {
+    if (recording()) [[unlikely]]
+        record_free(pool, block);
+    return free_anything(pool, block);
+}
+
+[[gnu::noinline]] int take_without_lane(numacre_pool *pool, numacre_ref ref, void **block) {
+    int error = 0;
+    const Lane *const lane = lane_of(pool, error);
+    if (lane == nullptr) return error;
+    error = take(pool, *lane, ref, block);
+    // How much of it was asked for is not known here.
+    if (error == 0 && recording()) [[unlikely]]
+        record_allocation(pool, *block, numacre_usable_size(pool, *block));
+    return error;
+}
+
 }  // namespace
 
 extern "C" {
@@ -471,7 +532,7 @@ int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
             return 0;
         return allocate_slowly(lane.pool, size_bytes, block);
     }
-    return allocate_slowly(pool, size_bytes, block);
+    return allocate_without_lane(pool, size_bytes, block);
 }
 
 int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block) {
@@ -483,7 +544,7 @@ int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsig
     if (flags == NUMACRE_UNCACHED && numa_node == -1 && lane.serial == pool->serial && lane.undisturbed()) [[likely]]
         return lane.numa_nodes == 1 ? allocate_uncached(lane, lane.nodes[0], size_bytes, block)
                                     : allocate_uncached_locally(lane, size_bytes, block);
-    return allocate_on(pool, numa_node, size_bytes, flags, block);
+    return allocate_on_without_lane(pool, numa_node, size_bytes, flags, block);
 }
 
 int numacre_free(numacre_pool *pool, void *block) {
@@ -492,7 +553,7 @@ int numacre_free(numacre_pool *pool, void *block) {
     const Lane &lane = *current_lane;
     if (lane.serial == pool->serial && lane.undisturbed() && put_into_cache(lane, block)) [[likely]]
         return 0;
-    return free_slowly(pool, block);
+    return free_without_lane(pool, block);
 }
 
 int numacre_free_uncached(numacre_pool *pool, void *block) {
@@ -501,7 +562,7 @@ int numacre_free_uncached(numacre_pool *pool, void *block) {
     const Lane &lane = *current_lane;
     if (lane.serial == pool->serial) [[likely]]
         return free_uncached(lane, block);
-    return free_anything(pool, block);
+    return free_anything_without_lane(pool, block);
 }
 
 int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count) {
@@ -536,6 +597,8 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
         }
         blocks[done] = address;
     }
+    if (recording()) [[unlikely]]
+        for (done = 0; done < count; ++done) record_allocation(pool, blocks[done], size_bytes);
     return 0;
 }
 
@@ -545,6 +608,8 @@ int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
     int error = 0;
     Lane *const lane = attentive_lane_of(pool, error);
     if (lane == nullptr) return error;
+    if (recording()) [[unlikely]]
+        for (unsigned i = 0; i < count; ++i) record_free(pool, blocks[i]);
     int first_error = 0;
     unsigned done = 0;
     while (done < count) {
@@ -589,26 +654,10 @@ numacre_ref numacre_ref_of(numacre_pool *pool, const void *block) {
 int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
     if (pool == nullptr) return no_pool("numacre_take");
     if (block == nullptr) return no_result("numacre_take");
-    int error = 0;
-    Lane *const lane = lane_of(pool, error);
-    if (lane == nullptr) [[unlikely]]
-        return error;
-    // relaxed: an age in seconds. Not the lane's: a thread that only takes is never asked for its attention.
-    const PoolAge now = Attention::age(lane->attention->load(std::memory_order_relaxed));
-    const Reference reference{ref};
-    const std::uint32_t numa_node = reference.numa_node().value;
-    Block taken;
-    const Errc code = numa_node < pool->numa_nodes
-                          ? pool->nodes[numa_node].buddy().take(lane->actor, reference, now, taken)
-                          : Errc::bad_argument;
-    if (code != Errc::ok) [[unlikely]]
-        return fail(code,
-                    code == Errc::stale_ref ? "reference %#llx names no block any more"
-                                            : "%#llx is not a reference of this pool",
-                    static_cast<unsigned long long>(ref));
-    if (quota_of(pool) != 0) quota_note(pool, static_cast<std::int64_t>(taken.order.frames()));
-    *block = address_of(pool, numa_node, taken);
-    return 0;
+    const Lane &lane = *current_lane;
+    if (lane.serial == pool->serial) [[likely]]
+        return take(pool, lane, ref, block);
+    return take_without_lane(pool, ref, block);
 }
 
 size_t numacre_usable_size(numacre_pool *pool, const void *block) {

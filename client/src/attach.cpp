@@ -12,6 +12,7 @@
 
 #include "errors.hpp"
 #include "pool.hpp"
+#include "record.hpp"
 
 namespace numacre::client {
 namespace {
@@ -127,6 +128,7 @@ using namespace numacre::client;
 
 extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, numacre_pool **pool) {
     if (pool == nullptr) return fail(Errc::bad_argument, "numacre_attach: the result pointer is NULL");
+    if (const int error = start_recording()) return error;
     numacre_pool *const handle = new_handle();
     if (handle == nullptr) return fail(Errc::out_of_frames, "no memory for a pool handle");
     int error = connect_to_daemon(runtime_dir_or_default(runtime_dir), handle->connection);
@@ -150,6 +152,7 @@ extern "C" void numacre_detach(numacre_pool *pool) {
         delete_handle(pool);
         return;
     }
+    if (recording()) record_detach(pool);
     leave_pool(pool);
     unregister_handle(pool);
     unmap_regions(pool);

@@ -55,6 +55,7 @@ struct numacre_pool {
     std::uint8_t dense_node_of[numacre::client::kMaxOsNumaNodes] = {};
     std::uint8_t nearest[numacre::kMaxNumaNodes][numacre::kMaxNumaNodes] = {};
     numacre::client::NodeHandle nodes[numacre::kMaxNumaNodes];
+    void *recorded = nullptr;  // what the recorder knows of this handle's blocks (record.cpp)
 };
 
 namespace numacre::client {

@@ -9,6 +9,7 @@
 #include "numacre/shm/chunks.hpp"
 #include "numacre/shm/format.hpp"
 #include "pool.hpp"
+#include "record.hpp"
 
 using namespace numacre;
 using namespace numacre::client;
@@ -125,6 +126,7 @@ extern "C" int numacre_open_private(const numacre_private_options *options, numa
                     static_cast<unsigned long long>(wanted.frame_bytes),
                     static_cast<unsigned long long>(wanted.largest_block_bytes),
                     static_cast<unsigned long long>(wanted.capacity_bytes));
+    if (const int error = start_recording()) return error;
     numacre_pool *const handle = new_handle();
     if (handle == nullptr) return fail(Errc::out_of_frames, "no memory for a pool handle");
     handle->geometry = make_geometry(wanted.frame_bytes, wanted.largest_block_bytes, wanted.capacity_bytes);

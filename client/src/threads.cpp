@@ -10,6 +10,7 @@
 #include "errors.hpp"
 #include "numacre/shm/thread_slots.hpp"
 #include "pool.hpp"
+#include "record.hpp"
 
 namespace numacre::client {
 
@@ -86,6 +87,7 @@ void in_forked_child() {
     ++fork_generation;
     current_lane = &no_lane;
     registry_mutex = PTHREAD_MUTEX_INITIALIZER;
+    forget_recording_in_child();
 }
 
 void initialise() {
@@ -143,6 +145,11 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     return lane;
 }
 
+// While everything is recorded no lane is the current one, and so no call takes the hot path (record.hpp).
+Lane *make_current(Lane *lane) {
+    if (!recording()) current_lane = lane;
+    return lane;
+}
 }  // namespace
 
 bool register_handle(numacre_pool *pool) {
@@ -177,7 +184,7 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
         return nullptr;
     }
     Lane *&lane = lane_table.lanes[pool->index];
-    if (lane != nullptr && lane->serial == pool->serial) return current_lane = lane;
+    if (lane != nullptr && lane->serial == pool->serial) return make_current(lane);
     if (lane != nullptr) free_lane(lane);  // of a pool that was detached
     lane = nullptr;
     std::uint64_t limit = 0;
@@ -195,7 +202,7 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
         return nullptr;
     }
     lane = new_lane(pool, actor);
-    if (lane != nullptr) return current_lane = lane;
+    if (lane != nullptr) return make_current(lane);
     release_slot(pool, actor);
     error = fail(Errc::too_many_clients, "no memory for this thread's lane");
     return nullptr;

@@ -4,14 +4,13 @@
 // apart. What that costs is printed. Counts: the same on every run.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cstdint>
 #include <cstdio>
-#include <map>
 #include <optional>
 #include <random>
 #include <vector>
 
+#include "client/cli/serial_buddy.hpp"
 #include "numacre/shm/walk.hpp"
 #include "support/shm_pool.hpp"
 
@@ -22,52 +21,10 @@ constexpr unsigned kLargestOrder = 10;
 constexpr std::uint64_t kChunks = 64;
 constexpr std::uint64_t kFrames = kChunks << kLargestOrder;
 
-// The textbook's buddy system: free lists by order, the least that suffices is split, coalesced at once. Which of a
-// list is taken is where they differ: the one freed latest (Knuth; Linux), or the one at the lowest address.
-enum class Choice { latest, lowest };
-
+using cli::Choice;
 template <Choice kChoice>
-class SerialBuddy {
-public:
-    SerialBuddy() {
-        for (std::uint64_t chunk = kChunks; chunk-- > 0;) insert(chunk << kLargestOrder, kLargestOrder);
-    }
-    std::optional<std::uint64_t> allocate(unsigned order) {
-        unsigned from = order;
-        while (from <= kLargestOrder && lists_[from].empty()) ++from;
-        if (from > kLargestOrder) return std::nullopt;
-        const std::uint64_t base = lists_[from].begin()->second;
-        erase(base, from);
-        while (from > order) {
-            --from;
-            insert(base + (std::uint64_t{1} << from), from);
-        }
-        return base;
-    }
-    void release(std::uint64_t base, unsigned order) {
-        while (order < kLargestOrder && erase(base ^ std::uint64_t{1} << order, order))
-            base &= ~(std::uint64_t{1} << order++);
-        insert(base, order);
-    }
-    std::uint64_t largest_free() const { return lists_[kLargestOrder].size(); }
-
-private:
-    void insert(std::uint64_t base, unsigned order) {
-        const std::uint64_t rank = kChoice == Choice::lowest ? base : --latest_;
-        lists_[order].emplace(rank, base);
-        ranks_[order].emplace(base, rank);
-    }
-    bool erase(std::uint64_t base, unsigned order) {
-        const auto found = ranks_[order].find(base);
-        if (found == ranks_[order].end()) return false;
-        lists_[order].erase(found->second);
-        ranks_[order].erase(found);
-        return true;
-    }
-
-    std::array<std::map<std::uint64_t, std::uint64_t>, kLargestOrder + 1> lists_;  // first is taken first
-    std::array<std::map<std::uint64_t, std::uint64_t>, kLargestOrder + 1> ranks_;  // by base
-    std::uint64_t latest_ = ~std::uint64_t{0};
+struct SerialBuddy : cli::SerialBuddy<kChoice> {
+    SerialBuddy() : cli::SerialBuddy<kChoice>(kChunks, kLargestOrder) {}
 };
 
 class Tree {

@@ -27,6 +27,7 @@ _numacre() {
                 --max-clients | --owner | --group | --mode | --reclaim | --low-watermark | --soft | --chunk | \
                 --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
                 i=$((i + 1)) ;;
+            replay) if [[ $verb == bench ]]; then verb="bench replay"; else positionals+=1; fi ;;
             -*) ;;
             *) if [[ -z $verb ]]; then verb=$word; else positionals+=1; fi ;;
         esac
@@ -69,15 +70,21 @@ _numacre() {
         top) options+=" --interval --count" ;;
         advise) options+=" --for" ;;
         bench) options+=" --private --operations --rounds" ;;
+        "bench replay") options+=" --frame --largest" ;;
     esac
     if [[ $current == -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
         return
     fi
+    if [[ $verb == "bench replay" ]]; then
+        mapfile -t COMPREPLY < <(compgen -f -- "$current")
+        return
+    fi
     if ((positionals == 0)); then
         case $verb in
             clients | resize | delete | drain | stats | buddyinfo | extfrag | map | advise | bench)
-                words=$(_numacre_column pools) ;;
+                words=$(_numacre_column pools)
+                [[ $verb == bench ]] && words+=" replay" ;;
             evict | quota) words=$(_numacre_column clients) ;;
         esac
     fi

@@ -11,6 +11,10 @@
  * No thread has to register. Signals: not async-signal-safe.
  *
  * fork: the child does not inherit the mapping. Every call on an inherited handle returns -ECHILD; attach again there.
+ *
+ * NUMACRE_TRACE=FILE in the environment records every allocation of the process in FILE (FILE.PID if that exists), for
+ * `numacre bench replay`. Every call then enters the kernel and takes a lock of the process. Ignored in a set-user-id
+ * program. A file that cannot be made fails numacre_attach and numacre_open_private with -EINVAL.
  */
 #ifndef NUMACRE_NUMACRE_H
 #define NUMACRE_NUMACRE_H

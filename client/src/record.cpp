@@ -1,0 +1,190 @@
+// One line an allocation, written as it happens; its lifetime is filled in, in place, when the block is freed. So the
+// lines stand in the order of allocation, whatever the order of the frees, nothing is kept back in memory, and a killed
+// process leaves a trace that is whole: what it held at its death lives for ever, as far as it knew.
+#include "record.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <search.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "errors.hpp"
+#include "pool.hpp"
+
+namespace numacre::client {
+
+std::atomic<bool> is_recording{false};
+
+namespace {
+
+constexpr char kHead[] = "time_ns,size_bytes,lifetime_ns,block\n";
+// As wide as any lifetime, so that it can be put where "never" stood.
+#define LIFETIME_WIDTH "19"
+constexpr int kNamesTried = 100;
+
+struct Held {
+    const void *address;
+    std::uint64_t since_ns;
+    off_t lifetime_at;  // in the file
+};
+
+// Guards all that follows and every pool's tree of held blocks. The time is read inside, so times never go back.
+pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+bool looked = false;
+int file = -1;
+off_t end = 0;
+
+// Of the machine's monotonic clock, as it is: traces of several processes fit together.
+std::uint64_t now_nanoseconds() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
+}
+
+int by_address(const void *left, const void *right) {
+    const void *const a = static_cast<const Held *>(left)->address;
+    const void *const b = static_cast<const Held *>(right)->address;
+    return a < b ? -1 : static_cast<int>(a > b);
+}
+
+// A trace is never half a line wrong: what cannot be written whole ends it (a full disk).
+void write_at(off_t where, const char *text, int length) {
+    if (file < 0) return;
+    ssize_t written = 0;
+    do {
+        written = pwrite(file, text, static_cast<std::size_t>(length), where);
+    } while (written < 0 && errno == EINTR);
+    if (written == length) return;
+    if (where + length > end) (void)!ftruncate(file, end);
+    close(file);
+    file = -1;
+}
+
+void write_lifetime(const Held &held, std::uint64_t now) {
+    char text[32];
+    const int length = snprintf(text, sizeof text, "%-" LIFETIME_WIDTH PRIu64, now - held.since_ns);
+    write_at(held.lifetime_at, text, length);
+}
+
+// The entry of this address, taken out of the tree; nullptr: none.
+Held *take_out(numacre_pool *pool, const void *address) {
+    const Held wanted{address, 0, 0};
+    void *const found = tfind(&wanted, &pool->recorded, by_address);
+    if (found == nullptr) return nullptr;
+    Held *const held = *static_cast<Held **>(found);
+    tdelete(&wanted, &pool->recorded, by_address);
+    return held;
+}
+
+// FILE, or with the pid behind it: where there is one already it is somebody's trace, perhaps of a process that was
+// started with the same environment.
+int make_file(const char *name) {
+    const std::size_t room = strlen(name) + 40;
+    char *const path = static_cast<char *>(malloc(room));
+    if (path == nullptr) return -1;
+    int made = -1;
+    for (int attempt = 0; attempt < kNamesTried; ++attempt) {
+        if (attempt == 0) snprintf(path, room, "%s", name);
+        if (attempt == 1) snprintf(path, room, "%s.%d", name, getpid());
+        if (attempt > 1) snprintf(path, room, "%s.%d.%d", name, getpid(), attempt);
+        // O_EXCL: nor is a symbolic link followed.
+        made = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (made >= 0 || errno != EEXIST) break;
+    }
+    const int error = errno;
+    free(path);
+    errno = error;
+    return made;
+}
+
+}  // namespace
+
+int start_recording() {
+    pthread_mutex_lock(&mutex);
+    int result = 0;
+    const char *const name = looked ? nullptr : secure_getenv("NUMACRE_TRACE");
+    if (name != nullptr && *name != '\0') {
+        file = make_file(name);
+        if (file < 0) {
+            result = fail(Errc::bad_argument, "NUMACRE_TRACE=%s: the trace cannot be made (%s)", name, strerror(errno));
+        } else {
+            end = 0;
+            write_at(0, kHead, sizeof kHead - 1);
+            end = sizeof kHead - 1;
+            is_recording.store(true, std::memory_order_relaxed);
+        }
+    }
+    looked = result == 0;
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+void record_allocation(numacre_pool *pool, const void *block, std::size_t size_bytes) {
+    const auto offset = static_cast<std::uint64_t>(static_cast<const std::byte *>(block) - pool->span);
+    char text[192];
+    pthread_mutex_lock(&mutex);
+    const std::uint64_t now = now_nanoseconds();
+    // It has been another process's since, or we have taken back what was handed over: the old line ends here at the
+    // latest.
+    Held *held = take_out(pool, block);
+    if (held != nullptr)
+        write_lifetime(*held, now);
+    else
+        held = static_cast<Held *>(malloc(sizeof(Held)));
+    // The name stands in memory that others write: it must not break the line.
+    char name[kPoolNameBytes];
+    std::size_t name_length = 0;
+    for (char c; name_length < sizeof name && (c = pool->view.header->name[name_length]) != '\0'; ++name_length)
+        name[name_length] = c > ' ' && c != ',' && c != '"' ? c : '?';
+    const int before = snprintf(text, sizeof text, "%" PRIu64 ",%zu,", now, size_bytes);
+    int length = before + snprintf(text + before, sizeof text - static_cast<std::size_t>(before),
+                                   "%-" LIFETIME_WIDTH "s,%.*s", "never", static_cast<int>(name_length), name);
+    // A private pool is this handle's alone, though all of them have one name.
+    if (pool->connection < 0)
+        length += snprintf(text + length, sizeof text - static_cast<std::size_t>(length), ".%d.%" PRIu64, getpid(),
+                           pool->serial);
+    length += snprintf(text + length, sizeof text - static_cast<std::size_t>(length), "/%" PRIu64 "\n", offset);
+    write_at(end, text, length);
+    if (held != nullptr) {
+        *held = {block, now, end + before};
+        if (tsearch(held, &pool->recorded, by_address) == nullptr) free(held);  // no memory: it lives for ever
+    }
+    if (file >= 0) end += length;
+    pthread_mutex_unlock(&mutex);
+}
+
+void record_free(numacre_pool *pool, const void *block) {
+    if (pool->fork_generation != fork_generation) return;  // the lines are in the parent's file
+    pthread_mutex_lock(&mutex);
+    Held *const held = take_out(pool, block);
+    if (held != nullptr) write_lifetime(*held, now_nanoseconds());
+    pthread_mutex_unlock(&mutex);
+    free(held);
+}
+
+void record_detach(numacre_pool *pool) {
+    pthread_mutex_lock(&mutex);
+    tdestroy(pool->recorded, [](void *entry) {
+        write_lifetime(*static_cast<Held *>(entry), now_nanoseconds());
+        free(entry);
+    });
+    pool->recorded = nullptr;
+    pthread_mutex_unlock(&mutex);
+}
+
+void forget_recording_in_child() {
+    mutex = PTHREAD_MUTEX_INITIALIZER;  // may have been held by a thread that does not exist here
+    looked = false;
+    if (file >= 0) close(file);
+    file = -1;
+    is_recording.store(false, std::memory_order_relaxed);
+}
+
+}  // namespace numacre::client
