@@ -152,7 +152,7 @@ MUTATIONS = [
         Env::crash_point(CrashPoint::allocate_after_intent);
         std::uint64_t bits = seen.bits();
         // EDGE claim-then-look, as in allocate_in_leaf().
-        if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(child, levels)).bits(),
+        if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(hole.first_child, levels)).bits(),
                                            std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]] {
             end(actor);
             count(view_.counters[actor.thread.value].cas_retries);
@@ -161,7 +161,7 @@ MUTATIONS = [
         new="""Env::crash_point(CrashPoint::allocate_after_intent);
         std::uint64_t bits = seen.bits();
         // EDGE claim-then-look, as in allocate_in_leaf().
-        if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(child, levels)).bits(),
+        if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(hole.first_child, levels)).bits(),
                                            std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]] {
             count(view_.counters[actor.thread.value].cas_retries);
             return ShortPath::raced;

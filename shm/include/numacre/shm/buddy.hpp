@@ -61,7 +61,8 @@ public:
         const std::uint64_t home = home_word(actor, layer, order);
         if (home == kNoWord) [[unlikely]]
             return ShortPath::refused;
-        return allocate_in_upper(actor, layer, home, order, Grant{note, BlockState::owned}, out);
+        return allocate_in_upper(actor, layer, home, order, home_of(actor, order).widest(),
+                                 Grant{note, BlockState::owned}, out);
     }
     // allocate() after one of these refused. Errors: out_of_frames.
     Errc allocate_further(Actor actor, Order order, Note note, Block &out) {
@@ -380,7 +381,11 @@ private:
             return ShortPath::refused;
         const std::uint64_t word = block.base.value >> word_order(layer);
         // The next block of this order comes from here: the place is known, and likely still in the processor's caches.
-        set_home(actor, block.order, word);
+        // (From an upper word only if the hole is no wider than others that there are.)
+        if (layer == 0)
+            set_home(actor, block.order, Home{word, 0});
+        else
+            set_home(actor, block.order, Home{word, home_of(actor, block.order).widest()});
         if (tally) count(view_.counters[actor.thread.value].frees[block.order.value]);
         unclaim(layer, word, block);
         Env::crash_point(CrashPoint::free_after_unclaim);
@@ -416,12 +421,15 @@ private:
         if (order.value > view_.geometry.largest_order) return Errc::bad_argument;
         const unsigned layer = layer_of(order);
         const std::uint64_t home = home_word(actor, layer, order);
-        Attempt first;
-        if (home != kNoWord) {
-            first = try_word(actor, layer, home, order, grant, out);
-            if (first.got) return Errc::ok;
+        if (home == kNoWord) return allocate_elsewhere(actor, layer, kNoWord, {}, order, grant, out);
+        if (layer == 0) {
+            const Attempt first = try_word(actor, 0, home, order, grant, out);
+            return first.got ? Errc::ok : allocate_elsewhere(actor, 0, home, first, order, grant, out);
         }
-        return allocate_elsewhere(actor, layer, home, first, order, grant, out);
+        const ShortPath way = allocate_in_upper(actor, layer, home, order, home_of(actor, order).widest(), grant, out);
+        if (way == ShortPath::done || (way == ShortPath::begun && finish_claim(actor, layer, home, out, grant).got))
+            return Errc::ok;
+        return allocate_elsewhere(actor, layer, home, {}, order, grant, out);
     }
 
     // One attempt at a leaf word; whatever is out of the ordinary ends it.
@@ -452,29 +460,33 @@ private:
         return ShortPath::done;
     }
 
-    // The same at an upper word: children without any mark, that is.
+    // The same at an upper word, in its smallest hole: of children without any mark, that is. Refused, too, if that is
+    // wider than `widest`, in levels.
     [[gnu::always_inline]] ShortPath allocate_in_upper(const Actor &actor, unsigned layer, std::uint64_t word,
-                                                       Order order, Grant grant, Block &out) {
+                                                       Order order, unsigned widest, Grant grant, Block &out) {
         const unsigned child_order = word_order(layer - 1);
         const unsigned levels = order.value - child_order;
         Word &state = view_.upper[layer][word];
         const UpperWord seen{state.load(std::memory_order_relaxed)};  // relaxed: only a guess, the CAS decides
-        const std::uint8_t starts = upper::free_starts(seen.claimable_children(), levels);
-        if (starts == 0) [[unlikely]]
+        const upper::Hole hole = upper::smallest_hole(seen.claimable_children(), levels);
+        if (hole.levels > widest || hole.levels > kUpperLevels) [[unlikely]]
             return ShortPath::refused;
-        const auto child = static_cast<unsigned>(std::countr_zero(starts));
-        out = Block{FrameIndex{(word * kUpperFanOut + child) << child_order}, order};
+        out = Block{FrameIndex{(word * kUpperFanOut + hole.first_child) << child_order}, order};
         begin(actor, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
         std::uint64_t bits = seen.bits();
         // EDGE claim-then-look, as in allocate_in_leaf().
-        if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(child, levels)).bits(),
+        if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(hole.first_child, levels)).bits(),
                                            std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]] {
             end(actor);
             count(view_.counters[actor.thread.value].cas_retries);
             return ShortPath::raced;
         }
         Env::crash_point(CrashPoint::allocate_after_claim);
+        // A new place: how wide its hole was says how wide one has to be taken until the next search. (A block as large
+        // as the word lies in a hole of words: see search_and_claim().)
+        if (levels < kUpperLevels && home_word(actor, layer, order) != word)
+            set_home(actor, order, Home{word, hole.levels});
         if (!is_marked_above(layer, word)) [[unlikely]]
             return ShortPath::begun;
         keep_claim(actor, layer, out, grant);
@@ -495,7 +507,7 @@ private:
     Attempt try_word(const Actor &actor, unsigned layer, std::uint64_t word, Order order, Grant grant, Block &out) {
         for (;;) {
             const ShortPath way = layer == 0 ? allocate_in_leaf(actor, word, order, grant, out)
-                                             : allocate_in_upper(actor, layer, word, order, grant, out);
+                                             : allocate_in_upper(actor, layer, word, order, kUpperLevels, grant, out);
             if (way == ShortPath::done) return {true, kClimbed};
             if (way == ShortPath::begun) return finish_claim(actor, layer, word, out, grant);
             if (way == ShortPath::refused && (layer == 0 || !clean_a_group(actor, layer, word, order))) return {};
@@ -731,11 +743,17 @@ private:
 
     [[gnu::noinline]] Errc allocate_elsewhere(Actor actor, unsigned layer, std::uint64_t home, Attempt last,
                                               Order order, Grant grant, Block &out) {
-        // The words beside the thread's own share a cache line with it. In an upper layer only blocks as large as a
-        // word are looked for there: for the others a word that is in use already is better, and the hints know where.
-        if (home != kNoWord && last.closed_at == 0 && (layer == 0 || order.value == word_order(layer))) {
-            last = try_siblings(actor, layer, home / kUpperFanOut, (home + 1) % kUpperFanOut, order, grant, out);
+        // The leaf words beside the thread's own share a cache line with it.
+        if (layer == 0 && home != kNoWord && last.closed_at == 0) {
+            last = try_siblings(actor, home / kUpperFanOut, (home + 1) % kUpperFanOut, order, grant, out);
             if (last.got) return Errc::ok;
+        }
+        // A larger block goes where it does least harm, wherever that is.
+        if (layer != 0) {
+            if (home != kNoWord && order.value == word_order(layer) &&
+                try_beside(actor, layer, home, order, grant, out))
+                return Errc::ok;
+            home = kNoWord;
         }
         for (unsigned round = 0;; ++round) {
             if (search_and_claim(actor, layer, home, last, order, grant, out)) return Errc::ok;
@@ -770,46 +788,79 @@ private:
             }
             std::uint64_t found = 0;
             if (!search.find(level, from, target, wanted, found)) return false;
-            if (layer == 0) {
-                last = try_siblings(actor, 0, found, search.first_child(1), order, grant, out);
-            } else {
-                last = try_word(actor, layer, found, order, grant, out);
-                if (last.got) set_home(actor, order, found);
-            }
+            last = layer == 0 ? try_siblings(actor, found, search.first_child(1), order, grant, out)
+                              : try_word(actor, layer, found, order, grant, out);
+            if (last.got && layer != 0 && order.value == word_order(layer))
+                set_home(actor, order, Home{found, levels_around(layer, found)});
             if (last.got) return true;
             word = found;
         }
         return false;
     }
 
-    // The words of a layer that have this parent, beginning with the `start`-th, going round.
-    Attempt try_siblings(const Actor &actor, unsigned layer, std::uint64_t parent, unsigned start, Order order,
-                         Grant grant, Block &out) {
+    // For a block as large as an upper word: another one below the same parent, in a hole no wider than the one that
+    // the last search found.
+    bool try_beside(const Actor &actor, unsigned layer, std::uint64_t home, Order order, Grant grant, Block &out) {
+        const std::uint64_t parent = home / kUpperFanOut;
+        const upper::Hole hole = upper::smallest_hole(empty_words(layer, parent), 0);
+        const std::uint64_t word = parent * kUpperFanOut + hole.first_child;
+        const unsigned widest = home_of(actor, order).widest();
+        if (hole.levels > widest || hole.levels > kUpperLevels || !try_word(actor, layer, word, order, grant, out).got)
+            return false;
+        set_home(actor, order, Home{word, widest});
+        return true;
+    }
+
+    // Those of the words of an upper layer that have this parent: which are empty, as bits. A preference.
+    std::uint8_t empty_words(unsigned layer, std::uint64_t parent) const {
+        // relaxed, all of it: only a guess, the claim decides.
         unsigned closed = 0;
         if (layer < view_.top_layer) {
+            const UpperWord above{view_.upper[layer + 1][parent].load(std::memory_order_relaxed)};
+            closed = above.allocated_children() | above.draining_children();
+        }
+        unsigned empty = 0;
+        for (unsigned child = 0; child < kUpperFanOut; ++child) {
+            const std::uint64_t word = parent * kUpperFanOut + child;
+            if ((closed >> child & 1) == 0 && word < view_.word_count[layer] &&
+                UpperWord{view_.upper[layer][word].load(std::memory_order_relaxed)}.claimable_children() == 0xff)
+                empty |= 1U << child;
+        }
+        return static_cast<std::uint8_t>(empty);
+    }
+
+    // How wide the hole is, or was, that this word lies in.
+    unsigned levels_around(unsigned layer, std::uint64_t word) const {
+        const unsigned child = word % kUpperFanOut;
+        const unsigned free = empty_words(layer, word / kUpperFanOut) | 1U << child;
+        unsigned levels = 0;
+        while (levels < kUpperLevels && (upper::group(child >> (levels + 1) << (levels + 1), levels + 1) & ~free) == 0)
+            ++levels;
+        return levels;
+    }
+
+    // The leaf words that have this parent, beginning with the `start`-th, going round.
+    Attempt try_siblings(const Actor &actor, std::uint64_t parent, unsigned start, Order order, Grant grant,
+                         Block &out) {
+        unsigned closed = 0;
+        if (view_.top_layer > 0) {
             // relaxed: only a guess, the climb decides.
-            const UpperWord state{view_.upper[layer + 1][parent].load(std::memory_order_relaxed)};
+            const UpperWord state{view_.upper[1][parent].load(std::memory_order_relaxed)};
             closed = state.allocated_children() | state.draining_children();
         }
         Attempt last;
         for (unsigned step = 0; step < kUpperFanOut; ++step) {
             const unsigned child = (start + step) % kUpperFanOut;
             const std::uint64_t word = parent * kUpperFanOut + child;
-            if ((closed >> child & 1) != 0 || word >= view_.word_count[layer] || !has_room(layer, word, order))
+            // relaxed: only a guess, the claim decides.
+            if ((closed >> child & 1) != 0 || word >= view_.word_count[0] ||
+                leaf::free_starts(view_.leaf[word].load(std::memory_order_relaxed), order.value) == 0)
                 continue;
-            last = try_word(actor, layer, word, order, grant, out);
-            if (last.got) set_home(actor, order, word);
-            if (last.got || last.closed_at > layer + 1) return last;
+            last = try_word(actor, 0, word, order, grant, out);
+            if (last.got) set_home(actor, order, Home{word, 0});
+            if (last.got || last.closed_at > 1) return last;
         }
         return {false, 0};
-    }
-
-    // For a block of this order, without cleaning marks.
-    bool has_room(unsigned layer, std::uint64_t word, Order order) const {
-        // relaxed: only a guess, the claim decides.
-        if (layer == 0) return leaf::free_starts(view_.leaf[word].load(std::memory_order_relaxed), order.value) != 0;
-        const UpperWord state{view_.upper[layer][word].load(std::memory_order_relaxed)};
-        return upper::free_starts(state.claimable_children(), order.value - word_order(layer - 1)) != 0;
     }
 
     // True: no other thread is changing hints (nor, where whole words matter, in the middle of any operation) while the
@@ -852,14 +903,18 @@ private:
 
     // --- the thread's own word ---------------------------------------------------------------------------------------
 
+    Home home_of(Actor actor, Order order) const {
+        // relaxed: our own slot.
+        return Home{view_.home[actor.thread.value].word[order.value].load(std::memory_order_relaxed)};
+    }
     // Where this thread allocated or freed a block of this order last. kNoWord: nowhere yet (or the word is scribbled).
     std::uint64_t home_word(Actor actor, unsigned layer, Order order) const {
-        // relaxed: our own slot.
-        const std::uint64_t home = view_.home[actor.thread.value].word[order.value].load(std::memory_order_relaxed);
-        return home <= view_.word_count[layer] ? home - 1 : kNoWord;
+        const Home home = home_of(actor, order);
+        const std::uint64_t plus_one = layer == 0 ? home.bits() : home.word_plus_one();
+        return plus_one <= view_.word_count[layer] ? plus_one - 1 : kNoWord;
     }
-    void set_home(Actor actor, Order order, std::uint64_t word) {
-        view_.home[actor.thread.value].word[order.value].store(word + 1,
+    void set_home(Actor actor, Order order, Home home) {
+        view_.home[actor.thread.value].word[order.value].store(home.bits(),
                                                                std::memory_order_relaxed);  // relaxed: our own slot
     }
 

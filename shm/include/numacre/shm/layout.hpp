@@ -210,7 +210,22 @@ struct NodeHeader {
     std::uint32_t thread_slots;
 };
 
-// Where a thread allocated or freed last: [order] holds word index + 1 (of the order's layer), 0 = nowhere yet. A
+// A word of the tree that a thread begins at. Bits 0..55 the word's index (in the order's layer) + 1, 0 = nowhere yet.
+// 56..63, of an upper word: log2 of the children in the widest hole that is worth taking a block from there; a search
+// found none smaller anywhere, the last time. 0 for a leaf word, whatever is free there is taken.
+class Home {
+public:
+    constexpr explicit Home(std::uint64_t bits) : bits_(bits) {}
+    constexpr explicit Home(std::uint64_t word, unsigned widest) : bits_((word + 1) | std::uint64_t{widest} << 56) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+    constexpr std::uint64_t word_plus_one() const { return bits_ << 8 >> 8; }
+    constexpr unsigned widest() const { return static_cast<unsigned>(bits_ >> 56); }
+
+private:
+    std::uint64_t bits_;
+};
+
+// Where a thread allocated or freed last: [order] holds a Home. A
 // preference and nothing else: only the slot's thread reads and writes it, whoever has the slot next may go on there,
 // any value is harmless. One for each order: blocks of one size go where blocks of that size were, which keeps the rest
 // whole.

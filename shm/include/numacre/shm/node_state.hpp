@@ -6,6 +6,7 @@
 // a leaf word, orders 3j+4 .. 3j+6 in a layer-j word, as an aligned group of children.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstdint>
 
@@ -156,6 +157,38 @@ constexpr std::uint8_t free_starts(std::uint8_t free_children, unsigned levels) 
     unsigned starts = free_children;
     for (unsigned width = 1; width < (1U << levels); width <<= 1) starts &= starts >> width;
     return static_cast<std::uint8_t>(starts & kAligned[levels]);
+}
+
+// An aligned group of 2^levels free children, whose buddy is not free. levels > kUpperLevels: none.
+struct Hole {
+    unsigned first_child;
+    unsigned levels;
+};
+// The smallest one that takes a block of 2^levels children: what is left of it is the least.
+constexpr Hole find_smallest_hole(std::uint8_t free_children, unsigned levels) {
+    unsigned starts = free_starts(free_children, levels);
+    while (starts != 0 && levels < kUpperLevels) {
+        const unsigned larger = free_starts(free_children, levels + 1);
+        const unsigned lone = starts & ~(larger | larger << (1U << levels));
+        if (lone != 0) return {static_cast<unsigned>(std::countr_zero(lone)), levels};
+        starts = larger;
+        ++levels;
+    }
+    return {0, starts != 0 ? kUpperLevels : kUpperLevels + 1};
+}
+// All of them, by levels and free children: bits 0..2 first child, from bit 3 on levels.
+inline constexpr auto kSmallestHoles = [] {
+    std::array<std::array<std::uint8_t, 256>, kUpperLevels + 1> holes{};
+    for (unsigned levels = 0; levels <= kUpperLevels; ++levels)
+        for (unsigned children = 0; children < 256; ++children) {
+            const Hole hole = find_smallest_hole(static_cast<std::uint8_t>(children), levels);
+            holes[levels][children] = static_cast<std::uint8_t>(hole.levels << 3 | hole.first_child);
+        }
+    return holes;
+}();
+constexpr Hole smallest_hole(std::uint8_t free_children, unsigned levels) {
+    const unsigned hole = kSmallestHoles[levels][free_children];
+    return {hole & 7, hole >> 3};
 }
 
 }  // namespace upper

@@ -96,7 +96,7 @@ public:
     // - 1. Lowers what it finds too hopeful. False: nothing, as far as hints tell.
     bool find(unsigned level, std::uint64_t word, unsigned target, unsigned wanted, std::uint64_t &found) {
         while (level != target) {
-            const int child = best_child(level, word, wanted);
+            const int child = best_child(level, word, wanted, target);
             if (child >= 0) {
                 word = word * kUpperFanOut + static_cast<unsigned>(child);
                 --level;
@@ -252,22 +252,54 @@ private:
         return used;
     }
 
+    // The smallest hole of at least `wanted` in an upper word itself. A child that is empty is part of it, marked or
+    // not: a claim cleans the mark.
+    upper::Hole smallest_hole(unsigned layer, std::uint64_t word, unsigned wanted) const {
+        const unsigned child_value = word_order(layer - 1) + 1;
+        const UpperWord state = state_of(layer, word);
+        const unsigned open = open_children(layer, word, state);
+        unsigned free = open & ~state.occupied_children();
+        for (unsigned child = 0; child < kUpperFanOut; ++child)
+            if ((open & ~free) >> child & 1)
+                if (layer == 1 ? leaf_state(word * kUpperFanOut + child) == 0
+                               : potential(hint_of(layer, word), layer, word, child) >= child_value)
+                    free |= 1U << child;
+        return upper::smallest_hole(static_cast<std::uint8_t>(free), wanted - child_value);
+    }
+
     // The child with the least that suffices (best fit keeps large blocks whole), of several one in a chunk that is in
-    // use, of those by where this thread likes to begin (so that threads meet less often). -1: none. level >= 2.
-    int best_child(unsigned level, std::uint64_t word, unsigned wanted) const {
+    // use, of those by where this thread likes to begin (so that threads meet less often). -1: none. level >= 2. What
+    // is the least, hints of subtrees cannot say: they know the largest only. So for blocks larger than a leaf word,
+    // the words in which the holes for them are, are asked for their smallest.
+    int best_child(unsigned level, std::uint64_t word, unsigned wanted, unsigned target) const {
+        const bool whole_word = wanted == word_order(target) + 1;
+        const unsigned layer = whole_word && target < view_.top_layer ? target + 1 : target;
+        const bool by_hole = level - 1 == layer && wanted > kLeafOrder + 1;
         const UpperWord state = state_of(level, word);
         const unsigned open = open_children(level, word, state);
         const unsigned in_use = children_in_use(level, state);
         const HintWord hint = hint_of(level, word);
+        if (level == layer && whole_word && wanted > kLeafOrder + 1) {
+            const upper::Hole hole = smallest_hole(level, word, wanted);
+            // The hint has to agree: it is what a search that was disappointed there lowers.
+            if (hole.levels <= kUpperLevels && hint.value(hole.first_child, ceiling()) >= wanted &&
+                potential(hint, level, word, hole.first_child) >= wanted)
+                return static_cast<int>(hole.first_child);
+        }
         const unsigned start = first_child(level);
         int best = -1;
         unsigned best_rank = ~0U;
         for (unsigned step = 0; step < kUpperFanOut; ++step) {
             const unsigned child = (start + step) % kUpperFanOut;
             if ((open >> child & 1) == 0 || hint.value(child, ceiling()) < wanted) continue;
-            const unsigned value = potential(hint, level, word, child);
+            unsigned value = potential(hint, level, word, child);
+            if (value < wanted) continue;
+            if (by_hole) {
+                const upper::Hole hole = smallest_hole(layer, word * kUpperFanOut + child, wanted);
+                if (hole.levels <= kUpperLevels) value = word_order(layer - 1) + 1 + hole.levels;
+            }
             const unsigned rank = 2 * value + ((in_use >> child & 1) ^ 1);
-            if (value < wanted || rank >= best_rank) continue;
+            if (rank >= best_rank) continue;
             best = static_cast<int>(child);
             best_rank = rank;
             if (rank == 2 * wanted) break;
