@@ -1,6 +1,4 @@
 // The data path of the C ABI: allocate, free, take, and what one can ask of a block.
-#include <time.h>
-
 #include <cstdio>
 #include <cstring>
 
@@ -18,7 +16,6 @@ namespace {
 
 constexpr unsigned kWaitShift = 8;
 constexpr unsigned kKnownFlags = NUMACRE_STRICT | NUMACRE_ZERO | NUMACRE_UNCACHED | NUMACRE_WAIT;
-constexpr std::uint64_t kWaitSliceNanoseconds = 50'000'000;  // a waiter looks again by itself this often
 
 using ShortPath = Buddy<Env>::ShortPath;
 
@@ -48,12 +45,6 @@ ThreadCounters<Env> &counters_of(numacre_pool *pool, std::uint32_t numa_node, Ac
 
 void count_failure(numacre_pool *pool, std::uint32_t numa_node, Actor actor, FailureReason reason) {
     count(counters_of(pool, numa_node, actor).failures[static_cast<unsigned>(reason)]);
-}
-
-std::uint64_t now_nanoseconds() {
-    timespec time{};
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
 }
 
 // Is there enough free memory, only not in one piece? That is a look at the metadata of the whole numa node, 100 ms for
@@ -96,36 +87,6 @@ Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool st
         return Errc::ok;
     }
     return Errc::out_of_frames;
-}
-
-// The daemon has found that the pool's shared metadata is damaged. attention: what Attention says.
-bool is_damaged(const numacre_pool &pool, std::uint64_t attention) {
-    return (attention & Attention::kLookAtState) != 0 &&
-           pool.view.header->state.load(std::memory_order_acquire) == static_cast<std::uint64_t>(PoolState::corrupt);
-}
-
-// Repeats the attempt after each release until it succeeds or the time is over. timeout_ms 0: for ever.
-[[gnu::noinline]] Errc wait_and_allocate(numacre_pool *pool, const Lane &lane, std::uint32_t wanted, bool strict,
-                                         Order order, Note note, unsigned timeout_ms, std::uint32_t &got,
-                                         Block &block) {
-    const std::uint64_t begin = now_nanoseconds();
-    const std::uint64_t patience = std::uint64_t{timeout_ms} * 1'000'000;
-    for (;;) {
-        const std::uint32_t epoch = announce_waiter(pool);
-        // relaxed: an age in seconds.
-        const std::uint64_t attention = lane.attention->load(std::memory_order_relaxed);
-        if (is_damaged(*pool, attention)) return Errc::corrupt;
-        if (try_allocate(pool, lane.actor, wanted, strict, order, note.with_since(Attention::age(attention)), got,
-                         block) == Errc::ok)
-            return Errc::ok;
-        std::uint64_t slice = kWaitSliceNanoseconds;
-        if (timeout_ms != 0) {
-            const std::uint64_t waited = now_nanoseconds() - begin;
-            if (waited >= patience) return Errc::timed_out;
-            if (patience - waited < slice) slice = patience - waited;
-        }
-        sleep_for_release(pool, epoch, slice);
-    }
 }
 
 // Nothing is free: perhaps what we or others keep in caches would do.
@@ -190,8 +151,8 @@ Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
     if (code != Errc::ok) [[unlikely]]
         code = allocate_under_pressure(pool, lane, wanted, (flags & NUMACRE_STRICT) != 0, order, note, got, block);
     if (code != Errc::ok && (flags & NUMACRE_WAIT) != 0)
-        code = wait_and_allocate(pool, lane, wanted, (flags & NUMACRE_STRICT) != 0, order, note, flags >> kWaitShift,
-                                 got, block);
+        code = wait_for_block(pool, lane, wanted, (flags & NUMACRE_STRICT) != 0, order, note, flags >> kWaitShift, got,
+                              block);
     if (code != Errc::ok) [[unlikely]]
         return allocation_failed(pool, lane, wanted, code, order, size_bytes);
     if (has_quota) [[unlikely]]
@@ -276,14 +237,14 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
     return lane == nullptr ? error : free_one(pool, lane->actor, address);
 }
 
-[[gnu::noinline]] int wake_after_free(numacre_pool *pool) {
-    wake_waiters(pool);
+[[gnu::noinline]] int serve_after_free(const Lane &lane) {
+    serve_waiters(lane.pool, lane.actor);
     return 0;
 }
 
 [[gnu::noinline]] int finish_free(const Lane &lane, NodeLane &node, Block freed) {
     node.buddy->finish_free(lane.actor, freed);
-    return has_waiters(lane.pool) ? wake_after_free(lane.pool) : 0;
+    return has_waiters(lane.pool) ? serve_after_free(lane) : 0;
 }
 
 // A block larger than a leaf word, no quota.
@@ -295,7 +256,7 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
     if (way == ShortPath::begun) [[unlikely]]
         return finish_free(lane, node, freed);
     if (has_waiters(lane.pool)) [[unlikely]]
-        return wake_after_free(lane.pool);
+        return serve_after_free(lane);
     return 0;
 }
 
@@ -312,7 +273,7 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
     if (way == ShortPath::begun) [[unlikely]]
         return finish_free(lane, *node, freed);
     if (has_waiters(lane.pool)) [[unlikely]]
-        return wake_after_free(lane.pool);
+        return serve_after_free(lane);
     return 0;
 }
 
@@ -348,7 +309,7 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
     else
         quota_forget(pool);
     if (has_waiters(pool)) [[unlikely]]
-        wake_waiters(pool);
+        serve_waiters(pool, actor);
     return 0;
 }
 
@@ -418,6 +379,21 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, NodeLane &node, std:
     return allocate_slowly(lane.pool, size_bytes, block);
 }
 
+// Somebody waits: the caller's block goes to them directly, if it is what they wait for. False: nothing was done.
+[[gnu::cold]] bool give_own(numacre_pool *pool, const Lane &lane, void *address) {
+    Place place{};
+    Block block;
+    IndexEntry entry;
+    if (!own_block(pool, address, place, block, entry) ||
+        !give_to_waiter(pool, lane.actor, place.numa_node, block, entry))
+        return false;
+    if (quota_of(pool) != 0)
+        quota_note(pool, -static_cast<std::int64_t>(block.order.frames()));
+    else
+        quota_forget(pool);
+    return true;
+}
+
 // When the block cannot simply go into its magazine.
 [[gnu::noinline]] int free_slowly(numacre_pool *pool, void *address) {
     int error = 0;
@@ -427,6 +403,8 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, NodeLane &node, std:
     std::uint64_t frame = 0;
     Block block;
     IndexEntry entry;
+    if (has_waiters(pool) && give_own(pool, *lane, address)) [[unlikely]]
+        return 0;
     if (!has_waiters(pool) && find_frame(*lane, address, node, frame) &&
         node->buddy->find_in_leaf(FrameIndex{frame}, block, entry) && entry.owner() == pool->process &&
         make_room(pool, *lane, *node, block.order.value) &&
@@ -632,7 +610,7 @@ int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
             pool->nodes[first.numa_node].buddy().free_many(lane->actor, BlockState::owned, bases, batch);
         if (freed != 0) {
             quota_forget(pool);
-            if (has_waiters(pool)) wake_waiters(pool);
+            if (has_waiters(pool)) serve_waiters(pool, lane->actor);
             done += freed;
         }
         // Larger, freed already, not ours: it has its own answer.

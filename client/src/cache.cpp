@@ -87,7 +87,7 @@ std::uint32_t give_back_all(numacre_pool *pool, Lane &lane) {
     }
     if (given != 0) {
         quota_forget(pool);
-        if (has_waiters(pool)) wake_waiters(pool);
+        if (has_waiters(pool)) serve_waiters(pool, lane.actor);
     }
     return given;
 }

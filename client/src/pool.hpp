@@ -134,16 +134,26 @@ inline bool has_quota(const Lane &lane) {
 
 // --- waiting ---------------------------------------------------------------------------------------------------------
 
-// Somebody may be waiting for memory: wake them. Called after a free; a load when nobody waits.
+// Somebody may be waiting for memory: serve them. Asked after a free; a load when nobody waits.
 inline bool has_waiters(const numacre_pool *pool) {
-    // seq_cst after the free's RMW; partner: announce_waiter(). Weakened: we see no waiter, it sees no free frame, it
-    // sleeps.
+    // seq_cst after the free's RMW; partner: HandOff::raise_flag(). Weakened: we see no waiter, it sees no free frame,
+    // it sleeps.
     return (pool->view.header->attention.load(std::memory_order_seq_cst) & Attention::kWaiters) != 0;
 }
-[[gnu::cold]] void wake_waiters(numacre_pool *pool);
-// Announces a waiter and returns the epoch to sleep on; allocate once more before sleeping.
-std::uint32_t announce_waiter(numacre_pool *pool);
-// Sleeps until the epoch has moved, or about that long.
-void sleep_for_release(numacre_pool *pool, std::uint32_t epoch, std::uint64_t nanoseconds);
+// What is free goes to those who wait for it. Enters the kernel to wake them.
+[[gnu::cold]] void serve_waiters(numacre_pool *pool, Actor actor);
+// A held block goes straight to a thread that waits for one of its size. False: nothing was done, free it.
+[[gnu::cold]] bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Block block,
+                                  IndexEntry entry);
+// Waits for a block until there is one or the time is over. timeout_ms 0: for ever. note: but for how old it is.
+[[gnu::cold]] Errc wait_for_block(numacre_pool *pool, const Lane &lane, std::uint32_t wanted, bool strict, Order order,
+                                  Note note, unsigned timeout_ms, std::uint32_t &got, Block &block);
+std::uint64_t now_nanoseconds();  // monotonic
+
+// The daemon has found that the pool's shared metadata is damaged. attention: what Attention says.
+inline bool is_damaged(const numacre_pool &pool, std::uint64_t attention) {
+    return (attention & Attention::kLookAtState) != 0 &&
+           pool.view.header->state.load(std::memory_order_acquire) == static_cast<std::uint64_t>(PoolState::corrupt);
+}
 
 }  // namespace numacre::client

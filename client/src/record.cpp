@@ -41,13 +41,6 @@ bool looked = false;
 int file = -1;
 off_t end = 0;
 
-// Of the machine's monotonic clock, as it is: traces of several processes fit together.
-std::uint64_t now_nanoseconds() {
-    timespec time{};
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
-}
-
 int by_address(const void *left, const void *right) {
     const void *const a = static_cast<const Held *>(left)->address;
     const void *const b = static_cast<const Held *>(right)->address;
@@ -130,6 +123,7 @@ void record_allocation(numacre_pool *pool, const void *block, std::size_t size_b
     const auto offset = static_cast<std::uint64_t>(static_cast<const std::byte *>(block) - pool->span);
     char text[192];
     pthread_mutex_lock(&mutex);
+    // The machine's monotonic clock, as it is: traces of several processes fit together.
     const std::uint64_t now = now_nanoseconds();
     // It has been another process's since, or we have taken back what was handed over: the old line ends here at the
     // latest.

@@ -1,45 +1,111 @@
-// Waiting for memory. A waiter raises a flag in shared memory, tries once more and sleeps on the pool's release epoch;
-// a release that sees the flag clears it, moves the epoch and wakes everybody; whoever is still short raises the flag
-// again. Threads with cached blocks see the flag too, at their next call, and give them back; a waiter looks again by
-// itself from time to time, since they may see it late. A waiter that dies leaves at most a raised flag, which costs
-// the next release one wake-up call.
+// Waiting for memory: the system calls of a hand-off (shm/hand_off.hpp). Threads with cached blocks see the flag at
+// their next call and give them back. A waiter looks again by itself from time to time: whoever would have given it a
+// block may have died while there is no daemon to notice.
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <climits>
+#include <algorithm>
 
+#include "numacre/shm/counters.hpp"
+#include "numacre/shm/hand_off.hpp"
 #include "pool.hpp"
 
 namespace numacre::client {
 namespace {
 
-// The epoch's low half; both supported architectures are little-endian.
-std::uint32_t *futex_word(numacre_pool *pool) {
-    return reinterpret_cast<std::uint32_t *>(&pool->view.header->release_epoch);
+constexpr std::uint64_t kLookAgainAfterNanoseconds = 1'000'000'000;
+
+struct Nodes {
+    numacre_pool *pool;
+    Buddy<Env> &at(std::uint32_t numa_node) const { return pool->nodes[numa_node].buddy(); }
+    std::uint32_t count() const { return pool->numa_nodes; }
+    std::uint32_t nearest(std::uint32_t numa_node, std::uint32_t rank) const { return pool->nearest[numa_node][rank]; }
+};
+
+// The word's low half; both supported architectures are little-endian.
+std::uint32_t *futex_word(numacre_pool *pool, ThreadSlotIndex thread) {
+    return reinterpret_cast<std::uint32_t *>(&pool->view.threads[thread.value].waiting);
+}
+
+struct Wake {
+    numacre_pool *pool;
+    void operator()(ThreadSlotIndex thread) const {
+        syscall(SYS_futex, futex_word(pool, thread), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+    }
+};
+
+void sleep(numacre_pool *pool, ThreadSlotIndex thread, WaitWord wish, std::uint64_t nanoseconds) {
+    const timespec duration{static_cast<time_t>(nanoseconds / 1'000'000'000),
+                            static_cast<long>(nanoseconds % 1'000'000'000)};
+    syscall(SYS_futex, futex_word(pool, thread), FUTEX_WAIT, static_cast<std::uint32_t>(wish.bits()), &duration,
+            nullptr, 0);
 }
 
 }  // namespace
 
-void wake_waiters(numacre_pool *pool) {
-    auto &attention = pool->view.header->attention;
-    if ((attention.fetch_and(~Attention::kWaiters, std::memory_order_seq_cst) & Attention::kWaiters) == 0) return;
-    pool->view.header->release_epoch.fetch_add(1, std::memory_order_seq_cst);
-    syscall(SYS_futex, futex_word(pool), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+std::uint64_t now_nanoseconds() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
 }
 
-std::uint32_t announce_waiter(numacre_pool *pool) {
-    const auto epoch = static_cast<std::uint32_t>(pool->view.header->release_epoch.load(std::memory_order_seq_cst));
-    // seq_cst before the allocation that follows; partner: has_waiters().
-    pool->view.header->attention.fetch_or(Attention::kWaiters, std::memory_order_seq_cst);
-    return epoch;
+void serve_waiters(numacre_pool *pool, Actor actor) {
+    const Nodes nodes{pool};
+    HandOff<Env, Nodes>{pool->view, nodes}.serve(actor, Wake{pool});
 }
 
-void sleep_for_release(numacre_pool *pool, std::uint32_t epoch, std::uint64_t nanoseconds) {
-    const timespec duration{static_cast<time_t>(nanoseconds / 1'000'000'000),
-                            static_cast<long>(nanoseconds % 1'000'000'000)};
-    syscall(SYS_futex, futex_word(pool), FUTEX_WAIT, epoch, &duration, nullptr, 0);
+bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry) {
+    using Server = HandOff<Env, Nodes>;
+    const Nodes nodes{pool};
+    Server server{pool->view, nodes};
+    const auto given = server.give(actor, numa_node, block, entry, Wake{pool});
+    if (given == Server::Given::undone) server.serve(actor, Wake{pool});
+    return given != Server::Given::no;
+}
+
+Errc wait_for_block(numacre_pool *pool, const Lane &lane, std::uint32_t wanted, bool strict, Order order, Note note,
+                    unsigned timeout_ms, std::uint32_t &got, Block &block) {
+    const Nodes nodes{pool};
+    HandOff<Env, Nodes> hand_off{pool->view, nodes};
+    const Actor actor = lane.actor;
+    const std::uint64_t begin = now_nanoseconds();
+    const std::uint64_t patience = std::uint64_t{timeout_ms} * 1'000'000;
+    Errc over = Errc::ok;
+    bool received = false;
+    WaitWord wish;
+    while (!received) {
+        if (!wish.is_waiting())
+            wish = hand_off.announce(actor, order, NumaNode{static_cast<std::uint8_t>(wanted)}, strict);
+        hand_off.raise_flag();
+        hand_off.serve(actor, Wake{pool});
+        // relaxed: an age in seconds; and what is told a look later is soon enough.
+        const std::uint64_t attention = lane.attention->load(std::memory_order_relaxed);
+        std::uint64_t slice = kLookAgainAfterNanoseconds;
+        if (is_damaged(*pool, attention)) {
+            over = Errc::corrupt;
+        } else if (timeout_ms != 0) {
+            const std::uint64_t waited = now_nanoseconds() - begin;
+            if (waited >= patience)
+                over = Errc::timed_out;
+            else
+                slice = std::min(slice, patience - waited);
+        }
+        if (over != Errc::ok && hand_off.withdraw(actor)) break;
+        if (over == Errc::ok && hand_off.look(actor) == wish) sleep(pool, actor.thread, wish, slice);
+        WaitWord now = hand_off.look(actor);
+        if (now == wish.nudged()) now = hand_off.calm(actor, wish);
+        if (now == wish) continue;
+        received = hand_off.receive(actor, note.with_since(Attention::age(attention)), got, block);
+        wish = WaitWord{};
+    }
+    if (received && got != wanted) {
+        count(nodes.at(got).view().counters[actor.thread.value].numa_miss);
+        count(nodes.at(wanted).view().counters[actor.thread.value].numa_foreign);
+    }
+    if (has_waiters(pool)) serve_waiters(pool, actor);
+    return received ? Errc::ok : over;
 }
 
 }  // namespace numacre::client

@@ -17,6 +17,7 @@
 #include "log.hpp"
 #include "numacre/shm/audit.hpp"
 #include "numacre/shm/format.hpp"
+#include "numacre/shm/hand_off.hpp"
 #include "numacre/shm/validate.hpp"
 #include "pool_spec.hpp"
 
@@ -373,7 +374,7 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
         // release: who takes the slot next finds everything given back.
         set_record_state(slot, ProcessState::free, std::memory_order_release);
     }
-    if (total.blocks != 0) wake_waiters();
+    wake_waiters();  // it may have died while it was serving others
 }
 
 std::vector<Client> ManagedPool::client_table() const {
@@ -500,7 +501,7 @@ void ManagedPool::announce_deletion() {
     ledger_.set_state(LedgerState::deleted);
     // release: nothing follows that anybody may rely on; it is the last word.
     shared_.header->state.store(static_cast<std::uint64_t>(PoolState::deleted), std::memory_order_release);
-    wake_waiters();
+    wake_waiters(true);
 }
 
 void ManagedPool::ask_for_cached_blocks() {
@@ -523,13 +524,12 @@ void ManagedPool::tell_clients() {
             return;
 }
 
-void ManagedPool::wake_waiters() {
-    // seq_cst: the memory is free before the epoch moves; a waiter reads the epoch before it looks for memory, and
-    // sleeps only on the epoch that it has read. Weakened: it sleeps through the only release there will be.
-    shared_.header->release_epoch.fetch_add(1, std::memory_order_seq_cst);
-    auto *const low_half = reinterpret_cast<std::uint32_t *>(&shared_.header->release_epoch);
-    static_assert(std::endian::native == std::endian::little, "the futex word is the first half of the epoch");
-    ::syscall(SYS_futex, low_half, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void ManagedPool::wake_waiters(bool all) {
+    nudge_waiters(shared_, all, [this](ThreadSlotIndex thread) {
+        auto *const low_half = reinterpret_cast<std::uint32_t *>(&shared_.threads[thread.value].waiting);
+        static_assert(std::endian::native == std::endian::little, "the futex word is the first half");
+        ::syscall(SYS_futex, low_half, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+    });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -546,7 +546,7 @@ void ManagedPool::declare_corrupt(const std::string &reason) {
     shared_.header->state.store(static_cast<std::uint64_t>(PoolState::corrupt), std::memory_order_release);
     // Its clients are refused from their next allocation on; who waits for memory hears it now.
     shared_.header->attention.fetch_or(Attention::kLookAtState, std::memory_order_seq_cst);
-    wake_waiters();
+    wake_waiters(true);
     log::error("pool is damaged: no new clients, see the runbook NumacrePoolCorrupt",
                {{"pool", spec_.name}, {"reason", reason}});
 }

@@ -120,7 +120,7 @@ public:
     // Tells clients that the pool is no more.
     void announce_deletion();
     // Allocations that wait for memory look again.
-    void wake_waiters();
+    void wake_waiters(bool all = false);
     // Tells clients how old the pool is, for what they allocate from now on, and if it is damaged. Any thread, about
     // once a second.
     void tell_clients();

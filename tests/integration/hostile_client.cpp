@@ -145,7 +145,7 @@ public:
         } else if (target == "node header") {
             anything({nodes_[number].words, sizeof(NodeHeader<Env>) / sizeof(Word)});
         } else if (target == "futex words") {
-            view_.header->release_epoch.store(random_());
+            view_.header->wait_tickets.store(random_());
             view_.header->attention.store(random_());
         } else if (target == "counters") {
             anything({reinterpret_cast<Word *>(node.counters),

@@ -20,6 +20,7 @@
 #include "numacre/shm/cached_block.hpp"
 #include "numacre/shm/chunks.hpp"
 #include "numacre/shm/format.hpp"
+#include "numacre/shm/hand_off.hpp"
 #include "numacre/shm/recovery.hpp"
 
 namespace numacre::model {
@@ -68,6 +69,10 @@ inline constexpr int kAwaitTaken = -19;      // waits until another process has 
 // the block.
 inline constexpr int kCacheSlowly = -20;
 inline constexpr int kUncacheSlowly = -21;
+inline constexpr int kRelease = -22;  // frees the first block that it holds as clients do, who look for those who wait
+// Waits for a block of an order: kWait + order; looks whether there is one and gives up: kWaitBriefly + order.
+inline constexpr int kWait = 300;
+inline constexpr int kWaitBriefly = 400;
 // Two blocks of an order in one call: kTwo + order; the same into the cache: kRefill + order.
 inline constexpr int kTwo = 100;
 inline constexpr int kRefill = 200;
@@ -170,6 +175,9 @@ private:
     void think_again(Thread &self, std::size_t client, int what, unsigned room);
     void take(Thread &self, std::size_t client, unsigned slot);
     void use_cache(Thread &self, std::size_t client, int what);
+    void release(Thread &self, std::size_t client, unsigned slot);
+    void wait_for(Thread &self, std::size_t client, Order order, bool patient, unsigned slot);
+    void serve_if_somebody_waits(std::size_t client);
     void allocate_many(Thread &self, std::size_t client, Order order, BlockState state);
     void free_many(Thread &self, std::size_t client, BlockState state);
     void use_shared(Thread &self, std::size_t client, int what, unsigned room);
@@ -535,11 +543,11 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
         use_cache(self, client, what);
         return;
     }
-    if (what <= kFreeShared) {
+    if (what <= kFreeShared && what != kRelease) {
         use_shared(self, client, what, room);
         return;
     }
-    if (what <= kWithdraw) {
+    if (what <= kWithdraw && what != kRelease) {
         if (!local.gave || room == kHeldMax) return;
         self.choose_operation(1);
         think_again(self, client, what, room);
@@ -547,6 +555,14 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
     }
     if (what < 0 ? first == kHeldMax : room == kHeldMax) return;  // an allocation before may have found nothing
     self.choose_operation(1);
+    if (what >= kWait) {
+        wait_for(self, client, Order{static_cast<std::uint8_t>(what % kTwo)}, what < kWaitBriefly, room);
+        return;
+    }
+    if (what == kRelease) {
+        release(self, client, first);
+        return;
+    }
     if (what >= kTwo) {
         allocate_many(self, client, Order{static_cast<std::uint8_t>(what % kTwo)},
                       what >= kRefill ? BlockState::cached : BlockState::owned);
@@ -558,6 +574,72 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
         give(self, client, first);
     else
         allocate(self, client, Order{static_cast<std::uint8_t>(what)}, room);
+}
+
+struct OneNode {
+    Buddy<SimEnv> &buddy;
+    Buddy<SimEnv> &at(std::uint32_t) const { return buddy; }
+    std::uint32_t count() const { return 1; }
+    std::uint32_t nearest(std::uint32_t, std::uint32_t) const { return 0; }
+};
+
+// The word that a waiter sleeps on has changed already: that is all there is to waking it.
+inline void nobody_to_wake(ThreadSlotIndex) {}
+
+inline void EngineModel::serve_if_somebody_waits(std::size_t client) {
+    if ((pool_.header->attention.load() & Attention::kWaiters) == 0) return;
+    const OneNode node{*buddy_};
+    HandOff<SimEnv, OneNode>{pool_, node}.serve(actor_of(client), nobody_to_wake);
+}
+
+inline void EngineModel::release(Thread &self, std::size_t client, unsigned slot) {
+    if ((pool_.header->attention.load() & Attention::kWaiters) != 0) {
+        Local &local = self.local<Local>();
+        const Block block = local.blocks[slot];
+        const OneNode node{*buddy_};
+        const IndexEntry entry{view_.index_entry(block).load()};
+        local.held[slot] = false;
+        use(self, block);
+        using Server = HandOff<SimEnv, OneNode>;
+        const auto given = Server{pool_, node}.give(actor_of(client), 0, block, entry, nobody_to_wake);
+        if (given != Server::Given::no) {
+            local.blocks[slot] = {};
+            if (given == Server::Given::undone) serve_if_somebody_waits(client);
+            return;
+        }
+        local.held[slot] = true;
+    }
+    free(self, client, slot);
+    serve_if_somebody_waits(client);
+}
+
+// As client/src/waiting.cpp, without looking again after a second.
+inline void EngineModel::wait_for(Thread &self, std::size_t client, Order order, bool patient, unsigned slot) {
+    Local &local = self.local<Local>();
+    const OneNode node{*buddy_};
+    HandOff<SimEnv, OneNode> hand_off{pool_, node};
+    const Actor actor = actor_of(client);
+    const Word &word = pool_.threads[actor.thread.value].waiting;
+    WaitWord wish;
+    for (bool received = false; !received;) {
+        if (!wish.is_waiting()) wish = hand_off.announce(actor, order, NumaNode{0}, false);
+        hand_off.serve(actor, nobody_to_wake);
+        if (!patient && hand_off.withdraw(actor)) break;
+        self.rest_until([&] { return word.load() != wish.bits(); });
+        WaitWord now = hand_off.look(actor);
+        if (now == wish.nudged()) now = hand_off.calm(actor, wish);
+        if (now == wish) continue;
+        std::uint32_t numa_node = 0;
+        Block block{};
+        received = hand_off.receive(actor, {}, numa_node, block);
+        wish = WaitWord{};
+        if (!received) continue;
+        if (block.order != order) self.fail("a waiter was given another order than it wanted");
+        local.blocks[slot] = block;
+        local.held[slot] = true;
+        use(self, block);
+    }
+    serve_if_somebody_waits(client);
 }
 
 inline void EngineModel::use_cache(Thread &self, std::size_t client, int what) {
@@ -920,6 +1002,10 @@ inline void EngineModel::add_daemon() {
                     for (bool done = false; !done;) {
                         Reclaimed total;
                         blocked_by = {};
+                        // The kernel tells of every death, also while we are at one of them.
+                        for (std::uint16_t other = 1; other < process_slots_; ++other)
+                            if (other != process && is_dead(other) && state_of(other).load() == kActive)
+                                state_of(other).store(kDead);
                         const ProcessSlot slot{process};
                         done = (setup_.quarantine
                                     ? recovery.seize_process(slot, total, blocked_by, [](NumaNode, Block) {})
@@ -927,6 +1013,7 @@ inline void EngineModel::add_daemon() {
                     }
                     release_seized(self, recovery);
                     state_of(process).store(static_cast<std::uint64_t>(ProcessState::free));
+                    nudge_waiters(pool_, false, nobody_to_wake);
                 });
             }
         });
@@ -1127,6 +1214,12 @@ inline void EngineModel::check_quiet() {
             fail("quiet: an intent is left in slot " + std::to_string(thread));
         if (HintWork{pool_.threads[thread].hint_work.load()}.active())
             fail("quiet: hint work is left in slot " + std::to_string(thread));
+        const WaitWord word{pool_.threads[thread].waiting.load()};
+        if (word.is_given()) fail("quiet: a block is on its way to slot " + std::to_string(thread));
+        for (std::uint64_t base = 0; word.is_waiting() && base < setup_.geometry.frame_count;
+             base += word.order().frames())
+            if (is_free(Block{FrameIndex{base}, word.order()}))
+                fail("quiet: slot " + std::to_string(thread) + " waits for what is free");
     }
     check_words_when_quiet(owned);
     check_hints_when_quiet();

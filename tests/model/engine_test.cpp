@@ -413,6 +413,66 @@ TEST(Engine, a_death_in_a_bulk_free_beside_another) {
     expect_clean(model.run());
 }
 
+// Waiting (hand_off.hpp): who waits gets what is released, sleeps beside nothing that would do, and a death of any of
+// them, at any access, neither loses a block nor leaves another asleep.
+constexpr std::uint64_t kOneFree = ~std::uint64_t{1};
+
+TEST(Engine, a_released_block_goes_to_who_waits) {
+    EngineModel model("engine-wait", {.solo_steps_max = 4000},
+                      {.taken = {{0, kOneFree}, {1, ~std::uint64_t{0}}},
+                       .clients = {{.process = 1, .holds = {0}, .script = {kRelease, 0, kRelease}},
+                                   {.process = 2, .script = {kWait + 0, kRelease}}}});
+    expect_clean(model.run());
+}
+
+TEST(Engine, a_larger_block_is_split_for_two_who_wait) {
+    EngineModel model("engine-wait-split", {.preemptions_max = long_runs() ? 3 : 1, .solo_steps_max = 4000},
+                      {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
+                       .clients = {{.process = 1, .holds = {1}, .script = {kRelease}},
+                                   {.process = 2, .script = {kWait + 0, kRelease}},
+                                   {.process = 3, .script = {kWait + 0, kRelease}}}});
+    expect_clean(model.run());
+}
+
+TEST(Engine, a_death_around_a_hand_off_loses_nothing) {
+    EngineModel model("engine-wait-death",
+                      {.kills_max = 1, .preemptions_max = long_runs() ? -1 : 1, .solo_steps_max = 4000},
+                      {.taken = {{0, kOneFree}, {1, ~std::uint64_t{0}}},
+                       .clients = {{.process = 1, .holds = {0}, .script = {kRelease}},
+                                   {.process = 2, .script = {kWait + 0, kRelease}}},
+                       .daemon = true});
+    expect_clean(model.run());
+}
+
+TEST(Engine, deaths_of_two_around_a_hand_off) {
+    EngineModel model(
+        "engine-wait-deaths", {.kills_max = 2, .solo_steps_max = 4000},
+        {.taken = {{0, kOneFree}, {1, ~std::uint64_t{0}}},
+         .clients = {{.process = 1, .holds = {0}, .script = {kRelease}}, {.process = 2, .script = {kWait + 0}}},
+         .daemon = true});
+    expect_clean(model.run());
+}
+
+TEST(Engine, a_death_among_two_who_wait_leaves_nobody_asleep) {
+    EngineModel model("engine-wait-death-three",
+                      {.kills_max = 1, .preemptions_max = long_runs() ? -1 : 1, .solo_steps_max = 4000},
+                      {.taken = {{0, kOneFree}, {1, ~std::uint64_t{0}}},
+                       .clients = {{.process = 1, .holds = {0}, .script = {kRelease}, .mortal = false},
+                                   {.process = 2, .script = {kWait + 0, kRelease}},
+                                   {.process = 3, .script = {kWait + 0, kRelease}, .mortal = false}},
+                       .daemon = true});
+    expect_clean(model.run());
+}
+
+TEST(Engine, who_gives_up_waiting_may_have_been_given_a_block) {
+    EngineModel model("engine-wait-brief", {.kills_max = 1, .solo_steps_max = 4000},
+                      {.taken = {{0, kOneFree}, {1, ~std::uint64_t{0}}},
+                       .clients = {{.process = 1, .holds = {0}, .script = {kRelease}},
+                                   {.process = 2, .script = {kWaitBriefly + 0, kRelease}}},
+                       .daemon = true});
+    expect_clean(model.run());
+}
+
 TEST(Engine, a_chunk_is_drained_and_taken_offline_beside_clients) {
     // Of slots that like the chunk.
     EngineModel model("engine-drain", {.preemptions_max = long_runs() ? -1 : 2, .solo_steps_max = 4000},

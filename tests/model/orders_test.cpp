@@ -202,6 +202,8 @@ struct Unnoticed {
     std::string_view name;
     const char *why;
 };
+constexpr auto kNobodyWaits =
+    "nobody waits in these models; if it misses who is giving a block, that goes to the tree, and is found gone";
 constexpr Unnoticed kUnnoticed[] = {
     {"buddy.hpp take: load acquire -> relaxed", kGuess},
     {"buddy.hpp take: cas acq_rel -> acquire", kChannel},
@@ -252,6 +254,9 @@ constexpr Unnoticed kUnnoticed[] = {
     {"walk.hpp leaf_word: load acquire -> relaxed", kDead},
     {"walk.hpp leaf_word: load acquire -> relaxed (2)", kDead},
     {"walk.hpp upper_word: load acquire -> relaxed", kDead},
+    {"hand_off.hpp nudge_waiters: load seq_cst -> acquire", kNobodyWaits},
+    {"recovery.hpp take_back_given: load acquire -> relaxed", kNobodyWaits},
+    {"recovery.hpp take_back_untold: load acquire -> relaxed", kNobodyWaits},
     {"walk.hpp allocated_child: load acquire -> relaxed", kDead},
 };
 

@@ -630,9 +630,8 @@ MUTATIONS = [
     Mutation(
         name="recovery_does_not_resolve",
         file="recovery.hpp",
-        old="""if (resolve(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)
-                    return RecoveryStep::blocked;""",
-        new="",
+        old="resolve(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)",
+        new="false)",
         why="what a dead client had claimed but not committed is lost",
         filter="Engine.a_death_of_giver_or_taker_loses_nothing",
     ),
@@ -698,8 +697,8 @@ MUTATIONS = [
     Mutation(
         name="resolve_does_not_wait_for_live_intents",
         file="recovery.hpp",
-        old="if (index == thread || !is_live(index)) continue;",
-        new="continue;",
+        old="layer_of(intent.block().order) == layer && overlaps(intent.block(), block)) {",
+        new="false) {",
         why="a live client's claim in flight is taken for the dead one's",
         filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
     ),
@@ -878,5 +877,39 @@ MUTATIONS = [
                     std::memory_order_seq_cst);""",
         why="what clients marked or claimed in the word meanwhile is wiped out",
         filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
+    ),
+    Mutation(
+        name="given_block_is_forgotten_at_a_death",
+        file="recovery.hpp",
+        old="        take_back_given(slot);\n",
+        new="        slot.waiting.store(0, std::memory_order_release);\n",
+        why="a block that the dead was given and had not received stays nobody's for ever",
+        filter="Engine.a_death_around_a_hand_off_loses_nothing",
+    ),
+    Mutation(
+        name="wish_is_cleared_without_a_look",
+        file="recovery.hpp",
+        old="if (bits == 0 || slot.waiting.compare_exchange_weak(bits, 0, std::memory_order_acq_rel)) return;",
+        new="return slot.waiting.store(0, std::memory_order_release);",
+        why="somebody gives the dead a block at this moment",
+        filter="Engine.who_gives_up_waiting_may_have_been_given_a_block",
+    ),
+    Mutation(
+        name="untold_block_stays_on_its_way",
+        file="recovery.hpp",
+        old="(void)Buddy<Env>{view, pool_}.free_entry(kSelf, block, entry, true);\n        return RecoveryStep::done;",
+        new="return RecoveryStep::done;",
+        why="the giver died before it told anybody",
+        filter="Engine.a_death_around_a_hand_off_loses_nothing",
+    ),
+    Mutation(
+        name="flag_is_lowered_before_the_search",
+        file="hand_off.hpp",
+        old="            const Served served = serve_all(actor, wake);\n",
+        new="            pool_.header->attention.fetch_and(~Attention::kWaiters, std::memory_order_seq_cst);\n"
+        "            const Served served = serve_all(actor, wake);\n"
+        "            if (served == Served::not_all) raise_flag();\n",
+        why="what is released after the search and before the flag is up again is given to nobody",
+        filter="Engine.a_released_block_goes_to_who_waits",
     ),
 ]

@@ -146,8 +146,44 @@ public:
         return Reference{view_.numa_node, block, entry.generation()};
     }
 
-    // The opposite: what references name is gone. False: somebody took the block before. On success entry is what it is
-    // now.
+    // The steps of a hand-off (hand_off.hpp). First: the held block that entry tells of is nobody's, on its way. entry:
+    // what it is now. The intent stays set. False: it is not ours any more, nothing was done.
+    bool put_on_its_way(Actor actor, Block block, IndexEntry &entry) {
+        begin(actor, IntentKind::free, block);
+        std::uint64_t bits = entry.bits();
+        entry = IndexEntry::owned(kHandOffOwner, block.order, next_generation(entry.generation()), {});
+        // EDGE ownership, as in become_freer(): recovery that sees the block on its way finds the intent.
+        if (!view_.index_entry(block).compare_exchange_strong(bits, entry.bits(), std::memory_order_acq_rel)) {
+            end(actor);
+            return false;
+        }
+        Env::crash_point(CrashPoint::hand_off_on_its_way);
+        return true;
+    }
+    // Then the waiter's word says where it is. Last: tally: it was somebody's, and counts as freed.
+    void has_been_given(Actor actor, Block block, bool tally) {
+        if (tally) count(view_.counters[actor.thread.value].frees[block.order.value]);
+        Env::crash_point(CrashPoint::hand_off_given);
+        end(actor);
+    }
+    // The waiter: makes it its own. False: it is on its way no more.
+    bool receive(Actor actor, FrameIndex base, std::uint32_t generation, Note note, Block &block) {
+        IndexEntry entry;
+        if (find_entry(base, block, entry) != Errc::ok || entry.owner() != kHandOffOwner ||
+            entry.generation() != generation)
+            return false;
+        std::uint64_t bits = entry.bits();
+        const auto ours = IndexEntry::owned(actor.process, block.order, next_generation(generation), note);
+        // EDGE hand-over, with the giver's put_on_its_way().
+        if (!view_.index_entry(block).compare_exchange_strong(bits, ours.bits(), std::memory_order_acq_rel))
+            return false;
+        Env::crash_point(CrashPoint::hand_off_received);
+        count(view_.counters[actor.thread.value].allocations[block.order.value]);
+        return true;
+    }
+
+    // The opposite of publish(): what references name is gone. False: somebody took the block before. On success entry
+    // is what it is now.
     bool withdraw(Block block, IndexEntry &entry) {
         std::uint64_t bits = entry.bits();
         const IndexEntry now =
@@ -461,7 +497,7 @@ private:
     }
 
     // The same at an upper word, in its smallest hole: of children without any mark, that is. Refused, too, if that is
-    // wider than `widest`, in levels.
+    // wider than `widest`, in levels; a block as large as the word has no choice of holes in it.
     [[gnu::always_inline]] ShortPath allocate_in_upper(const Actor &actor, unsigned layer, std::uint64_t word,
                                                        Order order, unsigned widest, Grant grant, Block &out) {
         const unsigned child_order = word_order(layer - 1);
@@ -469,7 +505,7 @@ private:
         Word &state = view_.upper[layer][word];
         const UpperWord seen{state.load(std::memory_order_relaxed)};  // relaxed: only a guess, the CAS decides
         const upper::Hole hole = upper::smallest_hole(seen.claimable_children(), levels);
-        if (hole.levels > widest || hole.levels > kUpperLevels) [[unlikely]]
+        if (hole.levels > kUpperLevels || (hole.levels > widest && levels < kUpperLevels)) [[unlikely]]
             return ShortPath::refused;
         out = Block{FrameIndex{(word * kUpperFanOut + hole.first_child) << child_order}, order};
         begin(actor, IntentKind::allocate, out);

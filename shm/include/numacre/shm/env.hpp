@@ -24,6 +24,9 @@ enum class CrashPoint : std::uint8_t {
     hint_lowered,
     thread_slot_after_mark,
     thread_slot_after_claim,
+    hand_off_on_its_way,
+    hand_off_given,
+    hand_off_received,
 };
 
 // An Env provides: Atomic<T> with the interface of std::atomic<T> (load, store, compare_exchange_*, fetch_and,

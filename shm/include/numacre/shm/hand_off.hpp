@@ -13,7 +13,8 @@
 //   waiter, when told   a block on its way, and its word       recovery of the waiter
 //   waiter, has         a block of its                         as any other
 //
-// Nothing here sleeps: the caller does, on the low half of its word (a futex), and wakes whom serve() names.
+// Nothing here sleeps: the caller does, on the low half of its word (a futex), and wakes whom it is told to.
+// (tests/model runs this file, deaths included.)
 #pragma once
 
 #include <cstdint>
@@ -22,118 +23,135 @@
 
 namespace numacre {
 
-// buddy_of(numa node): the Buddy of one of the pool's numa_nodes.
-template <class Env, class BuddyOf>
+// Nodes: Buddy<Env> &at(numa node), std::uint32_t count(), std::uint32_t nearest(numa node, rank): by distance.
+template <class Env, class Nodes>
 class HandOff {
 public:
     using Word = typename Env::template Atomic<std::uint64_t>;
 
-    HandOff(const PoolView<Env> &pool, std::uint32_t numa_nodes, const BuddyOf &buddy_of)
-        : pool_(pool), numa_nodes_(numa_nodes), buddy_of_(buddy_of) {}
+    HandOff(const PoolView<Env> &pool, const Nodes &nodes) : pool_(pool), nodes_(nodes) {}
 
     // --- who waits ---------------------------------------------------------------------------------------------------
 
-    // Says what the thread waits for, for others to see. Look for memory once more afterwards; then sleep for as long
-    // as the word is what this returns.
+    // Says what the thread waits for. Then: serve(), for there may be memory; sleep for as long as the word is what
+    // this returned; receive() if it says so; serve() again if it was only nudged. At the end, however it ends, serve()
+    // once more if the flag is up: a nudge was for the others, too.
     WaitWord announce(Actor actor, Order order, NumaNode numa_node, bool that_node_only) {
-        // relaxed: whoever is not sure of its place has none.
+        // relaxed: a number, nothing more.
         const std::uint64_t ticket = pool_.header->wait_tickets.fetch_add(1, std::memory_order_relaxed);
         const WaitWord wish = WaitWord::waiting(order, numa_node, that_node_only, ticket);
+        // EDGE announce-then-flag (seq_cst; partner: serve(), which clears the flag before it looks at the words).
         word_of(actor.thread).store(wish.bits(), std::memory_order_seq_cst);
         raise_flag();
         return wish;
     }
-    // So that those who release look at who waits. EDGE announce-then-look (seq_cst RMW before the search for memory
-    // that follows; partner: EDGE free-then-flag). Weakened: we see no free block, they see no flag, and we sleep
-    // beside it.
-    void raise_flag() { pool_.header->attention.fetch_or(Attention::kWaiters, std::memory_order_seq_cst); }
-
-    // Waits no more. False: somebody was faster, the thread has been given a block: receive() it.
-    bool withdraw(Actor actor, WaitWord wish) {
-        std::uint64_t bits = wish.bits();
-        return word_of(actor.thread).compare_exchange_strong(bits, 0, std::memory_order_acq_rel);
+    // So that those who release look for who waits.
+    void raise_flag() {
+        // EDGE flag-then-look (seq_cst RMW before the search for memory that follows; partner: the load of the flag
+        // after a free's RMW). Weakened: we see no free block, they see no flag, and we sleep beside it.
+        pool_.header->attention.fetch_or(Attention::kWaiters, std::memory_order_seq_cst);
     }
 
-    // The block that the thread has been given, now its. False: none (any more).
-    bool receive(Actor actor, Note note, NumaNode &numa_node, Block &block) {
+    // Waits no more. False: somebody was faster, the thread has been given a block: receive() it.
+    bool withdraw(Actor actor) {
         Word &word = word_of(actor.thread);
-        const WaitWord given{word.load(std::memory_order_acquire)};
+        std::uint64_t bits = word.load(std::memory_order_acquire);
+        while (WaitWord{bits}.is_waiting())  // nobody changes a wish but the daemon, by a nudge, once
+            if (word.compare_exchange_weak(bits, 0, std::memory_order_acq_rel)) return true;
+        return !WaitWord{bits}.is_given();
+    }
+    // The daemon's nudge, taken note of: what the word is now.
+    WaitWord calm(Actor actor, WaitWord wish) {
+        std::uint64_t bits = wish.nudged().bits();
+        (void)word_of(actor.thread).compare_exchange_strong(bits, wish.bits(), std::memory_order_acq_rel);
+        return look(actor);
+    }
+    WaitWord look(Actor actor) const { return WaitWord{word_of(actor.thread).load(std::memory_order_acquire)}; }
+
+    // The block that the thread has been given, now its. False: none (any more): it waits no more, either.
+    bool receive(Actor actor, Note note, std::uint32_t &numa_node, Block &block) {
+        const WaitWord given = look(actor);
         bool got = false;
-        if (given.is_given() && given.numa_node().value < numa_nodes_) {
-            numa_node = given.numa_node();
-            got = buddy_of_(numa_node.value).receive(actor, given.base(), given.generation(), note, block);
+        if (given.is_given() && given.numa_node().value < nodes_.count()) {
+            numa_node = given.numa_node().value;
+            got = nodes_.at(numa_node).receive(actor, given.base(), given.generation(), note, block);
         }
-        // release: the block is ours before the word says nothing of it.
-        word.store(0, std::memory_order_release);
+        // release: the block is ours before the word forgets it.
+        word_of(actor.thread).store(0, std::memory_order_release);
         return got;
     }
 
     // --- who releases ------------------------------------------------------------------------------------------------
 
-    // Gives the block, which actor.process owns, to whoever has waited longest for one that it serves. False: nothing
-    // was done, for there is nobody, or that thread wants a smaller one, or the block is not ours: free it, then
-    // serve(). Calls wake(ThreadSlotIndex) for the thread that has it. Dying inside: it is freed.
+    enum class Given : std::uint8_t {
+        no,      // nothing was done: there is nobody, or who waits longest wants less of it, or it is not ours: free it
+        yes,     // somebody has it
+        undone,  // whom it was for has gone: it is free
+    };
+
+    // Gives the held block that entry tells of to whoever has waited longest, of those whom it serves. If nobody has it
+    // in the end, serve() afterwards. Calls wake(ThreadSlotIndex). Dying inside: the block is freed, or that thread's.
     template <class Wake>
-    bool give(Actor actor, NumaNode numa_node, Block block, IndexEntry entry, Wake &&wake) {
+    Given give(Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry, Wake &&wake) {
         ThreadSlotIndex waiter;
         WaitWord wish;
-        if (!find_oldest(numa_node, block.order, 0, waiter, wish) || wish.order() != block.order) return false;
-        Buddy<Env> &buddy = buddy_of_(numa_node.value);
-        if (!buddy.put_on_its_way(actor, block, entry)) return false;
+        if (!find_oldest(numa_node, block.order, 0, waiter, wish) || wish.order() != block.order) return Given::no;
+        Buddy<Env> &buddy = nodes_.at(numa_node);
+        const bool tally = entry.is_owned();
+        if (!buddy.put_on_its_way(actor, block, entry)) return Given::no;
+        const WaitWord gift =
+            WaitWord::given(NumaNode{static_cast<std::uint8_t>(numa_node)}, block.base, entry.generation());
         do {
-            std::uint64_t bits = wish.bits();
-            // EDGE give (release: with the block's entry; partner: the acquire load of receive() and of recovery).
-            if (wish.order() == block.order &&
-                word_of(waiter).compare_exchange_strong(
-                    bits, WaitWord::given(numa_node, block.base, entry.generation()).bits(),
-                    std::memory_order_acq_rel)) {
-                Env::crash_point(CrashPoint::hand_off_after_give);
-                buddy.has_been_given(actor, block);
-                wake(waiter);
-                return true;
-            }
+            if (wish.order() != block.order || !tell(waiter, wish, gift)) continue;
+            buddy.has_been_given(actor, block, tally);
+            wake(waiter);
+            return Given::yes;
         } while (find_oldest(numa_node, block.order, wish.ticket() + 1, waiter, wish));
-        // They have all gone: an undone split, as the paper calls it.
-        (void)buddy.free_entry(actor, block, entry, true);
-        return true;
+        (void)buddy.free_entry(actor, block, entry, tally);  // what the paper calls an undone split
+        return Given::undone;
     }
 
-    // Gives what is free to those who wait, the longest waiting first: for whoever has released something else than
-    // give() could. Bounded by the number of thread slots.
+    // Gives what is free to those who wait, the longest waiting first. For whoever has released something in another
+    // way than give(), and for who begins to wait.
     template <class Wake>
     void serve(Actor actor, Wake &&wake) {
-        // seq_cst: before the look at the words. Who announces itself after that look raises the flag after this.
-        pool_.header->attention.fetch_and(~Attention::kWaiters, std::memory_order_seq_cst);
-        bool unserved = false;
-        std::uint64_t ticket = 0;
-        ThreadSlotIndex waiter;
-        WaitWord wish;
-        const std::uint32_t threads = pool_.threads_in_use_bound();
-        for (std::uint32_t round = 0; round < threads && find_oldest(wish_anywhere(), Order{kMaxOrder}, ticket, waiter, wish);
-             ++round) {
-            ticket = wish.ticket() + 1;
-            if (!allocate_for(actor, wish, wake)) unserved = true;
+        for (unsigned round = 0; round < kRounds; ++round) {
+            const Served served = serve_all(actor, wake);
+            // The flag stays up as long as somebody is left: who releases after our look for memory sees it.
+            if (served == Served::not_all) return;
+            if (served == Served::look_again) continue;
+            // seq_cst: before the look at the words. Who announces himself after it raises the flag after this.
+            pool_.header->attention.fetch_and(~Attention::kWaiters, std::memory_order_seq_cst);
+            ThreadSlotIndex waiter;
+            WaitWord wish;
+            if (!find_oldest(kAnyNode, Order{kMaxOrder}, 0, waiter, wish)) return;
+            // He has announced himself and looked for memory, while the flag was down for a moment: who released some
+            // then has not seen it. Look for him.
+            raise_flag();
         }
-        if (unserved) raise_flag();
     }
 
 private:
-    static constexpr NumaNode wish_anywhere() { return NumaNode{kMaxNumaNodes}; }
+    static constexpr std::uint32_t kAnyNode = ~0U;
+    static constexpr unsigned kRounds = 8;  // others got on in each; then those who wait look for themselves, in time
+
+    enum class Served : std::uint8_t { all, not_all, look_again };
 
     Word &word_of(ThreadSlotIndex thread) const { return pool_.threads[thread.value].waiting; }
 
-    // Of those with a ticket of at least `from`, the longest waiting whom a block of this order on this numa node would
-    // do. Some that are announced meanwhile are not seen.
-    bool find_oldest(NumaNode numa_node, Order order, std::uint64_t from, ThreadSlotIndex &waiter,
+    // Of those with a ticket of at least `from`, the longest waiting whom a block of this order from this numa node
+    // would do.
+    bool find_oldest(std::uint32_t numa_node, Order order, std::uint64_t from, ThreadSlotIndex &waiter,
                      WaitWord &wish) const {
         bool found = false;
         const std::uint32_t threads = pool_.threads_in_use_bound();
         for (std::uint32_t thread = 0; thread < threads; ++thread) {
             // seq_cst: after the flag was cleared.
             const WaitWord word{pool_.threads[thread].waiting.load(std::memory_order_seq_cst)};
-            if (!word.is_waiting() || word.ticket() < from || word.order().value > order.value) continue;
-            if (found && wish.ticket() <= word.ticket()) continue;
-            if (numa_node.value != kMaxNumaNodes && word.that_node_only() && !(word.numa_node() == numa_node)) continue;
+            if (!word.is_waiting() || word.ticket() < from || word.order().value > order.value ||
+                (found && wish.ticket() <= word.ticket()) ||
+                (numa_node != kAnyNode && word.that_node_only() && word.wanted_node().value != numa_node))
+                continue;
             found = true;
             waiter = ThreadSlotIndex{static_cast<std::uint16_t>(thread)};
             wish = word;
@@ -141,26 +159,80 @@ private:
         return found;
     }
 
-    // A block from the tree for this wish, or for another that it fits. False: there is none.
+    // False: it does not wait any more, or somebody else was faster.
+    bool tell(ThreadSlotIndex waiter, WaitWord wish, WaitWord gift) {
+        std::uint64_t bits = wish.bits();
+        // EDGE give (release; partners: the acquire loads in receive() and recovery): the entry first.
+        while (!word_of(waiter).compare_exchange_weak(bits, gift.bits(), std::memory_order_acq_rel))
+            if (WaitWord{bits}.not_nudged() != wish.not_nudged()) return false;
+        return true;
+    }
+
+    // Everybody once.
     template <class Wake>
-    bool allocate_for(Actor actor, WaitWord wish, Wake &wake) {
-        const std::uint32_t first = wish.numa_node().value < numa_nodes_ ? wish.numa_node().value : 0;
-        for (std::uint32_t step = 0; step < (wish.that_node_only() ? 1 : numa_nodes_); ++step) {
-            const NumaNode numa_node{static_cast<std::uint8_t>((first + step) % numa_nodes_)};
-            Buddy<Env> &buddy = buddy_of_(numa_node.value);
-            Block block;
-            if (buddy.allocate(actor, wish.order(), {}, block) != Errc::ok) continue;
-            IndexEntry entry;
-            if (buddy.find_entry(block.base, block, entry) != Errc::ok) return false;
-            if (!give(actor, numa_node, block, entry, wake)) (void)buddy.free_entry(actor, block, entry, true);
-            return true;
+    Served serve_all(Actor actor, Wake &wake) {
+        Served served = Served::all;
+        std::uint64_t ticket = 0;
+        ThreadSlotIndex waiter;
+        WaitWord wish;
+        for (std::uint32_t looks = pool_.threads_in_use_bound(); looks > 0; --looks) {
+            if (!find_oldest(kAnyNode, Order{kMaxOrder}, ticket, waiter, wish)) return served;
+            ticket = wish.ticket() + 1;
+            const Given given = allocate_for(actor, wish, wake);
+            if (given == Given::no && served == Served::all) served = Served::not_all;
+            if (given == Given::undone) served = Served::look_again;
         }
-        return false;
+        return Served::not_all;
+    }
+
+    // A block from the tree for this wish. no: there is none.
+    template <class Wake>
+    Given allocate_for(Actor actor, WaitWord wish, Wake &wake) {
+        const std::uint32_t wanted = wish.wanted_node().value;
+        if (wanted >= nodes_.count()) return Given::no;  // scribbled
+        Given given = allocate_there(actor, wanted, wish, wake);
+        for (std::uint32_t rank = 0; given == Given::no && !wish.that_node_only() && rank < nodes_.count(); ++rank) {
+            const std::uint32_t other = nodes_.nearest(wanted, rank);
+            if (other != wanted) given = allocate_there(actor, other, wish, wake);
+        }
+        return given;
+    }
+    template <class Wake>
+    Given allocate_there(Actor actor, std::uint32_t numa_node, WaitWord wish, Wake &wake) {
+        Buddy<Env> &buddy = nodes_.at(numa_node);
+        FrameIndex base;
+        // As if for a cache: nobody's allocation yet, and the process's, should it die.
+        if (wish.order().value > buddy.view().geometry.largest_order ||
+            buddy.allocate_many(actor, wish.order(), BlockState::cached, {}, &base, 1) == 0)
+            return Given::no;
+        const Block block{base, wish.order()};
+        const IndexEntry entry{buddy.view().index_entry(block).load(std::memory_order_acquire)};
+        if (give(actor, numa_node, block, entry, wake) == Given::yes) return Given::yes;
+        (void)buddy.free_entry(actor, block, entry, false);  // refused if give() has done it
+        return Given::undone;
     }
 
     const PoolView<Env> &pool_;
-    std::uint32_t numa_nodes_;
-    const BuddyOf &buddy_of_;
+    const Nodes &nodes_;
 };
+
+// The daemon's, who releases memory but is no thread of the allocator then: of each process, the first thread that
+// waits is to look for itself and for the others. all: every thread. Calls wake(ThreadSlotIndex).
+template <class Env, class Wake>
+void nudge_waiters(const PoolView<Env> &pool, bool all, Wake &&wake) {
+    // Whatever the flag says: who died may have been serving, and had it cleared.
+    std::uint32_t last = ~0U;
+    const std::uint32_t threads = pool.threads_in_use_bound();
+    for (std::uint32_t thread = 1; thread < threads; ++thread) {
+        auto &slot = pool.threads[thread];
+        std::uint64_t bits = slot.waiting.load(std::memory_order_seq_cst);    // after what was released
+        const ThreadOwner owner{slot.owner.load(std::memory_order_relaxed)};  // relaxed: a preference
+        if (!WaitWord{bits}.is_waiting() || (!all && owner.process().value == last)) continue;
+        last = owner.process().value;
+        // If it fails the word has changed, which the thread notices as well.
+        (void)slot.waiting.compare_exchange_strong(bits, WaitWord{bits}.nudged().bits(), std::memory_order_seq_cst);
+        wake(ThreadSlotIndex{static_cast<std::uint16_t>(thread)});
+    }
+}
 
 }  // namespace numacre

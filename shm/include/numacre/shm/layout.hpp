@@ -18,7 +18,7 @@
 
 namespace numacre {
 
-inline constexpr std::uint32_t kLayoutVersion = 3;
+inline constexpr std::uint32_t kLayoutVersion = 4;
 inline constexpr std::uint64_t kPoolMagic = 0x6c6f'6f70'6372'6d6e;  // "nmrcpool" in memory
 inline constexpr std::uint64_t kNodeMagic = 0x6564'6f6e'6372'6d6e;  // "nmrcnode" in memory
 inline constexpr std::size_t kCacheLineBytes = 64;
@@ -125,7 +125,8 @@ struct alignas(128) ThreadSlot {
     Word intent;     // Intent; written by the owning thread only
     Word owner;      // 0 = free, else ThreadOwner; claimed by a client's CAS, cleared by it or by recovery
     Word hint_work;  // odd while the thread changes hints: search must not trust "nothing free" then
-    std::uint64_t reserved[5];
+    Word waiting;    // WaitWord; its low half is a futex word
+    std::uint64_t reserved[4];
 };
 
 // Who uses a thread slot: bits 0..15 process slot, bit 16 in use.
@@ -192,10 +193,10 @@ struct PoolHeader {
     std::uint32_t process_slots;  // slot 0 is the daemon
     std::uint32_t thread_slots;   // slot 0 is the daemon's
     std::uint32_t flags;
-    alignas(kCacheLineBytes) Word state;          // PoolState
-    Word thread_high_water;                       // thread slots at or above it were never used
-    alignas(kCacheLineBytes) Word attention;      // Attention: what every thread looks at before it uses its cache
-    alignas(kCacheLineBytes) Word release_epoch;  // low 32 bits are the futex word of waiting allocations
+    alignas(kCacheLineBytes) Word state;         // PoolState
+    Word thread_high_water;                      // thread slots at or above it were never used
+    alignas(kCacheLineBytes) Word attention;     // Attention: what every thread looks at before it uses its cache
+    alignas(kCacheLineBytes) Word wait_tickets;  // given out to those who wait for memory (WaitWord)
 };
 
 template <class Env>
@@ -255,13 +256,14 @@ struct alignas(kCacheLineBytes) ThreadCounters {
 static_assert(sizeof(Geometry) == 16);
 static_assert(sizeof(ThreadSlot<ProductionEnv>) == 128);
 static_assert(offsetof(ThreadSlot<ProductionEnv>, hint_work) == 16);
+static_assert(offsetof(ThreadSlot<ProductionEnv>, waiting) == 24);
 static_assert(sizeof(ProcessRecord<ProductionEnv>) == 64);
 static_assert(offsetof(PoolHeader<ProductionEnv>, name) == 32);
 static_assert(offsetof(PoolHeader<ProductionEnv>, geometry) == 96);
 static_assert(offsetof(PoolHeader<ProductionEnv>, numa_node_count) == 112);
 static_assert(offsetof(PoolHeader<ProductionEnv>, state) == 128);
 static_assert(offsetof(PoolHeader<ProductionEnv>, attention) == 192);
-static_assert(offsetof(PoolHeader<ProductionEnv>, release_epoch) == 256);
+static_assert(offsetof(PoolHeader<ProductionEnv>, wait_tickets) == 256);
 static_assert(sizeof(PoolHeader<ProductionEnv>) == 320);
 static_assert(offsetof(NodeHeader<ProductionEnv>, geometry) == 32);
 static_assert(sizeof(NodeHeader<ProductionEnv>) == 56);

@@ -14,6 +14,8 @@ namespace numacre {
 // them. The daemon's restart recovers what slot 0 held, never what is offline.
 inline constexpr ProcessSlot kDaemonProcess{0};
 inline constexpr ProcessSlot kOfflineOwner{0xffff};
+// Of a block on its way from the thread that released it to the one that waits for it (hand_off.hpp).
+inline constexpr ProcessSlot kHandOffOwner{0xfffe};
 inline constexpr ThreadSlotIndex kDaemonThread{0};
 
 inline constexpr unsigned kGenerationBits = 19;
@@ -128,6 +130,49 @@ public:
     friend constexpr bool operator==(Intent, Intent) = default;
 
 private:
+    std::uint64_t bits_ = 0;
+};
+
+// What a thread waits for, and what it has been given: one word, so that a death leaves either. The low half is what
+// the thread sleeps on.
+//   bits 0..1 state (0: does not wait)
+//   waiting: 2 look again yourself (the daemon's)   3..7 order   8..13 numa node   14 on that node only
+//            15..63 ticket: who came first has the smaller
+//   given:   2..35 base frame   36..41 numa node   42..60 generation of its index entry
+class WaitWord {
+public:
+    constexpr WaitWord() = default;
+    constexpr explicit WaitWord(std::uint64_t bits) : bits_(bits) {}
+    static constexpr WaitWord waiting(Order order, NumaNode numa_node, bool that_node_only, std::uint64_t ticket) {
+        return WaitWord{kWaiting | std::uint64_t{order.value} << 3 | std::uint64_t{numa_node.value & 63U} << 8 |
+                        std::uint64_t{that_node_only} << 14 | ticket << 15};
+    }
+    static constexpr WaitWord given(NumaNode numa_node, FrameIndex base, std::uint32_t generation) {
+        return WaitWord{kGiven | base.value << 2 | std::uint64_t{numa_node.value} << 36 |
+                        std::uint64_t{generation} << 42};
+    }
+    constexpr std::uint64_t bits() const { return bits_; }
+    constexpr bool is_waiting() const { return (bits_ & 3) == kWaiting; }
+    constexpr bool is_given() const { return (bits_ & 3) == kGiven; }
+
+    // Of a wish.
+    constexpr WaitWord nudged() const { return WaitWord{bits_ | 4}; }
+    constexpr WaitWord not_nudged() const { return WaitWord{bits_ & ~std::uint64_t{4}}; }
+    constexpr Order order() const { return Order{static_cast<std::uint8_t>(bits_ >> 3 & 31)}; }
+    constexpr NumaNode wanted_node() const { return NumaNode{static_cast<std::uint8_t>(bits_ >> 8 & 63)}; }
+    constexpr bool that_node_only() const { return (bits_ >> 14 & 1) != 0; }
+    constexpr std::uint64_t ticket() const { return bits_ >> 15; }
+    // Of what was given.
+    constexpr FrameIndex base() const {
+        return FrameIndex{bits_ >> 2 & ((std::uint64_t{1} << kMaxFrameIndexBits) - 1)};
+    }
+    constexpr NumaNode numa_node() const { return NumaNode{static_cast<std::uint8_t>(bits_ >> 36 & 63)}; }
+    constexpr std::uint32_t generation() const { return static_cast<std::uint32_t>(bits_ >> 42) & kGenerationMax; }
+    friend constexpr bool operator==(WaitWord, WaitWord) = default;
+
+private:
+    static constexpr std::uint64_t kWaiting = 1;
+    static constexpr std::uint64_t kGiven = 2;
     std::uint64_t bits_ = 0;
 };
 

@@ -130,18 +130,68 @@ private:
         if (intent.active() && intent.numa_node().value < numa_nodes_.size()) {
             const NodeView<Env> &view = numa_nodes_[intent.numa_node().value];
             if (view.contains(intent.block()) || is_leaf_word(view, intent)) {
-                if (resolve(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)
+                if ((intent.kind() == IntentKind::free &&
+                     take_back_untold(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked) ||
+                    resolve(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)
                     return RecoveryStep::blocked;
                 // What is free now must be found by others, however far the dead came with telling them.
                 const unsigned level = layer_of(intent.block().order) == 0 ? 1 : layer_of(intent.block().order);
                 raise_to_root(view, level, intent.block().base.value >> word_order(level));
             }
         }
+        take_back_given(slot);
         for (const NodeView<Env> &view : numa_nodes_) finish_hints(view, thread);
         // release: recovery of the same slot begins anew if we die before this, and finds nothing to do after it.
         const HintWork work{slot.hint_work.load(std::memory_order_acquire)};
         if (work.active()) slot.hint_work.store(work.ended().bits(), std::memory_order_release);
         slot.intent.store(0, std::memory_order_release);
+        return RecoveryStep::done;
+    }
+
+    // What the dead waited for, or a block that it was given and had not received.
+    void take_back_given(ThreadSlot<Env> &slot) {
+        std::uint64_t bits = slot.waiting.load(std::memory_order_acquire);
+        // By CAS: somebody may be giving it a block at this moment. (A nudge, or what it was given: it changes twice.)
+        for (unsigned rounds = 0; !WaitWord{bits}.is_given() && rounds < kCasRoundsMax; ++rounds)
+            if (bits == 0 || slot.waiting.compare_exchange_weak(bits, 0, std::memory_order_acq_rel)) return;
+        const WaitWord word{bits};
+        if (word.is_given() && word.numa_node().value < numa_nodes_.size()) {
+            const NodeView<Env> &view = numa_nodes_[word.numa_node().value];
+            Buddy<Env> buddy{view, pool_};
+            Block block;
+            IndexEntry entry;
+            if (buddy.find_entry(word.base(), block, entry) == Errc::ok && entry.owner() == kHandOffOwner &&
+                entry.generation() == word.generation())
+                (void)buddy.free_entry(kSelf, block, entry, false);  // the giver counted it
+        }
+        // release: nobody changes it any more; if we die before this, the next one finds the block taken back.
+        slot.waiting.store(0, std::memory_order_release);
+    }
+
+    // A block that the dead had put on its way (hand_off.hpp): back, unless somebody has been told where it is.
+    RecoveryStep take_back_untold(const NodeView<Env> &view, Block block, ThreadSlotIndex thread,
+                                  ThreadSlotIndex &blocked_by) {
+        if (!view.contains(block)) return RecoveryStep::done;
+        // acquire: with the giver's intent, if it is on its way.
+        const IndexEntry entry{view.index_entry(block).load(std::memory_order_acquire)};
+        if (!entry.is_owned() || entry.owner() != kHandOffOwner || entry.order() != block.order)
+            return RecoveryStep::done;
+        // The dead one's intent may be of before, and the block on its way by another's hand: whose intent is gone once
+        // it has told. So first the intents, then the words.
+        const std::uint32_t threads = pool_.threads_in_use_bound();
+        for (std::uint32_t other = 0; other < threads; ++other) {
+            const ThreadSlotIndex index{static_cast<std::uint16_t>(other)};
+            if (index == thread || !is_live(index)) continue;
+            const Intent intent = intent_of(index);
+            if (intent.active() && intent.numa_node() == view.numa_node && overlaps(intent.block(), block)) {
+                blocked_by = index;
+                return RecoveryStep::blocked;
+            }
+        }
+        const WaitWord told = WaitWord::given(view.numa_node, block.base, entry.generation());
+        for (std::uint32_t other = 0; other < threads; ++other)
+            if (pool_.threads[other].waiting.load(std::memory_order_acquire) == told.bits()) return RecoveryStep::done;
+        (void)Buddy<Env>{view, pool_}.free_entry(kSelf, block, entry, true);
         return RecoveryStep::done;
     }
 

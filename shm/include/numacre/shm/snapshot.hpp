@@ -90,7 +90,7 @@ struct NodeScan {
         }
         if (entry.owner().value < by_process.size())
             by_process[entry.owner().value].add(block, entry);
-        else if (!by_process.empty())
+        else if (!by_process.empty() && entry.owner() != kHandOffOwner)
             ++out.damaged_entries;  // no such process slot
     }
     void free(Block block) {
