@@ -463,10 +463,11 @@ def allocations(page):
         "NUMA hit, miss, foreign",
         "numastat's meaning. hit: got the node that was wanted. miss: this node served a request meant for another. "
         "foreign: a request meant for this node went elsewhere. Misses: the wanted node is full; see Capacity by "
-        "node.",
+        "node. interleave_hit: by a policy that interleaves, as its turn was. local_node, other_node: for a thread that "
+        "ran there, or elsewhere.",
         [
             ranged(rate(f"numacre_numa_{what}_total", NODE, "node"), what + ", node {{node}}")
-            for what in ("hit", "miss", "foreign")
+            for what in ("hit", "miss", "foreign", "interleave_hit", "local_node", "other_node")
         ],
         "ops",
         width=8,

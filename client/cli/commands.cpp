@@ -269,6 +269,7 @@ int run_create(Context &context, const CreateArguments &arguments) {
     request.set_owner(arguments.owner);
     request.set_reclaim(arguments.reclaim);
     request.set_group(arguments.group);
+    request.set_policy(arguments.policy);
     if (!arguments.low_watermark.empty()) request.set_low_watermark_bytes(parse_bytes(arguments.low_watermark));
     if (!arguments.mode.empty()) request.set_mode(parse_mode(arguments.mode));
     if (request.online_bytes() > request.capacity_bytes()) {
@@ -282,7 +283,7 @@ int run_create(Context &context, const CreateArguments &arguments) {
     }
     context.out << "created pool " << printable(pool.name()) << ": frame " << format_bytes(pool.frame_bytes())
                 << ", largest block " << format_bytes(pool.largest_block_bytes()) << ", access " << access_text(pool)
-                << '\n';
+                << policy_text(pool) << '\n';
     for (const v1::PoolNode &numa_node : pool.nodes()) {
         context.out << "  node " << numa_node.node() << ": " << format_bytes(numa_node.online_bytes()) << " online of "
                     << format_bytes(numa_node.capacity_bytes()) << ", " << backing_text(numa_node)

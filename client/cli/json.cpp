@@ -130,6 +130,7 @@ Json pool_json(const v1::Pool &pool) {
             {"mode", mode_text(pool.mode())},
             {"reclaim", pool.reclaim()},
             {"low_watermark_bytes", pool.low_watermark_bytes()},
+            {"policy", pool.policy()},
             {"created", time_json(pool.has_created(), pool.created())},
             {"nodes", numa_nodes}};
 }
@@ -211,6 +212,9 @@ Json stats_json(const std::string &pool, const v1::GetStatsResponse &stats) {
              {"numa_hit", numa_node.numa_hit()},
              {"numa_miss", numa_node.numa_miss()},
              {"numa_foreign", numa_node.numa_foreign()},
+             {"interleave_hit", numa_node.interleave_hit()},
+             {"local_node", numa_node.local_node()},
+             {"other_node", numa_node.other_node()},
              {"orders", orders}});
     }
     return {{"name", pool},

@@ -69,6 +69,8 @@ public:
                            "What becomes of a dead client's blocks: fast, zero, quarantine:30s; fast");
         create->add_option("--low-watermark", create_.low_watermark,
                            "Less free than this on a numa node is an event; none if left out");
+        create->add_option("--policy", create_.policy,
+                           "Where blocks come from: local, strict, preferred:1, interleave, interleave-frames; local");
         create->add_option("--mode", create_.mode, "Octal, as of a file: w to use the pool, r to observe it; 0660");
 
         CLI::App *remove = verb("delete", "End a pool", [this](Context &c) { return run_delete(c, pool_, force_); });

@@ -57,6 +57,10 @@ std::string access_text(const v1::Pool &pool) {
     return printable(pool.owner()) + ":" + printable(pool.group()) + " " + mode.data();
 }
 
+std::string policy_text(const v1::Pool &pool) {
+    return pool.policy().empty() || pool.policy() == "local" ? "" : ", policy " + printable(pool.policy());
+}
+
 std::string backing_text(const v1::PoolNode &numa_node) {
     return std::string(backing_name(numa_node.backing())) + " (" + format_bytes(numa_node.page_bytes()) + " pages)";
 }
@@ -93,7 +97,7 @@ void print_status(std::ostream &out, const v1::Machine &machine, const std::vect
         out << "\npool " << printable(pool.name()) << ": " << pool_state_name(pool.state()) << ", frame "
             << format_bytes(pool.frame_bytes()) << ", largest block " << format_bytes(pool.largest_block_bytes())
             << ", " << plural(pool.clients(), "client", "clients") << " (at most " << pool.max_clients() << "), access "
-            << access_text(pool) << '\n';
+            << access_text(pool) << policy_text(pool) << '\n';
         if (pool.state() == v1::POOL_STATE_CORRUPT) {
             out << "  CORRUPT: " << printable(pool.corrupt_reason())
                 << "\n  stop its clients, keep the region for an inspection, then delete and create the pool\n";
@@ -151,6 +155,7 @@ void print_pools(std::ostream &out, const v1::ListPoolsResponse &pools) {
                  {"FREE", Align::right},
                  {"CLIENTS", Align::right},
                  {"BACKING"},
+                 {"POLICY"},
                  {"ACCESS"}});
     for (const v1::Pool &pool : pools.pools()) {
         std::uint64_t capacity = 0, online = 0, used = 0, free = 0;
@@ -167,7 +172,8 @@ void print_pools(std::ostream &out, const v1::ListPoolsResponse &pools) {
         table.add_row({pool.name(), pool_state_name(pool.state()),
                        number(static_cast<std::uint64_t>(pool.nodes_size())), format_bytes(pool.frame_bytes()),
                        format_bytes(pool.largest_block_bytes()), format_bytes(capacity), format_bytes(online),
-                       format_bytes(used), format_bytes(free), number(pool.clients()), backing, access_text(pool)});
+                       format_bytes(used), format_bytes(free), number(pool.clients()), backing,
+                       pool.policy().empty() ? "-" : pool.policy(), access_text(pool)});
     }
     table.print(out);
 }
@@ -309,6 +315,9 @@ void print_stats(std::ostream &out, const std::string &pool, const v1::GetStatsR
     add("numa_hit", [](const v1::NodeStats &n) { return n.numa_hit(); }, false);
     add("numa_miss", [](const v1::NodeStats &n) { return n.numa_miss(); }, false);
     add("numa_foreign", [](const v1::NodeStats &n) { return n.numa_foreign(); }, false);
+    add("interleave_hit", [](const v1::NodeStats &n) { return n.interleave_hit(); }, false);
+    add("local_node", [](const v1::NodeStats &n) { return n.local_node(); }, false);
+    add("other_node", [](const v1::NodeStats &n) { return n.other_node(); }, false);
     add("allocations", [&](const v1::NodeStats &n) { return sum_orders(n, &v1::OrderStats::allocations); }, false);
     add("frees", [&](const v1::NodeStats &n) { return sum_orders(n, &v1::OrderStats::frees); }, false);
     add("takes", [](const v1::NodeStats &n) { return n.takes(); }, false);

@@ -45,6 +45,8 @@ std::vector<Cell> map_cells(const v1::GetMapResponse &map);
 // "hugetlb (2 MiB pages)"
 // "root:dpdk 0660"; "-" from a daemon that does not tell.
 std::string access_text(const v1::Pool &pool);
+// ", policy interleave"; empty if it is local.
+std::string policy_text(const v1::Pool &pool);
 std::string backing_text(const v1::PoolNode &numa_node);
 // "none", or "3 out of frames, 1 fragmented"
 std::string failures_text(const v1::GetStatsResponse &stats);

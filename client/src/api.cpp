@@ -15,7 +15,8 @@ using namespace numacre::client;
 namespace {
 
 constexpr unsigned kWaitShift = 8;
-constexpr unsigned kKnownFlags = NUMACRE_STRICT | NUMACRE_ZERO | NUMACRE_UNCACHED | NUMACRE_WAIT;
+constexpr unsigned kPlaceFlags = NUMACRE_STRICT | NUMACRE_INTERLEAVE | NUMACRE_LOCAL;
+constexpr unsigned kKnownFlags = kPlaceFlags | NUMACRE_ZERO | NUMACRE_UNCACHED | NUMACRE_WAIT;
 
 using ShortPath = Buddy<Env>::ShortPath;
 
@@ -71,29 +72,27 @@ FailureReason why_not(NodeLane &node, Order order) {
     return node.free_frames_seen >= order.frames() ? FailureReason::fragmented : FailureReason::out_of_frames;
 }
 
-// One attempt: the wanted numa node, then, unless strict, the others by distance.
-Errc try_allocate(numacre_pool *pool, Actor actor, std::uint32_t wanted, bool strict, Order order, Note note,
-                  std::uint32_t &got, Block &block) {
-    if (pool->nodes[wanted].buddy().allocate(actor, order, note, block) == Errc::ok) [[likely]] {
-        got = wanted;
+// One attempt, as the plan has it.
+Errc try_allocate(numacre_pool *pool, Actor actor, const Plan &plan, Order order, Note note, std::uint32_t &got,
+                  Block &block) {
+    if (pool->nodes[plan.first].buddy().allocate(actor, order, note, block) == Errc::ok) [[likely]] {
+        got = plan.first;
         return Errc::ok;
     }
-    for (std::uint32_t rank = 0; !strict && rank < pool->numa_nodes; ++rank) {
-        const std::uint32_t other = pool->nearest[wanted][rank];
-        if (other == wanted || pool->nodes[other].buddy().allocate(actor, order, note, block) != Errc::ok) continue;
+    const bool found = plan.any_other(pool->numa_nodes, [&](std::uint32_t other) {
+        if (pool->nodes[other].buddy().allocate(actor, order, note, block) != Errc::ok) return false;
         count(counters_of(pool, other, actor).numa_miss);
-        count(counters_of(pool, wanted, actor).numa_foreign);
+        count(counters_of(pool, plan.first, actor).numa_foreign);
         got = other;
-        return Errc::ok;
-    }
-    return Errc::out_of_frames;
+        return true;
+    });
+    return found ? Errc::ok : Errc::out_of_frames;
 }
 
 // Nothing is free: perhaps what we or others keep in caches would do.
-[[gnu::cold]] Errc allocate_under_pressure(numacre_pool *pool, Lane &lane, std::uint32_t wanted, bool strict,
-                                           Order order, Note note, std::uint32_t &got, Block &block) {
-    if (give_back_all(pool, lane) != 0 &&
-        try_allocate(pool, lane.actor, wanted, strict, order, note, got, block) == Errc::ok)
+[[gnu::cold]] Errc allocate_under_pressure(numacre_pool *pool, Lane &lane, const Plan &plan, Order order, Note note,
+                                           std::uint32_t &got, Block &block) {
+    if (give_back_all(pool, lane) != 0 && try_allocate(pool, lane.actor, plan, order, note, got, block) == Errc::ok)
         return Errc::ok;
     ask_others_to_give_back(pool, lane);
     return Errc::out_of_frames;
@@ -130,9 +129,10 @@ Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
 }
 
 // From the shared tree, past the cache: all that can be asked for.
-[[gnu::noinline]] int allocate(numacre_pool *pool, Lane &lane, std::uint32_t wanted, std::size_t size_bytes,
-                               unsigned flags, void **result) {
+[[gnu::noinline]] int allocate(numacre_pool *pool, Lane &lane, const Plan &plan, std::size_t size_bytes, unsigned flags,
+                               void **result) {
     const Actor actor = lane.actor;
+    const std::uint32_t wanted = plan.first;
     const unsigned frame_shift = pool->geometry.frame_shift;
     if (size_bytes - 1 >= pool->geometry.chunk_bytes()) [[unlikely]]
         return bad_size(pool, actor, wanted, size_bytes);
@@ -147,14 +147,14 @@ Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
         return allocation_failed(pool, lane, wanted, Errc::over_quota, order, size_bytes);
     std::uint32_t got = 0;
     Block block;
-    Errc code = try_allocate(pool, actor, wanted, (flags & NUMACRE_STRICT) != 0, order, note, got, block);
+    Errc code = try_allocate(pool, actor, plan, order, note, got, block);
     if (code != Errc::ok) [[unlikely]]
-        code = allocate_under_pressure(pool, lane, wanted, (flags & NUMACRE_STRICT) != 0, order, note, got, block);
+        code = allocate_under_pressure(pool, lane, plan, order, note, got, block);
     if (code != Errc::ok && (flags & NUMACRE_WAIT) != 0)
-        code = wait_for_block(pool, lane, wanted, (flags & NUMACRE_STRICT) != 0, order, note, flags >> kWaitShift, got,
-                              block);
+        code = wait_for_block(pool, lane, plan, order, note, flags >> kWaitShift, got, block);
     if (code != Errc::ok) [[unlikely]]
         return allocation_failed(pool, lane, wanted, code, order, size_bytes);
+    note_placement(pool, lane, plan, got);
     if (has_quota) [[unlikely]]
         quota_note(pool, static_cast<std::int64_t>(order.frames()));
     void *const address = address_of(pool, got, block);
@@ -226,7 +226,10 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
 
 // Where there is more than one numa node: asking for the local one may be a call.
 [[gnu::noinline]] int allocate_uncached_locally(const Lane &lane, std::size_t size_bytes, void **result) {
-    return allocate_uncached(lane, lane.nodes[local_numa_node(lane)], size_bytes, result);
+    const std::uint32_t node = obvious_numa_node(lane);
+    if (node == lane.numa_nodes) [[unlikely]]
+        return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
+    return allocate_uncached(lane, lane.nodes[node], size_bytes, result);
 }
 
 int free_one(numacre_pool *pool, Actor actor, void *address);
@@ -345,13 +348,18 @@ Lane *allocating_lane_of(numacre_pool *pool, int &error) {
     return nullptr;
 }
 
-// From a numa node's magazine, refilled if it is empty. False: not a size that is cached (0 is none), or nothing there.
-bool allocate_from_magazine(numacre_pool *pool, Lane &lane, NodeLane &node, std::size_t size_bytes, void **block) {
+// From the first numa node's magazine, refilled if it is empty. False: not a size that is cached (0 is none), or
+// nothing there.
+bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, std::size_t size_bytes, void **block) {
     if ((size_bytes - 1) >> lane.frame_shift >= kLeafFrames || quota_of(pool) != 0) return false;
     const unsigned order = order_for_bytes(size_bytes, lane.frame_shift).value;
+    NodeLane &node = lane.nodes[plan.first];
     Magazine &magazine = node.magazines[order];
-    return take_from_cache(lane, node, magazine, size_bytes, block) ||
-           (refill(pool, lane, node, order) && take_from_cache(lane, node, magazine, size_bytes, block));
+    if (!take_from_cache(lane, node, magazine, size_bytes, block) &&
+        !(refill(pool, lane, node, order) && take_from_cache(lane, node, magazine, size_bytes, block)))
+        return false;
+    note_placement(pool, lane, plan, plan.first);
+    return true;
 }
 
 // When the cache has nothing ready.
@@ -359,9 +367,11 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, NodeLane &node, std:
     int error = 0;
     Lane *const lane = allocating_lane_of(pool, error);
     if (lane == nullptr) return error;
-    NodeLane &node = lane->nodes[local_numa_node(*lane)];
-    if (allocate_from_magazine(pool, *lane, node, size_bytes, block)) return 0;
-    return allocate_uncached(*lane, node, size_bytes, block);
+    const Plan plan = plan_of(pool, *lane, size_bytes);
+    if (allocate_from_magazine(pool, *lane, plan, size_bytes, block)) return 0;
+    if (lane->numa_nodes == 1 || plan.first == obvious_numa_node(*lane))
+        return allocate_uncached(*lane, lane->nodes[plan.first], size_bytes, block);
+    return allocate(pool, *lane, plan, size_bytes, 0, block);
 }
 
 // From the calling thread's cache. False: nothing there, or not a size that is cached.
@@ -374,7 +384,7 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, NodeLane &node, std:
 // Where there is more than one numa node. Out of line: asking for the local one may be a call, for which registers
 // would have to be saved where there is but one, too.
 [[gnu::noinline]] int allocate_from_local_cache(const Lane &lane, std::size_t size_bytes, void **block) {
-    if (allocate_cached(lane, lane.nodes[local_numa_node(lane)], size_bytes, block)) [[likely]]
+    if (allocate_cached(lane, lane.nodes[obvious_numa_node(lane)], size_bytes, block)) [[likely]]
         return 0;
     return allocate_slowly(lane.pool, size_bytes, block);
 }
@@ -413,25 +423,54 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, NodeLane &node, std:
     return free_uncached(*lane, address);
 }
 
+int check_flags(unsigned flags) {
+    if ((flags & 0xff & ~kKnownFlags) == 0 && (flags >> kWaitShift == 0 || (flags & NUMACRE_WAIT) != 0)) return 0;
+    return fail(Errc::bad_argument,
+                "flags %#x are not a combination of NUMACRE_STRICT, _ZERO, _UNCACHED, _INTERLEAVE, _LOCAL, _WAIT[_MS]",
+                flags);
+}
+
+int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size_bytes, unsigned flags, void **block) {
+    if ((flags & NUMACRE_STRICT) != 0) plan = plan.no_further();
+    if ((flags & NUMACRE_UNCACHED) != 0 || !allocate_from_magazine(pool, lane, plan, size_bytes, block))
+        return allocate(pool, lane, plan, size_bytes, flags, block);
+    if ((flags & NUMACRE_ZERO) != 0)
+        memset(*block, 0, order_for_bytes(size_bytes, lane.frame_shift).frames() << lane.frame_shift);
+    return 0;
+}
+
+[[gnu::cold]] int not_allowed(numacre_pool *pool, std::uint32_t numa_node) {
+    return fail(Errc::bad_argument,
+                "numa node %u (the machine's %d) is none that this thread's cpuset allows: widen it (cpuset.mems), or "
+                "set NUMACRE_MEMPOLICY=ignore",
+                numa_node, pool->nodes[numa_node].os_numa_node);
+}
+
 // numacre_alloc_on, whatever is asked for.
 [[gnu::noinline]] int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsigned flags,
                                   void **block) {
-    if ((flags & 0xff & ~kKnownFlags) != 0 || (flags >> kWaitShift != 0 && (flags & NUMACRE_WAIT) == 0))
+    if (const int error = check_flags(flags)) return error;
+    const unsigned policy_flags = flags & (NUMACRE_INTERLEAVE | NUMACRE_LOCAL);
+    if (policy_flags != 0 && (numa_node != -1 || policy_flags == (NUMACRE_INTERLEAVE | NUMACRE_LOCAL)))
         return fail(Errc::bad_argument,
-                    "flags %#x are not a combination of NUMACRE_STRICT, _ZERO, _UNCACHED, _WAIT[_MS]", flags);
+                    "flags %#x on numa node %d: NUMACRE_INTERLEAVE and NUMACRE_LOCAL want node -1, one of them", flags,
+                    numa_node);
     if (numa_node < -1 || numa_node >= static_cast<int>(pool->numa_nodes))
         return fail(Errc::no_such_node, "numa node %d is not within -1 .. %u", numa_node, pool->numa_nodes - 1);
     int error = 0;
     Lane *const lane = allocating_lane_of(pool, error);
     if (lane == nullptr) return error;
-    const std::uint32_t wanted = numa_node < 0 ? local_numa_node(*lane) : static_cast<std::uint32_t>(numa_node);
-    if ((flags & NUMACRE_UNCACHED) == 0 &&
-        allocate_from_magazine(pool, *lane, lane->nodes[wanted], size_bytes, block)) {
-        if ((flags & NUMACRE_ZERO) != 0)
-            memset(*block, 0, order_for_bytes(size_bytes, lane->frame_shift).frames() << lane->frame_shift);
-        return 0;
+    if (numa_node < 0) {
+        const Policy policy{(flags & NUMACRE_INTERLEAVE) != 0 ? PolicyMode::interleave
+                            : (flags & NUMACRE_LOCAL) != 0    ? PolicyMode::local
+                                                              : PolicyMode::unset,
+                            0};
+        return allocate_planned(pool, *lane, plan_with(pool, *lane, policy, size_bytes), size_bytes, flags, block);
     }
-    return allocate(pool, *lane, wanted, size_bytes, flags, block);
+    const auto wanted = static_cast<std::uint32_t>(numa_node);
+    if (pool->numa_nodes != 1 && (placement_of(pool, *lane).allowed & bit_of(wanted)) == 0)
+        return not_allowed(pool, wanted);
+    return allocate_planned(pool, *lane, plan_on(pool, *lane, wanted), size_bytes, flags, block);
 }
 
 [[gnu::always_inline]] inline int take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block) {
@@ -525,6 +564,24 @@ int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsig
     return allocate_on_without_lane(pool, numa_node, size_bytes, flags, block);
 }
 
+int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa_nodes, size_t size_bytes, unsigned flags,
+                         void **block) {
+    if (pool == nullptr) return no_pool("numacre_alloc_policy");
+    if (block == nullptr) return no_result("numacre_alloc_policy");
+    if ((flags & kPlaceFlags) != 0)
+        return fail(Errc::bad_argument, "numacre_alloc_policy: flags %#x say where beside the policy", flags);
+    if (const int error = check_flags(flags)) return error;
+    int error = 0;
+    Lane *const lane = allocating_lane_of(pool, error);
+    if (lane == nullptr) return error;
+    Policy policy;
+    if ((error = policy_of_call(pool, *lane, mode, numa_nodes, policy)) != 0) return error;
+    error = allocate_planned(pool, *lane, plan_with(pool, *lane, policy, size_bytes), size_bytes, flags, block);
+    if (error == 0 && recording()) [[unlikely]]
+        record_allocation(pool, *block, size_bytes);
+    return error;
+}
+
 int numacre_free(numacre_pool *pool, void *block) {
     if (pool == nullptr) [[unlikely]]
         return no_pool("numacre_free");
@@ -550,9 +607,10 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
     int error = 0;
     Lane *const lane = allocating_lane_of(pool, error);
     if (lane == nullptr) return error;
-    const std::uint32_t wanted = local_numa_node(*lane);
+    Plan plan = plan_of(pool, *lane, size_bytes);
+    const std::uint32_t wanted = plan.first;
     const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
-    if (order < kCachedOrders && order <= pool->geometry.largest_order && quota_of(pool) == 0) {
+    if (order < kCachedOrders && order <= pool->geometry.largest_order && quota_of(pool) == 0 && !plan.is_turn) {
         NodeLane &node = lane->nodes[wanted];
         while (done < count && take_from_cache(*lane, node, node.magazines[order], size_bytes, &blocks[done])) ++done;
         const Order of_blocks{static_cast<std::uint8_t>(order)};
@@ -565,10 +623,13 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
             for (unsigned i = 0; i < got; ++i) blocks[done++] = address_of(*lane, node, bases[i]);
             if (got < ask) break;
         }
+        note_placement(pool, *lane, plan, wanted, done);
     }
     for (; done < count; ++done) {
         void *address = nullptr;
-        error = allocate(pool, *lane, wanted, size_bytes, 0, &address);
+        if (plan.is_turn && done != 0) plan = plan_of(pool, *lane, size_bytes);
+        error = plan.is_turn ? allocate_planned(pool, *lane, plan, size_bytes, 0, &address)
+                             : allocate(pool, *lane, plan, size_bytes, 0, &address);
         if (error != 0) {
             while (done-- > 0) free_one(pool, lane->actor, blocks[done]);
             return error;

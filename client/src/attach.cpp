@@ -149,6 +149,7 @@ extern "C" void numacre_detach(numacre_pool *pool) {
     if (pool == nullptr) return;
     if (pool->fork_generation != fork_generation) {  // a forked child's copy: nothing is mapped, nobody is told
         if (pool->connection >= 0) close(pool->connection);
+        delete_choices(pool);
         delete_handle(pool);
         return;
     }

@@ -102,6 +102,7 @@ void answer_attention(numacre_pool *pool, Lane &lane) {
     const std::uint64_t now = lane.attention->load(std::memory_order_seq_cst);
     const std::uint64_t changed = now ^ lane.attention_seen;
     note_attention(lane, now);
+    if ((changed & Attention::kAgeMask) != 0) look_at_placement(pool, lane);
     if ((changed & ~Attention::kAgeMask) == 0) return;
     lane.restraint = kRestraint;
     give_back_all(pool, lane);

@@ -7,13 +7,16 @@
 // decides it by a CAS and harms nobody.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 
+#include "nearest.hpp"
 #include "numacre/shm/buddy.hpp"
 #include "numacre/shm/cached_block.hpp"
 #include "numacre/shm/counters.hpp"
+#include "policy.hpp"
 
 struct numacre_pool;
 
@@ -58,6 +61,23 @@ struct alignas(kCacheLineBytes) NodeLane {
     Magazine magazines[kCachedOrders];
 };
 
+// Which numa node of the pool a thread on each of the machine's takes its blocks from, as the hot path looks it up. The
+// pool's number of numa nodes stands for "that has to be thought about": as a lane's node it is one that has no blocks.
+struct Choices {
+    std::atomic<std::uint8_t> of[kMaxOsNumaNodes];
+};
+
+// Where the thread's blocks are to come from, when it was last looked at (policy.cpp). In pools of one numa node nobody
+// looks.
+struct Placement {
+    Policy policy;  // of calls that bring none
+    std::uint64_t allowed = 0;
+    std::uint64_t looked_at_ns = 0;  // by the coarse monotonic clock
+    std::uint32_t policy_version = 0;
+    std::uint32_t os_node = 0;
+    Turns turns;
+};
+
 struct alignas(kCacheLineBytes) Lane {
     std::uint64_t serial;  // of the pool; 0: no pool's
     numacre_pool *pool;    // here as well, so that the hot path need not keep what it was called with
@@ -72,10 +92,11 @@ struct alignas(kCacheLineBytes) Lane {
     std::uint32_t numa_nodes;
     std::uint32_t private_pattern;  // what IndexEntry::ownership() of our own, unpublished blocks is
     std::uint32_t cached_pattern;   // ... of blocks in our caches
-    const std::uint8_t *dense_node_of;
+    const Choices *choices;         // not in a pool of one numa node
     Actor actor;
     Note since_now;           // what a block says that is handed out now, but for its slack
     std::uint32_t restraint;  // so many more slow allocations go by without filling the cache (memory has been short)
+    Placement placement;
 
     // False: somebody waits for memory, or has run out of it, since we last looked; or the pool is older, or closed.
     bool undisturbed() const {

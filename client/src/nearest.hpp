@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "numacre/shm/owner.hpp"
+
 namespace numacre::client {
 
 // The machine's numa nodes that clients tell apart are numbered below this.
@@ -85,6 +87,25 @@ constexpr void place_by_distance(const char *online, DistancesOf distances_of, P
             dense_node_of[os_node] = static_cast<std::uint8_t>(dense);
         });
     });
+}
+
+// All numa nodes of the pool by distance from one of the machine's, as its line has them; of two the one that comes
+// first in the pool; those that the line does not tell of come last.
+constexpr void rank_by_distance(const char *online, const char *line, PoolNodes pool, std::uint8_t *by_distance) {
+    constexpr std::uint32_t kUnknown = ~std::uint32_t{0};
+    std::uint32_t distances[kMaxNumaNodes];
+    for (std::uint32_t node = 0; node < pool.count; ++node) distances[node] = kUnknown;
+    for_each_os_numa_node(online, [&](std::uint32_t os_node) {
+        const std::uint32_t distance = take_distance(line);
+        for (std::uint32_t node = 0; distance != 0 && node < pool.count; ++node)
+            if (pool.os_nodes[node] == static_cast<std::int32_t>(os_node)) distances[node] = distance;
+    });
+    for (std::uint32_t node = 0; node < pool.count; ++node) {
+        std::uint32_t rank = node;
+        for (; rank > 0 && distances[by_distance[rank - 1]] > distances[node]; --rank)
+            by_distance[rank] = by_distance[rank - 1];
+        by_distance[rank] = static_cast<std::uint8_t>(node);
+    }
 }
 
 }  // namespace numacre::client

@@ -2,6 +2,8 @@
 // Nothing here needs the C++ runtime library: a C program can link libnumacre.a with plain cc.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +15,12 @@
 #include "numacre/shm/buddy.hpp"
 
 namespace numacre::client {
+
+// A numa node of the machine's that the pool has not.
+struct Stranger {
+    std::uint32_t os_node = 0;
+    std::uint8_t by_distance[kMaxNumaNodes] = {};
+};
 
 // One numa node of the pool.
 struct NodeHandle {
@@ -52,7 +60,19 @@ struct numacre_pool {
     // limit.
     std::atomic<std::uint32_t> threads{0};
     const std::atomic<std::uint64_t> *thread_limit = nullptr;
+    // Of the machine's numa nodes, by their number: what the pool calls them, or the nearest that it has.
     std::uint8_t dense_node_of[numacre::client::kMaxOsNumaNodes] = {};
+    // Of those that the pool has not: how far its own are from there.
+    numacre::client::Stranger strangers[numacre::kMaxNumaNodes];
+    std::uint32_t stranger_count = 0;
+    bool heeds_kernel = true;  // the threads' mempolicies and cpusets count
+    // What numacre_set_policy has said, and how often; odd while it is being said. See policy.cpp.
+    std::atomic<std::uint32_t> policy_version{0};
+    std::atomic<std::uint32_t> policy_mode{0};
+    std::atomic<std::uint64_t> policy_nodes{0};
+    pthread_mutex_t policy_mutex = PTHREAD_MUTEX_INITIALIZER;  // of those who say it
+    numacre::Policy pool_policy;                               // the pool's own
+    numacre::client::Choices *choices = nullptr;               // by thread slot; null: one numa node
     std::uint8_t nearest[numacre::kMaxNumaNodes][numacre::kMaxNumaNodes] = {};
     numacre::client::NodeHandle nodes[numacre::kMaxNumaNodes];
     void *recorded = nullptr;  // what the recorder knows of this handle's blocks (record.cpp)
@@ -104,12 +124,40 @@ std::uint32_t os_numa_node();
 // For those of the machine's numa nodes that the pool has not (CPUs without memory): the nearest that it has. Reads
 // /sys; where that cannot be read, they stay with numa node 0.
 void place_other_numa_nodes(numacre_pool *pool);
-// The same as the pool counts.
-[[gnu::always_inline]] inline std::uint32_t local_numa_node(const Lane &lane) {
-    if (lane.numa_nodes == 1) return 0;
+// Where the thread takes its blocks from if nothing has to be thought about; lane.numa_nodes: it has to be. Only where
+// there is more than one numa node.
+[[gnu::always_inline]] inline std::uint32_t obvious_numa_node(const Lane &lane) {
     const std::uint32_t os_node = os_numa_node();
-    return os_node < kMaxOsNumaNodes ? lane.dense_node_of[os_node] : 0;
+    // relaxed: one byte, nothing hangs on it.
+    return os_node < kMaxOsNumaNodes ? lane.choices->of[os_node].load(std::memory_order_relaxed) : lane.numa_nodes;
 }
+
+// What the kernel says of the calling thread, in the pool's numbers. Enters the kernel.
+struct KernelPlacement {
+    Policy policy;  // unset: it has none
+    std::uint64_t allowed = 0;
+};
+KernelPlacement ask_kernel(const numacre_pool *pool);
+// NUMACRE_MEMPOLICY. 0, or -errno with the error remembered.
+int read_heed(numacre_pool *pool);
+// What the lanes' hot path looks up. 0, or -errno with the error remembered.
+int make_choices(numacre_pool *pool);
+void delete_choices(numacre_pool *pool);
+// For a new lane.
+void begin_placement(numacre_pool *pool, Lane &lane);
+// Where the thread's blocks are to come from, anew. Enters the kernel; nothing in a pool of one numa node.
+[[gnu::cold]] void look_at_placement(numacre_pool *pool, Lane &lane);
+// The same if it is time: a policy has been set, a second has gone by. Knows where the thread runs now in any case.
+const Placement &placement_of(numacre_pool *pool, Lane &lane);
+// For a block of that size, by the policy of calls that bring none.
+Plan plan_of(numacre_pool *pool, Lane &lane, std::size_t size_bytes);
+Plan plan_with(numacre_pool *pool, Lane &lane, const Policy &policy, std::size_t size_bytes);
+// numa_node: an allowed one.
+Plan plan_on(numacre_pool *pool, Lane &lane, std::uint32_t numa_node);
+// What a call brings, checked. 0, or -errno with the error remembered.
+int policy_of_call(numacre_pool *pool, Lane &lane, int mode, std::uint64_t nodes, Policy &policy);
+// `count` blocks of this plan came from there. Not for what the hot path hands out: that is always local.
+void note_placement(numacre_pool *pool, Lane &lane, const Plan &plan, std::uint32_t numa_node, unsigned count = 1);
 
 // --- quota -----------------------------------------------------------------------------------------------------------
 
@@ -146,8 +194,8 @@ inline bool has_waiters(const numacre_pool *pool) {
 [[gnu::cold]] bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Block block,
                                   IndexEntry entry);
 // Waits for a block until there is one or the time is over. timeout_ms 0: for ever. note: but for how old it is.
-[[gnu::cold]] Errc wait_for_block(numacre_pool *pool, const Lane &lane, std::uint32_t wanted, bool strict, Order order,
-                                  Note note, unsigned timeout_ms, std::uint32_t &got, Block &block);
+[[gnu::cold]] Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Order order, Note note,
+                                  unsigned timeout_ms, std::uint32_t &got, Block &block);
 std::uint64_t now_nanoseconds();  // monotonic
 
 // The daemon has found that the pool's shared metadata is damaged. attention: what Attention says.

@@ -153,10 +153,14 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
         }
     }
     place_other_numa_nodes(pool);
-    return 0;
+    // The daemon checks its header; whoever scribbles there hurts nobody but its own pool.
+    pool->pool_policy = sound_policy(pool->view.header->policy_mode, pool->view.header->policy_nodes, pool->numa_nodes);
+    if (const int error = read_heed(pool)) return error;
+    return make_choices(pool);
 }
 
 void unmap_regions(numacre_pool *pool) {
+    delete_choices(pool);
     if (pool->span != nullptr) munmap(pool->span, pool->span_bytes);
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
         if (pool->nodes[node].node_region != nullptr)

@@ -108,7 +108,9 @@ bool grow_table(std::uint32_t index) {
 }
 
 Lane *new_lane(numacre_pool *pool, Actor actor) {
-    const std::size_t bytes = sizeof(Lane) + pool->numa_nodes * sizeof(NodeLane);
+    // The one behind the last has no blocks: see Choices.
+    const std::uint32_t nodes = pool->numa_nodes == 1 ? 1 : pool->numa_nodes + 1;
+    const std::size_t bytes = sizeof(Lane) + nodes * sizeof(NodeLane);
     void *const memory = aligned_alloc(alignof(Lane), bytes);
     if (memory == nullptr) return nullptr;
     memset(memory, 0, bytes);
@@ -125,11 +127,12 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     lane->numa_nodes = pool->numa_nodes;
     lane->private_pattern = IndexEntry::private_to(actor.process);
     lane->cached_pattern = IndexEntry::cached_by(actor.process);
-    lane->dense_node_of = pool->dense_node_of;
+    lane->choices = pool->choices == nullptr ? nullptr : &pool->choices[actor.thread.value];
     lane->actor = actor;
     lane->nodes = reinterpret_cast<NodeLane *>(lane + 1);
-    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) {
+    for (std::uint32_t node = 0; node < nodes; ++node)
         lane->nodes[node].allocated = lane->nodes[node].freed = RecentMagazine{};
+    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) {
         const NodeView<Env> &view = pool->nodes[node].buddy().view();
         lane->nodes[node].data = pool->nodes[node].data;
         lane->nodes[node].index = view.index[0];
@@ -142,6 +145,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
                 magazine.granted_bytes = std::uint64_t{1} << magazine.block_shift;
         }
     }
+    begin_placement(pool, *lane);
     return lane;
 }
 

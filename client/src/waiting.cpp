@@ -10,6 +10,7 @@
 
 #include "numacre/shm/counters.hpp"
 #include "numacre/shm/hand_off.hpp"
+#include "policy.hpp"
 #include "pool.hpp"
 
 namespace numacre::client {
@@ -65,9 +66,10 @@ bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Bl
     return given != Server::Given::no;
 }
 
-Errc wait_for_block(numacre_pool *pool, const Lane &lane, std::uint32_t wanted, bool strict, Order order, Note note,
-                    unsigned timeout_ms, std::uint32_t &got, Block &block) {
+Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Order order, Note note, unsigned timeout_ms,
+                    std::uint32_t &got, Block &block) {
     const Nodes nodes{pool};
+    const std::uint64_t would_do = bit_of(plan.first) | plan.sooner | plan.later;
     HandOff<Env, Nodes> hand_off{pool->view, nodes};
     const Actor actor = lane.actor;
     const std::uint64_t begin = now_nanoseconds();
@@ -77,7 +79,7 @@ Errc wait_for_block(numacre_pool *pool, const Lane &lane, std::uint32_t wanted, 
     WaitWord wish;
     while (!received) {
         if (!wish.is_waiting())
-            wish = hand_off.announce(actor, order, NumaNode{static_cast<std::uint8_t>(wanted)}, strict);
+            wish = hand_off.announce(actor, order, NumaNode{static_cast<std::uint8_t>(plan.first)}, would_do);
         hand_off.raise_flag();
         hand_off.serve(actor, Wake{pool});
         // relaxed: an age in seconds; and what is told a look later is soon enough.
@@ -100,9 +102,9 @@ Errc wait_for_block(numacre_pool *pool, const Lane &lane, std::uint32_t wanted, 
         received = hand_off.receive(actor, note.with_since(Attention::age(attention)), got, block);
         wish = WaitWord{};
     }
-    if (received && got != wanted) {
+    if (received && got != plan.first) {
         count(nodes.at(got).view().counters[actor.thread.value].numa_miss);
-        count(nodes.at(wanted).view().counters[actor.thread.value].numa_foreign);
+        count(nodes.at(plan.first).view().counters[actor.thread.value].numa_foreign);
     }
     if (has_waiters(pool)) serve_waiters(pool, actor);
     return received ? Errc::ok : over;

@@ -23,6 +23,7 @@
 #include "bytes.hpp"
 #include "keeper.hpp"
 #include "log.hpp"
+#include "policy_text.hpp"
 #include "pool_spec.hpp"
 #include "reclaim.hpp"
 #include "topology.hpp"
@@ -193,6 +194,13 @@ const std::vector<Key<PoolSpec>> &pool_keys() {
          }},
         {"low-watermark", Kind::bytes, "",
          [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.low_watermark_bytes, text); }},
+        {"policy", Kind::text, "",
+         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
+             const auto policy = parse_policy(text);
+             if (!policy) return Unexpected{policy.error()};
+             spec.policy = *policy;
+             return {};
+         }},
         {"owner", Kind::text, "",
          [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.access.owner, parse_user(text)); }},
         {"group", Kind::text, "",
@@ -404,8 +412,9 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
     app.add_option(
            "--pool", pool_flags,
            "name=default,capacity=1G,online=256M,frame=4K,largest=4M[,max-clients=256][,max-threads=4096]"
-           "[,max-threads-per-client=4096][,backing=hugetlb|thp|small][,reclaim=fast|zero|quarantine:30s][,owner=root]["
-           ",group=root][,mode=0660]; capacity "
+           "[,max-threads-per-client=4096][,backing=hugetlb|thp|small][,reclaim=fast|zero|quarantine:30s]"
+           "[,policy=local|strict|preferred:1|interleave|interleave-frames][,owner=root][,group=root][,mode=0660]; "
+           "capacity "
            "and online are per numa node; mode as of a file: w to use the pool, r to observe it; repeats; replaces "
            "the file's pool of that name")
         ->expected(1)
@@ -494,6 +503,7 @@ std::string describe(const Config &config) {
              << "backing = \"" << backing_name(spec.backing) << "\"\n"
              << "reclaim = \"" << format_reclaim(spec.reclaim) << "\"\n"
              << "low-watermark = \"" << format_bytes(spec.low_watermark_bytes) << "\"\n"
+             << "policy = \"" << format_policy(spec.policy) << "\"\n"
              << "owner = \"" << user_name(spec.access.owner) << "\"\n"
              << "group = \"" << group_name(spec.access.group) << "\"\n"
              << "mode = \"" << format_mode(spec.access.mode) << "\"\n";

@@ -24,6 +24,9 @@ constexpr std::chrono::milliseconds kTellPeriod{1000};
 // than one part in kLookShare of the worker's time.
 constexpr std::chrono::milliseconds kLookPeriod{5000};
 constexpr int kLookShare = 20;
+// How often it is looked at whether the kernel has moved pages to other numa nodes, and for what share of the time.
+constexpr std::chrono::milliseconds kPlacementPeriod{10'000};
+constexpr int kPlacementShare = 50;
 
 }  // namespace
 
@@ -225,6 +228,39 @@ void Daemon::look_at_soft_limits() {
     });
 }
 
+// Pools lie where they are needed, and the kernel may move them all the same: when a client's cpuset is narrowed, it
+// takes what the client has mapped along, for everybody.
+void Daemon::watch_placement() {
+    if (!topology_->is_placement_needed()) return;
+    struct Sweep {
+        std::chrono::steady_clock::duration taken{0};
+        bool refused = false;
+    };
+    const auto sweep = std::make_shared<Sweep>();
+    // One numa node at a time: between them the worker looks after dead clients.
+    for (const auto &pool : registry_.all())
+        for (std::size_t i = 0; i < pool->numa_node_count(); ++i)
+            worker_->post([pool, i, sweep] {
+                if (sweep->refused) return;
+                const auto begun = std::chrono::steady_clock::now();
+                const auto moved = pool->node_memory(NumaNode{static_cast<std::uint8_t>(i)}).bring_home();
+                sweep->taken += std::chrono::steady_clock::now() - begun;
+                sweep->refused = !moved;
+                if (!moved)
+                    log::warn("pages that the kernel moves to other numa nodes stay there",
+                              {{"pool", pool->spec().name}, {"numa_node", i}, {"error", moved.error().message}});
+                else if (*moved != 0)
+                    log::warn("pages had been moved to other numa nodes, and were moved back",
+                              {{"pool", pool->spec().name}, {"numa_node", i}, {"pages", *moved}});
+            });
+    worker_->post([this, sweep] {
+        if (sweep->refused) return;
+        const auto wait =
+            std::max(kPlacementPeriod, std::chrono::ceil<std::chrono::milliseconds>(sweep->taken * kPlacementShare));
+        loop_->post([this, wait] { loop_->after(wait, [this] { watch_placement(); }); });
+    });
+}
+
 void Daemon::publish_news(ManagedPool &pool) {
     const std::lock_guard lock(news_mutex_);
     for (Event &event : pool.take_news()) {
@@ -243,6 +279,7 @@ void Daemon::serve_clients(Fd listener) {
         for (const Client &client : pool->client_table()) attach_server_->adopt(pool, client);
     }
     watch_soft_limits();  // of adopted pools; for nothing, if there are none
+    watch_placement();
 }
 
 void Daemon::set_metrics_address(std::string address) {

@@ -77,6 +77,7 @@ private:
     // Makes sure that soft quotas and low watermarks are looked after for as long as there are any. Any thread.
     void watch_soft_limits();
     void look_at_soft_limits();
+    void watch_placement();
     void publish_news(ManagedPool &pool);
     // One, or all if the name is empty.
     Answer<std::vector<std::shared_ptr<ManagedPool>>> chosen_pools(const std::string &name);

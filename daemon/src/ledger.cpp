@@ -70,8 +70,9 @@ struct PoolLedger::Header {
     std::uint32_t access_owner;
     std::uint32_t access_group;
     std::uint32_t access_mode;
-    std::uint32_t reserved;
+    std::uint32_t policy_mode;
     std::uint64_t low_watermark_bytes;
+    std::uint64_t policy_nodes;
 };
 
 namespace {
@@ -122,6 +123,8 @@ Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instan
     header.access_owner = spec.access.owner;
     header.access_group = spec.access.group;
     header.access_mode = spec.access.mode;
+    header.policy_mode = static_cast<std::uint32_t>(spec.policy.mode);
+    header.policy_nodes = spec.policy.nodes;
     header.numa_nodes = numa_nodes;
     header.created_ns = nanoseconds_of(std::chrono::system_clock::now());
     header.created_steady_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -172,6 +175,7 @@ PoolSpec PoolLedger::spec() const {
     spec.reclaim = {static_cast<Reclaim::Kind>(header_->reclaim), std::chrono::seconds(header_->hold_seconds)};
     spec.low_watermark_bytes = header_->low_watermark_bytes;
     spec.access = {header_->access_owner, header_->access_group, header_->access_mode};
+    spec.policy = {static_cast<PolicyMode>(header_->policy_mode), header_->policy_nodes};
     return spec;
 }
 

@@ -19,6 +19,7 @@
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/hand_off.hpp"
 #include "numacre/shm/validate.hpp"
+#include "policy_text.hpp"
 #include "pool_spec.hpp"
 
 namespace numacre::daemon {
@@ -91,6 +92,7 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
     const auto geometry = geometry_of(spec);
     if (!geometry) return Unexpected{geometry.error()};
     const auto numa_nodes = static_cast<std::uint32_t>(topology.numa_nodes().size());
+    if (auto known = check_policy(spec.policy, numa_nodes); !known) return Unexpected{known.error()};
     auto ledger = PoolLedger::create(spec, random_id(), numa_nodes);
     if (!ledger) return Unexpected{ledger.error()};
     const auto layout = PoolLayout<ProductionEnv>::of(spec.max_clients + 1, spec.max_threads + 1);
@@ -99,7 +101,7 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
 
     std::shared_ptr<ManagedPool> pool(new ManagedPool(spec, *geometry, std::move(*ledger), std::move(*pool_region)));
     format_pool_region<ProductionEnv>(pool->pool_region_.address(), spec.name, pool->instance_id(), *geometry,
-                                      numa_nodes, pool->process_slots_, pool->thread_slots_);
+                                      numa_nodes, pool->process_slots_, pool->thread_slots_, spec.policy);
     std::memcpy(pool->header_.data(), pool->pool_region_.address(), pool->header_.size());
     for (std::uint32_t i = 0; i < numa_nodes; ++i) {
         const NodeMemory::Plan plan = pool->plan_of(NumaNode{static_cast<std::uint8_t>(i)});

@@ -13,6 +13,9 @@ namespace numacre::daemon {
 
 namespace {
 
+// Mapped at once to see where the pages are.
+constexpr std::uint64_t kLookedAtBytesMax = std::uint64_t{64} << 20;
+
 std::string region_name(const PoolSpec &spec, NumaNode numa_node, const char *part) {
     return "numacre:" + spec.name + ":" + std::to_string(numa_node.value) + ":" + part;
 }
@@ -385,6 +388,25 @@ Answer<void> NodeMemory::zero(Block block) const {
     const std::uint64_t bytes = block.order.frames() << plan_.geometry.frame_shift;
     if (offset + bytes > data_.bytes() || !online_[offset / unit_bytes_]) return {};
     return data_.zero(offset, bytes);
+}
+
+Answer<std::uint64_t> NodeMemory::bring_home() const {
+    auto moved = metadata_.bring_home(topology_, plan_.numa_node);
+    const std::uint64_t units_at_once = std::max<std::uint64_t>(1, kLookedAtBytesMax / unit_bytes_);
+    for (std::uint64_t unit = 0; moved && unit < online_.size();) {
+        std::uint64_t end = unit;
+        while (end < online_.size() && end - unit < units_at_once && online_[end]) ++end;
+        if (end == unit) {
+            ++unit;
+            continue;
+        }
+        const auto frames =
+            data_.bring_home(topology_, plan_.numa_node, unit * unit_bytes_, (end - unit) * unit_bytes_);
+        if (!frames) return frames;
+        *moved += *frames;
+        unit = end;
+    }
+    return moved;
 }
 
 void NodeMemory::give_back_pages(wire::Backing backing, std::uint64_t bytes) {

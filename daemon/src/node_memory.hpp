@@ -93,6 +93,9 @@ public:
     void set_drain(std::uint64_t unit, bool drain);
     bool is_draining(std::uint64_t unit) const;
     std::uint64_t used_frames(std::uint64_t unit) const;
+    // What the kernel has moved to other numa nodes (a client's cpuset was narrowed, or somebody called migratepages)
+    // comes back. How many pages that were.
+    Answer<std::uint64_t> bring_home() const;
     // Overwrites a block's bytes. One that lies where nothing is online (somebody has scribbled) is left alone.
     Answer<void> zero(Block block) const;
 

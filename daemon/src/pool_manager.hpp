@@ -16,6 +16,7 @@
 #include "numacre/shm/counters.hpp"
 #include "numacre/shm/error.hpp"
 #include "numacre/shm/layout.hpp"
+#include "numacre/shm/policy.hpp"
 #include "numacre/shm/result.hpp"
 #include "numacre/shm/snapshot.hpp"
 
@@ -78,6 +79,7 @@ struct PoolSpec {
     Reclaim reclaim;
     std::uint64_t low_watermark_bytes = 0;  // per numa node: less free than this is an event; 0: none
     PoolAccess access;
+    Policy policy{PolicyMode::local, 0};  // of clients that say nothing themselves
 };
 
 struct NodeStatus {

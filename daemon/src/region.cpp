@@ -193,6 +193,23 @@ std::uint64_t MetadataRegion::resident_bytes() const {
     return ::fstat(fd_.get(), &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;
 }
 
+Answer<std::uint64_t> MetadataRegion::bring_home(const Topology &topology, NumaNode home) const {
+    std::uint64_t moved = 0;
+    for (off_t end = 0;;) {
+        const off_t begin = ::lseek(fd_.get(), end, SEEK_DATA);
+        if (begin < 0) return moved;  // ENXIO: nothing behind
+        end = ::lseek(fd_.get(), begin, SEEK_HOLE);
+        if (end <= begin) return moved;
+        auto *const address = static_cast<std::byte *>(address_) + begin;
+        const auto bytes = static_cast<std::uint64_t>(end - begin);
+        // By madvise, not by a read: as in make_hugepages().
+        if (::madvise(address, bytes, MADV_POPULATE_READ) != 0) continue;
+        const auto home_now = topology.bring_home(address, bytes, kSmallPageBytes, home);
+        if (!home_now) return home_now;
+        moved += *home_now;
+    }
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 
 Answer<DataRegion> DataRegion::create(const std::string &name, std::uint64_t bytes, wire::Backing backing,
@@ -257,6 +274,37 @@ Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
             return failed(Errc::corrupt, "zeroing " + format_bytes(bytes) + " at " + std::to_string(offset), errno);
     }
     return {};
+}
+
+Answer<std::uint64_t> DataRegion::bring_home(const Topology &topology, NumaNode home, std::uint64_t offset,
+                                             std::uint64_t bytes) const {
+    const std::uint64_t first = offset / kHugepageBytes * kHugepageBytes;
+    const AlignedWindow window(fd_.get(), first, std::min(round_up(offset + bytes, kHugepageBytes), bytes_) - first,
+                               PROT_READ);
+    if (window.address() == nullptr)
+        return failed(code_of(errno), "mapping " + format_bytes(bytes) + " to see where they are", errno);
+    auto *const begin = static_cast<std::byte *>(window.address()) + (offset - first);
+    // By madvise, not by a read: as in make_hugepages().
+    const auto is_there = [](void *address, std::uint64_t length) {
+        return ::madvise(address, length, MADV_POPULATE_READ) == 0;
+    };
+    std::uint64_t moved = 0;
+    if (backing_ == wire::Backing::hugetlb) {
+        if (!is_there(begin, bytes)) return moved;
+        return topology.bring_home(begin, bytes, kHugepageBytes, home);
+    }
+    for (std::uint64_t at = 0; at < bytes; at += kHugepageBytes) {
+        const std::uint64_t part = std::min(kHugepageBytes, bytes - at);
+        if (!is_there(begin + at, kSmallPageBytes)) continue;
+        const auto sample = topology.bring_home(begin + at, part, kHugepageBytes, home);
+        if (!sample) return sample;
+        moved += *sample;
+        if (*sample == 0 || !is_there(begin + at, part)) continue;
+        const auto others = topology.bring_home(begin + at, part, kSmallPageBytes, home);
+        if (!others) return others;
+        moved += *others;
+    }
+    return moved;
 }
 
 void DataRegion::punch(std::uint64_t offset, std::uint64_t bytes) const {

@@ -43,6 +43,8 @@ public:
     // misses. Not thread-safe.
     Answer<void> populate(std::uint64_t offset, std::uint64_t bytes);
     std::uint64_t resident_bytes() const;
+    // What the kernel has moved to other numa nodes comes back to this one. How many pages that were.
+    Answer<std::uint64_t> bring_home(const Topology &topology, NumaNode home) const;
 
 private:
     MetadataRegion(Fd fd, void *address, std::uint64_t bytes);
@@ -80,6 +82,10 @@ public:
     Answer<void> zero(std::uint64_t offset, std::uint64_t bytes) const;
     // The pages go back to the kernel at once, whoever has them mapped.
     void punch(std::uint64_t offset, std::uint64_t bytes) const;
+    // Of a populated range, what the kernel has moved to other numa nodes comes back to this one. Of small pages one in
+    // 2 MiB is looked at, and all of them if that one has been moved. How many pages that were.
+    Answer<std::uint64_t> bring_home(const Topology &topology, NumaNode home, std::uint64_t offset,
+                                     std::uint64_t bytes) const;
 
 private:
     DataRegion(Fd fd, std::uint64_t bytes, wire::Backing backing)

@@ -209,6 +209,33 @@ Answer<void> Topology::bind_shared_pages(void *address, std::uint64_t bytes, Num
     return {};
 }
 
+Answer<std::uint64_t> Topology::bring_home(void *address, std::uint64_t bytes, std::uint64_t step_bytes,
+                                           NumaNode home) const {
+    if (!placement_needed_) return 0;
+    constexpr std::uint64_t kAtOnce = 4096;
+    const int os_numa_node = numa_nodes_[home.value].os_numa_node;
+    std::uint64_t moved = 0;
+    std::vector<void *> pages, strays;
+    for (std::uint64_t offset = 0; offset < bytes;) {
+        pages.clear();
+        strays.clear();
+        for (; offset < bytes && pages.size() < kAtOnce; offset += step_bytes)
+            pages.push_back(static_cast<std::byte *>(address) + offset);
+        std::vector<int> status(pages.size(), -1);
+        if (move_pages(0, pages.size(), pages.data(), nullptr, status.data(), 0) != 0)
+            return placement_refused("move_pages", os_numa_node, errno);
+        for (std::size_t i = 0; i < pages.size(); ++i)
+            if (status[i] >= 0 && status[i] != os_numa_node) strays.push_back(pages[i]);
+        if (strays.empty()) continue;
+        const std::vector<int> nodes(strays.size(), os_numa_node);
+        status.assign(strays.size(), -1);
+        if (move_pages(0, strays.size(), strays.data(), nodes.data(), status.data(), MPOL_MF_MOVE_ALL) < 0)
+            return placement_refused("move_pages", os_numa_node, errno);
+        moved += static_cast<std::uint64_t>(std::count(status.begin(), status.end(), os_numa_node));
+    }
+    return moved;
+}
+
 Answer<SyntheticTopology> parse_synthetic(std::string_view text) {
     const auto refuse = [&](const std::string &why) {
         return Unexpected{Failure{Errc::bad_argument,

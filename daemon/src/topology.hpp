@@ -55,6 +55,12 @@ public:
     Answer<ThreadBinding> bind_this_thread(NumaNode numa_node) const;
     // For plain memfds: the policy stays with the file's pages, whoever touches them first. strict: there or not at
     // all.
+    // Can pages be on a wrong numa node at all?
+    bool is_placement_needed() const { return placement_needed_; }
+    // Pages of a mapping that lie elsewhere go to the numa node, under whoever uses them: one is looked at every
+    // `step_bytes`. Those that are not in the caller's page table are left alone. How many went; those that the kernel
+    // cannot move (no memory there, pinned) stay.
+    Answer<std::uint64_t> bring_home(void *address, std::uint64_t bytes, std::uint64_t step_bytes, NumaNode home) const;
     Answer<void> bind_shared_pages(void *address, std::uint64_t bytes, NumaNode numa_node, bool strict) const;
 
 protected:

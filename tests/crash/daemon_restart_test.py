@@ -214,7 +214,7 @@ def test_killed_under_load(rng, rounds):
 
 def resize_until_it_dies(daemon, rng):
     while True:
-        done = daemon._run_cli("resize", "default", rng.randrange(4, 17) * 4 * MIB)
+        done = daemon.run_cli("resize", "default", rng.randrange(4, 17) * 4 * MIB)
         if not daemon.alive() or done.returncode not in (0, 1):
             return
 

@@ -101,7 +101,7 @@ def check_waiting(daemon, meeting):
     check(dead["waits_for"] == stopped["client_id"], f"{dead} does not wait for {stopped}", daemon)
     check(stopped["waits_for"] == 0, f"{stopped} waits", daemon)
     check(waiting_by_metric(daemon) == 1, "the metric does not say that a recovery waits", daemon)
-    doctor = daemon._run_cli("doctor").stdout
+    doctor = daemon.run_cli("doctor").stdout
     wanted = f"client {dead['client_id']} .*recovery waits for client {stopped['client_id']}"
     check(re.search(wanted, doctor), f"doctor does not say '{wanted}':\n{doctor}", daemon)
 
@@ -125,7 +125,7 @@ def meet(case):
             wait_until("the dead one is reaped", lambda: client_of(daemon, meeting.dead) is None)
             wait_until("the other one has detached", lambda: client_of(daemon, gone) is None)
             check(waiting_by_metric(daemon) == 0, "the metric says that a recovery waits", daemon)
-            check("recovery waits" not in daemon._run_cli("doctor").stdout, "doctor says that it waits", daemon)
+            check("recovery waits" not in daemon.run_cli("doctor").stdout, "doctor says that it waits", daemon)
             meeting.tell("check")
             meeting.end()
         reaped = re.findall(r"client (reaped|detached) .*pid=(\d+)", daemon.log())

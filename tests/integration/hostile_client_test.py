@@ -122,7 +122,7 @@ class HostileClient(unittest.TestCase):
         return result
 
     def ask(self, *arguments):
-        return self.timed(" ".join(map(str, arguments)), self.daemon._run_cli, *arguments)
+        return self.timed(" ".join(map(str, arguments)), self.daemon.run_cli, *arguments)
 
     def pool(self, name):
         # Exit status 3: a pool is corrupt; the answer is there all the same.

@@ -27,6 +27,8 @@ STRICT = 0x01
 ZERO = 0x02
 UNCACHED = 0x04
 WAIT = 0x08
+INTERLEAVE = 0x10
+LOCAL = 0x20
 
 
 def library_path():
@@ -46,6 +48,15 @@ class Library:
         self._declare("numacre_detach", None, void)
         self._declare("numacre_alloc_on", number, void, number, size, ctypes.c_uint, ctypes.POINTER(void))
         self._declare("numacre_free", number, void, void)
+        self._declare("numacre_alloc", number, void, size, ctypes.POINTER(void))
+        self._declare("numacre_free_uncached", number, void, void)
+        self._declare("numacre_alloc_bulk", number, void, size, ctypes.POINTER(void), ctypes.c_uint)
+        self._declare("numacre_set_policy", number, void, number, ctypes.c_uint64)
+        self._declare("numacre_get_policy", number, void, ctypes.POINTER(number), *[ctypes.POINTER(ctypes.c_uint64)] * 2)
+        self._declare(
+            "numacre_alloc_policy", number, void, number, ctypes.c_uint64, size, ctypes.c_uint, ctypes.POINTER(void)
+        )
+        self._declare("numacre_region", number, void, number, ctypes.POINTER(void), ctypes.POINTER(size))
         self._declare("numacre_usable_size", size, void, void)
         self._declare("numacre_client_id", number, void, ctypes.POINTER(ctypes.c_uint32))
         self._declare("numacre_ref_of", ctypes.c_uint64, void, void)

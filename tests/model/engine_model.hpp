@@ -622,7 +622,7 @@ inline void EngineModel::wait_for(Thread &self, std::size_t client, Order order,
     const Word &word = pool_.threads[actor.thread.value].waiting;
     WaitWord wish;
     for (bool received = false; !received;) {
-        if (!wish.is_waiting()) wish = hand_off.announce(actor, order, NumaNode{0}, false);
+        if (!wish.is_waiting()) wish = hand_off.announce(actor, order, NumaNode{0}, 1);
         hand_off.serve(actor, nobody_to_wake);
         if (!patient && hand_off.withdraw(actor)) break;
         self.rest_until([&] { return word.load() != wish.bits(); });

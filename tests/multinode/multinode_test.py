@@ -3,11 +3,13 @@
 
 usage: multinode_test.py kernel [SECONDS]   downloads the guests' kernel, if it is not there yet
        multinode_test.py 2|4|8 [SECONDS]    the number of numa nodes that have memory
+       multinode_test.py rseq [SECONDS]     two, on a newer kernel, which tells a thread's numa node in its rseq area
 SECONDS: all of it has ended by then, one way or another.
 
 The guest is QEMU without KVM, on the small kernel of Debian's cloud images, which is downloaded into the build folder
-and never installed. Its root is an initramfs of busybox, the built programs and their libraries; guest_init says what
-happens in it. Exit status 77: QEMU, busybox or the kernel cannot be had.
+and never installed; so is a newer one, without which the case rseq alone is skipped. Its root is an initramfs of
+busybox, the built programs and their libraries; guest_init says what happens in it. Exit status 77: QEMU, busybox or the
+kernel cannot be had.
 """
 
 import ctypes
@@ -26,11 +28,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ.get("NUMACRE_BUILD_DIR") or HERE.parents[1] / "build" / "release")
 BIN = pathlib.Path(os.environ.get("NUMACRE_BIN_DIR") or BUILD / "bin")
 FOLDER = BUILD / "multinode"
-KERNEL = FOLDER / "vmlinuz"
-# Why there is no kernel: the cases need not find that out again.
-NO_KERNEL = FOLDER / "no-kernel"
-KERNEL_PACKAGE = "linux-image-cloud-amd64"
 DEFAULT_SECONDS = 600
+# From so many bytes of it on, the rseq area has the numa node (Linux 6.3).
+RSEQ_WITH_NODE = 24
 # To tell what was wrong, after the guest's or the download's time is over.
 LAST_SECONDS = 5
 PR_SET_PDEATHSIG = 1
@@ -43,6 +43,18 @@ MAIN_POOLS = {"huge": "hugetlb", "thp": "thp", "small": "small"}
 
 class Skip(Exception):
     pass
+
+
+class Kernel:
+    def __init__(self, package, suffix=""):
+        self.package = package
+        self.image = FOLDER / f"vmlinuz{suffix}"
+        # Why there is none: the cases need not find that out again.
+        self.missing = FOLDER / f"no-kernel{suffix}"
+
+
+KERNEL = Kernel("linux-image-cloud-amd64")
+NEWER_KERNEL = Kernel("linux-image-6.12-cloud-amd64", "-6.12")
 
 
 class Deadline:
@@ -66,7 +78,8 @@ class Case:
     """One machine. memory: MiB by node, 0 for a node of CPUs alone. without_cpu: nodes of memory alone. pools: as
     guest_init knows them. resize: which of their numa nodes are resized (the last in all pools, the others in one)."""
 
-    def __init__(self, memory, pools, resize, without_cpu=(), distance=lambda a, b: 21):
+    def __init__(self, memory, pools, resize, without_cpu=(), distance=lambda a, b: 21, kernel=KERNEL):
+        self.kernel = kernel
         self.pools = pools
         self.resize = resize
         self.memory = memory
@@ -98,6 +111,8 @@ class Case:
             "resize": " ".join(map(str, self.resize)),
             "far_mems": far,
             "far_cpu": cpus[-1],
+            # One line of the log a pool and numa node, but for the one where they are allowed to be.
+            "to_move_back": sum(pool in MAIN_POOLS for pool in self.pools.split()) * (len(self.memory_nodes) - 1),
         }
         return "".join(f"{name}='{value}'\n" for name, value in words.items())
 
@@ -125,12 +140,17 @@ class Case:
             **pages(pools, "after adoption"),
             "let go": 1,
             "nearest": 2 * cpus,
+            "the thread, its mempolicy and its handle choose": 11,
+            "nothing from outside of the cpuset": 2 * len(main_pools),
+            "clients whose cpuset is narrowed": 1 + 2 * len(main_pools),
+            **pages(main_pools, "after the kernel moved them"),
             "stop": 1 + len(self.memory),
         }
 
 
 CASES = {
     "2": Case([640, 640], pools="huge thp small fine near", resize=[0, 1]),
+    "rseq": Case([576, 576], pools="huge near", resize=[1], kernel=NEWER_KERNEL),
     # Node 3 has no CPU, as memory that is not DRAM (the kernel numbers such nodes last); it is far from all. No two
     # nodes are of one size.
     "4": Case(
@@ -200,15 +220,15 @@ def wanted_program(name):
     return found
 
 
-def kernel_package_name(*options):
-    """The package that the meta package stands for at the moment: linux-image-<version>-cloud-amd64."""
-    listed = run("apt-cache", *options, "depends", KERNEL_PACKAGE)
+def kernel_package_name(meta_package, *options):
+    """The package that it stands for at the moment: linux-image-<version>-cloud-amd64."""
+    listed = run("apt-cache", *options, "depends", meta_package)
     match = re.search(r"Depends: (linux-image-\S+)", listed.stdout)
     return match.group(1) if match else None
 
 
-def download_kernel():
-    """Leaves KERNEL. Lists of packages of our own where the machine's know no kernel, or an old one."""
+def download_kernel(kernel):
+    """Leaves its image. Lists of packages of our own where the machine's know no kernel, or an old one."""
     own_lists = FOLDER / "apt"
     for part in ("lists/partial", "archives/partial"):
         (own_lists / part).mkdir(parents=True, exist_ok=True)
@@ -218,9 +238,9 @@ def download_kernel():
         for options in ([], own):
             if options:
                 reason += run("apt-get", *options, "-qq", "update").stderr
-            name = kernel_package_name(*options)
+            name = kernel_package_name(kernel.package, *options)
             if name is None:
-                reason += f"apt knows no {KERNEL_PACKAGE}\n"
+                reason += f"apt knows no {kernel.package}\n"
                 continue
             with tempfile.TemporaryDirectory(dir=FOLDER) as work:
                 got = run("apt-get", *options, "-qq", "download", name, cwd=work)
@@ -230,43 +250,43 @@ def download_kernel():
                     continue
                 must_run("dpkg", "-x", packages[0], work)
                 (image,) = pathlib.Path(work, "boot").glob("vmlinuz-*")
-                image.rename(KERNEL)
+                image.rename(kernel.image)
                 return
     except subprocess.TimeoutExpired as late:
         reason += f"{' '.join(late.cmd[:1] + late.cmd[-2:])}: no answer after {deadline.passed():.0f} s in all\n"
-    raise Skip(f"the package {KERNEL_PACKAGE} cannot be downloaded: {reason.strip()}")
+    raise Skip(f"the package {kernel.package} cannot be downloaded: {reason.strip()}")
 
 
-def kernel_version():
+def kernel_version(kernel):
     """As the image's header has it (see the kernel's Documentation/arch/x86/boot.rst)."""
-    image = KERNEL.read_bytes()
+    image = kernel.image.read_bytes()
     if image[0x202:0x206] != b"HdrS":
-        raise AssertionError(f"{KERNEL} is no kernel: delete it")
+        raise AssertionError(f"{kernel.image} is no kernel: delete it")
     begin = int.from_bytes(image[0x20E:0x210], "little") + 0x200
     return image[begin : image.index(b"\0", begin)].decode(errors="replace")
 
 
-def fetch_kernel():
+def fetch_kernel(kernel):
     """What the cases wait for. Where it cannot be had, they are told why."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    NO_KERNEL.unlink(missing_ok=True)
-    cached = KERNEL.exists()
+    kernel.missing.unlink(missing_ok=True)
+    cached = kernel.image.exists()
     if not cached:
         try:
             for name in PROGRAMS:
                 wanted_program(name)  # else there is no use for it
-            download_kernel()
+            download_kernel(kernel)
         except Skip as reason:
-            NO_KERNEL.write_text(f"{reason}\n")
+            kernel.missing.write_text(f"{reason}\n")
             raise
-    print(f"kernel {kernel_version()}{', of an earlier download' if cached else ''}")
+    print(f"kernel {kernel_version(kernel)}{', of an earlier download' if cached else ''}")
 
 
-def kernel():
-    if KERNEL.exists():
-        return KERNEL
-    if NO_KERNEL.exists():
-        raise Skip(NO_KERNEL.read_text().strip())
+def image_of(kernel):
+    if kernel.image.exists():
+        return kernel.image
+    if kernel.missing.exists():
+        raise Skip(kernel.missing.read_text().strip())
     raise Skip("there is no kernel yet: `multinode_test.py kernel`, the test multinode_kernel, downloads it")
 
 
@@ -339,7 +359,7 @@ def boot(case):
     """The lines that the guest has said."""
     qemu = wanted_program("qemu-system-x86_64")
     wanted_program("strip")
-    image = kernel()
+    image = image_of(case.kernel)
     # Without a name: nothing of it is left, whatever we die of.
     with tempfile.TemporaryFile(dir=FOLDER) as root:
         write_root(root, case)
@@ -433,11 +453,23 @@ def differences(case, lines):
             if node["backing"] != MAIN_POOLS.get(pool["name"], "small"):
                 yield f"pool {pool['name']} is backed by {node['backing']}: {node['backing_note']}"
 
+    (rseq_bytes,) = [int(line.split()[1]) for line in lines if line.startswith("rseq-bytes ")]
+    if case.kernel is NEWER_KERNEL and rseq_bytes < RSEQ_WITH_NODE:
+        yield f"the kernel's rseq area has {rseq_bytes} bytes: no numa node"
     misses = sum(int(line.split()[1]) for line in lines if line.startswith("misses "))
-    for counter in ("numa_miss", "numa_foreign"):
-        counted = sum(node[counter] for node in said["stats"]["pools"][0]["nodes"])
-        if counted != misses or misses == 0:
-            yield f"{counter} is {counted}, the clients had {misses} blocks from elsewhere"
+    others = sum(int(line.split()[1]) for line in lines if line.startswith("others "))
+    numa_nodes = said["stats"]["pools"][0]["nodes"]
+    allocations = sum(node["allocations"] for node in numa_nodes)
+    for counter, wanted in (
+        ("numa_miss", misses),
+        ("numa_foreign", misses),
+        ("other_node", others),
+        ("local_node", allocations - others),
+        ("numa_hit", allocations - misses),
+    ):
+        counted = sum(node[counter] for node in numa_nodes)
+        if counted != wanted or wanted == 0:
+            yield f"{counter} is {counted}, the clients had {wanted} such blocks"
 
 
 def main():
@@ -449,7 +481,11 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         if sys.argv[1] == "kernel":
-            fetch_kernel()
+            fetch_kernel(KERNEL)
+            try:
+                fetch_kernel(NEWER_KERNEL)
+            except Skip as reason:
+                print(f"SKIPPED: the case rseq: {reason}")
             return
         case = CASES[sys.argv[1]]
         lines = boot(case)
@@ -464,7 +500,7 @@ def main():
     if failures:
         print("\n".join(lines))
     else:
-        print("\n".join(line for line in lines if line.startswith(("kernel", "step", "ok nearest"))))
+        print("\n".join(line for line in lines if line.startswith(("kernel", "rseq-bytes", "step", "ok nearest"))))
     good = sum(line.startswith("ok") for line in lines)
     least = sum(case.least_checks().values())
     print(f"{good} checks passed, {least} at least are wanted, {len(failures)} failed, {deadline.passed():.0f} s")

@@ -5,11 +5,17 @@
 //                                so many threads at once on that CPU use their parts of the metadata, and write to
 //                                blocks of every numa node
 //   placement nearest POOL CPU   fills a pool with nothing in it: the nearest numa node first, strict stays strict
+//   placement choose POOL CPU FAR_CPU
+//                                the thread's CPU, its mempolicy and the handle's policy decide, each from the next
+//                                call on
+//   placement confined POOL CPU NODES
+//                                in a cpuset that has these of the kernel's numa nodes, such as 0-2,5: no others
 //   placement hold POOL CPU      writes blocks everywhere, prints "ok", reads them all the time, until its input ends
 // Prints a line that begins with "ok" or "FAIL" for each thing looked at. Exit status 1: something failed.
 #include <linux/mempolicy.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -39,6 +45,7 @@ using View = numacre::NodeView<ProductionEnv>;
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr unsigned long kRseqFeatureSize = 27;  // AT_RSEQ_FEATURE_SIZE, in newer headers
 
 bool failed = false;
 
@@ -330,18 +337,15 @@ void nearest(const Client &client, int cpu) {
         blocks.emplace_back(node_of_page(block), block);
     }
     if (blocks.empty()) give_up("the pool is full before it is used", 0);
-    // CPUs whose node has no memory count as those of the nearest that has.
-    const bool has_memory =
-        std::find(client.os_nodes().begin(), client.os_nodes().end(), here) != client.os_nodes().end();
-    const int from = has_memory ? here : blocks[0].first;
     std::string order;
     std::uint64_t misses = 0;
+    std::uint64_t others = 0;  // what is not on the thread's own: if that has no memory, the nearest counts as its own
     bool sorted = true;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
         misses += blocks[i].first != blocks[0].first;
         if (i > 0 && blocks[i].first == blocks[i - 1].first) continue;
         order += " " + std::to_string(blocks[i].first) + "(" + std::to_string(distance(here, blocks[i].first)) + ")";
-        if (i > 0 && distance(from, blocks[i].first) < distance(from, blocks[i - 1].first)) sorted = false;
+        if (i > 0 && distance(here, blocks[i].first) < distance(here, blocks[i - 1].first)) sorted = false;
     }
     const auto closest = std::min_element(client.os_nodes().begin(), client.os_nodes().end(),
                                           [&](int a, int b) { return distance(here, a) < distance(here, b); });
@@ -351,6 +355,8 @@ void nearest(const Client &client, int cpu) {
     bool strict = true;
     for (std::size_t node = 0; node < client.os_nodes().size(); ++node)
         strict = strict && client.allocate(static_cast<int>(node), kMiB, NUMACRE_STRICT) == nullptr;
+    const int own = blocks[0].first;
+    others = misses;
     // One block is free again, far away.
     const int far_away = blocks.back().first;
     client.free(blocks.back().second);
@@ -362,11 +368,142 @@ void nearest(const Client &client, int cpu) {
         if (other == nullptr) give_up("the free block is not found", ENOMEM);
         strict = strict && node_of_page(other) == far_away;
         ++misses;
+        others += far_away != own;
         client.free(other);
     }
     report(strict, "strict from cpu %d: nothing from elsewhere", cpu);
     for (const auto &[os_node, block] : blocks) client.free(block);
-    std::printf("misses %llu\n", static_cast<unsigned long long>(misses));
+    std::printf("misses %llu\nothers %llu\n", static_cast<unsigned long long>(misses),
+                static_cast<unsigned long long>(others));
+}
+
+// The kernel's numa nodes of so many small blocks, by the way that most take: through the cache.
+std::vector<int> nodes_of_blocks(const Client &client, std::size_t count) {
+    std::vector<int> os_nodes;
+    std::vector<void *> blocks;
+    for (std::size_t i = 0; i < count; ++i) {
+        void *block = nullptr;
+        if (const int error = numacre_alloc(client.pool(), kPage, &block)) give_up("numacre_alloc", error);
+        std::memset(block, 0x5a, kPage);
+        os_nodes.push_back(node_of_page(block));
+        blocks.push_back(block);
+    }
+    for (void *const block : blocks) numacre_free(client.pool(), block);
+    return os_nodes;
+}
+
+bool all_on(const std::vector<int> &os_nodes, int os_node) {
+    return std::all_of(os_nodes.begin(), os_nodes.end(), [&](int each) { return each == os_node; });
+}
+
+int nearest_to(const Client &client, int os_node) {
+    return *std::min_element(client.os_nodes().begin(), client.os_nodes().end(),
+                             [&](int a, int b) { return distance(os_node, a) < distance(os_node, b); });
+}
+
+void set_mempolicy(int mode, const std::vector<int> &os_nodes) {
+    unsigned long mask[16] = {};
+    for (const int os_node : os_nodes) mask[os_node / 64] |= 1UL << (os_node % 64);
+    if (syscall(SYS_set_mempolicy, mode, os_nodes.empty() ? nullptr : mask, 1024) != 0) give_up("set_mempolicy", errno);
+}
+
+// As many on each.
+bool in_turn(const Client &client, const std::vector<int> &os_nodes) {
+    for (const int os_node : client.os_nodes())
+        if (static_cast<std::size_t>(std::count(os_nodes.begin(), os_nodes.end(), os_node)) !=
+            os_nodes.size() / client.os_nodes().size())
+            return false;
+    return true;
+}
+
+void choose(const Client &client, int cpu, int far_cpu) {
+    numacre_pool *const pool = client.pool();
+    std::printf("rseq-bytes %lu\n", getauxval(kRseqFeatureSize));
+    const std::size_t nodes = client.os_nodes().size();
+    for (const int each : {cpu, far_cpu, cpu}) {
+        run_on(each);
+        const int wanted = nearest_to(client, node_of_cpu(each));
+        report(all_on(nodes_of_blocks(client, 8), wanted), "moved to cpu %d: blocks on numa node %d", each, wanted);
+    }
+    // Moved by somebody else, in the midst of it.
+    std::atomic<int> thread_id{0};
+    std::atomic<int> last_node{-1};
+    std::atomic<bool> enough{false};
+    std::thread busy([&] {
+        thread_id = static_cast<int>(gettid());
+        while (!enough) last_node = nodes_of_blocks(client, 1)[0];
+    });
+    bool followed = true;
+    for (const int each : {far_cpu, cpu, far_cpu}) {
+        while (thread_id == 0) usleep(1000);
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET(each, &set);
+        if (sched_setaffinity(thread_id, sizeof set, &set) != 0) give_up("sched_setaffinity", errno);
+        const int wanted = nearest_to(client, node_of_cpu(each));
+        for (int patience = 2000; last_node != wanted && patience > 0; --patience) usleep(10'000);
+        followed = followed && last_node == wanted;
+    }
+    enough = true;
+    busy.join();
+    report(followed, "a busy thread's blocks follow it from cpu to cpu");
+
+    const int far_away = client.os_nodes().back();
+    const auto far_bit = std::uint64_t{1} << (nodes - 1);
+    // Asked at once, for the test's sake: else within a second.
+    const auto look = [&] {
+        int mode = 0;
+        std::uint64_t named = 0;
+        std::uint64_t allowed = 0;
+        if (const int error = numacre_get_policy(pool, &mode, &named, &allowed)) give_up("numacre_get_policy", error);
+        return std::pair(mode, named);
+    };
+    set_mempolicy(MPOL_BIND, {far_away});
+    report(look() == std::pair(NUMACRE_POLICY_STRICT, far_bit) && all_on(nodes_of_blocks(client, 8), far_away),
+           "bound by its mempolicy to numa node %d", far_away);
+    set_mempolicy(MPOL_PREFERRED, {far_away});
+    report(look() == std::pair(NUMACRE_POLICY_PREFERRED, far_bit) && all_on(nodes_of_blocks(client, 8), far_away),
+           "preferring numa node %d by its mempolicy", far_away);
+    set_mempolicy(MPOL_INTERLEAVE, client.os_nodes());
+    report(look().first == NUMACRE_POLICY_INTERLEAVE && in_turn(client, nodes_of_blocks(client, 4 * nodes)),
+           "interleaving by its mempolicy");
+    set_mempolicy(MPOL_DEFAULT, {});
+    // Without being asked: a second has gone by, a thread of its own has the cache empty.
+    const int own = nearest_to(client, node_of_cpu(cpu));
+    for (int patience = 200; !all_on(nodes_of_blocks(client, 4), own) && patience > 0; --patience) usleep(100'000);
+    report(all_on(nodes_of_blocks(client, 4), own), "without a mempolicy again: on numa node %d", own);
+    numacre_set_policy(pool, NUMACRE_POLICY_PREFERRED, far_bit);
+    report(all_on(nodes_of_blocks(client, 8), far_away), "preferring numa node %d by the handle's policy", far_away);
+    numacre_set_policy(pool, NUMACRE_POLICY_INTERLEAVE, 0);
+    report(in_turn(client, nodes_of_blocks(client, 4 * nodes)), "interleaving by the handle's policy");
+    numacre_set_policy(pool, NUMACRE_POLICY_DEFAULT, 0);
+    report(all_on(nodes_of_blocks(client, 8), own), "by no policy again: on numa node %d", own);
+}
+
+void confined(const Client &client, int cpu, const char *list) {
+    run_on(cpu);
+    const std::string path = "/tmp/confined-" + std::to_string(getpid());
+    std::ofstream(path) << list << '\n';
+    const std::vector<int> allowed = read_list(path);
+    const auto is_allowed = [&](int os_node) {
+        return std::find(allowed.begin(), allowed.end(), os_node) != allowed.end();
+    };
+    std::vector<void *> blocks;
+    bool inside = true;
+    while (void *const block = client.allocate(-1, kMiB, 0)) {
+        blocks.push_back(block);
+        inside = inside && is_allowed(node_of_page(block));
+    }
+    report(inside && !blocks.empty(), "%zu blocks, until it was full, on the numa nodes %s alone", blocks.size(), list);
+    for (void *const block : blocks) client.free(block);
+    bool refused = true;
+    for (std::size_t node = 0; node < client.os_nodes().size(); ++node) {
+        void *block = nullptr;
+        const int error = numacre_alloc_on(client.pool(), static_cast<int>(node), kPage, 0, &block);
+        refused = refused && (error == 0) == is_allowed(client.os_nodes()[node]) && (error == 0 || error == -EINVAL);
+        if (error == 0) numacre_free(client.pool(), block);
+    }
+    report(refused, "numa nodes other than %s are refused: %s", list, numacre_last_error());
 }
 
 void hold(const Client &client, int cpu) {
@@ -397,10 +534,14 @@ void hold(const Client &client, int cpu) {
 
 int main(int argc, char **argv) {
     const std::string verb = argc > 2 ? argv[1] : "";
-    const int words = verb == "pages" ? 3 : verb == "nearest" || verb == "hold" ? 4 : verb == "touch" ? 5 : 0;
+    const int words = verb == "pages"                                             ? 3
+                      : verb == "nearest" || verb == "hold"                       ? 4
+                      : verb == "touch" || verb == "choose" || verb == "confined" ? 5
+                                                                                  : 0;
     if (argc != words) {
         std::fprintf(stderr,
-                     "usage: placement pages POOL | touch POOL CPU THREADS | nearest POOL CPU | hold POOL CPU\n");
+                     "usage: placement pages POOL | touch POOL CPU THREADS | nearest POOL CPU | hold POOL CPU |\n"
+                     "       choose POOL CPU FAR_CPU | confined POOL CPU NODES\n");
         return 2;
     }
     const Client client(argv[2]);
@@ -408,6 +549,8 @@ int main(int argc, char **argv) {
     if (verb == "pages") client.check_pages();
     if (verb == "touch") touch(client, cpu, std::atoi(argv[4]));
     if (verb == "nearest") nearest(client, cpu);
+    if (verb == "choose") choose(client, cpu, std::atoi(argv[4]));
+    if (verb == "confined") confined(client, cpu, argv[4]);
     if (verb == "hold") hold(client, cpu);
     return failed ? 1 : 0;
 }

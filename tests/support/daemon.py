@@ -90,9 +90,9 @@ class Daemon:
     def _serves(self):
         if not self.alive():
             raise RuntimeError(f"numacred ended with {self.process.returncode} instead of serving")
-        return self._run_cli("status", "--json").returncode == 0
+        return self.run_cli("status", "--json").returncode == 0
 
-    def _run_cli(self, *arguments):
+    def run_cli(self, *arguments):
         return subprocess.run(
             [program("numacre"), "--runtime-dir", self.runtime_dir, *(str(argument) for argument in arguments)],
             stdin=subprocess.DEVNULL,
@@ -103,7 +103,7 @@ class Daemon:
 
     def cli(self, *arguments):
         """What `numacre ARGUMENTS --json` prints, parsed. Fails with the tool's own words."""
-        done = self._run_cli(*arguments, "--json")
+        done = self.run_cli(*arguments, "--json")
         if done.returncode != 0:
             raise RuntimeError(f"numacre {' '.join(map(str, arguments))} ended with {done.returncode}: {done.stderr}")
         return json.loads(done.stdout)

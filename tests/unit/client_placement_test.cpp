@@ -137,5 +137,19 @@ INSTANTIATE_TEST_SUITE_P(
         PlaceRow{"online_cut_off", "0-2,", {{1, "20 10 12 9\n"}}, {0, 2}, {{1, 1}}}),
     name_of<testing::TestParamInfo<PlaceRow>>);
 
+std::vector<int> ranking(const char *online, const char *line, const std::vector<std::int32_t> &pool) {
+    std::vector<std::uint8_t> by_distance(pool.size());
+    rank_by_distance(online, line, {pool.data(), static_cast<std::uint32_t>(pool.size())}, by_distance.data());
+    return {by_distance.begin(), by_distance.end()};
+}
+
+TEST(Ranking, is_of_all_that_the_pool_has_by_distance_from_the_node_itself) {
+    EXPECT_EQ(ranking("0-3\n", "30 10 20 15\n", {0, 2, 3}), (std::vector{2, 1, 0}));
+    EXPECT_EQ(ranking("0-3\n", "20 10 20 15\n", {0, 2, 3}), (std::vector{2, 0, 1})) << "of two the first";
+    EXPECT_EQ(ranking("0-2,5\n", "20 21 10 12\n", {0, 1, 5}), (std::vector{2, 0, 1})) << "a gap in the numbers";
+    EXPECT_EQ(ranking("0-3\n", "30 10 20\n", {0, 2, 3}), (std::vector{1, 0, 2})) << "one that nothing is known about";
+    EXPECT_EQ(ranking("0-3\n", "garbage", {0, 2, 3}), (std::vector{0, 1, 2}));
+}
+
 }  // namespace
 }  // namespace numacre::client

@@ -205,6 +205,7 @@ TEST_F(ControlServiceTest, get_pool_converts_every_field) {
     EXPECT_EQ(node.quarantined_bytes(), 2U * 4096);
     EXPECT_TRUE(node.below_low_watermark());
     EXPECT_EQ(pool.low_watermark_bytes(), 22U * 4096);
+    EXPECT_EQ(pool.policy(), "interleave:0+2");
     EXPECT_FALSE(pool.nodes(1).below_low_watermark());
     EXPECT_EQ(pool.nodes(1).node(), 1U);
     EXPECT_EQ(pool.nodes(1).backing(), v1::BACKING_HUGETLB);
@@ -235,6 +236,7 @@ TEST_F(ControlServiceTest, create_pool_passes_on_what_is_set) {
     request.set_owner("4711");
     request.set_reclaim("zero");
     request.set_low_watermark_bytes(kMiB);
+    request.set_policy("preferred:1");
     request.set_group("root");
     request.set_mode(0604);
     ASSERT_TRUE(create(request).ok());
@@ -247,6 +249,7 @@ TEST_F(ControlServiceTest, create_pool_passes_on_what_is_set) {
     EXPECT_EQ(created->spec.access, (PoolAccess{4711, 0, 0604}));
     EXPECT_EQ(created->spec.reclaim.kind, Reclaim::Kind::zero);
     EXPECT_EQ(created->spec.low_watermark_bytes, kMiB);
+    EXPECT_EQ(created->spec.policy, (Policy{PolicyMode::preferred, 0b10}));
 }
 
 TEST_F(ControlServiceTest, a_pools_name_can_be_taken_once) {
@@ -425,6 +428,9 @@ TEST_F(ControlServiceTest, get_stats_has_the_pools_orders_only) {
     EXPECT_EQ(node.numa_hit(), 22U);
     EXPECT_EQ(node.numa_miss(), 23U);
     EXPECT_EQ(node.numa_foreign(), 24U);
+    EXPECT_EQ(node.interleave_hit(), 25U);
+    EXPECT_EQ(node.local_node(), 26U);
+    EXPECT_EQ(node.other_node(), 27U);
     EXPECT_EQ(node.takes(), 25U);
     EXPECT_EQ(node.used_bytes(), 43U * 4096);
     EXPECT_EQ(node.requested_bytes(), 30000U);

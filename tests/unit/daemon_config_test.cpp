@@ -78,6 +78,7 @@ max-threads = 6
 max-threads-per-client = 2
 backing = "thp"
 low-watermark = "3M"
+policy = "interleave:0-2+5"
 owner = "4711"
 group = "root"
 mode = "0604"
@@ -109,8 +110,10 @@ name = "second"
     EXPECT_EQ(first.max_threads_per_client, 2U);
     EXPECT_EQ(first.backing, wire::Backing::thp);
     EXPECT_EQ(first.low_watermark_bytes, 3 * kMiB);
+    EXPECT_EQ(first.policy, (Policy{PolicyMode::interleave, 0b100111}));
     EXPECT_EQ(first.access, (PoolAccess{4711, 0, 0604}));
     EXPECT_EQ(config->pools[1].low_watermark_bytes, 0U);
+    EXPECT_EQ(config->pools[1].policy, (Policy{PolicyMode::local, 0}));
     EXPECT_EQ(config->pools[1].capacity_bytes, PoolSpec{}.capacity_bytes);
 }
 
@@ -118,7 +121,7 @@ TEST_F(ConfigFile, what_check_config_prints_is_read_back_the_same) {
     const auto config =
         load({"--pool",
               "name=a,capacity=128M,online=8M,frame=64,largest=64K,backing=small,owner=4711,group=4712,mode=600,"
-              "max-threads=9,max-threads-per-client=3,low-watermark=2M",
+              "max-threads=9,max-threads-per-client=3,low-watermark=2M,policy=preferred:1+3-4",
               "--control-group", "4713", "--control-mode", "0666", "--log-format", "json", "--reserve-hugepages",
               "--metrics-address", ""});
     ASSERT_TRUE(config) << config.error().text;

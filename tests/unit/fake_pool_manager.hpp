@@ -34,6 +34,7 @@ inline PoolStatus golden_pool(const std::string &name = "default") {
     pool.recoveries_waiting = 1;
     pool.spec.reclaim = {Reclaim::Kind::quarantine, std::chrono::seconds(30)};
     pool.spec.low_watermark_bytes = 22 * 4096;
+    pool.spec.policy = {PolicyMode::interleave, 0b101};
     pool.scan_seconds = 0.125;
     pool.created = std::chrono::system_clock::time_point{std::chrono::milliseconds{1'700'000'000'250}};
 
@@ -67,6 +68,9 @@ inline PoolStatus golden_pool(const std::string &name = "default") {
     first.counters.numa_hit = 22;
     first.counters.numa_miss = 23;
     first.counters.numa_foreign = 24;
+    first.counters.interleave_hit = 25;
+    first.counters.local_node = 26;
+    first.counters.other_node = 27;
     first.counters.takes = 25;
 
     NodeStatus second;

@@ -154,6 +154,9 @@ TEST_F(MetricsTest, bytes_and_counters_are_the_pools) {
     EXPECT_EQ(of_numa_node(Metric::numa_hit_total), 22);
     EXPECT_EQ(of_numa_node(Metric::numa_miss_total), 23);
     EXPECT_EQ(of_numa_node(Metric::numa_foreign_total), 24);
+    EXPECT_EQ(of_numa_node(Metric::numa_interleave_hit_total), 25);
+    EXPECT_EQ(of_numa_node(Metric::numa_local_node_total), 26);
+    EXPECT_EQ(of_numa_node(Metric::numa_other_node_total), 27);
     EXPECT_EQ(of_pool(Metric::reclaimed_bytes_total), 12288);
     EXPECT_EQ(of_pool(Metric::recovery_duration_seconds), .25);
     EXPECT_EQ(of_pool(Metric::recoveries_waiting), 1);

@@ -24,7 +24,7 @@ _numacre() {
         word=${COMP_WORDS[i]}
         case $word in
             --runtime-dir | --timeout | --node | --capacity | --online | --frame | --largest | --backing | \
-                --max-clients | --owner | --group | --mode | --reclaim | --low-watermark | --soft | --chunk | \
+                --max-clients | --owner | --group | --mode | --reclaim | --low-watermark | --policy | --soft | --chunk | \
                 --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
                 i=$((i + 1)) ;;
             replay) if [[ $verb == bench ]]; then verb="bench replay"; else positionals+=1; fi ;;
@@ -40,6 +40,9 @@ _numacre() {
             return ;;
         --backing)
             mapfile -t COMPREPLY < <(compgen -W "hugetlb thp small best" -- "$current")
+            return ;;
+        --policy)
+            mapfile -t COMPREPLY < <(compgen -W "local strict preferred:0 interleave interleave-frames" -- "$current")
             return ;;
         --owner)
             mapfile -t COMPREPLY < <(compgen -u -- "$current")
@@ -60,7 +63,7 @@ _numacre() {
         clients) options+=" --blocks --client --limit" ;;
         resize) options+=" --node --dry-run" ;;
         create) options+=" --capacity --online --frame --largest --backing --max-clients"
-            options+=" --owner --group --mode --reclaim --low-watermark" ;;
+            options+=" --owner --group --mode --reclaim --low-watermark --policy" ;;
         delete) options+=" --force" ;;
         drain) options+=" --node --chunk --undo" ;;
         evict) options+=" --grace" ;;

@@ -48,6 +48,8 @@ typedef uint64_t numacre_ref;
 #define NUMACRE_STRICT   0x01u /* that numa node or fail; without it the nearest node that has room */
 #define NUMACRE_ZERO     0x02u /* the block is filled with zeros */
 #define NUMACRE_UNCACHED 0x04u /* past the calling thread's cache, straight from the shared tree */
+#define NUMACRE_INTERLEAVE 0x10u /* with node -1: in turn from all numa nodes, each thread by itself */
+#define NUMACRE_LOCAL      0x20u /* with node -1: on the calling thread's numa node, whatever policy there is */
 #define NUMACRE_WAIT     0x08u /* if there is no room, wait for a release; for ever, or as NUMACRE_WAIT_MS says */
 /* Wait at most `ms` milliseconds (1 .. 16777215), then fail with -ETIMEDOUT. Contains NUMACRE_WAIT. */
 #define NUMACRE_WAIT_MS(ms) (NUMACRE_WAIT | ((unsigned)(ms) << 8))
@@ -65,17 +67,52 @@ NUMACRE_API int numacre_attach(const char *runtime_dir, const char *pool_name, n
 NUMACRE_API void numacre_detach(numacre_pool *pool);
 
 /* A block of at least size_bytes (rounded up to a power of two of frames, aligned to its size) on the calling thread's numa
- * node, or the nearest that has room. Never blocks, never enters the kernel, lock-free. A thread keeps blocks of up to 64
- * frames in a cache of its own, all threads together about a sixteenth of the pool; it gives them back when it ends and, at its next
- * call, when memory has run out anywhere.
+ * node, or the nearest that has room; or where a policy says (see numacre_set_policy). Never blocks, lock-free; enters the
+ * kernel only in pools of several numa nodes, once a second at most, to look at the thread's mempolicy and cpuset. A thread
+ * keeps blocks of up to 64 frames in a cache of its own, all threads together about a sixteenth of the pool; it gives them
+ * back when it ends and, at its next call, when memory has run out anywhere.
  * Errors: -ENOMEM no free block of that size; -EINVAL size 0 or above the largest block; -EUSERS no thread slot left
  * in the pool or for this process; -EUCLEAN the daemon has found the pool's shared metadata damaged: nothing is allocated in
  * it any more, what one has may still be used and freed; -ECHILD. If the caller is killed inside, the block comes back. */
 NUMACRE_API int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block);
 
-/* The same on a given numa node of the pool (-1: the calling thread's), with flags. Enters the kernel only to wait.
- * Further errors: -ENODEV no such node; -ETIMEDOUT. */
+/* The same on a given numa node of the pool (-1: the calling thread's), with flags. Enters the kernel as
+ * numacre_alloc, and to wait. Further errors: -ENODEV no such node; -EINVAL one that the thread's cpuset excludes; -ETIMEDOUT. */
 NUMACRE_API int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block);
+
+/* Where blocks come from if a call does not say it (numacre_alloc, and node -1), in the words of set_mempolicy(2). Nodes are
+ * bits: 1 << n is numa node n of the pool. What is said of one call goes before what is said of the handle, that before
+ * what the calling thread has by set_mempolicy(2) (numactl), that before the pool's own (`policy`; local if not given).
+ *
+ * A cpuset (cpuset.mems) always holds: numa nodes that it excludes are never fallen back to, and to name one is -EINVAL.
+ * If it excludes all of the pool's, it is ignored: the pool's memory is the daemon's. The library asks the kernel for
+ * both at a thread's first call and again, once a second at most, at calls that go past its cache or come after a tick of
+ * the daemon's; numacre_get_policy and numacre_set_policy ask at once. Where the thread runs is looked at in every call.
+ * NUMACRE_MEMPOLICY=ignore in the environment: neither mempolicy nor cpuset counts; anything but that and "respect"
+ * fails numacre_attach with -EINVAL.
+ *
+ * The local policy costs nothing. Any other keeps allocations, not frees, out of the shortest way through the library,
+ * unless the thread's own numa node is its first choice. In a pool of one numa node there is nothing to choose. */
+#define NUMACRE_POLICY_DEFAULT           0 /* nothing: the next one who is asked decides; takes no nodes */
+#define NUMACRE_POLICY_LOCAL             1 /* the calling thread's, then the others by distance from it; takes no nodes */
+#define NUMACRE_POLICY_STRICT            2 /* these and no other, nearest first (MPOL_BIND); none given: the thread's own */
+#define NUMACRE_POLICY_PREFERRED         3 /* these, nearest first, then the others by distance; none given: local */
+#define NUMACRE_POLICY_INTERLEAVE        4 /* these in turn, block by block, each thread by itself; none given: all */
+#define NUMACRE_POLICY_INTERLEAVE_FRAMES 5 /* the same, so that each gives about as many frames */
+
+/* The policy of a handle, for all of its threads: from their next call on. Enters the kernel, takes a lock of the handle.
+ * What they have cached stays cached. Thread-safe. Errors: -EINVAL no such mode, nodes with a mode that takes none, no node
+ * that the caller's cpuset allows; -ENODEV a node that the pool has not; -ECHILD. */
+NUMACRE_API int numacre_set_policy(numacre_pool *pool, int mode, uint64_t numa_nodes);
+
+/* What holds for the calling thread, whoever has said it; and which numa nodes its cpuset allows. NULL: not wanted.
+ * Thread-safe, enters the kernel. Errors: -EUSERS no thread slot left; -ECHILD. */
+NUMACRE_API int numacre_get_policy(numacre_pool *pool, int *mode, uint64_t *numa_nodes, uint64_t *allowed_nodes);
+
+/* numacre_alloc_on by a policy of its own. flags: NUMACRE_ZERO, _UNCACHED, _WAIT. Errors: as numacre_alloc_on, and as
+ * numacre_set_policy. If the caller is killed inside, the block comes back. */
+NUMACRE_API int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa_nodes, size_t size_bytes, unsigned flags,
+                                     void **block);
 
 /* Free a block that this process owns, into the calling thread's cache if it has room. Any thread may. Never blocks (it enters
  * the kernel only when somebody waits for memory), lock-free.

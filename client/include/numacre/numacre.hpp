@@ -98,6 +98,8 @@ struct AllocateOptions {
     bool strict = false;
     bool zero = false;
     bool uncached = false;
+    bool interleave = false;  // numa_node -1
+    bool local = false;       // likewise: whatever policy there is
     bool wait = false;
     std::chrono::milliseconds timeout{0};  // with wait; 0: for ever
 };
@@ -138,9 +140,21 @@ public:
         const auto milliseconds = static_cast<unsigned>(options.timeout.count());
         const unsigned flags = (options.strict ? NUMACRE_STRICT : 0) | (options.zero ? NUMACRE_ZERO : 0) |
                                (options.uncached ? NUMACRE_UNCACHED : 0) |
+                               (options.interleave ? NUMACRE_INTERLEAVE : 0) | (options.local ? NUMACRE_LOCAL : 0) |
                                (options.wait ? NUMACRE_WAIT_MS(milliseconds) : 0);
         void *address = nullptr;
         if (const int error = numacre_alloc_on(handle_, options.numa_node, size_bytes, flags, &address))
+            return detail::failure(error);
+        return Block{handle_, address, numacre_usable_size(handle_, address)};
+    }
+    // mode: NUMACRE_POLICY_...; numa_nodes: bits. See numacre_set_policy and numacre_alloc_policy.
+    Expected<void> set_policy(int mode, std::uint64_t numa_nodes = 0) {
+        if (const int error = numacre_set_policy(handle_, mode, numa_nodes)) return detail::failure(error);
+        return {};
+    }
+    Expected<Block> allocate_by(int mode, std::uint64_t numa_nodes, std::size_t size_bytes, unsigned flags = 0) {
+        void *address = nullptr;
+        if (const int error = numacre_alloc_policy(handle_, mode, numa_nodes, size_bytes, flags, &address))
             return detail::failure(error);
         return Block{handle_, address, numacre_usable_size(handle_, address)};
     }

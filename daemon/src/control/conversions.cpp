@@ -5,6 +5,7 @@
 #include "access.hpp"
 #include "control/derived.hpp"
 #include "control/printable.hpp"
+#include "policy_text.hpp"
 #include "reclaim.hpp"
 
 #ifndef NUMACRE_VERSION
@@ -66,6 +67,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
     proto.set_mode(pool.spec.access.mode);
     proto.set_reclaim(format_reclaim(pool.spec.reclaim));
     proto.set_low_watermark_bytes(pool.spec.low_watermark_bytes);
+    proto.set_policy(format_policy(pool.spec.policy));
     set_time(proto.mutable_created(), pool.created);
     proto.set_corrupt_reason(printable(pool.corrupt_reason));
     for (const NodeStatus &numa_node : pool.nodes) {
@@ -221,6 +223,9 @@ v1::GetStatsResponse stats_of(const PoolStatus &pool) {
         added.set_numa_hit(counters.numa_hit);
         added.set_numa_miss(counters.numa_miss);
         added.set_numa_foreign(counters.numa_foreign);
+        added.set_interleave_hit(counters.interleave_hit);
+        added.set_local_node(counters.local_node);
+        added.set_other_node(counters.other_node);
         added.set_takes(counters.takes);
         added.set_used_bytes(used_bytes(pool.geometry, numa_node));
         added.set_requested_bytes(numa_node.snapshot.requested_bytes);
@@ -277,6 +282,15 @@ Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request) {
         auto group = named("group", request.group(), parse_group(request.group()));
         if (!group) return Unexpected{std::move(group.error())};
         spec.access.group = *group;
+    }
+    if (!request.policy().empty()) {
+        const auto policy = parse_policy(request.policy());
+        if (!policy)
+            return Unexpected{Failure{policy.error().code,
+                                      "policy " + quoted(request.policy()) +
+                                          ": use local, strict, preferred:1, interleave or interleave-frames; numa "
+                                          "nodes as in interleave:0-2+5"}};
+        spec.policy = *policy;
     }
     if (!request.reclaim().empty()) {
         const auto reclaim = parse_reclaim(request.reclaim());

@@ -96,6 +96,9 @@ void add_numa_node(Scrape &scrape, const std::string &pool, const PoolStatus &of
     scrape.add<Metric::numa_hit_total>(counters.numa_hit, pool, node);
     scrape.add<Metric::numa_miss_total>(counters.numa_miss, pool, node);
     scrape.add<Metric::numa_foreign_total>(counters.numa_foreign, pool, node);
+    scrape.add<Metric::numa_interleave_hit_total>(counters.interleave_hit, pool, node);
+    scrape.add<Metric::numa_local_node_total>(counters.local_node, pool, node);
+    scrape.add<Metric::numa_other_node_total>(counters.other_node, pool, node);
 }
 
 void add_pool(Scrape &scrape, const std::string &pool, const PoolStatus &status) {

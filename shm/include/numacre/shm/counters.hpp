@@ -21,6 +21,7 @@ struct CounterTotals {
     std::array<std::uint64_t, kMaxOrder + 1> frees{};
     std::array<std::uint64_t, kFailureReasons> failures{};
     std::uint64_t cas_retries = 0, numa_hit = 0, numa_miss = 0, numa_foreign = 0, takes = 0;
+    std::uint64_t interleave_hit = 0, local_node = 0, other_node = 0;
 };
 
 template <class Env>
@@ -39,11 +40,15 @@ CounterTotals fold_counters(const NodeView<Env> &view, std::uint32_t threads_bou
         totals.numa_miss += read(mine.numa_miss);
         totals.numa_foreign += read(mine.numa_foreign);
         totals.takes += read(mine.takes);
+        totals.interleave_hit += read(mine.interleave_hit);
+        totals.other_node += read(mine.numa_other);
     }
-    // Every block that was allocated here is a hit or was wanted elsewhere: no counter of its own on the hot path.
+    // Every block that was allocated here is a hit or was wanted elsewhere, and is for a thread here or elsewhere: no
+    // counter of its own on the hot path, which knows of neither.
     std::uint64_t allocations = 0;
     for (const std::uint64_t of_order : totals.allocations) allocations += of_order;
     totals.numa_hit = allocations > totals.numa_miss ? allocations - totals.numa_miss : 0;
+    totals.local_node = allocations > totals.other_node ? allocations - totals.other_node : 0;
     return totals;
 }
 

@@ -7,13 +7,15 @@
 #include <string_view>
 
 #include "numacre/shm/layout.hpp"
+#include "numacre/shm/policy.hpp"
 
 namespace numacre {
 
 // region: PoolLayout::of(process_slots, thread_slots).region_bytes zeroed bytes. name: shorter than kPoolNameBytes.
 template <class Env>
 void format_pool_region(void *region, std::string_view name, std::uint64_t instance_id, const Geometry &geometry,
-                        unsigned numa_nodes, std::uint32_t process_slots, std::uint32_t thread_slots) {
+                        unsigned numa_nodes, std::uint32_t process_slots, std::uint32_t thread_slots,
+                        const Policy &policy = {PolicyMode::local, 0}) {
     const auto view = PoolView<Env>::at(region, process_slots, thread_slots);
     auto &header = *view.header;
     header.magic = kPoolMagic;
@@ -26,6 +28,8 @@ void format_pool_region(void *region, std::string_view name, std::uint64_t insta
     header.numa_node_count = numa_nodes;
     header.process_slots = process_slots;
     header.thread_slots = thread_slots;
+    header.policy_mode = static_cast<std::uint32_t>(policy.mode);
+    header.policy_nodes = policy.nodes;
     view.processes[kDaemonProcess.value].state.store(static_cast<std::uint64_t>(ProcessState::active),
                                                      std::memory_order_relaxed);
     view.threads[kDaemonThread.value].owner.store(ThreadOwner{kDaemonProcess}.bits(), std::memory_order_relaxed);

@@ -36,10 +36,13 @@ public:
     // Says what the thread waits for. Then: serve(), for there may be memory; sleep for as long as the word is what
     // this returned; receive() if it says so; serve() again if it was only nudged. At the end, however it ends, serve()
     // once more if the flag is up: a nudge was for the others, too.
-    WaitWord announce(Actor actor, Order order, NumaNode numa_node, bool that_node_only) {
+    // nodes: bit n: numa node n would do.
+    WaitWord announce(Actor actor, Order order, NumaNode numa_node, std::uint64_t nodes) {
         // relaxed: a number, nothing more.
         const std::uint64_t ticket = pool_.header->wait_tickets.fetch_add(1, std::memory_order_relaxed);
-        const WaitWord wish = WaitWord::waiting(order, numa_node, that_node_only, ticket);
+        const WaitWord wish = WaitWord::waiting(order, numa_node, ticket);
+        // relaxed: before the wish. Who reads that of another wish does not find this one any more.
+        pool_.threads[actor.thread.value].nodes.store(nodes, std::memory_order_relaxed);
         // EDGE announce-then-flag (seq_cst; partner: serve(), which clears the flag before it looks at the words).
         word_of(actor.thread).store(wish.bits(), std::memory_order_seq_cst);
         raise_flag();
@@ -150,7 +153,7 @@ private:
             const WaitWord word{pool_.threads[thread].waiting.load(std::memory_order_seq_cst)};
             if (!word.is_waiting() || word.ticket() < from || word.order().value > order.value ||
                 (found && wish.ticket() <= word.ticket()) ||
-                (numa_node != kAnyNode && word.that_node_only() && word.wanted_node().value != numa_node))
+                (numa_node != kAnyNode && !would_do(ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, numa_node)))
                 continue;
             found = true;
             waiter = ThreadSlotIndex{static_cast<std::uint16_t>(thread)};
@@ -178,22 +181,26 @@ private:
         for (std::uint32_t looks = pool_.threads_in_use_bound(); looks > 0; --looks) {
             if (!find_oldest(kAnyNode, Order{kMaxOrder}, ticket, waiter, wish)) return served;
             ticket = wish.ticket() + 1;
-            const Given given = allocate_for(actor, wish, wake);
+            const Given given = allocate_for(actor, waiter, wish, wake);
             if (given == Given::no && served == Served::all) served = Served::not_all;
             if (given == Given::undone) served = Served::look_again;
         }
         return Served::not_all;
     }
 
+    bool would_do(ThreadSlotIndex waiter, std::uint32_t numa_node) const {
+        return (pool_.threads[waiter.value].nodes.load(std::memory_order_relaxed) >> numa_node & 1) != 0;
+    }
+
     // A block from the tree for this wish. no: there is none.
     template <class Wake>
-    Given allocate_for(Actor actor, WaitWord wish, Wake &wake) {
+    Given allocate_for(Actor actor, ThreadSlotIndex waiter, WaitWord wish, Wake &wake) {
         const std::uint32_t wanted = wish.wanted_node().value;
         if (wanted >= nodes_.count()) return Given::no;  // scribbled
-        Given given = allocate_there(actor, wanted, wish, wake);
-        for (std::uint32_t rank = 0; given == Given::no && !wish.that_node_only() && rank < nodes_.count(); ++rank) {
+        Given given = would_do(waiter, wanted) ? allocate_there(actor, wanted, wish, wake) : Given::no;
+        for (std::uint32_t rank = 0; given == Given::no && rank < nodes_.count(); ++rank) {
             const std::uint32_t other = nodes_.nearest(wanted, rank);
-            if (other != wanted) given = allocate_there(actor, other, wish, wake);
+            if (other != wanted && would_do(waiter, other)) given = allocate_there(actor, other, wish, wake);
         }
         return given;
     }

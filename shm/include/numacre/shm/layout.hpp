@@ -126,7 +126,8 @@ struct alignas(128) ThreadSlot {
     Word owner;      // 0 = free, else ThreadOwner; claimed by a client's CAS, cleared by it or by recovery
     Word hint_work;  // odd while the thread changes hints: search must not trust "nothing free" then
     Word waiting;    // WaitWord; its low half is a futex word
-    std::uint64_t reserved[4];
+    Word nodes;      // of a wish: bit n: a block of numa node n would do
+    std::uint64_t reserved[3];
 };
 
 // Who uses a thread slot: bits 0..15 process slot, bit 16 in use.
@@ -190,9 +191,10 @@ struct PoolHeader {
     char name[kPoolNameBytes];
     Geometry geometry;  // the same for every numa node of the pool
     std::uint32_t numa_node_count;
-    std::uint32_t process_slots;  // slot 0 is the daemon
-    std::uint32_t thread_slots;   // slot 0 is the daemon's
-    std::uint32_t flags;
+    std::uint32_t process_slots;                 // slot 0 is the daemon
+    std::uint32_t thread_slots;                  // slot 0 is the daemon's
+    std::uint32_t policy_mode;                   // PolicyMode of those clients that say nothing themselves
+    std::uint64_t policy_nodes;                  // Policy::nodes
     alignas(kCacheLineBytes) Word state;         // PoolState
     Word thread_high_water;                      // thread slots at or above it were never used
     alignas(kCacheLineBytes) Word attention;     // Attention: what every thread looks at before it uses its cache
@@ -250,7 +252,9 @@ struct alignas(kCacheLineBytes) ThreadCounters {
     Word numa_miss;
     Word numa_foreign;
     Word takes;
-    std::uint64_t reserved[6];
+    Word numa_other;      // blocks of this numa node for a thread on a CPU of another
+    Word interleave_hit;  // ... by a policy that interleaves, on the numa node whose turn it was
+    std::uint64_t reserved[4];
 };
 
 static_assert(sizeof(Geometry) == 16);
@@ -261,10 +265,11 @@ static_assert(sizeof(ProcessRecord<ProductionEnv>) == 64);
 static_assert(offsetof(PoolHeader<ProductionEnv>, name) == 32);
 static_assert(offsetof(PoolHeader<ProductionEnv>, geometry) == 96);
 static_assert(offsetof(PoolHeader<ProductionEnv>, numa_node_count) == 112);
-static_assert(offsetof(PoolHeader<ProductionEnv>, state) == 128);
-static_assert(offsetof(PoolHeader<ProductionEnv>, attention) == 192);
-static_assert(offsetof(PoolHeader<ProductionEnv>, wait_tickets) == 256);
-static_assert(sizeof(PoolHeader<ProductionEnv>) == 320);
+static_assert(offsetof(PoolHeader<ProductionEnv>, policy_nodes) == 128);
+static_assert(offsetof(PoolHeader<ProductionEnv>, state) == 192);
+static_assert(offsetof(PoolHeader<ProductionEnv>, attention) == 256);
+static_assert(offsetof(PoolHeader<ProductionEnv>, wait_tickets) == 320);
+static_assert(sizeof(PoolHeader<ProductionEnv>) == 384);
 static_assert(offsetof(NodeHeader<ProductionEnv>, geometry) == 32);
 static_assert(sizeof(NodeHeader<ProductionEnv>) == 56);
 static_assert(sizeof(HomeWords<ProductionEnv>) == 256);

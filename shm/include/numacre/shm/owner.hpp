@@ -136,16 +136,16 @@ private:
 // What a thread waits for, and what it has been given: one word, so that a death leaves either. The low half is what
 // the thread sleeps on.
 //   bits 0..1 state (0: does not wait)
-//   waiting: 2 look again yourself (the daemon's)   3..7 order   8..13 numa node   14 on that node only
-//            15..63 ticket: who came first has the smaller
+//   waiting: 2 look again yourself (the daemon's)   3..7 order   8..13 the numa node it would like best
+//            14..63 ticket: who came first has the smaller
 //   given:   2..35 base frame   36..41 numa node   42..60 generation of its index entry
 class WaitWord {
 public:
     constexpr WaitWord() = default;
     constexpr explicit WaitWord(std::uint64_t bits) : bits_(bits) {}
-    static constexpr WaitWord waiting(Order order, NumaNode numa_node, bool that_node_only, std::uint64_t ticket) {
+    static constexpr WaitWord waiting(Order order, NumaNode numa_node, std::uint64_t ticket) {
         return WaitWord{kWaiting | std::uint64_t{order.value} << 3 | std::uint64_t{numa_node.value & 63U} << 8 |
-                        std::uint64_t{that_node_only} << 14 | ticket << 15};
+                        ticket << 14};
     }
     static constexpr WaitWord given(NumaNode numa_node, FrameIndex base, std::uint32_t generation) {
         return WaitWord{kGiven | base.value << 2 | std::uint64_t{numa_node.value} << 36 |
@@ -160,8 +160,7 @@ public:
     constexpr WaitWord not_nudged() const { return WaitWord{bits_ & ~std::uint64_t{4}}; }
     constexpr Order order() const { return Order{static_cast<std::uint8_t>(bits_ >> 3 & 31)}; }
     constexpr NumaNode wanted_node() const { return NumaNode{static_cast<std::uint8_t>(bits_ >> 8 & 63)}; }
-    constexpr bool that_node_only() const { return (bits_ >> 14 & 1) != 0; }
-    constexpr std::uint64_t ticket() const { return bits_ >> 15; }
+    constexpr std::uint64_t ticket() const { return bits_ >> 14; }
     // Of what was given.
     constexpr FrameIndex base() const {
         return FrameIndex{bits_ >> 2 & ((std::uint64_t{1} << kMaxFrameIndexBits) - 1)};

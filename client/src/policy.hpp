@@ -1,0 +1,95 @@
+// Which numa nodes a block is to come from, in which order: worked out from numbers alone.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "numacre/shm/policy.hpp"
+
+namespace numacre::client {
+
+// What a choice depends on, beside the policy.
+struct Surroundings {
+    std::uint32_t numa_nodes = 0;                            // of the pool
+    std::uint64_t allowed = 0;                               // of them, by the cpuset; at least one
+    const std::uint8_t *by_distance = nullptr;               // all of them, from where the calling thread runs
+    const std::uint8_t (*nearest)[kMaxNumaNodes] = nullptr;  // ... from each of them
+};
+
+// For one block: `first`, then those of `sooner`, then those of `later`, each by distance.
+struct Plan {
+    std::uint32_t first = 0;
+    const std::uint8_t *by_distance = nullptr;
+    std::uint64_t sooner = 0;
+    std::uint64_t later = 0;
+    bool is_turn = false;  // first was chosen by a policy that interleaves
+
+    constexpr Plan no_further() const { return {first, by_distance, 0, 0, is_turn}; }
+
+    // Where else it may come from, in order, until visit(numa_node) returns true. False: it never did.
+    template <class Visit>
+    constexpr bool any_other(std::uint32_t numa_nodes, Visit visit) const {
+        for (const std::uint64_t wanted : {sooner, later & ~sooner})
+            for (std::uint32_t rank = 0; wanted != 0 && rank < numa_nodes; ++rank) {
+                const std::uint32_t node = by_distance[rank];
+                if (node != first && (wanted & bit_of(node)) != 0 && visit(node)) return true;
+            }
+        return false;
+    }
+};
+
+// One thread's place in the round.
+struct Turns {
+    std::uint32_t last = 0;
+    std::uint64_t frames_given[kMaxNumaNodes] = {};
+
+    // among: at least one.
+    constexpr std::uint32_t next(std::uint64_t among, bool by_frames, std::uint64_t frames) {
+        const auto behind = static_cast<int>(last + 1) % 64;
+        auto node = static_cast<std::uint32_t>((std::countr_zero(std::rotr(among, behind)) + behind) % 64);
+        if (by_frames)
+            for (std::uint64_t left = among; left != 0; left &= left - 1) {
+                const auto other = static_cast<std::uint32_t>(std::countr_zero(left));
+                if (frames_given[other] < frames_given[node]) node = other;
+            }
+        last = node;
+        frames_given[node] += frames;
+        return node;
+    }
+};
+
+// The nearest of `among`, which is at least one.
+constexpr std::uint32_t nearest_of(const std::uint8_t *by_distance, std::uint32_t numa_nodes, std::uint64_t among) {
+    for (std::uint32_t rank = 0; rank < numa_nodes; ++rank)
+        if ((among & bit_of(by_distance[rank])) != 0) return by_distance[rank];
+    return static_cast<std::uint32_t>(std::countr_zero(among)) % kMaxNumaNodes;
+}
+
+// On one numa node; the others only if that is full. numa_node: an allowed one.
+constexpr Plan plan_on(const Surroundings &here, std::uint32_t numa_node) {
+    return {numa_node, here.nearest[numa_node], here.allowed, 0, false};
+}
+
+// By a policy that does not interleave. Where it names no allowed node at all, it is as if it named none.
+constexpr Plan plan_by(const Policy &policy, const Surroundings &here) {
+    const std::uint64_t named = policy.nodes & here.allowed;
+    const std::uint64_t choice = policy.mode == PolicyMode::local || named == 0 ? here.allowed : named;
+    Plan plan{nearest_of(here.by_distance, here.numa_nodes, choice), here.by_distance, choice, 0, false};
+    if (policy.mode == PolicyMode::strict) return named == 0 ? plan.no_further() : plan;
+    // One alone: then those nearest to it, as the kernel has it.
+    if (policy.mode == PolicyMode::preferred && std::has_single_bit(named)) return plan_on(here, plan.first);
+    plan.later = here.allowed;
+    return plan;
+}
+
+// By any policy, for a block of so many frames. Takes a turn if it interleaves.
+constexpr Plan plan_by(const Policy &policy, const Surroundings &here, Turns &turns, std::uint64_t frames) {
+    if (!policy.is_interleave()) return plan_by(policy, here);
+    const std::uint64_t named = policy.nodes & here.allowed;
+    Plan plan = plan_on(
+        here, turns.next(named != 0 ? named : here.allowed, policy.mode == PolicyMode::interleave_frames, frames));
+    plan.is_turn = true;
+    return plan;
+}
+
+}  // namespace numacre::client
