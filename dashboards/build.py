@@ -541,12 +541,16 @@ def daemon(page):
     page.series(
         "Resize operations, by result",
         "partial: blocks in use or too few hugepages stopped it half way, `numacre resize --dry-run` names who is "
-        "in the way. failed: the daemon's log has the reason.",
+        "in the way. failed: the daemon's log has the reason. By policy: those of them that `autosize` has made.",
         [
             ranged(
                 f"sum by (result) (increase(numacre_resize_operations_total{{{DAEMON}}}[$__rate_interval]))",
                 "{{result}}",
-            )
+            ),
+            ranged(
+                f"sum by (result) (increase(numacre_autosize_operations_total{{{DAEMON}}}[$__rate_interval]))",
+                "by policy: {{result}}",
+            ),
         ],
         "short",
         width=8,

@@ -67,6 +67,16 @@ std::uint64_t parse_bytes(std::string_view text) {
     return value << shift;
 }
 
+std::vector<std::uint64_t> parse_node_bytes(std::string_view text) {
+    std::vector<std::uint64_t> sizes;
+    for (;;) {
+        const auto slash = text.find('/');
+        sizes.push_back(parse_bytes(text.substr(0, slash)));
+        if (slash == std::string_view::npos) return sizes;
+        text.remove_prefix(slash + 1);
+    }
+}
+
 SizeChange parse_size_change(std::string_view text) {
     SizeChange change;
     if (!text.empty() && (text.front() == '+' || text.front() == '-')) {

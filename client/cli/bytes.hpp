@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace numacre::cli {
 
@@ -16,6 +17,9 @@ struct ArgumentError : std::runtime_error {
 
 // "4096", "4K", "512M", "1G", "2T"; an "iB" or "B" behind the letter is allowed.
 std::uint64_t parse_bytes(std::string_view text);
+
+// One size for all numa nodes, or several with slashes between them: "256M/128M".
+std::vector<std::uint64_t> parse_node_bytes(std::string_view text);
 
 // What `resize` was asked for: a size to reach, or a step up or down from what is online.
 struct SizeChange {

@@ -187,6 +187,29 @@ int run_nodes(Context &context) {
     return kExitOk;
 }
 
+// Nobody hears the rest of a call that was cancelled; one that changes nothing waits for it, and tells what is online
+// then.
+v1::ResizeProgress after_interruption(Context &context, v1::ResizePoolRequest request, v1::ResizeProgress last) {
+    const std::uint64_t reached = last.online_bytes();
+    request.set_dry_run(true);
+    try {
+        context.control().resize_pool(
+            request,
+            [&](const v1::ResizeProgress &progress) {
+                last.set_online_bytes(progress.online_bytes());
+                last.set_target_bytes(progress.target_bytes());
+            },
+            [] { return true; });
+    } catch (const CallError &) {
+        // That it could not be done again now is another matter.
+    }
+    if (last.target_bytes() > reached && last.online_bytes() < reached) {
+        last.set_undone_bytes(reached - last.online_bytes());
+        last.set_note(format_bytes(last.undone_bytes()) + " that had come online went back");
+    }
+    return last;
+}
+
 int run_resize(Context &context, const ResizeArguments &arguments) {
     const SizeChange change = parse_size_change(arguments.size);
     const v1::Pool pool = context.control().get_pool(arguments.pool);
@@ -237,6 +260,7 @@ int run_resize(Context &context, const ResizeArguments &arguments) {
         refused = error;
     }
     if (bar_shown) context.out << '\n';
+    if (interrupted()) result = after_interruption(context, request, std::move(result));
 
     const bool reached = !refused && result.done() && result.online_bytes() == result.target_bytes();
     if (context.json) {
@@ -249,7 +273,7 @@ int run_resize(Context &context, const ResizeArguments &arguments) {
                     << format_bytes(result.online_bytes()) << " online" << (arguments.dry_run ? " (dry run)" : " now")
                     << ", wanted " << format_bytes(result.target_bytes())
                     << (result.note().empty() ? "" : ": " + printable(result.note())) << '\n';
-        if (interrupted()) context.out << "stopped on request; what was reached stays\n";
+        if (interrupted()) context.out << "stopped on request\n";
         print_holders(context.out, result.blocked_by());
     }
     if (refused) std::cerr << "numacre: " << refused->code << ": " << printable(refused->what()) << '\n';
@@ -261,7 +285,9 @@ int run_create(Context &context, const CreateArguments &arguments) {
     v1::CreatePoolRequest request;
     request.set_name(arguments.name);
     request.set_capacity_bytes(parse_bytes(arguments.capacity));
-    request.set_online_bytes(parse_bytes(arguments.online));
+    for (const std::uint64_t online : parse_node_bytes(arguments.online)) request.add_node_online_bytes(online);
+    request.set_online_bytes(*std::ranges::max_element(request.node_online_bytes()));
+    if (request.node_online_bytes_size() == 1) request.clear_node_online_bytes();
     if (!arguments.frame.empty()) request.set_frame_bytes(parse_bytes(arguments.frame));
     if (!arguments.largest.empty()) request.set_largest_block_bytes(parse_bytes(arguments.largest));
     request.set_max_clients(arguments.max_clients);
@@ -271,6 +297,7 @@ int run_create(Context &context, const CreateArguments &arguments) {
     request.set_group(arguments.group);
     request.set_policy(arguments.policy);
     if (!arguments.low_watermark.empty()) request.set_low_watermark_bytes(parse_bytes(arguments.low_watermark));
+    request.set_autosize(arguments.autosize);
     if (!arguments.mode.empty()) request.set_mode(parse_mode(arguments.mode));
     if (request.online_bytes() > request.capacity_bytes()) {
         throw ArgumentError("--online " + arguments.online + " is above --capacity " + arguments.capacity +

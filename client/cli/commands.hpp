@@ -58,6 +58,7 @@ int run_resize(Context &context, const ResizeArguments &arguments);
 
 struct CreateArguments {
     std::string name, capacity, online, frame, largest, backing, owner, group, mode, reclaim, low_watermark, policy;
+    std::string autosize;
     std::uint32_t max_clients = 0;
 };
 int run_create(Context &context, const CreateArguments &arguments);

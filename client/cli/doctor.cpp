@@ -46,6 +46,7 @@ public:
         hugetlb_cgroup();
         io_uring();
         memfd();
+        userfaultfd();
         memlock();
         shm();
         overcommit();
@@ -237,6 +238,17 @@ private:
         } else {
             ok("io_uring", "allowed, and a ring could be made");
         }
+    }
+
+    void userfaultfd() {
+        if (system_.userfaultfd_errno == 0) {
+            ok("userfaultfd", "allowed: a touch of memory that is offline is a SIGBUS");
+            return;
+        }
+        warn("userfaultfd", "userfaultfd fails: " + error_text(system_.userfaultfd_errno),
+             "a client that touches memory that is offline, by a stale pointer, gets a new page unseen: it is missing "
+             "elsewhere until the pool grows or ends",
+             "allow userfaultfd in the container's seccomp profile (Linux 5.11 or later, CONFIG_USERFAULTFD)");
     }
 
     void memfd() {

@@ -33,8 +33,9 @@ struct HugetlbLimit {
 struct SystemFacts {
     std::vector<HugepageFacts> hugepages;
     std::optional<long> io_uring_disabled;
-    int io_uring_errno = 0;  // of a real io_uring_setup(); 0: it works
-    int memfd_errno = 0;     // of a real memfd_create(); 0: it works
+    int io_uring_errno = 0;     // of a real io_uring_setup(); 0: it works
+    int memfd_errno = 0;        // of a real memfd_create(); 0: it works
+    int userfaultfd_errno = 0;  // of a real userfaultfd() as the library makes one; 0: it works
     std::optional<long> memfd_noexec;
     bool privileged = false;                       // CAP_IPC_LOCK of whom memlock_bytes is about
     std::optional<std::uint64_t> memlock_bytes;    // none: unlimited

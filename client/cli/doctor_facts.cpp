@@ -1,6 +1,8 @@
-// The gathering half of the doctor: reads /proc and /sys, tries two system calls, judges nothing.
+// The gathering half of the doctor: reads /proc and /sys, tries three system calls, judges nothing.
 #include <fcntl.h>
 #include <linux/io_uring.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -108,6 +110,18 @@ int try_io_uring() {
     return 0;
 }
 
+// What client/src/guard.cpp asks for.
+int try_userfaultfd() {
+    const long fd = ::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+    if (fd < 0) return errno;
+    uffdio_api api{};
+    api.api = UFFD_API;
+    api.features = UFFD_FEATURE_SIGBUS | UFFD_FEATURE_MISSING_HUGETLBFS | UFFD_FEATURE_MISSING_SHMEM;
+    const int error = ::ioctl(static_cast<int>(fd), UFFDIO_API, &api) == 0 ? 0 : errno;
+    ::close(static_cast<int>(fd));
+    return error;
+}
+
 int try_memfd() {
     const int memfd = ::memfd_create("numacre-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (memfd < 0) return errno;
@@ -178,6 +192,7 @@ SystemFacts gather_system_facts(const std::string &root_text, const std::string 
     facts.numa_balancing = read_integer<long>(sysctl / "kernel/numa_balancing");
     facts.io_uring_errno = try_io_uring();
     facts.memfd_errno = try_memfd();
+    facts.userfaultfd_errno = try_userfaultfd();
 
     if (const auto choices = read_text(root / "sys/kernel/mm/transparent_hugepage/shmem_enabled")) {
         const auto open = choices->find('['), close = choices->find(']');

@@ -131,6 +131,7 @@ Json pool_json(const v1::Pool &pool) {
             {"reclaim", pool.reclaim()},
             {"low_watermark_bytes", pool.low_watermark_bytes()},
             {"policy", pool.policy()},
+            {"autosize", pool.autosize()},
             {"created", time_json(pool.has_created(), pool.created())},
             {"nodes", numa_nodes}};
 }
@@ -287,6 +288,7 @@ Json resize_json(const v1::ResizePoolRequest &request, const v1::ResizeProgress 
             {"target_bytes", progress.target_bytes()},
             {"done", progress.done()},
             {"note", progress.note()},
+            {"undone_bytes", progress.undone_bytes()},
             {"blocked_by", holders_json(progress.blocked_by())}};
 }
 

@@ -58,7 +58,10 @@ public:
         CLI::App *create = verb("create", "Make a pool", [this](Context &c) { return run_create(c, create_); });
         create->add_option("NAME", create_.name, "Its name")->required();
         create->add_option("--capacity", create_.capacity, "What each numa node may grow to")->required();
-        create->add_option("--online", create_.online, "What each numa node begins with")->required();
+        create
+            ->add_option("--online", create_.online,
+                         "What each numa node begins with; 256M/128M: numa node 0, all others")
+            ->required();
         create->add_option("--frame", create_.frame, "Smallest block; 4K if left out");
         create->add_option("--largest", create_.largest, "Largest block, and the step of sizing; 4M if left out");
         create->add_option("--backing", create_.backing, "hugetlb, thp, small, or best");
@@ -71,6 +74,8 @@ public:
                            "Less free than this on a numa node is an event; none if left out");
         create->add_option("--policy", create_.policy,
                            "Where blocks come from: local, strict, preferred:1, interleave, interleave-frames; local");
+        create->add_option("--autosize", create_.autosize,
+                           "Grow and shrink by itself, LOW-HIGH:MIN-MAX[:STEP[:AFTER]]: 10%-50%:64M-1G:64M:30s; off");
         create->add_option("--mode", create_.mode, "Octal, as of a file: w to use the pool, r to observe it; 0660");
 
         CLI::App *remove = verb("delete", "End a pool", [this](Context &c) { return run_delete(c, pool_, force_); });

@@ -98,6 +98,8 @@ void print_status(std::ostream &out, const v1::Machine &machine, const std::vect
             << format_bytes(pool.frame_bytes()) << ", largest block " << format_bytes(pool.largest_block_bytes())
             << ", " << plural(pool.clients(), "client", "clients") << " (at most " << pool.max_clients() << "), access "
             << access_text(pool) << policy_text(pool) << '\n';
+        if (pool.autosize() != "off" && !pool.autosize().empty())
+            out << "  grows and shrinks by itself: " << printable(pool.autosize()) << '\n';
         if (pool.state() == v1::POOL_STATE_CORRUPT) {
             out << "  CORRUPT: " << printable(pool.corrupt_reason())
                 << "\n  stop its clients, keep the region for an inspection, then delete and create the pool\n";

@@ -76,6 +76,7 @@ struct numacre_pool {
     std::uint8_t nearest[numacre::kMaxNumaNodes][numacre::kMaxNumaNodes] = {};
     numacre::client::NodeHandle nodes[numacre::kMaxNumaNodes];
     void *recorded = nullptr;  // what the recorder knows of this handle's blocks (record.cpp)
+    int guard = -1;            // watches for touches of memory that is not online, while it is open; -1: nobody does
 };
 
 namespace numacre::client {
@@ -94,6 +95,12 @@ void *reserve_addresses(std::uint64_t bytes, std::uint64_t alignment);
 // Reserves the span for numa_nodes * capacity and leaves it inaccessible. page_bytes: alignment.
 int reserve_span(numacre_pool *pool, std::uint64_t page_bytes);
 void unmap_regions(numacre_pool *pool);
+
+// From guard_frames() on, a touch of a missing page of these mapped frames is a SIGBUS, not a new page: best effort,
+// where the kernel and a seccomp profile let us (numacre doctor says it). `bytes` is a multiple of the page's size.
+void open_guard(numacre_pool *pool);
+void guard_frames(const numacre_pool *pool, void *frames, std::uint64_t bytes);
+void close_guard(numacre_pool *pool);
 
 // Gives the handle its serial and index. False: too many handles.
 bool register_handle(numacre_pool *pool);

@@ -120,6 +120,7 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
         if (reply.nodes[node].page_bytes > page_bytes) page_bytes = reply.nodes[node].page_bytes;
     if (const int error = reserve_span(pool, page_bytes)) return error;
+    open_guard(pool);
 
     const std::uint64_t node_bytes = NodeLayout<Env>::of(reply.geometry, reply.thread_slots).region_bytes;
     for (auto &dense : pool->dense_node_of) dense = 0;
@@ -140,6 +141,7 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
         std::byte *const where = pool->span + (std::uint64_t{node} << pool->span_shift);
         if (map_shared(where, pool->data_bytes, data_fd) == nullptr)
             return fail(Errc::out_of_frames, "cannot map the frames of numa node %u: %s", node, strerror(errno));
+        guard_frames(pool, where, pool->data_bytes);
         handle.data = where;
         handle.backing = reply.nodes[node].backing;
         handle.os_numa_node = reply.nodes[node].os_numa_node;
@@ -166,6 +168,7 @@ void unmap_regions(numacre_pool *pool) {
         if (pool->nodes[node].node_region != nullptr)
             munmap(pool->nodes[node].node_region, pool->nodes[node].node_region_bytes);
     if (pool->pool_region != nullptr) munmap(pool->pool_region, pool->pool_region_bytes);
+    close_guard(pool);
 }
 
 }  // namespace numacre::client

@@ -58,4 +58,23 @@ std::string format_bytes(std::uint64_t bytes) {
     return std::to_string(bytes);
 }
 
+Answer<std::vector<std::uint64_t>> parse_node_bytes(std::string_view text) {
+    std::vector<std::uint64_t> sizes;
+    for (;;) {
+        const std::size_t slash = text.find('/');
+        const auto size = parse_bytes(text.substr(0, slash));
+        if (!size) return Unexpected{size.error()};
+        sizes.push_back(*size);
+        if (slash == std::string_view::npos) return sizes;
+        text.remove_prefix(slash + 1);
+    }
+}
+
+std::string format_node_bytes(const PoolSpec &spec) {
+    if (spec.node_online_bytes.empty()) return format_bytes(spec.online_bytes);
+    std::string text;
+    for (const std::uint64_t size : spec.node_online_bytes) text += (text.empty() ? "" : "/") + format_bytes(size);
+    return text;
+}
+
 }  // namespace numacre::daemon

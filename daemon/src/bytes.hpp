@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "pool_manager.hpp"
 
@@ -14,5 +15,10 @@ Answer<std::uint64_t> parse_bytes(std::string_view text);
 
 // Exact and parsed back by parse_bytes: the largest unit that divides it. 268435456 -> "256M", 4097 -> "4097".
 std::string format_bytes(std::uint64_t bytes);
+
+// What numa nodes begin with: one size for all, or several with slashes between them, "256M/128M": by numa node, the
+// last one for all further ones.
+Answer<std::vector<std::uint64_t>> parse_node_bytes(std::string_view text);
+std::string format_node_bytes(const PoolSpec &spec);
 
 }  // namespace numacre::daemon

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "access.hpp"
+#include "autosize.hpp"
 #include "bytes.hpp"
 #include "keeper.hpp"
 #include "log.hpp"
@@ -167,7 +168,13 @@ const std::vector<Key<PoolSpec>> &pool_keys() {
         {"capacity", Kind::bytes, "",
          [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.capacity_bytes, text); }},
         {"online", Kind::bytes, "",
-         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.online_bytes, text); }},
+         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
+             auto sizes = parse_node_bytes(text);
+             if (!sizes) return Unexpected{sizes.error()};
+             spec.online_bytes = sizes->front();
+             if (sizes->size() > 1) spec.node_online_bytes = std::move(*sizes);
+             return {};
+         }},
         {"frame", Kind::bytes, "",
          [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.frame_bytes, text); }},
         {"largest", Kind::bytes, "",
@@ -199,6 +206,13 @@ const std::vector<Key<PoolSpec>> &pool_keys() {
              const auto policy = parse_policy(text);
              if (!policy) return Unexpected{policy.error()};
              spec.policy = *policy;
+             return {};
+         }},
+        {"autosize", Kind::text, "",
+         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
+             const auto autosize = parse_autosize(text);
+             if (!autosize) return Unexpected{autosize.error()};
+             spec.autosize = *autosize;
              return {};
          }},
         {"owner", Kind::text, "",
@@ -412,10 +426,10 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
     app.add_option(
            "--pool", pool_flags,
            "name=default,capacity=1G,online=256M,frame=4K,largest=4M[,max-clients=256][,max-threads=4096]"
-           "[,max-threads-per-client=4096][,backing=hugetlb|thp|small][,reclaim=fast|zero|quarantine:30s]"
-           "[,policy=local|strict|preferred:1|interleave|interleave-frames][,owner=root][,group=root][,mode=0660]; "
-           "capacity "
-           "and online are per numa node; mode as of a file: w to use the pool, r to observe it; repeats; replaces "
+            "[,max-threads-per-client=4096][,backing=hugetlb|thp|small][,reclaim=fast|zero|quarantine:30s]"
+            "[,policy=local|strict|preferred:1|interleave|interleave-frames][,autosize=10%-50%:64M-1G:64M:30s]"
+            "[,owner=root][,group=root][,mode=0660]; capacity and online are per numa node (online=256M/128M: numa "
+            "node 0, all others); mode as of a file: w to use the pool, r to observe it; repeats; replaces "
            "the file's pool of that name")
         ->expected(1)
         ->take_all()
@@ -494,7 +508,7 @@ std::string describe(const Config &config) {
         text << "\n[[pool]]\n"
              << "name = \"" << spec.name << "\"\n"
              << "capacity = \"" << format_bytes(spec.capacity_bytes) << "\"\n"
-             << "online = \"" << format_bytes(spec.online_bytes) << "\"\n"
+             << "online = \"" << format_node_bytes(spec) << "\"\n"
              << "frame = \"" << format_bytes(spec.frame_bytes) << "\"\n"
              << "largest = \"" << format_bytes(spec.largest_block_bytes) << "\"\n"
              << "max-clients = " << spec.max_clients << "\n"
@@ -504,6 +518,7 @@ std::string describe(const Config &config) {
              << "reclaim = \"" << format_reclaim(spec.reclaim) << "\"\n"
              << "low-watermark = \"" << format_bytes(spec.low_watermark_bytes) << "\"\n"
              << "policy = \"" << format_policy(spec.policy) << "\"\n"
+             << "autosize = \"" << format_autosize(spec.autosize) << "\"\n"
              << "owner = \"" << user_name(spec.access.owner) << "\"\n"
              << "group = \"" << group_name(spec.access.group) << "\"\n"
              << "mode = \"" << format_mode(spec.access.mode) << "\"\n";

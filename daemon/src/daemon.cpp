@@ -27,6 +27,8 @@ constexpr int kLookShare = 20;
 // How often it is looked at whether the kernel has moved pages to other numa nodes, and for what share of the time.
 constexpr std::chrono::milliseconds kPlacementPeriod{10'000};
 constexpr int kPlacementShare = 50;
+// The same where a pool is to be sized by what is found.
+constexpr std::chrono::milliseconds kAutosizePeriod{1000};
 
 }  // namespace
 
@@ -38,10 +40,18 @@ Daemon::Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_
       hugepages_(options_.reserve_hugepages),
       loop_(std::move(loop)),
       worker_(std::make_unique<Worker>()),
+      sizer_(std::make_unique<Worker>()),
       reaper_(*loop_, *worker_, registry_) {}
 
 Daemon::~Daemon() {
-    // First: its jobs use what follows. What they post is not run any more.
+    begin_shutdown();
+    std::unique_ptr<Worker> sizer;
+    worker_->run([&] {  // where it is used
+        sizer = std::move(sizer_);
+        return true;
+    });
+    sizer.reset();
+    // Before all else: its jobs use what follows. What they post is not run any more.
     worker_.reset();
     attach_server_.reset();
     std::vector<int> pidfds;  // the pools' client tables hold them open
@@ -212,13 +222,16 @@ void Daemon::watch_soft_limits() {
 void Daemon::look_at_soft_limits() {
     worker_->post([this] {
         const auto begun = std::chrono::steady_clock::now();
+        std::chrono::milliseconds period = kLookPeriod;
         for (const auto &pool : registry_.all()) {
             if (!pool->has_soft_limits()) continue;
             pool->look_at_use();
             publish_news(*pool);
+            autosize(pool);
+            if (pool->spec().autosize.is_on) period = kAutosizePeriod;
         }
         const auto scanned = std::chrono::steady_clock::now() - begun;
-        const auto wait = std::max(kLookPeriod, std::chrono::ceil<std::chrono::milliseconds>(scanned * kLookShare));
+        const auto wait = std::max(period, std::chrono::ceil<std::chrono::milliseconds>(scanned * kLookShare));
         loop_->post([this, wait] {
             // Here: whoever sets a limit after this look at them finds that nobody watches, and begins anew.
             watching_soft_limits_ =
@@ -320,7 +333,7 @@ Answer<void> Daemon::create_pool(const PoolSpec &spec) {
     keep(**pool);
     (*pool)->ledger().set_state(LedgerState::serving);
     registry_.add(*pool);
-    if (spec.low_watermark_bytes != 0) watch_soft_limits();
+    if ((*pool)->has_soft_limits()) watch_soft_limits();
     for (std::size_t i = 0; i < (*pool)->numa_node_count(); ++i) {
         const NodeMemory &memory = (*pool)->node_memory(NumaNode{static_cast<std::uint8_t>(i)});
         log::info("pool ready", {{"pool", spec.name},
@@ -335,7 +348,7 @@ Answer<void> Daemon::create_pool(const PoolSpec &spec) {
     Event event;
     event.pool = spec.name;
     event.kind = "pool_created";
-    event.message = "pool " + spec.name + " serves " + format_bytes(spec.online_bytes) + " a numa node";
+    event.message = "pool " + spec.name + " serves " + format_node_bytes(spec) + " a numa node";
     event.bytes = spec.online_bytes;
     registry_.events().publish(std::move(event));
     return {};
@@ -395,29 +408,55 @@ Answer<void> Daemon::resize(const std::string &name, NumaNode node, std::uint64_
     const auto pool = registry_.find(name);
     if (!pool) return Unexpected{pool.error()};
     const std::uint64_t before = (*pool)->has(node) ? (*pool)->node_memory(node).online_bytes() : 0;
+    const auto begun = std::chrono::steady_clock::now();
     const auto result = resize_numa_node(**pool, *worker_, node, online_bytes, dry_run, progress);
     if (dry_run || !(*pool)->has(node)) return result;
 
-    const std::uint64_t after = (*pool)->node_memory(node).online_bytes();
+    note_resize(**pool, node, before, (*pool)->node_memory(node).online_bytes(), result, {}, begun);
+    return result;
+}
+
+void Daemon::note_resize(const ManagedPool &pool, NumaNode node, std::uint64_t before, std::uint64_t after,
+                         const Answer<void> &result, const std::string &by_whom,
+                         std::chrono::steady_clock::time_point begun) {
     registry_.count(result            ? &DaemonTotals::resize_ok
                     : after != before ? &DaemonTotals::resize_partial
                                       : &DaemonTotals::resize_failed);
-    log::info("pool resized", {{"pool", name},
+    const auto took = std::chrono::steady_clock::now() - begun;
+    log::info("pool resized", {{"pool", pool.spec().name},
                                {"numa_node", node.value},
                                {"before", format_bytes(before)},
                                {"after", format_bytes(after)},
-                               {"result", result ? std::string("ok") : result.error().message}});
-    if (after != before) {
-        Event event;
-        event.pool = name;
-        event.kind = "resized";
-        event.message = "numa node " + std::to_string(node.value) + ": " + format_bytes(before) + " -> " +
-                        format_bytes(after) + " online";
-        event.node = node.value;
-        event.bytes = after;
-        registry_.events().publish(std::move(event));
+                               {"microseconds", std::chrono::duration_cast<std::chrono::microseconds>(took).count()},
+                               {"result", by_whom + (result ? "ok" : result.error().message)}});
+    if (after == before) return;
+    Event event;
+    event.pool = pool.spec().name;
+    event.kind = "resized";
+    event.message = by_whom + "numa node " + std::to_string(node.value) + ": " + format_bytes(before) + " -> " +
+                    format_bytes(after) + " online";
+    event.node = node.value;
+    event.bytes = after;
+    registry_.events().publish(std::move(event));
+}
+
+void Daemon::autosize(const std::shared_ptr<ManagedPool> &pool) {
+    if (!sizer_) return;
+    for (const ManagedPool::Wish &wish : pool->take_autosize_wishes()) {
+        sizer_->post([this, pool, wish] {
+            const auto begun = std::chrono::steady_clock::now();
+            const auto go_on = [this](const ResizeStep &) {
+                return !stopping_.load(std::memory_order_relaxed);  // relaxed: seen at the next step at the latest
+            };
+            const auto result = resize_if_idle(*pool, *worker_, wish.numa_node, wish.from_bytes, wish.to_bytes, go_on);
+            const std::uint64_t now = pool->node_memory(wish.numa_node).online_bytes();
+            if (!result) return;  // an operator was before us, and that is what counts
+            registry_.count(!*result                          ? &DaemonTotals::autosize_failed
+                            : wish.to_bytes > wish.from_bytes ? &DaemonTotals::autosize_grown
+                                                              : &DaemonTotals::autosize_shrunk);
+            note_resize(*pool, wish.numa_node, wish.from_bytes, now, *result, "autosize: ", begun);
+        });
     }
-    return result;
 }
 
 Answer<DrainStatus> Daemon::drain_chunk(const std::string &name, NumaNode node, std::uint64_t chunk, bool undo) {

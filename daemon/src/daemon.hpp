@@ -79,6 +79,11 @@ private:
     void look_at_soft_limits();
     void watch_placement();
     void publish_news(ManagedPool &pool);
+    // What the pool's policy wants, on a thread of its own: the worker has the single steps to do. From the worker.
+    void autosize(const std::shared_ptr<ManagedPool> &pool);
+    void note_resize(const ManagedPool &pool, NumaNode node, std::uint64_t before, std::uint64_t after,
+                     const Answer<void> &result, const std::string &by_whom,
+                     std::chrono::steady_clock::time_point begun);
     // One, or all if the name is empty.
     Answer<std::vector<std::shared_ptr<ManagedPool>>> chosen_pools(const std::string &name);
     void count_reserved_pages();
@@ -93,6 +98,8 @@ private:
     std::unique_ptr<EventLoop> loop_;
     Registry registry_;
     std::unique_ptr<Worker> worker_;  // ended by hand, before all that its jobs use
+    // Posts to worker_ and waits for it: ended before that. The worker's thread only.
+    std::unique_ptr<Worker> sizer_;
     Reaper reaper_;
     std::unique_ptr<AttachServer> attach_server_;
     std::atomic<bool> stopping_{false};

@@ -43,16 +43,72 @@ std::uint64_t persistent_pages(const HugepagePool &pool) {
 Hugepages::Hugepages(bool may_reserve, std::string sysfs_nodes)
     : may_reserve_(may_reserve), sysfs_nodes_(std::move(sysfs_nodes)) {}
 
-void Hugepages::record_in(MachineLedger &ledger, std::span<const int> os_numa_nodes) {
-    const std::lock_guard lock(mutex_);
-    ledger_ = &ledger;
-    for (const int os_numa_node : os_numa_nodes)
-        raised_pages_[{os_numa_node, kHugepageBytes}] = ledger.raised_pages(os_numa_node);
+namespace {
+
+// What of a change of nr_hugepages has come about, counted on the raised pages that there were before: not more than
+// was wanted, whoever else writes there.
+std::uint64_t raised_after(std::uint64_t raised_before, std::uint64_t nr_before, std::uint64_t nr_after,
+                           std::uint64_t nr_now) {
+    const auto [least, most] = std::minmax(nr_before, nr_after);
+    const std::uint64_t reached = std::clamp(nr_now, least, most);
+    return reached >= nr_before ? raised_before + (reached - nr_before)
+                                : raised_before - std::min(raised_before, nr_before - reached);
 }
 
-void Hugepages::change_raised(const Key &key, std::uint64_t pages) {
-    raised_pages_[key] = pages;
-    if (ledger_ != nullptr && key.second == kHugepageBytes) ledger_->set_raised_pages(key.first, pages);
+}  // namespace
+
+void Hugepages::record_in(MachineLedger &ledger, std::span<const int> os_numa_nodes) {
+    {
+        const std::lock_guard lock(mutex_);
+        ledger_ = &ledger;
+    }
+    for (const int os_numa_node : os_numa_nodes) {
+        const Key key{os_numa_node, kHugepageBytes};
+        LedgerReservation *const kept = reservation(key);
+        if (kept == nullptr) continue;
+        std::uint64_t raised = kept->raised_pages.load(std::memory_order_relaxed);  // relaxed: its writer is gone
+        if (kept->is_changing.load(std::memory_order_acquire) != 0)
+            raised = raised_after(kept->raised_before, kept->nr_before, kept->nr_after,
+                                  persistent_pages_now(key, kept->nr_before));
+        set_raised(key, raised);
+    }
+}
+
+LedgerReservation *Hugepages::reservation(const Key &key) const {
+    return ledger_ != nullptr && key.second == kHugepageBytes ? ledger_->reservation(key.first) : nullptr;
+}
+
+void Hugepages::set_raised(const Key &key, std::uint64_t pages) {
+    {
+        const std::lock_guard lock(mutex_);
+        raised_pages_[key] = pages;
+    }
+    LedgerReservation *const kept = reservation(key);
+    if (kept == nullptr) return;
+    kept->raised_pages.store(pages, std::memory_order_release);
+    kept->is_changing.store(0, std::memory_order_release);
+}
+
+std::uint64_t Hugepages::persistent_pages_now(const Key &key, std::uint64_t otherwise) const {
+    const auto now = pool(key.first, key.second);
+    return now ? persistent_pages(*now) : otherwise;
+}
+
+int Hugepages::change_reservation(const Key &key, std::uint64_t nr_before, std::uint64_t nr_after) {
+    std::uint64_t raised = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        raised = raised_pages_[key];
+    }
+    if (LedgerReservation *const kept = reservation(key); kept != nullptr) {
+        kept->raised_before = raised;
+        kept->nr_before = nr_before;
+        kept->nr_after = nr_after;
+        kept->is_changing.store(1, std::memory_order_release);
+    }
+    const int error = write_count(folder(key.first, key.second) + "/nr_hugepages", nr_after);
+    set_raised(key, raised_after(raised, nr_before, nr_after, persistent_pages_now(key, nr_before)));
+    return error;
 }
 
 std::string Hugepages::folder(int os_numa_node, std::uint64_t page_bytes) const {
@@ -91,15 +147,15 @@ Fd Hugepages::lock(int os_numa_node, std::uint64_t page_bytes) const {
     return file;
 }
 
-Answer<void> Hugepages::ensure_free(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages,
-                                    std::uint64_t available_bytes) {
+Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages,
+                                             std::uint64_t available_bytes) {
     const std::string where = folder(os_numa_node, page_bytes);
     const std::string numa_node = "numa node " + std::to_string(os_numa_node);
     const auto before = pool(os_numa_node, page_bytes);
     if (!before)
         return Unexpected{Failure{Errc::out_of_frames, numa_node + " has no hugepages of " + format_bytes(page_bytes) +
                                                            " (" + where + " cannot be read)"}};
-    if (before->free >= pages) return {};
+    if (before->free >= pages) return std::uint64_t{0};
 
     const std::string shortage = numa_node + " has " + std::to_string(before->free) + " free hugepages of " +
                                  format_bytes(page_bytes) + ", " + std::to_string(pages) + " are needed";
@@ -112,23 +168,18 @@ Answer<void> Hugepages::ensure_free(int os_numa_node, std::uint64_t page_bytes, 
             Failure{Errc::out_of_frames, shortage + ", and only " + std::to_string(available_bytes >> 20) +
                                              "M of memory are available there: ask for less, or free some"}};
 
-    const int error = write_count(where + "/nr_hugepages", wanted);
+    // Surplus pages that the kernel counts as persistent on the way have to be given back as well.
+    const std::uint64_t persistent = persistent_pages(*before);
+    const int error = change_reservation({os_numa_node, page_bytes}, persistent, wanted);
     if (error != 0)
         return Unexpected{Failure{Errc::out_of_frames, shortage + ", and writing " + where + "/nr_hugepages failed: " +
                                                            std::strerror(error) + "; as root, " + remedy}};
-    // Surplus pages that the kernel counted as persistent on the way have to be given back as well.
     const auto after = pool(os_numa_node, page_bytes);
-    const std::uint64_t raised = after && persistent_pages(*after) > persistent_pages(*before)
-                                     ? persistent_pages(*after) - persistent_pages(*before)
-                                     : 0;
-    {
-        const std::lock_guard lock(mutex_);
-        const Key key{os_numa_node, page_bytes};
-        change_raised(key, raised_pages_[key] + raised);
-    }
+    const std::uint64_t raised =
+        after && persistent_pages(*after) > persistent ? persistent_pages(*after) - persistent : 0;
     if (after && after->free >= pages) {
         log::debug("reserved hugepages", {{"numa_node", os_numa_node}, {"pages", raised}, {"page_bytes", page_bytes}});
-        return {};
+        return raised;
     }
     give_back(os_numa_node, page_bytes, raised);
     return Unexpected{Failure{Errc::out_of_frames, shortage + ", and the kernel found memory for only " +
@@ -137,18 +188,17 @@ Answer<void> Hugepages::ensure_free(int os_numa_node, std::uint64_t page_bytes, 
 }
 
 void Hugepages::give_back(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages) {
+    const Key key{os_numa_node, page_bytes};
     std::uint64_t lower_by = 0;
     {
         const std::lock_guard lock(mutex_);
-        const Key key{os_numa_node, page_bytes};
         lower_by = std::min(pages, raised_pages_[key]);
-        change_raised(key, raised_pages_[key] - lower_by);
     }
     if (lower_by == 0) return;
     const auto now = pool(os_numa_node, page_bytes);
     if (!now) return;
-    const std::uint64_t target = persistent_pages(*now) - std::min(persistent_pages(*now), lower_by);
-    const int error = write_count(folder(os_numa_node, page_bytes) + "/nr_hugepages", target);
+    const std::uint64_t persistent = persistent_pages(*now);
+    const int error = change_reservation(key, persistent, persistent - std::min(persistent, lower_by));
     if (error != 0)
         log::warn("hugepages could not be given back",
                   {{"numa_node", os_numa_node}, {"pages", lower_by}, {"error", std::strerror(error)}});

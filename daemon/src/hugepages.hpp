@@ -24,7 +24,7 @@ public:
 
     bool may_reserve() const { return may_reserve_; }
     // From now on what is raised stands in the ledger too, which must outlive this; what a daemon before us has raised
-    // counts as ours. Once, before anything is raised.
+    // counts as ours, also what it was about to count. Once, before anything is raised.
     void record_in(MachineLedger &ledger, std::span<const int> os_numa_nodes);
     // Nothing if the kernel has no hugepages of this size.
     std::optional<HugepagePool> pool(int os_numa_node, std::uint64_t page_bytes) const;
@@ -36,18 +36,24 @@ public:
     Fd lock(int os_numa_node, std::uint64_t page_bytes) const;
 
     // Makes sure that so many pages are free, raising nr_hugepages if that is allowed. available_bytes: what the numa
-    // node has besides; reserving never takes its last headroom. On failure nothing stays reserved. Call under lock().
-    Answer<void> ensure_free(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages,
-                             std::uint64_t available_bytes);
+    // node has besides; reserving never takes its last headroom. On failure nothing stays reserved. By how much
+    // nr_hugepages was raised. Call under lock().
+    Answer<std::uint64_t> ensure_free(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages,
+                                      std::uint64_t available_bytes);
     // Lowers nr_hugepages by so many pages, but by no more than was raised. Pages that clients still have mapped become
-    // surplus: the kernel takes them back when the last mapping goes.
+    // surplus: the kernel takes them back when the last mapping goes. Call under lock().
     void give_back(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages);
     void give_back_all();
 
 private:
     using Key = std::pair<int, std::uint64_t>;  // numa node, page bytes
     std::string folder(int os_numa_node, std::uint64_t page_bytes) const;
-    void change_raised(const Key &key, std::uint64_t pages);
+    LedgerReservation *reservation(const Key &key) const;
+    // Writes nr_hugepages; what changed by that counts as raised, or as given back, at whatever instant we die. 0 or
+    // the errno.
+    int change_reservation(const Key &key, std::uint64_t nr_before, std::uint64_t nr_after);
+    std::uint64_t persistent_pages_now(const Key &key, std::uint64_t otherwise) const;
+    void set_raised(const Key &key, std::uint64_t pages);
 
     bool may_reserve_;
     std::string sysfs_nodes_;

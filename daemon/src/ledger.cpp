@@ -17,7 +17,7 @@ constexpr std::uint64_t kMachineLedgerMagic = 0x686d'676c'6372'6d6e;  // "nmrclg
 static_assert(sizeof(LedgerClient) == 96);
 static_assert(sizeof(LedgerNode) == 16);  // whole words: clients follow
 static_assert(sizeof(LedgerUnit) == 2);
-static_assert(std::atomic<UnitState>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+static_assert(std::atomic<UnitState>::is_always_lock_free && std::atomic<Drain>::is_always_lock_free);
 
 Unexpected<Failure> no_ledger(const char *why) {
     return Unexpected{Failure{Errc::corrupt, std::string("what was kept of a pool cannot be used: ") + why +
@@ -73,6 +73,10 @@ struct PoolLedger::Header {
     std::uint32_t policy_mode;
     std::uint64_t low_watermark_bytes;
     std::uint64_t policy_nodes;
+    struct {
+        std::uint32_t is_on, low_percent, high_percent, after_seconds;
+        std::uint64_t min_bytes, max_bytes, step_bytes;
+    } autosize;
 };
 
 namespace {
@@ -120,6 +124,10 @@ Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instan
     header.reclaim = static_cast<std::uint32_t>(spec.reclaim.kind);
     header.hold_seconds = static_cast<std::uint32_t>(spec.reclaim.hold.count());
     header.low_watermark_bytes = spec.low_watermark_bytes;
+    header.autosize = {spec.autosize.is_on ? 1U : 0U, spec.autosize.low_percent,
+                       spec.autosize.high_percent,    static_cast<std::uint32_t>(spec.autosize.after.count()),
+                       spec.autosize.min_bytes,       spec.autosize.max_bytes,
+                       spec.autosize.step_bytes};
     header.access_owner = spec.access.owner;
     header.access_group = spec.access.group;
     header.access_mode = spec.access.mode;
@@ -174,6 +182,14 @@ PoolSpec PoolLedger::spec() const {
     spec.backing = static_cast<wire::Backing>(header_->backing);
     spec.reclaim = {static_cast<Reclaim::Kind>(header_->reclaim), std::chrono::seconds(header_->hold_seconds)};
     spec.low_watermark_bytes = header_->low_watermark_bytes;
+    const auto &autosize = header_->autosize;
+    spec.autosize = {autosize.is_on != 0,
+                     autosize.low_percent,
+                     autosize.high_percent,
+                     autosize.min_bytes,
+                     autosize.max_bytes,
+                     autosize.step_bytes,
+                     std::chrono::seconds(autosize.after_seconds)};
     spec.access = {header_->access_owner, header_->access_group, header_->access_mode};
     spec.policy = {static_cast<PolicyMode>(header_->policy_mode), header_->policy_nodes};
     return spec;
@@ -229,7 +245,7 @@ struct MachineLedger::Header {
     std::uint64_t magic;
     std::uint32_t ledger_version;
     std::uint32_t reserved;
-    std::atomic<std::uint64_t> raised_pages[kOsNumaNodes];
+    LedgerReservation reservations[kOsNumaNodes];
 };
 
 Answer<MachineLedger> MachineLedger::create() {
@@ -256,14 +272,9 @@ Answer<MachineLedger> MachineLedger::open(Fd fd) {
 MachineLedger::MachineLedger(MetadataRegion region)
     : region_(std::move(region)), header_(static_cast<Header *>(region_.address())) {}
 
-std::uint64_t MachineLedger::raised_pages(int os_numa_node) const {
-    if (os_numa_node < 0 || os_numa_node >= static_cast<int>(kOsNumaNodes)) return 0;
-    return header_->raised_pages[os_numa_node].load(std::memory_order_relaxed);  // relaxed: a count
-}
-
-void MachineLedger::set_raised_pages(int os_numa_node, std::uint64_t pages) {
-    if (os_numa_node < 0 || os_numa_node >= static_cast<int>(kOsNumaNodes)) return;
-    header_->raised_pages[os_numa_node].store(pages, std::memory_order_relaxed);  // relaxed: a count
+LedgerReservation *MachineLedger::reservation(int os_numa_node) const {
+    if (os_numa_node < 0 || os_numa_node >= static_cast<int>(kOsNumaNodes)) return nullptr;
+    return &header_->reservations[os_numa_node];
 }
 
 }  // namespace numacre::daemon

@@ -49,9 +49,16 @@ struct LedgerClient {
     char comm[16];
 };
 
+// Why a unit gets no new allocations.
+enum class Drain : std::uint8_t {
+    none = 0,
+    wanted = 1,  // an operator's: it goes on in the next daemon
+    resize = 2,  // for as long as a shrink is under way: over when its daemon is
+};
+
 struct LedgerUnit {
     std::atomic<UnitState> state;
-    std::atomic<bool> is_draining;
+    std::atomic<Drain> drain;
 };
 
 struct LedgerNode {
@@ -101,6 +108,15 @@ private:
     std::span<LedgerClient> clients_;
 };
 
+// By how much nr_hugepages of a numa node was raised (pages of 2 MiB), and a change of it that is under way: two files
+// of the kernel and of ours cannot be written at once, and a death in between must not leave pages that nobody counts.
+struct LedgerReservation {
+    std::atomic<std::uint64_t> raised_pages;
+    std::uint64_t raised_before;
+    std::uint64_t nr_before, nr_after;       // as they read, and as they were to be written
+    std::atomic<std::uint64_t> is_changing;  // 1: the three above count. Stored last, cleared last.
+};
+
 // What the whole daemon has taken from the machine.
 class MachineLedger {
 public:
@@ -110,9 +126,9 @@ public:
     static Answer<MachineLedger> open(Fd fd);
 
     int fd() const { return region_.fd(); }
-    // Hugepages of 2 MiB by which nr_hugepages was raised, by the kernel's node number. Thread-safe.
-    std::uint64_t raised_pages(int os_numa_node) const;
-    void set_raised_pages(int os_numa_node, std::uint64_t pages);
+    // By the kernel's node number. Null: it is beyond what is remembered. A reservation is changed by one thread at a
+    // time (Hugepages::lock); different ones at once.
+    LedgerReservation *reservation(int os_numa_node) const;
 
 private:
     struct Header;

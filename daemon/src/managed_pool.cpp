@@ -28,6 +28,9 @@ namespace {
 
 constexpr std::chrono::seconds kZeroAgainAfter{1};
 
+// Statistics are looked at as often as somebody asks for them.
+constexpr std::size_t kSamplesMax = 8192;
+
 // Populated, or zeroed, at once at most: between two such pieces the worker looks after dead clients.
 constexpr std::uint64_t kPopulateBytesMax = std::uint64_t{64} << 20;
 
@@ -93,6 +96,11 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
     if (!geometry) return Unexpected{geometry.error()};
     const auto numa_nodes = static_cast<std::uint32_t>(topology.numa_nodes().size());
     if (auto known = check_policy(spec.policy, numa_nodes); !known) return Unexpected{known.error()};
+    if (spec.node_online_bytes.size() > numa_nodes)
+        return Unexpected{Failure{Errc::bad_argument, "online " + format_node_bytes(spec) + " names " +
+                                                          std::to_string(spec.node_online_bytes.size()) +
+                                                          " numa nodes, the machine has " + std::to_string(numa_nodes) +
+                                                          ": give one size for each, or one for all"}};
     auto ledger = PoolLedger::create(spec, random_id(), numa_nodes);
     if (!ledger) return Unexpected{ledger.error()};
     const auto layout = PoolLayout<ProductionEnv>::of(spec.max_clients + 1, spec.max_threads + 1);
@@ -111,12 +119,14 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
         NodeMemory &memory = *pool->nodes_.back();
 
         // All of it, before the first page is taken: half a pool helps nobody.
-        if (auto enough = memory.check_growth(spec.online_bytes); !enough) return Unexpected{enough.error()};
+        const std::uint64_t online_bytes = spec.online_bytes_on(memory.numa_node());
+        if (auto enough = memory.check_growth(online_bytes); !enough) return Unexpected{enough.error()};
         const std::uint64_t step_units = std::max<std::uint64_t>(1, kPopulateBytesMax / memory.unit_bytes());
-        while (memory.online_bytes() < spec.online_bytes) {
-            const std::uint64_t wanted = (spec.online_bytes - memory.online_bytes()) / memory.unit_bytes();
-            const auto grown =
-                worker.run([&] { return memory.bring_online(memory.next_offline(std::min(step_units, wanted))); });
+        Growth growth;  // nothing of it is undone: the pool as a whole is not made
+        while (memory.online_bytes() < online_bytes) {
+            const std::uint64_t wanted = (online_bytes - memory.online_bytes()) / memory.unit_bytes();
+            const auto grown = worker.run(
+                [&] { return memory.bring_online(memory.next_offline(std::min(step_units, wanted)), growth); });
             if (!grown) return Unexpected{grown.error()};
         }
     }
@@ -180,6 +190,7 @@ void ManagedPool::add_node(std::unique_ptr<NodeMemory> memory) {
     files_.push_back(identity_of(memory->metadata().fd()));
     files_.push_back(identity_of(memory->data().fd()));
     // relaxed: the ledger's entries are ours alone.
+    autosize_history_.emplace_back();
     is_below_watermark_.push_back(
         ledger_.node(memory->numa_node()).is_below_watermark.load(std::memory_order_relaxed) != 0);
     nodes_.push_back(std::move(memory));
@@ -246,9 +257,11 @@ RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
     for (const auto &memory : nodes_) {
         memory->finish_units();
         for (std::uint64_t unit = 0; unit < memory->unit_count(); ++unit) {
-            if (!memory->is_draining(unit)) continue;
-            memory->set_drain(unit, true);  // perhaps of some of its chunks only, so far
-            draining.insert({memory->numa_node().value, unit});
+            const Drain drain = memory->drain_of(unit);
+            if (drain == Drain::none) continue;
+            // Whichever it was, perhaps it has reached some of the unit's chunks only.
+            memory->set_drain(unit, drain == Drain::wanted ? Drain::wanted : Drain::none);
+            if (drain == Drain::wanted) draining.insert({memory->numa_node().value, unit});
         }
     }
     // What it had seized and not released: its time begins anew.
@@ -425,7 +438,7 @@ std::uint64_t ManagedPool::quota_frames_of(std::uint64_t quota_bytes) const {
 bool ManagedPool::has_soft_limits() const {
     const std::lock_guard lock(mutex_);
     if (!corrupt_reason_.empty()) return false;
-    return spec_.low_watermark_bytes != 0 ||
+    return spec_.low_watermark_bytes != 0 || spec_.autosize.is_on ||
            std::ranges::any_of(clients_, [](const auto &client) { return client && client->soft_quota_bytes != 0; });
 }
 
@@ -467,6 +480,7 @@ void ManagedPool::compare_with_limits(const Use &use) {
     for (std::size_t i = 0; i < use.nodes.size(); ++i) {
         const std::uint64_t free_bytes = use.nodes[i].free_frames << geometry_.frame_shift;
         const std::uint64_t online_bytes = use.nodes[i].online_frames << geometry_.frame_shift;
+        remember_for_autosize(i, free_bytes, online_bytes);
         const bool is_below =
             is_below_watermark(is_below_watermark_[i], free_bytes, online_bytes, spec_.low_watermark_bytes);
         if (is_below == is_below_watermark_[i]) continue;
@@ -480,6 +494,30 @@ void ManagedPool::compare_with_limits(const Use &use) {
                         format_bytes(spec_.low_watermark_bytes);
         news_.push_back(std::move(found));
     }
+}
+
+void ManagedPool::remember_for_autosize(std::size_t numa_node, std::uint64_t free_bytes, std::uint64_t online_bytes) {
+    if (!spec_.autosize.is_on) return;
+    std::deque<AutosizeSample> &history = autosize_history_[numa_node];
+    const auto now = std::chrono::steady_clock::now();
+    history.push_back({now, free_bytes, online_bytes});
+    // One is kept that is old enough.
+    while (history.size() > 1 && (now - history[1].time >= spec_.autosize.after || history.size() > kSamplesMax))
+        history.pop_front();
+}
+
+std::vector<ManagedPool::Wish> ManagedPool::take_autosize_wishes() {
+    const std::lock_guard lock(mutex_);
+    std::vector<Wish> wishes;
+    if (!corrupt_reason_.empty() || closing_) return wishes;
+    for (std::size_t i = 0; i < autosize_history_.size(); ++i) {
+        const std::vector<AutosizeSample> history(autosize_history_[i].begin(), autosize_history_[i].end());
+        const auto wanted = autosize_wants(spec_.autosize, history, nodes_[i]->unit_bytes());
+        if (!wanted) continue;
+        wishes.push_back({nodes_[i]->numa_node(), history.back().online_bytes, *wanted});
+        autosize_history_[i].clear();
+    }
+    return wishes;
 }
 
 bool ManagedPool::is_corrupt() const {

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "autosize.hpp"
 #include "hugepages.hpp"
 #include "ledger.hpp"
 #include "node_memory.hpp"
@@ -101,8 +102,15 @@ public:
     std::optional<Client> find_client(std::uint32_t client_id) const;
     // False: no such client. 0 bytes: no quota.
     bool set_quota(std::uint32_t client_id, std::uint64_t quota_bytes, std::uint64_t soft_bytes);
-    // A soft quota or a low watermark that look_at_use() would have to see to.
+    // A soft quota, a low watermark or a policy of size that look_at_use() would have to see to.
     bool has_soft_limits() const;
+    // A size that the pool's policy wants a numa node to have, instead of another. Each is told once, then the while
+    // that it takes begins anew.
+    struct Wish {
+        NumaNode numa_node;
+        std::uint64_t from_bytes = 0, to_bytes = 0;
+    };
+    std::vector<Wish> take_autosize_wishes();
     // What scans have found out about soft quotas and the low watermark since the last call: to be published.
     std::vector<Event> take_news();
 
@@ -193,6 +201,7 @@ private:
     Use begin_look() const;
     std::vector<OwnerUsage> scan_use(Use &use) const;
     void compare_with_limits(const Use &use);
+    void remember_for_autosize(std::size_t numa_node, std::uint64_t free_bytes, std::uint64_t online_bytes);
     Event event(const char *kind) const;
 
     void write_record(ProcessSlot slot, const Record &what);
@@ -233,6 +242,7 @@ private:
     std::vector<std::uint64_t> seat_versions_;    // by process slot
     std::uint64_t last_look_ = 0;                 // the youngest whose result has been compared
     std::vector<bool> is_below_watermark_;        // by numa node
+    std::vector<std::deque<AutosizeSample>> autosize_history_;  // by numa node
     std::vector<Event> news_;
     bool closing_ = false;
     std::string corrupt_reason_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "bytes.hpp"
+#include "hugetlb_cgroup.hpp"
 #include "log.hpp"
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/validate.hpp"
@@ -56,8 +57,8 @@ private:
 };
 
 // One page at least: a pool that begins empty must be able to grow.
-std::uint64_t pages_at_first(const PoolSpec &spec) {
-    return std::max<std::uint64_t>(1, spec.online_bytes / kHugepageBytes);
+std::uint64_t pages_at_first(const PoolSpec &spec, NumaNode numa_node) {
+    return std::max<std::uint64_t>(1, spec.online_bytes_on(numa_node) / kHugepageBytes);
 }
 
 }  // namespace
@@ -69,20 +70,19 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
     const int os_numa_node = topology.numa_nodes()[plan.numa_node.value].os_numa_node;
 
     if (plan.spec.backing == wire::Backing::hugetlb) {
-        const std::uint64_t pages = pages_at_first(plan.spec);
-        Answer<void> enough;
-        {
-            const Fd held = hugepages.lock(os_numa_node, kHugepageBytes);
-            enough =
-                hugepages.ensure_free(os_numa_node, kHugepageBytes, pages, topology.available_bytes(plan.numa_node));
-        }
-        if (enough) {
+        const std::uint64_t pages = pages_at_first(plan.spec, plan.numa_node);
+        const Fd held = hugepages.lock(os_numa_node, kHugepageBytes);
+        const auto allowed = check_hugetlb_cgroup(kHugepageBytes, pages * kHugepageBytes);
+        const auto reserved = allowed ? hugepages.ensure_free(os_numa_node, kHugepageBytes, pages,
+                                                              topology.available_bytes(plan.numa_node))
+                                      : Unexpected{allowed.error()};
+        if (reserved) {
             auto region = DataRegion::create(name, bytes, wire::Backing::hugetlb, topology, plan.numa_node);
             if (region) return region;
             note = region.error().message;
-            hugepages.give_back(os_numa_node, kHugepageBytes, pages);
+            hugepages.give_back(os_numa_node, kHugepageBytes, *reserved);
         } else {
-            note = enough.error().message;
+            note = reserved.error().message;
         }
     }
     if (plan.spec.backing != wire::Backing::small_pages) {
@@ -101,7 +101,7 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
 }
 
 Answer<std::unique_ptr<NodeMemory>> NodeMemory::create(const Plan &plan, Topology &topology, Hugepages &hugepages) {
-    if (auto booked = check_unbooked(topology, plan.numa_node, plan.spec.online_bytes); !booked)
+    if (auto booked = check_unbooked(topology, plan.numa_node, plan.spec.online_bytes_on(plan.numa_node)); !booked)
         return Unexpected{booked.error()};
     const auto layout = NodeLayout<ProductionEnv>::of(plan.geometry, plan.thread_slots);
     auto metadata = MetadataRegion::create(region_name(plan.spec, plan.numa_node, "metadata"), layout.region_bytes);
@@ -124,7 +124,7 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::create(const Plan &plan, Topolog
     record.backing = static_cast<std::uint32_t>(data->backing());
     std::unique_ptr<NodeMemory> made(new NodeMemory(plan, topology, hugepages, std::move(*metadata), std::move(*data)));
     if (made->data_.backing() == wire::Backing::hugetlb)
-        made->reserved_ahead_bytes_ = pages_at_first(plan.spec) * kHugepageBytes;
+        made->reserved_ahead_bytes_ = pages_at_first(plan.spec, plan.numa_node) * kHugepageBytes;
     made->note_ = std::move(note);
     if (auto populated = made->populate_thread_parts(); !populated) return Unexpected{populated.error()};
     return made;
@@ -177,6 +177,7 @@ void NodeMemory::finish_units() {
         if (state == UnitState::filling || state == UnitState::closed) {
             data_.punch(unit * unit_bytes_, unit_bytes_);
             set_state({unit, 1}, UnitState::offline);
+            give_back_pages(data_.backing(), unit_bytes_);
             continue;
         }
         (void)topology_.take(plan_.numa_node, unit_bytes_);  // as in adopt()
@@ -210,17 +211,17 @@ std::uint64_t NodeMemory::open_chunks(UnitRange units, bool only_closed) {
     return overwritten;
 }
 
-void NodeMemory::set_drain(std::uint64_t unit, bool drain) {
+void NodeMemory::set_drain(std::uint64_t unit, Drain drain) {
     // The ledger says so for as long as any chunk may: who finds it there does the rest.
-    std::atomic<bool> &remembered = plan_.ledger->units(plan_.numa_node)[unit].is_draining;
-    if (drain) remembered.store(true, std::memory_order_release);
+    std::atomic<Drain> &remembered = plan_.ledger->units(plan_.numa_node)[unit].drain;
+    if (drain != Drain::none) remembered.store(drain, std::memory_order_release);
     for (std::uint64_t chunk = unit * chunks_in_unit(); chunk < (unit + 1) * chunks_in_unit(); ++chunk)
-        chunks_.set_drain(chunk, drain);
-    if (!drain) remembered.store(false, std::memory_order_release);
+        chunks_.set_drain(chunk, drain != Drain::none);
+    if (drain == Drain::none) remembered.store(drain, std::memory_order_release);
 }
 
-bool NodeMemory::is_draining(std::uint64_t unit) const {
-    return plan_.ledger->units(plan_.numa_node)[unit].is_draining.load(std::memory_order_acquire);
+Drain NodeMemory::drain_of(std::uint64_t unit) const {
+    return plan_.ledger->units(plan_.numa_node)[unit].drain.load(std::memory_order_acquire);
 }
 
 NodeMemory::NodeMemory(Plan plan, Topology &topology, Hugepages &hugepages, MetadataRegion metadata, DataRegion data)
@@ -252,6 +253,7 @@ Answer<void> NodeMemory::check_growth(std::uint64_t bytes) const {
     if (auto booked = check_unbooked(topology_, plan_.numa_node, bytes); !booked) return booked;
     const std::uint64_t available = topology_.available_bytes(plan_.numa_node);
     if (data_.backing() != wire::Backing::hugetlb) return check_available(topology_, plan_.numa_node, bytes);
+    if (auto allowed = check_hugetlb_cgroup(kHugepageBytes, bytes); !allowed) return allowed;
     const auto pool = hugepages_.pool(os_numa_node(), kHugepageBytes);
     const std::uint64_t free = pool ? pool->free : 0;
     const std::uint64_t pages = bytes / kHugepageBytes;
@@ -308,20 +310,25 @@ Answer<void> NodeMemory::populate_thread_parts() {
     return metadata_.populate(layout.home, end - layout.home);
 }
 
-Answer<void> NodeMemory::populate_data(std::uint64_t offset, std::uint64_t bytes) {
-    if (data_.backing() == wire::Backing::hugetlb) {
-        const int os = os_numa_node();
-        const std::uint64_t pages = bytes / kHugepageBytes;
-        const Fd held = hugepages_.lock(os, kHugepageBytes);
-        if (auto enough = hugepages_.ensure_free(os, kHugepageBytes, pages, topology_.available_bytes(plan_.numa_node));
-            !enough)
-            return enough;
-        const auto bound = topology_.bind_this_thread(plan_.numa_node);
-        if (!bound) return Unexpected{bound.error()};
-        return data_.populate(offset, bytes);
-    }
-    if (auto enough = check_available(topology_, plan_.numa_node, bytes); !enough) return enough;
-    if (auto populated = data_.populate(offset, bytes); !populated) return populated;
+Answer<std::uint64_t> NodeMemory::populate_hugepages(std::uint64_t offset, std::uint64_t bytes) {
+    const int os = os_numa_node();
+    const Fd held = hugepages_.lock(os, kHugepageBytes);
+    // First: what is reserved needs no leave, what is allocated does.
+    if (auto allowed = check_hugetlb_cgroup(kHugepageBytes, bytes); !allowed) return Unexpected{allowed.error()};
+    auto reserved =
+        hugepages_.ensure_free(os, kHugepageBytes, bytes / kHugepageBytes, topology_.available_bytes(plan_.numa_node));
+    if (!reserved) return reserved;
+    const auto bound = topology_.bind_this_thread(plan_.numa_node);
+    auto populated = bound ? data_.populate(offset, bytes) : Answer<void>(Unexpected{bound.error()});
+    if (populated) return reserved;
+    hugepages_.give_back(os, kHugepageBytes, *reserved);
+    return Unexpected{std::move(populated.error())};
+}
+
+Answer<std::uint64_t> NodeMemory::populate_data(std::uint64_t offset, std::uint64_t bytes) {
+    if (data_.backing() == wire::Backing::hugetlb) return populate_hugepages(offset, bytes);
+    if (auto enough = check_available(topology_, plan_.numa_node, bytes); !enough) return Unexpected{enough.error()};
+    if (auto populated = data_.populate(offset, bytes); !populated) return Unexpected{populated.error()};
     if (data_.backing() == wire::Backing::thp && !data_.collapse(offset, bytes)) {
         const std::lock_guard lock(note_mutex_);
         constexpr std::string_view kPartly = "part of the memory is small pages: the kernel found no free hugepages";
@@ -332,21 +339,23 @@ Answer<void> NodeMemory::populate_data(std::uint64_t offset, std::uint64_t bytes
                       {{"pool", plan_.spec.name}, {"numa_node", plan_.numa_node.value}, {"offset", offset}});
         }
     }
-    return {};
+    return std::uint64_t{0};
 }
 
-Answer<void> NodeMemory::bring_online(UnitRange units) {
+Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
     const std::uint64_t offset = units.first * unit_bytes_;
     const std::uint64_t bytes = units.count * unit_bytes_;
     if (auto booked = topology_.take(plan_.numa_node, bytes); !booked) return booked;
     set_state(units, UnitState::filling);
-    auto populated = populate_metadata(frames_of(units));
-    if (populated) populated = populate_data(offset, bytes);
-    if (!populated) {
+    const auto metadata = populate_metadata(frames_of(units));
+    const auto reserved = metadata ? populate_data(offset, bytes) : Unexpected{metadata.error()};
+    if (!reserved) {
         topology_.give_back(plan_.numa_node, bytes);
         set_state(units, UnitState::offline);
-        return populated;
+        return Unexpected{reserved.error()};
     }
+    growth.reserved_pages += *reserved;
+    for (std::uint64_t unit = units.first; unit < units.first + units.count; ++unit) growth.units.push_back(unit);
     const OnlineChange change(online_changes_);
     set_state(units, UnitState::opening);
     const std::uint64_t overwritten = open_chunks(units, false);
@@ -362,6 +371,24 @@ Answer<void> NodeMemory::bring_online(UnitRange units) {
 }
 
 bool NodeMemory::try_take_offline(std::uint64_t unit) {
+    if (!close_and_punch(unit)) return false;
+    give_back_pages(data_.backing(), unit_bytes_);
+    return true;
+}
+
+std::uint64_t NodeMemory::undo(Growth &growth, std::uint64_t units_max) {
+    std::uint64_t undone = 0;
+    for (std::uint64_t tried = 0; tried < units_max && !growth.units.empty(); ++tried) {
+        if (close_and_punch(growth.units.back())) ++undone;
+        growth.units.pop_back();
+    }
+    const std::uint64_t pages = std::min(growth.reserved_pages, undone * (unit_bytes_ / kHugepageBytes));
+    growth.reserved_pages -= pages;
+    give_back_pages(data_.backing(), pages * kHugepageBytes);
+    return undone;
+}
+
+bool NodeMemory::close_and_punch(std::uint64_t unit) {
     if (unit >= online_.size() || !online_[unit]) return false;
     const OnlineChange change(online_changes_);
     const std::uint64_t first = unit * chunks_in_unit();
@@ -379,7 +406,6 @@ bool NodeMemory::try_take_offline(std::uint64_t unit) {
     search_from_ = std::min(search_from_, unit);
     online_units_.fetch_sub(1, std::memory_order_relaxed);
     topology_.give_back(plan_.numa_node, unit_bytes_);
-    give_back_pages(data_.backing(), unit_bytes_);
     return true;
 }
 

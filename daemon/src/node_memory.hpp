@@ -29,6 +29,12 @@ struct UnitRange {
     std::uint64_t count = 0;
 };
 
+// What one resize has brought online so far, so that it can be taken back as a whole.
+struct Growth {
+    std::vector<std::uint64_t> units;  // in the order in which they came
+    std::uint64_t reserved_pages = 0;  // hugepages by which the kernel's pool was raised for them
+};
+
 class NodeMemory {
 public:
     struct Plan {
@@ -85,13 +91,17 @@ public:
     UnitRange next_offline(std::uint64_t max_units) const;
     // Undoes or completes the steps that a daemon before us was in the middle of. Its intent must have been resolved.
     void finish_units();
-    // All of the range's memory and metadata are populated, then its chunks go online. All or nothing.
-    Answer<void> bring_online(UnitRange units);
+    // All of the range's memory and metadata are populated, then its chunks go online. All or nothing, hugepages that
+    // were reserved for it included. growth: what is new is added to it.
+    Answer<void> bring_online(UnitRange units, Growth &growth);
     // False: something in the unit is in use, or it is offline.
     bool try_take_offline(std::uint64_t unit);
+    // Takes the last of them offline again, up to so many, and gives back the hugepages that were reserved for them:
+    // no others. Units in use stay, and are in `growth` no longer. How many went.
+    std::uint64_t undo(Growth &growth, std::uint64_t units_max);
     // All of the unit's chunks; remembered across the daemon's death.
-    void set_drain(std::uint64_t unit, bool drain);
-    bool is_draining(std::uint64_t unit) const;
+    void set_drain(std::uint64_t unit, Drain drain);
+    Drain drain_of(std::uint64_t unit) const;
     std::uint64_t used_frames(std::uint64_t unit) const;
     // What the kernel has moved to other numa nodes (a client's cpuset was narrowed, or somebody called migratepages)
     // comes back. How many pages that were.
@@ -103,7 +113,10 @@ private:
     NodeMemory(Plan plan, Topology &topology, Hugepages &hugepages, MetadataRegion metadata, DataRegion data);
     static Answer<DataRegion> choose_backing(const Plan &plan, Topology &topology, Hugepages &hugepages,
                                              std::string &note);
-    Answer<void> populate_data(std::uint64_t offset, std::uint64_t bytes);
+    // How many hugepages were reserved for it.
+    Answer<std::uint64_t> populate_data(std::uint64_t offset, std::uint64_t bytes);
+    Answer<std::uint64_t> populate_hugepages(std::uint64_t offset, std::uint64_t bytes);
+    bool close_and_punch(std::uint64_t unit);
     struct FrameRange {
         std::uint64_t first = 0;
         std::uint64_t count = 0;

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -55,6 +56,18 @@ struct Reclaim {
     friend bool operator==(const Reclaim &, const Reclaim &) = default;
 };
 
+// When a numa node's part of a pool grows and shrinks by itself: autosize.hpp has the decision.
+struct Autosize {
+    bool is_on = false;
+    std::uint32_t low_percent = 0;   // of what is online: if less is free, it grows
+    std::uint32_t high_percent = 0;  // if more is free, it shrinks
+    std::uint64_t min_bytes = 0, max_bytes = 0;
+    std::uint64_t step_bytes = std::uint64_t{64} << 20;
+    std::chrono::seconds after{30};  // it has to be so for so long
+
+    friend bool operator==(const Autosize &, const Autosize &) = default;
+};
+
 // Who may attach to a pool, as the kernel would say it of a file: access.hpp has the decision.
 struct PoolAccess {
     static constexpr std::uint32_t kDefaultMode = 0660;
@@ -69,7 +82,9 @@ struct PoolAccess {
 struct PoolSpec {
     std::string name = "default";
     std::uint64_t capacity_bytes = std::uint64_t{1} << 30;  // per numa node
-    std::uint64_t online_bytes = std::uint64_t{256} << 20;  // per numa node
+    std::uint64_t online_bytes = std::uint64_t{256} << 20;  // per numa node, to begin with
+    // Instead, where they are not alike: by numa node, the last one for all further ones. Only for making the pool.
+    std::vector<std::uint64_t> node_online_bytes;
     std::uint64_t frame_bytes = 4096;
     std::uint64_t largest_block_bytes = std::uint64_t{4} << 20;
     std::uint32_t max_clients = 256;   // process slots
@@ -80,6 +95,12 @@ struct PoolSpec {
     std::uint64_t low_watermark_bytes = 0;  // per numa node: less free than this is an event; 0: none
     PoolAccess access;
     Policy policy{PolicyMode::local, 0};  // of clients that say nothing themselves
+    Autosize autosize;
+
+    std::uint64_t online_bytes_on(NumaNode numa_node) const {
+        if (node_online_bytes.empty()) return online_bytes;
+        return node_online_bytes[std::min<std::size_t>(numa_node.value, node_online_bytes.size() - 1)];
+    }
 };
 
 struct NodeStatus {
@@ -157,6 +178,7 @@ struct ResizeStep {
     bool done = false;
     std::string note;
     std::vector<BlockHolder> blocked_by;
+    std::uint64_t undone_bytes = 0;  // had come online, and went back when the growth failed or was cancelled
 };
 
 struct DrainStatus {
@@ -201,6 +223,7 @@ struct MachineStatus {
 // Counts kept by the daemon itself, for metrics.
 struct DaemonTotals {
     std::uint64_t resize_ok = 0, resize_partial = 0, resize_failed = 0;
+    std::uint64_t autosize_grown = 0, autosize_shrunk = 0, autosize_failed = 0;  // of them, by the pool's own policy
     std::uint64_t attach_ok = 0, attach_refused = 0;
     std::uint64_t reaped_killed = 0, reaped_detached = 0, reaped_lost = 0;  // by cause
 };
@@ -214,7 +237,8 @@ public:
     virtual Answer<PoolStatus> pool_status(const std::string &pool) = 0;
     virtual Answer<void> create_pool(const PoolSpec &spec) = 0;
     virtual Answer<void> delete_pool(const std::string &pool, bool force) = 0;
-    // Calls progress after each chunk, from the calling thread; it returns false to cancel. Blocks until done.
+    // Calls progress after each step, from the calling thread; it returns false to cancel. Blocks until done, also with
+    // undoing. The last call has `done` set and says what is online in the end.
     virtual Answer<void> resize(const std::string &pool, NumaNode node, std::uint64_t online_bytes, bool dry_run,
                                 const std::function<bool(const ResizeStep &)> &progress) = 0;
     virtual Answer<DrainStatus> drain_chunk(const std::string &pool, NumaNode node, std::uint64_t chunk, bool undo) = 0;

@@ -91,13 +91,22 @@ Answer<Geometry> geometry_of(const PoolSpec &spec) {
         return refuse("capacity " + format_bytes(spec.capacity_bytes) + " is not a whole number of " +
                       format_bytes(unit) + " pages: use " + format_bytes(round_up(spec.capacity_bytes, unit)) +
                       ", or backing small");
-    if (spec.online_bytes > spec.capacity_bytes)
-        return refuse("online " + format_bytes(spec.online_bytes) + " is more than capacity " +
-                      format_bytes(spec.capacity_bytes) + ": lower online or raise capacity");
-    if (spec.online_bytes % unit != 0)
-        return refuse("online " + format_bytes(spec.online_bytes) + " is not a whole number of " + format_bytes(unit) +
-                      " (the larger of largest block and page): use " +
-                      format_bytes(round_up(spec.online_bytes, unit)));
+    std::vector<std::uint64_t> begins = spec.node_online_bytes;
+    begins.push_back(spec.online_bytes);
+    for (const std::uint64_t online_bytes : begins) {
+        if (online_bytes > spec.capacity_bytes)
+            return refuse("online " + format_bytes(online_bytes) + " is more than capacity " +
+                          format_bytes(spec.capacity_bytes) + ": lower online or raise capacity");
+        if (online_bytes % unit != 0)
+            return refuse("online " + format_bytes(online_bytes) + " is not a whole number of " + format_bytes(unit) +
+                          " (the larger of largest block and page): use " + format_bytes(round_up(online_bytes, unit)));
+    }
+    if (spec.node_online_bytes.size() > kMaxNumaNodes)
+        return refuse("online names " + std::to_string(spec.node_online_bytes.size()) + " numa nodes: use at most " +
+                      std::to_string(kMaxNumaNodes));
+    if (spec.autosize.max_bytes > spec.capacity_bytes)
+        return refuse("autosize up to " + format_bytes(spec.autosize.max_bytes) + " is more than capacity " +
+                      format_bytes(spec.capacity_bytes) + ": lower the one or raise the other");
     if (spec.low_watermark_bytes > spec.capacity_bytes)
         return refuse("low-watermark " + format_bytes(spec.low_watermark_bytes) + " is more than capacity " +
                       format_bytes(spec.capacity_bytes) + ": so much can never be free, use less");

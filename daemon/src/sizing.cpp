@@ -17,16 +17,14 @@ namespace {
 // Small units go together up to this, so that a pool of 64 KiB chunks does not take a step each.
 constexpr std::uint64_t kStepBytes = std::uint64_t{16} << 20;
 constexpr std::chrono::milliseconds kPatienceWithCaches{20};
+// How often a shrink looks at units that it drains, before it says who is in the way.
+constexpr int kDrainAttempts = 5;
 
 using Progress = std::function<bool(const ResizeStep &)>;
 
 Failure damaged(const ManagedPool &pool) {
     return {Errc::corrupt, "pool \"" + pool.spec().name +
                                "\" is damaged and left as it is: see the runbook NumacrePoolCorrupt, then delete it"};
-}
-
-Failure cancelled(const NodeMemory &memory) {
-    return {Errc::timed_out, "cancelled at " + format_bytes(memory.online_bytes()) + " online: what was reached stays"};
 }
 
 std::string describe(const std::vector<BlockHolder> &holders) {
@@ -43,25 +41,57 @@ std::string describe(const std::vector<BlockHolder> &holders) {
     return text;
 }
 
+std::uint64_t units_in_step(const NodeMemory &memory) {
+    return std::max<std::uint64_t>(1, kStepBytes / memory.unit_bytes());
+}
+
+// Takes back what a grow has brought online; blocks that clients have by now keep their units. The bytes that went.
+std::uint64_t undo(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::uint64_t before, Growth growth) {
+    const std::uint64_t reached = memory.online_bytes();
+    const auto pass = [&](Growth part) {
+        while (!part.units.empty()) worker.run([&] { return memory.undo(part, units_in_step(memory)); });
+        growth.reserved_pages = part.reserved_pages;
+    };
+    pass(growth);
+    if (memory.online_bytes() > before) {
+        // Perhaps only caches are in the way: threads that are at work empty them now.
+        pool.ask_for_cached_blocks();
+        std::this_thread::sleep_for(kPatienceWithCaches);
+        pass(growth);
+    }
+    return reached - std::min(reached, memory.online_bytes());
+}
+
 Answer<void> grow(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::uint64_t target,
                   const Progress &progress) {
-    const std::uint64_t step_units = std::max<std::uint64_t>(1, kStepBytes / memory.unit_bytes());
+    const std::uint64_t before = memory.online_bytes();
+    Growth growth;
+    // Half a growth helps nobody, and the memory is missed elsewhere. Says in the last step, and in the failure, what
+    // has become of the pool.
+    const auto give_up = [&](Failure why) {
+        const std::uint64_t undone = undo(pool, worker, memory, before, std::move(growth));
+        const std::uint64_t left = memory.online_bytes();
+        why.message += "; ";
+        if (undone != 0) why.message += format_bytes(undone) + " that had come online went back, ";
+        why.message += format_bytes(left) +
+                       (left > before ? " stay online: clients use some of it already" : " are online, as before");
+        progress(ResizeStep{left, target, true, why.message, {}, undone});
+        return Unexpected{std::move(why)};
+    };
     while (memory.online_bytes() < target) {
         const std::uint64_t missing = (target - memory.online_bytes()) / memory.unit_bytes();
-        const auto grown = worker.run([&]() -> Answer<void> {
-            const UnitRange units = memory.next_offline(std::min(step_units, missing));
+        auto grown = worker.run([&]() -> Answer<void> {
+            const UnitRange units = memory.next_offline(std::min(units_in_step(memory), missing));
             if (units.count == 0) return Unexpected{Failure{Errc::bad_argument, "everything is online already"}};
-            return memory.bring_online(units);
+            return memory.bring_online(units, growth);
         });
         pool.wake_waiters();
+        // A damaged pool is left as it is.
         if (pool.look_for_damage()) return Unexpected{damaged(pool)};
-        if (!grown) {
-            progress(ResizeStep{memory.online_bytes(), target, true, grown.error().message, {}});
-            return grown;
-        }
+        if (!grown) return give_up(std::move(grown.error()));
         const bool done = memory.online_bytes() >= target;
         if (!progress(ResizeStep{memory.online_bytes(), target, done, {}, {}}) && !done)
-            return Unexpected{cancelled(memory)};
+            return give_up({Errc::timed_out, "cancelled"});
     }
     return {};
 }
@@ -86,12 +116,48 @@ std::vector<UnitRange> as_ranges(const std::vector<std::uint64_t> &units) {
     return ranges;
 }
 
-// One pass over the candidates. False: cancelled.
-bool shrink_pass(Worker &worker, NodeMemory &memory, std::uint64_t target, const Progress &progress) {
-    const std::uint64_t excess = (memory.online_bytes() - target) / memory.unit_bytes();
-    const auto units = worker.run([&] { return candidates(memory, excess); });
-    const std::uint64_t step_units = std::max<std::uint64_t>(1, kStepBytes / memory.unit_bytes());
-    for (std::size_t i = 0; i < units.size(); i += step_units) {
+// While it lives, the units that a shrink still wants get no new allocations: so that they empty, not fill again. Those
+// that are online then are open again, unless an operator is draining them.
+class ShrinkDrain {
+public:
+    ShrinkDrain(ManagedPool &pool, Worker &worker, NodeMemory &memory)
+        : pool_(pool), worker_(worker), memory_(memory) {}
+    ShrinkDrain(const ShrinkDrain &) = delete;
+    ShrinkDrain &operator=(const ShrinkDrain &) = delete;
+    ~ShrinkDrain() {
+        if (drained_.empty()) return;
+        worker_.run([&] {
+            for (const std::uint64_t unit : drained_)
+                if (memory_.drain_of(unit) == Drain::resize) memory_.set_drain(unit, Drain::none);
+            return true;
+        });
+        pool_.wake_waiters();
+    }
+    void add(const std::vector<std::uint64_t> &units) {
+        worker_.run([&] {
+            for (const std::uint64_t unit : units) {
+                if (!memory_.is_online(unit) || memory_.drain_of(unit) != Drain::none) continue;
+                memory_.set_drain(unit, Drain::resize);
+                drained_.push_back(unit);
+            }
+            return true;
+        });
+    }
+
+private:
+    ManagedPool &pool_;
+    Worker &worker_;
+    NodeMemory &memory_;
+    std::vector<std::uint64_t> drained_;
+};
+
+enum class Pass : std::uint8_t { over, cancelled };
+
+// One pass over units that are to go.
+Pass shrink_pass(Worker &worker, NodeMemory &memory, const std::vector<std::uint64_t> &units, std::uint64_t target,
+                 const Progress &progress) {
+    const std::uint64_t step_units = units_in_step(memory);
+    for (std::size_t i = 0; i < units.size() && memory.online_bytes() > target; i += step_units) {
         const std::uint64_t before = memory.online_bytes();
         worker.run([&] {
             for (std::size_t k = i; k < units.size() && k < i + step_units; ++k) memory.try_take_offline(units[k]);
@@ -99,25 +165,46 @@ bool shrink_pass(Worker &worker, NodeMemory &memory, std::uint64_t target, const
         });
         if (memory.online_bytes() == before) continue;
         const bool done = memory.online_bytes() <= target;
-        if (!progress(ResizeStep{memory.online_bytes(), target, done, {}, {}}) && !done) return false;
+        if (!progress(ResizeStep{memory.online_bytes(), target, done, {}, {}}) && !done) return Pass::cancelled;
     }
-    return true;
+    return Pass::over;
 }
 
 Answer<void> shrink(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::uint64_t target,
                     const Progress &progress) {
-    if (!shrink_pass(worker, memory, target, progress)) return Unexpected{cancelled(memory)};
-    if (memory.online_bytes() <= target) return {};
-    if (pool.look_for_damage()) return Unexpected{damaged(pool)};
-    // Perhaps only caches are in the way: threads that are at work empty them now.
-    pool.ask_for_cached_blocks();
-    std::this_thread::sleep_for(kPatienceWithCaches);
-    if (!shrink_pass(worker, memory, target, progress)) return Unexpected{cancelled(memory)};
+    const auto chosen = [&] {
+        return worker.run([&] { return candidates(memory, (memory.online_bytes() - target) / memory.unit_bytes()); });
+    };
+    const auto cancelled = [&] {
+        Failure why{Errc::timed_out, "cancelled; " + format_bytes(memory.online_bytes()) +
+                                         " stay online, the rest has gone back to the machine already"};
+        progress(ResizeStep{memory.online_bytes(), target, true, why.message, {}});
+        return Unexpected{std::move(why)};
+    };
+    if (shrink_pass(worker, memory, chosen(), target, progress) == Pass::cancelled) return cancelled();
     if (memory.online_bytes() <= target) return {};
 
-    const auto units =
-        worker.run([&] { return candidates(memory, (memory.online_bytes() - target) / memory.unit_bytes()); });
-    ResizeStep last{memory.online_bytes(), target, true, {}, pool.holders(memory.numa_node(), as_ranges(units))};
+    // The hard way: nobody may allocate in what is to go.
+    std::vector<BlockHolder> in_the_way;
+    {
+        ShrinkDrain drain(pool, worker, memory);
+        const auto drained = chosen();
+        drain.add(drained);
+        for (int attempt = 0; attempt < kDrainAttempts; ++attempt) {
+            if (pool.look_for_damage()) return Unexpected{damaged(pool)};
+            // Perhaps only caches are in the way: threads that are at work empty them now.
+            pool.ask_for_cached_blocks();
+            std::this_thread::sleep_for(kPatienceWithCaches);
+            // Those first, then whatever else has become empty.
+            for (const auto &units : {drained, chosen()})
+                if (shrink_pass(worker, memory, units, target, progress) == Pass::cancelled) return cancelled();
+            if (memory.online_bytes() <= target) return {};
+            if (!progress(ResizeStep{memory.online_bytes(), target, false, "draining what is in use", {}}))
+                return cancelled();
+        }
+        in_the_way = pool.holders(memory.numa_node(), as_ranges(chosen()));
+    }
+    ResizeStep last{memory.online_bytes(), target, true, {}, std::move(in_the_way)};
     last.note = "the rest is in use: " + describe(last.blocked_by);
     progress(last);
     return Unexpected{Failure{
@@ -183,6 +270,16 @@ Answer<void> resize_numa_node(ManagedPool &pool, Worker &worker, NumaNode numa_n
                                           : shrink(pool, worker, memory, target, progress);
 }
 
+std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, Worker &worker, NumaNode numa_node,
+                                           std::uint64_t from_bytes, std::uint64_t to_bytes, const Progress &progress) {
+    if (auto known = check_resizable(pool, worker, numa_node); !known) return known;
+    NodeMemory &memory = pool.node_memory(numa_node);
+    const std::unique_lock lock(pool.resize_mutex, std::try_to_lock);
+    if (!lock.owns_lock() || memory.online_bytes() != from_bytes) return std::nullopt;
+    return to_bytes > from_bytes ? grow(pool, worker, memory, to_bytes, progress)
+                                 : shrink(pool, worker, memory, to_bytes, progress);
+}
+
 Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa_node, std::uint64_t chunk, bool undo) {
     if (auto known = check_resizable(pool, worker, numa_node); !known) return Unexpected{known.error()};
     if (chunk >= pool.geometry().chunk_count())
@@ -198,7 +295,7 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa
             now.offline = true;
             return now;
         }
-        memory.set_drain(unit, !undo);
+        memory.set_drain(unit, undo ? Drain::none : Drain::wanted);
         if (undo) {
             pool.draining.erase(key);
         } else {
@@ -228,7 +325,7 @@ bool finish_drains(ManagedPool &pool) {
             continue;
         }
         // Offline it is closed anyway; back online it is a chunk like any other.
-        memory.set_drain(unit, false);
+        memory.set_drain(unit, Drain::none);
         at = pool.draining.erase(at);
     }
     return !pool.draining.empty();

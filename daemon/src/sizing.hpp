@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "managed_pool.hpp"
 #include "pool_manager.hpp"
@@ -11,10 +12,18 @@
 
 namespace numacre::daemon {
 
-// Reaches online_bytes, rounded up to whole units, or as near as it can get: then the last step and the failure say who
-// is in the way or what is short. progress: see PoolManager::resize.
+// Reaches online_bytes, rounded up to whole units. A growth that fails or is cancelled goes back to the size before it,
+// but for units that clients use already; a shrink stays as near as it could get, and what it drained is open again.
+// The last step and the failure say what is online then, and who is in the way or what is short. progress: see
+// PoolManager::resize.
 Answer<void> resize_numa_node(ManagedPool &pool, Worker &worker, NumaNode numa_node, std::uint64_t online_bytes,
                               bool dry_run, const std::function<bool(const ResizeStep &)> &progress);
+
+// The same, if the numa node has `from_bytes` online still and nobody is resizing the pool. Nothing: somebody is, or
+// has; it was not touched.
+std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, Worker &worker, NumaNode numa_node,
+                                           std::uint64_t from_bytes, std::uint64_t to_bytes,
+                                           const std::function<bool(const ResizeStep &)> &progress);
 
 // No new allocations in the unit that the chunk is part of; offline as soon as it is empty. undo: let them in again.
 Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa_node, std::uint64_t chunk, bool undo);

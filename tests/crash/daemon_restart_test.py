@@ -57,6 +57,9 @@ def seats_of(daemon):
 class RuntimeDir:
     """One that several daemons serve one after the other."""
 
+    def __init__(self, pool=POOL):
+        self.pool = pool
+
     def __enter__(self):
         self._directory = tempfile.TemporaryDirectory(prefix="numacre-", dir="/tmp")
         self.path = self._directory.name
@@ -71,7 +74,7 @@ class RuntimeDir:
         self._directory.cleanup()
 
     def start(self, **more):
-        self._daemons.append(Daemon("--pool", POOL, runtime_dir=self.path, **more))
+        self._daemons.append(Daemon("--pool", self.pool, runtime_dir=self.path, **more))
         return self._daemons[-1]
 
     def start_with_client(self):

@@ -344,19 +344,21 @@ TEST_F(CliFake, resize_names_who_blocks_a_shrink) {
     EXPECT_THAT(dry["blocked_by"], SizeIs(2));
 }
 
-TEST_F(CliFake, an_interrupt_cancels_a_resize_and_says_what_was_reached) {
+TEST_F(CliFake, an_interrupt_cancels_a_resize_and_says_what_has_become_of_it) {
     fake().resize_hangs = true;
     const std::string out = directory_ + "/out";
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 1, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    const pid_t pid = spawn({"--runtime-dir", directory_, "resize", "default", "--node", "0", "64M"}, actions);
+    const pid_t pid = spawn({"--runtime-dir", directory_, "resize", "default", "--node", "0", "512M"}, actions);
     posix_spawn_file_actions_destroy(&actions);
     while (!fake().resize_began) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_EQ(kill(pid, SIGINT), 0);
     EXPECT_EQ(wait_for(pid), 1);
     while (!fake().resize_cancelled) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    EXPECT_THAT(read_file(out), AllOf(HasSubstr("192 MiB online now"), HasSubstr("stopped on request")));
+    EXPECT_THAT(read_file(out),
+                AllOf(HasSubstr("64 MiB online now"), HasSubstr("128 MiB that had come online went back"),
+                      HasSubstr("stopped on request")));
 }
 
 TEST_F(CliFake, who_may_attach_is_shown) {
@@ -432,6 +434,16 @@ TEST_F(CliFake, a_name_that_is_taken_ends_with_1) {
     const Outcome outcome = run({"create", "default", "--capacity", "1G", "--online", "64M"});
     EXPECT_EQ(outcome.exit_code, 1);
     EXPECT_THAT(outcome.err, StartsWith("numacre: ALREADY_EXISTS: "));
+}
+
+TEST_F(CliFake, sizes_of_numa_nodes_and_a_policy_are_sent_and_shown) {
+    run_json({"create", "extra", "--capacity", "1G", "--online", "64M/8M", "--autosize", "10%-50%:8M-1G"});
+    ASSERT_EQ(fake().create().node_online_bytes_size(), 2);
+    EXPECT_EQ(fake().create().node_online_bytes(1), 8 * kMiB);
+    EXPECT_EQ(fake().create().autosize(), "10%-50%:8M-1G");
+    EXPECT_EQ(run({"create", "extra", "--capacity", "1G", "--online", "64M/2G"}).exit_code, 2);
+    EXPECT_THAT(run({"status"}).out, HasSubstr("grows and shrinks by itself: 5%-40%:8M-64M:8M:30s\n"));
+    EXPECT_EQ(run_json({"pools"})["pools"][0]["autosize"], "5%-40%:8M-64M:8M:30s");
 }
 
 TEST_F(CliFake, low_watermarks_are_sent_and_shown) {

@@ -64,6 +64,11 @@ public:
         store(resize_, *request);
         v1::ResizeProgress progress;
         progress.set_target_bytes(request->online_bytes());
+        if (resize_hangs && request->dry_run()) {
+            progress.set_online_bytes(64 * kMiB);
+            writer->Write(progress);
+            return {grpc::StatusCode::RESOURCE_EXHAUSTED, "there is not enough for it now"};
+        }
         if (resize_hangs) {
             progress.set_online_bytes(192 * kMiB);
             writer->Write(progress);
@@ -254,6 +259,7 @@ private:
         pool.set_group("dpdk");
         pool.set_mode(0640);
         pool.set_low_watermark_bytes(16 * kMiB);
+        pool.set_autosize("5%-40%:8M-64M:8M:30s");
         pool.mutable_created()->set_seconds(1'000'000'000);
         for (std::uint32_t number = 0; number < 2; ++number) {
             v1::PoolNode *numa_node = pool.add_nodes();

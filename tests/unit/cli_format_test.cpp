@@ -396,6 +396,8 @@ TEST(Doctor, every_trouble_has_a_level_a_meaning_and_a_command) {
          "sysctl -w kernel.io_uring_disabled=0", [](Healthy &m) { m.system.io_uring_disabled = 1; }},
         {"io_uring filtered", "io_uring", Level::problem, "not implemented", "seccomp",
          [](Healthy &m) { m.system.io_uring_errno = ENOSYS; }},
+        {"no guard", "userfaultfd", Level::warning, "userfaultfd fails", "seccomp",
+         [](Healthy &m) { m.system.userfaultfd_errno = EPERM; }},
         {"no memfd", "memfd", Level::problem, "memfd_create fails", "seccomp",
          [](Healthy &m) { m.system.memfd_errno = EPERM; }},
         {"memfd_noexec", "memfd", Level::problem, "vm.memfd_noexec is 2", "sysctl -w vm.memfd_noexec=1",

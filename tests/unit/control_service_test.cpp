@@ -237,6 +237,9 @@ TEST_F(ControlServiceTest, create_pool_passes_on_what_is_set) {
     request.set_reclaim("zero");
     request.set_low_watermark_bytes(kMiB);
     request.set_policy("preferred:1");
+    request.add_node_online_bytes(2 * kMiB);
+    request.add_node_online_bytes(kMiB);
+    request.set_autosize("10%-50%:2M-8M:1M:5s");
     request.set_group("root");
     request.set_mode(0604);
     ASSERT_TRUE(create(request).ok());
@@ -250,6 +253,9 @@ TEST_F(ControlServiceTest, create_pool_passes_on_what_is_set) {
     EXPECT_EQ(created->spec.reclaim.kind, Reclaim::Kind::zero);
     EXPECT_EQ(created->spec.low_watermark_bytes, kMiB);
     EXPECT_EQ(created->spec.policy, (Policy{PolicyMode::preferred, 0b10}));
+    EXPECT_EQ(created->spec.online_bytes_on(NumaNode{0}), 2 * kMiB);
+    EXPECT_EQ(created->spec.online_bytes_on(NumaNode{1}), kMiB);
+    EXPECT_EQ(created->spec.autosize, (Autosize{true, 10, 50, 2 * kMiB, 8 * kMiB, kMiB, std::chrono::seconds(5)}));
 }
 
 TEST_F(ControlServiceTest, a_pools_name_can_be_taken_once) {
@@ -719,6 +725,11 @@ INSTANTIATE_TEST_SUITE_P(
                 "largest_block_bytes 2147483648"},
         BadPool{"high_watermark", [](v1::CreatePoolRequest &r) { r.set_low_watermark_bytes(64 * kMiB + 1); },
                 "low_watermark_bytes 67108865"},
+        BadPool{"node_beyond_capacity", [](v1::CreatePoolRequest &r) { r.add_node_online_bytes(64 * kMiB + 1); },
+                "node_online_bytes 67108865"},
+        BadPool{"autosize_beyond_capacity", [](v1::CreatePoolRequest &r) { r.set_autosize("1%-2%:1M-65M"); },
+                "autosize up to 68157440"},
+        BadPool{"unknown_autosize", [](v1::CreatePoolRequest &r) { r.set_autosize("on"); }, "autosize \"on\""},
         BadPool{"many_clients", [](v1::CreatePoolRequest &r) { r.set_max_clients(65280); }, "max_clients 65280"},
         BadPool{"unknown_reclaim", [](v1::CreatePoolRequest &r) { r.set_reclaim("never"); },
                 "reclaim \"never\": use fast, zero or quarantine:30s"},

@@ -120,8 +120,9 @@ name = "second"
 TEST_F(ConfigFile, what_check_config_prints_is_read_back_the_same) {
     const auto config =
         load({"--pool",
-              "name=a,capacity=128M,online=8M,frame=64,largest=64K,backing=small,owner=4711,group=4712,mode=600,"
-              "max-threads=9,max-threads-per-client=3,low-watermark=2M,policy=preferred:1+3-4",
+              "name=a,capacity=128M,online=8M/4M/0,frame=64,largest=64K,backing=small,owner=4711,group=4712,mode=600,"
+              "max-threads=9,max-threads-per-client=3,low-watermark=2M,policy=preferred:1+3-4,"
+              "autosize=10%-50%:8M-64M:4M:5s",
               "--control-group", "4713", "--control-mode", "0666", "--log-format", "json", "--reserve-hugepages",
               "--metrics-address", ""});
     ASSERT_TRUE(config) << config.error().text;
@@ -129,6 +130,8 @@ TEST_F(ConfigFile, what_check_config_prints_is_read_back_the_same) {
     ASSERT_TRUE(again) << again.error().text;
     const auto without_first_line = [](const std::string &text) { return text.substr(text.find('\n')); };
     EXPECT_EQ(without_first_line(describe(*again)), without_first_line(describe(*config)));
+    EXPECT_EQ(again->pools[0].autosize,
+              (Autosize{true, 10, 50, 8 * kMiB, 64 * kMiB, 4 * kMiB, std::chrono::seconds(5)}));
 }
 
 TEST_F(ConfigFile, unknown_keys_are_refused_with_line_value_and_the_likely_one) {
@@ -265,6 +268,19 @@ TEST(Config, every_key_of_the_file_is_a_flag) {
         EXPECT_NE(help.error().text.find("--" + line.substr(0, equals)), std::string::npos) << line;
     }
     EXPECT_EQ(keys, 12);
+}
+
+TEST(PoolFlag, numa_nodes_begin_with_sizes_of_their_own) {
+    const auto spec = parse_pool_flag("name=p,capacity=64M,online=32M/0/4M");
+    ASSERT_TRUE(spec) << spec.error().message;
+    EXPECT_EQ(spec->online_bytes_on(NumaNode{0}), 32 * kMiB);
+    EXPECT_EQ(spec->online_bytes_on(NumaNode{1}), 0U);
+    EXPECT_EQ(spec->online_bytes_on(NumaNode{2}), 4 * kMiB);
+    EXPECT_EQ(spec->online_bytes_on(NumaNode{9}), 4 * kMiB) << "the last one is for all further ones";
+    EXPECT_EQ(parse_pool_flag("name=p,capacity=64M,online=32M")->online_bytes_on(NumaNode{9}), 32 * kMiB);
+    for (const char *online : {"32M/", "/32M", "32M/65M", "32M/1", "32M/x"})
+        EXPECT_FALSE(parse_pool_flag(std::string("name=p,capacity=64M,online=") + online)) << online;
+    EXPECT_FALSE(parse_pool_flag("name=p,capacity=64M,online=4M,autosize=10%-50%:4M-65M"));
 }
 
 TEST(PoolFlag, all_keys) {

@@ -160,6 +160,35 @@ TEST_F(HugepagesOverFiles, a_reservation_that_brings_no_free_page_is_rolled_back
     EXPECT_EQ(total(), 10U);
 }
 
+// The daemon that was changing nr_hugepages died, before the kernel had heard of it or after: what the next one counts
+// is what has come about.
+TEST_F(HugepagesOverFiles, a_reservation_that_its_daemon_did_not_live_to_count_is_counted) {
+    struct Case {
+        std::uint64_t raised_before, nr_before, nr_after, nr_now, raised;
+    };
+    // As many digits each: these files are not cut when they are written.
+    for (const Case &one : {Case{0, 210, 216, 210, 0}, Case{0, 210, 216, 216, 6}, Case{4, 210, 216, 213, 7},  // raising
+                            Case{0, 210, 216, 240, 6}, Case{4, 210, 216, 205, 4},  // others do, too
+                            Case{6, 216, 210, 216, 6}, Case{6, 216, 210, 210, 0}, Case{6, 216, 210, 202, 0}}) {
+        auto ledger = MachineLedger::create();
+        ASSERT_TRUE(ledger);
+        LedgerReservation &kept = *ledger->reservation(0);
+        kept.raised_pages = one.raised_before;
+        kept.raised_before = one.raised_before;
+        kept.nr_before = one.nr_before;
+        kept.nr_after = one.nr_after;
+        kept.is_changing = 1;
+        write("nr_hugepages", one.nr_now);
+        Hugepages hugepages(true, root_);
+        const int numa_nodes[] = {0};
+        hugepages.record_in(*ledger, numa_nodes);
+        EXPECT_EQ(kept.raised_pages, one.raised);
+        EXPECT_EQ(kept.is_changing, 0U);
+        hugepages.give_back_all();
+        EXPECT_EQ(total(), one.nr_now - one.raised);
+    }
+}
+
 TEST_F(HugepagesOverFiles, the_machines_last_memory_is_never_reserved) {
     Hugepages hugepages(true, root_);
     EXPECT_FALSE(hugepages.ensure_free(0, kPage, 5, 3 * kPage + kNodeHeadroomBytes - 1));

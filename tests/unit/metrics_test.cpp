@@ -41,6 +41,7 @@ protected:
         totals.attach_ok = 29;
         totals.attach_refused = 30;
         totals.resize_ok = 31;
+        totals.autosize_shrunk = 34;
         totals.resize_partial = 32;
         totals.resize_failed = 33;
         totals.reaped_killed = 34;

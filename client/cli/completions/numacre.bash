@@ -24,7 +24,7 @@ _numacre() {
         word=${COMP_WORDS[i]}
         case $word in
             --runtime-dir | --timeout | --node | --capacity | --online | --frame | --largest | --backing | \
-                --max-clients | --owner | --group | --mode | --reclaim | --low-watermark | --policy | --soft | --chunk | \
+                --max-clients | --owner | --group | --mode | --reclaim | --low-watermark | --policy | --autosize | --soft | --chunk | \
                 --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
                 i=$((i + 1)) ;;
             replay) if [[ $verb == bench ]]; then verb="bench replay"; else positionals+=1; fi ;;
@@ -51,7 +51,7 @@ _numacre() {
             mapfile -t COMPREPLY < <(compgen -g -- "$current")
             return ;;
         --timeout | --node | --capacity | --online | --frame | --largest | --max-clients | --mode | --chunk | \
-            --low-watermark | --soft | --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
+            --low-watermark | --autosize | --soft | --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
             return ;;
     esac
     if [[ -z $verb ]]; then
@@ -63,7 +63,7 @@ _numacre() {
         clients) options+=" --blocks --client --limit" ;;
         resize) options+=" --node --dry-run" ;;
         create) options+=" --capacity --online --frame --largest --backing --max-clients"
-            options+=" --owner --group --mode --reclaim --low-watermark --policy" ;;
+            options+=" --owner --group --mode --reclaim --low-watermark --policy --autosize" ;;
         delete) options+=" --force" ;;
         drain) options+=" --node --chunk --undo" ;;
         evict) options+=" --grace" ;;

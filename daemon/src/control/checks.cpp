@@ -83,9 +83,16 @@ Answer<void> check_pool_spec(const PoolSpec &spec) {
     if (auto name = check_pool_name(spec.name); !name) return name;
     const GeometryFault fault = check_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
     if (fault != GeometryFault::none) return bad_argument(describe(fault, spec));
+    for (const std::uint64_t online_bytes : spec.node_online_bytes)
+        if (online_bytes > spec.capacity_bytes)
+            return bad_argument("node_online_bytes " + to_string(online_bytes) + " is more than capacity_bytes " +
+                                to_string(spec.capacity_bytes) + ": bring less online, or raise the capacity");
     if (spec.online_bytes > spec.capacity_bytes)
         return bad_argument("online_bytes " + to_string(spec.online_bytes) + " is more than capacity_bytes " +
                             to_string(spec.capacity_bytes) + ": bring less online, or raise the capacity");
+    if (spec.autosize.max_bytes > spec.capacity_bytes)
+        return bad_argument("autosize up to " + to_string(spec.autosize.max_bytes) + " bytes is more than " +
+                            "capacity_bytes " + to_string(spec.capacity_bytes) + ": lower the one or raise the other");
     if (spec.low_watermark_bytes > spec.capacity_bytes)
         return bad_argument("low_watermark_bytes " + to_string(spec.low_watermark_bytes) +
                             " is more than capacity_bytes " + to_string(spec.capacity_bytes) +

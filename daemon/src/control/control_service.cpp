@@ -103,17 +103,15 @@ grpc::Status ControlService::ResizePool(grpc::ServerContext *context, const v1::
         if (done) return true;
         stopped = check_alive(*context);
         if (stopped.ok() && !written) stopped = {grpc::StatusCode::CANCELLED, "the caller is gone"};
-        if (!stopped.ok())
-            stopped = {stopped.error_code(),
-                       stopped.error_message() + "; the resize stopped with " + std::to_string(step.online_bytes) +
-                           " of " + std::to_string(step.target_bytes) + " bytes online, and that stays",
-                       stopped.error_details()};
         return stopped.ok();
     };
     const auto resized =
         pools_.resize(request->pool(), *numa_node, request->online_bytes(), request->dry_run(), progress);
-    // What the pool manager answers after we stopped it is only an echo of that.
-    if (!stopped.ok()) return stopped;
+    // What the pool manager answers after we stopped it is only an echo of that, and what has become of the pool.
+    if (!stopped.ok())
+        return {stopped.error_code(),
+                stopped.error_message() + (resized ? "" : ": " + printable(resized.error().message)),
+                stopped.error_details()};
     if (!resized) return to_status(resized.error());
     return grpc::Status::OK;
 }

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "access.hpp"
+#include "autosize.hpp"
 #include "control/derived.hpp"
 #include "control/printable.hpp"
 #include "policy_text.hpp"
@@ -68,6 +69,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
     proto.set_reclaim(format_reclaim(pool.spec.reclaim));
     proto.set_low_watermark_bytes(pool.spec.low_watermark_bytes);
     proto.set_policy(format_policy(pool.spec.policy));
+    proto.set_autosize(format_autosize(pool.spec.autosize));
     set_time(proto.mutable_created(), pool.created);
     proto.set_corrupt_reason(printable(pool.corrupt_reason));
     for (const NodeStatus &numa_node : pool.nodes) {
@@ -138,6 +140,7 @@ v1::ResizeProgress to_proto(const ResizeStep &step) {
     proto.set_done(step.done);
     proto.set_note(printable(step.note));
     add_holders(proto.mutable_blocked_by(), step.blocked_by);
+    proto.set_undone_bytes(step.undone_bytes);
     return proto;
 }
 
@@ -264,6 +267,8 @@ Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request) {
     spec.name = request.name();
     spec.capacity_bytes = request.capacity_bytes();
     spec.online_bytes = request.online_bytes();
+    spec.node_online_bytes.assign(request.node_online_bytes().begin(), request.node_online_bytes().end());
+    if (!spec.node_online_bytes.empty()) spec.online_bytes = spec.node_online_bytes.front();
     if (request.frame_bytes() != 0) spec.frame_bytes = request.frame_bytes();
     if (request.largest_block_bytes() != 0) spec.largest_block_bytes = request.largest_block_bytes();
     if (request.max_clients() != 0) spec.max_clients = request.max_clients();
@@ -298,6 +303,15 @@ Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request) {
             return Unexpected{Failure{reclaim.error().code,
                                       "reclaim " + quoted(request.reclaim()) + ": use fast, zero or quarantine:30s"}};
         spec.reclaim = *reclaim;
+    }
+    if (!request.autosize().empty()) {
+        const auto autosize = parse_autosize(request.autosize());
+        if (!autosize)
+            return Unexpected{
+                Failure{autosize.error().code, "autosize " + quoted(request.autosize()) +
+                                                   ": use off, or LOW-HIGH:MIN-MAX[:STEP[:AFTER]] such as "
+                                                   "10%-50%:64M-1G:64M:30s"}};
+        spec.autosize = *autosize;
     }
     switch (request.backing()) {
         case v1::BACKING_UNSPECIFIED:

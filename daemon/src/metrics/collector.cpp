@@ -149,6 +149,9 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
     scrape.add<Metric::resize_operations_total>(totals.resize_ok, "ok");
     scrape.add<Metric::resize_operations_total>(totals.resize_partial, "partial");
     scrape.add<Metric::resize_operations_total>(totals.resize_failed, "failed");
+    scrape.add<Metric::autosize_operations_total>(totals.autosize_grown, "grown");
+    scrape.add<Metric::autosize_operations_total>(totals.autosize_shrunk, "shrunk");
+    scrape.add<Metric::autosize_operations_total>(totals.autosize_failed, "failed");
     return std::move(scrape).families();
 }
 

@@ -49,6 +49,7 @@ enum class Metric : std::uint8_t {
     recovery_duration_seconds,
     recoveries_waiting,
     resize_operations_total,
+    autosize_operations_total,
     scan_duration_seconds,
     build_info,
 };
@@ -170,6 +171,8 @@ inline constexpr std::array<MetricRow, static_cast<std::size_t>(Metric::build_in
      metric_labels("pool")},
     {Metric::resize_operations_total, "numacre_resize_operations_total", MetricKind::counter, "operations",
      "Resizes by result: ok, partial or failed.", metric_labels("result")},
+    {Metric::autosize_operations_total, "numacre_autosize_operations_total", MetricKind::counter, "operations",
+     "Of the resizes, those by pools' own policy, by result: grown, shrunk or failed.", metric_labels("result")},
     {Metric::scan_duration_seconds, "numacre_scan_duration_seconds", MetricKind::gauge, "seconds",
      "How long the scan of the pool for this scrape took.", metric_labels("pool")},
     {Metric::build_info, "numacre_build_info", MetricKind::gauge, "",

@@ -1,0 +1,17 @@
+// What the cgroups that this process is in let it have of hugepages: hugetlb counts them for who allocates, and that is
+// the daemon, whoever uses them. Asked before anything is allocated, for the kernel first eats all that is left and
+// fails with the same ENOSPC as for a shortage of pages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "pool_manager.hpp"
+
+namespace numacre::daemon {
+
+// Whether so much more is allowed in every hugetlb cgroup (v2 or v1) from ours up. The failure names the cgroup, its
+// limit and how to raise it. root: another one only in tests.
+Answer<void> check_hugetlb_cgroup(std::uint64_t page_bytes, std::uint64_t bytes, const std::string &root = "");
+
+}  // namespace numacre::daemon

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""A real cgroup with a limit of hugepages: more than it allows is an error that names it, and nothing is taken; never a
+SIGBUS of a client."""
+
+import json
+import os
+import pathlib
+import sys
+import unittest
+
+SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(SOURCE / "tests"))
+sys.path.insert(0, str(SOURCE / "tests" / "integration"))
+
+from numacre_client import ClientProcess  # noqa: E402
+from support.daemon import Daemon, wait_until  # noqa: E402
+
+MIB = 1 << 20
+POOL = "name=default,capacity=128M,online=16M,frame=4K,largest=4M"
+
+
+class Cgroup:
+    """One of our own, v2 or v1, that limits hugepages of 2 MiB. OSError: there cannot be one here."""
+
+    restore = None
+
+    def __init__(self, limit_bytes):
+        for line in pathlib.Path("/proc/self/mounts").read_text().splitlines():
+            _, where, kind, options, *_ = line.split()
+            where = pathlib.Path(where)
+            if kind == "cgroup2" and "hugetlb" in (where / "cgroup.controllers").read_text():
+                if "hugetlb" not in (where / "cgroup.subtree_control").read_text():
+                    (where / "cgroup.subtree_control").write_text("+hugetlb")
+                    self.restore = (where / "cgroup.subtree_control", "-hugetlb")
+                limit = "hugetlb.2MB.max"
+            elif kind == "cgroup" and "hugetlb" in options.split(","):
+                limit = "hugetlb.2MB.limit_in_bytes"
+            else:
+                continue
+            self.path = where / f"numacre-test-{os.getpid()}"
+            self.path.mkdir()
+            self.limit = self.path / limit
+            self.limit.write_text(str(limit_bytes))
+            return
+        raise OSError("no hierarchy with a hugetlb controller is mounted")
+
+    # A command that goes into the cgroup first.
+    def prefix(self):
+        return ("sh", "-c", f'echo $$ > {self.path}/cgroup.procs && exec "$@"', "sh")
+
+    def remove(self):
+        wait_until("the cgroup is empty", lambda: not (self.path / "cgroup.procs").read_text())
+        self.path.rmdir()
+        if self.restore:
+            self.restore[0].write_text(self.restore[1])
+
+
+class HugetlbCgroup(unittest.TestCase):
+    def serve(self, limit_bytes):
+        try:
+            self.cgroup = Cgroup(limit_bytes)
+        except OSError as problem:
+            print(f"SKIP: {problem}", file=sys.stderr)
+            self.skipTest(str(problem))
+        self.addCleanup(self.cgroup.remove)
+        daemon = Daemon("--pool", POOL, "--keep-memory", "off", prefix=self.cgroup.prefix())
+        self.addCleanup(daemon.stop)
+        return daemon
+
+    def node(self, daemon):
+        (node,) = daemon.status()["pools"][0]["nodes"]
+        return node
+
+    def test_a_growth_beyond_the_limit_is_refused_by_name(self):
+        daemon = self.serve(48 * MIB)
+        if self.node(daemon)["backing"] != "hugetlb":
+            self.skipTest(f"no hugepages: {self.node(daemon)['backing_note']}")
+        for dry in ((), ("--dry-run",)):
+            said = json.loads(daemon.run_cli("resize", "default", "64M", "--json", *dry).stdout)
+            message = said["error"]["message"]
+            self.assertEqual(said["error"]["code"], "RESOURCE_EXHAUSTED", said)
+            for part in (f"cgroup /{self.cgroup.path.name} ", "48M of hugepages of 2M", f"> {self.cgroup.limit}"):
+                self.assertIn(part, message)
+            self.assertEqual(self.node(daemon)["online_bytes"], 16 * MIB)
+        with ClientProcess(daemon.runtime_dir) as client:
+            self.assertEqual(client.alloc(4 * MIB, count=4)[0], 0, client.message)
+            self.assertNotEqual(client.alloc(4 * MIB)[0], 0)
+            # As the message says.
+            self.cgroup.limit.write_text(str(64 * MIB))
+            daemon.cli("resize", "default", "64M")
+            self.assertEqual(client.alloc(4 * MIB, count=12)[0], 0, client.message)
+
+    def test_a_pool_under_too_low_a_limit_says_so(self):
+        daemon = self.serve(8 * MIB)
+        self.assertNotEqual(self.node(daemon)["backing"], "hugetlb")
+        self.assertIn(f"cgroup /{self.cgroup.path.name} lets numacred have 8M", self.node(daemon)["backing_note"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
