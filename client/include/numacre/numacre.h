@@ -50,7 +50,11 @@ typedef uint64_t numacre_ref;
 #define NUMACRE_UNCACHED 0x04u /* past the calling thread's cache, straight from the shared tree */
 #define NUMACRE_INTERLEAVE 0x10u /* with node -1: in turn from all numa nodes, each thread by itself */
 #define NUMACRE_LOCAL      0x20u /* with node -1: on the calling thread's numa node, whatever policy there is */
-#define NUMACRE_WAIT     0x08u /* if there is no room, wait for a release; for ever, or as NUMACRE_WAIT_MS says */
+/* If there is no room, wait for a release; for ever, or as NUMACRE_WAIT_MS says. A block that is released goes straight to
+ * who has waited longest for one of its size; a larger one is split for those who wait. Waiters sleep in the kernel and are
+ * woken one by one. If a waiter is killed, what it was being given comes back; so does the block if who gives it is killed.
+ * Without a daemon other waiters may then sleep up to a second longer. */
+#define NUMACRE_WAIT     0x08u
 /* Wait at most `ms` milliseconds (1 .. 16777215), then fail with -ETIMEDOUT. Contains NUMACRE_WAIT. */
 #define NUMACRE_WAIT_MS(ms) (NUMACRE_WAIT | ((unsigned)(ms) << 8))
 
