@@ -81,8 +81,6 @@ Errc try_allocate(numacre_pool *pool, Actor actor, const Plan &plan, Order order
     }
     const bool found = plan.any_other(pool->numa_nodes, [&](std::uint32_t other) {
         if (pool->nodes[other].buddy().allocate(actor, order, note, block) != Errc::ok) return false;
-        count(counters_of(pool, other, actor).numa_miss);
-        count(counters_of(pool, plan.first, actor).numa_foreign);
         got = other;
         return true;
     });
@@ -298,6 +296,14 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
     return fail(Errc::stale_ref, "no block begins at %p: not allocated, or freed already", address);
 }
 
+// A block is this process's no more.
+void uncount(numacre_pool *pool, Order order) {
+    if (quota_of(pool) != 0) [[unlikely]]
+        quota_note(pool, -static_cast<std::int64_t>(order.frames()));
+    else
+        quota_forget(pool);
+}
+
 // Back to the shared tree, past the cache: whatever the address may be.
 [[gnu::noinline]] int free_one(numacre_pool *pool, Actor actor, void *address) {
     Place place{};
@@ -307,10 +313,7 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
     const Errc code = pool->nodes[place.numa_node].buddy().free(actor, place.frame, freed);
     if (code != Errc::ok) [[unlikely]]
         return not_a_block(pool, address, code);
-    if (quota_of(pool) != 0) [[unlikely]]
-        quota_note(pool, -static_cast<std::int64_t>(freed.order.frames()));
-    else
-        quota_forget(pool);
+    uncount(pool, freed.order);
     if (has_waiters(pool)) [[unlikely]]
         serve_waiters(pool, actor);
     return 0;
@@ -397,10 +400,7 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     if (!own_block(pool, address, place, block, entry) ||
         !give_to_waiter(pool, lane.actor, place.numa_node, block, entry))
         return false;
-    if (quota_of(pool) != 0)
-        quota_note(pool, -static_cast<std::int64_t>(block.order.frames()));
-    else
-        quota_forget(pool);
+    uncount(pool, block.order);
     return true;
 }
 
@@ -413,13 +413,13 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     std::uint64_t frame = 0;
     Block block;
     IndexEntry entry;
-    if (has_waiters(pool) && give_own(pool, *lane, address)) [[unlikely]]
+    if (has_waiters(pool)) [[unlikely]] {
+        if (give_own(pool, *lane, address)) return 0;
+    } else if (find_frame(*lane, address, node, frame) && node->buddy->find_in_leaf(FrameIndex{frame}, block, entry) &&
+               entry.owner() == pool->process && make_room(pool, *lane, *node, block.order.value) &&
+               (!entry.is_published() || node->buddy->withdraw(block, entry)) && put_into_cache(*lane, address)) {
         return 0;
-    if (!has_waiters(pool) && find_frame(*lane, address, node, frame) &&
-        node->buddy->find_in_leaf(FrameIndex{frame}, block, entry) && entry.owner() == pool->process &&
-        make_room(pool, *lane, *node, block.order.value) &&
-        (!entry.is_published() || node->buddy->withdraw(block, entry)) && put_into_cache(*lane, address))
-        return 0;
+    }
     return free_uncached(*lane, address);
 }
 

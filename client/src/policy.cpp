@@ -193,7 +193,14 @@ Plan plan_on(numacre_pool *pool, Lane &lane, std::uint32_t numa_node) {
 
 void note_placement(numacre_pool *pool, Lane &lane, const Plan &plan, std::uint32_t numa_node, unsigned count) {
     if (pool->numa_nodes == 1) return;
-    ThreadCounters<Env> &counters = pool->nodes[numa_node].buddy().view().counters[lane.actor.thread.value];
+    const auto counters_of = [&](std::uint32_t node) -> ThreadCounters<Env> & {
+        return pool->nodes[node].buddy().view().counters[lane.actor.thread.value];
+    };
+    ThreadCounters<Env> &counters = counters_of(numa_node);
+    if (numa_node != plan.first) {
+        numacre::count(counters.numa_miss, count);
+        numacre::count(counters_of(plan.first).numa_foreign, count);
+    }
     if (numa_node != local_node(pool, lane.placement.os_node)) numacre::count(counters.numa_other, count);
     if (plan.is_turn && numa_node == plan.first) numacre::count(counters.interleave_hit, count);
 }

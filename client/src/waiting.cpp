@@ -8,7 +8,6 @@
 
 #include <algorithm>
 
-#include "numacre/shm/counters.hpp"
 #include "numacre/shm/hand_off.hpp"
 #include "policy.hpp"
 #include "pool.hpp"
@@ -80,7 +79,8 @@ Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Orde
     while (!received) {
         if (!wish.is_waiting())
             wish = hand_off.announce(actor, order, NumaNode{static_cast<std::uint8_t>(plan.first)}, would_do);
-        hand_off.raise_flag();
+        else
+            hand_off.raise_flag();  // who had lowered it for a moment may have died
         hand_off.serve(actor, Wake{pool});
         // relaxed: an age in seconds; and what is told a look later is soon enough.
         const std::uint64_t attention = lane.attention->load(std::memory_order_relaxed);
@@ -101,10 +101,6 @@ Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Orde
         if (now == wish) continue;
         received = hand_off.receive(actor, note.with_since(Attention::age(attention)), got, block);
         wish = WaitWord{};
-    }
-    if (received && got != plan.first) {
-        count(nodes.at(got).view().counters[actor.thread.value].numa_miss);
-        count(nodes.at(plan.first).view().counters[actor.thread.value].numa_foreign);
     }
     if (has_waiters(pool)) serve_waiters(pool, actor);
     return received ? Errc::ok : over;

@@ -94,6 +94,16 @@ class RuntimeDir:
     def holder(self):
         return Holder(self.path)
 
+    def frames_bytes(self):
+        """What the kernel has put behind the frames of the pool's numa node 0."""
+        holder = self.holder()
+        kept = holder.kept()
+        holder.close()
+        found = os.fstat(kept["default/frames0"]).st_blocks * 512
+        for fd in kept.values():
+            os.close(fd)
+        return found
+
 
 class Holder:
     """numacre-holder, spoken to as a daemon would (daemon/src/holder_wire.hpp)."""

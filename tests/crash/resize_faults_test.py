@@ -57,16 +57,6 @@ class FaultyDir(RuntimeDir):
     def disarm(self):
         self.faults.unlink(missing_ok=True)
 
-    def frames_bytes(self):
-        """What the kernel has put behind the frames."""
-        holder = self.holder()
-        kept = holder.kept()
-        holder.close()
-        found = os.fstat(kept["default/frames0"]).st_blocks * 512
-        for fd in kept.values():
-            os.close(fd)
-        return found
-
     def check(self, daemon, size):
         expect(online_bytes(daemon) == size, f"{online_bytes(daemon)} bytes are online instead of {size}")
         expect(self.frames_bytes() == size, f"{self.frames_bytes()} bytes are behind {size}")

@@ -33,15 +33,6 @@ class Toucher:
 
 
 class OfflineTouch(unittest.TestCase):
-    def frames_bytes(self):
-        holder = self.directory.holder()
-        kept = holder.kept()
-        holder.close()
-        found = os.fstat(kept["default/frames0"]).st_blocks * 512
-        for fd in kept.values():
-            os.close(fd)
-        return found
-
     def serve(self, backing):
         self.directory = RuntimeDir(f"name=default,capacity=64M,online=16M,frame=4K,largest=4M,backing={backing}")
         self.directory.__enter__()
@@ -60,10 +51,10 @@ class OfflineTouch(unittest.TestCase):
         for how in ("read", "write"):
             with self.subTest(how=how, backing=backing):
                 self.assertEqual(Toucher(self.directory.path, 32 * MIB, how).touch(), (-signal.SIGBUS, ""))
-                self.assertEqual(self.frames_bytes(), 16 * MIB)
+                self.assertEqual(self.directory.frames_bytes(), 16 * MIB)
         # Not so without the guard: nobody is told, and the machine has a page less.
         self.assertEqual(Toucher(self.directory.path, 32 * MIB, "unguarded").touch(), (0, "touched\n"))
-        self.assertGreater(self.frames_bytes(), 16 * MIB)
+        self.assertGreater(self.directory.frames_bytes(), 16 * MIB)
         # What comes online under a client that is attached is memory like any other, and so is what has always been.
         grown, shrunk = (Toucher(self.directory.path, 20 * MIB, "write") for _ in range(2))
         daemon.cli("resize", "default", "64M")
@@ -71,7 +62,7 @@ class OfflineTouch(unittest.TestCase):
         daemon.cli("resize", "default", "16M")
         self.assertEqual(shrunk.touch(), (-signal.SIGBUS, ""))
         self.assertEqual(online_bytes(daemon), 16 * MIB)
-        self.assertEqual(self.frames_bytes(), 16 * MIB)
+        self.assertEqual(self.directory.frames_bytes(), 16 * MIB)
 
     def test_hugetlb(self):
         self.check("hugetlb")

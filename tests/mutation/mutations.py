@@ -697,8 +697,8 @@ MUTATIONS = [
     Mutation(
         name="resolve_does_not_wait_for_live_intents",
         file="recovery.hpp",
-        old="layer_of(intent.block().order) == layer && overlaps(intent.block(), block)) {",
-        new="false) {",
+        old="if (is_in_live_hands(view, block, thread, blocked_by)) return RecoveryStep::blocked;\n            bool unchanged",
+        new="bool unchanged",
         why="a live client's claim in flight is taken for the dead one's",
         filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
     ),

@@ -19,6 +19,7 @@
 #include "draw.hpp"
 #include "json.hpp"
 #include "rates.hpp"
+#include "support/refusal.hpp"
 #include "table.hpp"
 #include "views.hpp"
 
@@ -35,15 +36,6 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 constexpr std::uint64_t kKiB = 1024, kMiB = kKiB * kKiB, kGiB = kKiB * kMiB;
-
-std::string refusal_of(const std::function<void()> &call) {
-    try {
-        call();
-    } catch (const ArgumentError &error) {
-        return error.what();
-    }
-    return "(not refused)";
-}
 
 TEST(ParseBytes, takes_whole_numbers_with_binary_units) {
     EXPECT_EQ(parse_bytes("0"), 0U);

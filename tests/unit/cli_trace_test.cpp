@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "bytes.hpp"
 #include "replay.hpp"
+#include "support/refusal.hpp"
 #include "trace.hpp"
 
 namespace numacre::cli {
@@ -28,15 +28,6 @@ std::vector<Allocation> read(const std::string &text) {
     return read(text, names);
 }
 const std::string kHead = "time_ns,size_bytes,lifetime_ns\n";
-
-std::string refusal_of(const std::function<void()> &call) {
-    try {
-        call();
-    } catch (const ArgumentError &error) {
-        return error.what();
-    }
-    return "(not refused)";
-}
 
 auto is_allocation(std::uint64_t time, std::uint64_t size, std::uint64_t lifetime) {
     return AllOf(::testing::Field(&Allocation::time_ns, time), ::testing::Field(&Allocation::size_bytes, size),

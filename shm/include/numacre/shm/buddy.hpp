@@ -418,10 +418,7 @@ private:
         const std::uint64_t word = block.base.value >> word_order(layer);
         // The next block of this order comes from here: the place is known, and likely still in the processor's caches.
         // (From an upper word only if the hole is no wider than others that there are.)
-        if (layer == 0)
-            set_home(actor, block.order, Home{word, 0});
-        else
-            set_home(actor, block.order, Home{word, home_of(actor, block.order).widest()});
+        set_home(actor, block.order, Home{word, layer == 0 ? 0 : home_of(actor, block.order).widest()});
         if (tally) count(view_.counters[actor.thread.value].frees[block.order.value]);
         unclaim(layer, word, block);
         Env::crash_point(CrashPoint::free_after_unclaim);

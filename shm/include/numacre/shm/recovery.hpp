@@ -178,16 +178,8 @@ private:
             return RecoveryStep::done;
         // The dead one's intent may be of before, and the block on its way by another's hand: whose intent is gone once
         // it has told. So first the intents, then the words.
+        if (is_in_live_hands(view, block, thread, blocked_by)) return RecoveryStep::blocked;
         const std::uint32_t threads = pool_.threads_in_use_bound();
-        for (std::uint32_t other = 0; other < threads; ++other) {
-            const ThreadSlotIndex index{static_cast<std::uint16_t>(other)};
-            if (index == thread || !is_live(index)) continue;
-            const Intent intent = intent_of(index);
-            if (intent.active() && intent.numa_node() == view.numa_node && overlaps(intent.block(), block)) {
-                blocked_by = index;
-                return RecoveryStep::blocked;
-            }
-        }
         const WaitWord told = WaitWord::given(view.numa_node, block.base, entry.generation());
         for (std::uint32_t other = 0; other < threads; ++other)
             if (pool_.threads[other].waiting.load(std::memory_order_acquire) == told.bits()) return RecoveryStep::done;
@@ -248,17 +240,7 @@ private:
             if (mine != 0) mine &= bits_in_word(view, layer, word);
             if (mine == 0) return RecoveryStep::done;
 
-            const std::uint32_t threads = pool_.threads_in_use_bound();
-            for (std::uint32_t other = 0; other < threads; ++other) {
-                const ThreadSlotIndex index{static_cast<std::uint16_t>(other)};
-                if (index == thread || !is_live(index)) continue;
-                const Intent intent = intent_of(index);
-                if (intent.active() && intent.numa_node() == view.numa_node &&
-                    layer_of(intent.block().order) == layer && overlaps(intent.block(), block)) {
-                    blocked_by = index;
-                    return RecoveryStep::blocked;
-                }
-            }
+            if (is_in_live_hands(view, block, thread, blocked_by)) return RecoveryStep::blocked;
             bool unchanged = true;
             for (std::size_t i = 0; i < place_count && unchanged; ++i)
                 unchanged = view.index[layer][places[i]].load(std::memory_order_acquire) == seen[i];
@@ -268,6 +250,24 @@ private:
         }
         blocked_by = kDaemonThread;  // nobody in particular: the neighbourhood is busy
         return RecoveryStep::blocked;
+    }
+
+    // A live thread but `thread` is in the middle of an operation on an overlapping block of the layer: blocked_by.
+    bool is_in_live_hands(const NodeView<Env> &view, Block block, ThreadSlotIndex thread,
+                          ThreadSlotIndex &blocked_by) const {
+        const unsigned layer = layer_of(block.order);
+        const std::uint32_t threads = pool_.threads_in_use_bound();
+        for (std::uint32_t other = 0; other < threads; ++other) {
+            const ThreadSlotIndex index{static_cast<std::uint16_t>(other)};
+            if (index == thread || !is_live(index)) continue;
+            const Intent intent = intent_of(index);
+            if (intent.active() && intent.numa_node() == view.numa_node && layer_of(intent.block().order) == layer &&
+                overlaps(intent.block(), block)) {
+                blocked_by = index;
+                return true;
+            }
+        }
+        return false;
     }
 
     bool is_live(ThreadSlotIndex thread) const {

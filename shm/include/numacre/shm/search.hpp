@@ -279,7 +279,7 @@ private:
         const unsigned open = open_children(level, word, state);
         const unsigned in_use = children_in_use(level, state);
         const HintWord hint = hint_of(level, word);
-        if (level == layer && whole_word && wanted > kLeafOrder + 1) {
+        if (level == layer && whole_word) {
             const upper::Hole hole = smallest_hole(level, word, wanted);
             // The hint has to agree: it is what a search that was disappointed there lowers.
             if (hole.levels <= kUpperLevels && hint.value(hole.first_child, ceiling()) >= wanted &&
