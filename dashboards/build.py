@@ -485,13 +485,14 @@ def clients(page):
 
     page.merged_table(
         "Who holds the memory",
-        "Bytes owned by each attached client, its quota and its soft quota (0: none). To take memory back: ask the "
+        "Bytes owned by each attached client, its quota, its soft quota and what it is promised (0: none). To take memory back: ask the "
         "program to free; else `numacre evict` ends it and the daemon gives its blocks back. To bound it: `numacre "
         "quota`.",
         [
             ("Used", named("used_bytes"), {"unit": "bytes"}),
             ("Quota", named("quota_bytes"), {"unit": "bytes"}),
             ("Soft quota", named("soft_quota_bytes"), {"unit": "bytes"}),
+            ("Reserved", named("reserved_bytes"), {"unit": "bytes"}),
         ],
         keys=["client", "comm", "pid", "cgroup"],
         width=10,
@@ -515,6 +516,25 @@ def clients(page):
         "older are a leak.",
         [ranged(f"topk(10, {named('oldest_block_seconds')})", "{{comm}} (client {{client}}, pid {{pid}})")],
         "s",
+    )
+
+    def of_user(metric):
+        return f"sum by (pool, uid) (numacre_user_{metric}{{{POOL}}})"
+
+    page.merged_table(
+        "Users",
+        "Bytes that the clients of each user hold together, in one pool; its quota, its soft quota and what it is promised "
+        "(0: none). To bound it: `numacre quota --user`; to promise it memory: `numacre reserve --user`.",
+        [
+            ("Used", of_user("used_bytes"), {"unit": "bytes"}),
+            ("Quota", of_user("quota_bytes"), {"unit": "bytes"}),
+            ("Soft quota", of_user("soft_quota_bytes"), {"unit": "bytes"}),
+            ("Reserved", of_user("reserved_bytes"), {"unit": "bytes"}),
+        ],
+        keys=["pool", "uid"],
+        width=12,
+        height=8,
+        sort_by="Used",
     )
     page.series(
         "Clients reaped, by cause",

@@ -19,6 +19,10 @@ Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint
     advice.pool = pool.name();
     advice.frame_bytes = pool.frame_bytes();
     advice.largest_block_bytes = pool.largest_block_bytes();
+    advice.low_watermark_bytes = pool.low_watermark_bytes();
+    advice.peak_client_bytes = pool.peak_client_bytes();
+    for (const v1::PoolNode &numa_node : pool.nodes())
+        peak_used_bytes = std::max(peak_used_bytes, numa_node.peak_used_bytes());
     advice.peak_used_bytes = peak_used_bytes;
     std::uint64_t page_bytes = 0;
     for (const v1::PoolNode &numa_node : pool.nodes()) {
@@ -40,6 +44,7 @@ Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint
     const std::uint64_t chunk_bytes = std::max(advice.largest_block_bytes, page_bytes);
     advice.suggested_online_bytes = advice.online_bytes;
     advice.suggested_largest_block_bytes = advice.largest_block_bytes;
+    advice.suggested_low_watermark_bytes = advice.low_watermark_bytes;
     if (largest_used == 0) {
         advice.reasons.push_back("nothing has been allocated yet: there is nothing to learn from, the sizes stay");
         return advice;
@@ -57,7 +62,7 @@ Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint
         advice.suggested_online_bytes = with_room;
         advice.reasons.push_back(
             "at most " + format_bytes(peak_used_bytes) +
-            " were used on one numa node while we looked, and no allocation has failed: that and a "
+            " were used on one numa node whenever somebody looked, and no allocation has failed: that and a "
             "quarter");
     }
     if (advice.suggested_online_bytes > advice.capacity_bytes) {
@@ -66,6 +71,14 @@ Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint
                                  " that would be wanted: make the pool anew with a larger one");
         advice.suggested_online_bytes = advice.capacity_bytes;
     }
+
+    // Half of what the peak leaves free: then more is used than ever before, and there is time left to do something.
+    const std::uint64_t left = advice.suggested_online_bytes - std::min(peak_used_bytes, advice.suggested_online_bytes);
+    advice.suggested_low_watermark_bytes =
+        std::max(left / 2 / advice.frame_bytes, std::uint64_t{1}) * advice.frame_bytes;
+    advice.reasons.push_back(
+        "low-watermark: half of what that peak leaves free, so that its event tells of more use than "
+        "was ever seen");
 
     if (argument != 0) {
         advice.reasons.push_back(
@@ -90,7 +103,10 @@ Json advice_json(const Advice &advice) {
             {"frame_bytes", advice.frame_bytes},
             {"online_bytes", advice.online_bytes},
             {"largest_block_bytes", advice.largest_block_bytes},
+            {"low_watermark_bytes", advice.low_watermark_bytes},
             {"peak_used_bytes", advice.peak_used_bytes},
+            {"peak_client_bytes", advice.peak_client_bytes},
+            {"suggested_low_watermark_bytes", advice.suggested_low_watermark_bytes},
             {"suggested_online_bytes", advice.suggested_online_bytes},
             {"suggested_largest_block_bytes", advice.suggested_largest_block_bytes},
             {"reasons", advice.reasons}};
@@ -119,7 +135,14 @@ void print_advice(std::ostream &out, const Advice &advice) {
     if (advice.suggested_largest_block_bytes != advice.largest_block_bytes) {
         out << "    # now " << config_size(advice.largest_block_bytes);
     }
+    out << "\nlow-watermark = \"" << config_size(advice.suggested_low_watermark_bytes) << "\"";
+    if (advice.suggested_low_watermark_bytes != advice.low_watermark_bytes) {
+        out << "    # now " << config_size(advice.low_watermark_bytes);
+    }
     out << '\n';
+    if (advice.peak_client_bytes != 0)
+        out << "# the client that held most had " << format_bytes(advice.peak_client_bytes)
+            << ": a quota (`numacre quota`) of less would have stopped it\n";
 }
 
 }  // namespace numacre::cli

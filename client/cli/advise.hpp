@@ -17,14 +17,17 @@ struct Advice {
     std::uint64_t frame_bytes = 0;          // as it is
     std::uint64_t online_bytes = 0;         // as it is, on the numa node that has most
     std::uint64_t largest_block_bytes = 0;  // as it is
-    std::uint64_t peak_used_bytes = 0;      // of the busiest numa node, as far as we looked
+    std::uint64_t low_watermark_bytes = 0;  // as it is
+    std::uint64_t peak_used_bytes = 0;      // of the busiest numa node, as far as anybody has looked
+    std::uint64_t peak_client_bytes = 0;    // of the client that held most, likewise
     std::uint64_t suggested_online_bytes = 0;
+    std::uint64_t suggested_low_watermark_bytes = 0;
     std::uint64_t suggested_largest_block_bytes = 0;
     std::vector<std::string> reasons;
 };
 
-// peak_used_bytes: the most used on any one numa node while we looked. The daemon keeps no high-water mark, so a peak
-// before that is unknown; failures tell of it.
+// peak_used_bytes: the most used on any one numa node while we looked. The pool has the daemon's high-water marks, of
+// whenever somebody looked before; a peak between two looks is unknown, but failures tell of it.
 Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint64_t peak_used_bytes);
 
 Json advice_json(const Advice &advice);

@@ -1,6 +1,7 @@
 #include "commands.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <iostream>
 #include <vector>
 
@@ -382,23 +383,87 @@ std::string limit_text(std::uint64_t bytes) {
 
 }  // namespace
 
+namespace {
+
+struct ChosenHolder {
+    std::uint32_t client_id = 0;
+    std::string pool, user, size;
+
+    std::string text() const {
+        if (client_id != 0) return "client " + std::to_string(client_id);
+        return (user.empty() ? "" : "user " + user + " in ") + ("pool " + pool);
+    }
+    Json json() const {
+        if (client_id != 0) return {{"client_id", client_id}};
+        return user.empty() ? Json{{"pool", pool}} : Json{{"pool", pool}, {"user", user}};
+    }
+    template <class Request>
+    void put_into(Request &request) const {
+        request.set_client_id(client_id);
+        request.set_pool(pool);
+        request.set_user(user);
+    }
+};
+
+ChosenHolder holder_of(const HolderArguments &arguments) {
+    ChosenHolder holder;
+    const bool is_client = arguments.user.empty() && arguments.pool.empty();
+    const std::size_t wanted = is_client ? 2 : 1;
+    if (arguments.words.size() != wanted)
+        throw ArgumentError(is_client ? "CLIENT and SIZE are wanted; or SIZE alone with --user or --pool"
+                                      : "SIZE alone is wanted beside --user and --pool: a client has its own limits");
+    holder.size = arguments.words.back();
+    if (is_client) {
+        const std::string &id = arguments.words.front();
+        const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), holder.client_id);
+        if (error != std::errc{} || end != id.data() + id.size() || holder.client_id == 0)
+            throw ArgumentError("\"" + id + "\" is no client id: see `numacre clients`; --user takes a user");
+    } else {
+        holder.user = arguments.user;
+        holder.pool = arguments.pool.empty() ? "default" : arguments.pool;
+    }
+    return holder;
+}
+
+}  // namespace
+
 int run_quota(Context &context, const QuotaArguments &arguments) {
+    const ChosenHolder holder = holder_of(arguments.of);
     v1::SetQuotaRequest request;
-    request.set_client_id(arguments.client_id);
-    request.set_quota_bytes(parse_limit(arguments.size));
+    holder.put_into(request);
+    request.set_quota_bytes(parse_limit(holder.size));
     if (!arguments.soft.empty()) request.set_soft_bytes(parse_limit(arguments.soft));
     if (request.quota_bytes() != 0 && request.soft_bytes() >= request.quota_bytes()) {
-        throw ArgumentError("--soft " + arguments.soft + " is not below the quota of " + arguments.size +
+        throw ArgumentError("--soft " + arguments.soft + " is not below the quota of " + holder.size +
                             ": it would never be exceeded");
     }
     context.control().set_quota(request);
     if (context.json) {
-        print_json(context.out, {{"client_id", request.client_id()},
-                                 {"quota_bytes", request.quota_bytes()},
-                                 {"soft_quota_bytes", request.soft_bytes()}});
+        Json json = holder.json();
+        json["quota_bytes"] = request.quota_bytes();
+        json["soft_quota_bytes"] = request.soft_bytes();
+        print_json(context.out, json);
     } else {
-        context.out << "client " << request.client_id() << ": quota " << limit_text(request.quota_bytes())
-                    << ", soft quota " << limit_text(request.soft_bytes()) << '\n';
+        context.out << printable(holder.text()) << ": quota " << limit_text(request.quota_bytes()) << ", soft quota "
+                    << limit_text(request.soft_bytes()) << '\n';
+    }
+    return kExitOk;
+}
+
+int run_reserve(Context &context, const HolderArguments &arguments) {
+    const ChosenHolder holder = holder_of(arguments);
+    if (holder.client_id == 0 && holder.user.empty())
+        throw ArgumentError("a pool reserves nothing from itself: give a CLIENT, or --user");
+    v1::ReserveRequest request;
+    holder.put_into(request);
+    request.set_bytes(holder.size == "none" ? 0 : parse_bytes(holder.size));
+    context.control().reserve(request);
+    if (context.json) {
+        Json json = holder.json();
+        json["reserved_bytes"] = request.bytes();
+        print_json(context.out, json);
+    } else {
+        context.out << printable(holder.text()) << ": reserved " << limit_text(request.bytes()) << '\n';
     }
     return kExitOk;
 }

@@ -73,12 +73,17 @@ struct DrainArguments {
 int run_drain(Context &context, const DrainArguments &arguments);
 int run_evict(Context &context, std::uint32_t client_id, const std::string &grace);
 
+// Whose, and how much: CLIENT SIZE, or SIZE with --user or --pool.
+struct HolderArguments {
+    std::vector<std::string> words;
+    std::string user, pool;
+};
 struct QuotaArguments {
-    std::uint32_t client_id = 0;
-    std::string size;  // or "none"
-    std::string soft;  // empty: none
+    HolderArguments of;  // SIZE may be "none"
+    std::string soft;    // empty: none
 };
 int run_quota(Context &context, const QuotaArguments &arguments);
+int run_reserve(Context &context, const HolderArguments &arguments);
 
 // pool empty: every pool.
 int run_stats(Context &context, const std::string &pool);

@@ -146,6 +146,7 @@ public:
     v1::ListBlocksResponse list_blocks(const v1::ListBlocksRequest &request) override {
         return call<v1::ListBlocksResponse>(&Stub::ListBlocks, request);
     }
+    void reserve(const v1::ReserveRequest &request) override { call<v1::ReserveResponse>(&Stub::Reserve, request); }
     void set_quota(const v1::SetQuotaRequest &request) override {
         call<v1::SetQuotaResponse>(&Stub::SetQuota, request);
     }

@@ -29,7 +29,8 @@ Json pool_node_json(const v1::PoolNode &numa_node) {
             {"backing", backing_name(numa_node.backing())},
             {"page_bytes", numa_node.page_bytes()},
             {"backing_note", numa_node.backing_note()},
-            {"below_low_watermark", numa_node.below_low_watermark()}};
+            {"below_low_watermark", numa_node.below_low_watermark()},
+            {"peak_used_bytes", numa_node.peak_used_bytes()}};
 }
 
 // As chmod takes it.
@@ -114,6 +115,16 @@ Json pool_json(const v1::Pool &pool) {
         used += numa_node.used_bytes();
         free += numa_node.free_bytes();
     }
+    Json users = Json::array();
+    for (const v1::User &user : pool.users()) {
+        users.push_back({{"uid", user.uid()},
+                         {"name", user.name()},
+                         {"used_bytes", user.used_bytes()},
+                         {"quota_bytes", user.quota_bytes()},
+                         {"soft_quota_bytes", user.soft_quota_bytes()},
+                         {"reserved_bytes", user.reserved_bytes()},
+                         {"clients", user.clients()}});
+    }
     return {{"name", pool.name()},
             {"state", pool_state_name(pool.state())},
             {"corrupt_reason", pool.corrupt_reason()},
@@ -132,6 +143,11 @@ Json pool_json(const v1::Pool &pool) {
             {"low_watermark_bytes", pool.low_watermark_bytes()},
             {"policy", pool.policy()},
             {"autosize", pool.autosize()},
+            {"quota_bytes", pool.quota_bytes()},
+            {"soft_quota_bytes", pool.soft_quota_bytes()},
+            {"reserved_bytes", pool.reserved_bytes()},
+            {"peak_client_bytes", pool.peak_client_bytes()},
+            {"users", users},
             {"created", time_json(pool.has_created(), pool.created())},
             {"nodes", numa_nodes}};
 }
@@ -150,6 +166,7 @@ Json client_json(const v1::Client &client) {
             {"blocks", client.blocks()},
             {"quota_bytes", client.quota_bytes()},
             {"soft_quota_bytes", client.soft_quota_bytes()},
+            {"reserved_bytes", client.reserved_bytes()},
             {"threads", client.threads()},
             {"state", client.state()},
             {"waits_for", client.waits_for_client_id()},

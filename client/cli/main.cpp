@@ -95,11 +95,23 @@ public:
         evict->add_option("CLIENT", client_id_, "Client id, as `numacre clients` shows it")->required();
         evict->add_option("--grace", grace_, "Time between SIGTERM and SIGKILL")->capture_default_str();
 
-        CLI::App *quota = verb("quota", "Limit what a client may hold; replaces both of its limits",
+        const auto holder = [](CLI::App *app, HolderArguments &arguments, const char *what) {
+            app->add_option("SIZE", arguments.words, what)->required()->expected(1, 2)->type_name("");
+            app->add_option("--user", arguments.user, "Of all clients of this user together, name or number");
+        };
+        CLI::App *quota = verb("quota", "Limit what a client, a user or all may hold; replaces both of the limits",
                                [this](Context &c) { return run_quota(c, quota_); });
-        quota->add_option("CLIENT", quota_.client_id, "Client id, as `numacre clients` shows it")->required();
-        quota->add_option("SIZE", quota_.size, "Its allocations beyond this fail; none: no limit")->required();
+        holder(quota, quota_.of,
+               "[CLIENT] SIZE: client id, as `numacre clients` shows it, and what it may hold: allocations beyond it "
+               "fail; none: no limit");
+        quota->add_option("--pool", quota_.of.pool,
+                          "Of all clients of this pool together; with --user: in this pool, default if left out");
         quota->add_option("--soft", quota_.soft, "More than this is an event, nothing fails; none if left out");
+
+        CLI::App *reserve = verb("reserve", "Promise memory to a client or a user: others cannot take it",
+                                 [this](Context &c) { return run_reserve(c, reserve_); });
+        holder(reserve, reserve_, "[CLIENT] SIZE: client id, and what it is promised, used or not; none: nothing");
+        reserve->add_option("--pool", reserve_.pool, "With --user: in this pool; default if left out");
 
         CLI::App *stats = verb("stats", "Counters by numa node and by order, like numastat",
                                [this](Context &c) { return run_stats(c, pool_); });
@@ -173,6 +185,7 @@ private:
     ResizeArguments resize_;
     CreateArguments create_;
     QuotaArguments quota_;
+    HolderArguments reserve_;
     DrainArguments drain_;
     MapArguments map_;
     TopArguments top_;

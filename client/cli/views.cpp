@@ -81,6 +81,19 @@ std::string failures_text(const v1::GetStatsResponse &stats) {
     return text.empty() ? "none" : text;
 }
 
+namespace {
+
+// What is set of it; empty: nothing.
+std::string limits_text(std::uint64_t quota_bytes, std::uint64_t soft_bytes, std::uint64_t reserved_bytes) {
+    std::string text;
+    for (const auto &[words, bytes] : {std::pair{"quota ", quota_bytes}, std::pair{"soft quota ", soft_bytes},
+                                       std::pair{"reserved ", reserved_bytes}})
+        if (bytes != 0) text += (text.empty() ? "" : ", ") + (words + format_bytes(bytes));
+    return text;
+}
+
+}  // namespace
+
 void print_status(std::ostream &out, const v1::Machine &machine, const std::vector<PoolReport> &pools,
                   std::int64_t now_unix_seconds, const Terminal &terminal) {
     out << "numacred " << printable(machine.version()) << ", up "
@@ -134,6 +147,19 @@ void print_status(std::ostream &out, const v1::Machine &machine, const std::vect
                 out << "  node " << numa_node.node() << " is below its low watermark of "
                     << format_bytes(pool.low_watermark_bytes()) << '\n';
             }
+        }
+        if (pool.quota_bytes() != 0 || pool.soft_quota_bytes() != 0) {
+            out << "  all clients together: " << limits_text(pool.quota_bytes(), pool.soft_quota_bytes(), 0) << '\n';
+        }
+        for (const v1::User &user : pool.users()) {
+            const std::string limits = limits_text(user.quota_bytes(), user.soft_quota_bytes(), user.reserved_bytes());
+            if (limits.empty()) continue;
+            out << "  user " << printable(user.name()) << ": " << format_bytes(user.used_bytes()) << " used by "
+                << plural(user.clients(), "client", "clients") << ", " << limits << '\n';
+        }
+        if (pool.reserved_bytes() != 0) {
+            out << "  reserved: " << format_bytes(pool.reserved_bytes())
+                << " of what is free is left to those who were promised it\n";
         }
         if (report.stats) {
             out << "  failed allocations: " << failures_text(*report.stats) << '\n'
@@ -189,6 +215,7 @@ void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, st
                  {"BLOCKS", Align::right},
                  {"QUOTA", Align::right},
                  {"SOFT", Align::right},
+                 {"RESERVED", Align::right},
                  {"THREADS", Align::right},
                  {"SINCE", Align::right},
                  {"OLDEST", Align::right},
@@ -198,6 +225,7 @@ void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, st
                        format_bytes(client.used_bytes()), number(client.blocks()),
                        client.quota_bytes() == 0 ? "-" : format_bytes(client.quota_bytes()),
                        client.soft_quota_bytes() == 0 ? "-" : format_bytes(client.soft_quota_bytes()),
+                       client.reserved_bytes() == 0 ? "-" : format_bytes(client.reserved_bytes()),
                        number(client.threads()), age(client.has_attached(), client.attached(), now_unix_seconds),
                        client.has_oldest_held_for() ? duration(client.oldest_held_for()) : "-", client.state()});
     }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr unsigned kWaitShift = 8;
 constexpr unsigned kPlaceFlags = NUMACRE_STRICT | NUMACRE_INTERLEAVE | NUMACRE_LOCAL;
-constexpr unsigned kKnownFlags = kPlaceFlags | NUMACRE_ZERO | NUMACRE_UNCACHED | NUMACRE_WAIT;
+constexpr unsigned kKnownFlags = kPlaceFlags | NUMACRE_ZERO | NUMACRE_UNCACHED | NUMACRE_WAIT | NUMACRE_COMPACT;
 
 using ShortPath = Buddy<Env>::ShortPath;
 
@@ -96,6 +96,13 @@ Errc try_allocate(numacre_pool *pool, Actor actor, const Plan &plan, Order order
     return Errc::out_of_frames;
 }
 
+// A limit is in the way: perhaps what we or others keep in caches would do. over_quota, or out_of_frames: reserved.
+[[gnu::cold]] Errc make_under_pressure(numacre_pool *pool, Lane &lane, Charge &charge) {
+    if (give_back_all(pool, lane) != 0 && charge.make()) return Errc::ok;
+    ask_others_to_give_back(pool, lane);
+    return charge.is_over_quota() ? Errc::over_quota : Errc::out_of_frames;
+}
+
 [[gnu::cold]] int bad_size(numacre_pool *pool, Actor actor, std::uint32_t numa_node, std::size_t size_bytes) {
     count_failure(pool, numa_node, actor, FailureReason::argument);
     return fail(Errc::bad_argument, "size %zu is not within 1 .. %llu bytes, the pool's largest block", size_bytes,
@@ -109,13 +116,21 @@ Errc try_allocate(numacre_pool *pool, Actor actor, const Plan &plan, Order order
 }
 
 [[gnu::cold]] int allocation_failed(numacre_pool *pool, Lane &lane, std::uint32_t wanted, Errc code, Order order,
-                                    std::size_t size_bytes) {
+                                    std::size_t size_bytes, Admission answer) {
     const Actor actor = lane.actor;
     if (code == Errc::over_quota) {
         count_failure(pool, wanted, actor, FailureReason::quota);
-        return fail(code, "%zu bytes more would exceed this client's quota", size_bytes);
+        return fail(code, "%zu bytes more would exceed %s", size_bytes,
+                    answer == Admission::over_user_quota   ? "the quota that this process's user has in the pool"
+                    : answer == Admission::over_pool_quota ? "the quota of all the pool's clients together"
+                                                           : "this client's quota");
     }
     if (code == Errc::corrupt) return damaged_pool();
+    if (answer == Admission::reserved) {
+        count_failure(pool, wanted, actor, FailureReason::out_of_frames);
+        return fail(code, "no free block of %zu bytes: what is free is reserved for others (`numacre clients`)",
+                    size_bytes);
+    }
     const FailureReason reason = why_not(lane.nodes[wanted], order);
     count_failure(pool, wanted, actor, reason);
     return fail(code, "no free block of %zu bytes (numa node %u: %s)", size_bytes, wanted,
@@ -137,24 +152,28 @@ Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
     const Order order = order_for_bytes(size_bytes, frame_shift);
     const std::uint64_t granted = order.frames() << frame_shift;
     const Note note = note_of(lane, order, size_bytes);
-    const bool has_quota = quota_of(pool) != 0;
-    if (!has_quota)
-        quota_forget(pool);
-    else if (!quota_allows(pool, order.frames()) &&
-             (give_back_all(pool, lane) == 0 || !quota_allows(pool, order.frames()))) [[unlikely]]
-        return allocation_failed(pool, lane, wanted, Errc::over_quota, order, size_bytes);
     std::uint32_t got = 0;
     Block block;
-    Errc code = try_allocate(pool, actor, plan, order, note, got, block);
-    if (code != Errc::ok) [[unlikely]]
-        code = allocate_under_pressure(pool, lane, plan, order, note, got, block);
-    if (code != Errc::ok && (flags & NUMACRE_WAIT) != 0)
-        code = wait_for_block(pool, lane, plan, order, note, flags >> kWaitShift, got, block);
-    if (code != Errc::ok) [[unlikely]]
-        return allocation_failed(pool, lane, wanted, code, order, size_bytes);
+    Charge charge{pool, order.frames()};
+    Errc code = Errc::ok;
+    if (!charge.make()) [[unlikely]]
+        code = make_under_pressure(pool, lane, charge);
+    if (code == Errc::ok) [[likely]] {
+        if ((flags & NUMACRE_COMPACT) != 0 || is_compact(pool)) [[unlikely]]
+            begin_in_fuller_chunk(lane, lane.nodes[wanted], order.value);
+        code = try_allocate(pool, actor, plan, order, note, got, block);
+        if (code != Errc::ok) [[unlikely]]
+            code = allocate_under_pressure(pool, lane, plan, order, note, got, block);
+    }
+    if (code == Errc::out_of_frames && (flags & NUMACRE_WAIT) != 0) {
+        charge.undo();
+        code = wait_for_block(pool, lane, plan, order, note, flags >> kWaitShift, charge, got, block);
+    }
+    if (code != Errc::ok) [[unlikely]] {
+        charge.undo();
+        return allocation_failed(pool, lane, wanted, code, order, size_bytes, charge.answer);
+    }
     note_placement(pool, lane, plan, got);
-    if (has_quota) [[unlikely]]
-        quota_note(pool, static_cast<std::int64_t>(order.frames()));
     void *const address = address_of(pool, got, block);
     if ((flags & NUMACRE_ZERO) != 0) memset(address, 0, granted);
     *result = address;
@@ -187,9 +206,9 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
     return 0;
 }
 
-// A block larger than a leaf word, from the upper word where the thread was last, no quota.
+// A block larger than a leaf word, from the upper word where the thread was last; no limits.
 [[gnu::noinline]] int allocate_large(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
-    if (size_bytes - 1 >= lane.pool->geometry.chunk_bytes() || has_quota(lane)) [[unlikely]]
+    if (size_bytes - 1 >= lane.pool->geometry.chunk_bytes() || is_regulated(lane)) [[unlikely]]
         return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     const Order order = order_for_bytes(size_bytes, lane.frame_shift);
     Block block;
@@ -202,14 +221,14 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
     return 0;
 }
 
-// A leaf block from the word where the thread was last, no quota.
+// A leaf block from the word where the thread was last; no limits.
 [[gnu::noinline]] int allocate_uncached(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
     // Size 0 becomes an order far too large.
     const auto order = static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift));
     if (order >= kCachedOrders) [[unlikely]]
         return allocate_large(lane, node, size_bytes, result);
     const Magazine &magazine = node.magazines[order];
-    if (magazine.granted_bytes == 0 || has_quota(lane)) [[unlikely]]
+    if (magazine.granted_bytes == 0 || is_regulated(lane)) [[unlikely]]
         return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     Block block;
     const auto way = node.buddy->allocate_nearby(lane.actor, Order{static_cast<std::uint8_t>(order)},
@@ -248,7 +267,7 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
     return has_waiters(lane.pool) ? serve_after_free(lane) : 0;
 }
 
-// A block larger than a leaf word, no quota.
+// A block larger than a leaf word; no limits.
 [[gnu::noinline]] int free_large(const Lane &lane, NodeLane &node, FrameIndex base, void *address) {
     Block freed;
     const auto way = node.buddy->free_in_upper(lane.actor, base, freed);
@@ -261,11 +280,11 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
     return 0;
 }
 
-// A leaf block, no quota.
+// A leaf block; no limits.
 [[gnu::always_inline]] inline int free_uncached(const Lane &lane, void *address) {
     NodeLane *node = nullptr;
     std::uint64_t frame = 0;
-    if (!find_frame(lane, address, node, frame) || has_quota(lane)) [[unlikely]]
+    if (!find_frame(lane, address, node, frame) || is_regulated(lane)) [[unlikely]]
         return free_anything(lane.pool, address);
     Block freed;
     const auto way = node->buddy->free_in_leaf(lane.actor, FrameIndex{frame}, freed);
@@ -298,10 +317,8 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
 
 // A block is this process's no more.
 void uncount(numacre_pool *pool, Order order) {
-    if (quota_of(pool) != 0) [[unlikely]]
-        quota_note(pool, -static_cast<std::int64_t>(order.frames()));
-    else
-        quota_forget(pool);
+    if (is_counting(pool)) [[unlikely]]
+        uncharge_frames(pool, order.frames());
 }
 
 // Back to the shared tree, past the cache: whatever the address may be.
@@ -354,7 +371,7 @@ Lane *allocating_lane_of(numacre_pool *pool, int &error) {
 // From the first numa node's magazine, refilled if it is empty. False: not a size that is cached (0 is none), or
 // nothing there.
 bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, std::size_t size_bytes, void **block) {
-    if ((size_bytes - 1) >> lane.frame_shift >= kLeafFrames || quota_of(pool) != 0) return false;
+    if ((size_bytes - 1) >> lane.frame_shift >= kLeafFrames) return false;
     const unsigned order = order_for_bytes(size_bytes, lane.frame_shift).value;
     NodeLane &node = lane.nodes[plan.first];
     Magazine &magazine = node.magazines[order];
@@ -400,6 +417,7 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     if (!own_block(pool, address, place, block, entry) ||
         !give_to_waiter(pool, lane.actor, place.numa_node, block, entry))
         return false;
+    // Not before: whoever has it now is charged for it himself (wait_for_block), and a limit holds in between.
     uncount(pool, block.order);
     return true;
 }
@@ -426,13 +444,15 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
 int check_flags(unsigned flags) {
     if ((flags & 0xff & ~kKnownFlags) == 0 && (flags >> kWaitShift == 0 || (flags & NUMACRE_WAIT) != 0)) return 0;
     return fail(Errc::bad_argument,
-                "flags %#x are not a combination of NUMACRE_STRICT, _ZERO, _UNCACHED, _INTERLEAVE, _LOCAL, _WAIT[_MS]",
+                "flags %#x are not a combination of NUMACRE_STRICT, _ZERO, _UNCACHED, _INTERLEAVE, _LOCAL, _COMPACT, "
+                "_WAIT[_MS]",
                 flags);
 }
 
 int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size_bytes, unsigned flags, void **block) {
     if ((flags & NUMACRE_STRICT) != 0) plan = plan.no_further();
-    if ((flags & NUMACRE_UNCACHED) != 0 || !allocate_from_magazine(pool, lane, plan, size_bytes, block))
+    if ((flags & (NUMACRE_UNCACHED | NUMACRE_COMPACT)) != 0 ||
+        !allocate_from_magazine(pool, lane, plan, size_bytes, block))
         return allocate(pool, lane, plan, size_bytes, flags, block);
     if ((flags & NUMACRE_ZERO) != 0)
         memset(*block, 0, order_for_bytes(size_bytes, lane.frame_shift).frames() << lane.frame_shift);
@@ -473,12 +493,24 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
     return allocate_planned(pool, *lane, plan_on(pool, *lane, wanted), size_bytes, flags, block);
 }
 
+// Of whom take() would get the block, if it gets it: with the owner the generation changes.
+[[gnu::cold]] ProcessSlot holder_of(numacre_pool *pool, Reference reference) {
+    const std::uint32_t numa_node = reference.numa_node().value;
+    if (numa_node >= pool->numa_nodes) return pool->process;
+    const NodeView<Env> &view = pool->nodes[numa_node].buddy().view();
+    if (!view.contains(reference.block())) return pool->process;
+    // relaxed: the CAS of take() fails if this is not what it finds.
+    return IndexEntry{view.index_entry(reference.block()).load(std::memory_order_relaxed)}.owner();
+}
+
 [[gnu::always_inline]] inline int take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block) {
     // relaxed: an age in seconds. Not the lane's: a thread that only takes is never asked for its attention.
     const PoolAge now = Attention::age(lane.attention->load(std::memory_order_relaxed));
     const Reference reference{ref};
     const std::uint32_t numa_node = reference.numa_node().value;
     Block taken;
+    const bool is_counted = is_counting(pool);
+    const ProcessSlot giver = is_counted ? holder_of(pool, reference) : pool->process;
     const Errc code = numa_node < pool->numa_nodes
                           ? pool->nodes[numa_node].buddy().take(lane.actor, reference, now, taken)
                           : Errc::bad_argument;
@@ -487,7 +519,8 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
                     code == Errc::stale_ref ? "reference %#llx names no block any more"
                                             : "%#llx is not a reference of this pool",
                     static_cast<unsigned long long>(ref));
-    if (quota_of(pool) != 0) quota_note(pool, static_cast<std::int64_t>(taken.order.frames()));
+    if (is_counted) [[unlikely]]
+        charge_taken(pool, giver, taken.order.frames());
     *block = address_of(pool, numa_node, taken);
     return 0;
 }
@@ -610,7 +643,7 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
     Plan plan = plan_of(pool, *lane, size_bytes);
     const std::uint32_t wanted = plan.first;
     const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
-    if (order < kCachedOrders && order <= pool->geometry.largest_order && quota_of(pool) == 0 && !plan.is_turn) {
+    if (order < kCachedOrders && order <= pool->geometry.largest_order && !is_counting(pool) && !plan.is_turn) {
         NodeLane &node = lane->nodes[wanted];
         while (done < count && take_from_cache(*lane, node, node.magazines[order], size_bytes, &blocks[done])) ++done;
         const Order of_blocks{static_cast<std::uint8_t>(order)};
@@ -660,7 +693,7 @@ int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
         FrameIndex bases[kLeafFrames];
         Place first{};
         unsigned batch = 0;
-        if (quota_of(pool) == 0 && locate(pool, blocks[done], first)) {
+        if (!is_counting(pool) && locate(pool, blocks[done], first)) {
             Place place = first;
             do {
                 bases[batch++] = place.frame;
@@ -670,7 +703,6 @@ int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
         const unsigned freed =
             pool->nodes[first.numa_node].buddy().free_many(lane->actor, BlockState::owned, bases, batch);
         if (freed != 0) {
-            quota_forget(pool);
             if (has_waiters(pool)) serve_waiters(pool, lane->actor);
             done += freed;
         }

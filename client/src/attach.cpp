@@ -147,6 +147,7 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
 
 extern "C" void numacre_detach(numacre_pool *pool) {
     if (pool == nullptr) return;
+    if (pool->event_fd >= 0) close(pool->event_fd);
     if (pool->fork_generation != fork_generation) {  // a forked child's copy: nothing is mapped, nobody is told
         close_guard(pool);
         if (pool->connection >= 0) close(pool->connection);

@@ -65,12 +65,27 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     Magazine &magazine = node.magazines[order];
     if (!prepare(pool, magazine, order)) return false;
     const std::uint32_t wanted = magazine.capacity < 2 * kRefillBlocks ? magazine.capacity / 2 : kRefillBlocks;
+    // Near a limit block by block, past the cache: that way knows what to do when there is no more.
+    const bool is_counted = is_counting(pool);
+    if (is_counted && charge_frames(pool, std::uint64_t{wanted} << order) != Admission::granted) return false;
+    if (is_compact(pool)) begin_in_fuller_chunk(lane, node, order);
     FrameIndex bases[kRefillBlocks];
     const unsigned got = node.buddy->allocate_many(lane.actor, Order{static_cast<std::uint8_t>(order)},
                                                    BlockState::cached, {}, bases, wanted);
+    if (is_counted && got != wanted) uncharge_frames(pool, std::uint64_t{wanted - got} << order);
     // The lowest address on top: it is handed out next.
     for (unsigned i = got; i-- > 0;) magazine.frames[magazine.count++] = bases[i].value;
     return magazine.count != 0;
+}
+
+void begin_in_fuller_chunk(Lane &lane, NodeLane &node, unsigned order) {
+    const NodeView<Env> &view = node.buddy->view();
+    std::uint64_t word = 0;
+    if (order > kLeafOrder ||
+        !find_in_fuller_chunk(view, Order{static_cast<std::uint8_t>(order)}, ++lane.compact_looks, word))
+        return;
+    // relaxed: only this thread reads it.
+    view.home[lane.actor.thread.value].word[order].store(word + 1, std::memory_order_relaxed);
 }
 
 bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
@@ -83,12 +98,13 @@ std::uint32_t give_back_all(numacre_pool *pool, Lane &lane) {
     std::uint32_t given = 0;
     for (std::uint32_t numa_node = 0; numa_node < lane.numa_nodes; ++numa_node) {
         NodeLane &node = lane.nodes[numa_node];
-        for (Magazine &magazine : node.magazines) given += give_back(lane, node, magazine);
+        for (unsigned order = 0; order < kCachedOrders; ++order) {
+            const std::uint32_t blocks = give_back(lane, node, node.magazines[order]);
+            if (blocks != 0 && is_counting(pool)) uncharge_frames(pool, std::uint64_t{blocks} << order);
+            given += blocks;
+        }
     }
-    if (given != 0) {
-        quota_forget(pool);
-        if (has_waiters(pool)) serve_waiters(pool, lane.actor);
-    }
+    if (given != 0 && has_waiters(pool)) serve_waiters(pool, lane.actor);
     return given;
 }
 

@@ -83,8 +83,8 @@ struct alignas(kCacheLineBytes) Lane {
     numacre_pool *pool;    // here as well, so that the hot path need not keep what it was called with
     const Word *attention;
     std::uint64_t attention_seen;
-    const Word *quota_frames;  // of this process; 0: no limit
-    NodeLane *nodes;           // in the same allocation
+    const Word *accounting;  // 0: no limit is set in the pool, and it is not a compact one
+    NodeLane *nodes;         // in the same allocation
     std::byte *span;
     std::uint64_t frame_count;
     std::uint32_t frame_shift;
@@ -94,7 +94,8 @@ struct alignas(kCacheLineBytes) Lane {
     std::uint32_t cached_pattern;   // ... of blocks in our caches
     const Choices *choices;         // not in a pool of one numa node
     Actor actor;
-    Note since_now;           // what a block says that is handed out now, but for its slack
+    Note since_now;               // what a block says that is handed out now, but for its slack
+    std::uint64_t compact_looks;  // which chunks are compared next for NUMACRE_COMPACT
     std::uint32_t restraint;  // so many more slow allocations go by without filling the cache (memory has been short)
     Placement placement;
 

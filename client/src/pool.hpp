@@ -11,8 +11,10 @@
 #include "lane.hpp"
 #include "nearest.hpp"
 #include "numacre/numacre.h"
+#include "numacre/shm/account.hpp"
 #include "numacre/shm/attach_wire.hpp"
 #include "numacre/shm/buddy.hpp"
+#include "numacre/shm/compact.hpp"
 
 namespace numacre::client {
 
@@ -44,6 +46,8 @@ struct numacre_pool {
     std::uint32_t client_id = 0;
     std::uint32_t numa_nodes = 0;
     int connection = -1;  // -1: private pool
+    static constexpr int kNoEventFd = -2;
+    int event_fd = -1;  // the daemon signals it; -1: not asked for, kNoEventFd: none came (events.cpp)
     numacre::Geometry geometry;
     numacre::PoolView<numacre::client::Env> view;
     void *pool_region = nullptr;
@@ -53,9 +57,6 @@ struct numacre_pool {
     std::uint64_t span_bytes = 0;
     std::uint32_t span_shift = 0;
     std::uint64_t data_bytes = 0;  // of one numa node
-    // What this process owned at the last count, and since: only kept up while a quota is set (see quota.cpp).
-    std::atomic<std::int64_t> quota_used_frames{-1};
-    const std::atomic<std::uint64_t> *quota_frames = nullptr;  // the daemon's word for this process; 0 = no limit
     // Thread slots that this process has claimed through this handle. The daemon's word says how many it may; 0 = no
     // limit.
     std::atomic<std::uint32_t> threads{0};
@@ -166,26 +167,50 @@ int policy_of_call(numacre_pool *pool, Lane &lane, int mode, std::uint64_t nodes
 // `count` blocks of this plan came from there. Not for what the hot path hands out: that is always local.
 void note_placement(numacre_pool *pool, Lane &lane, const Plan &plan, std::uint32_t numa_node, unsigned count = 1);
 
-// --- quota -----------------------------------------------------------------------------------------------------------
+// For NUMACRE_COMPACT: the thread's home word for this order becomes one in a chunk that is in use anyway.
+[[gnu::cold]] void begin_in_fuller_chunk(Lane &lane, NodeLane &node, unsigned order);
+// As if each allocation from the tree said it.
+inline bool is_compact(const numacre_pool *pool) {
+    return (pool->view.header->accounting.load(std::memory_order_relaxed) & kCompactPool) != 0;  // relaxed: a wish
+}
 
-inline std::uint64_t quota_of(const numacre_pool *pool) {
-    // relaxed: a limit, it orders nothing.
-    return pool->quota_frames->load(std::memory_order_relaxed);
+// --- limits ----------------------------------------------------------------------------------------------------------
+// Every tree operation that changes what the process holds is counted, but only while is_counting(): quota.cpp.
+
+inline bool is_counting(const numacre_pool *pool) {
+    return is_counting(pool->view);
 }
-// May this process own `frames` more? Only to be asked while a quota is set.
-[[gnu::cold]] bool quota_allows(numacre_pool *pool, std::uint64_t frames);
-// No quota, or frames changed hands without quota_note(): count anew when it matters next.
-inline void quota_forget(numacre_pool *pool) {
-    if (pool->quota_used_frames.load(std::memory_order_relaxed) >= 0)
-        pool->quota_used_frames.store(-1, std::memory_order_relaxed);
+// Counting, or choosing (compact.hpp): not by the short ways.
+inline bool is_regulated(const Lane &lane) {
+    return lane.accounting->load(std::memory_order_relaxed) != 0;  // relaxed: as above
 }
-// Is there a quota, or an estimate to be forgotten?
-inline bool has_quota(const Lane &lane) {
-    return lane.quota_frames->load(std::memory_order_relaxed) != 0 ||
-           lane.pool->quota_used_frames.load(std::memory_order_relaxed) >= 0;
-}
-// Owned frames changed by this much; likewise.
-[[gnu::cold]] void quota_note(numacre_pool *pool, std::int64_t frames);
+// May the process hold `frames` more? If so they are counted.
+[[gnu::cold]] Admission charge_frames(numacre_pool *pool, std::uint64_t frames);
+[[gnu::cold]] void uncharge_frames(numacre_pool *pool, std::uint64_t frames);
+// A block came from another process.
+[[gnu::cold]] void charge_taken(numacre_pool *pool, ProcessSlot giver, std::uint64_t frames);
+
+// A block's frames against the limits of the pool, if there are any.
+struct Charge {
+    numacre_pool *pool;
+    std::uint64_t frames;
+    Admission answer = Admission::granted;
+    bool is_made = false;
+
+    // True: nothing forbids the allocation.
+    bool make() {
+        if (is_made || !is_counting(pool)) [[likely]]
+            return true;
+        answer = charge_frames(pool, frames);
+        is_made = answer == Admission::granted;
+        return is_made;
+    }
+    void undo() {
+        if (is_made) uncharge_frames(pool, frames);
+        is_made = false;
+    }
+    bool is_over_quota() const { return answer != Admission::granted && answer != Admission::reserved; }
+};
 
 // --- waiting ---------------------------------------------------------------------------------------------------------
 
@@ -201,8 +226,9 @@ inline bool has_waiters(const numacre_pool *pool) {
 [[gnu::cold]] bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Block block,
                                   IndexEntry entry);
 // Waits for a block until there is one or the time is over. timeout_ms 0: for ever. note: but for how old it is.
+// charge: not made; made for the block, if there is one. over_quota: a quota has been used up meanwhile.
 [[gnu::cold]] Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Order order, Note note,
-                                  unsigned timeout_ms, std::uint32_t &got, Block &block);
+                                  unsigned timeout_ms, Charge &charge, std::uint32_t &got, Block &block);
 std::uint64_t now_nanoseconds();  // monotonic
 
 // The daemon has found that the pool's shared metadata is damaged. attention: what Attention says.

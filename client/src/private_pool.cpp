@@ -89,7 +89,6 @@ int build(numacre_pool *pool) {
     format_pool_region<Env>(pool->pool_region, "private", pool->serial, pool->geometry, 1, processes, kThreadSlots);
     format_node_region<Env>(node.node_region, pool->geometry, NumaNode{0}, pool->serial, kThreadSlots);
     pool->view = PoolView<Env>::at(pool->pool_region, processes, kThreadSlots);
-    pool->quota_frames = &pool->view.processes[pool->process.value].quota_frames;
     pool->thread_limit = &pool->view.processes[pool->process.value].thread_limit;
     pool->view.processes[kOnlyProcess.value].state.store(static_cast<std::uint64_t>(ProcessState::active));
     new (node.buddy_storage)

@@ -1,18 +1,18 @@
-// A client's quota is a word that the daemon writes and the client obeys. What the client owns is counted in the index,
-// which also knows of blocks that others took from it; while a quota is set, an estimate in private memory is kept up
-// in between. It can only be too high (blocks taken away are not noticed), so before refusing we count again; it is
-// forgotten whenever blocks move without it. Cached blocks count: they are the process's.
+// What this process may hold (shm/account.hpp). Cached blocks count: they are the process's. Taking a block that was
+// handed over is never refused, but it counts, for the taker and no longer for the giver.
 #include "numacre/shm/snapshot.hpp"
 #include "pool.hpp"
 
 namespace numacre::client {
 namespace {
 
+constexpr int kTries = 3;  // two that want the last frames at once may refuse each other
+
 struct OwnFrames {
     ProcessSlot process;
-    std::int64_t frames = 0;
+    std::uint64_t frames = 0;
     void owned(Block block, IndexEntry entry) {
-        if (entry.owner() == process) frames += static_cast<std::int64_t>(block.order.frames());
+        if (entry.owner() == process) frames += block.order.frames();
     }
     void free(Block) {}
     void taken(FrameIndex, std::uint64_t) {}
@@ -20,25 +20,37 @@ struct OwnFrames {
     void damaged(Block) {}
 };
 
-std::int64_t count_own_frames(numacre_pool *pool) {
+// The first call since a limit was set in the pool, if the daemon has not counted for us: a look at all metadata.
+void count_what_is_held(numacre_pool *pool) {
+    auto &held = pool->view.processes[pool->process.value].held;
+    std::uint64_t bits = held.load(std::memory_order_relaxed);  // relaxed: the CAS decides
+    if (HeldFrames{bits}.is_counted()) return;
     OwnFrames own{pool->process};
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) walk_all(pool->nodes[node].buddy().view(), own);
-    pool->quota_used_frames.store(own.frames, std::memory_order_relaxed);
-    return own.frames;
+    // Failed: another thread, or the daemon, was first.
+    held.compare_exchange_strong(bits, HeldFrames::of(own.frames).bits(), std::memory_order_relaxed);
 }
 
 }  // namespace
 
-bool quota_allows(numacre_pool *pool, std::uint64_t frames) {
-    const std::uint64_t quota = quota_of(pool);
-    std::int64_t used = pool->quota_used_frames.load(std::memory_order_relaxed);
-    if (used < 0 || static_cast<std::uint64_t>(used) + frames > quota) used = count_own_frames(pool);
-    return static_cast<std::uint64_t>(used) + frames <= quota;
+Admission charge_frames(numacre_pool *pool, std::uint64_t frames) {
+    count_what_is_held(pool);
+    Admission answer = Admission::granted;
+    for (int i = 0; i < kTries; ++i) {
+        answer = charge(pool->view, pool->process, frames);
+        if (answer == Admission::granted) break;
+    }
+    return answer;
 }
 
-void quota_note(numacre_pool *pool, std::int64_t frames) {
-    if (pool->quota_used_frames.load(std::memory_order_relaxed) < 0) return;  // not counted yet
-    pool->quota_used_frames.fetch_add(frames, std::memory_order_relaxed);
+void uncharge_frames(numacre_pool *pool, std::uint64_t frames) {
+    remove_held(pool->view, pool->process, frames);
+}
+
+void charge_taken(numacre_pool *pool, ProcessSlot giver, std::uint64_t frames) {
+    if (giver == pool->process || giver.value >= pool->view.process_slots) return;
+    add_held(pool->view, pool->process, frames);
+    remove_held(pool->view, giver, frames);
 }
 
 }  // namespace numacre::client

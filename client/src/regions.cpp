@@ -113,7 +113,6 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     if (record.generation.load(std::memory_order_acquire) != reply.process_generation ||
         record.state.load(std::memory_order_acquire) != static_cast<std::uint64_t>(ProcessState::active))
         return fail(Errc::daemon_gone, "the daemon has given this client up while it was attaching: attach again");
-    pool->quota_frames = &pool->view.processes[pool->process.value].quota_frames;
     pool->thread_limit = &pool->view.processes[pool->process.value].thread_limit;
 
     std::uint64_t page_bytes = 4096;

@@ -119,7 +119,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     lane->pool = pool;
     lane->attention = &pool->view.header->attention;
     note_attention(*lane, lane->attention->load(std::memory_order_relaxed));
-    lane->quota_frames = pool->quota_frames;
+    lane->accounting = &pool->view.header->accounting;
     lane->frame_count = pool->geometry.frame_count;
     lane->span = pool->span;
     lane->span_shift = pool->span_shift;

@@ -16,6 +16,8 @@ namespace numacre::client {
 namespace {
 
 constexpr std::uint64_t kLookAgainAfterNanoseconds = 1'000'000'000;
+// What is free is reserved for others: nobody tells when it is not any more.
+constexpr std::uint64_t kReservedAgainAfterNanoseconds = 50'000'000;
 
 struct Nodes {
     numacre_pool *pool;
@@ -66,7 +68,7 @@ bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Bl
 }
 
 Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Order order, Note note, unsigned timeout_ms,
-                    std::uint32_t &got, Block &block) {
+                    Charge &charge, std::uint32_t &got, Block &block) {
     const Nodes nodes{pool};
     const std::uint64_t would_do = bit_of(plan.first) | plan.sooner | plan.later;
     HandOff<Env, Nodes> hand_off{pool->view, nodes};
@@ -77,16 +79,26 @@ Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Orde
     bool received = false;
     WaitWord wish;
     while (!received) {
-        if (!wish.is_waiting())
-            wish = hand_off.announce(actor, order, NumaNode{static_cast<std::uint8_t>(plan.first)}, would_do);
-        else
+        // Only asked: who sleeps holds nothing. Who may not have the block does not get in line for it either: as long
+        // as there is one that is reserved for others it would be given it, and give it back, again and again.
+        const bool may = charge.make();
+        charge.undo();
+        if (wish.is_waiting()) {
             hand_off.raise_flag();  // who had lowered it for a moment may have died
+        } else if (may) {
+            wish = hand_off.announce(actor, order, NumaNode{static_cast<std::uint8_t>(plan.first)}, would_do);
+        } else {
+            // relaxed: only a signal. What others keep in their caches counts as theirs, too.
+            pool->view.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
+        }
         hand_off.serve(actor, Wake{pool});
         // relaxed: an age in seconds; and what is told a look later is soon enough.
         const std::uint64_t attention = lane.attention->load(std::memory_order_relaxed);
-        std::uint64_t slice = kLookAgainAfterNanoseconds;
+        std::uint64_t slice = may ? kLookAgainAfterNanoseconds : kReservedAgainAfterNanoseconds;
         if (is_damaged(*pool, attention)) {
             over = Errc::corrupt;
+        } else if (!may && charge.is_over_quota()) {
+            over = Errc::over_quota;
         } else if (timeout_ms != 0) {
             const std::uint64_t waited = now_nanoseconds() - begin;
             if (waited >= patience)
@@ -99,8 +111,18 @@ Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Orde
         WaitWord now = hand_off.look(actor);
         if (now == wish.nudged()) now = hand_off.calm(actor, wish);
         if (now == wish) continue;
+        // While the block is still nobody's, so that what we hold is never more than what was allowed us.
+        const bool is_charged = charge.make();
         received = hand_off.receive(actor, note.with_since(Attention::age(attention)), got, block);
         wish = WaitWord{};
+        if (received && is_charged) break;
+        charge.undo();
+        if (!received) continue;
+        // Others have reached a limit meanwhile: it goes on, to the next who waits.
+        received = false;
+        Block freed;
+        (void)nodes.at(got).free(actor, block.base, freed);
+        if (has_waiters(pool)) serve_waiters(pool, actor);
     }
     if (has_waiters(pool)) serve_waiters(pool, actor);
     return received ? Errc::ok : over;

@@ -80,6 +80,39 @@ Answer<void> set_bytes(std::uint64_t &target, const std::string &text) {
     return {};
 }
 
+// "alice=1G 1000=2G/1536M": USER=SIZE, or USER=SIZE/SOFT.
+Answer<void> set_user_quotas(std::vector<UserLimit> &target, const std::string &text) {
+    std::istringstream words(text);
+    std::vector<UserLimit> users;
+    for (std::string word; words >> word;) {
+        const std::size_t equals = word.find('=');
+        if (equals == std::string::npos)
+            return refuse("\"" + word + "\" is no USER=SIZE[/SOFT], such as alice=1G/768M");
+        UserLimit user;
+        if (auto known = set_parsed(user.uid, parse_user(word.substr(0, equals))); !known) return known;
+        const std::string sizes = word.substr(equals + 1);
+        const std::size_t slash = std::min(sizes.find('/'), sizes.size());
+        if (auto quota = set_bytes(user.quota_bytes, sizes.substr(0, slash)); !quota) return quota;
+        if (slash != sizes.size())
+            if (auto soft = set_bytes(user.soft_quota_bytes, sizes.substr(slash + 1)); !soft) return soft;
+        if (user.quota_bytes != 0 && user.soft_quota_bytes >= user.quota_bytes)
+            return refuse("the soft quota in \"" + word + "\" is not below the quota: lower it");
+        const auto is_same = [&](const UserLimit &other) { return other.uid == user.uid; };
+        if (std::ranges::any_of(users, is_same)) return refuse("\"" + word + "\" names a user twice: keep one");
+        users.push_back(user);
+    }
+    target = std::move(users);
+    return {};
+}
+std::string format_user_quotas(const std::vector<UserLimit> &users) {
+    std::string text;
+    for (const UserLimit &user : users) {
+        text += (text.empty() ? "" : " ") + user_name(user.uid) + "=" + format_bytes(user.quota_bytes);
+        if (user.soft_quota_bytes != 0) text += "/" + format_bytes(user.soft_quota_bytes);
+    }
+    return text;
+}
+
 Answer<void> set_yes_no(bool &target, const std::string &text) {
     if (text != "true" && text != "false") return refuse("use true or false");
     target = text == "true";
@@ -215,6 +248,14 @@ const std::vector<Key<PoolSpec>> &pool_keys() {
              spec.autosize = *autosize;
              return {};
          }},
+        {"quota", Kind::bytes, "",
+         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.quota_bytes, text); }},
+        {"soft-quota", Kind::bytes, "",
+         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.soft_quota_bytes, text); }},
+        {"compact", Kind::yes_no, "",
+         [](PoolSpec &spec, const std::string &text) { return set_yes_no(spec.compact, text); }},
+        {"user-quota", Kind::text, "",
+         [](PoolSpec &spec, const std::string &text) { return set_user_quotas(spec.users, text); }},
         {"owner", Kind::text, "",
          [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.access.owner, parse_user(text)); }},
         {"group", Kind::text, "",
@@ -426,10 +467,11 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
     app.add_option(
            "--pool", pool_flags,
            "name=default,capacity=1G,online=256M,frame=4K,largest=4M[,max-clients=256][,max-threads=4096]"
-            "[,max-threads-per-client=4096][,backing=hugetlb|thp|small][,reclaim=fast|zero|quarantine:30s]"
-            "[,policy=local|strict|preferred:1|interleave|interleave-frames][,autosize=10%-50%:64M-1G:64M:30s]"
-            "[,owner=root][,group=root][,mode=0660]; capacity and online are per numa node (online=256M/128M: numa "
-            "node 0, all others); mode as of a file: w to use the pool, r to observe it; repeats; replaces "
+           "[,max-threads-per-client=4096][,backing=hugetlb|thp|small][,reclaim=fast|zero|quarantine:30s]"
+           "[,policy=local|strict|preferred:1|interleave|interleave-frames][,autosize=10%-50%:64M-1G:64M:30s]"
+           "[,quota=1G][,user-quota=alice=512M]"
+           "[,owner=root][,group=root][,mode=0660]; capacity and online are per numa node (online=256M/128M: numa "
+           "node 0, all others); mode as of a file: w to use the pool, r to observe it; repeats; replaces "
            "the file's pool of that name")
         ->expected(1)
         ->take_all()
@@ -519,6 +561,10 @@ std::string describe(const Config &config) {
              << "low-watermark = \"" << format_bytes(spec.low_watermark_bytes) << "\"\n"
              << "policy = \"" << format_policy(spec.policy) << "\"\n"
              << "autosize = \"" << format_autosize(spec.autosize) << "\"\n"
+             << "quota = \"" << format_bytes(spec.quota_bytes) << "\"\n"
+             << "soft-quota = \"" << format_bytes(spec.soft_quota_bytes) << "\"\n"
+             << "compact = " << (spec.compact ? "true" : "false") << "\n"
+             << "user-quota = \"" << format_user_quotas(spec.users) << "\"\n"
              << "owner = \"" << user_name(spec.access.owner) << "\"\n"
              << "group = \"" << group_name(spec.access.group) << "\"\n"
              << "mode = \"" << format_mode(spec.access.mode) << "\"\n";

@@ -224,7 +224,7 @@ void Daemon::look_at_soft_limits() {
         const auto begun = std::chrono::steady_clock::now();
         std::chrono::milliseconds period = kLookPeriod;
         for (const auto &pool : registry_.all()) {
-            if (!pool->has_soft_limits()) continue;
+            if (!pool->has_limits_to_watch()) continue;
             pool->look_at_use();
             publish_news(*pool);
             autosize(pool);
@@ -235,7 +235,7 @@ void Daemon::look_at_soft_limits() {
         loop_->post([this, wait] {
             // Here: whoever sets a limit after this look at them finds that nobody watches, and begins anew.
             watching_soft_limits_ =
-                std::ranges::any_of(registry_.all(), [](const auto &pool) { return pool->has_soft_limits(); });
+                std::ranges::any_of(registry_.all(), [](const auto &pool) { return pool->has_limits_to_watch(); });
             if (watching_soft_limits_) loop_->after(wait, [this] { look_at_soft_limits(); });
         });
     });
@@ -333,7 +333,7 @@ Answer<void> Daemon::create_pool(const PoolSpec &spec) {
     keep(**pool);
     (*pool)->ledger().set_state(LedgerState::serving);
     registry_.add(*pool);
-    if ((*pool)->has_soft_limits()) watch_soft_limits();
+    watch_soft_limits();
     for (std::size_t i = 0; i < (*pool)->numa_node_count(); ++i) {
         const NodeMemory &memory = (*pool)->node_memory(NumaNode{static_cast<std::uint8_t>(i)});
         log::info("pool ready", {{"pool", spec.name},
@@ -450,7 +450,7 @@ void Daemon::autosize(const std::shared_ptr<ManagedPool> &pool) {
             };
             const auto result = resize_if_idle(*pool, *worker_, wish.numa_node, wish.from_bytes, wish.to_bytes, go_on);
             const std::uint64_t now = pool->node_memory(wish.numa_node).online_bytes();
-            if (!result) return;  // an operator was before us, and that is what counts
+            if (!result) return;  // an operator was before us, or what would go is reserved: that is what counts
             registry_.count(!*result                          ? &DaemonTotals::autosize_failed
                             : wish.to_bytes > wish.from_bytes ? &DaemonTotals::autosize_grown
                                                               : &DaemonTotals::autosize_shrunk);
@@ -514,13 +514,29 @@ Answer<void> Daemon::evict(std::uint32_t client_id, std::chrono::milliseconds gr
     return Unexpected{no_such_client(client_id)};
 }
 
-Answer<void> Daemon::set_quota(std::uint32_t client_id, std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
-    for (const auto &pool : registry_.all()) {
-        if (!pool->set_quota(client_id, quota_bytes, soft_bytes)) continue;
-        if (soft_bytes != 0) watch_soft_limits();
-        return {};
-    }
-    return Unexpected{no_such_client(client_id)};
+Answer<std::shared_ptr<ManagedPool>> Daemon::pool_of(const Holder &holder) {
+    if (holder.kind != Holder::Kind::client) return registry_.find(holder.pool);
+    for (const auto &pool : registry_.all())
+        if (pool->find_client(holder.client_id)) return pool;
+    return Unexpected{no_such_client(holder.client_id)};
+}
+
+Answer<void> Daemon::set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
+    const auto pool = pool_of(holder);
+    if (!pool) return Unexpected{pool.error()};
+    const auto set = (*pool)->set_quota(holder, quota_bytes, soft_bytes);
+    if (set) watch_soft_limits();
+    publish_news(**pool);
+    return set;
+}
+
+Answer<void> Daemon::reserve(const Holder &holder, std::uint64_t bytes) {
+    const auto pool = pool_of(holder);
+    if (!pool) return Unexpected{pool.error()};
+    const auto reserved = (*pool)->reserve(holder, bytes);
+    if (reserved) watch_soft_limits();
+    publish_news(**pool);
+    return reserved;
 }
 
 Answer<OccupancyMap> Daemon::map(const std::string &name, NumaNode node, std::uint32_t cells) {

@@ -62,7 +62,8 @@ public:
     Answer<std::vector<ClientStatus>> clients(const std::string &pool) override;
     Answer<BlockList> blocks(const std::string &pool, std::uint32_t client_id, std::uint32_t limit) override;
     Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) override;
-    Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes, std::uint64_t soft_bytes) override;
+    Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) override;
+    Answer<void> reserve(const Holder &holder, std::uint64_t bytes) override;
     Answer<OccupancyMap> map(const std::string &pool, NumaNode node, std::uint32_t cells) override;
     MachineStatus machine() override;
     DaemonTotals totals() override;
@@ -79,6 +80,8 @@ private:
     void look_at_soft_limits();
     void watch_placement();
     void publish_news(ManagedPool &pool);
+    // A client's, or the one that is named.
+    Answer<std::shared_ptr<ManagedPool>> pool_of(const Holder &holder);
     // What the pool's policy wants, on a thread of its own: the worker has the single steps to do. From the worker.
     void autosize(const std::shared_ptr<ManagedPool> &pool);
     void note_resize(const ManagedPool &pool, NumaNode node, std::uint64_t before, std::uint64_t after,

@@ -25,7 +25,7 @@ namespace {
 constexpr unsigned kQueueEntries = 256;
 
 struct Wait {
-    enum class Kind : std::uint8_t { accept, receive, readable, timer };
+    enum class Kind : std::uint8_t { accept, receive, readable, signal, timer };
     Kind kind{};
     int fd = -1;
     bool cancelled = false;
@@ -33,6 +33,7 @@ struct Wait {
     std::function<void(int, std::span<const std::byte>)> on_packet;
     std::function<void()> on_event;
     __kernel_timespec delay{};                                // the kernel reads it when the entry is submitted
+    std::uint64_t one = 1;                                    // the kernel reads it
     std::array<std::byte, EventLoop::kPacketBytes> packet{};  // the kernel writes it until the completion arrives
 };
 
@@ -90,6 +91,14 @@ public:
         return begin(std::move(wait));
     }
 
+    WaitId signal(int event_fd, std::function<void()> on_done) override {
+        auto wait = std::make_unique<Wait>();
+        wait->kind = Wait::Kind::signal;
+        wait->fd = event_fd;
+        wait->on_event = std::move(on_done);
+        return begin(std::move(wait));
+    }
+
     WaitId after(std::chrono::milliseconds delay, std::function<void()> on_time) override {
         auto wait = std::make_unique<Wait>();
         wait->kind = Wait::Kind::timer;
@@ -137,6 +146,9 @@ private:
                 break;
             case Wait::Kind::readable:
                 io_uring_prep_poll_add(entry, wait.fd, POLLIN);
+                break;
+            case Wait::Kind::signal:
+                io_uring_prep_write(entry, wait.fd, &wait.one, sizeof wait.one, 0);
                 break;
             case Wait::Kind::timer:
                 io_uring_prep_timeout(entry, &wait.delay, 0, 0);

@@ -14,8 +14,9 @@ namespace {
 constexpr std::uint64_t kPoolLedgerMagic = 0x7264'676c'6372'6d6e;     // "nmrclgdr" in memory
 constexpr std::uint64_t kMachineLedgerMagic = 0x686d'676c'6372'6d6e;  // "nmrclgmh" in memory
 
-static_assert(sizeof(LedgerClient) == 96);
-static_assert(sizeof(LedgerNode) == 16);  // whole words: clients follow
+static_assert(sizeof(LedgerClient) == 104);
+static_assert(sizeof(LedgerAccount) == 40);
+static_assert(sizeof(LedgerNode) == 24);  // whole words: clients follow
 static_assert(sizeof(LedgerUnit) == 2);
 static_assert(std::atomic<UnitState>::is_always_lock_free && std::atomic<Drain>::is_always_lock_free);
 
@@ -77,12 +78,15 @@ struct PoolLedger::Header {
         std::uint32_t is_on, low_percent, high_percent, after_seconds;
         std::uint64_t min_bytes, max_bytes, step_bytes;
     } autosize;
+    std::atomic<std::uint64_t> peak_client_bytes;
+    std::uint32_t is_compact;
+    std::uint32_t reserved;
 };
 
 namespace {
 
 struct Parts {
-    std::uint64_t nodes = 0, units = 0, clients = 0, bytes = 0;
+    std::uint64_t nodes = 0, units = 0, clients = 0, accounts = 0, bytes = 0;
     std::uint64_t units_each = 0;
 };
 
@@ -93,7 +97,8 @@ Parts parts_of(const PoolSpec &spec, std::uint32_t numa_nodes) {
     parts.units_each = spec.capacity_bytes / resize_unit_bytes(spec);
     parts.nodes = kHeaderRoom;
     parts.clients = parts.nodes + numa_nodes * sizeof(LedgerNode);
-    parts.units = parts.clients + (std::uint64_t{spec.max_clients} + 1) * sizeof(LedgerClient);
+    parts.accounts = parts.clients + (std::uint64_t{spec.max_clients} + 1) * sizeof(LedgerClient);
+    parts.units = parts.accounts + kAccounts * sizeof(LedgerAccount);
     parts.bytes = round_up(parts.units + numa_nodes * parts.units_each * sizeof(LedgerUnit), kPageBytes);
     return parts;
 }
@@ -128,6 +133,7 @@ Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instan
                        spec.autosize.high_percent,    static_cast<std::uint32_t>(spec.autosize.after.count()),
                        spec.autosize.min_bytes,       spec.autosize.max_bytes,
                        spec.autosize.step_bytes};
+    header.is_compact = spec.compact ? 1 : 0;
     header.access_owner = spec.access.owner;
     header.access_group = spec.access.group;
     header.access_mode = spec.access.mode;
@@ -166,6 +172,7 @@ void PoolLedger::find_parts() {
     auto *const base = static_cast<std::byte *>(region_.address());
     nodes_ = {reinterpret_cast<LedgerNode *>(base + parts.nodes), header_->numa_nodes};
     clients_ = {reinterpret_cast<LedgerClient *>(base + parts.clients), std::size_t{header_->max_clients} + 1};
+    accounts_ = {reinterpret_cast<LedgerAccount *>(base + parts.accounts), kAccounts};
     units_ = {reinterpret_cast<LedgerUnit *>(base + parts.units), header_->numa_nodes * parts.units_each};
 }
 
@@ -190,6 +197,7 @@ PoolSpec PoolLedger::spec() const {
                      autosize.max_bytes,
                      autosize.step_bytes,
                      std::chrono::seconds(autosize.after_seconds)};
+    spec.compact = header_->is_compact != 0;
     spec.access = {header_->access_owner, header_->access_group, header_->access_mode};
     spec.policy = {static_cast<PolicyMode>(header_->policy_mode), header_->policy_nodes};
     return spec;
@@ -232,6 +240,10 @@ std::uint32_t PoolLedger::last_client_id() const {
 
 void PoolLedger::set_last_client_id(std::uint32_t client_id) {
     header_->last_client_id.store(client_id, std::memory_order_release);
+}
+
+std::atomic<std::uint64_t> &PoolLedger::peak_client_bytes() const {
+    return header_->peak_client_bytes;
 }
 
 std::span<LedgerUnit> PoolLedger::units(NumaNode numa_node) const {

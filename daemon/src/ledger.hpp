@@ -42,6 +42,7 @@ struct LedgerClient {
     std::int64_t attached_ns;        // since the epoch
     std::atomic<std::uint64_t> quota_bytes;
     std::atomic<std::uint64_t> soft_quota_bytes;
+    std::atomic<std::uint64_t> reserved_bytes;
     std::atomic<std::uint32_t> is_departing;  // it has let go or has ended: recovery has begun, whatever /proc says
     std::uint32_t is_observer;
     std::atomic<std::uint32_t> is_over_soft_quota;  // it has been told: not again by a daemon after us
@@ -56,6 +57,17 @@ enum class Drain : std::uint8_t {
     resize = 2,  // for as long as a shrink is under way: over when its daemon is
 };
 
+// Limits of several clients together: entry kPoolAccount is the pool's, the others are users'.
+struct LedgerAccount {
+    std::atomic<std::uint32_t> is_used;  // stored last
+    std::atomic<std::uint32_t> uid;
+    std::atomic<std::uint64_t> quota_bytes;
+    std::atomic<std::uint64_t> soft_quota_bytes;
+    std::atomic<std::uint64_t> reserved_bytes;
+    std::atomic<std::uint32_t> is_over_soft_quota;  // it has been told
+    std::uint32_t reserved;
+};
+
 struct LedgerUnit {
     std::atomic<UnitState> state;
     std::atomic<Drain> drain;
@@ -66,6 +78,7 @@ struct LedgerNode {
     std::uint32_t backing;
     std::atomic<std::uint32_t> is_below_watermark;  // it has been told
     std::uint32_t reserved;
+    std::atomic<std::uint64_t> peak_used_bytes;
 };
 
 std::int64_t nanoseconds_of(std::chrono::system_clock::time_point time);
@@ -91,10 +104,13 @@ public:
     void set_state(LedgerState state);
     std::uint32_t last_client_id() const;
     void set_last_client_id(std::uint32_t client_id);
+    // The most that one client has been found to hold.
+    std::atomic<std::uint64_t> &peak_client_bytes() const;
     std::span<LedgerNode> nodes() const { return nodes_; }
     LedgerNode &node(NumaNode numa_node) const { return nodes_[numa_node.value]; }
     std::span<LedgerUnit> units(NumaNode numa_node) const;
-    std::span<LedgerClient> clients() const { return clients_; }  // by process slot
+    std::span<LedgerClient> clients() const { return clients_; }     // by process slot
+    std::span<LedgerAccount> accounts() const { return accounts_; }  // kAccounts
 
 private:
     struct Header;
@@ -106,6 +122,7 @@ private:
     std::span<LedgerNode> nodes_;
     std::span<LedgerUnit> units_;
     std::span<LedgerClient> clients_;
+    std::span<LedgerAccount> accounts_;
 };
 
 // By how much nr_hugepages of a numa node was raised (pages of 2 MiB), and a change of it that is under way: two files

@@ -15,7 +15,9 @@
 #include "bytes.hpp"
 #include "limits.hpp"
 #include "log.hpp"
+#include "numacre/shm/account.hpp"
 #include "numacre/shm/audit.hpp"
+#include "numacre/shm/compact.hpp"
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/hand_off.hpp"
 #include "numacre/shm/validate.hpp"
@@ -130,6 +132,13 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
             if (!grown) return Unexpected{grown.error()};
         }
     }
+    pool->publish_sizes();
+    const std::lock_guard lock(pool->mutex_);
+    pool->accounts_[kPoolAccount].limit.quota_bytes = spec.quota_bytes;
+    pool->accounts_[kPoolAccount].limit.soft_quota_bytes = spec.soft_quota_bytes;
+    for (std::size_t i = 0; i < spec.users.size(); ++i) pool->accounts_[i + 1] = {true, spec.users[i], false};
+    for (std::size_t i = 0; i < kAccounts; ++i) pool->write_account(i);
+    pool->write_accounting();
     return pool;
 }
 
@@ -175,7 +184,9 @@ ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLed
       shared_(SharedPool::at(pool_region_.address(), process_slots_, thread_slots_)),
       clients_(process_slots_),
       records_(process_slots_),
-      seat_versions_(process_slots_, 0) {
+      seat_versions_(process_slots_, 0),
+      wrong_counts_(process_slots_, 0) {
+    accounts_[kPoolAccount].is_used = true;
     records_[kDaemonProcess.value].state = ProcessState::active;
     seat_versions_[kDaemonProcess.value] = 1;  // it holds what it has seized
     files_.push_back(identity_of(pool_region_.fd()));
@@ -216,6 +227,17 @@ std::map<std::string, int> ManagedPool::kept_files() const {
 
 void ManagedPool::adopt_clients() {
     const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < kAccounts; ++i) {
+        const LedgerAccount &kept = ledger_.accounts()[i];
+        // acquire: with the entry's words.
+        if (kept.is_used.load(std::memory_order_acquire) != 0 || i == kPoolAccount)
+            accounts_[i] = {true,
+                            {kept.uid.load(std::memory_order_relaxed), kept.quota_bytes.load(std::memory_order_relaxed),
+                             kept.soft_quota_bytes.load(std::memory_order_relaxed),
+                             kept.reserved_bytes.load(std::memory_order_relaxed)},
+                            kept.is_over_soft_quota.load(std::memory_order_relaxed) != 0};
+        write_account(i);  // anew, as the records below
+    }
     const auto records = ledger_.clients();
     for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
         const LedgerClient &record = records[slot];
@@ -223,9 +245,11 @@ void ManagedPool::adopt_clients() {
         const bool departing = record.is_departing.load(std::memory_order_acquire) != 0;
         const ProcessState state = id == 0 ? ProcessState::free : departing ? ProcessState::dead : ProcessState::active;
         const std::uint64_t quota_bytes = record.quota_bytes.load(std::memory_order_relaxed);
+        const std::uint64_t reserved_bytes = id == 0 ? 0 : record.reserved_bytes.load(std::memory_order_relaxed);
         // Anew: the daemon before may have died between the ledger and the record.
         write_record(ProcessSlot{static_cast<std::uint16_t>(slot)},
-                     {state, record.generation, record.pid, record.start_time_ticks, quota_frames_of(quota_bytes)});
+                     {state, record.generation, record.pid, record.start_time_ticks, quota_frames_of(quota_bytes),
+                      quota_frames_of(reserved_bytes), id == 0 ? kPoolAccount : account_of(record.uid)});
         if (id == 0) continue;
         ++seat_versions_[slot];
         Client client;
@@ -244,10 +268,13 @@ void ManagedPool::adopt_clients() {
         client.quota_bytes = quota_bytes;
         client.soft_quota_bytes = record.soft_quota_bytes.load(std::memory_order_relaxed);
         client.is_over_soft_quota = record.is_over_soft_quota.load(std::memory_order_relaxed) != 0;
+        client.reserved_bytes = reserved_bytes;
         client.state = departing || !peer ? ClientState::recovering : ClientState::adopted;
         clients_[slot] = std::move(client);
         ++client_count_;
     }
+    write_seats();
+    write_accounting();
 }
 
 RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
@@ -303,11 +330,15 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier 
         client.attached = std::chrono::system_clock::now();
         enter(client, ledger);
 
-        write_record(client.slot,
-                     {ProcessState::active, client.generation, client.peer.pid, client.peer.start_time_ticks, 0});
+        // relaxed: the record means nothing before its state says so.
+        shared_.processes[slot].held.store(HeldFrames::of(0).bits(), std::memory_order_relaxed);
+        shared_.processes[slot].news.store(0, std::memory_order_relaxed);
+        write_record(client.slot, {ProcessState::active, client.generation, client.peer.pid,
+                                   client.peer.start_time_ticks, 0, 0, account_of(client.peer.uid)});
         clients_[slot] = client;
         ++seat_versions_[slot];
         ++client_count_;
+        write_seats();
         return client;
     }
     return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
@@ -328,6 +359,7 @@ void ManagedPool::enter(const Client &client, LedgerClient &ledger) {
     ledger.is_observer = client.tier == wire::Tier::observer ? 1 : 0;
     ledger.quota_bytes.store(0, std::memory_order_relaxed);
     ledger.soft_quota_bytes.store(0, std::memory_order_relaxed);
+    ledger.reserved_bytes.store(0, std::memory_order_relaxed);
     ledger.is_over_soft_quota.store(0, std::memory_order_relaxed);
     ledger.is_departing.store(0, std::memory_order_relaxed);
     ledger_.set_last_client_id(client.id);
@@ -356,6 +388,8 @@ void ManagedPool::write_record(ProcessSlot slot, const Record &what) {
     record.pid.store(what.pid, std::memory_order_relaxed);
     record.start_time_ticks.store(what.start_time_ticks, std::memory_order_relaxed);
     record.quota_frames.store(what.quota_frames, std::memory_order_relaxed);
+    record.reserved_frames.store(what.reserved_frames, std::memory_order_relaxed);
+    record.account.store(what.account, std::memory_order_relaxed);
     record.thread_limit.store(thread_limit_of(spec_), std::memory_order_relaxed);
     // EDGE seat-to-use (release; partner: the acquire loads of the state in recovery and in clients).
     // Weakened: somebody sees an active slot with the last user's generation.
@@ -365,6 +399,14 @@ void ManagedPool::write_record(ProcessSlot slot, const Record &what) {
 void ManagedPool::set_record_state(ProcessSlot slot, ProcessState state, std::memory_order order) {
     records_[slot.value].state = state;
     shared_.processes[slot.value].state.store(static_cast<std::uint64_t>(state), order);
+}
+
+void ManagedPool::set_news(const Client &client, std::uint64_t event_bits) {
+    const std::lock_guard lock(mutex_);
+    const auto &seat = clients_[client.slot.value];
+    // seq_cst: before the signal; partner: the exchange in the client.
+    if (seat && seat->id == client.id)
+        shared_.processes[client.slot.value].news.fetch_or(event_bits, std::memory_order_seq_cst);
 }
 
 void ManagedPool::note_blocked(ProcessSlot slot, ThreadSlotIndex blocked_by) {
@@ -386,6 +428,14 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
         if (departure == Departure::died) ++clients_reaped_;
         reclaimed_bytes_ += total.frames << geometry_.frame_shift;
         last_recovery_seconds_ = recovery_seconds;
+        // What it held has been given back, and with its word it leaves what its user and the pool hold.
+        Record left = records_[slot.value];
+        left.quota_frames = left.reserved_frames = 0;
+        left.account = kPoolAccount;
+        write_record(slot, left);
+        shared_.processes[slot.value].held.store(0, std::memory_order_relaxed);
+        write_seats();
+        write_accounting();
         // release: who takes the slot next finds everything given back.
         set_record_state(slot, ProcessState::free, std::memory_order_release);
     }
@@ -407,27 +457,296 @@ std::optional<Client> ManagedPool::find_client(std::uint32_t client_id) const {
     return std::nullopt;
 }
 
-bool ManagedPool::set_quota(std::uint32_t client_id, std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
-    const std::lock_guard lock(mutex_);
-    for (auto &client : clients_) {
-        if (!client || client->id != client_id) continue;
-        LedgerClient &ledger = ledger_.clients()[client->slot.value];
-        client->quota_bytes = quota_bytes;
-        ledger.quota_bytes.store(quota_bytes, std::memory_order_relaxed);
-        // Another limit is crossed anew. A death between these stores tells it once too often at most.
-        if (client->soft_quota_bytes != soft_bytes) {
-            client->is_over_soft_quota = false;
-            ledger.is_over_soft_quota.store(0, std::memory_order_relaxed);
+std::optional<Client> *ManagedPool::seat_of(std::uint32_t client_id) {
+    for (auto &client : clients_)
+        if (client && client->id == client_id) return &client;
+    return nullptr;
+}
+
+namespace {
+
+Failure no_client(std::uint32_t client_id) {
+    return {Errc::bad_argument, "no client has the id " + std::to_string(client_id) +
+                                    ": see `numacre clients` for those that are attached"};
+}
+
+}  // namespace
+
+Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (holder.kind == Holder::Kind::client) {
+            auto *const client = seat_of(holder.client_id);
+            if (client == nullptr) return Unexpected{no_client(holder.client_id)};
+            const ProcessSlot slot = (*client)->slot;
+            LedgerClient &ledger = ledger_.clients()[slot.value];
+            (*client)->quota_bytes = quota_bytes;
+            ledger.quota_bytes.store(quota_bytes, std::memory_order_relaxed);
+            // Another limit is crossed anew. A death between these stores tells it once too often at most.
+            if ((*client)->soft_quota_bytes != soft_bytes) {
+                (*client)->is_over_soft_quota = false;
+                ledger.is_over_soft_quota.store(0, std::memory_order_relaxed);
+            }
+            (*client)->soft_quota_bytes = soft_bytes;
+            ledger.soft_quota_bytes.store(soft_bytes, std::memory_order_relaxed);
+            Record record = records_[slot.value];
+            record.quota_frames = quota_frames_of(quota_bytes);
+            write_record(slot, record);
+        } else {
+            const auto account = claim_account(holder);
+            if (!account) return Unexpected{account.error()};
+            AccountState &state = accounts_[*account];
+            if (state.limit.soft_quota_bytes != soft_bytes) state.is_over_soft_quota = false;
+            state.limit.quota_bytes = quota_bytes;
+            state.limit.soft_quota_bytes = soft_bytes;
+            write_account(*account);
         }
-        client->soft_quota_bytes = soft_bytes;
-        ledger.soft_quota_bytes.store(soft_bytes, std::memory_order_relaxed);
-        // relaxed: obeyed from the next look on.
-        const std::uint64_t quota_frames = quota_frames_of(quota_bytes);
-        records_[client->slot.value].quota_frames = quota_frames;
-        shared_.processes[client->slot.value].quota_frames.store(quota_frames, std::memory_order_relaxed);
-        return true;
+        write_accounting();
     }
-    return false;
+    look_at_use();  // counts for those who do not call for a while
+    return {};
+}
+
+Answer<void> ManagedPool::reserve(const Holder &holder, std::uint64_t bytes) {
+    Use use = begin_look();
+    scan_use(use);
+    {
+        const std::lock_guard lock(mutex_);
+        const auto check = [&](std::uint64_t before) -> Answer<void> {
+            std::uint64_t free_frames = 0;
+            for (const Use::OfNode &node : use.nodes) free_frames += node.free_frames;
+            const std::uint64_t unused = unused_reservations(use);
+            if (bytes <= before || unused <= free_frames) return {};
+            return Unexpected{
+                Failure{Errc::out_of_frames,
+                        "pool \"" + spec_.name + "\" has " + format_bytes(free_frames << geometry_.frame_shift) +
+                            " free, " + format_bytes(unused << geometry_.frame_shift) +
+                            " would be reserved and not used yet: reserve less, free some, or grow the pool"}};
+        };
+        if (holder.kind == Holder::Kind::client) {
+            auto *const client = seat_of(holder.client_id);
+            if (client == nullptr) return Unexpected{no_client(holder.client_id)};
+            const std::uint64_t before = std::exchange((*client)->reserved_bytes, bytes);
+            if (auto enough = check(before); !enough) {
+                (*client)->reserved_bytes = before;
+                return enough;
+            }
+            const ProcessSlot slot = (*client)->slot;
+            ledger_.clients()[slot.value].reserved_bytes.store(bytes, std::memory_order_relaxed);
+            Record record = records_[slot.value];
+            record.reserved_frames = quota_frames_of(bytes);
+            write_record(slot, record);
+        } else {
+            const auto account = claim_account(holder);
+            if (!account) return Unexpected{account.error()};
+            const std::uint64_t before = std::exchange(accounts_[*account].limit.reserved_bytes, bytes);
+            const auto enough = check(before);
+            if (!enough) accounts_[*account].limit.reserved_bytes = before;
+            write_account(*account);
+            if (!enough) return enough;
+        }
+        write_accounting();
+    }
+    publish_sizes();
+    look_at_use();
+    wake_waiters();  // perhaps it was less than before
+    return {};
+}
+
+Answer<void> ManagedPool::check_shrink(std::uint64_t bytes) {
+    {
+        const std::lock_guard lock(mutex_);
+        if ((accounting_ & Accounting::kReservations) == 0) return {};
+    }
+    Use use = begin_look();
+    scan_use(use);
+    std::uint64_t free_bytes = 0;
+    for (const Use::OfNode &node : use.nodes) free_bytes += node.free_frames << geometry_.frame_shift;
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t unused_bytes = unused_reservations(use) << geometry_.frame_shift;
+    if (unused_bytes == 0 || unused_bytes + bytes <= free_bytes) return {};
+    return Unexpected{Failure{Errc::contended, "pool \"" + spec_.name + "\" has " + format_bytes(free_bytes) +
+                                                   " free, of which " + format_bytes(unused_bytes) +
+                                                   " are reserved: it cannot shrink by " + format_bytes(bytes) +
+                                                   "; shrink less, or reserve less with `numacre reserve`"}};
+}
+
+void ManagedPool::publish_sizes() {
+    std::uint64_t online_bytes = 0, seized_frames = 0;
+    for (const auto &memory : nodes_) {
+        online_bytes += memory->online_bytes();
+        seized_frames += memory->quarantined_frames();
+    }
+    // relaxed: compared with sums that move all the time.
+    shared_.header->online_frames.store(online_bytes >> geometry_.frame_shift, std::memory_order_relaxed);
+    shared_.processes[kDaemonProcess.value].held.store(HeldFrames::of(seized_frames).bits(), std::memory_order_relaxed);
+}
+
+std::size_t ManagedPool::account_of(std::uint32_t uid) const {
+    for (std::size_t i = kPoolAccount + 1; i < kAccounts; ++i)
+        if (accounts_[i].is_used && accounts_[i].limit.uid == uid) return i;
+    return kPoolAccount;
+}
+
+// The holder's account, or a free one.
+Answer<std::size_t> ManagedPool::claim_account(const Holder &holder) {
+    if (holder.kind == Holder::Kind::pool) return std::size_t{kPoolAccount};
+    if (const std::size_t known = account_of(holder.uid); known != kPoolAccount) return known;
+    for (std::size_t i = kPoolAccount + 1; i < kAccounts; ++i) {
+        if (accounts_[i].is_used) continue;
+        accounts_[i] = {true, {holder.uid, 0, 0, 0}, false};
+        return i;
+    }
+    return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has limits for " +
+                                                          std::to_string(kAccounts - 1) +
+                                                          " users, the most there can be: set another user's to none"}};
+}
+
+// To the ledger, to shared memory, and into the records of the user's clients. One without limits is given up.
+void ManagedPool::write_account(std::size_t account) {
+    AccountState &state = accounts_[account];
+    UserLimit &limit = state.limit;
+    if (account != kPoolAccount)
+        state.is_used = state.is_used && (limit.quota_bytes | limit.soft_quota_bytes | limit.reserved_bytes) != 0;
+    LedgerAccount &ledger = ledger_.accounts()[account];
+    // relaxed: is_used follows.
+    ledger.uid.store(limit.uid, std::memory_order_relaxed);
+    ledger.quota_bytes.store(limit.quota_bytes, std::memory_order_relaxed);
+    ledger.soft_quota_bytes.store(limit.soft_quota_bytes, std::memory_order_relaxed);
+    ledger.reserved_bytes.store(limit.reserved_bytes, std::memory_order_relaxed);
+    ledger.is_over_soft_quota.store(state.is_over_soft_quota ? 1 : 0, std::memory_order_relaxed);
+    ledger.is_used.store(state.is_used ? 1 : 0, std::memory_order_release);
+    // relaxed: obeyed from the next look on.
+    shared_.accounts[account].quota_frames.store(quota_frames_of(limit.quota_bytes), std::memory_order_relaxed);
+    shared_.accounts[account].reserved_frames.store(quota_frames_of(limit.reserved_bytes), std::memory_order_relaxed);
+    if (account == kPoolAccount) return;
+    for (const auto &client : clients_) {
+        if (!client || client->peer.uid != limit.uid) continue;
+        Record record = records_[client->slot.value];
+        record.account = state.is_used ? account : kPoolAccount;
+        write_record(client->slot, record);
+    }
+}
+
+void ManagedPool::write_seats() {
+    std::uint64_t seats = process_slots_;
+    while (seats > 0 && !clients_[seats - 1]) --seats;
+    // seq_cst: before the new client can charge anything; partner: seats_bound().
+    shared_.header->seats.store(seats, std::memory_order_seq_cst);
+}
+
+// What there is to be obeyed. If that is the first limit, nobody has counted so far.
+void ManagedPool::write_accounting() {
+    std::uint64_t wanted = spec_.compact ? kCompactPool : 0;
+    for (const auto &client : clients_) {
+        if (!client) continue;
+        if (client->quota_bytes != 0) wanted |= Accounting::kCount;
+        if (client->reserved_bytes != 0) wanted |= Accounting::kCount | Accounting::kShared | Accounting::kReservations;
+    }
+    for (const AccountState &account : accounts_) {
+        if (account.limit.quota_bytes != 0) wanted |= Accounting::kCount | Accounting::kShared;
+        if (account.limit.reserved_bytes != 0)
+            wanted |= Accounting::kCount | Accounting::kShared | Accounting::kReservations;
+    }
+    if ((wanted & ~accounting_ & Accounting::kCount) != 0)
+        for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot)
+            if (clients_[slot]) shared_.processes[slot].held.store(0, std::memory_order_relaxed);
+    // seq_cst: what clients have counted before is forgotten first, and scans that count for them come after it.
+    accounting_ = wanted;
+    shared_.header->accounting.store(wanted, std::memory_order_seq_cst);
+}
+
+// What a client counts, against what a scan found. A difference may be an operation under way, during which the client
+// does not move its count; one that is still the same at the next look is an error and is corrected.
+void ManagedPool::correct_counts(const Use &use) {
+    if ((accounting_ & Accounting::kCount) == 0) return;
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot) {
+        if (!clients_[slot] || seat_versions_[slot] != use.seats[slot]) continue;
+        auto &word = shared_.processes[slot].held;
+        std::uint64_t bits = use.counts[slot];
+        const HeldFrames seen{bits};
+        const std::uint64_t found = use.used_frames[slot];
+        const std::uint64_t wrong = std::exchange(wrong_counts_[slot], 0);
+        if (seen.is_counted() && seen.frames() == found) continue;
+        if (!seen.is_counted())
+            word.compare_exchange_strong(bits, HeldFrames::of(found).bits(), std::memory_order_seq_cst);
+        else if (wrong == bits)
+            word.compare_exchange_strong(bits, seen.changed_to(found).bits(), std::memory_order_seq_cst);
+        else
+            wrong_counts_[slot] = bits;
+    }
+}
+
+void ManagedPool::raise_peaks(const Use &use) {
+    // relaxed, all: figures for people; written with mutex_ held.
+    const auto raise = [](std::atomic<std::uint64_t> &peak, std::uint64_t bytes) {
+        if (bytes > peak.load(std::memory_order_relaxed)) peak.store(bytes, std::memory_order_relaxed);
+    };
+    for (std::size_t i = 0; i < use.nodes.size(); ++i)
+        raise(ledger_.nodes()[i].peak_used_bytes, (use.nodes[i].online_frames - use.nodes[i].free_frames)
+                                                      << geometry_.frame_shift);
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot)
+        if (clients_[slot] && seat_versions_[slot] == use.seats[slot])
+            raise(ledger_.peak_client_bytes(), use.used_frames[slot] << geometry_.frame_shift);
+}
+
+void ManagedPool::compare_accounts(const Use &use) {
+    for (std::size_t i = 0; i < kAccounts; ++i) {
+        AccountState &account = accounts_[i];
+        if (!account.is_used) continue;
+        std::uint64_t used_frames = 0;
+        for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot)
+            if (clients_[slot] && seat_versions_[slot] == use.seats[slot] &&
+                (i == kPoolAccount || clients_[slot]->peer.uid == account.limit.uid))
+                used_frames += use.used_frames[slot];
+        const std::uint64_t used_bytes = used_frames << geometry_.frame_shift;
+        const bool is_over =
+            numacre::daemon::is_over_soft_quota(account.is_over_soft_quota, used_bytes, account.limit.soft_quota_bytes);
+        if (is_over == account.is_over_soft_quota) continue;
+        account.is_over_soft_quota = is_over;
+        ledger_.accounts()[i].is_over_soft_quota.store(is_over ? 1 : 0, std::memory_order_relaxed);
+        if (!is_over) continue;
+        Event found = event(i == kPoolAccount ? "pool_quota_soft_exceeded" : "user_quota_soft_exceeded");
+        found.bytes = used_bytes;
+        if (i != kPoolAccount) found.uid = account.limit.uid;
+        found.message = (i == kPoolAccount ? "the clients of pool " + spec_.name + " hold "
+                                           : "clients of uid " + std::to_string(account.limit.uid) + " hold ") +
+                        format_bytes(used_bytes) + ", the soft quota is " +
+                        format_bytes(account.limit.soft_quota_bytes);
+        news_.push_back(std::move(found));
+    }
+}
+
+std::uint64_t ManagedPool::unused_reservations(const Use &use) const {
+    Holdings holdings;
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot)
+        if (clients_[slot])
+            holdings.add(account_of(clients_[slot]->peer.uid), use.used_frames[slot],
+                         quota_frames_of(clients_[slot]->reserved_bytes));
+    std::uint64_t unused = 0;
+    for (std::size_t i = 0; i < kAccounts; ++i)
+        unused += holdings.unused(i, quota_frames_of(accounts_[i].limit.reserved_bytes));
+    return unused;
+}
+
+void ManagedPool::add_users(PoolStatus &status, const Use &use) const {
+    status.quota_bytes = accounts_[kPoolAccount].limit.quota_bytes;
+    status.soft_quota_bytes = accounts_[kPoolAccount].limit.soft_quota_bytes;
+    status.reserved_bytes = unused_reservations(use) << geometry_.frame_shift;
+    std::map<std::uint32_t, UserStatus> users;
+    for (std::size_t i = kPoolAccount + 1; i < kAccounts; ++i)
+        if (accounts_[i].is_used) users[accounts_[i].limit.uid].limit = accounts_[i].limit;
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot) {
+        if (!clients_[slot]) continue;
+        UserStatus &user = users[clients_[slot]->peer.uid];
+        ++user.clients;
+        // Of somebody who came during the scan nothing is known yet.
+        if (seat_versions_[slot] == use.seats[slot]) user.used_bytes += use.used_frames[slot] << geometry_.frame_shift;
+    }
+    for (auto &[uid, user] : users) {
+        user.limit.uid = uid;
+        status.users.push_back(std::move(user));
+    }
 }
 
 // Rounded up: a quota of less than a frame is not "no quota".
@@ -435,11 +754,12 @@ std::uint64_t ManagedPool::quota_frames_of(std::uint64_t quota_bytes) const {
     return quota_bytes / geometry_.frame_bytes() + (quota_bytes % geometry_.frame_bytes() != 0 ? 1 : 0);
 }
 
-bool ManagedPool::has_soft_limits() const {
+bool ManagedPool::has_limits_to_watch() const {
     const std::lock_guard lock(mutex_);
     if (!corrupt_reason_.empty()) return false;
-    return spec_.low_watermark_bytes != 0 || spec_.autosize.is_on ||
-           std::ranges::any_of(clients_, [](const auto &client) { return client && client->soft_quota_bytes != 0; });
+    return spec_.low_watermark_bytes != 0 || spec_.autosize.is_on || (accounting_ & Accounting::kCount) != 0 ||
+           std::ranges::any_of(clients_, [](const auto &client) { return client && client->soft_quota_bytes != 0; }) ||
+           std::ranges::any_of(accounts_, [](const auto &account) { return account.limit.soft_quota_bytes != 0; });
 }
 
 std::vector<Event> ManagedPool::take_news() {
@@ -458,8 +778,12 @@ void ManagedPool::compare_with_limits(const Use &use) {
     const std::lock_guard lock(mutex_);
     // What a damaged pool says is not to be believed. Scans run beside each other: an old one's figures, come late,
     // would end what a younger one has seen begin.
-    if (!corrupt_reason_.empty() || use.number < last_look_) return;
+    if (!corrupt_reason_.empty()) return;
+    raise_peaks(use);
+    if (use.number < last_look_) return;
     last_look_ = use.number;
+    correct_counts(use);
+    compare_accounts(use);
     for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
         auto &client = clients_[slot];
         if (!client || seat_versions_[slot] != use.seats[slot]) continue;  // what was found may be another's
@@ -552,6 +876,7 @@ void ManagedPool::ask_for_cached_blocks() {
 void ManagedPool::tell_clients() {
     const PoolAge age = PoolAge::of_seconds(static_cast<std::uint64_t>(ledger_.age().count()));
     const bool serves = !is_corrupt();
+    publish_sizes();
     // Again: it may have been scribbled over since.
     if (!serves && ledger_.state() == LedgerState::corrupt)
         shared_.header->state.store(static_cast<std::uint64_t>(PoolState::corrupt), std::memory_order_release);
@@ -614,6 +939,14 @@ std::string ManagedPool::damage_to_our_own() {
     const auto state = static_cast<PoolState>(header.state.load(std::memory_order_relaxed));
     if (state != PoolState::serving && corrupt_reason_.empty() && !closing_)
         return "the pool's state has been overwritten";
+    if (header.accounting.load(std::memory_order_relaxed) != accounting_)
+        return "what clients are to count has been overwritten";
+    for (std::size_t i = 0; i < kAccounts; ++i)
+        if (shared_.accounts[i].quota_frames.load(std::memory_order_relaxed) !=
+                quota_frames_of(accounts_[i].limit.quota_bytes) ||
+            shared_.accounts[i].reserved_frames.load(std::memory_order_relaxed) !=
+                quota_frames_of(accounts_[i].limit.reserved_bytes))
+            return "the limits of account " + std::to_string(i) + " have been overwritten";
     for (std::uint32_t slot = 0; slot < process_slots_; ++slot) {
         const auto &record = shared_.processes[slot];
         const Record &ours = records_[slot];
@@ -621,7 +954,9 @@ std::string ManagedPool::damage_to_our_own() {
             record.generation.load(std::memory_order_relaxed) != ours.generation ||
             record.pid.load(std::memory_order_relaxed) != ours.pid ||
             record.start_time_ticks.load(std::memory_order_relaxed) != ours.start_time_ticks ||
-            record.quota_frames.load(std::memory_order_relaxed) != ours.quota_frames)
+            record.quota_frames.load(std::memory_order_relaxed) != ours.quota_frames ||
+            record.reserved_frames.load(std::memory_order_relaxed) != ours.reserved_frames ||
+            record.account.load(std::memory_order_relaxed) != ours.account)
             return "the record of process slot " + std::to_string(slot) + " has been overwritten";
     }
     return {};
@@ -725,6 +1060,10 @@ PoolStatus ManagedPool::status() {
     check_integrity(status, scan);
     compare_with_limits(use);
     const std::lock_guard lock(mutex_);
+    add_users(status, use);
+    status.peak_client_bytes = ledger_.peak_client_bytes().load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < status.nodes.size(); ++i)
+        status.nodes[i].peak_used_bytes = ledger_.nodes()[i].peak_used_bytes.load(std::memory_order_relaxed);
     for (std::size_t i = 0; i < status.nodes.size(); ++i) status.nodes[i].is_below_watermark = is_below_watermark_[i];
     status.clients = client_count_;
     status.clients_reaped = clients_reaped_;
@@ -740,6 +1079,8 @@ ManagedPool::Use ManagedPool::begin_look() const {
     use.number = looks_.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: compared under the lock
     use.seats = seat_versions();
     use.used_frames.resize(process_slots_, 0);
+    for (std::uint32_t slot = 0; slot < process_slots_; ++slot)
+        use.counts.push_back(shared_.processes[slot].held.load(std::memory_order_seq_cst));
     return use;
 }
 
@@ -792,6 +1133,7 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
         if (status.blocks != 0) status.oldest_held_for = held_for(usage[client.slot.value].oldest, age);
         status.quota_bytes = client.quota_bytes;
         status.soft_quota_bytes = client.soft_quota_bytes;
+        status.reserved_bytes = client.reserved_bytes;
         status.threads = threads[client.slot.value];
         status.state = client_state_name(client.state);
         status.waits_for = client.waits_for;
@@ -880,6 +1222,7 @@ RecoveryStep ManagedPool::reclaim(ProcessSlot slot, Reclaimed &total, ThreadSlot
 void ManagedPool::seize(NumaNode numa_node, Block block) {
     seized_.push_back({numa_node, block, std::chrono::steady_clock::now() + spec_.reclaim.hold});
     nodes_[numa_node.value]->count_quarantined(static_cast<std::int64_t>(block.order.frames()));
+    publish_sizes();
 }
 
 std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized() {
@@ -915,7 +1258,10 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
             declare_corrupt("a block that the daemon held on numa node " + std::to_string(one.numa_node.value) +
                             " has been overwritten");
     }
-    if (released) wake_waiters();
+    if (released) {
+        publish_sizes();
+        wake_waiters();
+    }
     if (seized_.empty()) return std::nullopt;
     return seized_.front().due;
 }

@@ -52,6 +52,7 @@ struct Client {
     std::uint64_t quota_bytes = 0;
     std::uint64_t soft_quota_bytes = 0;
     bool is_over_soft_quota = false;
+    std::uint64_t reserved_bytes = 0;
     ClientState state = ClientState::active;
     std::uint32_t waits_for = 0;  // client; 0: nobody
 };
@@ -94,16 +95,25 @@ public:
     // The kernel has said that the process is gone, or it has told us that it has let go. From now on it counts as dead
     // in shared memory; reclaim() follows.
     void mark_dead(ProcessSlot slot);
+    // A client may ask what has happened: these EventBits. Not one whose record has passed to another.
+    void set_news(const Client &client, std::uint64_t event_bits);
     // Its recovery was blocked, by this thread; ends with its recovery.
     void note_blocked(ProcessSlot slot, ThreadSlotIndex blocked_by);
     // The slot is free again; nothing of the client is left.
     void vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds);
     std::vector<Client> client_table() const;
     std::optional<Client> find_client(std::uint32_t client_id) const;
-    // False: no such client. 0 bytes: no quota.
-    bool set_quota(std::uint32_t client_id, std::uint64_t quota_bytes, std::uint64_t soft_bytes);
-    // A soft quota, a low watermark or a policy of size that look_at_use() would have to see to.
-    bool has_soft_limits() const;
+    // The holder's pool is this one. 0 bytes: none. bad_argument: no such client, or too many users with limits; for
+    // reserve() out_of_frames: so much is not free. Both scan.
+    Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes);
+    Answer<void> reserve(const Holder &holder, std::uint64_t bytes);
+    // May so much go offline? Not what is reserved. Scans, if there are reservations.
+    Answer<void> check_shrink(std::uint64_t bytes);
+    // Tells clients how much is online, and held by the daemon: what reservations are compared with.
+    void publish_sizes();
+    // A soft quota, a low watermark or a policy of size that look_at_use() would have to see to, or what clients count
+    // to be compared.
+    bool has_limits_to_watch() const;
     // A size that the pool's policy wants a numa node to have, instead of another. Each is told once, then the while
     // that it takes begins anew.
     struct Wish {
@@ -174,6 +184,13 @@ private:
         std::uint64_t pid = 0;
         std::uint64_t start_time_ticks = 0;
         std::uint64_t quota_frames = 0;
+        std::uint64_t reserved_frames = 0;
+        std::uint64_t account = kPoolAccount;
+    };
+    struct AccountState {
+        bool is_used = false;
+        UserLimit limit;
+        bool is_over_soft_quota = false;
     };
     struct Seized {
         NumaNode numa_node;
@@ -192,6 +209,7 @@ private:
         std::uint64_t number = 0;                // of the scan, in the order in which they began
         std::vector<std::uint64_t> seats;        // by process slot, from before it
         std::vector<std::uint64_t> used_frames;  // by process slot
+        std::vector<std::uint64_t> counts;       // by process slot: HeldFrames from before it
         struct OfNode {
             std::uint64_t free_frames = 0, online_frames = 0;
         };
@@ -201,6 +219,18 @@ private:
     Use begin_look() const;
     std::vector<OwnerUsage> scan_use(Use &use) const;
     void compare_with_limits(const Use &use);
+    // These with mutex_ held.
+    void correct_counts(const Use &use);
+    void compare_accounts(const Use &use);
+    void raise_peaks(const Use &use);
+    std::size_t account_of(std::uint32_t uid) const;
+    Answer<std::size_t> claim_account(const Holder &holder);
+    void write_account(std::size_t account);
+    void write_seats();
+    void write_accounting();
+    void add_users(PoolStatus &status, const Use &use) const;
+    std::uint64_t unused_reservations(const Use &use) const;  // frames
+    std::optional<Client> *seat_of(std::uint32_t client_id);
     void remember_for_autosize(std::size_t numa_node, std::uint64_t free_bytes, std::uint64_t online_bytes);
     Event event(const char *kind) const;
 
@@ -240,8 +270,11 @@ private:
     std::vector<std::optional<Client>> clients_;  // by process slot
     std::vector<Record> records_;                 // by process slot: as they were written to shared memory
     std::vector<std::uint64_t> seat_versions_;    // by process slot
-    std::uint64_t last_look_ = 0;                 // the youngest whose result has been compared
-    std::vector<bool> is_below_watermark_;        // by numa node
+    std::array<AccountState, kAccounts> accounts_;
+    std::vector<std::uint64_t> wrong_counts_;  // by process slot: that the last look found wrong; 0: none
+    std::uint64_t accounting_ = 0;             // as it was written to shared memory
+    std::uint64_t last_look_ = 0;              // the youngest whose result has been compared
+    std::vector<bool> is_below_watermark_;     // by numa node
     std::vector<std::deque<AutosizeSample>> autosize_history_;  // by numa node
     std::vector<Event> news_;
     bool closing_ = false;

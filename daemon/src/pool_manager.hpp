@@ -79,6 +79,22 @@ struct PoolAccess {
     friend bool operator==(const PoolAccess &, const PoolAccess &) = default;
 };
 
+// What all clients of a user in one pool may hold together, and what they were promised. 0: none.
+struct UserLimit {
+    std::uint32_t uid = 0;
+    std::uint64_t quota_bytes = 0, soft_quota_bytes = 0, reserved_bytes = 0;
+    friend bool operator==(const UserLimit &, const UserLimit &) = default;
+};
+
+// Whose use is limited, or to whom memory is promised.
+struct Holder {
+    enum class Kind : std::uint8_t { client, user, pool };
+    Kind kind = Kind::client;
+    std::uint32_t client_id = 0;  // client
+    std::string pool;             // user, pool
+    std::uint32_t uid = 0;        // user
+};
+
 struct PoolSpec {
     std::string name = "default";
     std::uint64_t capacity_bytes = std::uint64_t{1} << 30;  // per numa node
@@ -93,6 +109,10 @@ struct PoolSpec {
     wire::Backing backing = wire::Backing::hugetlb;  // the best to try; falls back to thp, then small pages
     Reclaim reclaim;
     std::uint64_t low_watermark_bytes = 0;  // per numa node: less free than this is an event; 0: none
+    // Of all clients together; 0: none. More than the soft one is an event.
+    std::uint64_t quota_bytes = 0, soft_quota_bytes = 0;
+    std::vector<UserLimit> users;  // to begin with
+    bool compact = false;          // small blocks go to the fuller of some chunks
     PoolAccess access;
     Policy policy{PolicyMode::local, 0};  // of clients that say nothing themselves
     Autosize autosize;
@@ -118,6 +138,13 @@ struct NodeStatus {
     std::uint64_t cached_bytes = 0;       // part of the used bytes: in clients' thread caches
     std::uint64_t quarantined_bytes = 0;  // part of the used bytes: taken back and held before their next use
     bool is_below_watermark = false;      // as far as events have told it
+    std::uint64_t peak_used_bytes = 0;    // the most that a scan has found since the pool was made
+};
+
+struct UserStatus {
+    UserLimit limit;
+    std::uint64_t used_bytes = 0;
+    std::uint32_t clients = 0;
 };
 
 struct PoolStatus {
@@ -133,6 +160,10 @@ struct PoolStatus {
     std::uint64_t reclaimed_bytes = 0;        // taken back from dead or detached clients
     double last_recovery_seconds = 0;
     std::uint32_t recoveries_waiting = 0;     // for a living client that stands still in the middle of an operation
+    std::uint64_t quota_bytes = 0, soft_quota_bytes = 0;  // of all clients together, now; 0: none
+    std::uint64_t peak_client_bytes = 0;                  // the most that a scan has found one client to hold
+    std::uint64_t reserved_bytes = 0;                     // free, and left to those who were promised it
+    std::vector<UserStatus> users;                        // with clients or limits, by uid
     double scan_seconds = 0;                  // how long the snapshot in `nodes` took
 };
 
@@ -144,6 +175,7 @@ struct ClientStatus {
     std::chrono::system_clock::time_point attached;
     std::uint64_t used_bytes = 0, cached_bytes = 0, blocks = 0, quota_bytes = 0;
     std::uint64_t soft_quota_bytes = 0;  // 0: none
+    std::uint64_t reserved_bytes = 0;    // promised to it, used or not
     std::uint32_t threads = 0;
     std::string state;            // "active", "adopted", "detaching", "lost connection", "recovering"
     std::uint32_t waits_for = 0;  // client whose operation under way its recovery has to wait for; 0: none
@@ -201,6 +233,7 @@ struct Event {
     std::string pool, kind, message;
     std::uint32_t client_id = 0, node = 0;
     std::uint64_t bytes = 0;
+    std::optional<std::uint32_t> uid;  // whose clients it concerns
 };
 
 struct HugepagePool {
@@ -249,7 +282,9 @@ public:
     virtual Answer<BlockList> blocks(const std::string &pool, std::uint32_t client_id, std::uint32_t limit) = 0;
     virtual Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) = 0;
     // 0: none. Above soft_bytes nothing fails, it is an event.
-    virtual Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes, std::uint64_t soft_bytes) = 0;
+    virtual Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) = 0;
+    // Of a client or a user: what others cannot take, used or not; 0: nothing. out_of_frames: so much is not free.
+    virtual Answer<void> reserve(const Holder &holder, std::uint64_t bytes) = 0;
     virtual Answer<OccupancyMap> map(const std::string &pool, NumaNode node, std::uint32_t cells) = 0;
     virtual MachineStatus machine() = 0;
     virtual DaemonTotals totals() = 0;

@@ -110,6 +110,12 @@ Answer<Geometry> geometry_of(const PoolSpec &spec) {
     if (spec.low_watermark_bytes > spec.capacity_bytes)
         return refuse("low-watermark " + format_bytes(spec.low_watermark_bytes) + " is more than capacity " +
                       format_bytes(spec.capacity_bytes) + ": so much can never be free, use less");
+    if (spec.quota_bytes != 0 && spec.soft_quota_bytes >= spec.quota_bytes)
+        return refuse("soft-quota " + format_bytes(spec.soft_quota_bytes) + " is not below quota " +
+                      format_bytes(spec.quota_bytes) + ", so it would never be exceeded: lower it, or raise the quota");
+    if (spec.users.size() >= kAccounts)
+        return refuse("user-quota names " + std::to_string(spec.users.size()) + " users: use at most " +
+                      std::to_string(kAccounts - 1));
     if (spec.max_clients == 0 || spec.max_clients >= kMaxProcessSlots)
         return refuse("max-clients " + std::to_string(spec.max_clients) + " is out of range: use 1 to " +
                       std::to_string(kMaxProcessSlots - 1));

@@ -1,6 +1,7 @@
 #include "session.hpp"
 
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -29,6 +30,9 @@ struct AttachServer::Session {
     EventLoop::WaitId packet_wait = 0;
     EventLoop::WaitId silence_wait = 0;
     EventLoop::WaitId death_wait = 0;
+    Fd event_fd;  // if the client has asked for it
+    EventLoop::WaitId signal_wait = 0;
+    bool signal_again = false;  // there is more to tell than what the signal under way is for
     // From attaching on:
     std::shared_ptr<ManagedPool> pool;
     Client client;
@@ -59,12 +63,14 @@ AttachServer::AttachServer(EventLoop &loop, Worker &worker, Registry &registry, 
       limits_(limits),
       user_limits_(limits.of_a_user) {
     accepting_ = loop_.accept_each(listener_.get(), [this](int fd) { accepted(fd); });
+    subscription_ = registry_.events().subscribe([this](const Event &event) { tell_of(event); });
 }
 
 AttachServer::~AttachServer() {
     loop_.cancel(accepting_);
     for (const auto &[id, session] : sessions_)
-        for (const auto wait : {session->packet_wait, session->silence_wait, session->death_wait}) loop_.cancel(wait);
+        for (const auto wait : {session->packet_wait, session->silence_wait, session->death_wait, session->signal_wait})
+            loop_.cancel(wait);
 }
 
 void AttachServer::accepted(int fd_or_error) {
@@ -90,7 +96,7 @@ void AttachServer::accepted(int fd_or_error) {
         if (made->is_limited) user_limits_.closed(who.uid, true);
         refuse(*made, code, message);
     };
-    if (sessions_.size() >= limits_.connections || silent_count_ >= limits_.silent_connections) {
+    if (sessions_.size() + event_fd_count_ >= limits_.connections || silent_count_ >= limits_.silent_connections) {
         turn_away(Errc::too_many_clients, "the daemon has " + std::to_string(sessions_.size()) + " connections, " +
                                               std::to_string(silent_count_) +
                                               " of them not attached yet: close some, or raise --max-connections");
@@ -167,6 +173,12 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
         return;
     }
     if (session.phase != Session::Phase::attached) return;
+    // Once: so what a connection can ask for stays bounded.
+    if (!session.event_fd && !check_message(static_cast<std::size_t>(size), packet, wire::MessageType::events_request,
+                                            sizeof(wire::EventsRequest))) {
+        give_event_fd(session);
+        return;
+    }
     const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::detach_request,
                                      sizeof(wire::DetachRequest));
     if (!fault) {
@@ -298,6 +310,71 @@ bool AttachServer::send_attached(Session &session, wire::Tier tier, const Client
     return error == 0;
 }
 
+void AttachServer::give_event_fd(Session &session) {
+    Fd fd;
+    if (sessions_.size() + event_fd_count_ < limits_.connections) fd = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!fd)
+        log::warn("no descriptor for a client's events is left: raise --max-connections or the open file limit",
+                  {{"pid", session.peer.pid}, {"client", session.client.id}});
+    const wire::EventsReply reply;
+    const int raw = fd.get();
+    const std::span<const int> fds = fd ? std::span<const int>(&raw, 1) : std::span<const int>();
+    if (const int error = send_now(session.connection.get(), &reply, sizeof reply, fds); error != 0) {
+        log::warn("a client's descriptor for events could not be sent",
+                  {{"pid", session.peer.pid}, {"error", std::strerror(error)}});
+        connection_ended(session);
+        return;
+    }
+    if (fd) {
+        session.event_fd = std::move(fd);
+        ++event_fd_count_;
+        // What it has been told before it asked.
+        tell(session, 0);
+    }
+    listen_to(session.id);
+}
+
+namespace {
+
+std::uint64_t event_bits_of(std::string_view kind) {
+    if (kind == "low_watermark") return EventBits::kLowWatermark;
+    if (kind == "low_watermark_ended") return EventBits::kLowWatermarkEnded;
+    if (kind.ends_with("quota_soft_exceeded")) return EventBits::kSoftQuota;
+    if (kind == "resized") return EventBits::kResized;
+    if (kind == "pool_corrupt") return EventBits::kDamaged;
+    return 0;
+}
+
+}  // namespace
+
+void AttachServer::tell_of(const Event &event) {
+    if (event_bits_of(event.kind) == 0) return;
+    loop_.post([this, event] {
+        for (const auto &[id, session] : sessions_) {
+            if (!session->pool || session->pool->spec().name != event.pool) continue;
+            if (event.client_id != 0 && event.client_id != session->client.id) continue;
+            if (event.uid && *event.uid != session->peer.uid) continue;
+            tell(*session, event_bits_of(event.kind));
+        }
+    });
+}
+
+void AttachServer::tell(Session &session, std::uint64_t event_bits) {
+    session.pool->set_news(session.client, event_bits);
+    if (!session.event_fd) return;
+    if (session.signal_wait != 0) {
+        // It may have been counted, and read, before the bits were set.
+        session.signal_again = true;
+        return;
+    }
+    session.signal_wait = loop_.signal(session.event_fd.get(), [this, id = session.id] {
+        const auto found = sessions_.find(id);
+        if (found == sessions_.end()) return;
+        found->second->signal_wait = 0;
+        if (std::exchange(found->second->signal_again, false)) tell(*found->second, 0);
+    });
+}
+
 void AttachServer::detach(Session &session) {
     depart(session, Departure::detached);
 }
@@ -350,7 +427,9 @@ void AttachServer::close_session(SessionId id) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
     Session &session = *found->second;
-    for (const auto wait : {session.packet_wait, session.silence_wait, session.death_wait}) loop_.cancel(wait);
+    for (const auto wait : {session.packet_wait, session.silence_wait, session.death_wait, session.signal_wait})
+        loop_.cancel(wait);
+    if (session.event_fd) --event_fd_count_;
     const bool was_silent = session.phase == Session::Phase::silent;
     if (was_silent) --silent_count_;
     if (session.is_limited) user_limits_.closed(session.peer.uid, was_silent);
@@ -414,7 +493,9 @@ void AttachServer::evict(const Client &client, std::chrono::milliseconds grace) 
     log::info("evicting a client", {{"client", client.id}, {"pid", client.peer.pid}, {"grace_ms", grace.count()}});
     if (const int error = send_signal(*pidfd, SIGTERM); error != 0 && error != ESRCH)
         log::warn("SIGTERM could not be sent", {{"pid", client.peer.pid}, {"error", std::strerror(error)}});
-    loop_.post([this, pidfd, grace, pid = client.peer.pid] {
+    loop_.post([this, pidfd, grace, pid = client.peer.pid, client_id = client.id] {
+        for (const auto &[id, session] : sessions_)
+            if (session->pool && session->client.id == client_id) tell(*session, EventBits::kEviction);
         loop_.after(grace, [pidfd, pid] {
             if (has_ended(*pidfd)) return;
             if (const int error = send_signal(*pidfd, SIGKILL); error != 0 && error != ESRCH)

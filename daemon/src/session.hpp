@@ -26,7 +26,7 @@ namespace numacre::daemon {
 class AttachServer {
 public:
     struct Limits {
-        std::uint32_t connections = 4096;        // all together
+        std::uint32_t connections = 4096;        // all together, descriptors for events counted as one more
         std::uint32_t silent_connections = 256;  // that have not attached yet
         std::chrono::milliseconds silence{10'000};
         UserLimits::Limits of_a_user;  // root and the daemon's own user have none
@@ -55,6 +55,10 @@ private:
     void received(SessionId id, int size, std::span<const std::byte> packet);
     void attach(Session &session, std::span<const std::byte> packet);
     void detach(Session &session);
+    void give_event_fd(Session &session);
+    // Those clients whom it concerns learn of it. Any thread.
+    void tell_of(const Event &event);
+    void tell(Session &session, std::uint64_t event_bits);
     // is_news: worth a line in the log. It is counted in any case.
     void refuse(Session &session, Errc code, const std::string &message, bool is_news = true);
     Answer<void> check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const;
@@ -82,6 +86,8 @@ private:
     std::uint32_t silent_count_ = 0;
     UserLimits user_limits_;
     bool watching_lost_ = false;
+    std::uint32_t event_fd_count_ = 0;
+    std::shared_ptr<void> subscription_;
 };
 
 }  // namespace numacre::daemon

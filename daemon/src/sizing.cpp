@@ -50,6 +50,7 @@ std::uint64_t undo(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::u
     const std::uint64_t reached = memory.online_bytes();
     const auto pass = [&](Growth part) {
         while (!part.units.empty()) worker.run([&] { return memory.undo(part, units_in_step(memory)); });
+        pool.publish_sizes();
         growth.reserved_pages = part.reserved_pages;
     };
     pass(growth);
@@ -85,6 +86,7 @@ Answer<void> grow(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::ui
             if (units.count == 0) return Unexpected{Failure{Errc::bad_argument, "everything is online already"}};
             return memory.bring_online(units, growth);
         });
+        pool.publish_sizes();
         pool.wake_waiters();
         // A damaged pool is left as it is.
         if (pool.look_for_damage()) return Unexpected{damaged(pool)};
@@ -154,8 +156,8 @@ private:
 enum class Pass : std::uint8_t { over, cancelled };
 
 // One pass over units that are to go.
-Pass shrink_pass(Worker &worker, NodeMemory &memory, const std::vector<std::uint64_t> &units, std::uint64_t target,
-                 const Progress &progress) {
+Pass shrink_pass(ManagedPool &pool, Worker &worker, NodeMemory &memory, const std::vector<std::uint64_t> &units,
+                 std::uint64_t target, const Progress &progress) {
     const std::uint64_t step_units = units_in_step(memory);
     for (std::size_t i = 0; i < units.size() && memory.online_bytes() > target; i += step_units) {
         const std::uint64_t before = memory.online_bytes();
@@ -163,6 +165,7 @@ Pass shrink_pass(Worker &worker, NodeMemory &memory, const std::vector<std::uint
             for (std::size_t k = i; k < units.size() && k < i + step_units; ++k) memory.try_take_offline(units[k]);
             return true;
         });
+        pool.publish_sizes();
         if (memory.online_bytes() == before) continue;
         const bool done = memory.online_bytes() <= target;
         if (!progress(ResizeStep{memory.online_bytes(), target, done, {}, {}}) && !done) return Pass::cancelled;
@@ -181,7 +184,7 @@ Answer<void> shrink(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::
         progress(ResizeStep{memory.online_bytes(), target, true, why.message, {}});
         return Unexpected{std::move(why)};
     };
-    if (shrink_pass(worker, memory, chosen(), target, progress) == Pass::cancelled) return cancelled();
+    if (shrink_pass(pool, worker, memory, chosen(), target, progress) == Pass::cancelled) return cancelled();
     if (memory.online_bytes() <= target) return {};
 
     // The hard way: nobody may allocate in what is to go.
@@ -197,7 +200,7 @@ Answer<void> shrink(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::
             std::this_thread::sleep_for(kPatienceWithCaches);
             // Those first, then whatever else has become empty.
             for (const auto &units : {drained, chosen()})
-                if (shrink_pass(worker, memory, units, target, progress) == Pass::cancelled) return cancelled();
+                if (shrink_pass(pool, worker, memory, units, target, progress) == Pass::cancelled) return cancelled();
             if (memory.online_bytes() <= target) return {};
             if (!progress(ResizeStep{memory.online_bytes(), target, false, "draining what is in use", {}}))
                 return cancelled();
@@ -261,6 +264,8 @@ Answer<void> resize_numa_node(ManagedPool &pool, Worker &worker, NumaNode numa_n
     const std::uint64_t target = round_up(online_bytes, memory.unit_bytes());
 
     const std::lock_guard lock(pool.resize_mutex);
+    if (target < memory.online_bytes())
+        if (auto free = pool.check_shrink(memory.online_bytes() - target); !free) return free;
     if (dry_run) return rehearse(pool, worker, memory, target, progress);
     if (target == memory.online_bytes()) {
         progress(ResizeStep{target, target, true, "nothing to do", {}});
@@ -276,6 +281,8 @@ std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, Worker &worker, Nu
     NodeMemory &memory = pool.node_memory(numa_node);
     const std::unique_lock lock(pool.resize_mutex, std::try_to_lock);
     if (!lock.owns_lock() || memory.online_bytes() != from_bytes) return std::nullopt;
+    // What is reserved stays, whatever the policy says; that is nothing to complain of.
+    if (to_bytes < from_bytes && !pool.check_shrink(from_bytes - to_bytes)) return std::nullopt;
     return to_bytes > from_bytes ? grow(pool, worker, memory, to_bytes, progress)
                                  : shrink(pool, worker, memory, to_bytes, progress);
 }
@@ -328,6 +335,7 @@ bool finish_drains(ManagedPool &pool) {
         memory.set_drain(unit, Drain::none);
         at = pool.draining.erase(at);
     }
+    pool.publish_sizes();
     return !pool.draining.empty();
 }
 

@@ -20,7 +20,7 @@ Answer<void> resize_numa_node(ManagedPool &pool, Worker &worker, NumaNode numa_n
                               bool dry_run, const std::function<bool(const ResizeStep &)> &progress);
 
 // The same, if the numa node has `from_bytes` online still and nobody is resizing the pool. Nothing: somebody is, or
-// has; it was not touched.
+// has, or what would go is reserved; it was not touched.
 std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, Worker &worker, NumaNode numa_node,
                                            std::uint64_t from_bytes, std::uint64_t to_bytes,
                                            const std::function<bool(const ResizeStep &)> &progress);

@@ -37,7 +37,7 @@ public:
     struct Limits {
         std::uint32_t connections = 1024;
         std::uint32_t silent_connections = 64;  // that have not attached yet
-        // A connection carries two messages at most (attach, detach), so this bounds messages too.
+        // A connection carries three messages at most (attach, events, detach), so this bounds messages too.
         std::uint32_t connections_per_second = 1000;
     };
     struct Verdict {

@@ -31,8 +31,8 @@ CAPACITY = 64 * MIB
 POOL = f"name=default,capacity={CAPACITY},online={CAPACITY // 2},frame=4K,largest=4M"
 # Offsets in a pool's ledger that never move, whatever the version.
 LAYOUT_VERSION_AT = 12
-# And one that does: the state of the first resize unit, behind the header, one node and 257 process slots.
-UNITS_AT, UNIT_BYTES = 512 + 16 + 257 * 96, 2
+# And one that does: the state of the first resize unit, behind the header, one node, 257 process slots and 64 accounts.
+UNITS_AT, UNIT_BYTES = 512 + 24 + 257 * 104 + 64 * 40, 2
 OFFLINE, FILLING, OPENING, ONLINE, CLOSING, CLOSED = range(6)
 
 

@@ -185,6 +185,7 @@ const std::vector<Words> kEveryVerb{
     {"drain", "default", "--node", "0", "--chunk", "3"},
     {"evict", "7", "--grace", "1s"},
     {"quota", "7", "16M"},
+    {"reserve", "7", "16M"},
     {"stats"},
     {"buddyinfo"},
     {"extfrag"},
@@ -446,6 +447,34 @@ TEST_F(CliFake, sizes_of_numa_nodes_and_a_policy_are_sent_and_shown) {
     EXPECT_EQ(run_json({"pools"})["pools"][0]["autosize"], "5%-40%:8M-64M:8M:30s");
 }
 
+TEST_F(CliFake, limits_of_users_and_pools_are_sent_and_shown) {
+    EXPECT_EQ(
+        run_json({"quota", "--user", "alice", "1G", "--soft", "768M"}),
+        Json({{"user", "alice"}, {"pool", "default"}, {"quota_bytes", 1024 * kMiB}, {"soft_quota_bytes", 768 * kMiB}}));
+    EXPECT_EQ(fake().quota().client_id(), 0U);
+    EXPECT_EQ(fake().quota().user(), "alice");
+    EXPECT_EQ(fake().quota().pool(), "default");
+    EXPECT_EQ(run({"quota", "--pool", "second", "none"}).out, "pool second: quota none, soft quota none\n");
+    EXPECT_EQ(fake().quota().user() + fake().quota().pool(), "second");
+    EXPECT_EQ(run({"reserve", "7", "64M"}).out, "client 7: reserved 64 MiB\n");
+    EXPECT_EQ(fake().reservation().client_id(), 7U);
+    EXPECT_EQ(fake().reservation().bytes(), 64 * kMiB);
+    EXPECT_EQ(run_json({"reserve", "none", "--user", "1000", "--pool", "second"}),
+              Json({{"user", "1000"}, {"pool", "second"}, {"reserved_bytes", 0}}));
+
+    const Json pool = run_json({"status"})["pools"][0];
+    EXPECT_EQ(pool["quota_bytes"], 200 * kMiB);
+    EXPECT_EQ(pool["reserved_bytes"], 3 * kMiB);
+    EXPECT_EQ(pool["users"][0]["name"], "alice");
+    EXPECT_EQ(pool["users"][0]["soft_quota_bytes"], 40 * kMiB);
+    EXPECT_EQ(run_json({"clients"})["clients"][0]["reserved_bytes"], 5 * kMiB);
+    EXPECT_THAT(run({"status"}).out,
+                AllOf(HasSubstr("all clients together: quota 200 MiB\n"),
+                      HasSubstr("user alice: 3 MiB used by 1 client, soft quota 40 MiB, reserved 6 MiB\n"),
+                      HasSubstr("reserved: 3 MiB of what is free")));
+    EXPECT_THAT(run({"clients"}).out, AllOf(HasSubstr("RESERVED"), HasSubstr("5 MiB")));
+}
+
 TEST_F(CliFake, low_watermarks_are_sent_and_shown) {
     run_json({"create", "extra", "--capacity", "1G", "--online", "64M", "--low-watermark", "8M"});
     EXPECT_EQ(fake().create().low_watermark_bytes(), 8 * kMiB);
@@ -524,6 +553,9 @@ TEST_F(CliFake, bad_arguments_end_with_2_and_name_the_value) {
         {{"quota", "7", "0"}, "none"},
         {{"quota", "7", "much"}, "much"},
         {{"quota", "7", "1G", "--soft", "1024M"}, "1024M"},
+        {{"quota", "7", "1G", "--user", "alice"}, "--user"},
+        {{"reserve", "1G", "--pool", "default"}, "--user"},
+        {{"reserve", "7", "much"}, "much"},
         {{"create", "p", "--capacity", "1G", "--online", "1M", "--low-watermark", "lots"}, "lots"},
         {{"evict", "7", "--grace", "soon"}, "soon"},
         {{"map", "--cells", "70000"}, "70000"},

@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -61,6 +62,8 @@ class Library:
         self._declare("numacre_client_id", number, void, ctypes.POINTER(ctypes.c_uint32))
         self._declare("numacre_ref_of", ctypes.c_uint64, void, void)
         self._declare("numacre_take", number, void, ctypes.c_uint64, ctypes.POINTER(void))
+        self._declare("numacre_event_fd", number, void, ctypes.POINTER(number))
+        self._declare("numacre_events", number, void, ctypes.POINTER(ctypes.c_uint32))
         self._declare("numacre_last_error", text)
 
     def _declare(self, name, result, *arguments):
@@ -75,9 +78,9 @@ class Library:
 class ClientProcess:
     """One attached client. Each call returns what the library returned: 0 or -errno."""
 
-    def __init__(self, runtime_dir, pool="default", attach=True):
+    def __init__(self, runtime_dir, pool="default", attach=True, uid=None):
         self.process = subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__), str(library_path()), str(runtime_dir), pool],
+            [sys.executable, os.path.abspath(__file__), str(library_path()), str(runtime_dir), pool, str(uid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -120,12 +123,20 @@ class ClientProcess:
         answer = self.call("alloc", size=size, count=count, node=numa_node, flags=flags | UNCACHED)
         return answer["error"], answer["blocks"]
 
+    def alloc_cached(self, size, count=1):
+        """The same by way of the cache."""
+        answer = self.call("alloc", size=size, count=count, node=-1, flags=0)
+        return answer["error"], answer["blocks"]
+
     def hold(self, size, count):
         """As alloc(), for very many: not touched, and not told which."""
         return self.call("hold", size=size, count=count)["error"]
 
     def free(self, blocks):
         return self.call("free", blocks=list(blocks))["error"]
+
+    def free_uncached(self, blocks):
+        return self.call("free_uncached", blocks=list(blocks))["error"]
 
     def read(self, block, size):
         return bytes.fromhex(self.call("read", block=block, size=size)["bytes"])
@@ -143,6 +154,22 @@ class ClientProcess:
     def take(self, ref):
         answer = self.call("take", ref=ref)
         return answer["error"], answer["block"]
+
+    def event_fd(self):
+        """0 or -errno: the descriptor is the client's own."""
+        return self.call("event_fd")["error"]
+
+    def events(self, wait_seconds=0):
+        """What has happened since the last call; waits for the descriptor first, if that is said."""
+        answer = self.call("events", wait_seconds=wait_seconds)
+        return answer["events"]
+
+    def ignore_termination(self):
+        self.call("ignore_termination")
+
+    def jam(self):
+        """Makes its event descriptor one that blocks whoever writes to it: a hostile client."""
+        self.call("jam")
 
     def churn(self, sizes, numa_nodes):
         """From now on a thread of the client allocates and frees in small bursts."""
@@ -239,6 +266,13 @@ class _Served:
             first = first or error
         return self.answer(first)
 
+    def free_uncached(self, blocks):
+        first = 0
+        for block in blocks:
+            error = self.library.c.numacre_free_uncached(self.pool, block)
+            first = first or error
+        return self.answer(first)
+
     def read(self, block, size):
         return self.answer(0, bytes=ctypes.string_at(block, size).hex())
 
@@ -259,6 +293,28 @@ class _Served:
         block = ctypes.c_void_p()
         error = self.library.c.numacre_take(self.pool, ref, ctypes.byref(block))
         return self.answer(error, block=block.value)
+
+    def event_fd(self):
+        fd = ctypes.c_int(-1)
+        error = self.library.c.numacre_event_fd(self.pool, ctypes.byref(fd))
+        self.descriptor = fd.value
+        return self.answer(error)
+
+    def events(self, wait_seconds):
+        if wait_seconds:
+            select.select([self.descriptor], [], [], wait_seconds)
+        events = ctypes.c_uint32()
+        error = self.library.c.numacre_events(self.pool, ctypes.byref(events))
+        return self.answer(error, events=events.value)
+
+    def ignore_termination(self):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return self.answer(0)
+
+    def jam(self):
+        os.set_blocking(self.descriptor, True)
+        os.eventfd_write(self.descriptor, 0xFFFFFFFFFFFFFFFE)
+        return self.answer(0)
 
     def churn(self, sizes, nodes):
         def work():
@@ -309,4 +365,9 @@ class _Served:
 
 
 if __name__ == "__main__":
-    _Served(*sys.argv[1:4]).serve()
+    served = _Served(*sys.argv[1:4])
+    if sys.argv[4] != "None":
+        # Now: the interpreter and the library may lie where only root can read.
+        os.setgid(int(sys.argv[4]))
+        os.setuid(int(sys.argv[4]))
+    served.serve()

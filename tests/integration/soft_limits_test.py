@@ -26,7 +26,13 @@ POOL = "name=default,capacity=64M,online=32M,frame=4K,largest=4M,backing=small"
 class Watcher:
     """Events of the kinds that limits make, in their order."""
 
-    KINDS = ("quota_soft_exceeded", "low_watermark", "low_watermark_ended")
+    KINDS = (
+        "quota_soft_exceeded",
+        "user_quota_soft_exceeded",
+        "pool_quota_soft_exceeded",
+        "low_watermark",
+        "low_watermark_ended",
+    )
 
     def __init__(self, runtime_dir):
         self.events = []
@@ -58,6 +64,18 @@ class Watcher:
         self._process.stdout.close()
 
 
+def gauge(daemon, name, **labels):
+    with urllib.request.urlopen(f"http://{daemon.metrics_address}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    wanted = {f'{key}="{value}"' for key, value in labels.items()}
+    (value,) = (
+        line.rsplit(" ", 1)[1]
+        for line in lines
+        if line.startswith(name + "{") and wanted <= set(line[len(name) + 1 : line.rindex("}")].split(","))
+    )
+    return float(value)
+
+
 class SoftLimits(unittest.TestCase):
     def serve(self, pool=POOL, **more):
         daemon = Daemon("--topology", "synthetic:2x512M", "--pool", pool, **more)
@@ -80,15 +98,7 @@ class SoftLimits(unittest.TestCase):
         return blocks
 
     def gauge(self, daemon, name, **labels):
-        with urllib.request.urlopen(f"http://{daemon.metrics_address}/metrics", timeout=60) as answer:
-            lines = answer.read().decode().splitlines()
-        wanted = {f'{key}="{value}"' for key, value in labels.items()}
-        (value,) = (
-            line.rsplit(" ", 1)[1]
-            for line in lines
-            if line.startswith(name + "{") and wanted <= set(line[len(name) + 1 : line.rindex("}")].split(","))
-        )
-        return float(value)
+        return gauge(daemon, name, **labels)
 
     def test_a_soft_quota_is_told_by_itself_and_once(self):
         daemon = self.serve()

@@ -32,6 +32,7 @@ public:
     v1::DrainChunkRequest drain() { return locked(drain_); }
     v1::EvictClientRequest evict() { return locked(evict_); }
     v1::SetQuotaRequest quota() { return locked(quota_); }
+    v1::ReserveRequest reservation() { return locked(reservation_); }
     v1::ListBlocksRequest blocks() { return locked(blocks_); }
     std::atomic<bool> resize_cancelled{false};
     std::atomic<bool> resize_began{false};
@@ -127,6 +128,7 @@ public:
         client->set_used_bytes(3 * kMiB);
         client->set_quota_bytes(16 * kMiB);
         client->set_soft_quota_bytes(12 * kMiB);
+        client->set_reserved_bytes(5 * kMiB);
         client->set_state("lost connection");
         return grpc::Status::OK;
     }
@@ -157,8 +159,12 @@ public:
         store(evict_, *request);
         return grpc::Status::OK;
     }
+    grpc::Status Reserve(grpc::ServerContext *, const v1::ReserveRequest *request, v1::ReserveResponse *) override {
+        store(reservation_, *request);
+        return grpc::Status::OK;
+    }
     grpc::Status SetQuota(grpc::ServerContext *, const v1::SetQuotaRequest *request, v1::SetQuotaResponse *) override {
-        if (request->client_id() != 7) {
+        if (request->client_id() != 7 && request->pool().empty()) {
             return {grpc::StatusCode::NOT_FOUND, "no client " + std::to_string(request->client_id())};
         }
         store(quota_, *request);
@@ -260,6 +266,15 @@ private:
         pool.set_mode(0640);
         pool.set_low_watermark_bytes(16 * kMiB);
         pool.set_autosize("5%-40%:8M-64M:8M:30s");
+        pool.set_quota_bytes(200 * kMiB);
+        pool.set_reserved_bytes(3 * kMiB);
+        v1::User *user = pool.add_users();
+        user->set_uid(1000);
+        user->set_name("alice");
+        user->set_used_bytes(3 * kMiB);
+        user->set_soft_quota_bytes(40 * kMiB);
+        user->set_reserved_bytes(6 * kMiB);
+        user->set_clients(1);
         pool.mutable_created()->set_seconds(1'000'000'000);
         for (std::uint32_t number = 0; number < 2; ++number) {
             v1::PoolNode *numa_node = pool.add_nodes();
@@ -311,6 +326,7 @@ private:
     v1::DrainChunkRequest drain_;
     v1::EvictClientRequest evict_;
     v1::SetQuotaRequest quota_;
+    v1::ReserveRequest reservation_;
     v1::ListBlocksRequest blocks_;
 };
 

@@ -563,6 +563,22 @@ TEST(Advise, the_peak_and_a_quarter_in_whole_chunks) {
     EXPECT_EQ(advice.suggested_largest_block_bytes, 4 * kMiB);
 }
 
+TEST(Advise, the_daemons_high_water_marks_count_where_we_saw_less) {
+    v1::Pool pool = advised_pool();
+    pool.mutable_nodes(0)->set_peak_used_bytes(33 * kMiB);
+    pool.set_peak_client_bytes(20 * kMiB);
+    pool.set_low_watermark_bytes(kMiB);
+    const Advice advice = advise(pool, used_order(4 * kMiB), kMiB);
+    EXPECT_EQ(advice.peak_used_bytes, 33 * kMiB);
+    EXPECT_EQ(advice.suggested_online_bytes, 44 * kMiB);
+    EXPECT_EQ(advice.suggested_low_watermark_bytes, 11 * kMiB / 2);
+    EXPECT_EQ(advice_json(advice)["peak_client_bytes"], 20 * kMiB);
+    std::ostringstream out;
+    print_advice(out, advice);
+    EXPECT_THAT(out.str(), AllOf(HasSubstr("had 20 MiB"), HasSubstr("# now 1M")));
+    EXPECT_EQ(advise(pool, {}, 0).suggested_low_watermark_bytes, kMiB) << "nothing to learn from";
+}
+
 TEST(Advise, failures_ask_for_more_but_never_beyond_the_capacity) {
     v1::GetStatsResponse stats = used_order(4 * kMiB);
     stats.mutable_nodes(0)->set_failures_out_of_frames(5);
@@ -586,6 +602,7 @@ TEST(Advise, prints_lines_of_the_config_file_without_loss) {
     EXPECT_EQ(config_size(2 * kGiB), "2G");
     std::ostringstream out;
     print_advice(out, advise(advised_pool(), used_order(4 * kMiB), 33 * kMiB));
+    EXPECT_THAT(out.str(), HasSubstr("\nlow-watermark = \"5632K\"    # now 0\n"));
     EXPECT_THAT(out.str(), AllOf(StartsWith("# at most 33 MiB"), HasSubstr("\n[[pool]]\nname = \"default\"\n"),
                                  HasSubstr("\nonline = \"44M\"    # now 256M\n"), HasSubstr("\nlargest = \"4M\"\n")));
 }

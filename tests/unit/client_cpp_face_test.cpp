@@ -67,6 +67,14 @@ TEST(CppFace, options_reach_the_allocator) {
     EXPECT_EQ(elsewhere.error().code, Errc::no_such_node);
 }
 
+TEST(CppFace, a_private_pool_tells_of_nothing) {
+    Pool pool = small_pool();
+    EXPECT_EQ(pool.events(), 0U);
+    const auto fd = pool.event_fd();
+    ASSERT_FALSE(fd);
+    EXPECT_EQ(fd.error().code, Errc::bad_argument);
+}
+
 TEST(CppFace, pmr_containers_live_in_the_pool_and_leave_it_empty) {
     Pool pool = small_pool();
     PoolResource resource{pool};

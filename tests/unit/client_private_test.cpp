@@ -300,6 +300,18 @@ TEST_F(PrivatePool, a_forked_child_is_refused) {
     EXPECT_EQ(numacre_free(pool, block), 0) << "the parent goes on";
 }
 
+TEST_F(PrivatePool, has_no_daemon_that_tells_of_events) {
+    int fd = -5;
+    EXPECT_EQ(numacre_event_fd(pool, &fd), -EINVAL);
+    EXPECT_EQ(fd, -5);
+    EXPECT_EQ(numacre_event_fd(nullptr, &fd), -EINVAL);
+    EXPECT_EQ(numacre_event_fd(pool, nullptr), -EINVAL);
+    std::uint32_t events = 7;
+    EXPECT_EQ(numacre_events(pool, &events), 0);
+    EXPECT_EQ(events, 0U);
+    EXPECT_EQ(numacre_events(pool, nullptr), -EINVAL);
+}
+
 TEST_F(PrivatePool, threads_come_and_go_without_using_up_slots) {
     // More threads over time than there are slots.
     for (int round = 0; round < 1200; ++round) {

@@ -206,6 +206,18 @@ TEST_F(ControlServiceTest, get_pool_converts_every_field) {
     EXPECT_TRUE(node.below_low_watermark());
     EXPECT_EQ(pool.low_watermark_bytes(), 22U * 4096);
     EXPECT_EQ(pool.policy(), "interleave:0+2");
+    EXPECT_EQ(pool.quota_bytes(), 40U * 4096);
+    EXPECT_EQ(pool.soft_quota_bytes(), 30U * 4096);
+    EXPECT_EQ(pool.reserved_bytes(), 5U * 4096);
+    EXPECT_EQ(pool.peak_client_bytes(), 45U * 4096);
+    EXPECT_EQ(node.peak_used_bytes(), 50U * 4096);
+    ASSERT_EQ(pool.users_size(), 1);
+    EXPECT_EQ(pool.users(0).uid(), 4294967000U);
+    EXPECT_EQ(pool.users(0).name(), "4294967000") << "who has no name";
+    EXPECT_EQ(pool.users(0).quota_bytes(), 20U * 4096);
+    EXPECT_EQ(pool.users(0).soft_quota_bytes(), 10U * 4096);
+    EXPECT_EQ(pool.users(0).reserved_bytes(), 6U * 4096);
+    EXPECT_EQ(pool.users(0).used_bytes(), 43U * 4096);
     EXPECT_FALSE(pool.nodes(1).below_low_watermark());
     EXPECT_EQ(pool.nodes(1).node(), 1U);
     EXPECT_EQ(pool.nodes(1).backing(), v1::BACKING_HUGETLB);
@@ -335,6 +347,7 @@ TEST_F(ControlServiceTest, list_clients_of_all_pools_or_one) {
     EXPECT_EQ(client.blocks(), 43U);
     EXPECT_EQ(client.quota_bytes(), kMiB);
     EXPECT_EQ(client.soft_quota_bytes(), kMiB / 2);
+    EXPECT_EQ(client.reserved_bytes(), kMiB / 4);
     EXPECT_EQ(client.threads(), 3U);
     EXPECT_EQ(client.state(), "active");
     EXPECT_EQ(client.oldest_held_for().seconds(), 90);
@@ -409,6 +422,32 @@ TEST_F(ControlServiceTest, set_quota_passes_on_the_bytes) {
     EXPECT_EQ(hidden.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(hidden.error_message(), HasSubstr("12344"));
     EXPECT_EQ(pools_.calls().size(), 3U);
+    request = {};
+    request.set_pool("default");
+    request.set_quota_bytes(9);
+    ASSERT_TRUE(call(&v1::Control::Stub::SetQuota, request, &response).ok());
+    request.set_user("4711");
+    ASSERT_TRUE(call(&v1::Control::Stub::SetQuota, request, &response).ok());
+    v1::ReserveRequest promise;
+    v1::ReserveResponse promised;
+    promise.set_client_id(17);
+    promise.set_bytes(5);
+    ASSERT_TRUE(call(&v1::Control::Stub::Reserve, promise, &promised).ok());
+    EXPECT_THAT(pools_.calls(), testing::Contains("quota default 9 0"));
+    EXPECT_THAT(pools_.calls(), testing::Contains("quota default:4711 9 0"));
+    EXPECT_THAT(pools_.calls(), testing::Contains("reserve 17 5"));
+    promise.set_user("4711");
+    EXPECT_EQ(call(&v1::Control::Stub::Reserve, promise, &promised).error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+        << "a client and a user";
+    promise.clear_client_id();
+    promise.set_pool("default");
+    promise.set_user("nobody of that name");
+    const grpc::Status unknown = call(&v1::Control::Stub::Reserve, promise, &promised);
+    EXPECT_EQ(unknown.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(unknown.error_message(), HasSubstr("nobody of that name"));
+    promise.clear_user();
+    EXPECT_EQ(call(&v1::Control::Stub::Reserve, promise, &promised).error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+        << "a pool promises itself nothing";
 }
 
 TEST_F(ControlServiceTest, get_stats_has_the_pools_orders_only) {
@@ -628,6 +667,10 @@ TEST_F(ControlServiceTest, each_call_reports_the_pool_managers_failure) {
     quota.set_client_id(1);
     v1::SetQuotaResponse set;
     EXPECT_EQ(call(&v1::Control::Stub::SetQuota, quota, &set).error_code(), expected);
+    v1::ReserveRequest promise;
+    promise.set_client_id(1);
+    v1::ReserveResponse promised;
+    EXPECT_EQ(call(&v1::Control::Stub::Reserve, promise, &promised).error_code(), expected);
     v1::GetStatsRequest stats;
     stats.set_pool("default");
     v1::GetStatsResponse got_stats;

@@ -79,6 +79,10 @@ max-threads-per-client = 2
 backing = "thp"
 low-watermark = "3M"
 policy = "interleave:0-2+5"
+compact = true
+quota = "48M"
+soft-quota = "40M"
+user-quota = "4711=8M/4M  4712=2M"
 owner = "4711"
 group = "root"
 mode = "0604"
@@ -112,6 +116,12 @@ name = "second"
     EXPECT_EQ(first.low_watermark_bytes, 3 * kMiB);
     EXPECT_EQ(first.policy, (Policy{PolicyMode::interleave, 0b100111}));
     EXPECT_EQ(first.access, (PoolAccess{4711, 0, 0604}));
+    EXPECT_TRUE(first.compact);
+    EXPECT_FALSE(config->pools[1].compact);
+    EXPECT_EQ(first.quota_bytes, 48 * kMiB);
+    EXPECT_EQ(first.soft_quota_bytes, 40 * kMiB);
+    EXPECT_EQ(first.users, (std::vector<UserLimit>{{4711, 8 * kMiB, 4 * kMiB, 0}, {4712, 2 * kMiB, 0, 0}}));
+    EXPECT_TRUE(config->pools[1].users.empty());
     EXPECT_EQ(config->pools[1].low_watermark_bytes, 0U);
     EXPECT_EQ(config->pools[1].policy, (Policy{PolicyMode::local, 0}));
     EXPECT_EQ(config->pools[1].capacity_bytes, PoolSpec{}.capacity_bytes);
@@ -122,7 +132,7 @@ TEST_F(ConfigFile, what_check_config_prints_is_read_back_the_same) {
         load({"--pool",
               "name=a,capacity=128M,online=8M/4M/0,frame=64,largest=64K,backing=small,owner=4711,group=4712,mode=600,"
               "max-threads=9,max-threads-per-client=3,low-watermark=2M,policy=preferred:1+3-4,"
-              "autosize=10%-50%:8M-64M:4M:5s",
+              "autosize=10%-50%:8M-64M:4M:5s,compact=true,quota=16M,soft-quota=12M,user-quota=4711=8M/4M 4712=2M",
               "--control-group", "4713", "--control-mode", "0666", "--log-format", "json", "--reserve-hugepages",
               "--metrics-address", ""});
     ASSERT_TRUE(config) << config.error().text;
@@ -132,6 +142,16 @@ TEST_F(ConfigFile, what_check_config_prints_is_read_back_the_same) {
     EXPECT_EQ(without_first_line(describe(*again)), without_first_line(describe(*config)));
     EXPECT_EQ(again->pools[0].autosize,
               (Autosize{true, 10, 50, 8 * kMiB, 64 * kMiB, 4 * kMiB, std::chrono::seconds(5)}));
+}
+
+TEST_F(ConfigFile, quotas_that_cannot_be_are_refused) {
+    const auto pool = [](const char *line) { return std::string("[[pool]]\nname = \"a\"\n") + line + "\n"; };
+    expect_refused(pool("user-quota = \"4711\""), {at(3), "4711", "USER=SIZE"});
+    expect_refused(pool("user-quota = \"no-such-user=1G\""), {at(3), "no-such-user"});
+    expect_refused(pool("user-quota = \"4711=lots\""), {at(3), "lots"});
+    expect_refused(pool("user-quota = \"4711=1G/1G\""), {at(3), "4711=1G/1G", "not below"});
+    expect_refused(pool("user-quota = \"4711=1G 4711=2G\""), {at(3), "4711=2G", "twice"});
+    expect_refused(pool("quota = \"1G\"\nsoft-quota = \"2G\""), {"soft-quota", "2G", "not below"});
 }
 
 TEST_F(ConfigFile, unknown_keys_are_refused_with_line_value_and_the_likely_one) {

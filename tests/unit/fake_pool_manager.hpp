@@ -35,6 +35,11 @@ inline PoolStatus golden_pool(const std::string &name = "default") {
     pool.spec.reclaim = {Reclaim::Kind::quarantine, std::chrono::seconds(30)};
     pool.spec.low_watermark_bytes = 22 * 4096;
     pool.spec.policy = {PolicyMode::interleave, 0b101};
+    pool.quota_bytes = 40 * 4096;
+    pool.soft_quota_bytes = 30 * 4096;
+    pool.reserved_bytes = 5 * 4096;
+    pool.peak_client_bytes = 45 * 4096;
+    pool.users = {{{4294967000, 20 * 4096, 10 * 4096, 6 * 4096}, 43 * 4096, 1}};
     pool.scan_seconds = 0.125;
     pool.created = std::chrono::system_clock::time_point{std::chrono::milliseconds{1'700'000'000'250}};
 
@@ -51,6 +56,7 @@ inline PoolStatus golden_pool(const std::string &name = "default") {
     first.cached_bytes = 3 * 4096;
     first.quarantined_bytes = 2 * 4096;
     first.is_below_watermark = true;
+    first.peak_used_bytes = 50 * 4096;
     first.snapshot.capacity_frames = 64;
     first.snapshot.free_frames = 21;
     first.snapshot.used_frames = 43;
@@ -101,6 +107,7 @@ inline ClientStatus golden_client() {
     client.blocks = 43;
     client.quota_bytes = 1 << 20;
     client.soft_quota_bytes = 1 << 19;
+    client.reserved_bytes = 1 << 18;
     client.threads = 3;
     client.state = "active";
     client.waits_for = 8;
@@ -194,11 +201,17 @@ public:
         calls_.push_back("evict " + std::to_string(client_id) + " " + std::to_string(grace.count()));
         return {};
     }
-    Answer<void> set_quota(std::uint32_t client_id, std::uint64_t quota_bytes, std::uint64_t soft_bytes) override {
+    Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) override {
         const std::scoped_lock lock{mutex_};
         if (failure_) return Unexpected{*failure_};
-        calls_.push_back("quota " + std::to_string(client_id) + " " + std::to_string(quota_bytes) + " " +
+        calls_.push_back("quota " + text(holder) + " " + std::to_string(quota_bytes) + " " +
                          std::to_string(soft_bytes));
+        return {};
+    }
+    Answer<void> reserve(const Holder &holder, std::uint64_t bytes) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        calls_.push_back("reserve " + text(holder) + " " + std::to_string(bytes));
         return {};
     }
     Answer<OccupancyMap> map(const std::string &pool, NumaNode, std::uint32_t cells) override {
@@ -263,6 +276,10 @@ public:
     unsigned resizes_stopped() const { return resizes_stopped_; }
 
 private:
+    static std::string text(const Holder &holder) {
+        if (holder.kind == Holder::Kind::client) return std::to_string(holder.client_id);
+        return holder.pool + (holder.kind == Holder::Kind::user ? ":" + std::to_string(holder.uid) : "");
+    }
     static Failure no_such_pool(const std::string &pool) {
         return {Errc::no_such_pool, "there is no pool \"" + pool + "\""};
     }

@@ -137,6 +137,7 @@ TEST_F(MetricsTest, bytes_and_counters_are_the_pools) {
     EXPECT_EQ(of_numa_node(Metric::pool_cached_bytes), 3 * 4096);
     EXPECT_EQ(of_numa_node(Metric::pool_quarantined_bytes), 2 * 4096);
     EXPECT_EQ(of_numa_node(Metric::low_watermark_bytes), 22 * 4096);
+    EXPECT_EQ(of_numa_node(Metric::pool_peak_used_bytes), 50 * 4096);
     EXPECT_EQ(of_numa_node(Metric::pool_largest_free_block_bytes), 8 * 4096);
     EXPECT_EQ(of_numa_node(Metric::pool_largest_free_block_bytes, "1"), 0);
     EXPECT_EQ(of_numa_node(Metric::pool_metadata_bytes), 40960);
@@ -163,6 +164,14 @@ TEST_F(MetricsTest, bytes_and_counters_are_the_pools) {
     EXPECT_EQ(of_pool(Metric::recoveries_waiting), 1);
     EXPECT_EQ(of_pool(Metric::scan_duration_seconds), .125);
     EXPECT_EQ(of_pool(Metric::pool_corrupt), 0);
+    EXPECT_EQ(of_pool(Metric::pool_quota_bytes), 40 * 4096);
+    EXPECT_EQ(of_pool(Metric::pool_soft_quota_bytes), 30 * 4096);
+    EXPECT_EQ(of_pool(Metric::pool_reserved_bytes), 5 * 4096);
+    const auto of_user = [this](Metric metric) { return value(metric, {{"pool", "default"}, {"uid", "4294967000"}}); };
+    EXPECT_EQ(of_user(Metric::user_used_bytes), 43 * 4096);
+    EXPECT_EQ(of_user(Metric::user_quota_bytes), 20 * 4096);
+    EXPECT_EQ(of_user(Metric::user_soft_quota_bytes), 10 * 4096);
+    EXPECT_EQ(of_user(Metric::user_reserved_bytes), 6 * 4096);
 }
 
 TEST_F(MetricsTest, clients_and_totals_are_the_daemons) {
@@ -173,6 +182,7 @@ TEST_F(MetricsTest, clients_and_totals_are_the_daemons) {
     EXPECT_EQ(value(Metric::client_used_bytes, {{"pool", "default"}, {"client", "17"}}), 43 * 4096);
     EXPECT_EQ(value(Metric::client_quota_bytes, {{"pool", "default"}, {"client", "17"}}), 1 << 20);
     EXPECT_EQ(value(Metric::client_soft_quota_bytes, {{"pool", "default"}, {"client", "17"}}), 1 << 19);
+    EXPECT_EQ(value(Metric::client_reserved_bytes, {{"pool", "default"}, {"client", "17"}}), 1 << 18);
     EXPECT_EQ(value(Metric::client_oldest_block_seconds, {{"pool", "default"}, {"client", "17"}}), 90);
     EXPECT_EQ(value(Metric::attaches_total, {{"result", "ok"}}), 29);
     EXPECT_EQ(value(Metric::attaches_total, {{"result", "refused"}}), 30);

@@ -15,7 +15,7 @@ _numacre_column() {
 _numacre() {
     local current=${COMP_WORDS[COMP_CWORD]}
     local previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local verbs="status pools clients nodes resize create delete drain evict quota stats"
+    local verbs="status pools clients nodes resize create delete drain evict quota reserve stats"
     verbs+=" buddyinfo extfrag map top doctor advise bench"
     local options="--runtime-dir --json --ascii --timeout --help"
     local verb="" word i words=""
@@ -24,8 +24,8 @@ _numacre() {
         word=${COMP_WORDS[i]}
         case $word in
             --runtime-dir | --timeout | --node | --capacity | --online | --frame | --largest | --backing | \
-                --max-clients | --owner | --group | --mode | --reclaim | --low-watermark | --policy | --autosize | --soft | --chunk | \
-                --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
+                --max-clients | --owner | --group | --mode | --reclaim | --low-watermark | --policy | --autosize | --soft | \
+                --user | --pool | --chunk | --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
                 i=$((i + 1)) ;;
             replay) if [[ $verb == bench ]]; then verb="bench replay"; else positionals+=1; fi ;;
             -*) ;;
@@ -44,8 +44,11 @@ _numacre() {
         --policy)
             mapfile -t COMPREPLY < <(compgen -W "local strict preferred:0 interleave interleave-frames" -- "$current")
             return ;;
-        --owner)
+        --owner | --user)
             mapfile -t COMPREPLY < <(compgen -u -- "$current")
+            return ;;
+        --pool)
+            mapfile -t COMPREPLY < <(compgen -W "$(_numacre_column pools)" -- "$current")
             return ;;
         --group)
             mapfile -t COMPREPLY < <(compgen -g -- "$current")
@@ -67,7 +70,8 @@ _numacre() {
         delete) options+=" --force" ;;
         drain) options+=" --node --chunk --undo" ;;
         evict) options+=" --grace" ;;
-        quota) options+=" --soft" ;;
+        quota) options+=" --soft --user --pool" ;;
+        reserve) options+=" --user --pool" ;;
         buddyinfo | extfrag) options+=" --heads" ;;
         map) options+=" --node --cells" ;;
         top) options+=" --interval --count" ;;
@@ -88,7 +92,7 @@ _numacre() {
             clients | resize | delete | drain | stats | buddyinfo | extfrag | map | advise | bench)
                 words=$(_numacre_column pools)
                 [[ $verb == bench ]] && words+=" replay" ;;
-            evict | quota) words=$(_numacre_column clients) ;;
+            evict | quota | reserve) words=$(_numacre_column clients) ;;
         esac
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")

@@ -55,6 +55,9 @@ typedef uint64_t numacre_ref;
  * woken one by one. If a waiter is killed, what it was being given comes back; so does the block if who gives it is killed.
  * Without a daemon other waiters may then sleep up to a second longer. */
 #define NUMACRE_WAIT     0x08u
+/* In the fullest of a few chunks that have room, past the cache: fewer chunks are in use then, and more are empty for a shrink
+ * or for the largest blocks. Blocks of up to 64 frames; larger ones go where they always go. Costs a look at some metadata. */
+#define NUMACRE_COMPACT  0x80u
 /* Wait at most `ms` milliseconds (1 .. 16777215), then fail with -ETIMEDOUT. Contains NUMACRE_WAIT. */
 #define NUMACRE_WAIT_MS(ms) (NUMACRE_WAIT | ((unsigned)(ms) << 8))
 
@@ -75,13 +78,15 @@ NUMACRE_API void numacre_detach(numacre_pool *pool);
  * kernel only in pools of several numa nodes, once a second at most, to look at the thread's mempolicy and cpuset. A thread
  * keeps blocks of up to 64 frames in a cache of its own, all threads together about a sixteenth of the pool; it gives them
  * back when it ends and, at its next call, when memory has run out anywhere.
- * Errors: -ENOMEM no free block of that size; -EINVAL size 0 or above the largest block; -EUSERS no thread slot left
+ * Errors: -ENOMEM no free block of that size, or what is free is reserved for others; -EDQUOT a quota of this client, of all
+ * clients of its user, or of the pool; -EINVAL size 0 or above the largest block; -EUSERS no thread slot left
  * in the pool or for this process; -EUCLEAN the daemon has found the pool's shared metadata damaged: nothing is allocated in
  * it any more, what one has may still be used and freed; -ECHILD. If the caller is killed inside, the block comes back. */
 NUMACRE_API int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block);
 
 /* The same on a given numa node of the pool (-1: the calling thread's), with flags. Enters the kernel as
- * numacre_alloc, and to wait. Further errors: -ENODEV no such node; -EINVAL one that the thread's cpuset excludes; -ETIMEDOUT. */
+ * numacre_alloc, and to wait. Who waits holds nothing: -EDQUOT also if others have used up a quota by then.
+ * Further errors: -ENODEV no such node; -EINVAL one that the thread's cpuset excludes; -ETIMEDOUT. */
 NUMACRE_API int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block);
 
 /* Where blocks come from if a call does not say it (numacre_alloc, and node -1), in the words of set_mempolicy(2). Nodes are
@@ -113,7 +118,7 @@ NUMACRE_API int numacre_set_policy(numacre_pool *pool, int mode, uint64_t numa_n
  * Thread-safe, enters the kernel. Errors: -EUSERS no thread slot left; -ECHILD. */
 NUMACRE_API int numacre_get_policy(numacre_pool *pool, int *mode, uint64_t *numa_nodes, uint64_t *allowed_nodes);
 
-/* numacre_alloc_on by a policy of its own. flags: NUMACRE_ZERO, _UNCACHED, _WAIT. Errors: as numacre_alloc_on, and as
+/* numacre_alloc_on by a policy of its own. flags: NUMACRE_ZERO, _UNCACHED, _COMPACT, _WAIT. Errors: as numacre_alloc_on, and as
  * numacre_set_policy. If the caller is killed inside, the block comes back. */
 NUMACRE_API int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa_nodes, size_t size_bytes, unsigned flags,
                                      void **block);
@@ -148,6 +153,28 @@ NUMACRE_API size_t numacre_usable_size(numacre_pool *pool, const void *block);
 
 /* This handle's client id, as `numacre clients` shows it. 0 in a private pool. */
 NUMACRE_API int numacre_client_id(numacre_pool *pool, uint32_t *client_id);
+
+/* What the daemon tells its clients. */
+#define NUMACRE_EVENT_LOW_WATERMARK       0x01u /* less than the pool's low watermark is free on a numa node */
+#define NUMACRE_EVENT_LOW_WATERMARK_ENDED 0x02u
+#define NUMACRE_EVENT_SOFT_QUOTA          0x04u /* above a soft quota: this client's, its user's, or the pool's */
+#define NUMACRE_EVENT_RESIZED             0x08u /* other memory is online on a numa node */
+#define NUMACRE_EVENT_EVICTION            0x10u /* this client is being ended: SIGTERM now, SIGKILL after a grace period */
+#define NUMACRE_EVENT_DAMAGED             0x20u /* the pool's metadata is damaged: allocations fail with -EUCLEAN */
+
+/* A descriptor that becomes readable when something has happened (an eventfd; for poll, epoll, io_uring). The handle's own:
+ * do not read or close it, numacre_detach does. The first call asks the daemon: it blocks for 5 s at most and enters the
+ * kernel; later ones give the same descriptor. It is readable at first, for what happened before. Thread-safe. Limits are looked at every few seconds, so these events come late; nobody waits for a
+ * client that does not look.
+ * Errors: -ECONNREFUSED the daemon that the pool was attached to is gone (a daemon after it goes on setting what
+ * numacre_events tells, but has no descriptor: attach anew); -EUSERS the daemon's descriptors are used up; -ETIMEDOUT;
+ * -EINVAL a private pool; -ECHILD. */
+NUMACRE_API int numacre_event_fd(numacre_pool *pool, int *fd);
+
+/* Which of NUMACRE_EVENT_... have happened since the last call, and makes the descriptor unreadable. 0 may come although it
+ * was readable. Never blocks; enters the kernel only if there is a descriptor. Thread-safe: of two threads one gets a bit.
+ * Errors: -EINVAL, -ECHILD. In a private pool always 0. */
+NUMACRE_API int numacre_events(numacre_pool *pool, uint32_t *events);
 
 /* What the pool is made of. */
 typedef struct {

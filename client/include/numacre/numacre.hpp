@@ -100,6 +100,7 @@ struct AllocateOptions {
     bool uncached = false;
     bool interleave = false;  // numa_node -1
     bool local = false;       // likewise: whatever policy there is
+    bool compact = false;
     bool wait = false;
     std::chrono::milliseconds timeout{0};  // with wait; 0: for ever
 };
@@ -139,7 +140,7 @@ public:
     Expected<Block> allocate(std::size_t size_bytes, const AllocateOptions &options) {
         const auto milliseconds = static_cast<unsigned>(options.timeout.count());
         const unsigned flags = (options.strict ? NUMACRE_STRICT : 0) | (options.zero ? NUMACRE_ZERO : 0) |
-                               (options.uncached ? NUMACRE_UNCACHED : 0) |
+                               (options.uncached ? NUMACRE_UNCACHED : 0) | (options.compact ? NUMACRE_COMPACT : 0) |
                                (options.interleave ? NUMACRE_INTERLEAVE : 0) | (options.local ? NUMACRE_LOCAL : 0) |
                                (options.wait ? NUMACRE_WAIT_MS(milliseconds) : 0);
         void *address = nullptr;
@@ -168,6 +169,18 @@ public:
         std::uint32_t id = 0;
         (void)numacre_client_id(handle_, &id);
         return id;
+    }
+    // Readable when events() has something; the pool's own.
+    Expected<int> event_fd() {
+        int fd = -1;
+        if (const int error = numacre_event_fd(handle_, &fd)) return detail::failure(error);
+        return fd;
+    }
+    // NUMACRE_EVENT_... since the last call.
+    std::uint32_t events() {
+        std::uint32_t events = 0;
+        (void)numacre_events(handle_, &events);
+        return events;
     }
     numacre_pool *handle() const noexcept { return handle_; }
 

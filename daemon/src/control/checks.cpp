@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "access.hpp"
 #include "control/printable.hpp"
 
 namespace numacre::daemon {
@@ -131,6 +132,28 @@ Answer<void> check_listed_blocks(std::uint32_t limit) {
 Answer<void> check_client_id(std::uint32_t client_id) {
     if (client_id == 0) return bad_argument("client_id 0 is nobody's: see `numacre clients` for the ids");
     return {};
+}
+
+Answer<Holder> check_holder(std::uint32_t client_id, const std::string &pool, const std::string &user, bool pool_too) {
+    Holder holder;
+    if (client_id != 0) {
+        if (!pool.empty() || !user.empty())
+            return bad_argument("client_id " + to_string(client_id) +
+                                " and a pool or user beside it: name one of them");
+        holder.client_id = client_id;
+        return holder;
+    }
+    if (pool.empty() || (user.empty() && !pool_too))
+        return bad_argument(std::string("client_id 0 is nobody's: give a client (`numacre clients` has the ids), or ") +
+                            (pool_too ? "a pool, or a user and a pool" : "a user and a pool"));
+    if (const auto name = check_pool_name(pool); !name) return Unexpected{name.error()};
+    holder.kind = user.empty() ? Holder::Kind::pool : Holder::Kind::user;
+    holder.pool = pool;
+    if (user.empty()) return holder;
+    const auto uid = parse_user(user);
+    if (!uid) return bad_argument("user " + quoted(user) + ": " + uid.error().message);
+    holder.uid = *uid;
+    return holder;
 }
 
 Answer<void> check_quota(std::uint64_t quota_bytes, std::uint64_t soft_bytes) {

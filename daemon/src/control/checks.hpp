@@ -25,6 +25,8 @@ Answer<void> check_online_bytes(std::uint64_t online_bytes);
 Answer<void> check_map_cells(std::uint32_t cells);
 Answer<void> check_listed_blocks(std::uint32_t limit);
 Answer<void> check_client_id(std::uint32_t client_id);
+// Exactly one of a client, a user in a pool, and, if `pool_too`, a pool. Looks the user's name up.
+Answer<Holder> check_holder(std::uint32_t client_id, const std::string &pool, const std::string &user, bool pool_too);
 // A soft quota that the other one hides.
 Answer<void> check_quota(std::uint64_t quota_bytes, std::uint64_t soft_bytes);
 Answer<std::chrono::milliseconds> check_evict_grace(std::int64_t seconds, std::int32_t nanoseconds);

@@ -168,12 +168,22 @@ grpc::Status ControlService::EvictClient(grpc::ServerContext *context, const v1:
 
 grpc::Status ControlService::SetQuota(grpc::ServerContext *context, const v1::SetQuotaRequest *request,
                                       v1::SetQuotaResponse *) {
-    if (const auto id = check_client_id(request->client_id()); !id) return to_status(id.error());
+    const auto holder = check_holder(request->client_id(), request->pool(), request->user(), true);
+    if (!holder) return to_status(holder.error());
     if (const auto quota = check_quota(request->quota_bytes(), request->soft_bytes()); !quota)
         return to_status(quota.error());
     if (auto alive = check_alive(*context); !alive.ok()) return alive;
-    if (const auto set = pools_.set_quota(request->client_id(), request->quota_bytes(), request->soft_bytes()); !set)
+    if (const auto set = pools_.set_quota(*holder, request->quota_bytes(), request->soft_bytes()); !set)
         return to_status(set.error());
+    return grpc::Status::OK;
+}
+
+grpc::Status ControlService::Reserve(grpc::ServerContext *context, const v1::ReserveRequest *request,
+                                     v1::ReserveResponse *) {
+    const auto holder = check_holder(request->client_id(), request->pool(), request->user(), false);
+    if (!holder) return to_status(holder.error());
+    if (auto alive = check_alive(*context); !alive.ok()) return alive;
+    if (const auto reserved = pools_.reserve(*holder, request->bytes()); !reserved) return to_status(reserved.error());
     return grpc::Status::OK;
 }
 

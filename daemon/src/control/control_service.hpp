@@ -43,6 +43,8 @@ public:
                              v1::EvictClientResponse *response) override;
     grpc::Status SetQuota(grpc::ServerContext *context, const v1::SetQuotaRequest *request,
                           v1::SetQuotaResponse *response) override;
+    grpc::Status Reserve(grpc::ServerContext *context, const v1::ReserveRequest *request,
+                         v1::ReserveResponse *response) override;
     grpc::Status GetStats(grpc::ServerContext *context, const v1::GetStatsRequest *request,
                           v1::GetStatsResponse *response) override;
     grpc::Status GetFragmentation(grpc::ServerContext *context, const v1::GetFragmentationRequest *request,

@@ -70,6 +70,20 @@ v1::Pool to_proto(const PoolStatus &pool) {
     proto.set_low_watermark_bytes(pool.spec.low_watermark_bytes);
     proto.set_policy(format_policy(pool.spec.policy));
     proto.set_autosize(format_autosize(pool.spec.autosize));
+    proto.set_quota_bytes(pool.quota_bytes);
+    proto.set_soft_quota_bytes(pool.soft_quota_bytes);
+    proto.set_reserved_bytes(pool.reserved_bytes);
+    proto.set_peak_client_bytes(pool.peak_client_bytes);
+    for (const UserStatus &user : pool.users) {
+        v1::User &added = *proto.add_users();
+        added.set_uid(user.limit.uid);
+        added.set_name(printable(user_name(user.limit.uid)));
+        added.set_used_bytes(user.used_bytes);
+        added.set_quota_bytes(user.limit.quota_bytes);
+        added.set_soft_quota_bytes(user.limit.soft_quota_bytes);
+        added.set_reserved_bytes(user.limit.reserved_bytes);
+        added.set_clients(user.clients);
+    }
     set_time(proto.mutable_created(), pool.created);
     proto.set_corrupt_reason(printable(pool.corrupt_reason));
     for (const NodeStatus &numa_node : pool.nodes) {
@@ -89,6 +103,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
         added.set_cached_bytes(numa_node.cached_bytes);
         added.set_quarantined_bytes(numa_node.quarantined_bytes);
         added.set_below_low_watermark(numa_node.is_below_watermark);
+        added.set_peak_used_bytes(numa_node.peak_used_bytes);
     }
     return proto;
 }
@@ -109,6 +124,7 @@ v1::Client to_proto(const ClientStatus &client) {
     proto.set_blocks(client.blocks);
     proto.set_quota_bytes(client.quota_bytes);
     proto.set_soft_quota_bytes(client.soft_quota_bytes);
+    proto.set_reserved_bytes(client.reserved_bytes);
     proto.set_threads(client.threads);
     proto.set_state(client.state);
     if (client.oldest_held_for) proto.mutable_oldest_held_for()->set_seconds(client.oldest_held_for->count());

@@ -72,6 +72,7 @@ void add_numa_node(Scrape &scrape, const std::string &pool, const PoolStatus &of
     scrape.add<Metric::pool_cached_bytes>(status.cached_bytes, pool, node);
     scrape.add<Metric::pool_quarantined_bytes>(status.quarantined_bytes, pool, node);
     scrape.add<Metric::low_watermark_bytes>(of.spec.low_watermark_bytes, pool, node);
+    scrape.add<Metric::pool_peak_used_bytes>(status.peak_used_bytes, pool, node);
     scrape.add<Metric::pool_largest_free_block_bytes>(largest_free_block_bytes(geometry, status), pool, node);
     scrape.add<Metric::pool_metadata_bytes>(status.metadata_bytes, pool, node);
     scrape.add<Metric::pool_metadata_resident_bytes>(status.metadata_resident_bytes, pool, node);
@@ -108,6 +109,16 @@ void add_pool(Scrape &scrape, const std::string &pool, const PoolStatus &status)
     scrape.add<Metric::recovery_duration_seconds>(status.last_recovery_seconds, pool);
     scrape.add<Metric::recoveries_waiting>(status.recoveries_waiting, pool);
     scrape.add<Metric::scan_duration_seconds>(status.scan_seconds, pool);
+    scrape.add<Metric::pool_quota_bytes>(status.quota_bytes, pool);
+    scrape.add<Metric::pool_soft_quota_bytes>(status.soft_quota_bytes, pool);
+    scrape.add<Metric::pool_reserved_bytes>(status.reserved_bytes, pool);
+    for (const UserStatus &user : status.users) {
+        const std::string uid = to_string(user.limit.uid);
+        scrape.add<Metric::user_used_bytes>(user.used_bytes, pool, uid);
+        scrape.add<Metric::user_quota_bytes>(user.limit.quota_bytes, pool, uid);
+        scrape.add<Metric::user_soft_quota_bytes>(user.limit.soft_quota_bytes, pool, uid);
+        scrape.add<Metric::user_reserved_bytes>(user.limit.reserved_bytes, pool, uid);
+    }
     for (const NodeStatus &numa_node : status.nodes) add_numa_node(scrape, pool, status, numa_node);
 }
 
@@ -118,6 +129,7 @@ void add_client(Scrape &scrape, const ClientStatus &client) {
     scrape.add<Metric::client_used_bytes>(client.used_bytes, client.pool, id);
     scrape.add<Metric::client_quota_bytes>(client.quota_bytes, client.pool, id);
     scrape.add<Metric::client_soft_quota_bytes>(client.soft_quota_bytes, client.pool, id);
+    scrape.add<Metric::client_reserved_bytes>(client.reserved_bytes, client.pool, id);
     scrape.add<Metric::client_oldest_block_seconds>(client.oldest_held_for.value_or(std::chrono::seconds{0}).count(),
                                                     client.pool, id);
 }

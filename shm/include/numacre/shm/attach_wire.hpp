@@ -6,7 +6,11 @@
 //   AttachRequest                  ->
 //                                  <-        AttachReply + fds by SCM_RIGHTS: pool region, then per numa node its
 //                                            node region and its data region (1 + 2 * numa_node_count fds)
-//   ... works, no further message ...
+//   ... works ...
+//   EventsRequest (at most one)    ->
+//                                  <-        EventsReply + by SCM_RIGHTS an eventfd, which the daemon signals from then
+//                                  on
+//                                            when it has set a bit of ProcessRecord::news; no fd: it has none left
 //   DetachRequest (after unmapping) ->
 //                                  <-        DetachReply (everything the client held has been given back)
 //
@@ -25,7 +29,14 @@ namespace numacre::wire {
 inline constexpr std::uint32_t kMagic = 0x7263'6d6e;  // "nmcr" in memory
 inline constexpr std::uint16_t kVersion = 1;
 
-enum class MessageType : std::uint16_t { attach_request = 1, attach_reply = 2, detach_request = 3, detach_reply = 4 };
+enum class MessageType : std::uint16_t {
+    attach_request = 1,
+    attach_reply = 2,
+    detach_request = 3,
+    detach_reply = 4,
+    events_request = 5,
+    events_reply = 6
+};
 
 struct WireHeader {
     std::uint32_t magic = kMagic;
@@ -79,6 +90,13 @@ struct DetachRequest {
 };
 struct DetachReply {
     WireHeader header{kMagic, kVersion, MessageType::detach_reply, sizeof(DetachReply), 0};
+};
+
+struct EventsRequest {
+    WireHeader header{kMagic, kVersion, MessageType::events_request, sizeof(EventsRequest), 0};
+};
+struct EventsReply {
+    WireHeader header{kMagic, kVersion, MessageType::events_reply, sizeof(EventsReply), 0};
 };
 
 static_assert(sizeof(WireHeader) == 16);

@@ -146,9 +146,9 @@ private:
 
 enum class ProcessState : std::uint64_t { free = 0, active = 1, dead = 2 };
 
-// Written by the daemon; clients only read it.
+// Written by the daemon, but for `held`; clients only read it.
 template <class Env>
-struct alignas(kCacheLineBytes) ProcessRecord {
+struct alignas(2 * kCacheLineBytes) ProcessRecord {
     using Word = typename Env::template Atomic<std::uint64_t>;
     Word state;             // ProcessState; dead = recovery has not finished yet
     Word generation;        // grows each time the slot is handed out
@@ -156,7 +156,41 @@ struct alignas(kCacheLineBytes) ProcessRecord {
     Word start_time_ticks;  // /proc/<pid>/stat field 22: tells a reused pid
     Word quota_frames;      // of frames that the client may own; 0 = no limit
     Word thread_limit;      // thread slots that the client may have at once; 0 = no limit
-    std::uint64_t reserved[2];
+    Word reserved_frames;   // promised to the client: others leave them free; 0 = none
+    Word account;           // of the client's user; 0 = the user has none
+    // A line of its own. account.hpp: HeldFrames, changed by the process's threads and by whoever takes a block from
+    // it.
+    alignas(kCacheLineBytes) Word held;
+    Word news;  // bits of EventBits that the client has not been told of; the daemon sets them, the client clears them
+    std::uint64_t reserved[6];
+};
+
+// Events of which a client is told.
+struct EventBits {
+    static constexpr std::uint64_t kLowWatermark = 1;
+    static constexpr std::uint64_t kLowWatermarkEnded = 2;
+    static constexpr std::uint64_t kSoftQuota = 4;  // its own, its user's or the pool's
+    static constexpr std::uint64_t kResized = 8;
+    static constexpr std::uint64_t kEviction = 16;
+    static constexpr std::uint64_t kDamaged = 32;
+};
+
+// Limits that several processes share. Account 0 is the pool's: of all its clients together, without reservation; the
+// others are users'. Written by the daemon; all zero = none.
+template <class Env>
+struct Account {
+    using Word = typename Env::template Atomic<std::uint64_t>;
+    Word quota_frames;
+    Word reserved_frames;
+};
+inline constexpr std::uint32_t kAccounts = 64;
+inline constexpr std::uint32_t kPoolAccount = 0;
+
+// What has to be done for limits (account.hpp). Written by the daemon; 0 = nothing, and nobody counts what it holds.
+struct Accounting {
+    static constexpr std::uint64_t kCount = 1;         // each process counts what it holds
+    static constexpr std::uint64_t kShared = 2;        // there are accounts, or reservations: add up what all hold
+    static constexpr std::uint64_t kReservations = 4;  // there are reservations
 };
 
 enum class PoolState : std::uint64_t { creating = 0, serving = 1, corrupt = 2, deleted = 3 };
@@ -197,6 +231,9 @@ struct PoolHeader {
     std::uint64_t policy_nodes;                  // Policy::nodes
     alignas(kCacheLineBytes) Word state;         // PoolState
     Word thread_high_water;                      // thread slots at or above it were never used
+    Word accounting;                             // Accounting
+    Word seats;                                  // process slots at or above it have no client
+    Word online_frames;                          // of all numa nodes; right within moments of a change
     alignas(kCacheLineBytes) Word attention;     // Attention: what every thread looks at before it uses its cache
     alignas(kCacheLineBytes) Word wait_tickets;  // given out to those who wait for memory (WaitWord)
 };
@@ -261,12 +298,16 @@ static_assert(sizeof(Geometry) == 16);
 static_assert(sizeof(ThreadSlot<ProductionEnv>) == 128);
 static_assert(offsetof(ThreadSlot<ProductionEnv>, hint_work) == 16);
 static_assert(offsetof(ThreadSlot<ProductionEnv>, waiting) == 24);
-static_assert(sizeof(ProcessRecord<ProductionEnv>) == 64);
+static_assert(sizeof(ProcessRecord<ProductionEnv>) == 128);
+static_assert(offsetof(ProcessRecord<ProductionEnv>, held) == 64);
+static_assert(sizeof(Account<ProductionEnv>) == 16);
 static_assert(offsetof(PoolHeader<ProductionEnv>, name) == 32);
 static_assert(offsetof(PoolHeader<ProductionEnv>, geometry) == 96);
 static_assert(offsetof(PoolHeader<ProductionEnv>, numa_node_count) == 112);
 static_assert(offsetof(PoolHeader<ProductionEnv>, policy_nodes) == 128);
 static_assert(offsetof(PoolHeader<ProductionEnv>, state) == 192);
+static_assert(offsetof(PoolHeader<ProductionEnv>, accounting) == 208);
+static_assert(offsetof(PoolHeader<ProductionEnv>, online_frames) == 224);
 static_assert(offsetof(PoolHeader<ProductionEnv>, attention) == 256);
 static_assert(offsetof(PoolHeader<ProductionEnv>, wait_tickets) == 320);
 static_assert(sizeof(PoolHeader<ProductionEnv>) == 384);
@@ -318,13 +359,15 @@ struct NodeLayout {
 
 template <class Env>
 struct PoolLayout {
+    std::uint64_t accounts = 0;
     std::uint64_t processes = 0;
     std::uint64_t threads = 0;
     std::uint64_t region_bytes = 0;
 
     static constexpr PoolLayout of(std::uint32_t process_slots, std::uint32_t thread_slots) {
         PoolLayout layout;
-        layout.processes = kPageBytes;
+        layout.accounts = kPageBytes;
+        layout.processes = layout.accounts + round_up(kAccounts * sizeof(Account<Env>), kPageBytes);
         layout.threads = layout.processes + round_up(process_slots * sizeof(ProcessRecord<Env>), kPageBytes);
         layout.region_bytes = layout.threads + round_up(thread_slots * sizeof(ThreadSlot<Env>), kPageBytes);
         return layout;
@@ -389,6 +432,7 @@ struct NodeView {
 template <class Env>
 struct PoolView {
     PoolHeader<Env> *header = nullptr;
+    Account<Env> *accounts = nullptr;
     ProcessRecord<Env> *processes = nullptr;
     ThreadSlot<Env> *threads = nullptr;
     std::uint32_t process_slots = 0;
@@ -398,8 +442,11 @@ struct PoolView {
         const auto layout = PoolLayout<Env>::of(process_slots, thread_slots);
         auto *const bytes = static_cast<std::byte *>(region);
         return {reinterpret_cast<PoolHeader<Env> *>(bytes),
+                reinterpret_cast<Account<Env> *>(bytes + layout.accounts),
                 reinterpret_cast<ProcessRecord<Env> *>(bytes + layout.processes),
-                reinterpret_cast<ThreadSlot<Env> *>(bytes + layout.threads), process_slots, thread_slots};
+                reinterpret_cast<ThreadSlot<Env> *>(bytes + layout.threads),
+                process_slots,
+                thread_slots};
     }
 
     // How many thread slots a scan has to look at. Never more than there are, whatever the shared word says.
@@ -408,6 +455,12 @@ struct PoolView {
         // its user did sees a mark above it.
         const std::uint64_t mark = header->thread_high_water.load(std::memory_order_acquire);
         return mark < thread_slots ? static_cast<std::uint32_t>(mark) : thread_slots;
+    }
+    // The same of process slots with clients.
+    std::uint32_t seats_bound() const {
+        // seq_cst: a seat counts before its client can hold anything (account.hpp, charge-then-look).
+        const std::uint64_t seats = header->seats.load(std::memory_order_seq_cst);
+        return seats < process_slots ? static_cast<std::uint32_t>(seats) : process_slots;
     }
 };
 

@@ -1,0 +1,93 @@
+// What the daemon tells a client: bits in its process record, and an eventfd that the daemon signals. Both are asked
+// for by whoever wants them; a client that does not look costs the daemon nothing.
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "errors.hpp"
+#include "pool.hpp"
+
+using namespace numacre;
+using namespace numacre::client;
+
+static_assert(NUMACRE_EVENT_LOW_WATERMARK == EventBits::kLowWatermark &&
+              NUMACRE_EVENT_LOW_WATERMARK_ENDED == EventBits::kLowWatermarkEnded &&
+              NUMACRE_EVENT_SOFT_QUOTA == EventBits::kSoftQuota && NUMACRE_EVENT_RESIZED == EventBits::kResized &&
+              NUMACRE_EVENT_EVICTION == EventBits::kEviction && NUMACRE_EVENT_DAMAGED == EventBits::kDamaged);
+
+namespace {
+
+// One request at a time on a connection; never on the data path.
+pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
+
+int ask_for_descriptor(numacre_pool *pool) {
+    if (pool->event_fd == numacre_pool::kNoEventFd)
+        return fail(Errc::daemon_gone, "the daemon did not answer for events before: attach anew");
+    const wire::EventsRequest request;
+    pool->event_fd = numacre_pool::kNoEventFd;  // a late reply must not be taken for another
+    if (send(pool->connection, &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request))
+        return fail(Errc::daemon_gone, "the daemon that this pool was attached to is gone (%s): attach anew for events",
+                    strerror(errno));
+    wire::EventsReply reply;
+    int fd = -1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)];
+    iovec part{&reply, sizeof reply};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    ssize_t received = 0;
+    do {
+        received = recvmsg(pool->connection, &message, MSG_CMSG_CLOEXEC);
+    } while (received < 0 && errno == EINTR);
+    if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return fail(Errc::timed_out, "the daemon did not answer for events");
+    if (received != static_cast<ssize_t>(sizeof reply) || reply.header.type != wire::MessageType::events_reply)
+        return fail(Errc::daemon_gone, "the daemon closed the connection: attach anew for events");
+    const cmsghdr *const header = CMSG_FIRSTHDR(&message);
+    if (header != nullptr && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof fd))
+        memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    if (fd < 0) return fail(Errc::too_many_clients, "the daemon has no descriptor left for events");
+    pool->event_fd = fd;
+    return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+int numacre_event_fd(numacre_pool *pool, int *fd) {
+    if (pool == nullptr || fd == nullptr)
+        return fail(Errc::bad_argument, "numacre_event_fd: the %s is NULL",
+                    pool == nullptr ? "pool" : "result pointer");
+    if (pool->fork_generation != fork_generation)
+        return fail(Errc::forked_handle, "this pool handle was made before fork()");
+    if (pool->connection < 0) return fail(Errc::bad_argument, "a private pool has no daemon that would tell of events");
+    pthread_mutex_lock(&asking);
+    const int error = pool->event_fd >= 0 ? 0 : ask_for_descriptor(pool);
+    if (error == 0) *fd = pool->event_fd;
+    pthread_mutex_unlock(&asking);
+    return error;
+}
+
+int numacre_events(numacre_pool *pool, uint32_t *events) {
+    if (pool == nullptr || events == nullptr)
+        return fail(Errc::bad_argument, "numacre_events: the %s is NULL", pool == nullptr ? "pool" : "result pointer");
+    if (pool->fork_generation != fork_generation)
+        return fail(Errc::forked_handle, "this pool handle was made before fork()");
+    pthread_mutex_lock(&asking);
+    std::uint64_t signals = 0;
+    // First: what is set after this signals again.
+    if (pool->event_fd >= 0) (void)!read(pool->event_fd, &signals, sizeof signals);
+    pthread_mutex_unlock(&asking);
+    // seq_cst: behind the read; the daemon sets bits before it signals.
+    *events = static_cast<std::uint32_t>(
+        pool->view.processes[pool->process.value].news.exchange(0, std::memory_order_seq_cst));
+    return 0;
+}
+
+}  // extern "C"

@@ -1,0 +1,166 @@
+// Who may hold how much of a pool. Limits are the daemon's words; clients obey them without asking it. Nobody counts
+// while no limit is set in the pool (PoolHeader::accounting), and then nothing here is called.
+//
+// A process's count is one word of its record: what it holds in the tree's eyes, caches included, so that blocks that
+// go in and out of a cache change nothing. What a user, or everybody, holds is the sum of their processes' words,
+// formed when it is needed: whoever dies takes its word with it, and there is no shared sum that a death could leave
+// wrong.
+//
+// Exact but for this: what is under way in the moment the first limit is set (an operation a thread); a taker that dies
+// between its CAS and the two words it changes then. The daemon compares the words with its scans and corrects one that
+// is wrong and has stood still since the look before.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "numacre/shm/layout.hpp"
+
+namespace numacre {
+
+// Bits 0 .. 43 frames, 44 .. 62 changes (so that a count of long ago is not written over a newer one), 63 counted: not
+// set, the process has not counted yet what it held when the first limit came.
+class HeldFrames {
+public:
+    constexpr explicit HeldFrames(std::uint64_t bits = 0) : bits_(bits) {}
+    static constexpr HeldFrames of(std::uint64_t frames) { return HeldFrames{kCounted | (frames & kFrames)}; }
+
+    constexpr std::uint64_t bits() const { return bits_; }
+    constexpr bool is_counted() const { return (bits_ & kCounted) != 0; }
+    constexpr std::uint64_t frames() const { return bits_ & kFrames; }
+    constexpr HeldFrames with_more(std::uint64_t frames) const { return changed_to(this->frames() + frames); }
+    // Never below 0: what was not counted may be given back as well.
+    constexpr HeldFrames with_fewer(std::uint64_t frames) const {
+        return changed_to(this->frames() - std::min(frames, this->frames()));
+    }
+    constexpr HeldFrames changed_to(std::uint64_t frames) const {
+        return HeldFrames{kCounted | ((bits_ + kChange) & kChanges) | (frames & kFrames)};
+    }
+
+private:
+    static constexpr std::uint64_t kCounted = std::uint64_t{1} << 63;
+    static constexpr std::uint64_t kChange = std::uint64_t{1} << 44;
+    static constexpr std::uint64_t kFrames = kChange - 1;
+    static constexpr std::uint64_t kChanges = ~kCounted & ~kFrames;
+    std::uint64_t bits_;
+};
+
+// What the clients of a pool hold and were promised, added up by account. Frames, or bytes: the caller's unit. Pure.
+class Holdings {
+public:
+    // One client. An account out of range (somebody scribbled) counts as none.
+    constexpr void add(std::uint64_t account, std::uint64_t held, std::uint64_t reserved) {
+        const std::size_t at = account < kAccounts ? account : kPoolAccount;
+        held_[at] += held;
+        promised_[at] += reserved > held ? reserved - held : 0;
+        all_ += held;
+    }
+    // As it was before a client of the account got `frames`, by which what is left of its own promise shrank.
+    constexpr Holdings before(std::size_t account, std::uint64_t frames, std::uint64_t promise_used) const {
+        Holdings then = *this;
+        then.held_[account] -= std::min(frames, then.held_[account]);
+        then.promised_[account] += promise_used;
+        then.all_ -= std::min(frames, then.all_);
+        return then;
+    }
+    constexpr std::uint64_t all() const { return all_; }
+    constexpr std::uint64_t of(std::size_t account) const { return held_[account]; }
+    // What has to stay free for the account's clients, given its own reservation. Theirs are part of it: what one of
+    // them was promised is promised to its user once, not twice.
+    constexpr std::uint64_t unused(std::size_t account, std::uint64_t reserved) const {
+        const std::uint64_t of_account = reserved > held_[account] ? reserved - held_[account] : 0;
+        return std::max(of_account, promised_[account]);
+    }
+
+private:
+    std::array<std::uint64_t, kAccounts> held_{}, promised_{};
+    std::uint64_t all_ = 0;
+};
+
+enum class Admission : std::uint8_t { granted, over_client_quota, over_user_quota, over_pool_quota, reserved };
+
+template <class Env>
+bool is_counting(const PoolView<Env> &view) {
+    // relaxed: a limit is obeyed from the next look on.
+    return (view.header->accounting.load(std::memory_order_relaxed) & Accounting::kCount) != 0;
+}
+
+// Changes a process's count. Nothing if it has none yet: whoever counts finds what is there.
+template <class Env>
+void add_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames) {
+    auto &word = view.processes[process.value].held;
+    std::uint64_t bits = word.load(std::memory_order_relaxed);  // relaxed: the CAS decides
+    // EDGE charge-then-look (seq_cst RMW, then seq_cst loads in admit()). Weakened: two that want the last frames of a
+    // quota do not see each other's charge, and both get them.
+    while (HeldFrames{bits}.is_counted() &&
+           !word.compare_exchange_weak(bits, HeldFrames{bits}.with_more(frames).bits(), std::memory_order_seq_cst,
+                                       std::memory_order_relaxed)) {
+    }
+}
+template <class Env>
+void remove_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames) {
+    auto &word = view.processes[process.value].held;
+    std::uint64_t bits = word.load(std::memory_order_relaxed);
+    // relaxed, both: what is free again may be seen late.
+    while (HeldFrames{bits}.is_counted() &&
+           !word.compare_exchange_weak(bits, HeldFrames{bits}.with_fewer(frames).bits(), std::memory_order_relaxed)) {
+    }
+}
+
+// Is what `process` holds allowed, of which it has just added `frames`?
+template <class Env>
+Admission admit(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames) {
+    const auto relaxed = std::memory_order_relaxed;  // limits, and what the daemon writes: they order nothing
+    const auto &mine = view.processes[process.value];
+    const std::uint64_t held = HeldFrames{mine.held.load(std::memory_order_seq_cst)}.frames();
+    const std::uint64_t quota = mine.quota_frames.load(relaxed);
+    if (quota != 0 && held > quota) return Admission::over_client_quota;
+    const std::uint64_t accounting = view.header->accounting.load(relaxed);
+    if ((accounting & Accounting::kShared) == 0) return Admission::granted;
+
+    Holdings now;
+    const std::uint32_t seats = view.seats_bound();
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < seats; ++slot) {
+        const auto &record = view.processes[slot];
+        now.add(record.account.load(relaxed), HeldFrames{record.held.load(std::memory_order_seq_cst)}.frames(),
+                record.reserved_frames.load(relaxed));
+    }
+    const std::uint64_t said = mine.account.load(relaxed);
+    const std::size_t account = said < kAccounts ? said : kPoolAccount;
+    const auto limit_of = [&](std::size_t at) { return view.accounts[at].quota_frames.load(relaxed); };
+    if (account != kPoolAccount && limit_of(account) != 0 && now.of(account) > limit_of(account))
+        return Admission::over_user_quota;
+    if (limit_of(kPoolAccount) != 0 && now.all() > limit_of(kPoolAccount)) return Admission::over_pool_quota;
+    if ((accounting & Accounting::kReservations) == 0) return Admission::granted;
+
+    std::uint64_t unused = 0, of_account = 0;
+    for (std::size_t at = 0; at < kAccounts; ++at) {
+        const std::uint64_t more = now.unused(at, view.accounts[at].reserved_frames.load(relaxed));
+        unused += more;
+        if (at == account) of_account = more;
+    }
+    const std::uint64_t seized = HeldFrames{view.processes[kDaemonProcess.value].held.load(relaxed)}.frames();
+    // Without reservations the tree itself knows what is free.
+    if (unused == 0 || now.all() + seized + unused <= view.header->online_frames.load(relaxed))
+        return Admission::granted;
+    // There is not enough for everybody. That is nothing to those who only take what they were promised.
+    const std::uint64_t reserved = mine.reserved_frames.load(relaxed);
+    const auto left_of = [reserved](std::uint64_t use) { return reserved > use ? reserved - use : 0; };
+    const Holdings then = now.before(account, frames, left_of(held - std::min(held, frames)) - left_of(held));
+    const std::uint64_t unused_then = then.unused(account, view.accounts[account].reserved_frames.load(relaxed));
+    return unused_then >= of_account + frames ? Admission::granted : Admission::reserved;
+}
+
+// Counts `frames` as held by the process, if all limits allow that; otherwise nothing is changed. Two that ask for the
+// last frames at once may both be refused. The process must have counted what it held before.
+template <class Env>
+Admission charge(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames) {
+    add_held(view, process, frames);
+    const Admission answer = admit(view, process, frames);
+    if (answer != Admission::granted) remove_held(view, process, frames);
+    return answer;
+}
+
+}  // namespace numacre

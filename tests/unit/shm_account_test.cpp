@@ -1,0 +1,154 @@
+// Limits of several processes together: the words, the sums, the decision; and that no two get the last frames.
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "numacre/shm/account.hpp"
+
+namespace numacre {
+namespace {
+
+constexpr std::uint32_t kProcesses = 6;
+
+struct Pool {
+    std::vector<std::byte> memory{PoolLayout<ProductionEnv>::of(kProcesses, 2).region_bytes + kPageBytes};
+    PoolView<ProductionEnv> view;
+
+    explicit Pool(std::uint64_t accounting) {
+        void *where = memory.data();
+        std::size_t room = memory.size();
+        std::align(kPageBytes, memory.size() - kPageBytes, where, room);
+        view = PoolView<ProductionEnv>::at(where, kProcesses, 2);
+        view.header->accounting = accounting;
+        view.header->seats = kProcesses;
+        view.header->online_frames = 100;
+        for (std::uint32_t slot = 0; slot < kProcesses; ++slot) view.processes[slot].held = HeldFrames::of(0).bits();
+    }
+    Admission charge(std::uint16_t slot, std::uint64_t frames) {
+        return numacre::charge(view, ProcessSlot{slot}, frames);
+    }
+    std::uint64_t held(std::uint32_t slot) const { return HeldFrames{view.processes[slot].held}.frames(); }
+};
+
+constexpr std::uint64_t kQuotas = Accounting::kCount | Accounting::kShared;
+constexpr std::uint64_t kAll = kQuotas | Accounting::kReservations;
+
+TEST(HeldFrames, changes_with_each_change_and_stays_counted) {
+    const HeldFrames five = HeldFrames::of(5);
+    EXPECT_FALSE(HeldFrames{}.is_counted());
+    EXPECT_EQ(five.with_more(3).frames(), 8U);
+    EXPECT_EQ(five.with_fewer(7).frames(), 0U) << "never below nothing";
+    EXPECT_EQ(five.with_more(3).with_fewer(3).frames(), 5U);
+    EXPECT_NE(five.with_more(3).with_fewer(3).bits(), five.bits()) << "an old look is not taken for a new one";
+    HeldFrames word = five;
+    for (int i = 0; i < (1 << 19) + 3; ++i) word = word.changed_to(5);
+    EXPECT_TRUE(word.is_counted() && word.frames() == 5);
+}
+
+TEST(Account, who_has_not_counted_is_not_changed) {
+    Pool pool(kQuotas);
+    pool.view.processes[1].held = 0;
+    add_held(pool.view, ProcessSlot{1}, 7);
+    remove_held(pool.view, ProcessSlot{1}, 7);
+    EXPECT_EQ(pool.view.processes[1].held, 0U);
+}
+
+TEST(Account, each_limit_refuses_by_its_name_and_takes_nothing) {
+    Pool pool(kQuotas);
+    pool.view.processes[1].account = pool.view.processes[2].account = 3;
+    pool.view.processes[1].quota_frames = 10;
+    pool.view.accounts[3].quota_frames = 15;
+    pool.view.accounts[kPoolAccount].quota_frames = 20;
+    EXPECT_EQ(pool.charge(1, 11), Admission::over_client_quota);
+    EXPECT_EQ(pool.charge(1, 10), Admission::granted);
+    EXPECT_EQ(pool.charge(2, 6), Admission::over_user_quota);
+    EXPECT_EQ(pool.charge(2, 5), Admission::granted);
+    EXPECT_EQ(pool.charge(4, 6), Admission::over_pool_quota);
+    EXPECT_EQ(pool.charge(4, 5), Admission::granted);
+    EXPECT_EQ(pool.held(1) + pool.held(2) + pool.held(4), 20U);
+    // Who is gone takes its word along.
+    pool.view.processes[1].held = 0;
+    EXPECT_EQ(pool.charge(2, 10), Admission::granted);
+}
+
+TEST(Account, impossible_numbers_in_shared_memory_hurt_nobody) {
+    Pool pool(kQuotas);
+    for (std::uint32_t slot = 0; slot < kProcesses; ++slot) pool.view.processes[slot].account = ~std::uint64_t{0};
+    pool.view.header->seats = ~std::uint64_t{0};
+    pool.view.accounts[kPoolAccount].quota_frames = 5;
+    EXPECT_EQ(pool.charge(1, 6), Admission::over_pool_quota);
+    EXPECT_EQ(pool.charge(1, 5), Admission::granted);
+}
+
+TEST(Account, a_promise_is_kept_free_until_it_is_used) {
+    Pool pool(kAll);
+    pool.view.processes[1].reserved_frames = 30;
+    EXPECT_EQ(pool.charge(2, 71), Admission::reserved);
+    EXPECT_EQ(pool.charge(2, 70), Admission::granted);
+    EXPECT_EQ(pool.charge(2, 1), Admission::reserved);
+    EXPECT_EQ(pool.charge(1, 20), Admission::granted);
+    EXPECT_EQ(pool.charge(2, 1), Admission::reserved);
+    EXPECT_EQ(pool.charge(1, 10), Admission::granted);
+    // Nothing is promised any more: that there is nothing left is for the tree to say.
+    EXPECT_EQ(pool.charge(1, 1), Admission::granted);
+}
+
+TEST(Account, a_promise_is_kept_though_there_is_less_than_was_promised) {
+    Pool pool(kAll);
+    pool.view.processes[1].reserved_frames = 30;
+    pool.view.processes[3].reserved_frames = 30;
+    EXPECT_EQ(pool.charge(2, 40), Admission::granted);
+    pool.view.header->online_frames = 60;
+    EXPECT_EQ(pool.charge(1, 20), Admission::granted) << "what it was promised, as far as there is some";
+    EXPECT_EQ(pool.charge(1, 11), Admission::reserved) << "one frame too much";
+    EXPECT_EQ(pool.charge(2, 1), Admission::reserved);
+}
+
+TEST(Account, a_users_promise_contains_those_of_its_clients) {
+    Pool pool(kAll);
+    for (const unsigned slot : {1, 2}) pool.view.processes[slot].account = 5;
+    pool.view.accounts[5].reserved_frames = 30;
+    pool.view.processes[1].reserved_frames = 20;
+    EXPECT_EQ(pool.charge(3, 71), Admission::reserved);
+    EXPECT_EQ(pool.charge(3, 70), Admission::granted);
+    EXPECT_EQ(pool.charge(2, 11), Admission::reserved) << "20 of the user's are its other client's";
+    EXPECT_EQ(pool.charge(2, 10), Admission::granted);
+    EXPECT_EQ(pool.charge(1, 20), Admission::granted);
+}
+
+TEST(Account, what_the_daemon_holds_is_not_free) {
+    Pool pool(kAll);
+    pool.view.processes[kDaemonProcess.value].held = HeldFrames::of(40).bits();
+    pool.view.processes[1].reserved_frames = 30;
+    EXPECT_EQ(pool.charge(2, 31), Admission::reserved);
+    EXPECT_EQ(pool.charge(2, 30), Admission::granted);
+}
+
+TEST(Account, side_by_side_nobody_gets_beyond_a_limit) {
+    Pool pool(kQuotas);
+    constexpr std::uint64_t kLimit = 10;
+    pool.view.accounts[kPoolAccount].quota_frames = kLimit;
+    std::atomic<std::uint64_t> granted{0}, worst{0};
+    std::vector<std::jthread> threads;
+    for (std::uint16_t slot = 1; slot < kProcesses; ++slot)
+        threads.emplace_back([&, slot] {
+            for (int i = 0; i < 20000; ++i) {
+                const std::uint64_t frames = 1 + i % 4;
+                if (pool.charge(slot, frames) != Admission::granted) continue;
+                const std::uint64_t now = granted.fetch_add(frames) + frames;
+                std::uint64_t seen = worst.load();
+                while (seen < now && !worst.compare_exchange_weak(seen, now)) {
+                }
+                granted.fetch_sub(frames);
+                remove_held(pool.view, ProcessSlot{slot}, frames);
+            }
+        });
+    threads.clear();
+    EXPECT_LE(worst, kLimit);
+    EXPECT_GT(worst, 0U);
+    for (std::uint32_t slot = 1; slot < kProcesses; ++slot) EXPECT_EQ(pool.held(slot), 0U);
+}
+
+}  // namespace
+}  // namespace numacre
