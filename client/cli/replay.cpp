@@ -32,11 +32,13 @@ private:
 };
 
 // The engine as applications reach it.
+template <unsigned kFlags>
 class OurPool : public ReplayPool {
 public:
     OurPool(PoolShape shape, std::uint64_t chunks) : frame_bytes_(shape.frame_bytes) {
         numacre_private_options options{};
         options.struct_size = sizeof options;
+        options.flags = kFlags;
         options.frame_bytes = shape.frame_bytes;
         options.largest_block_bytes = shape.largest_block_bytes;
         options.capacity_bytes = chunks * shape.largest_block_bytes;
@@ -143,7 +145,9 @@ Workload make_workload(const std::vector<Allocation> &trace, PoolShape shape) {
 }
 
 std::vector<Engine> product_engines() {
-    return {engine<OurPool>("numacre"), engine<SerialPool<Choice::latest>>("serial, latest first"),
+    return {engine<OurPool<0>>("numacre"), engine<OurPool<NUMACRE_PRIVATE_COMPACT>>("numacre, compact"),
+            engine<OurPool<NUMACRE_PRIVATE_BEST_FIT>>("numacre, best fit"),
+            engine<SerialPool<Choice::latest>>("serial, latest first"),
             engine<SerialPool<Choice::lowest>>("serial, lowest first")};
 }
 

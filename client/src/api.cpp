@@ -87,6 +87,17 @@ Errc try_allocate(numacre_pool *pool, Actor actor, const Plan &plan, Order order
     return found ? Errc::ok : Errc::out_of_frames;
 }
 
+// Not where the thread happens to be. False: others were quicker each time, or nothing was seen.
+[[gnu::cold]] bool allocate_where_it_fits(Lane &lane, NodeLane &node, Fit fit, Order order, Note note, Block &block) {
+    constexpr int kTries = 3;
+    for (int i = 0; i < kTries; ++i)
+        if (!FitLook{node.buddy->view(), order, fit}.find(++lane.looks, block))
+            return false;
+        else if (node.buddy->allocate_at(lane.actor, block, note))
+            return true;
+    return false;
+}
+
 // Nothing is free: perhaps what we or others keep in caches would do.
 [[gnu::cold]] Errc allocate_under_pressure(numacre_pool *pool, Lane &lane, const Plan &plan, Order order, Note note,
                                            std::uint32_t &got, Block &block) {
@@ -159,9 +170,10 @@ Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
     if (!charge.make()) [[unlikely]]
         code = make_under_pressure(pool, lane, charge);
     if (code == Errc::ok) [[likely]] {
-        if ((flags & NUMACRE_COMPACT) != 0 || is_compact(pool)) [[unlikely]]
-            begin_in_fuller_chunk(lane, lane.nodes[wanted], order.value);
-        code = try_allocate(pool, actor, plan, order, note, got, block);
+        got = wanted;
+        const Fit fit = (flags & NUMACRE_COMPACT) != 0 ? Fit::compact : fit_of(pool);
+        if (fit == Fit::nearby || !allocate_where_it_fits(lane, lane.nodes[wanted], fit, order, note, block)) [[likely]]
+            code = try_allocate(pool, actor, plan, order, note, got, block);
         if (code != Errc::ok) [[unlikely]]
             code = allocate_under_pressure(pool, lane, plan, order, note, got, block);
     }

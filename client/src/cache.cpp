@@ -68,7 +68,7 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     // Near a limit block by block, past the cache: that way knows what to do when there is no more.
     const bool is_counted = is_counting(pool);
     if (is_counted && charge_frames(pool, std::uint64_t{wanted} << order) != Admission::granted) return false;
-    if (is_compact(pool)) begin_in_fuller_chunk(lane, node, order);
+    if (const Fit fit = fit_of(pool); fit != Fit::nearby) begin_where_it_fits(lane, node, fit, order);
     FrameIndex bases[kRefillBlocks];
     const unsigned got = node.buddy->allocate_many(lane.actor, Order{static_cast<std::uint8_t>(order)},
                                                    BlockState::cached, {}, bases, wanted);
@@ -78,14 +78,12 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     return magazine.count != 0;
 }
 
-void begin_in_fuller_chunk(Lane &lane, NodeLane &node, unsigned order) {
+void begin_where_it_fits(Lane &lane, NodeLane &node, Fit fit, unsigned order) {
     const NodeView<Env> &view = node.buddy->view();
-    std::uint64_t word = 0;
-    if (order > kLeafOrder ||
-        !find_in_fuller_chunk(view, Order{static_cast<std::uint8_t>(order)}, ++lane.compact_looks, word))
-        return;
+    Block block;
+    if (!FitLook{view, Order{static_cast<std::uint8_t>(order)}, fit}.find(++lane.looks, block)) return;
     // relaxed: only this thread reads it.
-    view.home[lane.actor.thread.value].word[order].store(word + 1, std::memory_order_relaxed);
+    view.home[lane.actor.thread.value].word[order].store(block.base.value / kLeafFrames + 1, std::memory_order_relaxed);
 }
 
 bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {

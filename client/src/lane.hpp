@@ -83,7 +83,7 @@ struct alignas(kCacheLineBytes) Lane {
     numacre_pool *pool;    // here as well, so that the hot path need not keep what it was called with
     const Word *attention;
     std::uint64_t attention_seen;
-    const Word *accounting;  // 0: no limit is set in the pool, and it is not a compact one
+    const Word *accounting;  // 0: no limit is set in the pool, and its blocks are not chosen
     NodeLane *nodes;         // in the same allocation
     std::byte *span;
     std::uint64_t frame_count;
@@ -94,8 +94,8 @@ struct alignas(kCacheLineBytes) Lane {
     std::uint32_t cached_pattern;   // ... of blocks in our caches
     const Choices *choices;         // not in a pool of one numa node
     Actor actor;
-    Note since_now;               // what a block says that is handed out now, but for its slack
-    std::uint64_t compact_looks;  // which chunks are compared next for NUMACRE_COMPACT
+    Note since_now;           // what a block says that is handed out now, but for its slack
+    std::uint64_t looks;      // which chunks a FitLook reads next
     std::uint32_t restraint;  // so many more slow allocations go by without filling the cache (memory has been short)
     Placement placement;
 

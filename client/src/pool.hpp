@@ -14,7 +14,7 @@
 #include "numacre/shm/account.hpp"
 #include "numacre/shm/attach_wire.hpp"
 #include "numacre/shm/buddy.hpp"
-#include "numacre/shm/compact.hpp"
+#include "numacre/shm/fit.hpp"
 
 namespace numacre::client {
 
@@ -167,12 +167,12 @@ int policy_of_call(numacre_pool *pool, Lane &lane, int mode, std::uint64_t nodes
 // `count` blocks of this plan came from there. Not for what the hot path hands out: that is always local.
 void note_placement(numacre_pool *pool, Lane &lane, const Plan &plan, std::uint32_t numa_node, unsigned count = 1);
 
-// For NUMACRE_COMPACT: the thread's home word for this order becomes one in a chunk that is in use anyway.
-[[gnu::cold]] void begin_in_fuller_chunk(Lane &lane, NodeLane &node, unsigned order);
-// As if each allocation from the tree said it.
-inline bool is_compact(const numacre_pool *pool) {
-    return (pool->view.header->accounting.load(std::memory_order_relaxed) & kCompactPool) != 0;  // relaxed: a wish
+// How the pool's blocks are to be chosen, those that do not say it themselves.
+inline Fit fit_of(const numacre_pool *pool) {
+    return numacre::fit_of(pool->view.header->accounting.load(std::memory_order_relaxed));  // relaxed: a wish
 }
+// For what a cache is filled with: the thread's home word for this order (of a leaf) becomes one that is chosen so.
+[[gnu::cold]] void begin_where_it_fits(Lane &lane, NodeLane &node, Fit fit, unsigned order);
 
 // --- limits ----------------------------------------------------------------------------------------------------------
 // Every tree operation that changes what the process holds is counted, but only while is_counting(): quota.cpp.
@@ -180,7 +180,7 @@ inline bool is_compact(const numacre_pool *pool) {
 inline bool is_counting(const numacre_pool *pool) {
     return is_counting(pool->view);
 }
-// Counting, or choosing (compact.hpp): not by the short ways.
+// Counting, or choosing (fit.hpp): not by the short ways.
 inline bool is_regulated(const Lane &lane) {
     return lane.accounting->load(std::memory_order_relaxed) != 0;  // relaxed: as above
 }

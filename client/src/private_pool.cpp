@@ -100,6 +100,9 @@ int build(numacre_pool *pool) {
 
 }  // namespace
 
+static_assert(NUMACRE_PRIVATE_COMPACT == static_cast<unsigned>(Fit::compact) &&
+              NUMACRE_PRIVATE_BEST_FIT == static_cast<unsigned>(Fit::best));
+
 extern "C" int numacre_open_private(const numacre_private_options *options, numacre_pool **pool) {
     if (pool == nullptr) return fail(Errc::bad_argument, "numacre_open_private: the result pointer is NULL");
     numacre_private_options wanted{};
@@ -109,8 +112,11 @@ extern "C" int numacre_open_private(const numacre_private_options *options, numa
                         options->struct_size, sizeof wanted);
         wanted = *options;
     }
-    if (wanted.flags != 0)
-        return fail(Errc::bad_argument, "numacre_private_options.flags is %#x instead of 0", wanted.flags);
+    if (wanted.flags != 0 && wanted.flags != NUMACRE_PRIVATE_COMPACT && wanted.flags != NUMACRE_PRIVATE_BEST_FIT)
+        return fail(Errc::bad_argument,
+                    "numacre_private_options.flags is %#x instead of 0, NUMACRE_PRIVATE_COMPACT or "
+                    "NUMACRE_PRIVATE_BEST_FIT",
+                    wanted.flags);
     if (wanted.frame_bytes == 0) wanted.frame_bytes = kDefaultFrame;
     if (wanted.capacity_bytes == 0) wanted.capacity_bytes = kDefaultCapacity;
     if (wanted.largest_block_bytes == 0) {
@@ -139,6 +145,8 @@ extern "C" int numacre_open_private(const numacre_private_options *options, numa
         delete_handle(handle);
         return error;
     }
+    // relaxed: nobody else has the pool yet.
+    handle->view.header->accounting.store(accounting_of(static_cast<Fit>(wanted.flags)), std::memory_order_relaxed);
     *pool = handle;
     return 0;
 }

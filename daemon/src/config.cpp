@@ -252,8 +252,13 @@ const std::vector<Key<PoolSpec>> &pool_keys() {
          [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.quota_bytes, text); }},
         {"soft-quota", Kind::bytes, "",
          [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.soft_quota_bytes, text); }},
-        {"compact", Kind::yes_no, "",
-         [](PoolSpec &spec, const std::string &text) { return set_yes_no(spec.compact, text); }},
+        {"fit", Kind::text, "",
+         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
+             const auto fit = parse_fit(text);
+             if (!fit) return Unexpected{fit.error()};
+             spec.fit = *fit;
+             return {};
+         }},
         {"user-quota", Kind::text, "",
          [](PoolSpec &spec, const std::string &text) { return set_user_quotas(spec.users, text); }},
         {"owner", Kind::text, "",
@@ -469,7 +474,7 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
            "name=default,capacity=1G,online=256M,frame=4K,largest=4M[,max-clients=256][,max-threads=4096]"
            "[,max-threads-per-client=4096][,backing=hugetlb|thp|small][,reclaim=fast|zero|quarantine:30s]"
            "[,policy=local|strict|preferred:1|interleave|interleave-frames][,autosize=10%-50%:64M-1G:64M:30s]"
-           "[,quota=1G][,user-quota=alice=512M]"
+           "[,fit=nearby|compact|best][,quota=1G][,user-quota=alice=512M]"
            "[,owner=root][,group=root][,mode=0660]; capacity and online are per numa node (online=256M/128M: numa "
            "node 0, all others); mode as of a file: w to use the pool, r to observe it; repeats; replaces "
            "the file's pool of that name")
@@ -563,7 +568,7 @@ std::string describe(const Config &config) {
              << "autosize = \"" << format_autosize(spec.autosize) << "\"\n"
              << "quota = \"" << format_bytes(spec.quota_bytes) << "\"\n"
              << "soft-quota = \"" << format_bytes(spec.soft_quota_bytes) << "\"\n"
-             << "compact = " << (spec.compact ? "true" : "false") << "\n"
+             << "fit = \"" << fit_name(spec.fit) << "\"\n"
              << "user-quota = \"" << format_user_quotas(spec.users) << "\"\n"
              << "owner = \"" << user_name(spec.access.owner) << "\"\n"
              << "group = \"" << group_name(spec.access.group) << "\"\n"

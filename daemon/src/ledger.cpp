@@ -79,7 +79,7 @@ struct PoolLedger::Header {
         std::uint64_t min_bytes, max_bytes, step_bytes;
     } autosize;
     std::atomic<std::uint64_t> peak_client_bytes;
-    std::uint32_t is_compact;
+    std::uint32_t fit;
     std::uint32_t reserved;
 };
 
@@ -133,7 +133,7 @@ Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instan
                        spec.autosize.high_percent,    static_cast<std::uint32_t>(spec.autosize.after.count()),
                        spec.autosize.min_bytes,       spec.autosize.max_bytes,
                        spec.autosize.step_bytes};
-    header.is_compact = spec.compact ? 1 : 0;
+    header.fit = static_cast<std::uint32_t>(spec.fit);
     header.access_owner = spec.access.owner;
     header.access_group = spec.access.group;
     header.access_mode = spec.access.mode;
@@ -197,7 +197,7 @@ PoolSpec PoolLedger::spec() const {
                      autosize.max_bytes,
                      autosize.step_bytes,
                      std::chrono::seconds(autosize.after_seconds)};
-    spec.compact = header_->is_compact != 0;
+    spec.fit = static_cast<Fit>(header_->fit);
     spec.access = {header_->access_owner, header_->access_group, header_->access_mode};
     spec.policy = {static_cast<PolicyMode>(header_->policy_mode), header_->policy_nodes};
     return spec;

@@ -17,7 +17,7 @@
 #include "log.hpp"
 #include "numacre/shm/account.hpp"
 #include "numacre/shm/audit.hpp"
-#include "numacre/shm/compact.hpp"
+#include "numacre/shm/fit.hpp"
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/hand_off.hpp"
 #include "numacre/shm/validate.hpp"
@@ -637,7 +637,7 @@ void ManagedPool::write_seats() {
 
 // What there is to be obeyed. If that is the first limit, nobody has counted so far.
 void ManagedPool::write_accounting() {
-    std::uint64_t wanted = spec_.compact ? kCompactPool : 0;
+    std::uint64_t wanted = accounting_of(spec_.fit);
     for (const auto &client : clients_) {
         if (!client) continue;
         if (client->quota_bytes != 0) wanted |= Accounting::kCount;

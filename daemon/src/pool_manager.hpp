@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "numacre/shm/attach_wire.hpp"
+#include "numacre/shm/fit.hpp"
 #include "numacre/shm/counters.hpp"
 #include "numacre/shm/error.hpp"
 #include "numacre/shm/layout.hpp"
@@ -33,6 +34,10 @@ template <class T>
 using Answer = Result<T, Failure>;
 
 // The one spelling of a backing: in the configuration, in logs, in metrics.
+constexpr const char *fit_name(Fit fit) {
+    return fit == Fit::compact ? "compact" : fit == Fit::best ? "best" : "nearby";
+}
+
 constexpr const char *backing_name(wire::Backing backing) {
     switch (backing) {
         case wire::Backing::private_memory: return "private";
@@ -112,7 +117,7 @@ struct PoolSpec {
     // Of all clients together; 0: none. More than the soft one is an event.
     std::uint64_t quota_bytes = 0, soft_quota_bytes = 0;
     std::vector<UserLimit> users;  // to begin with
-    bool compact = false;          // small blocks go to the fuller of some chunks
+    Fit fit = Fit::nearby;         // how blocks are chosen that do not say it themselves
     PoolAccess access;
     Policy policy{PolicyMode::local, 0};  // of clients that say nothing themselves
     Autosize autosize;

@@ -61,6 +61,12 @@ Answer<wire::Backing> parse_backing(std::string_view text) {
     return refuse("\"" + std::string(text) + "\" is no backing: use hugetlb, thp or small");
 }
 
+Answer<Fit> parse_fit(std::string_view text) {
+    for (const Fit fit : {Fit::nearby, Fit::compact, Fit::best})
+        if (text == fit_name(fit)) return fit;
+    return refuse("\"" + std::string(text) + "\" is no fit: use nearby, compact or best");
+}
+
 std::uint32_t thread_limit_of(const PoolSpec &spec) {
     return spec.max_threads_per_client == 0 ? spec.max_threads : spec.max_threads_per_client;
 }

@@ -26,5 +26,6 @@ std::uint32_t observer_limit_of(const PoolSpec &spec);
 bool is_pool_name(std::string_view name);
 
 Answer<wire::Backing> parse_backing(std::string_view text);
+Answer<Fit> parse_fit(std::string_view text);
 
 }  // namespace numacre::daemon

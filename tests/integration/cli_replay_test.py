@@ -50,6 +50,8 @@ class ReplayTest(unittest.TestCase):
             "peak: 16384 bytes requested, 16384 granted (each block a power of two of frames)\n"
             "ENGINE                SMALLEST POOL  BYTES  UTILISATION\n"
             "numacre                      32 KiB  32768       50.0 %\n"
+            "numacre, compact             32 KiB  32768       50.0 %\n"
+            "numacre, best fit            32 KiB  32768       50.0 %\n"
             "serial, latest first         32 KiB  32768       50.0 %\n"
             "serial, lowest first         32 KiB  32768       50.0 %\n",
         )
@@ -71,8 +73,8 @@ class ReplayTest(unittest.TestCase):
                 "peak_granted_bytes": 16384,
             },
         )
-        self.assertEqual([engine["smallest_pool_bytes"] for engine in engines], [32768] * 3)
-        self.assertEqual([engine["space_utilisation"] for engine in engines], [0.5] * 3)
+        self.assertEqual([engine["smallest_pool_bytes"] for engine in engines], [32768] * 5)
+        self.assertEqual([engine["space_utilisation"] for engine in engines], [0.5] * 5)
 
     def test_what_a_program_recorded(self):
         recorded = numacre("bench", "--private", "--operations", 50, "--rounds", 1, NUMACRE_TRACE=str(self.trace))

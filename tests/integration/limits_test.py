@@ -267,8 +267,8 @@ class Limits(unittest.TestCase):
     def test_a_compact_pool_keeps_more_chunks_empty(self):
         """A rush, and then a tenth of it is left, renewed: what a shrink can take then, where chunks are chosen and not."""
         left = {}
-        for compact in ("true", "false"):
-            daemon = self.serve(f"name=default,capacity=32M,online=32M,frame=4K,largest=1M,backing=small,compact={compact}")
+        for fit in ("compact", "nearby"):
+            daemon = self.serve(f"name=default,capacity=32M,online=32M,frame=4K,largest=1M,backing=small,fit={fit}")
             client = self.client()
             choose = random.Random(1)
             error, blocks = client.alloc(4096, count=6000)
@@ -283,12 +283,12 @@ class Limits(unittest.TestCase):
             daemon.cli("resize", "default", "--node", "0", "32M")
             subprocess.run([program("numacre"), "--runtime-dir", self.runtime_dir, "resize", "default", "3M"],
                            capture_output=True, check=False)  # as far as it gets
-            left[compact] = daemon.status()["pools"][0]["online_bytes"]
+            left[fit] = daemon.status()["pools"][0]["online_bytes"]
             client.close()
             wait_until("nobody is left", lambda: not daemon.clients())
             daemon.stop()
         print(f"online after a shrink as far as possible: {left}")
-        self.assertLess(left["true"], left["false"])
+        self.assertLess(left["compact"], left["nearby"])
 
     def test_high_water_marks_outlive_use_and_daemon_and_become_advice(self):
         daemon = self.serve()

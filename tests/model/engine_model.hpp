@@ -20,6 +20,7 @@
 #include "numacre/shm/cached_block.hpp"
 #include "numacre/shm/chunks.hpp"
 #include "numacre/shm/format.hpp"
+#include "numacre/shm/fit.hpp"
 #include "numacre/shm/hand_off.hpp"
 #include "numacre/shm/recovery.hpp"
 
@@ -76,6 +77,8 @@ inline constexpr int kWaitBriefly = 400;
 // Two blocks of an order in one call: kTwo + order; the same into the cache: kRefill + order.
 inline constexpr int kTwo = 100;
 inline constexpr int kRefill = 200;
+// A block of an order where it fits best, if there is one: kFitting + order.
+inline constexpr int kFitting = 500;
 
 // What an operator does with chunk 0 (or a unit of several: Setup::unit_chunks), in a thread of its own.
 enum class ChunkStep : std::uint8_t { drain, undrain, offline, online };
@@ -170,6 +173,7 @@ private:
     void operate(Thread &self, std::size_t client);
     void allocate(Thread &self, std::size_t client, Order order, unsigned slot);
     void free(Thread &self, std::size_t client, unsigned slot);
+    void allocate_where_it_fits(Thread &self, std::size_t client, Order order, unsigned slot);
     void follow_script(Thread &self, std::size_t client, int what);
     void give(Thread &self, std::size_t client, unsigned slot);
     void think_again(Thread &self, std::size_t client, int what, unsigned room);
@@ -514,6 +518,16 @@ inline void EngineModel::allocate(Thread &self, std::size_t client, Order order,
     }
 }
 
+// What it saw may have gone meanwhile: it promises nothing.
+inline void EngineModel::allocate_where_it_fits(Thread &self, std::size_t client, Order order, unsigned slot) {
+    Local &local = self.local<Local>();
+    Block block{};
+    if (!FitLook{view_, order, Fit::best}.find(0, block) || !buddy_->allocate_at(actor_of(client), block, {})) return;
+    local.blocks[slot] = block;
+    local.held[slot] = true;
+    use(self, block);
+}
+
 inline void EngineModel::free(Thread &self, std::size_t client, unsigned slot) {
     Local &local = self.local<Local>();
     const Block block = local.blocks[slot];
@@ -555,6 +569,10 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
     }
     if (what < 0 ? first == kHeldMax : room == kHeldMax) return;  // an allocation before may have found nothing
     self.choose_operation(1);
+    if (what >= kFitting) {
+        allocate_where_it_fits(self, client, Order{static_cast<std::uint8_t>(what - kFitting)}, room);
+        return;
+    }
     if (what >= kWait) {
         wait_for(self, client, Order{static_cast<std::uint8_t>(what % kTwo)}, what < kWaitBriefly, room);
         return;

@@ -473,6 +473,31 @@ TEST(Engine, who_gives_up_waiting_may_have_been_given_a_block) {
     expect_clean(model.run());
 }
 
+// A look at the words, then a claim of what it found and nothing else (fit.hpp). Below a larger block that
+// others want, where marks are kept from before, and in a chunk that is to go.
+TEST(Engine, two_clients_that_take_what_a_look_has_found) {
+    EngineModel model("engine-fit", {.solo_steps_max = 2000, .find_livelocks = true},
+                      {.clients = {{.process = 1, .used = {5}, .script = {kFitting + 5, kFreeFirst}},
+                                   {.process = 2, .script = {kFitting + 7, kFreeFirst, 5}}}});
+    expect_clean(model.run());
+}
+
+TEST(Engine, a_look_beside_a_chunk_that_is_drained) {
+    EngineModel model("engine-fit-drain", {.preemptions_max = long_runs() ? -1 : 2, .solo_steps_max = 4000},
+                      {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
+                       .clients = {{.process = 1, .script = {kFitting + 7, kFreeFirst}, .thread_slot = 2}},
+                       .chunk_steps = {ChunkStep::drain, ChunkStep::offline, ChunkStep::online, ChunkStep::undrain}});
+    expect_clean(model.run());
+}
+
+TEST(Engine, a_death_of_a_client_that_takes_what_a_look_has_found) {
+    EngineModel model("engine-fit-death", {.kills_max = 1, .solo_steps_max = 4000},
+                      {.clients = {{.process = 1, .used = {5}, .script = {kFitting + 7}},
+                                   {.process = 2, .script = {kFitting + 5, kFreeFirst}}},
+                       .daemon = true});
+    expect_clean(model.run());
+}
+
 TEST(Engine, a_chunk_is_drained_and_taken_offline_beside_clients) {
     // Of slots that like the chunk.
     EngineModel model("engine-drain", {.preemptions_max = long_runs() ? -1 : 2, .solo_steps_max = 4000},

@@ -79,7 +79,7 @@ max-threads-per-client = 2
 backing = "thp"
 low-watermark = "3M"
 policy = "interleave:0-2+5"
-compact = true
+fit = "compact"
 quota = "48M"
 soft-quota = "40M"
 user-quota = "4711=8M/4M  4712=2M"
@@ -116,8 +116,8 @@ name = "second"
     EXPECT_EQ(first.low_watermark_bytes, 3 * kMiB);
     EXPECT_EQ(first.policy, (Policy{PolicyMode::interleave, 0b100111}));
     EXPECT_EQ(first.access, (PoolAccess{4711, 0, 0604}));
-    EXPECT_TRUE(first.compact);
-    EXPECT_FALSE(config->pools[1].compact);
+    EXPECT_EQ(first.fit, Fit::compact);
+    EXPECT_EQ(config->pools[1].fit, Fit::nearby);
     EXPECT_EQ(first.quota_bytes, 48 * kMiB);
     EXPECT_EQ(first.soft_quota_bytes, 40 * kMiB);
     EXPECT_EQ(first.users, (std::vector<UserLimit>{{4711, 8 * kMiB, 4 * kMiB, 0}, {4712, 2 * kMiB, 0, 0}}));
@@ -132,7 +132,7 @@ TEST_F(ConfigFile, what_check_config_prints_is_read_back_the_same) {
         load({"--pool",
               "name=a,capacity=128M,online=8M/4M/0,frame=64,largest=64K,backing=small,owner=4711,group=4712,mode=600,"
               "max-threads=9,max-threads-per-client=3,low-watermark=2M,policy=preferred:1+3-4,"
-              "autosize=10%-50%:8M-64M:4M:5s,compact=true,quota=16M,soft-quota=12M,user-quota=4711=8M/4M 4712=2M",
+              "autosize=10%-50%:8M-64M:4M:5s,fit=best,quota=16M,soft-quota=12M,user-quota=4711=8M/4M 4712=2M",
               "--control-group", "4713", "--control-mode", "0666", "--log-format", "json", "--reserve-hugepages",
               "--metrics-address", ""});
     ASSERT_TRUE(config) << config.error().text;

@@ -55,8 +55,9 @@ typedef uint64_t numacre_ref;
  * woken one by one. If a waiter is killed, what it was being given comes back; so does the block if who gives it is killed.
  * Without a daemon other waiters may then sleep up to a second longer. */
 #define NUMACRE_WAIT     0x08u
-/* In the fullest of a few chunks that have room, past the cache: fewer chunks are in use then, and more are empty for a shrink
- * or for the largest blocks. Blocks of up to 64 frames; larger ones go where they always go. Costs a look at some metadata. */
+/* Past the cache, in the chunk that is fullest, in the smallest free space there: others become empty, for a shrink or for
+ * the largest blocks. Costs a look at the metadata, a bit a frame, of up to 2^20 frames; in a larger pool these are others
+ * each time. */
 #define NUMACRE_COMPACT  0x80u
 /* Wait at most `ms` milliseconds (1 .. 16777215), then fail with -ETIMEDOUT. Contains NUMACRE_WAIT. */
 #define NUMACRE_WAIT_MS(ms) (NUMACRE_WAIT | ((unsigned)(ms) << 8))
@@ -201,8 +202,11 @@ typedef struct {
     uint64_t capacity_bytes;      /* 0: 64 MiB */
     uint64_t frame_bytes;         /* 0: 4 KiB; a power of two from 64 B to 2 MiB */
     uint64_t largest_block_bytes; /* 0: 4 MiB, or the capacity if that is smaller; a power of two up to 1 GiB */
-    unsigned flags;               /* 0 */
+    unsigned flags;               /* 0, or one of the below */
 } numacre_private_options;
+#define NUMACRE_PRIVATE_COMPACT 1u /* every allocation that the cache cannot serve is as with NUMACRE_COMPACT */
+/* ... goes into the smallest free space that suffices, of these the lowest, as in a serial buddy system. The same cost. */
+#define NUMACRE_PRIVATE_BEST_FIT 2u
 
 /* options NULL: all defaults. Closed by numacre_detach. Memory is reserved, not touched. */
 NUMACRE_API int numacre_open_private(const numacre_private_options *options, numacre_pool **pool);

@@ -100,7 +100,7 @@ struct AllocateOptions {
     bool uncached = false;
     bool interleave = false;  // numa_node -1
     bool local = false;       // likewise: whatever policy there is
-    bool compact = false;
+    bool compact = false;     // in fuller chunks
     bool wait = false;
     std::chrono::milliseconds timeout{0};  // with wait; 0: for ever
 };

@@ -195,6 +195,17 @@ public:
         return true;
     }
 
+    // The given block and no other: CompactLook has found it free, and not draining. False, nothing changed: it is free
+    // no more. Dying inside: as in allocate().
+    bool allocate_at(Actor actor, Block block, Note note) {
+        if (!view_.contains(block)) return false;
+        const unsigned layer = layer_of(block.order);
+        if (layer != 0 && !clean_below(actor, block)) return false;
+        if (!claim_exactly(actor, block)) return false;
+        keep_claim(actor, layer, block, Grant{note, BlockState::owned});
+        return true;
+    }
+
     // Blocks of one order (at most kLeafOrder), many of a leaf word by one RMW. Returns how many: fewer when no more is
     // free. state: owned or cached; only owned ones count as allocations. Dying inside: those that are committed are
     // the process's and given back as such, the others are cleared by recovery.
@@ -594,7 +605,7 @@ private:
         return true;
     }
 
-    // The given block and no other; false if any of it is taken. Ignores DRAIN: only the daemon asks so.
+    // The given block and no other; false if any of it is taken. Ignores DRAIN.
     bool claim(unsigned layer, std::uint64_t word, Block block) {
         unsigned rounds = 0;
         if (layer == 0) {
