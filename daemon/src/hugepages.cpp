@@ -178,6 +178,10 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
     const std::uint64_t raised =
         after && persistent_pages(*after) > persistent ? persistent_pages(*after) - persistent : 0;
     if (after && after->free >= pages) {
+        if (after->surplus < before->surplus) {
+            const std::lock_guard lock(mutex_);
+            lost_surplus_[{os_numa_node, page_bytes}] += std::min(raised, before->surplus - after->surplus);
+        }
         log::debug("reserved hugepages", {{"numa_node", os_numa_node}, {"pages", raised}, {"page_bytes", page_bytes}});
         return raised;
     }
@@ -193,6 +197,8 @@ void Hugepages::give_back(int os_numa_node, std::uint64_t page_bytes, std::uint6
     {
         const std::lock_guard lock(mutex_);
         lower_by = std::min(pages, raised_pages_[key]);
+        std::uint64_t &lost = lost_surplus_[key];
+        lost -= std::min(lost, lower_by);
     }
     if (lower_by == 0) return;
     const auto now = pool(os_numa_node, page_bytes);
@@ -205,6 +211,15 @@ void Hugepages::give_back(int os_numa_node, std::uint64_t page_bytes, std::uint6
     else
         log::debug("gave hugepages back",
                    {{"numa_node", os_numa_node}, {"pages", lower_by}, {"page_bytes", page_bytes}});
+}
+
+void Hugepages::restore_surplus(int os_numa_node, std::uint64_t page_bytes) {
+    std::uint64_t lost = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        lost = lost_surplus_[{os_numa_node, page_bytes}];
+    }
+    give_back(os_numa_node, page_bytes, lost);
 }
 
 void Hugepages::give_back_all() {

@@ -44,6 +44,10 @@ public:
     // surplus: the kernel takes them back when the last mapping goes. Call under lock().
     void give_back(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages);
     void give_back_all();
+    // Raising nr_hugepages turns surplus pages, such as those that clients of a daemon before us still have mapped,
+    // into persistent ones: they would stay reserved when their last mapping goes. Makes them surplus again. Call under
+    // lock(), once what ensure_free() made free is in use: the kernel takes free pages first.
+    void restore_surplus(int os_numa_node, std::uint64_t page_bytes);
 
 private:
     using Key = std::pair<int, std::uint64_t>;  // numa node, page bytes
@@ -59,6 +63,7 @@ private:
     std::string sysfs_nodes_;
     std::mutex mutex_;
     std::map<Key, std::uint64_t> raised_pages_;  // guarded by mutex_
+    std::map<Key, std::uint64_t> lost_surplus_;  // guarded by mutex_; some of the raised pages
     MachineLedger *ledger_ = nullptr;            // guarded by mutex_
 };
 

@@ -154,7 +154,7 @@ int serve(const Config &config) {
         running.stop();
     });
     const Watchdog watchdog(running);
-    service_manager::ready("serving " + std::to_string(config.pools.size()) + " pools in " + config.runtime_dir);
+    service_manager::ready("serving " + std::to_string(daemon.pool_names().size()) + " pools in " + config.runtime_dir);
     log::info("serving", {{"attach_socket", runtime_dir->attach_socket()},
                           {"control_socket", runtime_dir->control_socket()},
                           {"metrics_address", metrics ? metrics->address() : "off"}});

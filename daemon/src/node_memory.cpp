@@ -365,6 +365,10 @@ Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
                    {{"pool", plan_.spec.name}, {"numa_node", plan_.numa_node.value}, {"chunks", overwritten}});
     }
     reserved_ahead_bytes_ -= std::min(reserved_ahead_bytes_, bytes);
+    if (reserved_ahead_bytes_ == 0 && data_.backing() == wire::Backing::hugetlb) {
+        const Fd held = hugepages_.lock(os_numa_node(), kHugepageBytes);
+        hugepages_.restore_surplus(os_numa_node(), kHugepageBytes);
+    }
     count_online(units);
     set_state(units, UnitState::online);
     return {};

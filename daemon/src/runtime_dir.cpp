@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 namespace numacre::daemon {
@@ -70,7 +71,7 @@ Answer<RuntimeDir> RuntimeDir::open(const std::string &path) {
     return RuntimeDir(path, std::move(folder));
 }
 
-Answer<void> RuntimeDir::clear_socket(const std::string &socket_path) const {
+Answer<void> RuntimeDir::clear_socket(const std::string &socket_path, std::chrono::milliseconds patience) const {
     struct stat status{};
     if (::lstat(socket_path.c_str(), &status) != 0) {
         if (errno == ENOENT) return {};
@@ -80,7 +81,15 @@ Answer<void> RuntimeDir::clear_socket(const std::string &socket_path) const {
         return refuse(Errc::access_denied,
                       socket_path + " is there and is no socket: remove it, or choose another --runtime-dir");
     sockaddr_un address{};
-    if (fill_address(socket_path, address) && is_answered(address))
+    const bool has_address = fill_address(socket_path, address);
+    const auto begun = std::chrono::steady_clock::now();
+    constexpr std::chrono::milliseconds kPause{10};
+    bool is_taken = has_address && is_answered(address);
+    while (is_taken && std::chrono::steady_clock::now() - begun < patience) {
+        std::this_thread::sleep_for(kPause);
+        is_taken = is_answered(address);
+    }
+    if (is_taken)
         return refuse(Errc::access_denied, "socket " + socket_path +
                                                " is taken by a running program: stop it, or choose " +
                                                "another directory with --runtime-dir");

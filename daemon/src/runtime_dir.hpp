@@ -1,6 +1,7 @@
 // The folder of the daemon's sockets, held by one daemon at a time.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "fd.hpp"
@@ -16,11 +17,15 @@ public:
     const std::string &path() const { return path_; }
     std::string attach_socket() const { return path_ + "/attach.sock"; }
     std::string control_socket() const { return path_ + "/control.sock"; }
-    // Removes what a dead daemon left at a socket's path. Refuses what is no socket, and a socket that somebody
-    // answers.
-    Answer<void> clear_socket(const std::string &socket_path) const;
+    // Removes what a dead daemon left at a socket's path. Refuses what is no socket, and a socket that somebody still
+    // answers after `patience`. Blocks for as long as that.
+    Answer<void> clear_socket(const std::string &socket_path, std::chrono::milliseconds patience = kPatience) const;
 
 private:
+    // A killed daemon's attach socket answers for a moment after the process is gone (some 10 ms on an idle machine):
+    // the kernel cancels what its io_uring was accepting only then.
+    static constexpr std::chrono::seconds kPatience{5};
+
     RuntimeDir(std::string path, Fd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
 
     std::string path_;

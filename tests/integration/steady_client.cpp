@@ -1,9 +1,10 @@
 // A well-behaved client: allocates and frees blocks of many sizes, and looks whether what it wrote into them is still
 // there.
 //   steady_client RUNTIME_DIR POOL [SEED]
-// Prints "attached". Each line on its input is answered by one: it then holds nothing but its lasting blocks, and says
-// how many bytes those are and how many rounds it has made: "HELD ROUNDS". Ends at the end of its input.
-// Exit status 1: an allocation or free failed, or a pattern was not what it should be (stderr has it).
+// Prints "attached". "event_fd" on its input is answered by what numacre_event_fd returns. Each other line is answered
+// by one: it then holds nothing but its lasting blocks, and says how many bytes those are and how many rounds it has
+// made: "HELD ROUNDS"; it goes on after the next line. Ends at the end of its input. Exit status 1: an allocation or
+// free failed, or a pattern was not what it should be (stderr has it).
 #include <poll.h>
 #include <unistd.h>
 
@@ -97,6 +98,12 @@ int main(int argc, char **argv) {
         if (poll(&input, 1, 1) <= 0) continue;
         char line[64];
         if (std::fgets(line, sizeof line, stdin) == nullptr) break;
+        if (std::strcmp(line, "event_fd\n") == 0) {
+            int fd = -1;
+            std::printf("%d\n", numacre_event_fd(pool, &fd));
+            std::fflush(stdout);
+            continue;
+        }
         std::printf("%llu %llu\n", static_cast<unsigned long long>(steady.held_bytes()),
                     static_cast<unsigned long long>(steady.rounds()));
         std::fflush(stdout);
