@@ -291,8 +291,8 @@ def capacity(page):
     )
     page.merged_table(
         "Memory and backing, by node",
-        "backing: hugetlb is what you want; thp or small mean that the machine had no free hugepages when the "
-        "pool was made, and clients pay in TLB misses: `numacre doctor` prints the command that reserves them.",
+        "backing: hugetlb or hugetlb-1g is what you want; thp or small mean that the machine had no free hugepages "
+        "when the pool was made, and clients pay in TLB misses: `numacre doctor` prints the command that reserves them.",
         [
             (
                 "Online",

@@ -24,7 +24,9 @@ Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint
     for (const v1::PoolNode &numa_node : pool.nodes())
         peak_used_bytes = std::max(peak_used_bytes, numa_node.peak_used_bytes());
     advice.peak_used_bytes = peak_used_bytes;
-    std::uint64_t page_bytes = 0;
+    advice.backing = pool.wanted_backing();
+    // Where there are no pages of 1 GiB it still comes and goes by 1 GiB.
+    std::uint64_t page_bytes = advice.backing == v1::BACKING_HUGETLB_1G ? hugepage_bytes(advice.backing) : 0;
     for (const v1::PoolNode &numa_node : pool.nodes()) {
         advice.capacity_bytes = std::max(advice.capacity_bytes, numa_node.capacity_bytes());
         advice.online_bytes = std::max(advice.online_bytes, numa_node.online_bytes());
@@ -135,6 +137,9 @@ void print_advice(std::ostream &out, const Advice &advice) {
     if (advice.suggested_largest_block_bytes != advice.largest_block_bytes) {
         out << "    # now " << config_size(advice.largest_block_bytes);
     }
+    // What a pool gets that says nothing need not be said.
+    if (advice.backing != v1::BACKING_UNSPECIFIED && advice.backing != v1::BACKING_HUGETLB)
+        out << "\nbacking = \"" << backing_name(advice.backing) << "\"";
     out << "\nlow-watermark = \"" << config_size(advice.suggested_low_watermark_bytes) << "\"";
     if (advice.suggested_low_watermark_bytes != advice.low_watermark_bytes) {
         out << "    # now " << config_size(advice.low_watermark_bytes);

@@ -13,13 +13,14 @@ namespace numacre::cli {
 
 struct Advice {
     std::string pool;
-    std::uint64_t capacity_bytes = 0;       // as it is
-    std::uint64_t frame_bytes = 0;          // as it is
-    std::uint64_t online_bytes = 0;         // as it is, on the numa node that has most
-    std::uint64_t largest_block_bytes = 0;  // as it is
-    std::uint64_t low_watermark_bytes = 0;  // as it is
-    std::uint64_t peak_used_bytes = 0;      // of the busiest numa node, as far as anybody has looked
-    std::uint64_t peak_client_bytes = 0;    // of the client that held most, likewise
+    v1::Backing backing = v1::BACKING_UNSPECIFIED;  // as was asked for
+    std::uint64_t capacity_bytes = 0;               // as it is
+    std::uint64_t frame_bytes = 0;                  // as it is
+    std::uint64_t online_bytes = 0;                 // as it is, on the numa node that has most
+    std::uint64_t largest_block_bytes = 0;          // as it is
+    std::uint64_t low_watermark_bytes = 0;          // as it is
+    std::uint64_t peak_used_bytes = 0;              // of the busiest numa node, as far as anybody has looked
+    std::uint64_t peak_client_bytes = 0;            // of the client that held most, likewise
     std::uint64_t suggested_online_bytes = 0;
     std::uint64_t suggested_low_watermark_bytes = 0;
     std::uint64_t suggested_largest_block_bytes = 0;

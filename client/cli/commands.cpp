@@ -43,10 +43,11 @@ const v1::PoolNode &node_of(const v1::Pool &pool, std::uint32_t numa_node) {
 
 v1::Backing parse_backing(const std::string &text) {
     if (text.empty() || text == "best") return v1::BACKING_UNSPECIFIED;
-    for (const v1::Backing backing : {v1::BACKING_HUGETLB, v1::BACKING_THP, v1::BACKING_SMALL_PAGES}) {
+    for (const v1::Backing backing :
+         {v1::BACKING_HUGETLB_1G, v1::BACKING_HUGETLB, v1::BACKING_THP, v1::BACKING_SMALL_PAGES}) {
         if (text == backing_name(backing)) return backing;
     }
-    throw ArgumentError("bad backing '" + printable(text) + "': use hugetlb, thp, small or best");
+    throw ArgumentError("bad backing '" + printable(text) + "': use hugetlb-1g, hugetlb, thp, small or best");
 }
 
 // Octal text. 0 would mean the default to the daemon, which is more than was asked for.

@@ -111,18 +111,18 @@ private:
     struct Wanted {
         std::uint64_t online_bytes = 0;
         std::uint64_t capacity_bytes = 0;
-        std::uint64_t fallback_bytes = 0;  // online, but not on hugepages
+        std::uint64_t fallback_bytes = 0;  // online, but not on such pages
     };
     Wanted wanted(int os_numa_node, std::uint64_t page_bytes) const {
         Wanted sum;
         for (const v1::Pool &pool : daemon_.pools) {
             for (const v1::PoolNode &numa_node : pool.nodes()) {
                 if (numa_node.os_numa_node() != os_numa_node) continue;
-                if (numa_node.backing() == v1::BACKING_HUGETLB) {
-                    if (numa_node.page_bytes() != page_bytes) continue;
+                if (is_hugetlb(numa_node.backing()) && numa_node.page_bytes() == page_bytes) {
                     sum.online_bytes += numa_node.online_bytes();
                     sum.capacity_bytes += numa_node.capacity_bytes();
-                } else if (page_bytes == kHugepageBytes) {
+                }
+                if (is_fallback(pool, numa_node) && hugepage_bytes(best_backing(pool)) == page_bytes) {
                     sum.fallback_bytes += numa_node.online_bytes();
                 }
             }
@@ -140,7 +140,9 @@ private:
         for (const HugepageFacts &pages : system_.hugepages) {
             const Wanted want = wanted(pages.os_numa_node, pages.page_bytes);
             // 1 GiB pages matter only to those who use them.
-            if (pages.page_bytes != kHugepageBytes && pages.total == 0 && want.capacity_bytes == 0) continue;
+            if (pages.page_bytes != kHugepageBytes && pages.total == 0 && want.capacity_bytes == 0 &&
+                want.fallback_bytes == 0)
+                continue;
             std::string what = "node " + std::to_string(pages.os_numa_node) + ", " + format_bytes(pages.page_bytes) +
                                ": " + number(pages.total) + " reserved, " + number(pages.free) + " free";
             if (pages.surplus != 0) what += ", " + number(pages.surplus) + " surplus";
@@ -154,7 +156,7 @@ private:
             if (want.fallback_bytes != 0) {
                 const std::uint64_t missing = (want.fallback_bytes + pages.page_bytes - 1) / pages.page_bytes;
                 warn("hugepages", what,
-                     format_bytes(want.fallback_bytes) + " of the pools on this node could not get hugepages",
+                     format_bytes(want.fallback_bytes) + " of the pools on this node could not get them",
                      reserve_command(pages.os_numa_node, pages.page_bytes, pages.total - pages.free + missing) +
                          "   # then create the pool anew");
             } else if (pages.total == 0 && want.online_bytes == 0) {
@@ -162,7 +164,8 @@ private:
                      "a pool gets hugepages only if the daemon may reserve them itself; reserve them early, while "
                      "memory "
                      "is not fragmented",
-                     reserve_command(pages.os_numa_node, pages.page_bytes, kDefaultOnlineBytes / pages.page_bytes));
+                     reserve_command(pages.os_numa_node, pages.page_bytes,
+                                     std::max<std::uint64_t>(1, kDefaultOnlineBytes / pages.page_bytes)));
             } else {
                 ok("hugepages", what);
             }
@@ -174,20 +177,24 @@ private:
         for (const v1::Pool &pool : daemon_.pools) {
             for (const v1::PoolNode &numa_node : pool.nodes()) {
                 any = true;
-                if (numa_node.backing() == v1::BACKING_HUGETLB) continue;
+                if (!is_fallback(pool, numa_node)) continue;
                 fallback = true;
+                const v1::Backing best = best_backing(pool);
                 const std::string note =
                     numa_node.backing_note().empty() ? "it was asked for" : numa_node.backing_note();
-                const std::uint64_t pages = (numa_node.online_bytes() + kHugepageBytes - 1) / kHugepageBytes;
+                const std::uint64_t page = hugepage_bytes(best);
+                const std::uint64_t pages = (numa_node.online_bytes() + page - 1) / page;
                 warn("backing",
                      "pool " + pool.name() + ", node " + number(numa_node.node()) + ": " +
-                         backing_name(numa_node.backing()) + " instead of hugetlb: " + note,
-                     "more TLB misses, and the memory is not reserved: the machine may run out of it under the pool",
-                     reserve_command(numa_node.os_numa_node(), kHugepageBytes, std::max<std::uint64_t>(1, pages)) +
+                         backing_name(numa_node.backing()) + " instead of " + backing_name(best) + ": " + note,
+                     is_hugetlb(numa_node.backing()) ? "more TLB misses"
+                                                     : "more TLB misses, and the memory is not reserved: the machine "
+                                                       "may run out of it under the pool",
+                     reserve_command(numa_node.os_numa_node(), page, std::max<std::uint64_t>(1, pages)) +
                          " && numacre delete " + pool.name() + " && numacre create " + pool.name() + " ...");
             }
         }
-        if (any && !fallback) ok("backing", "every pool is on hugepages");
+        if (any && !fallback) ok("backing", "every pool is on the hugepages that it asks for");
     }
 
     void hugetlb_cgroup() {
@@ -201,7 +208,11 @@ private:
             std::uint64_t capacity = 0;
             for (const v1::Pool &pool : daemon_.pools) {
                 for (const v1::PoolNode &numa_node : pool.nodes()) {
-                    if (numa_node.backing() != v1::BACKING_HUGETLB || numa_node.page_bytes() == limit.page_bytes) {
+                    const bool is_on_them =
+                        is_hugetlb(numa_node.backing()) && numa_node.page_bytes() == limit.page_bytes;
+                    const bool asks_for_them =
+                        is_fallback(pool, numa_node) && hugepage_bytes(best_backing(pool)) == limit.page_bytes;
+                    if (is_on_them || asks_for_them) {
                         capacity += numa_node.capacity_bytes();
                     }
                 }

@@ -50,6 +50,8 @@ const char *backing_name(v1::Backing backing) {
     switch (backing) {
         case v1::BACKING_HUGETLB:
             return "hugetlb";
+        case v1::BACKING_HUGETLB_1G:
+            return "hugetlb-1g";
         case v1::BACKING_THP:
             return "thp";
         case v1::BACKING_SMALL_PAGES:
@@ -57,6 +59,22 @@ const char *backing_name(v1::Backing backing) {
         default:
             return "unknown";
     }
+}
+
+bool is_hugetlb(v1::Backing backing) {
+    return backing == v1::BACKING_HUGETLB || backing == v1::BACKING_HUGETLB_1G;
+}
+
+v1::Backing best_backing(const v1::Pool &pool) {
+    return is_hugetlb(pool.wanted_backing()) ? pool.wanted_backing() : v1::BACKING_HUGETLB;
+}
+
+std::uint64_t hugepage_bytes(v1::Backing backing) {
+    return backing == v1::BACKING_HUGETLB_1G ? std::uint64_t{1} << 30 : std::uint64_t{2} << 20;
+}
+
+bool is_fallback(const v1::Pool &pool, const v1::PoolNode &numa_node) {
+    return !is_hugetlb(numa_node.backing()) || numa_node.page_bytes() < hugepage_bytes(best_backing(pool));
 }
 
 const char *pool_state_name(v1::PoolState state) {
@@ -142,6 +160,7 @@ Json pool_json(const v1::Pool &pool) {
             {"reclaim", pool.reclaim()},
             {"low_watermark_bytes", pool.low_watermark_bytes()},
             {"policy", pool.policy()},
+            {"wanted_backing", backing_name(pool.wanted_backing())},
             {"autosize", pool.autosize()},
             {"quota_bytes", pool.quota_bytes()},
             {"soft_quota_bytes", pool.soft_quota_bytes()},

@@ -14,6 +14,12 @@ namespace numacre::cli {
 using Json = nlohmann::ordered_json;
 
 const char *backing_name(v1::Backing backing);
+bool is_hugetlb(v1::Backing backing);
+// The hugepages that a pool asks for, or, if it asks for none, those that it could have.
+v1::Backing best_backing(const v1::Pool &pool);
+std::uint64_t hugepage_bytes(v1::Backing backing);
+// Not on what best_backing() says.
+bool is_fallback(const v1::Pool &pool, const v1::PoolNode &numa_node);
 const char *pool_state_name(v1::PoolState state);
 
 Json daemon_json(const v1::Machine &machine, std::int64_t now_unix_seconds);

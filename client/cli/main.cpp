@@ -64,7 +64,7 @@ public:
             ->required();
         create->add_option("--frame", create_.frame, "Smallest block; 4K if left out");
         create->add_option("--largest", create_.largest, "Largest block, and the step of sizing; 4M if left out");
-        create->add_option("--backing", create_.backing, "hugetlb, thp, small, or best");
+        create->add_option("--backing", create_.backing, "hugetlb-1g, hugetlb, thp, small, or best (hugetlb)");
         create->add_option("--max-clients", create_.max_clients, "How many processes may attach");
         create->add_option("--owner", create_.owner, "User, name or number; the daemon's if left out");
         create->add_option("--group", create_.group, "Group, name or number; the daemon's if left out");

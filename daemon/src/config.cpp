@@ -472,7 +472,7 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
     app.add_option(
            "--pool", pool_flags,
            "name=default,capacity=1G,online=256M,frame=4K,largest=4M[,max-clients=256][,max-threads=4096]"
-           "[,max-threads-per-client=4096][,backing=hugetlb|thp|small][,reclaim=fast|zero|quarantine:30s]"
+           "[,max-threads-per-client=4096][,backing=hugetlb-1g|hugetlb|thp|small][,reclaim=fast|zero|quarantine:30s]"
            "[,policy=local|strict|preferred:1|interleave|interleave-frames][,autosize=10%-50%:64M-1G:64M:30s]"
            "[,fit=nearby|compact|best][,quota=1G][,user-quota=alice=512M]"
            "[,owner=root][,group=root][,mode=0660]; capacity and online are per numa node (online=256M/128M: numa "

@@ -63,19 +63,21 @@ void Hugepages::record_in(MachineLedger &ledger, std::span<const int> os_numa_no
         ledger_ = &ledger;
     }
     for (const int os_numa_node : os_numa_nodes) {
-        const Key key{os_numa_node, kHugepageBytes};
-        LedgerReservation *const kept = reservation(key);
-        if (kept == nullptr) continue;
-        std::uint64_t raised = kept->raised_pages.load(std::memory_order_relaxed);  // relaxed: its writer is gone
-        if (kept->is_changing.load(std::memory_order_acquire) != 0)
-            raised = raised_after(kept->raised_before, kept->nr_before, kept->nr_after,
-                                  persistent_pages_now(key, kept->nr_before));
-        set_raised(key, raised);
+        for (const std::uint64_t page_bytes : {kHugepageBytes, kGiganticPageBytes}) {
+            const Key key{os_numa_node, page_bytes};
+            LedgerReservation *const kept = reservation(key);
+            if (kept == nullptr) continue;
+            std::uint64_t raised = kept->raised_pages.load(std::memory_order_relaxed);  // relaxed: its writer is gone
+            if (kept->is_changing.load(std::memory_order_acquire) != 0)
+                raised = raised_after(kept->raised_before, kept->nr_before, kept->nr_after,
+                                      persistent_pages_now(key, kept->nr_before));
+            set_raised(key, raised);
+        }
     }
 }
 
 LedgerReservation *Hugepages::reservation(const Key &key) const {
-    return ledger_ != nullptr && key.second == kHugepageBytes ? ledger_->reservation(key.first) : nullptr;
+    return ledger_ != nullptr ? ledger_->reservation(key.first, key.second) : nullptr;
 }
 
 void Hugepages::set_raised(const Key &key, std::uint64_t pages) {
@@ -153,8 +155,9 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
     const std::string numa_node = "numa node " + std::to_string(os_numa_node);
     const auto before = pool(os_numa_node, page_bytes);
     if (!before)
-        return Unexpected{Failure{Errc::out_of_frames, numa_node + " has no hugepages of " + format_bytes(page_bytes) +
-                                                           " (" + where + " cannot be read)"}};
+        return Unexpected{
+            Failure{Errc::out_of_frames, numa_node + " has no hugepages of " + format_bytes(page_bytes) + " (" + where +
+                                             " cannot be read): this kernel or CPU has none of that size"}};
     if (before->free >= pages) return std::uint64_t{0};
 
     const std::string shortage = numa_node + " has " + std::to_string(before->free) + " free hugepages of " +
@@ -188,7 +191,8 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
     give_back(os_numa_node, page_bytes, raised);
     return Unexpected{Failure{Errc::out_of_frames, shortage + ", and the kernel found memory for only " +
                                                        std::to_string(raised) + " more (fragmented): reserve them at " +
-                                                       "boot (hugepages=), or ask for less"}};
+                                                       "boot (hugepagesz=" + format_bytes(page_bytes) +
+                                                       " hugepages=), or ask for less"}};
 }
 
 void Hugepages::give_back(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages) {

@@ -20,12 +20,6 @@ struct Hierarchy {
     bool is_v1 = false;
 };
 
-// As the kernel spells page sizes in file names: "2MB", "1GB".
-std::string size_name(std::uint64_t page_bytes) {
-    constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
-    return page_bytes >= kGiB ? std::to_string(page_bytes / kGiB) + "GB" : std::to_string(page_bytes >> 20) + "MB";
-}
-
 // Nothing: no such file, or "max".
 std::optional<std::uint64_t> read_bytes(const fs::path &path) {
     std::ifstream file(path);
@@ -70,9 +64,14 @@ std::vector<Hierarchy> hierarchies(const std::string &root) {
 
 }  // namespace
 
+std::string hugetlb_size_name(std::uint64_t page_bytes) {
+    constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+    return page_bytes >= kGiB ? std::to_string(page_bytes / kGiB) + "GB" : std::to_string(page_bytes >> 20) + "MB";
+}
+
 Answer<void> check_hugetlb_cgroup(std::uint64_t page_bytes, std::uint64_t bytes, const std::string &root) {
     for (const Hierarchy &hierarchy : hierarchies(root)) {
-        const std::string prefix = "hugetlb." + size_name(page_bytes);
+        const std::string prefix = "hugetlb." + hugetlb_size_name(page_bytes);
         for (fs::path group = hierarchy.ours;; group = group.parent_path()) {
             const fs::path folder = hierarchy.mounted_at / group;
             const fs::path limit_file = folder / (prefix + (hierarchy.is_v1 ? ".limit_in_bytes" : ".max"));

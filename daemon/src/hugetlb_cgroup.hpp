@@ -10,6 +10,9 @@
 
 namespace numacre::daemon {
 
+// As the kernel spells page sizes in the names of its files: "2MB", "1GB".
+std::string hugetlb_size_name(std::uint64_t page_bytes);
+
 // Whether so much more is allowed in every hugetlb cgroup (v2 or v1) from ours up. The failure names the cgroup, its
 // limit and how to raise it. root: another one only in tests.
 Answer<void> check_hugetlb_cgroup(std::uint64_t page_bytes, std::uint64_t bytes, const std::string &root = "");

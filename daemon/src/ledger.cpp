@@ -257,7 +257,8 @@ struct MachineLedger::Header {
     std::uint64_t magic;
     std::uint32_t ledger_version;
     std::uint32_t reserved;
-    LedgerReservation reservations[kOsNumaNodes];
+    LedgerReservation reservations[kOsNumaNodes];           // of 2 MiB
+    LedgerReservation gigantic_reservations[kOsNumaNodes];  // of 1 GiB
 };
 
 Answer<MachineLedger> MachineLedger::create() {
@@ -284,9 +285,11 @@ Answer<MachineLedger> MachineLedger::open(Fd fd) {
 MachineLedger::MachineLedger(MetadataRegion region)
     : region_(std::move(region)), header_(static_cast<Header *>(region_.address())) {}
 
-LedgerReservation *MachineLedger::reservation(int os_numa_node) const {
+LedgerReservation *MachineLedger::reservation(int os_numa_node, std::uint64_t page_bytes) const {
     if (os_numa_node < 0 || os_numa_node >= static_cast<int>(kOsNumaNodes)) return nullptr;
-    return &header_->reservations[os_numa_node];
+    if (page_bytes == kHugepageBytes) return &header_->reservations[os_numa_node];
+    if (page_bytes == kGiganticPageBytes) return &header_->gigantic_reservations[os_numa_node];
+    return nullptr;
 }
 
 }  // namespace numacre::daemon

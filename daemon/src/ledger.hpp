@@ -125,8 +125,9 @@ private:
     std::span<LedgerAccount> accounts_;
 };
 
-// By how much nr_hugepages of a numa node was raised (pages of 2 MiB), and a change of it that is under way: two files
-// of the kernel and of ours cannot be written at once, and a death in between must not leave pages that nobody counts.
+// By how much nr_hugepages of a numa node and page size was raised (in pages), and a change of it that is under way:
+// two files of the kernel and of ours cannot be written at once, and a death in between must not leave pages that
+// nobody counts.
 struct LedgerReservation {
     std::atomic<std::uint64_t> raised_pages;
     std::uint64_t raised_before;
@@ -143,9 +144,9 @@ public:
     static Answer<MachineLedger> open(Fd fd);
 
     int fd() const { return region_.fd(); }
-    // By the kernel's node number. Null: it is beyond what is remembered. A reservation is changed by one thread at a
-    // time (Hugepages::lock); different ones at once.
-    LedgerReservation *reservation(int os_numa_node) const;
+    // By the kernel's node number. Null: it, or the page size, is beyond what is remembered. A reservation is changed
+    // by one thread at a time (Hugepages::lock); different ones at once.
+    LedgerReservation *reservation(int os_numa_node, std::uint64_t page_bytes) const;
 
 private:
     struct Header;

@@ -1,6 +1,9 @@
 #include "node_memory.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "bytes.hpp"
@@ -57,8 +60,13 @@ private:
 };
 
 // One page at least: a pool that begins empty must be able to grow.
-std::uint64_t pages_at_first(const PoolSpec &spec, NumaNode numa_node) {
-    return std::max<std::uint64_t>(1, spec.online_bytes_on(numa_node) / kHugepageBytes);
+std::uint64_t pages_at_first(const PoolSpec &spec, NumaNode numa_node, std::uint64_t page_bytes) {
+    return std::max<std::uint64_t>(1, spec.online_bytes_on(numa_node) / page_bytes);
+}
+
+void append(std::string &note, std::string_view reason) {
+    note += (note.empty() ? "" : "; ");
+    note += reason;
 }
 
 }  // namespace
@@ -69,20 +77,24 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
     const std::uint64_t bytes = plan.geometry.capacity_bytes();
     const int os_numa_node = topology.numa_nodes()[plan.numa_node.value].os_numa_node;
 
-    if (plan.spec.backing == wire::Backing::hugetlb) {
-        const std::uint64_t pages = pages_at_first(plan.spec, plan.numa_node);
-        const Fd held = hugepages.lock(os_numa_node, kHugepageBytes);
-        const auto allowed = check_hugetlb_cgroup(kHugepageBytes, pages * kHugepageBytes);
-        const auto reserved = allowed ? hugepages.ensure_free(os_numa_node, kHugepageBytes, pages,
-                                                              topology.available_bytes(plan.numa_node))
-                                      : Unexpected{allowed.error()};
+    const std::span tried(std::ranges::find(kBackings, plan.spec.backing), std::end(kBackings));
+
+    for (const wire::Backing backing : tried) {
+        if (!is_hugetlb(backing)) break;
+        const std::uint64_t page = page_bytes_of(backing);
+        const std::uint64_t pages = pages_at_first(plan.spec, plan.numa_node, page);
+        const Fd held = hugepages.lock(os_numa_node, page);
+        const auto allowed = check_hugetlb_cgroup(page, pages * page);
+        const auto reserved =
+            allowed ? hugepages.ensure_free(os_numa_node, page, pages, topology.available_bytes(plan.numa_node))
+                    : Unexpected{allowed.error()};
         if (reserved) {
-            auto region = DataRegion::create(name, bytes, wire::Backing::hugetlb, topology, plan.numa_node);
+            auto region = DataRegion::create(name, bytes, backing, topology, plan.numa_node);
             if (region) return region;
-            note = region.error().message;
-            hugepages.give_back(os_numa_node, kHugepageBytes, *reserved);
+            append(note, region.error().message);
+            hugepages.give_back(os_numa_node, page, *reserved);
         } else {
-            note = reserved.error().message;
+            append(note, reserved.error().message);
         }
     }
     if (plan.spec.backing != wire::Backing::small_pages) {
@@ -94,8 +106,7 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
         const bool collapsed = populated && region->collapse(0, kHugepageBytes);
         if (populated) region->punch(0, kHugepageBytes);
         if (collapsed) return region;
-        note += (note.empty() ? "" : "; ");
-        note += "the kernel made no transparent hugepage (MADV_COLLAPSE, Linux 6.1 and later)";
+        append(note, "the kernel made no transparent hugepage (MADV_COLLAPSE, Linux 6.1 and later)");
     }
     return DataRegion::create(name, bytes, wire::Backing::small_pages, topology, plan.numa_node);
 }
@@ -123,8 +134,8 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::create(const Plan &plan, Topolog
     record.os_numa_node = topology.numa_nodes()[plan.numa_node.value].os_numa_node;
     record.backing = static_cast<std::uint32_t>(data->backing());
     std::unique_ptr<NodeMemory> made(new NodeMemory(plan, topology, hugepages, std::move(*metadata), std::move(*data)));
-    if (made->data_.backing() == wire::Backing::hugetlb)
-        made->reserved_ahead_bytes_ = pages_at_first(plan.spec, plan.numa_node) * kHugepageBytes;
+    if (const std::uint64_t page = made->data_.page_bytes(); is_hugetlb(made->data_.backing()))
+        made->reserved_ahead_bytes_ = pages_at_first(plan.spec, plan.numa_node, page) * page;
     made->note_ = std::move(note);
     if (auto populated = made->populate_thread_parts(); !populated) return Unexpected{populated.error()};
     return made;
@@ -252,17 +263,18 @@ std::string NodeMemory::backing_note() const {
 Answer<void> NodeMemory::check_growth(std::uint64_t bytes) const {
     if (auto booked = check_unbooked(topology_, plan_.numa_node, bytes); !booked) return booked;
     const std::uint64_t available = topology_.available_bytes(plan_.numa_node);
-    if (data_.backing() != wire::Backing::hugetlb) return check_available(topology_, plan_.numa_node, bytes);
-    if (auto allowed = check_hugetlb_cgroup(kHugepageBytes, bytes); !allowed) return allowed;
-    const auto pool = hugepages_.pool(os_numa_node(), kHugepageBytes);
+    if (!is_hugetlb(data_.backing())) return check_available(topology_, plan_.numa_node, bytes);
+    const std::uint64_t page = data_.page_bytes();
+    if (auto allowed = check_hugetlb_cgroup(page, bytes); !allowed) return allowed;
+    const auto pool = hugepages_.pool(os_numa_node(), page);
     const std::uint64_t free = pool ? pool->free : 0;
-    const std::uint64_t pages = bytes / kHugepageBytes;
+    const std::uint64_t pages = bytes / page;
     if (pages <= free) return {};
-    if (hugepages_.may_reserve() && (pages - free) * kHugepageBytes + kNodeHeadroomBytes <= available) return {};
+    if (hugepages_.may_reserve() && (pages - free) * page + kNodeHeadroomBytes <= available) return {};
     return Unexpected{
         Failure{Errc::out_of_frames,
                 "numa node " + std::to_string(plan_.numa_node.value) + " has " + std::to_string(free) +
-                    " free hugepages, " + std::to_string(pages) + " are needed" +
+                    " free hugepages of " + format_bytes(page) + ", " + std::to_string(pages) + " are needed" +
                     (hugepages_.may_reserve() ? ", and only " + std::to_string(available >> 20) +
                                                     "M of memory to make more of: ask for less, or free some"
                                               : ": reserve them, or allow the daemon to (--reserve-hugepages)")}};
@@ -312,29 +324,28 @@ Answer<void> NodeMemory::populate_thread_parts() {
 
 Answer<std::uint64_t> NodeMemory::populate_hugepages(std::uint64_t offset, std::uint64_t bytes) {
     const int os = os_numa_node();
-    const Fd held = hugepages_.lock(os, kHugepageBytes);
+    const std::uint64_t page = data_.page_bytes();
+    const Fd held = hugepages_.lock(os, page);
     // First: what is reserved needs no leave, what is allocated does.
-    if (auto allowed = check_hugetlb_cgroup(kHugepageBytes, bytes); !allowed) return Unexpected{allowed.error()};
-    auto reserved =
-        hugepages_.ensure_free(os, kHugepageBytes, bytes / kHugepageBytes, topology_.available_bytes(plan_.numa_node));
+    if (auto allowed = check_hugetlb_cgroup(page, bytes); !allowed) return Unexpected{allowed.error()};
+    auto reserved = hugepages_.ensure_free(os, page, bytes / page, topology_.available_bytes(plan_.numa_node));
     if (!reserved) return reserved;
     const auto bound = topology_.bind_this_thread(plan_.numa_node);
     auto populated = bound ? data_.populate(offset, bytes) : Answer<void>(Unexpected{bound.error()});
     if (populated) return reserved;
-    hugepages_.give_back(os, kHugepageBytes, *reserved);
+    hugepages_.give_back(os, page, *reserved);
     return Unexpected{std::move(populated.error())};
 }
 
 Answer<std::uint64_t> NodeMemory::populate_data(std::uint64_t offset, std::uint64_t bytes) {
-    if (data_.backing() == wire::Backing::hugetlb) return populate_hugepages(offset, bytes);
+    if (is_hugetlb(data_.backing())) return populate_hugepages(offset, bytes);
     if (auto enough = check_available(topology_, plan_.numa_node, bytes); !enough) return Unexpected{enough.error()};
     if (auto populated = data_.populate(offset, bytes); !populated) return Unexpected{populated.error()};
     if (data_.backing() == wire::Backing::thp && !data_.collapse(offset, bytes)) {
         const std::lock_guard lock(note_mutex_);
         constexpr std::string_view kPartly = "part of the memory is small pages: the kernel found no free hugepages";
         if (note_.find(kPartly) == std::string::npos) {
-            note_ += (note_.empty() ? "" : "; ");
-            note_ += kPartly;
+            append(note_, kPartly);
             log::warn("small pages where hugepages were wanted",
                       {{"pool", plan_.spec.name}, {"numa_node", plan_.numa_node.value}, {"offset", offset}});
         }
@@ -365,9 +376,9 @@ Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
                    {{"pool", plan_.spec.name}, {"numa_node", plan_.numa_node.value}, {"chunks", overwritten}});
     }
     reserved_ahead_bytes_ -= std::min(reserved_ahead_bytes_, bytes);
-    if (reserved_ahead_bytes_ == 0 && data_.backing() == wire::Backing::hugetlb) {
-        const Fd held = hugepages_.lock(os_numa_node(), kHugepageBytes);
-        hugepages_.restore_surplus(os_numa_node(), kHugepageBytes);
+    if (reserved_ahead_bytes_ == 0 && is_hugetlb(data_.backing())) {
+        const Fd held = hugepages_.lock(os_numa_node(), data_.page_bytes());
+        hugepages_.restore_surplus(os_numa_node(), data_.page_bytes());
     }
     count_online(units);
     set_state(units, UnitState::online);
@@ -386,9 +397,9 @@ std::uint64_t NodeMemory::undo(Growth &growth, std::uint64_t units_max) {
         if (close_and_punch(growth.units.back())) ++undone;
         growth.units.pop_back();
     }
-    const std::uint64_t pages = std::min(growth.reserved_pages, undone * (unit_bytes_ / kHugepageBytes));
+    const std::uint64_t pages = std::min(growth.reserved_pages, undone * (unit_bytes_ / data_.page_bytes()));
     growth.reserved_pages -= pages;
-    give_back_pages(data_.backing(), pages * kHugepageBytes);
+    give_back_pages(data_.backing(), pages * data_.page_bytes());
     return undone;
 }
 
@@ -440,9 +451,10 @@ Answer<std::uint64_t> NodeMemory::bring_home() const {
 }
 
 void NodeMemory::give_back_pages(wire::Backing backing, std::uint64_t bytes) {
-    if (backing != wire::Backing::hugetlb || bytes == 0) return;
-    const Fd held = hugepages_.lock(os_numa_node(), kHugepageBytes);
-    hugepages_.give_back(os_numa_node(), kHugepageBytes, bytes / kHugepageBytes);
+    if (!is_hugetlb(backing) || bytes == 0) return;
+    const std::uint64_t page = page_bytes_of(backing);
+    const Fd held = hugepages_.lock(os_numa_node(), page);
+    hugepages_.give_back(os_numa_node(), page, bytes / page);
 }
 
 std::uint64_t NodeMemory::used_frames(std::uint64_t unit) const {

@@ -33,19 +33,41 @@ struct Failure {
 template <class T>
 using Answer = Result<T, Failure>;
 
-// The one spelling of a backing: in the configuration, in logs, in metrics.
-constexpr const char *fit_name(Fit fit) {
-    return fit == Fit::compact ? "compact" : fit == Fit::best ? "best" : "nearby";
-}
+inline constexpr std::uint64_t kGiganticPageBytes = std::uint64_t{1} << 30;
 
+// The one spelling of a backing: in the configuration, in logs, in metrics.
 constexpr const char *backing_name(wire::Backing backing) {
     switch (backing) {
         case wire::Backing::private_memory: return "private";
         case wire::Backing::hugetlb: return "hugetlb";
+        case wire::Backing::hugetlb_1g: return "hugetlb-1g";
         case wire::Backing::thp: return "thp";
         case wire::Backing::small_pages: return "small";
     }
     return "unknown";
+}
+
+// Best first. A pool gets the first, from the one that it asks for on, that the machine has.
+inline constexpr wire::Backing kBackings[] = {wire::Backing::hugetlb_1g, wire::Backing::hugetlb, wire::Backing::thp,
+                                              wire::Backing::small_pages};
+
+constexpr bool is_hugetlb(wire::Backing backing) {
+    return backing == wire::Backing::hugetlb || backing == wire::Backing::hugetlb_1g;
+}
+
+constexpr std::uint64_t page_bytes_of(wire::Backing backing) {
+    switch (backing) {
+        case wire::Backing::hugetlb_1g: return kGiganticPageBytes;
+        case wire::Backing::hugetlb:
+        case wire::Backing::thp: return kHugepageBytes;
+        case wire::Backing::small_pages:
+        case wire::Backing::private_memory: break;
+    }
+    return kPageBytes;
+}
+
+constexpr const char *fit_name(Fit fit) {
+    return fit == Fit::compact ? "compact" : fit == Fit::best ? "best" : "nearby";
 }
 
 // What becomes of the blocks of a client that is gone.
@@ -111,7 +133,7 @@ struct PoolSpec {
     std::uint32_t max_clients = 256;   // process slots
     std::uint32_t max_threads = 4096;  // thread slots of all clients together
     std::uint32_t max_threads_per_client = 0;  // of them; 0: all
-    wire::Backing backing = wire::Backing::hugetlb;  // the best to try; falls back to thp, then small pages
+    wire::Backing backing = wire::Backing::hugetlb;  // the best to try; falls back to the next of kBackings
     Reclaim reclaim;
     std::uint64_t low_watermark_bytes = 0;  // per numa node: less free than this is an event; 0: none
     // Of all clients together; 0: none. More than the soft one is an event.

@@ -1,6 +1,7 @@
 #include "pool_spec.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "access.hpp"
@@ -55,10 +56,19 @@ bool is_pool_name(std::string_view name) {
     });
 }
 
+std::string backing_names() {
+    std::string names;
+    for (const wire::Backing backing : kBackings) {
+        if (!names.empty()) names += backing == std::end(kBackings)[-1] ? " or " : ", ";
+        names += backing_name(backing);
+    }
+    return names;
+}
+
 Answer<wire::Backing> parse_backing(std::string_view text) {
-    for (const wire::Backing backing : {wire::Backing::hugetlb, wire::Backing::thp, wire::Backing::small_pages})
+    for (const wire::Backing backing : kBackings)
         if (text == backing_name(backing)) return backing;
-    return refuse("\"" + std::string(text) + "\" is no backing: use hugetlb, thp or small");
+    return refuse("\"" + std::string(text) + "\" is no backing: use " + backing_names());
 }
 
 Answer<Fit> parse_fit(std::string_view text) {
@@ -77,8 +87,7 @@ std::uint32_t observer_limit_of(const PoolSpec &spec) {
 }
 
 std::uint64_t resize_unit_bytes(const PoolSpec &spec) {
-    return std::max(spec.largest_block_bytes,
-                    spec.backing == wire::Backing::small_pages ? kSmallPageBytes : kHugepageBytes);
+    return std::max(spec.largest_block_bytes, page_bytes_of(spec.backing));
 }
 
 Answer<Geometry> geometry_of(const PoolSpec &spec) {
@@ -88,15 +97,14 @@ Answer<Geometry> geometry_of(const PoolSpec &spec) {
     const GeometryFault fault = check_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
     if (fault != GeometryFault::none) return refuse(explain(fault, spec));
 
-    if (spec.backing != wire::Backing::hugetlb && spec.backing != wire::Backing::thp &&
-        spec.backing != wire::Backing::small_pages)
-        return refuse("backing " + std::to_string(static_cast<unsigned>(spec.backing)) +
-                      " is unknown: use hugetlb, thp or small");
+    if (std::ranges::find(kBackings, spec.backing) == std::end(kBackings))
+        return refuse("backing " + std::to_string(static_cast<unsigned>(spec.backing)) + " is unknown: use " +
+                      backing_names());
     const std::uint64_t unit = resize_unit_bytes(spec);
     if (spec.capacity_bytes % unit != 0)
         return refuse("capacity " + format_bytes(spec.capacity_bytes) + " is not a whole number of " +
                       format_bytes(unit) + " pages: use " + format_bytes(round_up(spec.capacity_bytes, unit)) +
-                      ", or backing small");
+                      (spec.backing == wire::Backing::hugetlb_1g ? ", or backing hugetlb" : ", or backing small"));
     std::vector<std::uint64_t> begins = spec.node_online_bytes;
     begins.push_back(spec.online_bytes);
     for (const std::uint64_t online_bytes : begins) {
@@ -105,7 +113,8 @@ Answer<Geometry> geometry_of(const PoolSpec &spec) {
                           format_bytes(spec.capacity_bytes) + ": lower online or raise capacity");
         if (online_bytes % unit != 0)
             return refuse("online " + format_bytes(online_bytes) + " is not a whole number of " + format_bytes(unit) +
-                          " (the larger of largest block and page): use " + format_bytes(round_up(online_bytes, unit)));
+                          " (the larger of largest block and page): use " + format_bytes(round_up(online_bytes, unit)) +
+                          (spec.backing == wire::Backing::hugetlb_1g ? ", or backing hugetlb" : ""));
     }
     if (spec.node_online_bytes.size() > kMaxNumaNodes)
         return refuse("online names " + std::to_string(spec.node_online_bytes.size()) + " numa nodes: use at most " +
@@ -113,6 +122,11 @@ Answer<Geometry> geometry_of(const PoolSpec &spec) {
     if (spec.autosize.max_bytes > spec.capacity_bytes)
         return refuse("autosize up to " + format_bytes(spec.autosize.max_bytes) + " is more than capacity " +
                       format_bytes(spec.capacity_bytes) + ": lower the one or raise the other");
+    if (spec.autosize.is_on && std::max(round_up(spec.autosize.min_bytes, unit), unit) > spec.autosize.max_bytes)
+        return refuse("autosize from " + format_bytes(spec.autosize.min_bytes) + " to " +
+                      format_bytes(spec.autosize.max_bytes) + " leaves no size to choose, for the pool grows and " +
+                      "shrinks by " + format_bytes(unit) + " (the larger of largest block and page): use up to " +
+                      format_bytes(round_up(spec.autosize.max_bytes, unit)));
     if (spec.low_watermark_bytes > spec.capacity_bytes)
         return refuse("low-watermark " + format_bytes(spec.low_watermark_bytes) + " is more than capacity " +
                       format_bytes(spec.capacity_bytes) + ": so much can never be free, use less");

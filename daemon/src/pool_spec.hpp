@@ -1,6 +1,7 @@
 // What may be asked of a pool, checked in one place for the config file, the flags and the control plane.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "pool_manager.hpp"
@@ -24,6 +25,9 @@ std::uint32_t observer_limit_of(const PoolSpec &spec);
 
 // 1 .. 63 of a-z, 0-9, '.', '_' and '-', but not "." or "..".
 bool is_pool_name(std::string_view name);
+
+// "hugetlb-1g, hugetlb, thp or small".
+std::string backing_names();
 
 Answer<wire::Backing> parse_backing(std::string_view text);
 Answer<Fit> parse_fit(std::string_view text);

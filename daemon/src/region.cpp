@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "bytes.hpp"
+#include "hugetlb_cgroup.hpp"
 #include "log.hpp"
 #include "pool_spec.hpp"
 
@@ -62,14 +63,15 @@ Answer<std::uint64_t> check_adopted(int fd, std::uint64_t bytes_at_least) {
     return bytes;
 }
 
-// A mapping of part of a file at an address that is a multiple of 2 MiB, for the length of a call.
+// A mapping of part of a file at an address that is a multiple of a page, of 2 MiB at least, for the length of a call.
 class AlignedWindow {
 public:
-    AlignedWindow(int fd, std::uint64_t offset, std::uint64_t bytes, int protection)
-        : reserved_bytes_(bytes + kHugepageBytes), bytes_(bytes) {
+    AlignedWindow(int fd, std::uint64_t offset, std::uint64_t bytes, int protection,
+                  std::uint64_t page_bytes = kHugepageBytes)
+        : reserved_bytes_(bytes + page_bytes), bytes_(bytes) {
         reserved_ = ::mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (reserved_ == MAP_FAILED) return;
-        const auto start = round_up(reinterpret_cast<std::uintptr_t>(reserved_), kHugepageBytes);
+        const auto start = round_up(reinterpret_cast<std::uintptr_t>(reserved_), page_bytes);
         void *const address = ::mmap(reinterpret_cast<void *>(start), bytes, protection,
                                      MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, static_cast<off_t>(offset));
         if (address != MAP_FAILED) address_ = address;
@@ -212,12 +214,24 @@ Answer<std::uint64_t> MetadataRegion::bring_home(const Topology &topology, NumaN
 
 // ---------------------------------------------------------------------------------------------------------------------
 
+namespace {
+unsigned memfd_flags(wire::Backing backing) {
+    switch (backing) {
+        case wire::Backing::hugetlb_1g:
+            return MFD_HUGETLB | MFD_HUGE_1GB;
+        case wire::Backing::hugetlb:
+            return MFD_HUGETLB | MFD_HUGE_2MB;
+        default:
+            return 0;
+    }
+}
+}  // namespace
+
 Answer<DataRegion> DataRegion::create(const std::string &name, std::uint64_t bytes, wire::Backing backing,
                                       const Topology &topology, NumaNode home) {
-    const bool hugetlb = backing == wire::Backing::hugetlb;
-    auto fd = make_memfd(name, bytes, hugetlb ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
+    auto fd = make_memfd(name, bytes, memfd_flags(backing));
     if (!fd) return Unexpected{fd.error()};
-    if (!hugetlb) {
+    if (!is_hugetlb(backing)) {
         const AlignedWindow window(fd->get(), 0, bytes, PROT_NONE);
         if (window.address() == nullptr)
             return failed(Errc::out_of_frames, "mapping " + format_bytes(bytes) + " for " + name, errno,
@@ -234,7 +248,11 @@ Answer<DataRegion> DataRegion::adopt(Fd fd, std::uint64_t bytes, wire::Backing b
 }
 
 std::uint64_t DataRegion::page_bytes() const {
-    return backing_ == wire::Backing::small_pages ? kSmallPageBytes : kHugepageBytes;
+    return page_bytes_of(backing_);
+}
+
+std::uint64_t DataRegion::window_page_bytes() const {
+    return std::max(page_bytes(), kHugepageBytes);
 }
 
 Answer<void> DataRegion::populate(std::uint64_t offset, std::uint64_t bytes) const {
@@ -245,9 +263,9 @@ Answer<void> DataRegion::populate(std::uint64_t offset, std::uint64_t bytes) con
         return failed(code_of(error),
                       "allocating " + format_bytes(bytes) + " of " + std::string(backing_name(backing_)) + " memory",
                       error,
-                      backing_ == wire::Backing::hugetlb
-                          ? "hugepages were taken meanwhile, or the cgroup's hugetlb.2MB.max is reached"
-                          : "free memory on the machine, or raise the cgroup's limit");
+                      is_hugetlb(backing_) ? "hugepages were taken meanwhile, or the cgroup's hugetlb." +
+                                                 hugetlb_size_name(page_bytes()) + ".max is reached"
+                                           : "free memory on the machine, or raise the cgroup's limit");
     }
     return {};
 }
@@ -257,9 +275,10 @@ bool DataRegion::collapse(std::uint64_t offset, std::uint64_t bytes) const {
 }
 
 Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
-    const std::uint64_t first = offset / kHugepageBytes * kHugepageBytes;
-    const std::uint64_t last = std::min(round_up(offset + bytes, kHugepageBytes), bytes_);
-    const AlignedWindow window(fd_.get(), first, last - first, PROT_READ | PROT_WRITE);
+    const std::uint64_t page = window_page_bytes();
+    const std::uint64_t first = offset / page * page;
+    const std::uint64_t last = std::min(round_up(offset + bytes, page), bytes_);
+    const AlignedWindow window(fd_.get(), first, last - first, PROT_READ | PROT_WRITE, page);
     if (window.address() == nullptr)
         return failed(code_of(errno), "mapping " + format_bytes(bytes) + " to zero them", errno);
     // By the kernel, not by memset: a client has this file too, and may punch it under us. The kernel's own access to a
@@ -278,9 +297,10 @@ Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
 
 Answer<std::uint64_t> DataRegion::bring_home(const Topology &topology, NumaNode home, std::uint64_t offset,
                                              std::uint64_t bytes) const {
-    const std::uint64_t first = offset / kHugepageBytes * kHugepageBytes;
-    const AlignedWindow window(fd_.get(), first, std::min(round_up(offset + bytes, kHugepageBytes), bytes_) - first,
-                               PROT_READ);
+    const std::uint64_t page = window_page_bytes();
+    const std::uint64_t first = offset / page * page;
+    const AlignedWindow window(fd_.get(), first, std::min(round_up(offset + bytes, page), bytes_) - first, PROT_READ,
+                               page);
     if (window.address() == nullptr)
         return failed(code_of(errno), "mapping " + format_bytes(bytes) + " to see where they are", errno);
     auto *const begin = static_cast<std::byte *>(window.address()) + (offset - first);
@@ -288,10 +308,11 @@ Answer<std::uint64_t> DataRegion::bring_home(const Topology &topology, NumaNode 
     const auto is_there = [](void *address, std::uint64_t length) {
         return ::madvise(address, length, MADV_POPULATE_READ) == 0;
     };
+    constexpr int kRoundsMax = 4;
     std::uint64_t moved = 0;
-    if (backing_ == wire::Backing::hugetlb) {
+    if (is_hugetlb(backing_)) {
         if (!is_there(begin, bytes)) return moved;
-        return topology.bring_home(begin, bytes, kHugepageBytes, home);
+        return topology.bring_home(begin, bytes, page_bytes(), home);
     }
     for (std::uint64_t at = 0; at < bytes; at += kHugepageBytes) {
         const std::uint64_t part = std::min(kHugepageBytes, bytes - at);
@@ -300,9 +321,14 @@ Answer<std::uint64_t> DataRegion::bring_home(const Topology &topology, NumaNode 
         if (!sample) return sample;
         moved += *sample;
         if (*sample == 0 || !is_there(begin + at, part)) continue;
-        const auto others = topology.bring_home(begin + at, part, kSmallPageBytes, home);
-        if (!others) return others;
-        moved += *others;
+        // Again, until there is none left to move: one that was in use by the kernel stays, and once the sample is at
+        // home nobody looks for it.
+        for (int round = 0; round < kRoundsMax; ++round) {
+            const auto others = topology.bring_home(begin + at, part, kSmallPageBytes, home);
+            if (!others) return others;
+            if (*others == 0) break;
+            moved += *others;
+        }
     }
     return moved;
 }

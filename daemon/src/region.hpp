@@ -91,6 +91,9 @@ private:
     DataRegion(Fd fd, std::uint64_t bytes, wire::Backing backing)
         : fd_(std::move(fd)), bytes_(bytes), backing_(backing) {}
 
+    // What an AlignedWindow of it begins and ends at.
+    std::uint64_t window_page_bytes() const;
+
     Fd fd_;
     std::uint64_t bytes_ = 0;
     wire::Backing backing_{};

@@ -268,7 +268,11 @@ Answer<void> resize_numa_node(ManagedPool &pool, Worker &worker, NumaNode numa_n
         if (auto free = pool.check_shrink(memory.online_bytes() - target); !free) return free;
     if (dry_run) return rehearse(pool, worker, memory, target, progress);
     if (target == memory.online_bytes()) {
-        progress(ResizeStep{target, target, true, "nothing to do", {}});
+        std::string note = "nothing to do";
+        if (target != online_bytes)
+            note += ": memory comes and goes by " + format_bytes(memory.unit_bytes()) + ", so for " +
+                    format_bytes(online_bytes) + " there have to be " + format_bytes(target);
+        progress(ResizeStep{target, target, true, std::move(note), {}});
         return {};
     }
     return target > memory.online_bytes() ? grow(pool, worker, memory, target, progress)

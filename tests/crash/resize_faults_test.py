@@ -20,6 +20,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integratio
 from daemon_restart_test import MIB, RuntimeDir, expect, online_bytes  # noqa: E402
 from numacre_client import WAIT, ClientProcess  # noqa: E402
 from support.daemon import program, wait_until  # noqa: E402
+from support.gigantic_pages import GIB, GiganticPages, Shortage  # noqa: E402
+from support.gigantic_pages import count as gigantic_pages  # noqa: E402
 
 SMALL, LARGE = 16 * MIB, 64 * MIB
 POOL = f"name=default,capacity={LARGE},online={SMALL},frame=4K,largest=4M"
@@ -142,6 +144,29 @@ def test_the_caller_gives_up():
         directory.check(daemon, SMALL)
 
 
+def kill_at_a_change(directory, daemon, client, blocks, begin, end, faults, unit):
+    """The daemon that has adopted what the one left that died of the faults, on the way from a size to another."""
+    expect(resize(daemon, begin)["error"] is None, "no way to begin")
+    directory.check(daemon, begin)
+    directory.arm(*faults)
+    resize(daemon, end)
+    daemon.wait()
+    directory.disarm()
+    expect(client.free(client.alloc(4096, count=20)[1]) == 0, client.message)
+    # Its io_uring lets go of the listener a moment after the process has ended.
+    wait_until("the socket is free", lambda: not listens(f"{directory.path}/attach.sock"))
+    before, daemon = daemon, directory.start()
+    before.stop()
+    wait_until("the client is known", lambda: len(daemon.clients()) == 1)
+    wait_until("steps are finished", lambda: directory.frames_bytes() == online_bytes(daemon))
+    size = online_bytes(daemon)
+    expect(min(begin, end) <= size <= max(begin, end) and size % unit == 0, f"{faults}: {size} bytes are online")
+    directory.check(daemon, size)
+    for block in blocks:
+        expect(client.read(block, 64) == PATTERN, f"{faults}: a block was overwritten")
+    return daemon
+
+
 def test_killed_before_and_after_each_change():
     with FaultyDir(POOL) as directory:
         daemon = directory.start()
@@ -155,31 +180,63 @@ def test_killed_before_and_after_each_change():
             *((LARGE, SMALL, [(number, what)]) for number in (1, 5, 12) for what in ("before", "after")),
             *((SMALL, LARGE, [(3, "nospace"), (number, what)]) for number, what in ((5, "before"), (11, "after"))),
         ):
-            expect(resize(daemon, begin)["error"] is None, "no way to begin")
-            directory.check(daemon, begin)
-            directory.arm(*faults)
-            resize(daemon, end)
-            daemon.wait()
-            directory.disarm()
+            daemon = kill_at_a_change(directory, daemon, client, blocks, begin, end, faults, 4 * MIB)
             kills += 1
-            expect(client.free(client.alloc(4096, count=20)[1]) == 0, client.message)
-            # Its io_uring lets go of the listener a moment after the process has ended.
-            wait_until("the socket is free", lambda: not listens(f"{directory.path}/attach.sock"))
-            before, daemon = daemon, directory.start()
-            before.stop()
-            wait_until("the client is known", lambda: len(daemon.clients()) == 1)
-            wait_until("steps are finished", lambda: directory.frames_bytes() == online_bytes(daemon))
-            size = online_bytes(daemon)
-            expect(SMALL <= size <= LARGE and size % (4 * MIB) == 0, f"{faults}: {size} bytes are online")
-            directory.check(daemon, size)
-            for block in blocks:
-                expect(client.read(block, 64) == PATTERN, f"{faults}: a block was overwritten")
         client.close()
         wait_until("everything is back", lambda: daemon.used_bytes() == 0)
         expect(resize(daemon, 0)["error"] is None, "something is in use that nobody has")
         directory.check(daemon, 0)
         print(f"{kills} daemons killed at a change of the frames")
         daemon.stop()
+
+
+def test_pages_of_1_gib():
+    """A unit is one page, of many chunks; what was reserved in the kernel is given back whoever died over it."""
+    try:
+        with GiganticPages(more=2) as pages:
+            check_pages_of_1_gib(pages)
+    except Shortage as reason:
+        print(f"SKIP of pages of 1 GiB: {reason}")
+
+
+def check_pages_of_1_gib(pages):
+    with FaultyDir("name=default,capacity=2G,online=0,frame=4K,largest=4M,backing=hugetlb-1g") as directory:
+        daemon = directory.start()
+        (node,) = daemon.status()["pools"][0]["nodes"]
+        expect((node["backing"], node["page_bytes"]) == ("hugetlb-1g", GIB), node["backing_note"])
+        reserved = gigantic_pages()
+        directory.arm((2, "nospace"))
+        done = resize(daemon, 2 * GIB)
+        expect(done["error"]["code"] == "RESOURCE_EXHAUSTED", done)
+        expect("hugetlb.1GB.max" in done["error"]["message"], done)
+        expect(done["undone_bytes"] == GIB and done["online_bytes"] == 0, done)
+        directory.check(daemon, 0)
+        expect(gigantic_pages() == reserved, f"{gigantic_pages()} pages are reserved instead of {reserved}")
+        directory.disarm()
+
+        expect(resize(daemon, GIB)["error"] is None, "once there are pages again")
+        client = ClientProcess(directory.path)
+        error, blocks = client.alloc(4096, count=HELD)
+        expect(error == 0, client.message)
+        kills = 0
+        for begin, end in ((GIB, 2 * GIB), (2 * GIB, GIB)):
+            for what in ("before", "after"):
+                daemon = kill_at_a_change(directory, daemon, client, blocks, begin, end, [(1, what)], GIB)
+                kills += 1
+        expect(resize(daemon, 2 * GIB)["error"] is None, "no way to grow")
+        error, more = client.alloc(4 * MIB, count=511)
+        expect(error == 0, client.message)
+        refused = resize(daemon, GIB)["error"]
+        expect(refused is not None and "2G stay online" in refused["message"], f"pages with blocks in them go: {refused}")
+        expect(client.free(more) == 0, client.message)
+        client.close()
+        wait_until("everything is back", lambda: daemon.used_bytes() == 0)
+        expect(resize(daemon, 0)["error"] is None, "something is in use that nobody has")
+        directory.check(daemon, 0)
+        print(f"{kills} daemons killed at a change of a page of 1 GiB")
+        daemon.cli("delete", "default")
+        daemon.stop()
+    expect(pages.left_over() == 0, f"{pages.left_over()} hugepages of 1 GiB that nobody has given back")
 
 
 def main():

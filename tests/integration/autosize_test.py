@@ -13,6 +13,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
 from numacre_client import ClientProcess  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
+from support.gigantic_pages import pages_for  # noqa: E402
 
 MIB = 1 << 20
 
@@ -22,7 +23,7 @@ class Autosize(unittest.TestCase):
         daemon = Daemon("--pool", pool, "--keep-memory", "off", *more)
         self.addCleanup(daemon.stop)
         for node in daemon.status()["pools"][0]["nodes"]:
-            if node["backing"] != "hugetlb":
+            if node["backing"] not in ("hugetlb", "hugetlb-1g"):
                 print(f"SKIP of hugepages, it goes on with {node['backing']}: {node['backing_note']}", file=sys.stderr)
         return daemon
 
@@ -49,6 +50,20 @@ class Autosize(unittest.TestCase):
         log = daemon.log()
         self.assertIn("autosize: ok", log)
         self.assertNotIn("damaged", log)
+
+    def test_pages_of_1_gib_come_and_go_one_by_one(self):
+        pages_for(self, more=2)
+        daemon = self.serve("name=default,capacity=4G,online=1G,frame=4K,largest=4M,backing=hugetlb-1g,"
+                            "autosize=20%-70%:512M-2560M:64M:1s")
+        (node,) = daemon.status()["pools"][0]["nodes"]
+        self.assertEqual(node["backing"], "hugetlb-1g", node["backing_note"])
+        with ClientProcess(daemon.runtime_dir) as client:
+            error, blocks = client.alloc(4 * MIB, count=256)
+            self.assertEqual(error, 0, client.message)
+            wait_until("it has grown by a page", lambda: self.online(daemon) == [2048])
+            self.assertEqual(client.free(blocks), 0)
+            wait_until("it is at its floor", lambda: self.online(daemon) == [1024])
+        self.assertNotIn("damaged", daemon.log())
 
     def test_off_it_stays_as_it_is(self):
         daemon = self.serve("name=default,capacity=64M,online=16M,frame=4K,largest=4M")

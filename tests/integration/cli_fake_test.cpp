@@ -395,6 +395,8 @@ TEST_F(CliFake, create_delete_drain_and_evict_send_what_was_asked) {
     EXPECT_EQ(fake().create().group(), "4712");
     EXPECT_EQ(fake().create().mode(), 0604U);
     EXPECT_EQ(fake().create().reclaim(), "quarantine:5m");
+    run_json({"create", "extra", "--capacity", "4G", "--online", "1G", "--backing", "hugetlb-1g"});
+    EXPECT_EQ(fake().create().backing(), v1::BACKING_HUGETLB_1G);
     run_json({"create", "extra", "--capacity", "1G", "--online", "64M"});
     EXPECT_EQ(fake().create().frame_bytes(), 0U) << "the daemon chooses";
     EXPECT_EQ(fake().create().owner() + fake().create().group(), "") << "the daemon's own";
@@ -815,6 +817,7 @@ TEST_F(CliFake, completion_knows_the_verbs_the_options_the_pools_and_the_clients
     EXPECT_EQ(complete("numacre quota "), "7\n8\n");
     EXPECT_EQ(complete("numacre clients --blocks --limit 5 "), "default\n");
     EXPECT_EQ(complete("numacre create x --backing t"), "thp\n");
+    EXPECT_EQ(complete("numacre create x --backing h"), "hugetlb-1g\nhugetlb\n");
     // The script and the program must not drift apart: each verb, and each option of each verb.
     const std::string verbs = "\n" + complete("numacre ");
     for (const Words &words : kEveryVerb) {

@@ -8,6 +8,7 @@ latter the daemon has to serve a good client, hold no block and have as many ope
 import contextlib
 import ctypes
 import errno
+import json
 import os
 import pathlib
 import random
@@ -26,6 +27,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
 from numacre_client import ClientProcess, Library, library_path  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
+from support.gigantic_pages import count as gigantic_pages  # noqa: E402
 
 POOL = "name=default,capacity=64M,online=32M,frame=4K,largest=4M,backing=small"
 SYNTHETIC = ("--topology", "synthetic:2x512M", "--metrics-address", "127.0.0.1:0")
@@ -273,6 +275,27 @@ class HugepageShortage(unittest.TestCase):
             self.assertEqual(hugepages()[1], self.before[1], "hugepages are taken by a pool that does not use them")
             with ClientProcess(daemon.runtime_dir) as client:
                 self.assertEqual(client.alloc(2 << 20)[0], 0, client.message)
+            self.assertEqual(daemon.stop(), 0)
+        self.assertEqual(hugepages(), self.before)
+
+    def test_no_pages_of_1_gib_falls_back_to_the_next_best_and_says_so(self):
+        if gigantic_pages("free_hugepages") is None:
+            self.skipTest("this machine has no hugepages of 1 GiB")
+        if gigantic_pages("free_hugepages") != 0 or self.before[1] == 0:
+            self.skipTest("somebody has left hugepages of 1 GiB free, or none of 2 MiB")
+        spec = "name=default,capacity=2G,online=0,backing=hugetlb-1g"
+        with serving(*self.ARGUMENTS, "--pool", spec) as daemon:
+            (pool,) = daemon.status()["pools"]
+            self.assertEqual(pool["wanted_backing"], "hugetlb-1g")
+            (node,) = pool["nodes"]
+            self.assertEqual((node["backing"], node["page_bytes"]), ("hugetlb", self.PAGE_BYTES))
+            self.assertIn("0 free hugepages of 1G, 1 are needed; reserve them: echo ", node["backing_note"])
+            self.assertIn("hugepages-1048576kB/nr_hugepages", node["backing_note"])
+            self.assertIn("wanted=hugetlb-1g", daemon.log())
+            doctor = json.loads(daemon.run_cli("doctor", "--json").stdout)["checks"]
+            (found,) = [check for check in doctor if check["check"] == "backing"]
+            self.assertIn("hugetlb instead of hugetlb-1g", found["what"])
+            self.assertIn("hugepages-1048576kB/nr_hugepages", found["command"])
             self.assertEqual(daemon.stop(), 0)
         self.assertEqual(hugepages(), self.before)
 

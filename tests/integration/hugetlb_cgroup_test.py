@@ -14,17 +14,19 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
 from numacre_client import ClientProcess  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
+from support.gigantic_pages import GIB, pages_for  # noqa: E402
 
 MIB = 1 << 20
 POOL = "name=default,capacity=128M,online=16M,frame=4K,largest=4M"
+GIGANTIC_POOL = "name=default,capacity=8G,online=1G,frame=4K,largest=4M,backing=hugetlb-1g"
 
 
 class Cgroup:
-    """One of our own, v2 or v1, that limits hugepages of 2 MiB. OSError: there cannot be one here."""
+    """One of our own, v2 or v1, that limits hugepages of a size ("2MB", "1GB"). OSError: there cannot be one here."""
 
     restore = None
 
-    def __init__(self, limit_bytes):
+    def __init__(self, limit_bytes, size):
         for line in pathlib.Path("/proc/self/mounts").read_text().splitlines():
             _, where, kind, options, *_ = line.split()
             where = pathlib.Path(where)
@@ -32,9 +34,9 @@ class Cgroup:
                 if "hugetlb" not in (where / "cgroup.subtree_control").read_text():
                     (where / "cgroup.subtree_control").write_text("+hugetlb")
                     self.restore = (where / "cgroup.subtree_control", "-hugetlb")
-                limit = "hugetlb.2MB.max"
+                limit = f"hugetlb.{size}.max"
             elif kind == "cgroup" and "hugetlb" in options.split(","):
-                limit = "hugetlb.2MB.limit_in_bytes"
+                limit = f"hugetlb.{size}.limit_in_bytes"
             else:
                 continue
             self.path = where / f"numacre-test-{os.getpid()}"
@@ -56,14 +58,14 @@ class Cgroup:
 
 
 class HugetlbCgroup(unittest.TestCase):
-    def serve(self, limit_bytes):
+    def serve(self, limit_bytes, pool=POOL, size="2MB"):
         try:
-            self.cgroup = Cgroup(limit_bytes)
+            self.cgroup = Cgroup(limit_bytes, size)
         except OSError as problem:
             print(f"SKIP: {problem}", file=sys.stderr)
             self.skipTest(str(problem))
         self.addCleanup(self.cgroup.remove)
-        daemon = Daemon("--pool", POOL, "--keep-memory", "off", prefix=self.cgroup.prefix())
+        daemon = Daemon("--pool", pool, "--keep-memory", "off", prefix=self.cgroup.prefix())
         self.addCleanup(daemon.stop)
         return daemon
 
@@ -89,6 +91,19 @@ class HugetlbCgroup(unittest.TestCase):
             self.cgroup.limit.write_text(str(64 * MIB))
             daemon.cli("resize", "default", "64M")
             self.assertEqual(client.alloc(4 * MIB, count=12)[0], 0, client.message)
+
+    def test_pages_of_1_gib_have_a_limit_of_their_own(self):
+        pages_for(self, more=2)
+        daemon = self.serve(2 * GIB, GIGANTIC_POOL, "1GB")
+        self.assertEqual(self.node(daemon)["backing"], "hugetlb-1g", self.node(daemon)["backing_note"])
+        for dry in ((), ("--dry-run",)):
+            message = json.loads(daemon.run_cli("resize", "default", "3G", "--json", *dry).stdout)["error"]["message"]
+            for part in (f"cgroup /{self.cgroup.path.name} ", "2G of hugepages of 1G", f"> {self.cgroup.limit}"):
+                self.assertIn(part, message)
+            self.assertEqual(self.node(daemon)["online_bytes"], GIB)
+        daemon.cli("resize", "default", "2G")
+        with ClientProcess(daemon.runtime_dir) as client:
+            self.assertEqual(client.alloc(4 * MIB, count=2 * GIB // (4 * MIB))[0], 0, client.message)
 
     def test_a_pool_under_too_low_a_limit_says_so(self):
         daemon = self.serve(8 * MIB)

@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from numacre_client import ClientProcess  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
+from support.gigantic_pages import GIB, pages_for  # noqa: E402
 
 MIB = 1 << 20
 ONLINE = 16 * MIB
@@ -38,14 +39,15 @@ def die_holding(runtime_dir, sizes=HELD):
     client.kill()
 
 
-def patterns_left(runtime_dir):
-    """How many pages of the pool still show what the dead client wrote. The caller has waited for them to be free."""
+def patterns_left(runtime_dir, online=ONLINE, step=4096):
+    """How many pages of the pool, of those that are looked at, still show what the dead client wrote. The caller has waited
+    for them to be free."""
     with ClientProcess(runtime_dir) as client:
-        error, blocks = client.alloc(4 * MIB, count=ONLINE // (4 * MIB))
+        error, blocks = client.alloc(4 * MIB, count=online // (4 * MIB))
         assert error == 0, client.message
         # Byte 0 to 63 of each block is the client's own.
         return sum(client.read(block + page, 128)[64:] == bytes([PATTERN]) * 64
-                   for block in blocks for page in range(0, 4 * MIB, 4096))
+                   for block in blocks for page in range(0, 4 * MIB, step))
 
 
 class ReclaimTest(unittest.TestCase):
@@ -61,6 +63,18 @@ class ReclaimTest(unittest.TestCase):
             wait_until("given back", lambda: daemon.used_bytes() == 0 and not daemon.clients())
             self.assertEqual(patterns_left(daemon.runtime_dir), 0)
             self.assertEqual(quarantined_bytes(daemon), 0)
+
+    def test_zero_within_a_page_of_1_gib(self):
+        pages_for(self, more=1)
+        for reclaim in ("fast", "zero"):
+            with Daemon("--pool", f"name=default,capacity=1G,online=1G,frame=4K,largest=4M,reclaim={reclaim},"
+                        "backing=hugetlb-1g", "--keep-memory", "off") as daemon:
+                (node,) = daemon.status()["pools"][0]["nodes"]
+                self.assertEqual(node["backing"], "hugetlb-1g", node["backing_note"])
+                die_holding(daemon.runtime_dir)
+                wait_until("given back", lambda: daemon.used_bytes() == 0 and not daemon.clients())
+                left = patterns_left(daemon.runtime_dir, GIB, 256 << 10)
+                self.assertEqual(left == 0, reclaim == "zero", f"{reclaim}: {left} pages show what the dead client wrote")
 
     def test_zero_under_a_client_that_takes_the_pages_away(self):
         with serving("zero") as daemon, ClientProcess(daemon.runtime_dir) as hostile:

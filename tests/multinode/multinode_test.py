@@ -28,14 +28,18 @@ RSEQ_WITH_NODE = 24
 MIB = 1 << 20
 # Those that are resized, and their backing.
 MAIN_POOLS = {"huge": "hugetlb", "thp": "thp", "small": "small"}
+BACKINGS = {**MAIN_POOLS, "gig": "hugetlb-1g", "fine": "small", "near": "small"}
 
 
 class Case:
     """One machine. memory: MiB by node, 0 for a node of CPUs alone. without_cpu: nodes of memory alone. pools: as
-    guest_init knows them. resize: which of their numa nodes are resized (the last in all pools, the others in one)."""
+    guest_init knows them. resize: which of their numa nodes are resized (the last in all pools, the others in one).
+    gigantic: hugepages of 1 GiB, by node, that the kernel sets aside when it boots: later its memory has things in it that
+    do not move. With them no more than 1 GiB lies below the hole for devices: all from 4 GiB on is free to be cut up."""
 
-    def __init__(self, memory, pools, resize, without_cpu=(), distance=lambda a, b: 21, kernel=KERNEL):
+    def __init__(self, memory, pools, resize, without_cpu=(), distance=lambda a, b: 21, kernel=KERNEL, gigantic=()):
         self.kernel = kernel
+        self.gigantic = gigantic
         self.pools = pools
         self.resize = resize
         self.memory = memory
@@ -44,7 +48,8 @@ class Case:
         self.memory_nodes = [node for node, mib in enumerate(memory) if mib != 0]
 
     def qemu_arguments(self):
-        arguments = ["-smp", str(len(self.cpu_nodes)), "-m", f"{sum(self.memory)}M"]
+        arguments = ["-machine", "max-ram-below-4g=1G"] if self.gigantic else []
+        arguments += ["-smp", str(len(self.cpu_nodes)), "-m", f"{sum(self.memory)}M"]
         for node, mib in enumerate(self.memory):
             words = [f"node,nodeid={node}"]
             if node in self.cpu_nodes:
@@ -57,6 +62,11 @@ class Case:
             for b, distance in enumerate(row):
                 arguments += ["-numa", f"dist,src={a},dst={b},val={distance}"]
         return arguments
+
+    def kernel_words(self):
+        counts = ",".join(f"{node}:{count}" for node, count in enumerate(self.gigantic))
+        # The kernel itself not in the middle of it, by chance.
+        return f"nokaslr default_hugepagesz=2M hugepagesz=1G hugepages={counts}" if counts else ""
 
     def shell_words(self):
         far = self.memory_nodes[-1]
@@ -72,40 +82,48 @@ class Case:
         }
         return "".join(f"{name}='{value}'\n" for name, value in words.items())
 
+    def gigantic_checks(self, step, count, then):
+        return {step: count, **then} if self.gigantic else {}
+
     def least_checks(self):
         """How many "ok" lines each step of guest_init has, if none of its loops was over nothing."""
         pools = self.pools.split()
         main_pools = [pool for pool in pools if pool in MAIN_POOLS]
         nodes, cpus = len(self.memory_nodes), len(self.cpu_nodes)
 
-        def pages(pools, when):
-            return {f"pages of {' '.join(pools)} {when}": 2 * nodes * len(pools)}  # frames and metadata
+        def pages(pools, when, without_frames=0):
+            # Frames and metadata. without_frames: numa nodes where nothing is online.
+            return {f"pages of {' '.join(pools)} {when}": 2 * nodes * len(pools) - without_frames}
+
+        has_gig = 1 if self.gigantic else 0
 
         return {
             "start": 1,
-            **pages(pools, "after create"),
+            **pages(pools, "after create", has_gig),
             "first touch from every cpu": cpus + len(main_pools),
-            **pages(pools, "after first touch"),
+            **pages(pools, "after first touch", has_gig),
             "first touch by a client that may not have memory of the other nodes": len(main_pools),
             **pages(main_pools, "after the confined client"),
             "resize": 1 + len(self.resize) + len(main_pools) - 1,
             **pages(main_pools, "after growing"),
             "resize again": len(self.resize) + len(main_pools) - 1,
             **pages(main_pools, "after shrinking"),
+            **self.gigantic_checks("resize by a page of 1 GiB", 1, pages(["gig"], "after growing by 1 GiB")),
             "restart": 1 + len(self.resize),
             **pages(pools, "after adoption"),
+            **self.gigantic_checks("give a page of 1 GiB back", 2, pages(["gig"], "after shrinking by 1 GiB", 1)),
             "let go": 1,
             "nearest": 2 * cpus,
             "the thread, its mempolicy and its handle choose": 11,
             "nothing from outside of the cpuset": 2 * len(main_pools),
             "clients whose cpuset is narrowed": 1 + 2 * len(main_pools),
             **pages(main_pools, "after the kernel moved them"),
-            "stop": 1 + len(self.memory),
+            "stop": 1 + (2 if self.gigantic else 1) * len(self.memory),
         }
 
 
 CASES = {
-    "2": Case([640, 640], pools="huge thp small fine near", resize=[0, 1]),
+    "2": Case([2304, 2048], pools="huge thp small fine near gig", resize=[0, 1], gigantic=[1, 1]),
     "rseq": Case([576, 576], pools="huge near", resize=[1], kernel=NEWER_KERNEL),
     # Node 3 has no CPU, as memory that is not DRAM (the kernel numbers such nodes last); it is far from all. No two
     # nodes are of one size.
@@ -205,7 +223,7 @@ def differences(case, lines):
             yield f"{name}: {online(said[name])} MiB online instead of {wanted}"
     for pool in said["grown"]["pools"]:
         for node in pool["nodes"]:
-            if node["backing"] != MAIN_POOLS.get(pool["name"], "small"):
+            if node["backing"] != BACKINGS[pool["name"]]:
                 yield f"pool {pool['name']} is backed by {node['backing']}: {node['backing_note']}"
 
     (rseq_bytes,) = [int(line.split()[1]) for line in lines if line.startswith("rseq-bytes ")]
@@ -242,7 +260,7 @@ def main():
                 print(f"SKIPPED: the case rseq: {reason}")
             return
         case = CASES[sys.argv[1]]
-        lines = guest.boot(case.kernel, lambda archive: write_root(archive, case), case.qemu_arguments())
+        lines = guest.boot(case.kernel, lambda archive: write_root(archive, case), case.qemu_arguments(), case.kernel_words())
     except guest.Skip as reason:
         print(f"SKIPPED: {reason}")
         sys.exit(77)

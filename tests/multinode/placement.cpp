@@ -283,6 +283,7 @@ private:
         std::vector<std::uint64_t> offsets;
         for (std::size_t page = 0; page < pages.size(); ++page)
             if (pages[page]) offsets.push_back(page * kPage);
+        if (offsets.empty()) return;  // nothing is online: whoever expects something misses our line
         const std::uint64_t before = allocated_bytes(mapping);
         const Tally tally = where_pages_are(mapping.base, offsets, os_nodes_[node]);
         const std::uint64_t after = allocated_bytes(mapping);

@@ -341,6 +341,21 @@ TEST(Doctor, a_healthy_machine_has_nothing_to_mend) {
     EXPECT_EQ(findings_json(findings)["problems"], 0);
 }
 
+TEST(Doctor, a_pool_on_pages_of_1_gib_has_nothing_to_mend) {
+    Healthy machine;
+    machine.system.hugepages.push_back({0, kGiB, 4, 3, 0});
+    machine.daemon.pools[0].set_wanted_backing(v1::BACKING_HUGETLB_1G);
+    v1::PoolNode &numa_node = *machine.daemon.pools[0].mutable_nodes(0);
+    numa_node.set_backing(v1::BACKING_HUGETLB_1G);
+    numa_node.set_page_bytes(kGiB);
+    numa_node.set_capacity_bytes(4 * kGiB);
+    numa_node.set_online_bytes(kGiB);
+    const auto findings = machine.findings();
+    EXPECT_THAT(findings, Each(Field(&Finding::level, Level::ok)));
+    EXPECT_THAT(findings, Contains(Field(&Finding::what, HasSubstr("1 GiB: 4 reserved, 3 free; pools have 1 GiB online "
+                                                                   "there and may grow by 3 GiB"))));
+}
+
 TEST(Doctor, every_trouble_has_a_level_a_meaning_and_a_command) {
     struct Case {
         const char *name;
@@ -378,6 +393,26 @@ TEST(Doctor, every_trouble_has_a_level_a_meaning_and_a_command) {
          [](Healthy &m) {
              m.daemon.pools[0].mutable_nodes(0)->set_backing(v1::BACKING_THP);
              m.daemon.pools[0].mutable_nodes(0)->set_backing_note("none were free");
+         }},
+        {"fallback from 1 GiB", "backing", Level::warning, "hugetlb instead of hugetlb-1g: none were free",
+         "echo 1 > /sys/devices/system/node/node0/hugepages/hugepages-1048576kB/nr_hugepages",
+         [](Healthy &m) {
+             m.daemon.pools[0].set_wanted_backing(v1::BACKING_HUGETLB_1G);
+             m.daemon.pools[0].mutable_nodes(0)->set_backing_note("none were free");
+         }},
+        {"fallback lacks pages of 1 GiB", "hugepages", Level::warning, "1 GiB: 3 reserved, 0 free",
+         "echo 4 > /sys/devices/system/node/node0/hugepages/hugepages-1048576kB/nr_hugepages",
+         [](Healthy &m) {
+             m.system.hugepages.push_back({0, kGiB, 3, 0, 0});
+             m.daemon.pools[0].set_wanted_backing(v1::BACKING_HUGETLB_1G);
+         }},
+        {"cgroup of 1 GiB pages", "hugetlb-cgroup", Level::warning, "/box allows 512 MiB of 1 GiB pages",
+         "echo max > /sys/fs/cgroup/box/hugetlb.1GB.max",
+         [](Healthy &m) {
+             m.system.hugetlb_limits.push_back({"/box", kGiB, kGiB / 2, 0});
+             m.daemon.pools[0].set_wanted_backing(v1::BACKING_HUGETLB_1G);
+             m.daemon.pools[0].mutable_nodes(0)->set_backing(v1::BACKING_HUGETLB_1G);
+             m.daemon.pools[0].mutable_nodes(0)->set_page_bytes(kGiB);
          }},
         {"cgroup", "hugetlb-cgroup", Level::warning, "/box allows 64 MiB of 2 MiB pages",
          "echo max > /sys/fs/cgroup/box/hugetlb.2MB.max",
@@ -593,6 +628,19 @@ TEST(Advise, smaller_chunks_only_down_to_a_page_and_not_if_it_fragments) {
     v1::GetStatsResponse fragmented = used_order(4 * kKiB);
     fragmented.mutable_nodes(0)->set_failures_fragmented(1);
     EXPECT_EQ(advise(advised_pool(), fragmented, kMiB).suggested_largest_block_bytes, 4 * kMiB);
+}
+
+TEST(Advise, a_pool_that_wants_pages_of_1_gib_is_told_of_whole_ones_whatever_it_got) {
+    v1::Pool pool = advised_pool();
+    pool.set_wanted_backing(v1::BACKING_HUGETLB_1G);
+    pool.mutable_nodes(0)->set_capacity_bytes(4 * kGiB);
+    pool.mutable_nodes(0)->set_online_bytes(2 * kGiB);
+    const Advice advice = advise(pool, used_order(4 * kKiB), 33 * kMiB);
+    EXPECT_EQ(advice.suggested_online_bytes, kGiB);
+    EXPECT_EQ(advice.suggested_largest_block_bytes, 4 * kMiB) << "smaller chunks would not let it shrink any finer";
+    std::ostringstream out;
+    print_advice(out, advice);
+    EXPECT_THAT(out.str(), HasSubstr("\nbacking = \"hugetlb-1g\"\n"));
 }
 
 TEST(Advise, prints_lines_of_the_config_file_without_loss) {

@@ -239,6 +239,17 @@ TEST_F(ControlServiceTest, create_pool_fills_in_defaults_and_returns_the_pool) {
     EXPECT_EQ(created->spec.access, (PoolAccess{::geteuid(), ::getegid(), 0660}));
 }
 
+TEST_F(ControlServiceTest, create_pool_knows_pages_of_1_gib_and_says_what_was_asked_for) {
+    v1::CreatePoolRequest request = good_pool();
+    request.set_backing(v1::BACKING_HUGETLB_1G);
+    request.set_capacity_bytes(4096 * kMiB);
+    request.set_online_bytes(1024 * kMiB);
+    v1::Pool pool;
+    ASSERT_TRUE(call(&v1::Control::Stub::CreatePool, request, &pool).ok());
+    EXPECT_EQ(pool.wanted_backing(), v1::BACKING_HUGETLB_1G);
+    EXPECT_EQ(pools_.pool_status("second")->spec.backing, wire::Backing::hugetlb_1g);
+}
+
 TEST_F(ControlServiceTest, create_pool_passes_on_what_is_set) {
     v1::CreatePoolRequest request = good_pool();
     request.set_frame_bytes(64);

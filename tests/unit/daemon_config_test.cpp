@@ -328,7 +328,8 @@ TEST(PoolFlag, what_is_wrong_is_named_with_a_remedy) {
              {"name=a,frme=4K", {"frme = 4K", "did you mean frame?"}},
              {"name=a,frame=4K,frame=8K", {"frame", "twice"}},
              {"name=a,capacity=lots", {"capacity = lots", "1G"}},
-             {"name=a,backing=floppy", {"floppy", "hugetlb"}},
+             {"name=a,backing=floppy", {"floppy", "use hugetlb-1g, hugetlb, thp or small"}},
+             {"name=a,backing=hugetlb-1g,capacity=1536M", {"1536M", "use 2G"}},
              {"name=a,max-clients=many", {"max-clients = many", "whole number"}},
              {"name=a,frame=3000", {"3000", "4K"}},
              {"name=a,frame=32", {"32", "64"}},
@@ -363,6 +364,40 @@ TEST(PoolFlag, what_is_wrong_is_named_with_a_remedy) {
         for (const std::string &word : words)
             EXPECT_NE(spec.error().message.find(word), std::string::npos)
                 << "no \"" << word << "\" in: " << spec.error().message;
+    }
+}
+
+TEST(PoolSpec, pages_of_1_gib_want_whole_ones) {
+    constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+    PoolSpec spec;
+    spec.backing = wire::Backing::hugetlb_1g;
+    EXPECT_EQ(resize_unit_bytes(spec), kGiB);
+    spec.capacity_bytes = 4 * kGiB;
+    spec.online_bytes = 0;
+    const auto geometry = geometry_of(spec);
+    ASSERT_TRUE(geometry) << geometry.error().message;
+    EXPECT_EQ(geometry->chunk_bytes(), std::uint64_t{4} << 20) << "a unit is many chunks, a chunk stays what it was";
+
+    struct Case {
+        void (*spoil)(PoolSpec &);
+        std::vector<const char *> words;
+    };
+    for (const Case &one : {
+             Case{[](PoolSpec &s) { s.capacity_bytes = kGiB + kGiB / 2; }, {"1536M", "1G pages", "use 2G", "hugetlb"}},
+             Case{[](PoolSpec &s) { s.online_bytes = kGiB / 4; }, {"online 256M", "use 1G", "or backing hugetlb"}},
+             Case{[](PoolSpec &s) {
+                      s.autosize.is_on = true;
+                      s.autosize.min_bytes = kGiB / 16;
+                      s.autosize.max_bytes = kGiB / 2;
+                  },
+                  {"autosize from 64M to 512M", "by 1G", "use up to 1G"}},
+         }) {
+        PoolSpec bad = spec;
+        one.spoil(bad);
+        const auto refused = geometry_of(bad);
+        ASSERT_FALSE(refused);
+        for (const char *word : one.words)
+            EXPECT_NE(refused.error().message.find(word), std::string::npos) << refused.error().message;
     }
 }
 

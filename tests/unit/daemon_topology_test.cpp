@@ -99,11 +99,11 @@ TEST(RealTopology, agrees_with_the_machine) {
 }
 
 // Plain files in place of sysfs: what is written to nr_hugepages stays there, and no page ever becomes free by it.
-class HugepagesOverFiles : public testing::Test {
+class HugepagesOverFiles : public testing::TestWithParam<std::uint64_t> {
 protected:
     void SetUp() override {
         root_ = std::filesystem::temp_directory_path() / ("numacre-hugepages-" + std::to_string(::getpid()));
-        folder_ = root_ / "node0" / "hugepages" / "hugepages-2048kB";
+        folder_ = root_ / "node0" / "hugepages" / ("hugepages-" + std::to_string(kPage / 1024) + "kB");
         std::filesystem::create_directories(folder_);
         write("nr_hugepages", 10);
         write("free_hugepages", 2);
@@ -118,29 +118,32 @@ protected:
         return count;
     }
 
-    static constexpr std::uint64_t kPage = std::uint64_t{2} << 20;
+    const std::uint64_t kPage = GetParam();
     static constexpr std::uint64_t kPlenty = std::uint64_t{1} << 40;
     std::filesystem::path root_, folder_;
 };
 
-TEST_F(HugepagesOverFiles, reads_what_the_kernel_says) {
+INSTANTIATE_TEST_SUITE_P(PageSizes, HugepagesOverFiles, testing::Values(kHugepageBytes, kGiganticPageBytes),
+                         [](const auto &page) { return page.param == kHugepageBytes ? "2M" : "1G"; });
+
+TEST_P(HugepagesOverFiles, reads_what_the_kernel_says) {
     const Hugepages hugepages(false, root_);
     const auto pool = hugepages.pool(0, kPage);
     ASSERT_TRUE(pool);
     EXPECT_EQ(pool->total, 10U);
     EXPECT_EQ(pool->free, 2U);
     EXPECT_EQ(hugepages.pools(0).size(), 1U);
-    EXPECT_FALSE(hugepages.pool(0, std::uint64_t{1} << 30));
+    EXPECT_FALSE(hugepages.pool(0, kPage / 2));
     EXPECT_FALSE(hugepages.pool(1, kPage));
 }
 
-TEST_F(HugepagesOverFiles, enough_free_pages_change_nothing) {
+TEST_P(HugepagesOverFiles, enough_free_pages_change_nothing) {
     Hugepages hugepages(true, root_);
     EXPECT_TRUE(hugepages.ensure_free(0, kPage, 2, kPlenty));
     EXPECT_EQ(total(), 10U);
 }
 
-TEST_F(HugepagesOverFiles, without_permission_the_shortage_names_numbers_and_command) {
+TEST_P(HugepagesOverFiles, without_permission_the_shortage_names_numbers_and_command) {
     Hugepages hugepages(false, root_);
     const auto result = hugepages.ensure_free(0, kPage, 5, kPlenty);
     ASSERT_FALSE(result);
@@ -151,7 +154,7 @@ TEST_F(HugepagesOverFiles, without_permission_the_shortage_names_numbers_and_com
     EXPECT_EQ(total(), 10U);
 }
 
-TEST_F(HugepagesOverFiles, a_reservation_that_brings_no_free_page_is_rolled_back) {
+TEST_P(HugepagesOverFiles, a_reservation_that_brings_no_free_page_is_rolled_back) {
     Hugepages hugepages(true, root_);
     const auto result = hugepages.ensure_free(0, kPage, 5, kPlenty);
     ASSERT_FALSE(result);
@@ -162,7 +165,7 @@ TEST_F(HugepagesOverFiles, a_reservation_that_brings_no_free_page_is_rolled_back
 
 // The daemon that was changing nr_hugepages died, before the kernel had heard of it or after: what the next one counts
 // is what has come about.
-TEST_F(HugepagesOverFiles, a_reservation_that_its_daemon_did_not_live_to_count_is_counted) {
+TEST_P(HugepagesOverFiles, a_reservation_that_its_daemon_did_not_live_to_count_is_counted) {
     struct Case {
         std::uint64_t raised_before, nr_before, nr_after, nr_now, raised;
     };
@@ -172,7 +175,7 @@ TEST_F(HugepagesOverFiles, a_reservation_that_its_daemon_did_not_live_to_count_i
                             Case{6, 216, 210, 216, 6}, Case{6, 216, 210, 210, 0}, Case{6, 216, 210, 202, 0}}) {
         auto ledger = MachineLedger::create();
         ASSERT_TRUE(ledger);
-        LedgerReservation &kept = *ledger->reservation(0);
+        LedgerReservation &kept = *ledger->reservation(0, kPage);
         kept.raised_pages = one.raised_before;
         kept.raised_before = one.raised_before;
         kept.nr_before = one.nr_before;
@@ -189,13 +192,13 @@ TEST_F(HugepagesOverFiles, a_reservation_that_its_daemon_did_not_live_to_count_i
     }
 }
 
-TEST_F(HugepagesOverFiles, the_machines_last_memory_is_never_reserved) {
+TEST_P(HugepagesOverFiles, the_machines_last_memory_is_never_reserved) {
     Hugepages hugepages(true, root_);
     EXPECT_FALSE(hugepages.ensure_free(0, kPage, 5, 3 * kPage + kNodeHeadroomBytes - 1));
     EXPECT_EQ(total(), 10U);
 }
 
-TEST_F(HugepagesOverFiles, pages_of_others_are_never_given_back) {
+TEST_P(HugepagesOverFiles, pages_of_others_are_never_given_back) {
     Hugepages hugepages(true, root_);
     hugepages.give_back(0, kPage, 5);
     hugepages.give_back_all();

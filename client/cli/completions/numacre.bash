@@ -39,7 +39,7 @@ _numacre() {
             mapfile -t COMPREPLY < <(compgen -d -- "$current")
             return ;;
         --backing)
-            mapfile -t COMPREPLY < <(compgen -W "hugetlb thp small best" -- "$current")
+            mapfile -t COMPREPLY < <(compgen -W "hugetlb-1g hugetlb thp small best" -- "$current")
             return ;;
         --policy)
             mapfile -t COMPREPLY < <(compgen -W "local strict preferred:0 interleave interleave-frames" -- "$current")

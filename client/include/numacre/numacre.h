@@ -187,10 +187,11 @@ typedef struct {
     uint32_t numa_nodes;
     uint32_t backing;             /* NUMACRE_BACKING_... of numa node 0 */
 } numacre_pool_info;
-#define NUMACRE_BACKING_PRIVATE 0u
-#define NUMACRE_BACKING_HUGETLB 1u
-#define NUMACRE_BACKING_THP     2u
-#define NUMACRE_BACKING_SMALL   3u
+#define NUMACRE_BACKING_PRIVATE    0u
+#define NUMACRE_BACKING_HUGETLB    1u /* hugepages of 2 MiB */
+#define NUMACRE_BACKING_THP        2u
+#define NUMACRE_BACKING_SMALL      3u
+#define NUMACRE_BACKING_HUGETLB_1G 4u
 NUMACRE_API int numacre_get_info(numacre_pool *pool, numacre_pool_info *info);
 
 /* Where numa node `numa_node` of the pool is mapped here: for registering the memory with a device. */

@@ -28,6 +28,8 @@ v1::Backing to_proto(wire::Backing backing) {
     switch (backing) {
         case wire::Backing::hugetlb:
             return v1::BACKING_HUGETLB;
+        case wire::Backing::hugetlb_1g:
+            return v1::BACKING_HUGETLB_1G;
         case wire::Backing::thp:
             return v1::BACKING_THP;
         case wire::Backing::small_pages:
@@ -61,6 +63,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
     proto.set_state(pool.corrupt ? v1::POOL_STATE_CORRUPT : v1::POOL_STATE_SERVING);
     proto.set_frame_bytes(pool.geometry.frame_bytes());
     proto.set_largest_block_bytes(pool.geometry.chunk_bytes());
+    proto.set_wanted_backing(to_proto(pool.spec.backing));
     proto.set_clients(pool.clients);
     proto.set_max_clients(pool.spec.max_clients);
     proto.set_owner(printable(pool.owner));
@@ -334,6 +337,9 @@ Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request) {
         case v1::BACKING_HUGETLB:
             spec.backing = wire::Backing::hugetlb;
             return spec;
+        case v1::BACKING_HUGETLB_1G:
+            spec.backing = wire::Backing::hugetlb_1g;
+            return spec;
         case v1::BACKING_THP:
             spec.backing = wire::Backing::thp;
             return spec;
@@ -343,8 +349,8 @@ Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request) {
         default:
             return Unexpected{
                 Failure{Errc::bad_argument, "backing " + std::to_string(static_cast<int>(request.backing())) +
-                                                " is unknown: use 0 (the best there is), 1 (hugetlb), 2 (thp) or 3 "
-                                                "(small pages)"}};
+                                                " is unknown: use 0 or 1 (hugetlb), 2 (thp), 3 (small pages) "
+                                                "or 4 (hugetlb-1g)"}};
     }
 }
 

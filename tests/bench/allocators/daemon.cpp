@@ -127,6 +127,8 @@ std::string backing_of(const std::string &runtime_dir) {
     switch (info.backing) {
         case NUMACRE_BACKING_HUGETLB:
             return "hugetlb";
+        case NUMACRE_BACKING_HUGETLB_1G:
+            return "hugetlb-1g";
         case NUMACRE_BACKING_THP:
             return "thp";
         default:

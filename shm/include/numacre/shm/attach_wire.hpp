@@ -55,7 +55,7 @@ struct AttachRequest {
     std::array<char, kPoolNameBytes> pool_name{};  // terminated by 0
 };
 
-enum class Backing : std::uint32_t { private_memory = 0, hugetlb = 1, thp = 2, small_pages = 3 };
+enum class Backing : std::uint32_t { private_memory = 0, hugetlb = 1, thp = 2, small_pages = 3, hugetlb_1g = 4 };
 
 struct NodeDescription {
     std::int32_t os_numa_node = 0;  // the kernel's number
