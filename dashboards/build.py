@@ -472,6 +472,17 @@ def allocations(page):
         "ops",
         width=8,
     )
+    page.series(
+        "Waiting for memory",
+        "Threads in an allocation with NUMACRE_WAIT, and how many a second are given a block as it is released. "
+        "Waiting, and nothing handed off: nobody frees what they want; see Fragmentation, and grow the pool.",
+        [
+            ranged(f"sum by (node) (numacre_waiting_threads{{{NODE}}})", "waiting, node {{node}}"),
+            ranged(rate("numacre_hand_offs_total", NODE, "node"), "hand-offs a second, node {{node}}"),
+        ],
+        "short",
+        width=8,
+    )
 
 
 def clients(page):

@@ -243,6 +243,8 @@ Json stats_json(const std::string &pool, const v1::GetStatsResponse &stats) {
              {"allocations", allocations},
              {"frees", frees},
              {"takes", numa_node.takes()},
+             {"hand_offs", numa_node.hand_offs()},
+             {"waiting_threads", numa_node.waiting_threads()},
              {"failures", failures_json(numa_node.failures_out_of_frames(), numa_node.failures_fragmented(),
                                         numa_node.failures_quota(), numa_node.failures_argument())},
              {"cas_retries", numa_node.cas_retries()},

@@ -351,6 +351,8 @@ void print_stats(std::ostream &out, const std::string &pool, const v1::GetStatsR
     add("allocations", [&](const v1::NodeStats &n) { return sum_orders(n, &v1::OrderStats::allocations); }, false);
     add("frees", [&](const v1::NodeStats &n) { return sum_orders(n, &v1::OrderStats::frees); }, false);
     add("takes", [](const v1::NodeStats &n) { return n.takes(); }, false);
+    add("hand_offs", [](const v1::NodeStats &n) { return n.hand_offs(); }, false);
+    add("waiting now", [](const v1::NodeStats &n) { return n.waiting_threads(); }, false);
     add("failed: out of frames", [](const v1::NodeStats &n) { return n.failures_out_of_frames(); }, false);
     add("failed: fragmented", [](const v1::NodeStats &n) { return n.failures_fragmented(); }, false);
     add("failed: quota", [](const v1::NodeStats &n) { return n.failures_quota(); }, false);

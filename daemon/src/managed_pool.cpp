@@ -1034,6 +1034,7 @@ PoolStatus ManagedPool::status() {
     Scan scan;
     Use use = begin_look();
     scan.seats = use.seats;
+    const auto waiters = count_waiters(shared_, threads);
     const auto start = std::chrono::steady_clock::now();
     for (const auto &memory : nodes_) {
         NodeStatus numa_node;
@@ -1054,6 +1055,7 @@ PoolStatus ManagedPool::status() {
         numa_node.quarantined_bytes = memory->quarantined_frames() << geometry_.frame_shift;
         numa_node.cached_bytes = numa_node.snapshot.cached_frames << geometry_.frame_shift;
         numa_node.counters = fold_counters(memory->view(), threads);
+        numa_node.waiting_threads = waiters[numa_node.node.value];
         status.nodes.push_back(std::move(numa_node));
     }
     status.scan_seconds = seconds_since(start);

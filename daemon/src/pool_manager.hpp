@@ -162,6 +162,7 @@ struct NodeStatus {
     std::uint64_t metadata_resident_bytes = 0;  // touched
     NodeSnapshot snapshot;  // free and live blocks, used frames
     CounterTotals counters;
+    std::uint32_t waiting_threads = 0;  // for memory, best of all from this numa node
     std::uint64_t cached_bytes = 0;       // part of the used bytes: in clients' thread caches
     std::uint64_t quarantined_bytes = 0;  // part of the used bytes: taken back and held before their next use
     bool is_below_watermark = false;      // as far as events have told it

@@ -37,6 +37,8 @@ constexpr std::size_t kHeldBytesMax = 6 << 20;  // of a thread: memory runs out 
 constexpr std::size_t kManyMax = 40;
 constexpr std::size_t kMoreThanCached = 300;
 constexpr std::size_t kStampEvery = 4096;
+constexpr std::size_t kLargeBytes = 4 << 20;
+constexpr unsigned kWaitMillisecondsMax = 30;
 
 // The shared file.
 struct Shared {
@@ -124,7 +126,10 @@ public:
     void run() {
         while (!stop.load(std::memory_order_relaxed)) {
             const unsigned dice = random_() % 100;
-            if (dice < 40)
+            // Seldom: it may take as long as a thousand others, and who sleeps is killed asleep.
+            if (random_() % 512 == 0)
+                wait();
+            else if (dice < 40)
                 allocate();
             else if (dice < 48)
                 allocate_many();
@@ -170,6 +175,17 @@ private:
         });
         if (error == -ENOMEM) return;
         if (error != 0) die("alloc");
+        hold(block, bytes);
+    }
+    // For what there may be none of for a while: then for what others release. Half of them for a large block.
+    void wait() {
+        if (held_.size() >= kHeldMax) return;
+        const std::size_t bytes = random_() % 2 == 0 ? kLargeBytes : some_size(random_);
+        void *block = nullptr;
+        const unsigned flags = NUMACRE_UNCACHED | NUMACRE_WAIT_MS(1 + random_() % kWaitMillisecondsMax);
+        const int error = numacre_alloc_on(pool_, -1, bytes, flags, &block);
+        if (error == -ETIMEDOUT) return;
+        if (error != 0) die("waiting alloc");
         hold(block, bytes);
     }
     void allocate_many() {

@@ -887,6 +887,14 @@ MUTATIONS = [
         filter="Engine.a_death_around_a_hand_off_loses_nothing",
     ),
     Mutation(
+        name="large_block_called_cached_is_not_walked",
+        file="walk.hpp",
+        old="if (entry.is_held() && layer_of(block.order) == layer && view_.contains(block)) {",
+        new="if (entry.is_owned() && layer_of(block.order) == layer && view_.contains(block)) {",
+        why="a large block that the dead had taken out of the tree for who waits is lost",
+        filter="Engine.a_death_around_a_hand_off_of_a_large_block",
+    ),
+    Mutation(
         name="wish_is_cleared_without_a_look",
         file="recovery.hpp",
         old="if (bits == 0 || slot.waiting.compare_exchange_weak(bits, 0, std::memory_order_acq_rel)) return;",

@@ -63,15 +63,14 @@ public:
 
     // What the only thread of this process, a client, is in the middle of.
     Intent intent_of(pid_t pid) const {
-        for (std::uint32_t thread = 1; thread < pool_.threads_in_use_bound(); ++thread) {
-            // relaxed: the process stands still.
-            const ThreadOwner owner{pool_.threads[thread].owner.load(std::memory_order_relaxed)};
-            if (owner.in_use() && owner.process().value < pool_.process_slots &&
-                pool_.processes[owner.process().value].pid.load(std::memory_order_relaxed) ==
-                    static_cast<std::uint64_t>(pid))
-                return Intent{pool_.threads[thread].intent.load(std::memory_order_relaxed)};
-        }
-        return Intent{};
+        const ThreadSlot<ProductionEnv> *const slot = slot_of(pid);
+        // relaxed: the process stands still.
+        return slot == nullptr ? Intent{} : Intent{slot->intent.load(std::memory_order_relaxed)};
+    }
+    // What it waits for, or has been given.
+    WaitWord wait_word_of(pid_t pid) const {
+        const ThreadSlot<ProductionEnv> *const slot = slot_of(pid);
+        return slot == nullptr ? WaitWord{} : WaitWord{slot->waiting.load(std::memory_order_acquire)};
     }
 
     NodeSnapshot snapshot() const {
@@ -114,6 +113,17 @@ public:
     }
 
 private:
+    const ThreadSlot<ProductionEnv> *slot_of(pid_t pid) const {
+        for (std::uint32_t thread = 1; thread < pool_.threads_in_use_bound(); ++thread) {
+            // relaxed: whoever asks knows that the process is attached.
+            const ThreadOwner owner{pool_.threads[thread].owner.load(std::memory_order_relaxed)};
+            if (owner.in_use() && owner.process().value < pool_.process_slots &&
+                pool_.processes[owner.process().value].pid.load(std::memory_order_relaxed) ==
+                    static_cast<std::uint64_t>(pid))
+                return &pool_.threads[thread];
+        }
+        return nullptr;
+    }
     static void *map(int fd, std::uint64_t bytes) {
         void *const address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
         if (address == MAP_FAILED) give_up("map");

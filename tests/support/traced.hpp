@@ -83,6 +83,10 @@ public:
             if (condition()) return true;
         return false;
     }
+    // Runs, or sleeps, until it is killed.
+    void let_run() {
+        if (ptrace(PTRACE_CONT, pid_, nullptr, nullptr) != 0) throw CannotTrace("PTRACE_CONT");
+    }
     // Traced no more, and stopped as by an operator's `kill -STOP`: SIGCONT lets it go on.
     void leave_stopped() {
         // Pending before it is let go: it is stopped before its next instruction.

@@ -488,6 +488,8 @@ TEST_F(ControlServiceTest, get_stats_has_the_pools_orders_only) {
     EXPECT_EQ(node.local_node(), 26U);
     EXPECT_EQ(node.other_node(), 27U);
     EXPECT_EQ(node.takes(), 25U);
+    EXPECT_EQ(node.hand_offs(), 28U);
+    EXPECT_EQ(node.waiting_threads(), 29U);
     EXPECT_EQ(node.used_bytes(), 43U * 4096);
     EXPECT_EQ(node.requested_bytes(), 30000U);
     EXPECT_EQ(node.free_bytes(), 21U * 4096);

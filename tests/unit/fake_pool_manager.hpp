@@ -78,6 +78,8 @@ inline PoolStatus golden_pool(const std::string &name = "default") {
     first.counters.local_node = 26;
     first.counters.other_node = 27;
     first.counters.takes = 25;
+    first.counters.hand_offs = 28;
+    first.waiting_threads = 29;
 
     NodeStatus second;
     second.node = NumaNode{1};

@@ -159,6 +159,8 @@ TEST_F(MetricsTest, bytes_and_counters_are_the_pools) {
     EXPECT_EQ(of_numa_node(Metric::numa_interleave_hit_total), 25);
     EXPECT_EQ(of_numa_node(Metric::numa_local_node_total), 26);
     EXPECT_EQ(of_numa_node(Metric::numa_other_node_total), 27);
+    EXPECT_EQ(of_numa_node(Metric::hand_offs_total), 28);
+    EXPECT_EQ(of_numa_node(Metric::waiting_threads), 29);
     EXPECT_EQ(of_pool(Metric::reclaimed_bytes_total), 12288);
     EXPECT_EQ(of_pool(Metric::recovery_duration_seconds), .25);
     EXPECT_EQ(of_pool(Metric::recoveries_waiting), 1);

@@ -249,6 +249,8 @@ v1::GetStatsResponse stats_of(const PoolStatus &pool) {
         added.set_local_node(counters.local_node);
         added.set_other_node(counters.other_node);
         added.set_takes(counters.takes);
+        added.set_hand_offs(counters.hand_offs);
+        added.set_waiting_threads(numa_node.waiting_threads);
         added.set_used_bytes(used_bytes(pool.geometry, numa_node));
         added.set_requested_bytes(numa_node.snapshot.requested_bytes);
         added.set_free_bytes(free_bytes(pool.geometry, numa_node));

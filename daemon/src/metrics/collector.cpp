@@ -100,6 +100,8 @@ void add_numa_node(Scrape &scrape, const std::string &pool, const PoolStatus &of
     scrape.add<Metric::numa_interleave_hit_total>(counters.interleave_hit, pool, node);
     scrape.add<Metric::numa_local_node_total>(counters.local_node, pool, node);
     scrape.add<Metric::numa_other_node_total>(counters.other_node, pool, node);
+    scrape.add<Metric::hand_offs_total>(counters.hand_offs, pool, node);
+    scrape.add<Metric::waiting_threads>(status.waiting_threads, pool, node);
 }
 
 void add_pool(Scrape &scrape, const std::string &pool, const PoolStatus &status) {

@@ -21,7 +21,7 @@ struct CounterTotals {
     std::array<std::uint64_t, kMaxOrder + 1> frees{};
     std::array<std::uint64_t, kFailureReasons> failures{};
     std::uint64_t cas_retries = 0, numa_hit = 0, numa_miss = 0, numa_foreign = 0, takes = 0;
-    std::uint64_t interleave_hit = 0, local_node = 0, other_node = 0;
+    std::uint64_t interleave_hit = 0, local_node = 0, other_node = 0, hand_offs = 0;
 };
 
 template <class Env>
@@ -41,6 +41,7 @@ CounterTotals fold_counters(const NodeView<Env> &view, std::uint32_t threads_bou
         totals.numa_foreign += read(mine.numa_foreign);
         totals.takes += read(mine.takes);
         totals.interleave_hit += read(mine.interleave_hit);
+        totals.hand_offs += read(mine.hand_offs);
         totals.other_node += read(mine.numa_other);
     }
     // Every block that was allocated here is a hit or was wanted elsewhere, and is for a thread here or elsewhere: no
@@ -50,6 +51,18 @@ CounterTotals fold_counters(const NodeView<Env> &view, std::uint32_t threads_bou
     totals.numa_hit = allocations > totals.numa_miss ? allocations - totals.numa_miss : 0;
     totals.local_node = allocations > totals.other_node ? allocations - totals.other_node : 0;
     return totals;
+}
+
+// How many threads wait for memory (hand_off.hpp), by the numa node from which they would like it best.
+template <class Env>
+std::array<std::uint32_t, kMaxNumaNodes> count_waiters(const PoolView<Env> &pool, std::uint32_t threads_bound) {
+    std::array<std::uint32_t, kMaxNumaNodes> waiters{};
+    for (std::uint32_t thread = 0; thread < threads_bound; ++thread) {
+        // relaxed: a number for people. wanted_node() has six bits.
+        const WaitWord word{pool.threads[thread].waiting.load(std::memory_order_relaxed)};
+        if (word.is_waiting()) ++waiters[word.wanted_node().value];
+    }
+    return waiters;
 }
 
 }  // namespace numacre

@@ -17,6 +17,7 @@
 // (tests/model runs this file, deaths included.)
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "numacre/shm/buddy.hpp"
@@ -59,7 +60,8 @@ public:
     bool withdraw(Actor actor) {
         Word &word = word_of(actor.thread);
         std::uint64_t bits = word.load(std::memory_order_acquire);
-        while (WaitWord{bits}.is_waiting())  // nobody changes a wish but the daemon, by a nudge, once
+        // Nobody changes a wish but the daemon, by a nudge, once; the bound is for who scribbles.
+        for (unsigned rounds = 0; WaitWord{bits}.is_waiting() && rounds < kCasRoundsMax; ++rounds)
             if (word.compare_exchange_weak(bits, 0, std::memory_order_acq_rel)) return true;
         return !WaitWord{bits}.is_given();
     }
@@ -98,7 +100,8 @@ public:
     Given give(Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry, Wake &&wake) {
         ThreadSlotIndex waiter;
         WaitWord wish;
-        if (!find_oldest(numa_node, block.order, 0, waiter, wish) || wish.order() != block.order) return Given::no;
+        const std::uint64_t here = std::uint64_t{1} << numa_node;
+        if (!find_oldest(here, {}, block.order, 0, waiter, wish) || wish.order() != block.order) return Given::no;
         Buddy<Env> &buddy = nodes_.at(numa_node);
         const bool tally = entry.is_owned();
         if (!buddy.put_on_its_way(actor, block, entry)) return Given::no;
@@ -109,7 +112,7 @@ public:
             buddy.has_been_given(actor, block, tally);
             wake(waiter);
             return Given::yes;
-        } while (find_oldest(numa_node, block.order, wish.ticket() + 1, waiter, wish));
+        } while (find_oldest(here, {}, block.order, wish.ticket() + 1, waiter, wish));
         (void)buddy.free_entry(actor, block, entry, tally);  // what the paper calls an undone split
         return Given::undone;
     }
@@ -127,7 +130,7 @@ public:
             pool_.header->attention.fetch_and(~Attention::kWaiters, std::memory_order_seq_cst);
             ThreadSlotIndex waiter;
             WaitWord wish;
-            if (!find_oldest(kAnyNode, Order{kMaxOrder}, 0, waiter, wish)) return;
+            if (!find_oldest(kAnyNode, {}, Order{kMaxOrder}, 0, waiter, wish)) return;
             // He has announced himself and looked for memory, while the flag was down for a moment: who released some
             // then has not seen it. Look for him.
             raise_flag();
@@ -135,28 +138,43 @@ public:
     }
 
 private:
-    static constexpr std::uint32_t kAnyNode = ~0U;
+    static constexpr std::uint64_t kAnyNode = ~std::uint64_t{0};
     static constexpr unsigned kRounds = 8;  // others got on in each; then those who wait look for themselves, in time
 
     enum class Served : std::uint8_t { all, not_all, look_again };
 
+    // Of which orders nothing is free, on which numa nodes: found out once for all who wait, who may be many. Whoever
+    // releases something after that look sees the flag, which is up.
+    class Exhausted {
+    public:
+        void add(Order order, std::uint32_t numa_node) {
+            for (unsigned larger = order.value; larger <= kMaxOrder; ++larger)
+                nodes_[larger] |= std::uint64_t{1} << numa_node;
+        }
+        std::uint64_t nodes(Order order) const { return nodes_[order.value]; }
+
+    private:
+        std::array<std::uint64_t, kMaxOrder + 1> nodes_{};
+    };
+
     Word &word_of(ThreadSlotIndex thread) const { return pool_.threads[thread.value].waiting; }
 
-    // Of those with a ticket of at least `from`, the longest waiting whom a block of this order from this numa node
-    // would do.
-    bool find_oldest(std::uint32_t numa_node, Order order, std::uint64_t from, ThreadSlotIndex &waiter,
-                     WaitWord &wish) const {
+    // Of those with a ticket of at least `from`, the longest waiting for at most this order whom one of these numa
+    // nodes would do, but for those for whom all that would do is exhausted.
+    bool find_oldest(std::uint64_t nodes, const Exhausted &exhausted, Order order, std::uint64_t from,
+                     ThreadSlotIndex &waiter, WaitWord &wish) const {
         bool found = false;
         const std::uint32_t threads = pool_.threads_in_use_bound();
         for (std::uint32_t thread = 0; thread < threads; ++thread) {
             // seq_cst: after the flag was cleared.
             const WaitWord word{pool_.threads[thread].waiting.load(std::memory_order_seq_cst)};
             if (!word.is_waiting() || word.ticket() < from || word.order().value > order.value ||
-                (found && wish.ticket() <= word.ticket()) ||
-                (numa_node != kAnyNode && !would_do(ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, numa_node)))
+                (found && wish.ticket() <= word.ticket()))
                 continue;
+            const ThreadSlotIndex candidate{static_cast<std::uint16_t>(thread)};
+            if ((nodes_for(candidate) & nodes & ~exhausted.nodes(word.order())) == 0) continue;
             found = true;
-            waiter = ThreadSlotIndex{static_cast<std::uint16_t>(thread)};
+            waiter = candidate;
             wish = word;
         }
         return found;
@@ -166,42 +184,52 @@ private:
     bool tell(ThreadSlotIndex waiter, WaitWord wish, WaitWord gift) {
         std::uint64_t bits = wish.bits();
         // EDGE give (release; partners: the acquire loads in receive() and recovery): the entry first.
-        while (!word_of(waiter).compare_exchange_weak(bits, gift.bits(), std::memory_order_acq_rel))
+        for (unsigned rounds = 0; rounds < kCasRoundsMax; ++rounds) {
+            if (word_of(waiter).compare_exchange_weak(bits, gift.bits(), std::memory_order_acq_rel)) return true;
             if (WaitWord{bits}.not_nudged() != wish.not_nudged()) return false;
-        return true;
+        }
+        return false;  // nudged a million times: somebody scribbles
     }
 
-    // Everybody once.
+    // Everybody once: a look at all words for each who is given something, and for each size that there is none of.
     template <class Wake>
     Served serve_all(Actor actor, Wake &wake) {
         Served served = Served::all;
+        Exhausted exhausted;
         std::uint64_t ticket = 0;
         ThreadSlotIndex waiter;
         WaitWord wish;
         for (std::uint32_t looks = pool_.threads_in_use_bound(); looks > 0; --looks) {
-            if (!find_oldest(kAnyNode, Order{kMaxOrder}, ticket, waiter, wish)) return served;
+            if (!find_oldest(kAnyNode, exhausted, Order{kMaxOrder}, ticket, waiter, wish)) return served;
             ticket = wish.ticket() + 1;
-            const Given given = allocate_for(actor, waiter, wish, wake);
+            const Given given = allocate_for(actor, waiter, wish, exhausted, wake);
             if (given == Given::no && served == Served::all) served = Served::not_all;
             if (given == Given::undone) served = Served::look_again;
         }
         return Served::not_all;
     }
 
-    bool would_do(ThreadSlotIndex waiter, std::uint32_t numa_node) const {
-        return (pool_.threads[waiter.value].nodes.load(std::memory_order_relaxed) >> numa_node & 1) != 0;
+    // The numa nodes that would do; none that there is not, whatever somebody scribbles.
+    std::uint64_t nodes_for(ThreadSlotIndex waiter) const {
+        // relaxed: stored before the wish that brought us here.
+        return pool_.threads[waiter.value].nodes.load(std::memory_order_relaxed) & kAnyNode >> (64 - nodes_.count());
     }
 
     // A block from the tree for this wish. no: there is none.
     template <class Wake>
-    Given allocate_for(Actor actor, ThreadSlotIndex waiter, WaitWord wish, Wake &wake) {
+    Given allocate_for(Actor actor, ThreadSlotIndex waiter, WaitWord wish, Exhausted &exhausted, Wake &wake) {
         const std::uint32_t wanted = wish.wanted_node().value;
         if (wanted >= nodes_.count()) return Given::no;  // scribbled
-        Given given = would_do(waiter, wanted) ? allocate_there(actor, wanted, wish, wake) : Given::no;
-        for (std::uint32_t rank = 0; given == Given::no && rank < nodes_.count(); ++rank) {
-            const std::uint32_t other = nodes_.nearest(wanted, rank);
-            if (other != wanted && would_do(waiter, other)) given = allocate_there(actor, other, wish, wake);
-        }
+        const std::uint64_t would_do = nodes_for(waiter) & ~exhausted.nodes(wish.order());
+        const auto from = [&](std::uint32_t numa_node) {
+            if ((would_do >> numa_node & 1) == 0) return Given::no;
+            const Given given = allocate_there(actor, numa_node, wish, wake);
+            if (given == Given::no) exhausted.add(wish.order(), numa_node);
+            return given;
+        };
+        Given given = from(wanted);
+        for (std::uint32_t rank = 0; given == Given::no && rank < nodes_.count(); ++rank)
+            if (const std::uint32_t other = nodes_.nearest(wanted, rank); other != wanted) given = from(other);
         return given;
     }
     template <class Wake>
@@ -232,7 +260,9 @@ void nudge_waiters(const PoolView<Env> &pool, bool all, Wake &&wake) {
     const std::uint32_t threads = pool.threads_in_use_bound();
     for (std::uint32_t thread = 1; thread < threads; ++thread) {
         auto &slot = pool.threads[thread];
-        std::uint64_t bits = slot.waiting.load(std::memory_order_seq_cst);    // after what was released
+        std::uint64_t bits = slot.waiting.load(std::memory_order_seq_cst);  // after what was released
+        if (WaitWord{bits}.is_given())  // who gave it may have died before it came to wake it
+            wake(ThreadSlotIndex{static_cast<std::uint16_t>(thread)});
         const ThreadOwner owner{slot.owner.load(std::memory_order_relaxed)};  // relaxed: a preference
         if (!WaitWord{bits}.is_waiting() || (!all && owner.process().value == last)) continue;
         last = owner.process().value;

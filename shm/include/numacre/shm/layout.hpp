@@ -291,7 +291,8 @@ struct alignas(kCacheLineBytes) ThreadCounters {
     Word takes;
     Word numa_other;      // blocks of this numa node for a thread on a CPU of another
     Word interleave_hit;  // ... by a policy that interleaves, on the numa node whose turn it was
-    std::uint64_t reserved[4];
+    Word hand_offs;       // blocks that the thread waited for and was given (hand_off.hpp); allocations, too
+    std::uint64_t reserved[3];
 };
 
 static_assert(sizeof(Geometry) == 16);

@@ -115,7 +115,8 @@ private:
             const IndexEntry entry{
                 view_.index[layer][base.value >> view_.geometry.index_granule(layer)].load(std::memory_order_acquire)};
             const Block block{base, entry.order()};
-            if (entry.is_owned() && layer_of(block.order) == layer && view_.contains(block)) {
+            // Held as if by a cache: on its way to who waits for it (hand_off.hpp).
+            if (entry.is_held() && layer_of(block.order) == layer && view_.contains(block)) {
                 const unsigned levels = block.order.value - child_order;
                 const std::uint8_t group = upper::group(child, levels);
                 if ((state.allocated_children() & group) == group) {
@@ -123,7 +124,7 @@ private:
                     return 1U << levels;
                 }
                 look_for_lost(layer, word, block, entry);
-            } else if (entry.is_owned()) {
+            } else if (entry.is_held()) {
                 visitor_.damaged(Block{base, Order{static_cast<std::uint8_t>(child_order)}});
             }
         }
@@ -156,7 +157,7 @@ private:
         const FrameIndex base{(word * kUpperFanOut + child) << child_order};
         const IndexEntry entry{
             view_.index[layer][base.value >> view_.geometry.index_granule(layer)].load(std::memory_order_acquire)};
-        if (!entry.is_owned()) return;
+        if (!entry.is_held()) return;
         const Block block{base, entry.order()};
         if (layer_of(block.order) == layer && view_.contains(block))
             look_for_lost(layer, word, block, entry);
