@@ -663,6 +663,8 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
         while (done < count) {
             FrameIndex bases[kLeafFrames];
             const unsigned ask = count - done < kLeafFrames ? count - done : kLeafFrames;
+            if (const Fit fit = fit_of(pool); fit != Fit::nearby) [[unlikely]]
+                begin_where_it_fits(*lane, node, fit, order);
             const unsigned got =
                 pool->nodes[wanted].buddy().allocate_many(lane->actor, of_blocks, BlockState::owned, note, bases, ask);
             for (unsigned i = 0; i < got; ++i) blocks[done++] = address_of(*lane, node, bases[i]);

@@ -17,7 +17,7 @@
 namespace numacre::daemon {
 
 // Any change that moves or reinterprets a byte of a ledger raises it. A daemon of another version refuses to adopt.
-inline constexpr std::uint32_t kLedgerVersion = 3;
+inline constexpr std::uint32_t kLedgerVersion = 4;
 
 // A resize unit's way, so that its step can be finished or undone by whoever finds it.
 enum class UnitState : std::uint8_t {

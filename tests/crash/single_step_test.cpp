@@ -295,6 +295,13 @@ template <std::size_t bytes>
 void allocate(Child &child) {
     child.get(bytes);
 }
+// Where it fits: found first, claimed then.
+template <std::size_t bytes>
+void allocate_compactly(Child &child) {
+    void *block = nullptr;
+    if (numacre_alloc_on(child.pool, -1, bytes, NUMACRE_COMPACT, &block) != 0) fail("%s", numacre_last_error());
+    child.blocks.push_back(block);
+}
 void release(Child &child) {
     child.drop();
 }
@@ -379,6 +386,9 @@ constexpr Operation kOperations[] = {
          child.drop_all();
      },
      allocate<kFrame>, &Survivor::take_chunk_of_child},
+    {"allocate-compactly", find_a_place<kFrame>, allocate_compactly<kFrame>},
+    // Above what was used before.
+    {"allocate-upper-compactly", find_a_place<kUpper>, allocate_compactly<kUpper>},
     {"allocate-in-vain", use_up<kFrame>, allocate<kFrame>},
     {"allocate-first-call", nullptr, allocate<kFrame>},
 
