@@ -110,7 +110,12 @@ Errc try_allocate(numacre_pool *pool, Actor actor, const Plan &plan, Order order
 // A limit is in the way: perhaps what we or others keep in caches would do. over_quota, or out_of_frames: reserved.
 [[gnu::cold]] Errc make_under_pressure(numacre_pool *pool, Lane &lane, Charge &charge) {
     if (give_back_all(pool, lane) != 0 && charge.make()) return Errc::ok;
-    ask_others_to_give_back(pool, lane);
+    // Once a second: who stays at its limit must not keep everybody from their caches.
+    const std::uint64_t now = now_nanoseconds();
+    if (lane.asked_at_ns == 0 || now - lane.asked_at_ns >= kLookAgainAfterNanoseconds) {
+        lane.asked_at_ns = now;
+        ask_others_to_give_back(pool, lane);
+    }
     return charge.is_over_quota() ? Errc::over_quota : Errc::out_of_frames;
 }
 
@@ -506,13 +511,14 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
 }
 
 // Of whom take() would get the block, if it gets it: with the owner the generation changes.
-[[gnu::cold]] ProcessSlot holder_of(numacre_pool *pool, Reference reference) {
+[[gnu::cold]] Giver giver_of(numacre_pool *pool, Reference reference) {
     const std::uint32_t numa_node = reference.numa_node().value;
-    if (numa_node >= pool->numa_nodes) return pool->process;
+    if (numa_node >= pool->numa_nodes) return {pool->process, 0};
     const NodeView<Env> &view = pool->nodes[numa_node].buddy().view();
-    if (!view.contains(reference.block())) return pool->process;
+    if (!view.contains(reference.block())) return {pool->process, 0};
     // relaxed: the CAS of take() fails if this is not what it finds.
-    return IndexEntry{view.index_entry(reference.block()).load(std::memory_order_relaxed)}.owner();
+    const ProcessSlot owner = IndexEntry{view.index_entry(reference.block()).load(std::memory_order_relaxed)}.owner();
+    return {owner, generation_of(pool, owner)};
 }
 
 [[gnu::always_inline]] inline int take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block) {
@@ -522,7 +528,7 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
     const std::uint32_t numa_node = reference.numa_node().value;
     Block taken;
     const bool is_counted = is_counting(pool);
-    const ProcessSlot giver = is_counted ? holder_of(pool, reference) : pool->process;
+    const Giver giver = is_counted ? giver_of(pool, reference) : Giver{pool->process, 0};
     const Errc code = numa_node < pool->numa_nodes
                           ? pool->nodes[numa_node].buddy().take(lane.actor, reference, now, taken)
                           : Errc::bad_argument;

@@ -67,7 +67,11 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     const std::uint32_t wanted = magazine.capacity < 2 * kRefillBlocks ? magazine.capacity / 2 : kRefillBlocks;
     // Near a limit block by block, past the cache: that way knows what to do when there is no more.
     const bool is_counted = is_counting(pool);
-    if (is_counted && charge_frames(pool, std::uint64_t{wanted} << order) != Admission::granted) return false;
+    if (is_counted && charge_frames(pool, std::uint64_t{wanted} << order) != Admission::granted) {
+        // Not at each call: what is charged for a moment only may be what others are refused.
+        lane.restraint = kRestraint;
+        return false;
+    }
     if (const Fit fit = fit_of(pool); fit != Fit::nearby) begin_where_it_fits(lane, node, fit, order);
     FrameIndex bases[kRefillBlocks];
     const unsigned got = node.buddy->allocate_many(lane.actor, Order{static_cast<std::uint8_t>(order)},

@@ -51,12 +51,22 @@ int ask_for_descriptor(numacre_pool *pool) {
     const cmsghdr *const header = CMSG_FIRSTHDR(&message);
     if (header != nullptr && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof fd))
         memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    if (fd < 0) return fail(Errc::too_many_clients, "the daemon has no descriptor left for events");
+    if (fd < 0 && (message.msg_flags & MSG_CTRUNC) != 0)
+        return fail(Errc::too_many_clients,
+                    "this process has no descriptor left for events (ulimit -n): close some and attach anew");
+    if (fd < 0) {
+        pool->event_fd = -1;  // it may be asked again
+        return fail(Errc::too_many_clients, "the daemon has no descriptor left for events");
+    }
     pool->event_fd = fd;
     return 0;
 }
 
 }  // namespace
+
+void numacre::client::forget_asking_in_child() {
+    asking = PTHREAD_MUTEX_INITIALIZER;
+}
 
 extern "C" {
 
@@ -79,11 +89,10 @@ int numacre_events(numacre_pool *pool, uint32_t *events) {
         return fail(Errc::bad_argument, "numacre_events: the %s is NULL", pool == nullptr ? "pool" : "result pointer");
     if (pool->fork_generation != fork_generation)
         return fail(Errc::forked_handle, "this pool handle was made before fork()");
-    pthread_mutex_lock(&asking);
     std::uint64_t signals = 0;
     // First: what is set after this signals again.
-    if (pool->event_fd >= 0) (void)!read(pool->event_fd, &signals, sizeof signals);
-    pthread_mutex_unlock(&asking);
+    if (const int fd = pool->event_fd.load(std::memory_order_acquire); fd >= 0)
+        (void)!read(fd, &signals, sizeof signals);
     // seq_cst: behind the read; the daemon sets bits before it signals.
     *events = static_cast<std::uint32_t>(
         pool->view.processes[pool->process.value].news.exchange(0, std::memory_order_seq_cst));

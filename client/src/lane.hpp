@@ -94,9 +94,10 @@ struct alignas(kCacheLineBytes) Lane {
     std::uint32_t cached_pattern;   // ... of blocks in our caches
     const Choices *choices;         // not in a pool of one numa node
     Actor actor;
-    Note since_now;           // what a block says that is handed out now, but for its slack
-    std::uint64_t looks;      // which chunks a FitLook reads next
-    std::uint32_t restraint;  // so many more slow allocations go by without filling the cache (memory has been short)
+    Note since_now;             // what a block says that is handed out now, but for its slack
+    std::uint64_t looks;        // which chunks a FitLook reads next
+    std::uint64_t asked_at_ns;  // when it last asked others for what they cache, being at a limit; 0: never
+    std::uint32_t restraint;    // so many more slow allocations go by without filling the cache (memory has been short)
     Placement placement;
 
     // False: somebody waits for memory, or has run out of it, since we last looked; or the pool is older, or closed.

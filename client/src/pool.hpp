@@ -47,7 +47,7 @@ struct numacre_pool {
     std::uint32_t numa_nodes = 0;
     int connection = -1;  // -1: private pool
     static constexpr int kNoEventFd = -2;
-    int event_fd = -1;  // the daemon signals it; -1: not asked for, kNoEventFd: none came (events.cpp)
+    std::atomic<int> event_fd = -1;  // the daemon signals it; -1: not asked for, kNoEventFd: none came (events.cpp)
     numacre::Geometry geometry;
     numacre::PoolView<numacre::client::Env> view;
     void *pool_region = nullptr;
@@ -187,8 +187,13 @@ inline bool is_regulated(const Lane &lane) {
 // May the process hold `frames` more? If so they are counted.
 [[gnu::cold]] Admission charge_frames(numacre_pool *pool, std::uint64_t frames);
 [[gnu::cold]] void uncharge_frames(numacre_pool *pool, std::uint64_t frames);
-// A block came from another process.
-[[gnu::cold]] void charge_taken(numacre_pool *pool, ProcessSlot giver, std::uint64_t frames);
+// A block came from another process, of this generation of its seat.
+struct Giver {
+    ProcessSlot process;
+    std::uint64_t generation;
+};
+[[gnu::cold]] std::uint64_t generation_of(const numacre_pool *pool, ProcessSlot process);
+[[gnu::cold]] void charge_taken(numacre_pool *pool, Giver giver, std::uint64_t frames);
 
 // A block's frames against the limits of the pool, if there are any.
 struct Charge {
@@ -211,6 +216,9 @@ struct Charge {
     }
     bool is_over_quota() const { return answer != Admission::granted && answer != Admission::reserved; }
 };
+
+// A thread that asks for a descriptor in the moment of a fork() does not exist in the child.
+void forget_asking_in_child();
 
 // --- waiting ---------------------------------------------------------------------------------------------------------
 

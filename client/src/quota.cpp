@@ -47,10 +47,16 @@ void uncharge_frames(numacre_pool *pool, std::uint64_t frames) {
     remove_held(pool->view, pool->process, frames);
 }
 
-void charge_taken(numacre_pool *pool, ProcessSlot giver, std::uint64_t frames) {
-    if (giver == pool->process || giver.value >= pool->view.process_slots) return;
+std::uint64_t generation_of(const numacre_pool *pool, ProcessSlot process) {
+    if (process.value >= pool->view.process_slots) return 0;
+    return pool->view.processes[process.value].generation.load(std::memory_order_relaxed);  // relaxed: to be compared
+}
+
+void charge_taken(numacre_pool *pool, Giver giver, std::uint64_t frames) {
+    if (giver.process == pool->process || giver.process.value >= pool->view.process_slots) return;
     add_held(pool->view, pool->process, frames);
-    remove_held(pool->view, giver, frames);
+    // Who has left has taken its count with it, and somebody else may sit there.
+    if (generation_of(pool, giver.process) == giver.generation) remove_held(pool->view, giver.process, frames);
 }
 
 }  // namespace numacre::client

@@ -88,6 +88,7 @@ void in_forked_child() {
     current_lane = &no_lane;
     registry_mutex = PTHREAD_MUTEX_INITIALIZER;
     forget_recording_in_child();
+    forget_asking_in_child();
 }
 
 void initialise() {

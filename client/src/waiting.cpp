@@ -78,6 +78,7 @@ Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Orde
     Errc over = Errc::ok;
     bool received = false;
     WaitWord wish;
+    std::uint64_t asked_at = 0;
     while (!received) {
         // Only asked: who sleeps holds nothing. Who may not have the block does not get in line for it either: as long
         // as there is one that is reserved for others it would be given it, and give it back, again and again.
@@ -88,8 +89,12 @@ Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Orde
         } else if (may) {
             wish = hand_off.announce(actor, order, NumaNode{static_cast<std::uint8_t>(plan.first)}, would_do);
         } else {
-            // relaxed: only a signal. What others keep in their caches counts as theirs, too.
-            pool->view.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
+            // relaxed: only a signal. What others keep in their caches counts as theirs, too. Once a second.
+            const std::uint64_t now = now_nanoseconds();
+            if (asked_at == 0 || now - asked_at >= kLookAgainAfterNanoseconds) {
+                asked_at = now;
+                pool->view.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
+            }
         }
         hand_off.serve(actor, Wake{pool});
         // relaxed: an age in seconds; and what is told a look later is soon enough.

@@ -207,7 +207,10 @@ void Daemon::watch_keeper() {
 }
 
 void Daemon::tell_clients() {
-    for (const auto &pool : registry_.all()) pool->tell_clients();
+    for (const auto &pool : registry_.all()) {
+        pool->tell_clients();
+        publish_damage(*pool);
+    }
     loop_->after(kTellPeriod, [this] { tell_clients(); });
 }
 
@@ -309,14 +312,18 @@ Answer<PoolStatus> Daemon::pool_status(const std::string &name) {
     if (!pool) return Unexpected{pool.error()};
     PoolStatus status = (*pool)->status();
     publish_news(**pool);
-    if ((*pool)->damage_is_news()) {
-        Event event;
-        event.pool = name;
-        event.kind = "pool_corrupt";
-        event.message = status.corrupt_reason;
-        registry_.events().publish(std::move(event));
-    }
+    publish_damage(**pool);
     return status;
+}
+
+void Daemon::publish_damage(ManagedPool &pool) {
+    auto reason = pool.take_news_of_damage();
+    if (!reason) return;
+    Event event;
+    event.pool = pool.spec().name;
+    event.kind = "pool_corrupt";
+    event.message = std::move(*reason);
+    registry_.events().publish(std::move(event));
 }
 
 Answer<void> Daemon::create_pool(const PoolSpec &spec) {

@@ -75,6 +75,7 @@ private:
     void let_go(const ManagedPool &pool);
     void watch_keeper();
     void tell_clients();
+    void publish_damage(ManagedPool &pool);
     // Makes sure that soft quotas and low watermarks are looked after for as long as there are any. Any thread.
     void watch_soft_limits();
     void look_at_soft_limits();

@@ -1,15 +1,19 @@
 #include "hugepages.hpp"
 
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <sys/file.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "bytes.hpp"
 #include "log.hpp"
@@ -38,10 +42,50 @@ std::uint64_t persistent_pages(const HugepagePool &pool) {
     return pool.total - std::min(pool.total, pool.surplus);
 }
 
+std::optional<HugepagePool> read_pool(const std::string &where, std::uint64_t page_bytes) {
+    std::optional<HugepagePool> found;
+    // Of one moment, if that can be had: while clients end, pages go.
+    constexpr int kLooks = 8;
+    for (int look = 0; look < kLooks; ++look) {
+        const auto total = read_count(where + "/nr_hugepages");
+        const auto free = read_count(where + "/free_hugepages");
+        if (!total || !free) return std::nullopt;
+        found = HugepagePool{page_bytes, *total, *free, read_count(where + "/surplus_hugepages").value_or(0)};
+        if (read_count(where + "/nr_hugepages") == total) break;
+    }
+    return found;
+}
+
+// The thread's memory comes from that numa node, until the end of this.
+class ThreadPolicy {
+public:
+    explicit ThreadPolicy(int os_numa_node) {
+        ::syscall(SYS_get_mempolicy, &mode_before_, mask_before_.data(), kBits, nullptr, 0);
+        Mask mask{};
+        mask[static_cast<std::size_t>(os_numa_node) / 64] = std::uint64_t{1} << (os_numa_node % 64);
+        error_ = ::syscall(SYS_set_mempolicy, MPOL_BIND, mask.data(), kBits) == 0 ? 0 : errno;
+    }
+    ~ThreadPolicy() { ::syscall(SYS_set_mempolicy, mode_before_, mask_before_.data(), kBits); }
+    ThreadPolicy(const ThreadPolicy &) = delete;
+    ThreadPolicy &operator=(const ThreadPolicy &) = delete;
+    int error() const { return error_; }
+
+private:
+    static constexpr unsigned long kBits = 1024;  // the most that the kernel is built for
+    using Mask = std::array<std::uint64_t, kBits / 64>;
+    int mode_before_ = MPOL_DEFAULT;
+    Mask mask_before_{};
+    int error_ = 0;
+};
+
+std::string size_folder(std::uint64_t page_bytes) {
+    return "/hugepages-" + std::to_string(page_bytes / 1024) + "kB";
+}
+
 }  // namespace
 
-Hugepages::Hugepages(bool may_reserve, std::string sysfs_nodes)
-    : may_reserve_(may_reserve), sysfs_nodes_(std::move(sysfs_nodes)) {}
+Hugepages::Hugepages(bool may_reserve, std::string sysfs_nodes, std::string sysfs_machine)
+    : may_reserve_(may_reserve), sysfs_nodes_(std::move(sysfs_nodes)), sysfs_machine_(std::move(sysfs_machine)) {}
 
 namespace {
 
@@ -108,22 +152,31 @@ int Hugepages::change_reservation(const Key &key, std::uint64_t nr_before, std::
         kept->nr_after = nr_after;
         kept->is_changing.store(1, std::memory_order_release);
     }
-    const int error = write_count(folder(key.first, key.second) + "/nr_hugepages", nr_after);
+    const int error = write_reservation(key, nr_before, nr_after);
     set_raised(key, raised_after(raised, nr_before, nr_after, persistent_pages_now(key, nr_before)));
     return error;
 }
 
+// Before Linux 6.7 a write to one numa node's nr_hugepages counts the surplus pages of all others on top of it: 8
+// become 24, and 0 leaves them there (seen with 6.1). Then by the machine's count, for a thread that may use that node
+// only.
+int Hugepages::write_reservation(const Key &key, std::uint64_t nr_before, std::uint64_t nr_after) const {
+    const auto of_node = pool(key.first, key.second);
+    const auto of_machine = read_pool(sysfs_machine_ + size_folder(key.second), key.second);
+    if (!of_node || !of_machine || of_machine->surplus <= of_node->surplus)
+        return write_count(folder(key.first, key.second) + "/nr_hugepages", nr_after);
+    const ThreadPolicy bound(key.first);
+    if (bound.error() != 0) return bound.error();
+    const std::uint64_t others = persistent_pages(*of_machine) - std::min(persistent_pages(*of_machine), nr_before);
+    return write_count(sysfs_machine_ + size_folder(key.second) + "/nr_hugepages_mempolicy", others + nr_after);
+}
+
 std::string Hugepages::folder(int os_numa_node, std::uint64_t page_bytes) const {
-    return sysfs_nodes_ + "/node" + std::to_string(os_numa_node) + "/hugepages/hugepages-" +
-           std::to_string(page_bytes / 1024) + "kB";
+    return sysfs_nodes_ + "/node" + std::to_string(os_numa_node) + "/hugepages" + size_folder(page_bytes);
 }
 
 std::optional<HugepagePool> Hugepages::pool(int os_numa_node, std::uint64_t page_bytes) const {
-    const std::string where = folder(os_numa_node, page_bytes);
-    const auto total = read_count(where + "/nr_hugepages");
-    const auto free = read_count(where + "/free_hugepages");
-    if (!total || !free) return std::nullopt;
-    return HugepagePool{page_bytes, *total, *free, read_count(where + "/surplus_hugepages").value_or(0)};
+    return read_pool(folder(os_numa_node, page_bytes), page_bytes);
 }
 
 std::vector<HugepagePool> Hugepages::pools(int os_numa_node) const {
@@ -180,15 +233,20 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
     const auto after = pool(os_numa_node, page_bytes);
     const std::uint64_t raised =
         after && persistent_pages(*after) > persistent ? persistent_pages(*after) - persistent : 0;
-    if (after && after->free >= pages) {
-        if (after->surplus < before->surplus) {
-            const std::lock_guard lock(mutex_);
-            lost_surplus_[{os_numa_node, page_bytes}] += std::min(raised, before->surplus - after->surplus);
-        }
-        log::debug("reserved hugepages", {{"numa_node", os_numa_node}, {"pages", raised}, {"page_bytes", page_bytes}});
-        return raised;
+    // Of these, what was surplus before is not new, and nobody's to give back but restore_surplus()'s.
+    const std::uint64_t converted =
+        after ? std::min(raised, before->surplus - std::min(before->surplus, after->surplus)) : 0;
+    {
+        const std::lock_guard lock(mutex_);
+        lost_surplus_[{os_numa_node, page_bytes}] += converted;
     }
-    give_back(os_numa_node, page_bytes, raised);
+    if (after && after->free >= pages) {
+        log::debug("reserved hugepages", {{"numa_node", os_numa_node}, {"pages", raised}, {"page_bytes", page_bytes}});
+        return raised - converted;
+    }
+    give_back(os_numa_node, page_bytes, raised - converted);
+    // Where others have free pages it would be those that go: the next that succeeds will do it, or the end.
+    if (before->free == 0) restore_surplus(os_numa_node, page_bytes);
     return Unexpected{Failure{Errc::out_of_frames, shortage + ", and the kernel found memory for only " +
                                                        std::to_string(raised) + " more (fragmented): reserve them at " +
                                                        "boot (hugepagesz=" + format_bytes(page_bytes) +
@@ -200,9 +258,8 @@ void Hugepages::give_back(int os_numa_node, std::uint64_t page_bytes, std::uint6
     std::uint64_t lower_by = 0;
     {
         const std::lock_guard lock(mutex_);
-        lower_by = std::min(pages, raised_pages_[key]);
-        std::uint64_t &lost = lost_surplus_[key];
-        lost -= std::min(lost, lower_by);
+        const std::uint64_t raised = raised_pages_[key];
+        lower_by = std::min(pages, raised - std::min(raised, lost_surplus_[key]));
     }
     if (lower_by == 0) return;
     const auto now = pool(os_numa_node, page_bytes);
@@ -221,7 +278,7 @@ void Hugepages::restore_surplus(int os_numa_node, std::uint64_t page_bytes) {
     std::uint64_t lost = 0;
     {
         const std::lock_guard lock(mutex_);
-        lost = lost_surplus_[{os_numa_node, page_bytes}];
+        lost = std::exchange(lost_surplus_[{os_numa_node, page_bytes}], 0);
     }
     give_back(os_numa_node, page_bytes, lost);
 }
@@ -231,6 +288,7 @@ void Hugepages::give_back_all() {
     {
         const std::lock_guard lock(mutex_);
         all = raised_pages_;
+        lost_surplus_.clear();
     }
     for (const auto &[key, pages] : all) {
         if (pages == 0) continue;

@@ -19,8 +19,9 @@ namespace numacre::daemon {
 
 class Hugepages {
 public:
-    // may_reserve: whether nr_hugepages may be written. sysfs_nodes is another folder only in tests.
-    explicit Hugepages(bool may_reserve, std::string sysfs_nodes = "/sys/devices/system/node");
+    // may_reserve: whether nr_hugepages may be written. Other folders only in tests.
+    explicit Hugepages(bool may_reserve, std::string sysfs_nodes = "/sys/devices/system/node",
+                       std::string sysfs_machine = "/sys/kernel/mm/hugepages");
 
     bool may_reserve() const { return may_reserve_; }
     // From now on what is raised stands in the ledger too, which must outlive this; what a daemon before us has raised
@@ -37,7 +38,7 @@ public:
 
     // Makes sure that so many pages are free, raising nr_hugepages if that is allowed. available_bytes: what the numa
     // node has besides; reserving never takes its last headroom. On failure nothing stays reserved. By how much
-    // nr_hugepages was raised. Call under lock().
+    // nr_hugepages was raised, without what was surplus before. Call under lock().
     Answer<std::uint64_t> ensure_free(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages,
                                       std::uint64_t available_bytes);
     // Lowers nr_hugepages by so many pages, but by no more than was raised. Pages that clients still have mapped become
@@ -56,11 +57,13 @@ private:
     // Writes nr_hugepages; what changed by that counts as raised, or as given back, at whatever instant we die. 0 or
     // the errno.
     int change_reservation(const Key &key, std::uint64_t nr_before, std::uint64_t nr_after);
+    int write_reservation(const Key &key, std::uint64_t nr_before, std::uint64_t nr_after) const;
     std::uint64_t persistent_pages_now(const Key &key, std::uint64_t otherwise) const;
     void set_raised(const Key &key, std::uint64_t pages);
 
     bool may_reserve_;
     std::string sysfs_nodes_;
+    std::string sysfs_machine_;
     std::mutex mutex_;
     std::map<Key, std::uint64_t> raised_pages_;  // guarded by mutex_
     std::map<Key, std::uint64_t> lost_surplus_;  // guarded by mutex_; some of the raised pages

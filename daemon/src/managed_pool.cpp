@@ -185,7 +185,7 @@ ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLed
       clients_(process_slots_),
       records_(process_slots_),
       seat_versions_(process_slots_, 0),
-      wrong_counts_(process_slots_, 0) {
+      wrong_counts_(process_slots_) {
     accounts_[kPoolAccount].is_used = true;
     records_[kDaemonProcess.value].state = ProcessState::active;
     seat_versions_[kDaemonProcess.value] = 1;  // it holds what it has seized
@@ -250,7 +250,11 @@ void ManagedPool::adopt_clients() {
         write_record(ProcessSlot{static_cast<std::uint16_t>(slot)},
                      {state, record.generation, record.pid, record.start_time_ticks, quota_frames_of(quota_bytes),
                       quota_frames_of(reserved_bytes), id == 0 ? kPoolAccount : account_of(record.uid)});
-        if (id == 0) continue;
+        if (id == 0) {
+            // The daemon before may have died while it cleared the seat.
+            shared_.processes[slot].held.store(0, std::memory_order_relaxed);
+            continue;
+        }
         ++seat_versions_[slot];
         Client client;
         client.id = id;
@@ -274,6 +278,8 @@ void ManagedPool::adopt_clients() {
         ++client_count_;
     }
     write_seats();
+    // They have counted on without a daemon: only the first limit makes them begin anew.
+    accounting_ = shared_.header->accounting.load(std::memory_order_relaxed) & Accounting::kCount;
     write_accounting();
 }
 
@@ -507,27 +513,52 @@ Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_by
     return {};
 }
 
+// Is there as much free as is promised and not used yet?
+Answer<void> ManagedPool::check_promises(const Use &use) const {
+    std::uint64_t free_frames = 0;
+    for (const Use::OfNode &node : use.nodes) free_frames += node.free_frames;
+    const std::uint64_t unused = unused_reservations(use);
+    if (unused <= free_frames) return {};
+    return Unexpected{Failure{Errc::out_of_frames,
+                              "pool \"" + spec_.name + "\" has " + format_bytes(free_frames << geometry_.frame_shift) +
+                                  " free, " + format_bytes(unused << geometry_.frame_shift) +
+                                  " would be reserved and not used yet: reserve less, free some, or grow the pool"}};
+}
+
 Answer<void> ManagedPool::reserve(const Holder &holder, std::uint64_t bytes) {
+    std::uint64_t before = 0;
+    if (auto promised = promise(holder, bytes, before); !promised) return promised;
+    if (bytes <= before) {
+        wake_waiters();  // there is more for the others
+        return {};
+    }
+    // Until all count and know of it, others may have taken what was free.
+    Use use = begin_look();
+    scan_use(use);
+    auto kept = [&] {
+        const std::lock_guard lock(mutex_);
+        return check_promises(use);
+    }();
+    std::uint64_t refused = 0;
+    if (!kept) (void)promise(holder, before, refused);
+    return kept;
+}
+
+// Reserves; before: what was until now. More is refused if it is not there.
+Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, std::uint64_t &before) {
     Use use = begin_look();
     scan_use(use);
     {
         const std::lock_guard lock(mutex_);
-        const auto check = [&](std::uint64_t before) -> Answer<void> {
-            std::uint64_t free_frames = 0;
-            for (const Use::OfNode &node : use.nodes) free_frames += node.free_frames;
-            const std::uint64_t unused = unused_reservations(use);
-            if (bytes <= before || unused <= free_frames) return {};
-            return Unexpected{
-                Failure{Errc::out_of_frames,
-                        "pool \"" + spec_.name + "\" has " + format_bytes(free_frames << geometry_.frame_shift) +
-                            " free, " + format_bytes(unused << geometry_.frame_shift) +
-                            " would be reserved and not used yet: reserve less, free some, or grow the pool"}};
+        const auto check = [&]() -> Answer<void> {
+            if (bytes <= before) return {};
+            return check_promises(use);
         };
         if (holder.kind == Holder::Kind::client) {
             auto *const client = seat_of(holder.client_id);
             if (client == nullptr) return Unexpected{no_client(holder.client_id)};
-            const std::uint64_t before = std::exchange((*client)->reserved_bytes, bytes);
-            if (auto enough = check(before); !enough) {
+            before = std::exchange((*client)->reserved_bytes, bytes);
+            if (auto enough = check(); !enough) {
                 (*client)->reserved_bytes = before;
                 return enough;
             }
@@ -539,8 +570,8 @@ Answer<void> ManagedPool::reserve(const Holder &holder, std::uint64_t bytes) {
         } else {
             const auto account = claim_account(holder);
             if (!account) return Unexpected{account.error()};
-            const std::uint64_t before = std::exchange(accounts_[*account].limit.reserved_bytes, bytes);
-            const auto enough = check(before);
+            before = std::exchange(accounts_[*account].limit.reserved_bytes, bytes);
+            const auto enough = check();
             if (!enough) accounts_[*account].limit.reserved_bytes = before;
             write_account(*account);
             if (!enough) return enough;
@@ -549,7 +580,6 @@ Answer<void> ManagedPool::reserve(const Holder &holder, std::uint64_t bytes) {
     }
     publish_sizes();
     look_at_use();
-    wake_waiters();  // perhaps it was less than before
     return {};
 }
 
@@ -657,7 +687,8 @@ void ManagedPool::write_accounting() {
 }
 
 // What a client counts, against what a scan found. A difference may be an operation under way, during which the client
-// does not move its count; one that is still the same at the next look is an error and is corrected.
+// does not move its count; one that is still the same at the next look is an error and is corrected. So is the least
+// difference that several looks have agreed on: a client that works on never stands still.
 void ManagedPool::correct_counts(const Use &use) {
     if ((accounting_ & Accounting::kCount) == 0) return;
     for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot) {
@@ -666,14 +697,36 @@ void ManagedPool::correct_counts(const Use &use) {
         std::uint64_t bits = use.counts[slot];
         const HeldFrames seen{bits};
         const std::uint64_t found = use.used_frames[slot];
-        const std::uint64_t wrong = std::exchange(wrong_counts_[slot], 0);
-        if (seen.is_counted() && seen.frames() == found) continue;
-        if (!seen.is_counted())
+        const WrongCount before = std::exchange(wrong_counts_[slot], {});
+        if (!seen.is_counted()) {
             word.compare_exchange_strong(bits, HeldFrames::of(found).bits(), std::memory_order_seq_cst);
-        else if (wrong == bits)
+            continue;
+        }
+        if (seen.frames() != found && before.bits == bits) {
             word.compare_exchange_strong(bits, seen.changed_to(found).bits(), std::memory_order_seq_cst);
-        else
-            wrong_counts_[slot] = bits;
+            continue;
+        }
+        // It was counted before the scan, and again after it.
+        bits = word.load(std::memory_order_relaxed);
+        const auto [least, most] = std::minmax({seen.frames(), HeldFrames{bits}.frames()});
+        WrongCount now{seen.bits(), 0, 0, 1};
+        if (least > found) now.too_many = least - found;
+        if (most < found) now.too_few = found - most;
+        if (now.too_many == 0 && now.too_few == 0) continue;
+        if ((now.too_many != 0) == (before.too_many != 0) && (now.too_few != 0) == (before.too_few != 0)) {
+            now.too_many = std::min(now.too_many, before.too_many);
+            now.too_few = std::min(now.too_few, before.too_few);
+            now.looks = before.looks + 1;
+        }
+        constexpr unsigned kLooksThatAgree = 4;
+        if (now.looks < kLooksThatAgree) {
+            wrong_counts_[slot] = now;
+            continue;
+        }
+        for (unsigned round = 0; round < kCasRoundsMax && HeldFrames{bits}.is_counted(); ++round)
+            if (word.compare_exchange_weak(bits,
+                                           HeldFrames{bits}.with_more(now.too_few).with_fewer(now.too_many).bits()))
+                break;
     }
 }
 
@@ -877,6 +930,11 @@ void ManagedPool::tell_clients() {
     const PoolAge age = PoolAge::of_seconds(static_cast<std::uint64_t>(ledger_.age().count()));
     const bool serves = !is_corrupt();
     publish_sizes();
+    {
+        // Again: somebody may have scribbled over it, and then quotas of users add up nobody.
+        const std::lock_guard lock(mutex_);
+        write_seats();
+    }
     // Again: it may have been scribbled over since.
     if (!serves && ledger_.state() == LedgerState::corrupt)
         shared_.header->state.store(static_cast<std::uint64_t>(PoolState::corrupt), std::memory_order_release);
@@ -916,9 +974,10 @@ void ManagedPool::declare_corrupt(const std::string &reason) {
                {{"pool", spec_.name}, {"reason", reason}});
 }
 
-bool ManagedPool::damage_is_news() {
+std::optional<std::string> ManagedPool::take_news_of_damage() {
     const std::lock_guard lock(mutex_);
-    return std::exchange(damage_is_news_, false);
+    if (!std::exchange(damage_is_news_, false)) return std::nullopt;
+    return corrupt_reason_;
 }
 
 // Shared memory is read here only to find out that somebody scribbled over it.

@@ -128,8 +128,8 @@ public:
     // A quick look at what only the daemon writes, and at the thread slots. True: the pool is damaged, now or from
     // before.
     bool look_for_damage();
-    // True once, after the pool has been found to be damaged.
-    bool damage_is_news();
+    // Once, after the pool has been found to be damaged: the reason.
+    std::optional<std::string> take_news_of_damage();
 
     // No new clients from now on. False: there are clients and force is not set, nothing has changed. Or it is closing
     // already.
@@ -187,6 +187,12 @@ private:
         std::uint64_t reserved_frames = 0;
         std::uint64_t account = kPoolAccount;
     };
+    struct WrongCount {
+        std::uint64_t bits = 0;  // of HeldFrames
+        // By at least so much, in all of the last looks.
+        std::uint64_t too_many = 0, too_few = 0;
+        unsigned looks = 0;
+    };
     struct AccountState {
         bool is_used = false;
         UserLimit limit;
@@ -230,6 +236,8 @@ private:
     void write_accounting();
     void add_users(PoolStatus &status, const Use &use) const;
     std::uint64_t unused_reservations(const Use &use) const;  // frames
+    Answer<void> check_promises(const Use &use) const;
+    Answer<void> promise(const Holder &holder, std::uint64_t bytes, std::uint64_t &before);
     std::optional<Client> *seat_of(std::uint32_t client_id);
     void remember_for_autosize(std::size_t numa_node, std::uint64_t free_bytes, std::uint64_t online_bytes);
     Event event(const char *kind) const;
@@ -271,10 +279,10 @@ private:
     std::vector<Record> records_;                 // by process slot: as they were written to shared memory
     std::vector<std::uint64_t> seat_versions_;    // by process slot
     std::array<AccountState, kAccounts> accounts_;
-    std::vector<std::uint64_t> wrong_counts_;  // by process slot: that the last look found wrong; 0: none
-    std::uint64_t accounting_ = 0;             // as it was written to shared memory
-    std::uint64_t last_look_ = 0;              // the youngest whose result has been compared
-    std::vector<bool> is_below_watermark_;     // by numa node
+    std::vector<WrongCount> wrong_counts_;                      // by process slot: what the last looks have found wrong
+    std::uint64_t accounting_ = 0;                              // as it was written to shared memory
+    std::uint64_t last_look_ = 0;                               // the youngest whose result has been compared
+    std::vector<bool> is_below_watermark_;                      // by numa node
     std::vector<std::deque<AutosizeSample>> autosize_history_;  // by numa node
     std::vector<Event> news_;
     bool closing_ = false;

@@ -375,7 +375,9 @@ Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
         log::error("entries of offline chunks are not what we wrote: somebody scribbled over the metadata",
                    {{"pool", plan_.spec.name}, {"numa_node", plan_.numa_node.value}, {"chunks", overwritten}});
     }
-    reserved_ahead_bytes_ -= std::min(reserved_ahead_bytes_, bytes);
+    const std::uint64_t ahead = std::min(reserved_ahead_bytes_, bytes);
+    reserved_ahead_bytes_ -= ahead;
+    growth.ahead_bytes += ahead;
     if (reserved_ahead_bytes_ == 0 && is_hugetlb(data_.backing())) {
         const Fd held = hugepages_.lock(os_numa_node(), data_.page_bytes());
         hugepages_.restore_surplus(os_numa_node(), data_.page_bytes());
@@ -400,6 +402,10 @@ std::uint64_t NodeMemory::undo(Growth &growth, std::uint64_t units_max) {
     const std::uint64_t pages = std::min(growth.reserved_pages, undone * (unit_bytes_ / data_.page_bytes()));
     growth.reserved_pages -= pages;
     give_back_pages(data_.backing(), pages * data_.page_bytes());
+    // What was reserved ahead is so again.
+    const std::uint64_t ahead = std::min(growth.ahead_bytes, undone * unit_bytes_ - pages * data_.page_bytes());
+    growth.ahead_bytes -= ahead;
+    reserved_ahead_bytes_ += ahead;
     return undone;
 }
 

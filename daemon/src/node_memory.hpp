@@ -33,6 +33,7 @@ struct UnitRange {
 struct Growth {
     std::vector<std::uint64_t> units;  // in the order in which they came
     std::uint64_t reserved_pages = 0;  // hugepages by which the kernel's pool was raised for them
+    std::uint64_t ahead_bytes = 0;     // of what was reserved at the pool's creation
 };
 
 class NodeMemory {

@@ -32,6 +32,7 @@ struct AttachServer::Session {
     EventLoop::WaitId death_wait = 0;
     Fd event_fd;  // if the client has asked for it
     EventLoop::WaitId signal_wait = 0;
+    bool has_been_refused_events = false;  // and the log says so, once
     bool signal_again = false;  // there is more to tell than what the signal under way is for
     // From attaching on:
     std::shared_ptr<ManagedPool> pool;
@@ -313,7 +314,7 @@ bool AttachServer::send_attached(Session &session, wire::Tier tier, const Client
 void AttachServer::give_event_fd(Session &session) {
     Fd fd;
     if (sessions_.size() + event_fd_count_ < limits_.connections) fd = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!fd)
+    if (!fd && !std::exchange(session.has_been_refused_events, true))
         log::warn("no descriptor for a client's events is left: raise --max-connections or the open file limit",
                   {{"pid", session.peer.pid}, {"client", session.client.id}});
     const wire::EventsReply reply;

@@ -52,6 +52,7 @@ std::uint64_t undo(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::u
         while (!part.units.empty()) worker.run([&] { return memory.undo(part, units_in_step(memory)); });
         pool.publish_sizes();
         growth.reserved_pages = part.reserved_pages;
+        growth.ahead_bytes = part.ahead_bytes;
     };
     pass(growth);
     if (memory.online_bytes() > before) {
@@ -161,6 +162,8 @@ Pass shrink_pass(ManagedPool &pool, Worker &worker, NodeMemory &memory, const st
     const std::uint64_t step_units = units_in_step(memory);
     for (std::size_t i = 0; i < units.size() && memory.online_bytes() > target; i += step_units) {
         const std::uint64_t before = memory.online_bytes();
+        // Each time: others may have taken what was free, and what is promised is to be there.
+        if (!pool.check_shrink(std::min(step_units * memory.unit_bytes(), before - target))) return Pass::over;
         worker.run([&] {
             for (std::size_t k = i; k < units.size() && k < i + step_units; ++k) memory.try_take_offline(units[k]);
             return true;
@@ -186,6 +189,7 @@ Answer<void> shrink(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::
     };
     if (shrink_pass(pool, worker, memory, chosen(), target, progress) == Pass::cancelled) return cancelled();
     if (memory.online_bytes() <= target) return {};
+    if (auto free = pool.check_shrink(memory.online_bytes() - target); !free) return free;
 
     // The hard way: nobody may allocate in what is to go.
     std::vector<BlockHolder> in_the_way;
@@ -299,6 +303,7 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa
                                                           std::to_string(pool.geometry().chunk_count() - 1)}};
     NodeMemory &memory = pool.node_memory(numa_node);
     const std::uint64_t unit = memory.unit_of_chunk(chunk);
+    Answer<void> allowed;
     DrainStatus status = worker.run([&] {
         DrainStatus now;
         const std::pair<std::uint8_t, std::uint64_t> key{numa_node.value, unit};
@@ -306,6 +311,8 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa
             now.offline = true;
             return now;
         }
+        if (!undo) allowed = pool.check_shrink(memory.unit_bytes());
+        if (!allowed) return now;
         memory.set_drain(unit, undo ? Drain::none : Drain::wanted);
         if (undo) {
             pool.draining.erase(key);
@@ -319,6 +326,7 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa
         now.used_bytes = now.offline ? 0 : memory.used_frames(unit) << pool.geometry().frame_shift;
         return now;
     });
+    if (!allowed) return Unexpected{allowed.error()};
     if (undo) pool.wake_waiters();
     if (!status.offline) status.blocked_by = pool.holders(numa_node, {{unit, 1}});
     return status;

@@ -46,7 +46,7 @@ constexpr std::size_t kFrame = 4096;
 constexpr std::size_t kLargest = 4 << 20;
 constexpr auto kPatience = std::chrono::seconds(60);
 // Far beyond the second after which a waiter looks again by itself.
-constexpr unsigned kWaitMilliseconds = 20'000;
+constexpr unsigned kWaitMilliseconds = 120'000;  // the other steps through a whole operation meanwhile
 constexpr std::uint64_t kDrawn = 60;
 
 char now_at[80];  // what to add to the command line to see this kill again

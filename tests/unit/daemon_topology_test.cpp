@@ -1,4 +1,6 @@
 #include <gtest/gtest.h>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -127,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(PageSizes, HugepagesOverFiles, testing::Values(kHugepag
                          [](const auto &page) { return page.param == kHugepageBytes ? "2M" : "1G"; });
 
 TEST_P(HugepagesOverFiles, reads_what_the_kernel_says) {
-    const Hugepages hugepages(false, root_);
+    const Hugepages hugepages(false, root_, root_);
     const auto pool = hugepages.pool(0, kPage);
     ASSERT_TRUE(pool);
     EXPECT_EQ(pool->total, 10U);
@@ -138,13 +140,13 @@ TEST_P(HugepagesOverFiles, reads_what_the_kernel_says) {
 }
 
 TEST_P(HugepagesOverFiles, enough_free_pages_change_nothing) {
-    Hugepages hugepages(true, root_);
+    Hugepages hugepages(true, root_, root_);
     EXPECT_TRUE(hugepages.ensure_free(0, kPage, 2, kPlenty));
     EXPECT_EQ(total(), 10U);
 }
 
 TEST_P(HugepagesOverFiles, without_permission_the_shortage_names_numbers_and_command) {
-    Hugepages hugepages(false, root_);
+    Hugepages hugepages(false, root_, root_);
     const auto result = hugepages.ensure_free(0, kPage, 5, kPlenty);
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().code, Errc::out_of_frames);
@@ -155,7 +157,7 @@ TEST_P(HugepagesOverFiles, without_permission_the_shortage_names_numbers_and_com
 }
 
 TEST_P(HugepagesOverFiles, a_reservation_that_brings_no_free_page_is_rolled_back) {
-    Hugepages hugepages(true, root_);
+    Hugepages hugepages(true, root_, root_);
     const auto result = hugepages.ensure_free(0, kPage, 5, kPlenty);
     ASSERT_FALSE(result);
     EXPECT_EQ(total(), 10U);
@@ -182,7 +184,7 @@ TEST_P(HugepagesOverFiles, a_reservation_that_its_daemon_did_not_live_to_count_i
         kept.nr_after = one.nr_after;
         kept.is_changing = 1;
         write("nr_hugepages", one.nr_now);
-        Hugepages hugepages(true, root_);
+        Hugepages hugepages(true, root_, root_);
         const int numa_nodes[] = {0};
         hugepages.record_in(*ledger, numa_nodes);
         EXPECT_EQ(kept.raised_pages, one.raised);
@@ -193,13 +195,35 @@ TEST_P(HugepagesOverFiles, a_reservation_that_its_daemon_did_not_live_to_count_i
 }
 
 TEST_P(HugepagesOverFiles, the_machines_last_memory_is_never_reserved) {
-    Hugepages hugepages(true, root_);
+    Hugepages hugepages(true, root_, root_);
     EXPECT_FALSE(hugepages.ensure_free(0, kPage, 5, 3 * kPage + kNodeHeadroomBytes - 1));
     EXPECT_EQ(total(), 10U);
 }
 
+// The kernel would count them on top, before Linux 6.7: see write_reservation().
+TEST_P(HugepagesOverFiles, beside_surplus_pages_of_other_nodes_the_machines_count_is_written) {
+    if (::syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0) != 0) GTEST_SKIP() << "no set_mempolicy() here";
+    const std::filesystem::path machine = root_ / "machine" / ("hugepages-" + std::to_string(kPage / 1024) + "kB");
+    std::filesystem::create_directories(machine);
+    const auto say = [&](const char *file, int count) { std::ofstream(machine / file) << count; };
+    // Of the others: 4 reserved, 16 surplus.
+    say("nr_hugepages", 30);
+    say("free_hugepages", 0);
+    say("surplus_hugepages", 16);
+    say("nr_hugepages_mempolicy", 14);
+    Hugepages hugepages(true, root_, root_ / "machine");
+    EXPECT_FALSE(hugepages.ensure_free(0, kPage, 5, kPlenty)) << "files bring no pages";
+    EXPECT_EQ(total(), 10U) << "written to the node after all";
+    int written = 0;
+    std::ifstream(machine / "nr_hugepages_mempolicy") >> written;
+    EXPECT_EQ(written, 4 + 10 + 3);
+    int mode = -1;
+    ASSERT_EQ(::syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0), 0);
+    EXPECT_EQ(mode, MPOL_DEFAULT) << "the thread's policy is left as it was";
+}
+
 TEST_P(HugepagesOverFiles, pages_of_others_are_never_given_back) {
-    Hugepages hugepages(true, root_);
+    Hugepages hugepages(true, root_, root_);
     hugepages.give_back(0, kPage, 5);
     hugepages.give_back_all();
     EXPECT_EQ(total(), 10U);
