@@ -69,9 +69,13 @@ public:
         const auto layout = PoolLayout<Env>::of(kProcesses, kThreads);
         const Part whole(layout.region_bytes);
         format_pool_region<Env>(whole.as<void>(), "fuzzed", kInstance, geometry_, kNumaNodes, kProcesses, kThreads);
-        header_ = add(whole, 0, layout.processes);
-        view_ = {header_, add(whole, layout.processes, layout.threads), add(whole, layout.threads, layout.region_bytes),
-                 kProcesses, kThreads};
+        header_ = add(whole, 0, layout.accounts);
+        view_ = {header_,
+                 add(whole, layout.accounts, layout.processes),
+                 add(whole, layout.processes, layout.threads),
+                 add(whole, layout.threads, layout.region_bytes),
+                 kProcesses,
+                 kThreads};
         for (unsigned node = 0; node < kNumaNodes; ++node) add_numa_node(NumaNode{static_cast<std::uint8_t>(node)});
         for (unsigned thread = 1; thread < kThreads; ++thread)
             actors_.push_back(test::seat_actor(view_, thread, 1 + thread % (kProcesses - 1)));
