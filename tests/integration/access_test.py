@@ -356,6 +356,7 @@ class Restart(unittest.TestCase):
                 clients.close()
                 wait_until("all are gone", lambda: not second.clients())
                 self.assertEqual(as_user(lambda: attach(11)), [0] * 10 + [TOO_MANY_CLIENTS])
+                wait_until("these are gone, too", lambda: not second.clients())
                 self.assertEqual(as_user(lambda: verdict(second, "default", OBSERVER))[0], 0)
 
 
