@@ -273,17 +273,9 @@ constexpr Operation kOperations[] = {
 
 // --- the test --------------------------------------------------------------------------------------------------------
 
-struct Options {
-    bool every = false;
-    std::uint64_t seed = std::random_device{}();
-    std::string only;
-    bool has_at = false;
-    std::uint64_t at = 0;
-};
-
 class Test {
 public:
-    explicit Test(const Options &options) : options_(options), alone_(observer_.clients()) {}
+    explicit Test(const numacre::test::StepOptions &options) : options_(options), alone_(observer_.clients()) {}
 
     void run() {
         std::printf("replay: hand_off_step_test --seed %ju%s\n", options_.seed, options_.every ? " --every" : "");
@@ -388,7 +380,7 @@ private:
             elsewhere_ += !child.go(way, instructions);
     }
 
-    Options options_;
+    numacre::test::StepOptions options_;
     Helper first_, second_;
     Bystander bystander_;
     Observer observer_{"default"};
@@ -397,27 +389,11 @@ private:
     std::uint64_t elsewhere_ = 0;  // of one operation: kills behind its end, which was reached otherwise
 };
 
-Options options_of(int argc, char **argv) {
-    Options options;
-    for (int i = 1; i < argc; ++i) {
-        const std::string name = argv[i];
-        if (name == "--every") {
-            options.every = true;
-            continue;
-        }
-        const char *const value = ++i < argc ? argv[i] : "";
-        if (name == "--seed") options.seed = std::strtoull(value, nullptr, 0);
-        if (name == "--only") options.only = value;
-        if (name == "--at") options.has_at = true, options.at = std::strtoull(value, nullptr, 0);
-    }
-    return options;
-}
-
 }  // namespace
 
 int main(int argc, char **argv) {
     try {
-        Test test{options_of(argc, argv)};
+        Test test{numacre::test::step_options_of(argc, argv)};
         test.run();
     } catch (const numacre::test::CannotTrace &reason) {
         std::printf("SKIP: %s\n", reason.what());

@@ -444,17 +444,9 @@ void be_child(const Operation &operation, numacre_ref to_take) {
 
 // --- the test --------------------------------------------------------------------------------------------------------
 
-struct Options {
-    bool every = false;
-    std::uint64_t seed = std::random_device{}();
-    std::string only;
-    bool has_at = false;
-    std::uint64_t at = 0;
-};
-
 class Test {
 public:
-    explicit Test(const Options &options) : options_(options), alone_(observer_.clients()) {}
+    explicit Test(const numacre::test::StepOptions &options) : options_(options), alone_(observer_.clients()) {}
 
     void run() {
         std::printf("replay: single_step_test --seed %ju%s\n", options_.seed, options_.every ? " --every" : "");
@@ -527,7 +519,7 @@ private:
         }
     }
 
-    Options options_;
+    numacre::test::StepOptions options_;
     Survivor survivor_;
     Observer observer_{"default"};
     unsigned alone_;
@@ -536,22 +528,6 @@ private:
     std::uint64_t survivor_first_ = 0;
     std::uint64_t elsewhere_ = 0;  // of one operation: kills behind its end, which was reached otherwise
 };
-
-Options options_of(int argc, char **argv) {
-    Options options;
-    for (int i = 1; i < argc; ++i) {
-        const std::string name = argv[i];
-        if (name == "--every") {
-            options.every = true;
-            continue;
-        }
-        const char *const value = ++i < argc ? argv[i] : "";
-        if (name == "--seed") options.seed = std::strtoull(value, nullptr, 0);
-        if (name == "--only") options.only = value;
-        if (name == "--at") options.has_at = true, options.at = std::strtoull(value, nullptr, 0);
-    }
-    return options;
-}
 
 }  // namespace
 
@@ -564,7 +540,7 @@ int main(int argc, char **argv) {
     void *const shared = mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) fail("mmap: %s", std::strerror(errno));
     told = static_cast<Told *>(shared);
-    Test test{options_of(argc, argv)};
+    Test test{numacre::test::step_options_of(argc, argv)};
     try {
         test.run();
     } catch (const numacre::test::CannotTrace &reason) {

@@ -7,7 +7,6 @@ A guest of QEMU (support/guest.py) whose init is the systemd that is installed o
 in it. Exit status 77: QEMU, systemd, busybox or the kernel (`multinode_test.py kernel`) cannot be had.
 """
 
-import json
 import pathlib
 import sys
 
@@ -83,15 +82,6 @@ def write_root(archive):
     archive.add("etc/systemd/system/multi-user.target.wants/checks.service", b"../checks.service", mode=guest.LINK)
 
 
-def documents(lines):
-    found = {}
-    for line in lines:
-        if line.startswith("json "):
-            _, name, text = line.split(" ", 2)
-            found[name] = json.loads(text)
-    return found
-
-
 def seats(document):
     return {each["client_id"]: (each["pool"], each["pid"], each["used_bytes"]) for each in document["clients"]}
 
@@ -103,7 +93,7 @@ def pool(document, name):
 
 def differences(lines):
     """What the control plane said that is not so."""
-    said = documents(lines)
+    said = guest.documents(lines)
     before = seats(said["attached"])
     if sorted(each[0] for each in before.values()) != ["huge", "huge", "open"]:
         yield f"attached: {before}"

@@ -12,7 +12,6 @@ busybox, the built programs and their libraries; guest_init says what happens in
 kernel cannot be had.
 """
 
-import json
 import pathlib
 import re
 import sys
@@ -177,15 +176,6 @@ def missing_checks(case, lines):
             yield f"step '{step}': {good.get(step, 0)} checks instead of at least {least}"
 
 
-def documents(lines):
-    found = {}
-    for line in lines:
-        if line.startswith("json "):
-            _, name, text = line.split(" ", 2)
-            found[name] = json.loads(text)
-    return found
-
-
 def online(document):
     """MiB online, by pool, by numa node."""
     return {
@@ -197,7 +187,7 @@ def online(document):
 
 def differences(case, lines):
     """What the control plane said that is not so."""
-    said = documents(lines)
+    said = guest.documents(lines)
     nodes = said["machine"]["nodes"]
     os_nodes = [node["os_numa_node"] for node in nodes]
     if os_nodes != case.memory_nodes:

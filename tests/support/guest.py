@@ -5,6 +5,7 @@ programs of this machine, with their libraries.
 """
 
 import ctypes
+import json
 import os
 import pathlib
 import re
@@ -270,6 +271,16 @@ def boot(kernel, write_root, machine, parameters=""):
             guest.kill()  # nothing, if it has ended
             guest.wait()
     return output.decode(errors="replace").replace("\r", "").splitlines()
+
+
+def documents(lines):
+    """What lines "json NAME TEXT" have said, by name: of those of one name the last."""
+    found = {}
+    for line in lines:
+        if line.startswith("json "):
+            _, name, text = line.split(" ", 2)
+            found[name] = json.loads(text)
+    return found
 
 
 def end_on_sigterm():

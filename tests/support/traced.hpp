@@ -13,7 +13,9 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -137,5 +139,30 @@ private:
     }
     pid_t pid_;
 };
+
+// What the tests take that kill at each of a call's instructions.
+struct StepOptions {
+    bool every = false;  // all of them, and not a sample
+    std::uint64_t seed = std::random_device{}();
+    std::string only;  // one operation, by name
+    bool has_at = false;
+    std::uint64_t at = 0;  // one instruction
+};
+
+inline StepOptions step_options_of(int argc, char **argv) {
+    StepOptions options;
+    for (int i = 1; i < argc; ++i) {
+        const std::string name = argv[i];
+        if (name == "--every") {
+            options.every = true;
+            continue;
+        }
+        const char *const value = ++i < argc ? argv[i] : "";
+        if (name == "--seed") options.seed = std::strtoull(value, nullptr, 0);
+        if (name == "--only") options.only = value;
+        if (name == "--at") options.has_at = true, options.at = std::strtoull(value, nullptr, 0);
+    }
+    return options;
+}
 
 }  // namespace numacre::test

@@ -195,7 +195,7 @@ public:
         return true;
     }
 
-    // The given block and no other: CompactLook has found it free, and not draining. False, nothing changed: it is free
+    // The given block and no other: FitLook has found it free, and not draining. False, nothing changed: it is free
     // no more. Dying inside: as in allocate().
     bool allocate_at(Actor actor, Block block, Note note) {
         if (!view_.contains(block)) return false;
