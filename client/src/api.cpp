@@ -207,17 +207,22 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
     const Order order = order_for_bytes(size_bytes, lane.frame_shift);
     const Note note = note_of(lane, order, size_bytes);
     Block block;
-    if (node.buddy->allocate_further(lane.actor, order, note, block) != Errc::ok)
+    if (node.buddy->allocate_further(node.self, order, note, block) != Errc::ok)
         return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     *result = address_of(lane, node, block.base);
     return 0;
+}
+
+[[gnu::noinline]] int allocate_after_race(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
+    node.buddy->give_up(node.self);
+    return allocate_further(lane, node, size_bytes, result);
 }
 
 [[gnu::noinline]] int finish_allocation(const Lane &lane, NodeLane &node, FrameIndex base, std::size_t size_bytes,
                                         void **result) {
     const Order order = order_for_bytes(size_bytes, lane.frame_shift);
     const Note note = note_of(lane, order, size_bytes);
-    if (!node.buddy->finish_allocation(lane.actor, note, Block{base, order}))
+    if (!node.buddy->finish_allocation(node.self, note, Block{base, order}))
         return allocate_further(lane, node, size_bytes, result);
     *result = address_of(lane, node, base);
     return 0;
@@ -229,31 +234,35 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
         return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     const Order order = order_for_bytes(size_bytes, lane.frame_shift);
     Block block;
-    const auto way = node.buddy->allocate_nearby_in_upper(lane.actor, order, note_of(lane, order, size_bytes), block);
+    const auto note = [&] { return note_of(lane, order, size_bytes); };
+    const auto way = node.buddy->allocate_nearby_in_upper(node.self, order, note, block);
     if (way == ShortPath::begun) [[unlikely]]
         return finish_allocation(lane, node, block.base, size_bytes, result);
     if (way != ShortPath::done) [[unlikely]]
-        return allocate_further(lane, node, size_bytes, result);
+        return way == ShortPath::raced ? allocate_after_race(lane, node, size_bytes, result)
+                                       : allocate_further(lane, node, size_bytes, result);
     *result = address_of(lane, node, block.base);
     return 0;
 }
 
 // A leaf block from the word where the thread was last; no limits.
-[[gnu::noinline]] int allocate_uncached(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
-    // Size 0 becomes an order far too large.
-    const auto order = static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift));
-    if (order >= kCachedOrders) [[unlikely]]
+[[gnu::always_inline]] inline int allocate_uncached(const Lane &lane, NodeLane &node, std::size_t size_bytes,
+                                                    void **result) {
+    // Size 0 becomes an order far too large. 2x + 1 has one bit more than x, and is not 0: no branch.
+    const auto order = static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift << 1 | 1)) - 1;
+    if (order >= lane.leaf_orders) [[unlikely]]
         return allocate_large(lane, node, size_bytes, result);
     const Magazine &magazine = node.magazines[order];
-    if (magazine.granted_bytes == 0 || is_regulated(lane)) [[unlikely]]
+    if (is_regulated(lane)) [[unlikely]]
         return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     Block block;
-    const auto way = node.buddy->allocate_nearby(lane.actor, Order{static_cast<std::uint8_t>(order)},
-                                                 note_of(lane, magazine, size_bytes), block);
+    const auto note = [&] { return note_of(lane, magazine, size_bytes); };
+    const auto way = node.buddy->allocate_nearby(node.self, Order{static_cast<std::uint8_t>(order)}, note, block);
     if (way == ShortPath::begun) [[unlikely]]
         return finish_allocation(lane, node, block.base, size_bytes, result);
     if (way != ShortPath::done) [[unlikely]]
-        return allocate_further(lane, node, size_bytes, result);
+        return way == ShortPath::raced ? allocate_after_race(lane, node, size_bytes, result)
+                                       : allocate_further(lane, node, size_bytes, result);
     *result = address_of(lane, node, block.base);
     return 0;
 }
@@ -280,19 +289,19 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
 }
 
 [[gnu::noinline]] int finish_free(const Lane &lane, NodeLane &node, Block freed) {
-    node.buddy->finish_free(lane.actor, freed);
-    return has_waiters(lane.pool) ? serve_after_free(lane) : 0;
+    node.buddy->finish_free(node.self, freed);
+    return has_waiters(lane) ? serve_after_free(lane) : 0;
 }
 
 // A block larger than a leaf word; no limits.
 [[gnu::noinline]] int free_large(const Lane &lane, NodeLane &node, FrameIndex base, void *address) {
     Block freed;
-    const auto way = node.buddy->free_in_upper(lane.actor, base, freed);
+    const auto way = node.buddy->free_in_upper(node.self, base, freed);
     if (way == ShortPath::refused) [[unlikely]]
         return free_anything(lane.pool, address);
     if (way == ShortPath::begun) [[unlikely]]
         return finish_free(lane, node, freed);
-    if (has_waiters(lane.pool)) [[unlikely]]
+    if (has_waiters(lane)) [[unlikely]]
         return serve_after_free(lane);
     return 0;
 }
@@ -304,12 +313,12 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
     if (!find_frame(lane, address, node, frame) || is_regulated(lane)) [[unlikely]]
         return free_anything(lane.pool, address);
     Block freed;
-    const auto way = node->buddy->free_in_leaf(lane.actor, FrameIndex{frame}, freed);
+    const auto way = node->buddy->free_in_leaf(node->self, FrameIndex{frame}, freed);
     if (way == ShortPath::refused) [[unlikely]]
         return free_large(lane, *node, FrameIndex{frame}, address);
     if (way == ShortPath::begun) [[unlikely]]
         return finish_free(lane, *node, freed);
-    if (has_waiters(lane.pool)) [[unlikely]]
+    if (has_waiters(lane)) [[unlikely]]
         return serve_after_free(lane);
     return 0;
 }
@@ -411,6 +420,14 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     return allocate(pool, *lane, plan, size_bytes, 0, block);
 }
 
+// The cache had nothing, in a pool of one numa node.
+[[gnu::noinline]] int allocate_uncached_or_refill(const Lane &lane, std::size_t size_bytes, void **block) {
+    // Larger than what is cached (size 0, too): nothing to be refilled, past the cache is the way.
+    if ((size_bytes - 1) >> lane.frame_shift >= kLeafFrames)
+        return allocate_large(lane, lane.nodes[0], size_bytes, block);
+    return allocate_slowly(lane.pool, size_bytes, block);
+}
+
 // From the calling thread's cache. False: nothing there, or not a size that is cached.
 [[gnu::always_inline]] inline bool allocate_cached(const Lane &lane, NodeLane &node, std::size_t size_bytes,
                                                    void **block) {
@@ -456,6 +473,16 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
         return 0;
     }
     return free_uncached(*lane, address);
+}
+
+// What the cache did not take. Larger blocks never go there, and so need not look at all that free_slowly() does.
+[[gnu::noinline]] int free_past_cache(const Lane &lane, void *address) {
+    NodeLane *node = nullptr;
+    std::uint64_t frame = 0;
+    if (find_frame(lane, address, node, frame) && !load_for_cache(node->index[frame]).is_held() && !has_waiters(lane) &&
+        !is_regulated(lane))
+        return free_large(lane, *node, FrameIndex{frame}, address);
+    return free_slowly(lane.pool, address);
 }
 
 int check_flags(unsigned flags) {
@@ -598,7 +625,7 @@ int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
         if (lane.numa_nodes != 1) return allocate_from_local_cache(lane, size_bytes, block);
         if (allocate_cached(lane, lane.nodes[0], size_bytes, block)) [[likely]]
             return 0;
-        return allocate_slowly(lane.pool, size_bytes, block);
+        return allocate_uncached_or_refill(lane, size_bytes, block);
     }
     return allocate_without_lane(pool, size_bytes, block);
 }
@@ -637,8 +664,8 @@ int numacre_free(numacre_pool *pool, void *block) {
     if (pool == nullptr) [[unlikely]]
         return no_pool("numacre_free");
     const Lane &lane = *current_lane;
-    if (lane.serial == pool->serial && lane.undisturbed() && put_into_cache(lane, block)) [[likely]]
-        return 0;
+    if (lane.serial == pool->serial && lane.undisturbed()) [[likely]]
+        return put_into_cache(lane, block) ? 0 : free_past_cache(lane, block);
     return free_without_lane(pool, block);
 }
 

@@ -53,6 +53,7 @@ struct alignas(kCacheLineBytes) NodeLane {
     std::byte *data;  // first frame
     Word *index;      // of the leaf layer
     Buddy<Env> *buddy;
+    ActorView<Env> self;
     RecentMagazine allocated;  // key: the size in frames, less one
     RecentMagazine freed;      // key: IndexEntry::ownership_and_order()
     // What the last look at the whole numa node found, and when (monotonic; 0: never looked).
@@ -90,6 +91,7 @@ struct alignas(kCacheLineBytes) Lane {
     std::uint32_t frame_shift;
     std::uint32_t span_shift;
     std::uint32_t numa_nodes;
+    std::uint32_t leaf_orders;      // how many orders of blocks in leaf words there are: kCachedOrders at most
     std::uint32_t private_pattern;  // what IndexEntry::ownership() of our own, unpublished blocks is
     std::uint32_t cached_pattern;   // ... of blocks in our caches
     const Choices *choices;         // not in a pool of one numa node

@@ -228,6 +228,9 @@ inline bool has_waiters(const numacre_pool *pool) {
     // it sleeps.
     return (pool->view.header->attention.load(std::memory_order_seq_cst) & Attention::kWaiters) != 0;
 }
+inline bool has_waiters(const Lane &lane) {
+    return (lane.attention->load(std::memory_order_seq_cst) & Attention::kWaiters) != 0;  // the same
+}
 // What is free goes to those who wait for it. Enters the kernel to wake them.
 [[gnu::cold]] void serve_waiters(numacre_pool *pool, Actor actor);
 // A held block goes straight to a thread that waits for one of its size. False: nothing was done, free it.

@@ -126,6 +126,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     lane->span_shift = pool->span_shift;
     lane->frame_shift = pool->geometry.frame_shift;
     lane->numa_nodes = pool->numa_nodes;
+    lane->leaf_orders = std::min(pool->geometry.largest_order + 1U, kCachedOrders);
     lane->private_pattern = IndexEntry::private_to(actor.process);
     lane->cached_pattern = IndexEntry::cached_by(actor.process);
     lane->choices = pool->choices == nullptr ? nullptr : &pool->choices[actor.thread.value];
@@ -138,6 +139,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
         lane->nodes[node].data = pool->nodes[node].data;
         lane->nodes[node].index = view.index[0];
         lane->nodes[node].buddy = &pool->nodes[node].buddy();
+        lane->nodes[node].self = lane->nodes[node].buddy->view_of(actor);
         for (unsigned order = 0; order < kCachedOrders; ++order) {
             Magazine &magazine = lane->nodes[node].magazines[order];
             magazine.allocations = &view.counters[actor.thread.value].allocations[order];

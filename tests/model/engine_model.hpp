@@ -1304,7 +1304,7 @@ inline void EngineModel::check_words_when_quiet(const std::vector<Owned> &owned)
 
 // Too high costs time, too low hides memory.
 inline void EngineModel::check_hints_when_quiet() {
-    const Search<SimEnv> search = buddy_->searcher({kDaemonThread, kDaemonProcess});
+    const Search<SimEnv> search = buddy_->searcher(Actor{kDaemonThread, kDaemonProcess});
     const unsigned ceiling = search.ceiling();
     for (unsigned level = 1; level < view_.hint_levels; ++level) {
         for (std::uint64_t word = 0; word < setup_.geometry.word_count(level); ++word) {

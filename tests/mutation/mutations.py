@@ -123,61 +123,49 @@ MUTATIONS = [
     Mutation(
         name="intent_written_after_the_claim",
         file="buddy.hpp",
-        old="""begin(actor, IntentKind::allocate, out);
+        old="""begin(self, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
         // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
         // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
-        if (!state.compare_exchange_strong(seen, seen | leaf::mask(frame, order.value), std::memory_order_seq_cst,
-                                           std::memory_order_relaxed)) [[unlikely]] {
-            end(actor);
-            count(view_.counters[actor.thread.value].cas_retries);
-            return ShortPath::raced;
-        }""",
+        if (!state.compare_exchange_strong(seen, seen | leaf::mask(static_cast<unsigned>(frame), order.value),
+                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
+            return ShortPath::raced;""",
         new="""Env::crash_point(CrashPoint::allocate_after_intent);
         // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
         // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
-        if (!state.compare_exchange_strong(seen, seen | leaf::mask(frame, order.value), std::memory_order_seq_cst,
-                                           std::memory_order_relaxed)) [[unlikely]] {
-            count(view_.counters[actor.thread.value].cas_retries);
+        if (!state.compare_exchange_strong(seen, seen | leaf::mask(static_cast<unsigned>(frame), order.value),
+                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
             return ShortPath::raced;
-        }
-        begin(actor, IntentKind::allocate, out);""",
+        begin(self, IntentKind::allocate, out);""",
         why="a death between the two leaves bits that nobody names",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),
     Mutation(
         name="intent_written_after_the_upper_claim",
         file="buddy.hpp",
-        old="""begin(actor, IntentKind::allocate, out);
+        old="""begin(self, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
         std::uint64_t bits = seen.bits();
         // EDGE claim-then-look, as in allocate_in_leaf().
         if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(hole.first_child, levels)).bits(),
-                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]] {
-            end(actor);
-            count(view_.counters[actor.thread.value].cas_retries);
-            return ShortPath::raced;
-        }""",
+                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
+            return ShortPath::raced;""",
         new="""Env::crash_point(CrashPoint::allocate_after_intent);
         std::uint64_t bits = seen.bits();
         // EDGE claim-then-look, as in allocate_in_leaf().
         if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(hole.first_child, levels)).bits(),
-                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]] {
-            count(view_.counters[actor.thread.value].cas_retries);
+                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
             return ShortPath::raced;
-        }
-        begin(actor, IntentKind::allocate, out);""",
+        begin(self, IntentKind::allocate, out);""",
         why="the same in an upper word",
         filter="Engine.a_death_around_a_large_block_is_recovered",
     ),
     Mutation(
         name="intent_is_kept_after_a_lost_claim",
         file="buddy.hpp",
-        old="""if (!state.compare_exchange_strong(seen, seen | leaf::mask(frame, order.value), std::memory_order_seq_cst,
-                                           std::memory_order_relaxed)) [[unlikely]] {
-            end(actor);""",
-        new="""if (!state.compare_exchange_strong(seen, seen | leaf::mask(frame, order.value), std::memory_order_seq_cst,
-                                           std::memory_order_relaxed)) [[unlikely]] {""",
+        old="""end(self);
+        count(self.counters->cas_retries);""",
+        new="count(self.counters->cas_retries);",
         why="recovery takes a block that somebody else has for one that was in flight",
         filter="Engine.two_threads_of_one_process",
     ),
@@ -187,7 +175,7 @@ MUTATIONS = [
         old="""const unsigned closed_at = climb(layer, word);
         if (closed_at != kClimbed) {
             undo(""",
-        new="""commit(layer, block, actor.process, grant.note, grant.state);
+        new="""commit(layer, block, grant);
         const unsigned closed_at = climb(layer, word);
         if (closed_at != kClimbed) {
             undo(""",
@@ -196,9 +184,9 @@ MUTATIONS = [
     ),
     Mutation(
         name="commit_does_not_advance_the_generation",
-        file="buddy.hpp",
-        old="const std::uint32_t generation = next_generation(old.generation());",
-        new="const std::uint32_t generation = old.generation() == 0 ? 1 : old.generation();",
+        file="owner.hpp",
+        old="const std::uint64_t next = (old.bits_ & kGenerationMask) + kGenerationStep;",
+        new="const std::uint64_t next = old.generation() == 0 ? kGenerationStep : old.bits_ & kGenerationMask;",
         why="a reference of before the last free names the block again",
         filter="Buddy.a_reference_is_taken_once_and_goes_stale",
         program="shm_buddy_test",
@@ -214,7 +202,7 @@ MUTATIONS = [
     Mutation(
         name="undo_leaves_no_trace",
         file="buddy.hpp",
-        old="leave_trace(actor, block);\n        Env::crash_point(CrashPoint::undo_after_trace);\n        unclaim",
+        old="leave_trace(self, block);\n        Env::crash_point(CrashPoint::undo_after_trace);\n        unclaim",
         new="Env::crash_point(CrashPoint::undo_after_trace);\n        unclaim",
         why="recovery takes an undone claim's bit for the dead client's and clears it from under the next owner",
         filter="Engine.a_death_beside_a_claim_that_is_undone",
@@ -222,8 +210,8 @@ MUTATIONS = [
     Mutation(
         name="undo_trace_does_not_advance_the_generation",
         file="buddy.hpp",
-        old="slot.store(IndexEntry::freeing(actor.thread, block.order, next_generation(old.generation())).bits(),",
-        new="slot.store(IndexEntry::freeing(actor.thread, block.order, old.generation()).bits(),",
+        old="slot.store(IndexEntry::freeing(self.actor.thread, block.order, next_generation(old.generation())).bits(),",
+        new="slot.store(IndexEntry::freeing(self.actor.thread, block.order, old.generation()).bits(),",
         why="recovery's second look does not see that a claim was undone meanwhile",
         filter="Engine.a_death_beside_a_claim_that_is_undone",
     ),
@@ -231,7 +219,7 @@ MUTATIONS = [
         name="undo_does_not_raise_hints",
         file="buddy.hpp",
         old="""Env::crash_point(CrashPoint::undo_after_unclaim);
-        raise_hints(actor, layer, word);""",
+        raise_hints(self, layer, word);""",
         new="Env::crash_point(CrashPoint::undo_after_unclaim);",
         why="a search that looked meanwhile lowered the hint: the block is hidden",
         filter="Engine.an_undone_claim_hides_nothing",
@@ -240,16 +228,17 @@ MUTATIONS = [
     Mutation(
         name="free_without_the_ownership_CAS",
         file="buddy.hpp",
-        old="if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) [[unlikely]] {",
-        new="slot.store(freeing.bits(), std::memory_order_release);\n        if (bits == 0) {",
+        old="""if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel))
+            [[unlikely]] {""",
+        new="slot.store(entry.now(self.freeing).bits(), std::memory_order_release);\n        if (bits == 0) {",
         why="a free and a take, or recovery and a take, both have the block",
         filter="Engine.a_giver_thinks_again",
     ),
     Mutation(
         name="intent_cleared_before_the_unclaim",
         file="buddy.hpp",
-        old="if (tally) count(view_.counters[actor.thread.value].frees[block.order.value]);\n        unclaim(layer, word, block);",
-        new="if (tally) count(view_.counters[actor.thread.value].frees[block.order.value]);\n        end(actor);\n        unclaim(layer, word, block);",
+        old="unclaim(layer, word, block);\n        Env::crash_point(CrashPoint::free_after_unclaim);",
+        new="end(self);\n        unclaim(layer, word, block);\n        Env::crash_point(CrashPoint::free_after_unclaim);",
         why="a death between the two leaves bits that nobody names",
         filter="Engine.two_clients_of_all_orders_in_a_tree_of_seven_blocks",
     ),
@@ -275,7 +264,7 @@ MUTATIONS = [
     Mutation(
         name="hint_not_raised_after_a_free_in_a_leaf",
         file="buddy.hpp",
-        old="layer == 0 ? searcher(actor).group_hint_is_full(word / kUpperFanOut)",
+        old="layer == 0 ? searcher(self).group_hint_is_full(word / kUpperFanOut)",
         new="layer == 0 ? true",
         why="the frames are hidden from every search",
         filter="Engine.one_client_alone_is_exact",
@@ -283,7 +272,7 @@ MUTATIONS = [
     Mutation(
         name="hint_not_raised_after_a_free_in_an_upper_word",
         file="buddy.hpp",
-        old=": searcher(actor).hints_are_full(layer, word);",
+        old=": searcher(self).hints_are_full(layer, word);",
         new=": true;",
         why="the block is hidden from every search",
         filter="Engine.a_block_that_fills_its_word_is_found_when_freed",
@@ -300,7 +289,7 @@ MUTATIONS = [
     Mutation(
         name="bulk_allocation_without_intent",
         file="buddy.hpp",
-        old="if (!begun) begin(actor, IntentKind::word, leaf_word_block(word));",
+        old="if (!begun) begin(self, IntentKind::word, leaf_word_block(word));",
         new="",
         why="a death after the claim leaves bits that nobody names",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
@@ -308,7 +297,7 @@ MUTATIONS = [
     Mutation(
         name="bulk_free_without_intent",
         file="buddy.hpp",
-        old="begin(actor, IntentKind::word, leaf_word_block(word));\n            std::uint64_t mask = 0;",
+        old="begin(self, IntentKind::word, leaf_word_block(word));\n            std::uint64_t mask = 0;",
         new="std::uint64_t mask = 0;",
         why="a death before the unclaim leaves bits that nobody names",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
@@ -340,7 +329,7 @@ MUTATIONS = [
     Mutation(
         name="bulk_undo_leaves_no_trace",
         file="buddy.hpp",
-        old="for (unsigned i = 0; i < got; ++i) leave_trace(actor, Block{bases[i], order});",
+        old="for (unsigned i = 0; i < got; ++i) leave_trace(self, Block{bases[i], order});",
         new="",
         why="as for one block",
         filter="Engine.a_death_beside_a_claim_that_is_undone",
@@ -348,7 +337,7 @@ MUTATIONS = [
     Mutation(
         name="bulk_undo_does_not_raise_hints",
         file="buddy.hpp",
-        old="Env::crash_point(CrashPoint::undo_after_unclaim);\n            raise_hints(actor, 0, word);",
+        old="Env::crash_point(CrashPoint::undo_after_unclaim);\n            raise_hints(self, 0, word);",
         new="Env::crash_point(CrashPoint::undo_after_unclaim);",
         why="as for one block",
         filter="Engine.an_undone_claim_hides_nothing",
@@ -356,7 +345,7 @@ MUTATIONS = [
     Mutation(
         name="bulk_free_does_not_check_the_owner",
         file="buddy.hpp",
-        old="if (entry.state() != state || entry.owner() != actor.process || block.order.value > kLeafOrder || !view_.contains(block))",
+        old="if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder || !view_.contains(block))",
         new="if (entry.state() != state || block.order.value > kLeafOrder || !view_.contains(block))",
         why="a process frees what it has given away",
         filter="Engine.a_giver_thinks_again",
@@ -364,8 +353,8 @@ MUTATIONS = [
     Mutation(
         name="bulk_free_takes_what_is_cached",
         file="buddy.hpp",
-        old="if (entry.state() != state || entry.owner() != actor.process || block.order.value > kLeafOrder",
-        new="if (!entry.is_held() || entry.owner() != actor.process || block.order.value > kLeafOrder",
+        old="if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder",
+        new="if (!entry.is_held() || entry.owner() != self.actor.process || block.order.value > kLeafOrder",
         why="what is freed a second time is free and in a cache",
         program="shm_buddy_test",
         filter="Buddy.only_what_nobody_else_can_reach_is_cached",
@@ -382,8 +371,8 @@ MUTATIONS = [
     Mutation(
         name="bulk_free_without_the_ownership_CAS",
         file="buddy.hpp",
-        old="if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) return false;",
-        new="slot.store(freeing.bits(), std::memory_order_release);",
+        old="if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel)) return false;",
+        new="slot.store(entry.now(self.freeing).bits(), std::memory_order_release);",
         why="a bulk free and a take both have the block",
         filter="Engine.a_giver_thinks_again",
     ),
@@ -406,8 +395,8 @@ MUTATIONS = [
     Mutation(
         name="bulk_free_clears_the_intent_before_the_unclaim",
         file="buddy.hpp",
-        old="if (mask != 0) release_in_leaf(actor, word, mask);\n            end(actor);",
-        new="end(actor);\n            if (mask != 0) release_in_leaf(actor, word, mask);",
+        old="if (mask != 0) release_in_leaf(self, word, mask);\n            end(self);",
+        new="end(self);\n            if (mask != 0) release_in_leaf(self, word, mask);",
         why="a death between the two leaves bits that nobody names",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),
@@ -519,28 +508,27 @@ MUTATIONS = [
     Mutation(
         name="the_second_free_goes_on_as_well",
         file="buddy.hpp",
-        old="""if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) [[unlikely]] {
-            end(actor);
+        old="""if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel))
+            [[unlikely]] {
+            end(self);
             return false;
         }""",
-        new="(void)slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel);",
+        new="(void)slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel);",
         why="the second clears the bits of the block's next owner",
         filter="Engine.two_threads_of_one_process_free_the_same_block",
     ),
     Mutation(
         name="freeing_names_the_process",
         file="buddy.hpp",
-        old="""const auto freeing = IndexEntry::freeing(actor.thread, block.order, entry.generation());
-        Word &slot = view_.index_entry(layer, block);""",
-        new="""const auto freeing = IndexEntry::freeing(ThreadSlotIndex{actor.process.value}, block.order, entry.generation());
-        Word &slot = view_.index_entry(layer, block);""",
+        old="IndexEntry::freeing(actor.thread, Order{0}, 0)",
+        new="IndexEntry::freeing(ThreadSlotIndex{actor.process.value}, Order{0}, 0)",
         why="recovery asks the wrong thread whether the free is under way, and clears the next owner's bits",
         filter="Engine.a_death_in_a_bulk_free_beside_another",
     ),
     Mutation(
         name="free_without_intent",
         file="buddy.hpp",
-        old="begin(actor, IntentKind::free, block);\n        Env::crash_point(CrashPoint::free_after_intent);",
+        old="begin(self, IntentKind::free, block);\n        Env::crash_point(CrashPoint::free_after_intent);",
         new="",
         why="a death after the ownership CAS leaves bits that nobody names",
         filter="Engine.a_death_while_freeing_is_recovered",
@@ -549,7 +537,7 @@ MUTATIONS = [
         name="a_lost_free_keeps_its_intent",
         file="buddy.hpp",
         old="""[[unlikely]] {
-            end(actor);
+            end(self);
             return false;
         }
         Env::crash_point(CrashPoint::free_after_ownership);""",
@@ -613,7 +601,7 @@ MUTATIONS = [
     Mutation(
         name="nothing_is_ever_hidden",
         file="buddy.hpp",
-        old="if (round != 0 || nothing_is_hidden(actor, order)) return Errc::out_of_frames;",
+        old="if (round != 0 || nothing_is_hidden(self, order)) return Errc::out_of_frames;",
         new="return Errc::out_of_frames;",
         why="false out-of-memory beside somebody in the middle of changing hints",
         filter="Engine.one_client_alone_is_exact",
@@ -849,18 +837,18 @@ MUTATIONS = [
     Mutation(
         name="intent_of_an_offline_step_ends_before_the_commit",
         file="chunks.hpp",
-        old="""buddy_.commit(layer_of(block.order), block, kOfflineOwner, {});
+        old="""buddy_.commit(layer_of(block.order), block, IndexEntry::owned(kOfflineOwner, block.order, 0, {}));
         buddy_.end(kSelf);""",
         new="""buddy_.end(kSelf);
-        buddy_.commit(layer_of(block.order), block, kOfflineOwner, {});""",
+        buddy_.commit(layer_of(block.order), block, IndexEntry::owned(kOfflineOwner, block.order, 0, {}));""",
         why="a daemon that dies between the two leaves a chunk that is neither open nor offline, for ever",
         filter="Engine.a_daemon_that_dies_in_the_middle_of_a_unit_of_several_chunks",
     ),
     Mutation(
         name="offline_chunk_is_the_daemons",
         file="chunks.hpp",
-        old="buddy_.commit(layer_of(block.order), block, kOfflineOwner, {});",
-        new="buddy_.commit(layer_of(block.order), block, kDaemonProcess, {});",
+        old="buddy_.commit(layer_of(block.order), block, IndexEntry::owned(kOfflineOwner, block.order, 0, {}));",
+        new="buddy_.commit(layer_of(block.order), block, IndexEntry::owned(kDaemonProcess, block.order, 0, {}));",
         why="the next daemon releases it as something seized: open without memory behind it",
         filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
     ),

@@ -38,6 +38,30 @@ TEST(IndexEntry, keeps_every_field_apart) {
     EXPECT_EQ(handed.note(), entry.note().with_since(PoolAge{3}));
 }
 
+TEST(IndexEntry, is_put_together_as_it_is_made) {
+    const ProcessSlot process{0xfeff};
+    const Order order{17};
+    const Note note{~std::uint64_t{0}};
+    const auto ours = IndexEntry::owned(process, Order{0}, 0, {});
+    EXPECT_EQ(ours.of(order, note), IndexEntry::owned(process, order, 0, note));
+    for (const std::uint32_t before : {0U, 1U, 2U, 0x3ffffU, 0x40000U, kGenerationMax - 1, kGenerationMax}) {
+        // Whatever else the place said.
+        const auto old = IndexEntry::freeing(ThreadSlotIndex{0xffff}, Order{31}, before);
+        const auto older = IndexEntry{old.bits() | note.bits()};
+        const auto expected = IndexEntry::owned(process, order, next_generation(before), note);
+        EXPECT_EQ(ours.of(order, note).after(old), expected) << before;
+        EXPECT_EQ(ours.of(order, note).after(older), expected) << before;
+        EXPECT_NE(expected.generation(), 0U);
+    }
+    const auto held = IndexEntry::owned(process, order, kGenerationMax, note).published();
+    EXPECT_EQ(held.now(IndexEntry::freeing(ThreadSlotIndex{7}, Order{0}, 0)),
+              IndexEntry::freeing(ThreadSlotIndex{7}, order, kGenerationMax));
+    EXPECT_TRUE(held.is_held_like(ours)) << "published or not";
+    EXPECT_FALSE(held.is_held_like(IndexEntry::owned(ProcessSlot{0xfefe}, order, kGenerationMax, note)));
+    EXPECT_FALSE(held.is_held_like(IndexEntry::cached(process, order, kGenerationMax)));
+    EXPECT_FALSE(IndexEntry{}.is_held_like(IndexEntry::owned(ProcessSlot{0}, order, 0, {})));
+}
+
 TEST(Note, slack_is_kept_in_256ths_of_the_block) {
     for (unsigned block_shift = 6; block_shift <= 36; ++block_shift) {
         const std::uint64_t block = std::uint64_t{1} << block_shift;

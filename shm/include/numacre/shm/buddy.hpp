@@ -23,95 +23,128 @@ struct Actor {
     ProcessSlot process;
 };
 
+// What the actor writes besides the tree, found once: the calls that a thread makes over and over need not.
+template <class Env>
+struct ActorView {
+    Actor actor;
+    ThreadSlot<Env> *slot;
+    HomeWords<Env> *homes;          // of this numa node
+    ThreadCounters<Env> *counters;  // the same
+    std::uint64_t numa_node;        // its bits in an Intent
+    IndexEntry ours;                // what an entry says of a block of the actor's process, of one that it frees:
+    IndexEntry freeing;             // the order, the generation and the note are missing
+};
+
 template <class Env>
 class Buddy {
 public:
     using Word = typename Env::template Atomic<std::uint64_t>;
+    using Self = ActorView<Env>;
 
     Buddy(const NodeView<Env> &view, const PoolView<Env> &pool) : view_(view), pool_(pool) {}
 
     const NodeView<Env> &view() const { return view_; }
+    Self view_of(Actor actor) const {
+        const std::uint16_t thread = actor.thread.value;
+        return {actor,
+                &pool_.threads[thread],
+                &view_.home[thread],
+                &view_.counters[thread],
+                Intent::of_node(view_.numa_node),
+                IndexEntry::owned(actor.process, Order{0}, 0, {}),
+                IndexEntry::freeing(actor.thread, Order{0}, 0)};
+    }
 
     // A block of `order` for actor.process. Errors: out_of_frames, bad_argument.
     // Common path: one RMW (the claim), then one load an upper layer, three plain stores.
     Errc allocate(Actor actor, Order order, Note note, Block &out) {
-        return allocate_as(actor, order, Grant{note, BlockState::owned}, out);
+        return allocate_as(view_of(actor), order, IndexEntry::owned(actor.process, order, 0, note), out);
     }
 
     // How far the short paths below came. They hold the common case alone, small enough to be compiled into a caller,
     // who goes on with what is rare by a call that it need not come back from.
     enum class ShortPath : std::uint8_t {
         refused,  // nothing was done: ask allocate_further(), free()
-        raced,    // the same, because somebody else changed the word meanwhile
+        raced,    // the same, because somebody else changed the word meanwhile: give_up(), then as above
         begun,    // the last step is left: finish_allocation(), finish_free()
         done,
     };
 
     // allocate() of a block of at most kLeafOrder (and at most the pool's largest) from the word where this thread was
-    // last.
-    [[gnu::always_inline]] ShortPath allocate_nearby(const Actor &actor, Order order, Note note, Block &out) {
-        const std::uint64_t home = home_word(actor, 0, order);
+    // last. note() is called when the block is there: what it is made of need not be kept until then.
+    template <class MakeNote>
+    [[gnu::always_inline]] ShortPath allocate_nearby(const Self &self, Order order, const MakeNote &note, Block &out) {
+        const std::uint64_t home = home_word(self, 0, order);
         if (home == kNoWord) [[unlikely]]
             return ShortPath::refused;
-        return allocate_in_leaf(actor, home, order, Grant{note, BlockState::owned}, out);
+        return allocate_in_leaf(self, home, order, [&] { return self.ours.of(order, note()); }, out);
     }
     // The same of a block larger than kLeafOrder.
-    [[gnu::always_inline]] ShortPath allocate_nearby_in_upper(const Actor &actor, Order order, Note note, Block &out) {
+    template <class MakeNote>
+    [[gnu::always_inline]] ShortPath allocate_nearby_in_upper(const Self &self, Order order, const MakeNote &note,
+                                                              Block &out) {
         const unsigned layer = layer_of(order);
-        const std::uint64_t home = home_word(actor, layer, order);
+        const std::uint64_t home = home_word(self, layer, order);
         if (home == kNoWord) [[unlikely]]
             return ShortPath::refused;
-        return allocate_in_upper(actor, layer, home, order, home_of(actor, order).widest(),
-                                 Grant{note, BlockState::owned}, out);
+        return allocate_in_upper(
+            self, layer, home, order, home_of(self, order).widest(), [&] { return self.ours.of(order, note()); }, out);
     }
     // allocate() after one of these refused. Errors: out_of_frames.
-    Errc allocate_further(Actor actor, Order order, Note note, Block &out) {
+    Errc allocate_further(const Self &self, Order order, Note note, Block &out) {
         const unsigned layer = layer_of(order);
-        return allocate_elsewhere(actor, layer, home_word(actor, layer, order), {}, order,
-                                  Grant{note, BlockState::owned}, out);
+        return allocate_elsewhere(self, layer, home_word(self, layer, order), {}, order, self.ours.of(order, note),
+                                  out);
+    }
+    // After a short path that raced.
+    [[gnu::noinline]] void give_up(const Self &self) {
+        end(self);
+        count(self.counters->cas_retries);
     }
     // False: it had to be undone.
-    [[gnu::noinline]] bool finish_allocation(const Actor &actor, Note note, Block block) {
+    [[gnu::noinline]] bool finish_allocation(const Self &self, Note note, Block block) {
         const unsigned layer = layer_of(block.order);
-        return finish_claim(actor, layer, block.base.value >> word_order(layer), block, Grant{note, BlockState::owned})
+        return finish_claim(self, layer, block.base.value >> word_order(layer), block, self.ours.of(block.order, note))
             .got;
     }
 
     // free() of a block in a leaf word. base exists.
-    [[gnu::always_inline]] ShortPath free_in_leaf(const Actor &actor, FrameIndex base, Block &freed) {
-        IndexEntry entry;
-        if (!find_in_leaf(base, freed, entry) || entry.owner() != actor.process) [[unlikely]]
+    [[gnu::always_inline]] ShortPath free_in_leaf(const Self &self, FrameIndex base, Block &freed) {
+        const IndexEntry entry{view_.index[0][base.value].load(std::memory_order_acquire)};  // EDGE look-up
+        freed = Block{base, entry.order()};
+        if (!entry.is_held_like(self.ours) || !can_be_in_leaf(freed)) [[unlikely]]
             return ShortPath::refused;
-        return free_found(actor, 0, freed, entry, true);
+        return free_found(self, 0, freed, entry, true);
     }
     // free() of a block in an upper word. base exists.
-    ShortPath free_in_upper(const Actor &actor, FrameIndex base, Block &freed) {
+    ShortPath free_in_upper(const Self &self, FrameIndex base, Block &freed) {
         IndexEntry entry;
-        if (!find_from_layer(1, base, freed, entry) || entry.owner() != actor.process) [[unlikely]]
+        if (!find_from_layer(1, base, freed, entry) || entry.owner() != self.actor.process) [[unlikely]]
             return ShortPath::refused;
-        return free_found(actor, layer_of(freed.order), freed, entry, true);
+        return free_found(self, layer_of(freed.order), freed, entry, true);
     }
 
-    [[gnu::noinline]] void finish_free(const Actor &actor, Block freed) {
+    [[gnu::noinline]] void finish_free(const Self &self, Block freed) {
         const unsigned layer = layer_of(freed.order);
-        raise_hints(actor, layer, freed.base.value >> word_order(layer));
+        raise_hints(self, layer, freed.base.value >> word_order(layer));
         Env::crash_point(CrashPoint::free_after_hints);
-        end(actor);
+        end(self);
     }
 
     // Frees the block that begins at `base` if `actor.process` owns it. freed: what it was.
     // Errors (nothing changed): bad_argument (no such frame), not_owner, stale_ref (not allocated, or not from there).
     Errc free(Actor actor, FrameIndex base, Block &freed) {
+        const Self self = view_of(actor);
         if (base.value < view_.geometry.frame_count) {
-            ShortPath way = free_in_leaf(actor, base, freed);
-            if (way == ShortPath::refused) way = free_in_upper(actor, base, freed);
-            if (way == ShortPath::begun) finish_free(actor, freed);
+            ShortPath way = free_in_leaf(self, base, freed);
+            if (way == ShortPath::refused) way = free_in_upper(self, base, freed);
+            if (way == ShortPath::begun) finish_free(self, freed);
             if (way != ShortPath::refused) return Errc::ok;
         }
         IndexEntry entry;
         const Errc found = find_entry(base, freed, entry);
         if (found != Errc::ok) return found;
-        if (entry.owner() != actor.process) return Errc::not_owner;
+        if (entry.owner() != self.actor.process) return Errc::not_owner;
         return free_entry(actor, freed, entry, true);
     }
 
@@ -149,12 +182,13 @@ public:
     // The steps of a hand-off (hand_off.hpp). First: the held block that entry tells of is nobody's, on its way. entry:
     // what it is now. The intent stays set. False: it is not ours any more, nothing was done.
     bool put_on_its_way(Actor actor, Block block, IndexEntry &entry) {
-        begin(actor, IntentKind::free, block);
+        const Self self = view_of(actor);
+        begin(self, IntentKind::free, block);
         std::uint64_t bits = entry.bits();
         entry = IndexEntry::owned(kHandOffOwner, block.order, next_generation(entry.generation()), {});
         // EDGE ownership, as in become_freer(): recovery that sees the block on its way finds the intent.
         if (!view_.index_entry(block).compare_exchange_strong(bits, entry.bits(), std::memory_order_acq_rel)) {
-            end(actor);
+            end(self);
             return false;
         }
         Env::crash_point(CrashPoint::hand_off_on_its_way);
@@ -162,23 +196,25 @@ public:
     }
     // Then the waiter's word says where it is. Last: tally: it was somebody's, and counts as freed.
     void has_been_given(Actor actor, Block block, bool tally) {
-        if (tally) count(view_.counters[actor.thread.value].frees[block.order.value]);
+        const Self self = view_of(actor);
+        if (tally) count(self.counters->frees[block.order.value]);
         Env::crash_point(CrashPoint::hand_off_given);
-        end(actor);
+        end(self);
     }
     // The waiter: makes it its own. False: it is on its way no more.
     bool receive(Actor actor, FrameIndex base, std::uint32_t generation, Note note, Block &block) {
+        const Self self = view_of(actor);
         IndexEntry entry;
         if (find_entry(base, block, entry) != Errc::ok || entry.owner() != kHandOffOwner ||
             entry.generation() != generation)
             return false;
         // A store will do: nobody but the one who has been told of it writes the entry of a block on its way.
         // EDGE commit (release), as after a claim.
-        const auto ours = IndexEntry::owned(actor.process, block.order, next_generation(generation), note);
+        const auto ours = IndexEntry::owned(self.actor.process, block.order, next_generation(generation), note);
         view_.index_entry(block).store(ours.bits(), std::memory_order_release);
         Env::crash_point(CrashPoint::hand_off_received);
-        count(view_.counters[actor.thread.value].allocations[block.order.value]);
-        count(view_.counters[actor.thread.value].hand_offs);
+        count(self.counters->allocations[block.order.value]);
+        count(self.counters->hand_offs);
         return true;
     }
 
@@ -202,7 +238,7 @@ public:
         const unsigned layer = layer_of(block.order);
         if (layer != 0 && !clean_below(actor, block)) return false;
         if (!claim_exactly(actor, block)) return false;
-        keep_claim(actor, layer, block, Grant{note, BlockState::owned});
+        keep_claim(view_of(actor), layer, block, IndexEntry::owned(actor.process, block.order, 0, note));
         return true;
     }
 
@@ -210,17 +246,19 @@ public:
     // free. state: owned or cached; only owned ones count as allocations. Dying inside: those that are committed are
     // the process's and given back as such, the others are cleared by recovery.
     unsigned allocate_many(Actor actor, Order order, BlockState state, Note note, FrameIndex *bases, unsigned wanted) {
-        const Grant grant{note, state};
+        const Self self = view_of(actor);
+        const IndexEntry grant =
+            state == BlockState::owned ? self.ours.of(order, note) : IndexEntry::cached(actor.process, order, 0);
         unsigned got = 0;
         while (got < wanted) {
-            const std::uint64_t home = home_word(actor, layer_of(order), order);
+            const std::uint64_t home = home_word(self, layer_of(order), order);
             const unsigned more = home == kNoWord || order.value >= kLeafOrder
                                       ? 0
-                                      : allocate_in_word(actor, home, order, grant, bases + got, wanted - got);
+                                      : allocate_in_word(self, home, order, grant, bases + got, wanted - got);
             got += more;
             if (more != 0) continue;
             Block block;
-            if (allocate_as(actor, order, grant, block) != Errc::ok) break;  // also finds the next home
+            if (allocate_as(self, order, grant, block) != Errc::ok) break;  // also finds the next home
             bases[got++] = block.base;
         }
         return got;
@@ -230,19 +268,20 @@ public:
     // caller. Neighbours in the list that share a leaf word share the RMW on it. Returns how many, counted from the
     // first: it ends before one that is not such a block.
     unsigned free_many(Actor actor, BlockState state, const FrameIndex *bases, unsigned count_of_bases) {
+        const Self self = view_of(actor);
         unsigned freed = 0;
         bool fits = true;
         while (fits && freed < count_of_bases && bases[freed].value < view_.geometry.frame_count) {
             const std::uint64_t word = bases[freed].value / kLeafFrames;
-            begin(actor, IntentKind::word, leaf_word_block(word));
+            begin(self, IntentKind::word, leaf_word_block(word));
             std::uint64_t mask = 0;
             while (freed < count_of_bases && bases[freed].value / kLeafFrames == word) {
-                fits = start_freeing(actor, state, bases[freed], mask);
+                fits = start_freeing(self, state, bases[freed], mask);
                 if (!fits) break;
                 ++freed;
             }
-            if (mask != 0) release_in_leaf(actor, word, mask);
-            end(actor);
+            if (mask != 0) release_in_leaf(self, word, mask);
+            end(self);
         }
         return freed;
     }
@@ -257,8 +296,7 @@ public:
     [[gnu::always_inline]] bool find_in_leaf(FrameIndex base, Block &block, IndexEntry &entry) const {
         entry = IndexEntry{view_.index[0][base.value].load(std::memory_order_acquire)};  // EDGE look-up
         block = Block{base, entry.order()};
-        return entry.is_owned() && block.order.value <= kLeafOrder &&
-               block.order.value <= view_.geometry.largest_order && (base.value & (block.order.frames() - 1)) == 0;
+        return entry.is_owned() && can_be_in_leaf(block);
     }
 
     // The owned block that covers a frame but need not begin there: for error messages.
@@ -275,8 +313,9 @@ public:
     // Frees an owned block that find_entry just showed. stale_ref: somebody was faster. tally: it is somebody's free,
     // not a chunk that comes online.
     Errc free_entry(Actor actor, Block block, IndexEntry entry, bool tally) {
-        const ShortPath way = free_found(actor, layer_of(block.order), block, entry, tally);
-        if (way == ShortPath::begun) finish_free(actor, block);
+        const Self self = view_of(actor);
+        const ShortPath way = free_found(self, layer_of(block.order), block, entry, tally);
+        if (way == ShortPath::begun) finish_free(self, block);
         return way == ShortPath::refused ? Errc::stale_ref : Errc::ok;
     }
 
@@ -286,16 +325,17 @@ public:
     // Claims exactly this block, even in a draining chunk. The intent stays set: the caller writes the index and ends
     // it.
     bool claim_exactly(Actor actor, Block block) {
+        const Self self = view_of(actor);
         const unsigned layer = layer_of(block.order);
         const std::uint64_t word = block.base.value >> word_order(layer);
-        begin(actor, IntentKind::allocate, block);
+        begin(self, IntentKind::allocate, block);
         if (!claim(layer, word, block)) {
-            end(actor);
+            end(self);
             return false;
         }
         if (climb(layer, word) == kClimbed) return true;
-        undo(actor, layer, word, block);
-        end(actor);
+        undo(self, layer, word, block);
+        end(self);
         return false;
     }
 
@@ -356,52 +396,47 @@ public:
                           : UpperWord{view_.upper[layer][word].load(std::memory_order_seq_cst)}.empty();
     }
 
-    Search<Env> searcher(Actor actor) const {
-        return Search<Env>{view_, pool_.threads[actor.thread.value].hint_work, actor.thread};
-    }
+    Search<Env> searcher(Actor actor) const { return searcher(view_of(actor)); }
 
-    void begin(Actor actor, IntentKind kind, Block block) {
+    void begin(const Self &self, IntentKind kind, Block block) {
         // EDGE intent-before-claim (release; the RMW that follows publishes it). Release also because it overwrites
         // what end() of the operation before released: who sees this intent must see that block's index entry.
         // Weakened: recovery sees the second intent, which is in nobody's way, but not that the first block is
         // committed, and takes its bits for those of a dead client that was after the same block.
-        pool_.threads[actor.thread.value].intent.store(Intent{kind, view_.numa_node, block}.bits(),
-                                                       std::memory_order_release);
+        self.slot->intent.store(Intent{kind, self.numa_node, block}.bits(), std::memory_order_release);
     }
-    void end(Actor actor) {
+    void end(Actor actor) { end(view_of(actor)); }
+    void end(const Self &self) {
         // EDGE intent-clear (release; partner: the acquire loads in recovery). All that the operation did comes first.
         // Weakened: recovery sees no intent, yet our unclaim lands later, on the block's next owner.
-        pool_.threads[actor.thread.value].intent.store(0, std::memory_order_release);
+        self.slot->intent.store(0, std::memory_order_release);
     }
 
     // EDGE commit (release; partners: EDGE look-up, EDGE ownership, EDGE hand-over, recovery's acquire loads). From
     // here on the block is the process's: a death gives it back as owned, not as in flight. Weakened: recovery sees
     // OWNED before the marks above the block and cleans them away under a live block.
-    [[gnu::always_inline]] void commit(unsigned layer, Block block, ProcessSlot owner, Note note,
-                                       BlockState state = BlockState::owned) {
+    // entry: what the index is to say, its generation still 0.
+    [[gnu::always_inline]] void commit(unsigned layer, Block block, IndexEntry entry) {
         Word &slot = view_.index_entry(layer, block);
         // relaxed: whoever wrote the entry held these bits before us, and the claim acquired them.
         const IndexEntry old{slot.load(std::memory_order_relaxed)};
-        const std::uint32_t generation = next_generation(old.generation());
-        const IndexEntry entry = state == BlockState::owned ? IndexEntry::owned(owner, block.order, generation, note)
-                                                            : IndexEntry::cached(owner, block.order, generation);
-        slot.store(entry.bits(), std::memory_order_release);
+        slot.store(entry.after(old).bits(), std::memory_order_release);
     }
 
 private:
     static constexpr std::uint64_t kNoWord = ~std::uint64_t{0};  // its successor is 0: "nowhere" in a home word
     static constexpr unsigned kClimbed = 0;
 
-    // What the index entry of a new block is to say.
-    struct Grant {
-        Note note;
-        BlockState state;
-    };
-
     struct Attempt {
         bool got = false;
         unsigned closed_at = 0;  // level whose word has a closed child on our path; 0: the word itself had nothing
     };
+
+    // Its base exists.
+    [[gnu::always_inline]] bool can_be_in_leaf(Block block) const {
+        return block.order.value <= kLeafOrder && block.order.value <= view_.geometry.largest_order &&
+               (block.base.value & leaf::kRuns.length_less_one[block.order.value]) == 0;
+    }
 
     // The owned block that begins at base, in this layer or one above it. base exists.
     bool find_from_layer(unsigned lowest, FrameIndex base, Block &block, IndexEntry &entry) const {
@@ -418,41 +453,43 @@ private:
         return false;
     }
 
+    Search<Env> searcher(const Self &self) const { return {view_, self.slot->hint_work, self.actor.thread}; }
+
     // --- freeing -----------------------------------------------------------------------------------------------------
 
     // An owned block that was just found: refused if somebody was faster. Marks above it stay: a claim of something
     // larger cleans them when it comes (lazy coalescing).
-    [[gnu::always_inline]] ShortPath free_found(const Actor &actor, unsigned layer, Block block, IndexEntry entry,
+    [[gnu::always_inline]] ShortPath free_found(const Self &self, unsigned layer, Block block, IndexEntry entry,
                                                 bool tally) {
-        if (!become_freer(actor, layer, block, entry)) [[unlikely]]
+        if (!become_freer(self, layer, block, entry)) [[unlikely]]
             return ShortPath::refused;
         const std::uint64_t word = block.base.value >> word_order(layer);
-        // The next block of this order comes from here: the place is known, and likely still in the processor's caches.
-        // (From an upper word only if the hole is no wider than others that there are.)
-        set_home(actor, block.order, Home{word, layer == 0 ? 0 : home_of(actor, block.order).widest()});
-        if (tally) count(view_.counters[actor.thread.value].frees[block.order.value]);
         unclaim(layer, word, block);
         Env::crash_point(CrashPoint::free_after_unclaim);
-        if (!hints_are_full(actor, layer, word)) [[unlikely]]
+        // The next block of this order comes from here: the place is known, and likely still in the processor's caches.
+        // (From an upper word only if the hole is no wider than others that there are.)
+        set_home(self, block.order, Home{word, layer == 0 ? 0 : home_of(self, block.order).widest()});
+        if (tally) count(self.counters->frees[block.order.value]);
+        if (!hints_are_full(self, layer, word)) [[unlikely]]
             return ShortPath::begun;
         Env::crash_point(CrashPoint::free_after_hints);
-        end(actor);
+        end(self);
         return ShortPath::done;
     }
 
     // Decides who frees. True: the calling thread, and its intent says so. False: somebody was faster.
-    [[gnu::always_inline]] bool become_freer(const Actor &actor, unsigned layer, Block block, IndexEntry entry) {
-        begin(actor, IntentKind::free, block);
+    [[gnu::always_inline]] bool become_freer(const Self &self, unsigned layer, Block block, IndexEntry entry) {
+        begin(self, IntentKind::free, block);
         Env::crash_point(CrashPoint::free_after_intent);
         // EDGE ownership (acq_rel; partners: EDGE commit, EDGE hand-over). The one place where it is decided who frees:
         // a second free, a free of what was handed on and recovery all meet in this CAS. Release publishes the intent:
         // who sees FREEING(thread) must find the thread's intent. Weakened: recovery sees FREEING with no intent, takes
         // the free for finished, and clears bits that the block's next owner has by then.
         std::uint64_t bits = entry.bits();
-        const auto freeing = IndexEntry::freeing(actor.thread, block.order, entry.generation());
         Word &slot = view_.index_entry(layer, block);
-        if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) [[unlikely]] {
-            end(actor);
+        if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel))
+            [[unlikely]] {
+            end(self);
             return false;
         }
         Env::crash_point(CrashPoint::free_after_ownership);
@@ -461,53 +498,59 @@ private:
 
     // --- claiming ----------------------------------------------------------------------------------------------------
 
-    Errc allocate_as(Actor actor, Order order, Grant grant, Block &out) {
+    Errc allocate_as(const Self &self, Order order, IndexEntry grant, Block &out) {
         if (order.value > view_.geometry.largest_order) return Errc::bad_argument;
         const unsigned layer = layer_of(order);
-        const std::uint64_t home = home_word(actor, layer, order);
-        if (home == kNoWord) return allocate_elsewhere(actor, layer, kNoWord, {}, order, grant, out);
+        const std::uint64_t home = home_word(self, layer, order);
+        if (home == kNoWord) return allocate_elsewhere(self, layer, kNoWord, {}, order, grant, out);
         if (layer == 0) {
-            const Attempt first = try_word(actor, 0, home, order, grant, out);
-            return first.got ? Errc::ok : allocate_elsewhere(actor, 0, home, first, order, grant, out);
+            const Attempt first = try_word(self, 0, home, order, grant, out);
+            return first.got ? Errc::ok : allocate_elsewhere(self, 0, home, first, order, grant, out);
         }
-        const ShortPath way = allocate_in_upper(actor, layer, home, order, home_of(actor, order).widest(), grant, out);
-        if (way == ShortPath::done || (way == ShortPath::begun && finish_claim(actor, layer, home, out, grant).got))
+        const ShortPath way =
+            allocate_in_upper(self, layer, home, order, home_of(self, order).widest(), [&] { return grant; }, out);
+        if (way == ShortPath::done || (way == ShortPath::begun && finish_claim(self, layer, home, out, grant).got))
             return Errc::ok;
-        return allocate_elsewhere(actor, layer, home, {}, order, grant, out);
+        if (way == ShortPath::raced) give_up(self);
+        return allocate_elsewhere(self, layer, home, {}, order, grant, out);
     }
 
     // One attempt at a leaf word; whatever is out of the ordinary ends it.
-    [[gnu::always_inline]] ShortPath allocate_in_leaf(const Actor &actor, std::uint64_t word, Order order, Grant grant,
-                                                      Block &out) {
+    template <class MakeGrant>
+    [[gnu::always_inline]] ShortPath allocate_in_leaf(const Self &self, std::uint64_t word, Order order,
+                                                      const MakeGrant &grant, Block &out) {
         Word &state = view_.leaf[word];
         // relaxed: only a guess, the CAS decides.
         std::uint64_t seen = state.load(std::memory_order_relaxed);
-        const std::uint64_t starts = leaf::free_starts(seen, order.value);
-        if (starts == 0) [[unlikely]]
+        const std::uint64_t ends = leaf::free_ends(seen, order.value);
+        if (ends == 0) [[unlikely]]
             return ShortPath::refused;
-        const auto frame = static_cast<unsigned>(std::countr_zero(starts));
+        const std::uint64_t frame =
+            static_cast<unsigned>(std::countr_zero(ends)) - leaf::kRuns.length_less_one[order.value];
         out = Block{FrameIndex{word * kLeafFrames + frame}, order};
-        begin(actor, IntentKind::allocate, out);
+        begin(self, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
         // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
         // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
-        if (!state.compare_exchange_strong(seen, seen | leaf::mask(frame, order.value), std::memory_order_seq_cst,
-                                           std::memory_order_relaxed)) [[unlikely]] {
-            end(actor);
-            count(view_.counters[actor.thread.value].cas_retries);
+        if (!state.compare_exchange_strong(seen, seen | leaf::mask(static_cast<unsigned>(frame), order.value),
+                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
             return ShortPath::raced;
-        }
         Env::crash_point(CrashPoint::allocate_after_claim);
         if (!is_marked_above(0, word)) [[unlikely]]
             return ShortPath::begun;
-        keep_claim(actor, 0, out, grant);
+        // The word is used up, so begin at the next one of the same cache line. (Smaller blocks find out when they
+        // come.)
+        if (order.value == kLeafOrder) set_home(self, order, Home{(word + 1) % kUpperFanOut != 0 ? word + 1 : word, 0});
+        keep_claim(self, 0, out, grant());
         return ShortPath::done;
     }
 
     // The same at an upper word, in its smallest hole: of children without any mark, that is. Refused, too, if that is
     // wider than `widest`, in levels; a block as large as the word has no choice of holes in it.
-    [[gnu::always_inline]] ShortPath allocate_in_upper(const Actor &actor, unsigned layer, std::uint64_t word,
-                                                       Order order, unsigned widest, Grant grant, Block &out) {
+    template <class MakeGrant>
+    [[gnu::always_inline]] ShortPath allocate_in_upper(const Self &self, unsigned layer, std::uint64_t word,
+                                                       Order order, unsigned widest, const MakeGrant &grant,
+                                                       Block &out) {
         const unsigned child_order = word_order(layer - 1);
         const unsigned levels = order.value - child_order;
         Word &state = view_.upper[layer][word];
@@ -516,78 +559,88 @@ private:
         if (hole.levels > kUpperLevels || (hole.levels > widest && levels < kUpperLevels)) [[unlikely]]
             return ShortPath::refused;
         out = Block{FrameIndex{(word * kUpperFanOut + hole.first_child) << child_order}, order};
-        begin(actor, IntentKind::allocate, out);
+        begin(self, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
         std::uint64_t bits = seen.bits();
         // EDGE claim-then-look, as in allocate_in_leaf().
         if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(hole.first_child, levels)).bits(),
-                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]] {
-            end(actor);
-            count(view_.counters[actor.thread.value].cas_retries);
+                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
             return ShortPath::raced;
-        }
         Env::crash_point(CrashPoint::allocate_after_claim);
         // A new place: how wide its hole was says how wide one has to be taken until the next search. (A block as large
         // as the word lies in a hole of words: see search_and_claim().)
-        if (levels < kUpperLevels && home_word(actor, layer, order) != word)
-            set_home(actor, order, Home{word, hole.levels});
+        if (levels == kUpperLevels)
+            go_on_after(self, order, word, home_of(self, order).widest());
+        else if (home_word(self, layer, order) != word)
+            set_home(self, order, Home{word, hole.levels});
         if (!is_marked_above(layer, word)) [[unlikely]]
             return ShortPath::begun;
-        keep_claim(actor, layer, out, grant);
+        keep_claim(self, layer, out, grant());
         return ShortPath::done;
     }
 
+    // word: of the layer below; its parent afterwards.
+    [[gnu::always_inline]] bool is_marked_in(unsigned level, std::uint64_t &word) const {
+        const unsigned child = word % kUpperFanOut;
+        word /= kUpperFanOut;
+        // EDGE claim-then-look
+        return UpperWord{view_.upper[level][word].load(std::memory_order_seq_cst)}.passable(child);
+    }
     // climb() where nothing has to be changed.
     [[gnu::always_inline]] bool is_marked_above(unsigned layer, std::uint64_t word) const {
-        for (unsigned level = layer + 1; level <= view_.top_layer; ++level, word /= kUpperFanOut) {
-            // EDGE claim-then-look
-            const UpperWord above{view_.upper[level][word / kUpperFanOut].load(std::memory_order_seq_cst)};
-            if (!above.passable(word % kUpperFanOut)) return false;
-        }
+        // Two layers above a leaf word are common (4 KiB, 4 MiB): not by a loop.
+        if (layer == view_.top_layer) return true;
+        if (!is_marked_in(layer + 1, word)) return false;
+        if (layer + 1 == view_.top_layer) return true;
+        if (!is_marked_in(layer + 2, word)) return false;
+        for (unsigned level = layer + 3; level <= view_.top_layer; ++level)
+            if (!is_marked_in(level, word)) return false;
         return true;
     }
 
     // One word, as often as others change it under us: they got on. On failure nothing is left behind.
-    Attempt try_word(const Actor &actor, unsigned layer, std::uint64_t word, Order order, Grant grant, Block &out) {
+    Attempt try_word(const Self &self, unsigned layer, std::uint64_t word, Order order, IndexEntry grant, Block &out) {
         for (;;) {
-            const ShortPath way = layer == 0 ? allocate_in_leaf(actor, word, order, grant, out)
-                                             : allocate_in_upper(actor, layer, word, order, kUpperLevels, grant, out);
+            const auto granted = [&] { return grant; };
+            const ShortPath way = layer == 0 ? allocate_in_leaf(self, word, order, granted, out)
+                                             : allocate_in_upper(self, layer, word, order, kUpperLevels, granted, out);
             if (way == ShortPath::done) return {true, kClimbed};
-            if (way == ShortPath::begun) return finish_claim(actor, layer, word, out, grant);
-            if (way == ShortPath::refused && (layer == 0 || !clean_a_group(actor, layer, word, order))) return {};
+            if (way == ShortPath::begun) return finish_claim(self, layer, word, out, grant);
+            if (way == ShortPath::raced) give_up(self);
+            if (way == ShortPath::refused && (layer == 0 || !clean_a_group(self, layer, word, order))) return {};
         }
     }
 
     // Climbs above a claim and commits it, or undoes it.
-    Attempt finish_claim(Actor actor, unsigned layer, std::uint64_t word, Block block, Grant grant) {
+    Attempt finish_claim(const Self &self, unsigned layer, std::uint64_t word, Block block, IndexEntry grant) {
         const unsigned closed_at = climb(layer, word);
         if (closed_at != kClimbed) {
-            undo(actor, layer, word, block);
-            end(actor);
+            undo(self, layer, word, block);
+            end(self);
             return {false, closed_at};
         }
-        keep_claim(actor, layer, block, grant);
+        keep_claim(self, layer, block, grant);
         return {true, kClimbed};
     }
 
-    [[gnu::always_inline]] void keep_claim(Actor actor, unsigned layer, Block block, Grant grant) {
+    [[gnu::always_inline]] void keep_claim(const Self &self, unsigned layer, Block block, IndexEntry grant) {
         Env::crash_point(CrashPoint::allocate_after_climb);
-        commit(layer, block, actor.process, grant.note, grant.state);
+        commit(layer, block, grant);
         Env::crash_point(CrashPoint::allocate_after_commit);
-        if (grant.state == BlockState::owned) count(view_.counters[actor.thread.value].allocations[block.order.value]);
-        end(actor);
+        if (grant.is_owned()) count(self.counters->allocations[block.order.value]);
+        end(self);
     }
 
     // Makes children of an upper word claimable for a block of this order: perhaps their marks are only kept from
     // before. False: there are none.
-    [[gnu::noinline]] bool clean_a_group(Actor actor, unsigned layer, std::uint64_t word, Order order) {
+    [[gnu::noinline]] bool clean_a_group(const Self &self, unsigned layer, std::uint64_t word, Order order) {
         const unsigned levels = order.value - word_order(layer - 1);
         // relaxed: only a guess, cleaning looks again.
         const UpperWord seen{view_.upper[layer][word].load(std::memory_order_relaxed)};
         const auto open = static_cast<std::uint8_t>(~(seen.allocated_children() | seen.draining_children()));
         const std::uint8_t starts = upper::free_starts(open, levels);
         if (starts == 0) return false;
-        Search<Env> search = searcher(actor);
+        Search<Env> search = searcher(self);
         for (unsigned child = 0; child < kUpperFanOut; ++child)
             if ((starts >> child & 1) != 0 && clean_children(layer, word, upper::group(child, levels), search))
                 return true;
@@ -645,7 +698,7 @@ private:
     }
 
     // Several blocks of one leaf word by one CAS. 0: nothing there, or the word is closed from above.
-    unsigned allocate_in_word(Actor actor, std::uint64_t word, Order order, Grant grant, FrameIndex *bases,
+    unsigned allocate_in_word(const Self &self, std::uint64_t word, Order order, IndexEntry grant, FrameIndex *bases,
                               unsigned wanted) {
         Word &leaf_word = view_.leaf[word];
         // relaxed: only a guess, the CAS decides.
@@ -663,33 +716,33 @@ private:
                 bases[got++] = FrameIndex{word * kLeafFrames + frame};
             }
             if (got == 0) {
-                if (begun) end(actor);
+                if (begun) end(self);
                 return 0;
             }
-            if (!begun) begin(actor, IntentKind::word, leaf_word_block(word));
+            if (!begun) begin(self, IntentKind::word, leaf_word_block(word));
             begun = true;
             Env::crash_point(CrashPoint::allocate_after_intent);
             // EDGE claim-then-look, as for one block.
             if (leaf_word.compare_exchange_weak(seen, seen | mask, std::memory_order_seq_cst,
                                                 std::memory_order_relaxed))
                 break;
-            count(view_.counters[actor.thread.value].cas_retries);
+            count(self.counters->cas_retries);
         }
         Env::crash_point(CrashPoint::allocate_after_claim);
         if (climb(0, word) != kClimbed) [[unlikely]] {
-            for (unsigned i = 0; i < got; ++i) leave_trace(actor, Block{bases[i], order});
+            for (unsigned i = 0; i < got; ++i) leave_trace(self, Block{bases[i], order});
             Env::crash_point(CrashPoint::undo_after_trace);
             unclaim_in_leaf(word, mask);
             Env::crash_point(CrashPoint::undo_after_unclaim);
-            raise_hints(actor, 0, word);
-            end(actor);
+            raise_hints(self, 0, word);
+            end(self);
             return 0;
         }
         Env::crash_point(CrashPoint::allocate_after_climb);
-        for (unsigned i = 0; i < got; ++i) commit(0, Block{bases[i], order}, actor.process, grant.note, grant.state);
+        for (unsigned i = 0; i < got; ++i) commit(0, Block{bases[i], order}, grant);
         Env::crash_point(CrashPoint::allocate_after_commit);
-        if (grant.state == BlockState::owned) count(view_.counters[actor.thread.value].allocations[order.value], got);
-        end(actor);
+        if (grant.is_owned()) count(self.counters->allocations[order.value], got);
+        end(self);
         return got;
     }
 
@@ -697,56 +750,56 @@ private:
         return {FrameIndex{word * kLeafFrames}, Order{static_cast<std::uint8_t>(kLeafOrder)}};
     }
 
-    void leave_trace(Actor actor, Block block) {
+    void leave_trace(const Self &self, Block block) {
         Word &slot = view_.index_entry(block);
         const IndexEntry old{slot.load(std::memory_order_relaxed)};  // relaxed: as in commit()
-        slot.store(IndexEntry::freeing(actor.thread, block.order, next_generation(old.generation())).bits(),
+        slot.store(IndexEntry::freeing(self.actor.thread, block.order, next_generation(old.generation())).bits(),
                    std::memory_order_release);
     }
 
     // The index is written before the bits go: recovery must be able to tell an undone claim from one in flight.
-    [[gnu::noinline]] void undo(Actor actor, unsigned layer, std::uint64_t word, Block block) {
-        leave_trace(actor, block);
+    [[gnu::noinline]] void undo(const Self &self, unsigned layer, std::uint64_t word, Block block) {
+        leave_trace(self, block);
         Env::crash_point(CrashPoint::undo_after_trace);
         unclaim(layer, word, block);
         Env::crash_point(CrashPoint::undo_after_unclaim);
-        raise_hints(actor, layer, word);
+        raise_hints(self, layer, word);
     }
 
     // One block of a free_many: the ownership CAS, as in become_freer(). Adds its bits to mask.
-    bool start_freeing(Actor actor, BlockState state, FrameIndex base, std::uint64_t &mask) {
+    bool start_freeing(const Self &self, BlockState state, FrameIndex base, std::uint64_t &mask) {
         Word &slot = view_.index[0][base.value];
         std::uint64_t bits = slot.load(std::memory_order_acquire);  // EDGE look-up
         const IndexEntry entry{bits};
         const Block block{base, entry.order()};
-        if (entry.state() != state || entry.owner() != actor.process || block.order.value > kLeafOrder ||
+        if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder ||
             !view_.contains(block))
             return false;
-        const auto freeing = IndexEntry::freeing(actor.thread, block.order, entry.generation());
         // EDGE ownership
-        if (!slot.compare_exchange_strong(bits, freeing.bits(), std::memory_order_acq_rel)) return false;
+        if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel))
+            return false;
         Env::crash_point(CrashPoint::free_after_ownership);
         mask |= leaf::mask(base.value % kLeafFrames, block.order.value);
-        if (entry.is_owned()) count(view_.counters[actor.thread.value].frees[block.order.value]);
+        if (entry.is_owned()) count(self.counters->frees[block.order.value]);
         return true;
     }
 
     // The blocks of a free_many in one word.
-    void release_in_leaf(Actor actor, std::uint64_t word, std::uint64_t mask) {
+    void release_in_leaf(const Self &self, std::uint64_t word, std::uint64_t mask) {
         unclaim_in_leaf(word, mask);
         Env::crash_point(CrashPoint::free_after_unclaim);
-        if (!hints_are_full(actor, 0, word)) raise_hints(actor, 0, word);
+        if (!hints_are_full(self, 0, word)) raise_hints(self, 0, word);
         Env::crash_point(CrashPoint::free_after_hints);
     }
 
     // False: the hints say that what the word belongs to was used up once. They have to be raised.
-    [[gnu::always_inline]] bool hints_are_full(const Actor &actor, unsigned layer, std::uint64_t word) const {
-        return layer == 0 ? searcher(actor).group_hint_is_full(word / kUpperFanOut)
-                          : searcher(actor).hints_are_full(layer, word);
+    [[gnu::always_inline]] bool hints_are_full(const Self &self, unsigned layer, std::uint64_t word) const {
+        return layer == 0 ? searcher(self).group_hint_is_full(word / kUpperFanOut)
+                          : searcher(self).hints_are_full(layer, word);
     }
 
-    void raise_hints(Actor actor, unsigned layer, std::uint64_t word) {
-        Search<Env> search = searcher(actor);
+    void raise_hints(const Self &self, unsigned layer, std::uint64_t word) {
+        Search<Env> search = searcher(self);
         if (layer == 0)
             search.raise(1, word / kUpperFanOut, search.leaf_value(word));
         else
@@ -785,35 +838,34 @@ private:
         return layer == 0 ? word / kUpperFanOut : word;
     }
 
-    [[gnu::noinline]] Errc allocate_elsewhere(Actor actor, unsigned layer, std::uint64_t home, Attempt last,
-                                              Order order, Grant grant, Block &out) {
+    [[gnu::noinline]] Errc allocate_elsewhere(const Self &self, unsigned layer, std::uint64_t home, Attempt last,
+                                              Order order, IndexEntry grant, Block &out) {
         // The leaf words beside the thread's own share a cache line with it.
         if (layer == 0 && home != kNoWord && last.closed_at == 0) {
-            last = try_siblings(actor, home / kUpperFanOut, (home + 1) % kUpperFanOut, order, grant, out);
+            last = try_siblings(self, home / kUpperFanOut, (home + 1) % kUpperFanOut, order, grant, out);
             if (last.got) return Errc::ok;
         }
         // A larger block goes where it does least harm, wherever that is.
         if (layer != 0) {
-            if (home != kNoWord && order.value == word_order(layer) &&
-                try_beside(actor, layer, home, order, grant, out))
+            if (home != kNoWord && order.value == word_order(layer) && try_beside(self, layer, home, order, grant, out))
                 return Errc::ok;
             home = kNoWord;
         }
         for (unsigned round = 0;; ++round) {
-            if (search_and_claim(actor, layer, home, last, order, grant, out)) return Errc::ok;
-            if (round != 0 || nothing_is_hidden(actor, order)) return Errc::out_of_frames;
+            if (search_and_claim(self, layer, home, last, order, grant, out)) return Errc::ok;
+            if (round != 0 || nothing_is_hidden(self, order)) return Errc::out_of_frames;
             // Nothing, as the hints tell; but somebody is in the middle of changing hints, or was stopped or killed
             // there: look at the words themselves.
             for (std::uint64_t top = 0; top < view_.word_count[view_.top_layer]; ++top)
-                if (scan_and_claim(actor, view_.top_layer, top, order, grant, out)) return Errc::ok;
+                if (scan_and_claim(self, view_.top_layer, top, order, grant, out)) return Errc::ok;
             home = kNoWord;
             last = {};
         }
     }
 
-    bool search_and_claim(Actor actor, unsigned layer, std::uint64_t home, Attempt last, Order order, Grant grant,
-                          Block &out) {
-        Search<Env> search = searcher(actor);
+    bool search_and_claim(const Self &self, unsigned layer, std::uint64_t home, Attempt last, Order order,
+                          IndexEntry grant, Block &out) {
+        Search<Env> search = searcher(self);
         const unsigned target = target_level(layer);
         const unsigned wanted = order.value + 1U;
         // Begin above the word that did not serve; at the ancestor that is closed, if that was the reason; at the root
@@ -832,10 +884,10 @@ private:
             }
             std::uint64_t found = 0;
             if (!search.find(level, from, target, wanted, found)) return false;
-            last = layer == 0 ? try_siblings(actor, found, search.first_child(1), order, grant, out)
-                              : try_word(actor, layer, found, order, grant, out);
+            last = layer == 0 ? try_siblings(self, found, search.first_child(1), order, grant, out)
+                              : try_word(self, layer, found, order, grant, out);
             if (last.got && layer != 0 && order.value == word_order(layer))
-                set_home(actor, order, Home{found, levels_around(layer, found)});
+                go_on_after(self, order, found, levels_around(layer, found));
             if (last.got) return true;
             word = found;
         }
@@ -844,15 +896,22 @@ private:
 
     // For a block as large as an upper word: another one below the same parent, in a hole no wider than the one that
     // the last search found.
-    bool try_beside(const Actor &actor, unsigned layer, std::uint64_t home, Order order, Grant grant, Block &out) {
+    bool try_beside(const Self &self, unsigned layer, std::uint64_t home, Order order, IndexEntry grant, Block &out) {
         const std::uint64_t parent = home / kUpperFanOut;
         const upper::Hole hole = upper::smallest_hole(empty_words(layer, parent), 0);
         const std::uint64_t word = parent * kUpperFanOut + hole.first_child;
-        const unsigned widest = home_of(actor, order).widest();
-        if (hole.levels > widest || hole.levels > kUpperLevels || !try_word(actor, layer, word, order, grant, out).got)
+        const unsigned widest = home_of(self, order).widest();
+        if (hole.levels > widest || hole.levels > kUpperLevels || !try_word(self, layer, word, order, grant, out).got)
             return false;
-        set_home(actor, order, Home{word, widest});
+        go_on_after(self, order, word, widest);
         return true;
+    }
+
+    // Of blocks as large as an upper word: the next one is taken from the same hole of words, which is broken anyway.
+    void go_on_after(const Self &self, Order order, std::uint64_t word, unsigned widest) {
+        if (widest > kUpperLevels) widest = kUpperLevels;  // scribbled
+        const bool is_last = (word + 1) % (std::uint64_t{1} << widest) == 0;
+        set_home(self, order, Home{is_last ? word : word + 1, widest});
     }
 
     // Those of the words of an upper layer that have this parent: which are empty, as bits. A preference.
@@ -884,7 +943,7 @@ private:
     }
 
     // The leaf words that have this parent, beginning with the `start`-th, going round.
-    Attempt try_siblings(const Actor &actor, std::uint64_t parent, unsigned start, Order order, Grant grant,
+    Attempt try_siblings(const Self &self, std::uint64_t parent, unsigned start, Order order, IndexEntry grant,
                          Block &out) {
         unsigned closed = 0;
         if (view_.top_layer > 0) {
@@ -900,8 +959,8 @@ private:
             if ((closed >> child & 1) != 0 || word >= view_.word_count[0] ||
                 leaf::free_starts(view_.leaf[word].load(std::memory_order_relaxed), order.value) == 0)
                 continue;
-            last = try_word(actor, 0, word, order, grant, out);
-            if (last.got) set_home(actor, order, Home{word, 0});
+            last = try_word(self, 0, word, order, grant, out);
+            if (last.got && order.value != kLeafOrder) set_home(self, order, Home{word, 0});
             if (last.got || last.closed_at > 1) return last;
         }
         return {false, 0};
@@ -909,19 +968,19 @@ private:
 
     // True: no other thread is changing hints (nor, where whole words matter, in the middle of any operation) while the
     // root says that nothing suits. So "nothing" was true at the moment of reading the root.
-    bool nothing_is_hidden(Actor actor, Order order) const {
+    bool nothing_is_hidden(const Self &self, Order order) const {
         const std::uint32_t threads = pool_.threads_in_use_bound();
         const unsigned layer = layer_of(order);
         std::uint64_t before = 0;
         std::uint64_t after = 0;
-        return collect_hint_work(actor, layer, threads, before) &&
-               searcher(actor).value_of(view_.hint_levels, 0) <= order.value &&
-               collect_hint_work(actor, layer, threads, after) && before == after;
+        return collect_hint_work(self, layer, threads, before) &&
+               searcher(self).value_of(view_.hint_levels, 0) <= order.value &&
+               collect_hint_work(self, layer, threads, after) && before == after;
     }
 
-    bool collect_hint_work(Actor actor, unsigned layer, std::uint32_t threads, std::uint64_t &digest) const {
+    bool collect_hint_work(const Self &self, unsigned layer, std::uint32_t threads, std::uint64_t &digest) const {
         for (std::uint32_t thread = 0; thread < threads; ++thread) {
-            if (thread == actor.thread.value) continue;
+            if (thread == self.actor.thread.value) continue;
             // acquire (partner: end_hint_work): work that looks ended is visible as a whole.
             const std::uint64_t bits = pool_.threads[thread].hint_work.load(std::memory_order_acquire);
             if (HintWork{bits}.active()) return false;
@@ -934,32 +993,34 @@ private:
 
     // Without hints: every word of the order's layer below (level, word) that is not closed. Reads one word for 64
     // frames.
-    bool scan_and_claim(Actor actor, unsigned level, std::uint64_t word, Order order, Grant grant, Block &out) {
-        if (level == layer_of(order)) return try_word(actor, level, word, order, grant, out).got;
+    bool scan_and_claim(const Self &self, unsigned level, std::uint64_t word, Order order, IndexEntry grant,
+                        Block &out) {
+        if (level == layer_of(order)) return try_word(self, level, word, order, grant, out).got;
         const UpperWord state{view_.upper[level][word].load(std::memory_order_acquire)};
         for (unsigned child = 0; child < kUpperFanOut; ++child) {
             const std::uint64_t below = word * kUpperFanOut + child;
             if (state.closed_to_allocation(child) || below >= view_.word_count[level - 1]) continue;
-            if (scan_and_claim(actor, level - 1, below, order, grant, out)) return true;
+            if (scan_and_claim(self, level - 1, below, order, grant, out)) return true;
         }
         return false;
     }
 
     // --- the thread's own word ---------------------------------------------------------------------------------------
 
-    Home home_of(Actor actor, Order order) const {
+    Home home_of(const Self &self, Order order) const {
         // relaxed: our own slot.
-        return Home{view_.home[actor.thread.value].word[order.value].load(std::memory_order_relaxed)};
+        return Home{self.homes->word[order.value].load(std::memory_order_relaxed)};
     }
     // Where this thread allocated or freed a block of this order last. kNoWord: nowhere yet (or the word is scribbled).
-    std::uint64_t home_word(Actor actor, unsigned layer, Order order) const {
-        const Home home = home_of(actor, order);
+    std::uint64_t home_word(const Self &self, unsigned layer, Order order) const {
+        const Home home = home_of(self, order);
         const std::uint64_t plus_one = layer == 0 ? home.bits() : home.word_plus_one();
-        return plus_one <= view_.word_count[layer] ? plus_one - 1 : kNoWord;
+        const std::uint64_t word = plus_one - 1;
+        return word < view_.word_count[layer] ? word : kNoWord;
     }
-    void set_home(Actor actor, Order order, Home home) {
-        view_.home[actor.thread.value].word[order.value].store(home.bits(),
-                                                               std::memory_order_relaxed);  // relaxed: our own slot
+    void set_home(const Self &self, Order order, Home home) {
+        self.homes->word[order.value].store(home.bits(),
+                                            std::memory_order_relaxed);  // relaxed: our own slot
     }
 
     static constexpr unsigned kMaxSearchRounds = 1 << 16;

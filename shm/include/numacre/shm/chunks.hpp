@@ -36,7 +36,7 @@ public:
             // Perhaps only marks of blocks that are gone.
             if (!buddy_.clean_below(kSelf, block) || !buddy_.claim_exactly(kSelf, block)) return false;
         }
-        buddy_.commit(layer_of(block.order), block, kOfflineOwner, {});
+        buddy_.commit(layer_of(block.order), block, IndexEntry::owned(kOfflineOwner, block.order, 0, {}));
         buddy_.end(kSelf);
         return true;
     }

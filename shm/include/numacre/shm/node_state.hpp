@@ -37,14 +37,29 @@ constexpr unsigned word_order(unsigned layer) {
 
 namespace leaf {
 
-// By order. At namespace scope: a local constexpr array is copied to the stack on every call.
-inline constexpr std::uint64_t kRun[kLeafOrder + 1] = {0x1, 0x3, 0xf, 0xff, 0xffff, 0xffff'ffff, 0xffff'ffff'ffff'ffff};
-inline constexpr std::uint64_t kAligned[kLeafOrder + 1] = {
-    0xffff'ffff'ffff'ffff, 0x5555'5555'5555'5555, 0x1111'1111'1111'1111, 0x0101'0101'0101'0101,
-    0x0001'0001'0001'0001, 0x0000'0001'0000'0001, 0x0000'0000'0000'0001};
+// Aligned runs of 2^order frames, by order: the first frames of all there can be, the last ones, the run that begins at
+// frame 0, and how far its last frame lies from its first. At namespace scope, and one object: a local constexpr array
+// is copied to the stack on every call, and one address leads to all four.
+struct Runs {
+    std::uint64_t first[kLeafOrder + 1];
+    std::uint64_t last[kLeafOrder + 1];
+    std::uint64_t run[kLeafOrder + 1];
+    std::uint64_t length_less_one[kLeafOrder + 1];
+};
+inline constexpr Runs kRuns = [] {
+    Runs runs{};
+    for (unsigned order = 0; order <= kLeafOrder; ++order) {
+        const unsigned length = 1U << order;
+        runs.length_less_one[order] = length - 1;
+        runs.run[order] = ~std::uint64_t{0} >> (kLeafFrames - length);
+        for (unsigned frame = 0; frame < kLeafFrames; frame += length) runs.first[order] |= std::uint64_t{1} << frame;
+        runs.last[order] = runs.first[order] << (length - 1);
+    }
+    return runs;
+}();
 
 constexpr std::uint64_t mask(unsigned first_frame, unsigned order) {
-    return kRun[order] << first_frame;
+    return kRuns.run[order] << first_frame;
 }
 
 // Bit f of the result is set when f is aligned to 2^order and frames f .. f+2^order-1 are all free.
@@ -52,7 +67,14 @@ constexpr std::uint64_t free_starts(std::uint64_t word, unsigned order) {
     if (order >= kLeafOrder) return word == 0 ? 1 : 0;
     std::uint64_t starts = ~word;
     for (unsigned width = 1; width < (1U << order); width <<= 1) starts &= starts >> width;
-    return starts & kAligned[order];
+    return starts & kRuns.first[order];
+}
+
+// The last frames of aligned, free runs of 2^order: the lowest bit is right, those above it may be wrong. 0: there is
+// none. Four instructions whatever the order, no branch: subtracting the first frames' bits borrows through a run that
+// is zero, into its last one.
+constexpr std::uint64_t free_ends(std::uint64_t word, unsigned order) {
+    return (word - kRuns.first[order]) & ~word & kRuns.last[order];
 }
 
 // Largest free order plus one; 0 when the word is full.
@@ -61,7 +83,7 @@ constexpr unsigned free_value(std::uint64_t word) {
     std::uint64_t starts = ~word;
     unsigned value = starts != 0 ? 1 : 0;
     for (unsigned order = 1; order < kLeafOrder && starts != 0; ++order) {
-        starts &= (starts >> (1U << (order - 1))) & kAligned[order];
+        starts &= (starts >> (1U << (order - 1))) & kRuns.first[order];
         if (starts != 0) value = order + 1;
     }
     return value;
@@ -99,6 +121,9 @@ public:
     constexpr bool passable(unsigned child) const { return (bits_ >> child & (kP | kF | kCoal | kDrain)) == kP; }
     // Nothing allocated here or below. COAL, DRAIN and the tag do not count.
     constexpr bool empty() const { return ((bits_ | bits_ >> 8) & 0xff) == 0; }
+
+    // No child is allocated here or draining.
+    constexpr bool is_open() const { return (bits_ & (0xff * kF | 0xff * kDrain)) == 0; }
 
     // Could correct clients and the daemon have made it? There is never a mark beside F, nor COAL without a mark.
     constexpr bool is_possible(bool top_layer) const {
@@ -186,6 +211,15 @@ inline constexpr auto kSmallestHoles = [] {
         }
     return holes;
 }();
+// One more than the levels of the largest group of free children, by free children; 0: there is none.
+inline constexpr auto kLevelsOfLargest = [] {
+    std::array<std::uint8_t, 256> largest{};
+    for (unsigned children = 0; children < 256; ++children)
+        for (unsigned levels = 0; levels <= kUpperLevels; ++levels)
+            if (free_starts(static_cast<std::uint8_t>(children), levels) != 0)
+                largest[children] = static_cast<std::uint8_t>(levels + 1);
+    return largest;
+}();
 constexpr Hole smallest_hole(std::uint8_t free_children, unsigned levels) {
     const unsigned hole = kSmallestHoles[levels][free_children];
     return {hole & 7, hole >> 3};
@@ -209,6 +243,14 @@ public:
     constexpr unsigned value(unsigned child, unsigned ceiling) const {
         const unsigned shortfall = static_cast<unsigned>(bits_ >> (8 * child)) & 0xff;
         return shortfall < ceiling ? ceiling - shortfall : 0;
+    }
+    // The children whose value is at least `least` (1 .. ceiling), as bits: those bytes that are below a limit. All
+    // eight at once: what is borrowed from a byte's upper bit says so.
+    constexpr std::uint8_t at_least(unsigned least, unsigned ceiling) const {
+        constexpr std::uint64_t kOnes = 0x0101'0101'0101'0101;
+        constexpr std::uint64_t kUpperBits = 0x80 * kOnes;
+        const std::uint64_t below = ~((bits_ | kUpperBits) - kOnes * (ceiling - least + 1)) & ~bits_ & kUpperBits;
+        return static_cast<std::uint8_t>((below >> 7) * 0x0102'0408'1020'4080 >> 56);
     }
     // Promises the pool's largest block, which is all there can be.
     constexpr bool is_full(unsigned child) const { return (bits_ >> (8 * child) & 0xff) == 0; }

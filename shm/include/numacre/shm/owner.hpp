@@ -49,6 +49,21 @@ public:
     static constexpr IndexEntry cached(ProcessSlot owner, Order order, std::uint32_t generation) {
         return make(BlockState::cached, owner.value, order, generation, {});
     }
+    // One without order, note and generation, with the two.
+    constexpr IndexEntry of(Order order, Note note) const {
+        return IndexEntry{bits_ | std::uint64_t{order.value} << 3 | note.bits()};
+    }
+    // One without generation, with the one that follows what the place said before. What runs over the last generation
+    // ends up, 19 bits lower, as the first.
+    constexpr IndexEntry after(IndexEntry old) const {
+        static_assert(kGenerationMask + kGenerationStep == kGenerationStep << kGenerationBits);
+        const std::uint64_t next = (old.bits_ & kGenerationMask) + kGenerationStep;
+        return IndexEntry{bits_ | ((next | next >> kGenerationBits) & kGenerationMask)};
+    }
+    // The same order and generation, in another state of another holder.
+    constexpr IndexEntry now(IndexEntry held) const {
+        return IndexEntry{(bits_ & (kGenerationMask | kOrderMask)) | held.bits_};
+    }
     // Steps of an entry that is held and not published.
     constexpr IndexEntry into_cache() const { return IndexEntry{bits_ | kCachedBit}; }
     constexpr IndexEntry out_of_cache(Note note) const {
@@ -65,6 +80,10 @@ public:
     constexpr bool is_cached() const { return state() == BlockState::cached; }
     // Owned or cached: its process's, and given back when that dies.
     constexpr bool is_held() const { return (bits_ & 1) != 0; }
+    // In the same state, of the same holder.
+    constexpr bool is_held_like(IndexEntry other) const {
+        return ((bits_ ^ other.bits_) & (kStateMask | kHolderMask)) == 0;
+    }
     constexpr bool is_published() const { return (bits_ & kPublished) != 0; }
     // State, published and holder in one number, to be compared with private_to().
     constexpr std::uint32_t ownership() const {
@@ -97,6 +116,8 @@ private:
     }
     static constexpr std::uint32_t kStateMask = 3;
     static constexpr std::uint64_t kCachedBit = 2;  // owned | kCachedBit = cached
+    static constexpr std::uint64_t kGenerationStep = std::uint64_t{1} << 24;
+    static constexpr std::uint64_t kGenerationMask = kGenerationMax * kGenerationStep;
     static constexpr std::uint32_t kPublished = 4;
     static constexpr unsigned kHolderShift = 8;
     static constexpr std::uint32_t kHolderMask = std::uint32_t{0xffff} << kHolderShift;
@@ -116,9 +137,12 @@ class Intent {
 public:
     constexpr Intent() = default;
     constexpr explicit Intent(std::uint64_t bits) : bits_(bits) {}
-    constexpr Intent(IntentKind kind, NumaNode numa_node, Block block)
-        : bits_(static_cast<std::uint64_t>(kind) | std::uint64_t{block.order.value} << 2 |
-                std::uint64_t{numa_node.value} << 7 | block.base.value << 13) {}
+    constexpr Intent(IntentKind kind, NumaNode numa_node, Block block) : Intent(kind, of_node(numa_node), block) {}
+    // node_bits: of_node()
+    constexpr Intent(IntentKind kind, std::uint64_t node_bits, Block block)
+        : bits_(static_cast<std::uint64_t>(kind) | std::uint64_t{block.order.value} << 2 | node_bits |
+                block.base.value << 13) {}
+    static constexpr std::uint64_t of_node(NumaNode numa_node) { return std::uint64_t{numa_node.value} << 7; }
     constexpr std::uint64_t bits() const { return bits_; }
     constexpr IntentKind kind() const { return static_cast<IntentKind>(bits_ & 3); }
     constexpr bool active() const { return kind() != IntentKind::none; }

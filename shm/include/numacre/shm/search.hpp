@@ -18,6 +18,8 @@
 // repaired.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstdint>
 
 #include "numacre/shm/layout.hpp"
@@ -65,11 +67,18 @@ public:
         unsigned largest = 0;
         unsigned whole = 0;
         if (level == 1) {
+            std::array<std::uint64_t, kUpperFanOut> states;
+            std::uint64_t taken_in_all = ~std::uint64_t{0};
             for (unsigned child = 0; child < kUpperFanOut; ++child) {
-                if ((open >> child & 1) == 0) continue;
-                const std::uint64_t state = leaf_state(word * kUpperFanOut + child);
+                states[child] = (open >> child & 1) != 0 ? leaf_state(word * kUpperFanOut + child) : ~std::uint64_t{0};
+                taken_in_all &= states[child];
+            }
+            // Most often asked when everything has just been taken.
+            if (taken_in_all == ~std::uint64_t{0}) return 0;
+            for (unsigned child = 0; child < kUpperFanOut; ++child) {
+                const std::uint64_t state = states[child];
                 whole |= (state == 0 ? 1U : 0U) << child;
-                if (largest <= kLeafOrder && leaf::free_starts(state, largest) != 0) largest = leaf::free_value(state);
+                if (largest <= kLeafOrder && leaf::free_ends(state, largest) != 0) largest = leaf::free_value(state);
             }
         } else {
             const HintWord hint = hint_of(level, word);
@@ -79,10 +88,7 @@ public:
                 if (value > largest) largest = value;
             }
             // Only where one child is whole may several be.
-            for (unsigned child = 0; child < kUpperFanOut && largest >= whole_child && level <= view_.top_layer;
-                 ++child)
-                if ((open >> child & 1) != 0 && potential(hint, level, word, child) >= whole_child)
-                    whole |= 1U << child;
+            if (largest >= whole_child && level <= view_.top_layer) whole = empty_among(open, level, word);
         }
         for (unsigned levels = kUpperLevels; whole != 0 && level <= view_.top_layer && levels > 0; --levels) {
             if (upper::free_starts(static_cast<std::uint8_t>(whole), levels) == 0) continue;
@@ -234,10 +240,8 @@ private:
         return value < room ? value : room;
     }
     static unsigned room_beside(unsigned closed, unsigned layer) {
-        for (unsigned levels = kUpperLevels; levels-- > 0;)
-            if (upper::free_starts(static_cast<std::uint8_t>(~closed), levels) != 0)
-                return word_order(layer - 1) + levels + 1;
-        return 0;
+        const unsigned levels = upper::kLevelsOfLargest[closed ^ 0xff];
+        return levels == 0 ? 0 : word_order(layer - 1) + levels;
     }
 
     // Children whose chunk has been in use: what is free there is rather taken than a chunk that is still whole. Marks
@@ -259,12 +263,28 @@ private:
         const UpperWord state = state_of(layer, word);
         const unsigned open = open_children(layer, word, state);
         unsigned free = open & ~state.occupied_children();
-        for (unsigned child = 0; child < kUpperFanOut; ++child)
-            if ((open & ~free) >> child & 1)
-                if (layer == 1 ? leaf_state(word * kUpperFanOut + child) == 0
-                               : potential(hint_of(layer, word), layer, word, child) >= child_value)
-                    free |= 1U << child;
+        if (const unsigned marked = open & ~free; marked != 0) free |= empty_among(marked, layer, word);
         return upper::smallest_hole(static_cast<std::uint8_t>(free), wanted - child_value);
+    }
+
+    // Which of these children of an upper word are empty, as their own words and their hints tell.
+    unsigned empty_among(unsigned children, unsigned layer, std::uint64_t word) const {
+        const std::uint64_t first = word * kUpperFanOut;
+        unsigned empty = 0;
+        if (layer == 1) {
+            for (unsigned left = children; left != 0; left &= left - 1) {
+                const auto child = static_cast<unsigned>(std::countr_zero(left));
+                empty |= (leaf_state(first + child) == 0 ? 1U : 0U) << child;
+            }
+            return empty;
+        }
+        children &= hint_of(layer, word).at_least(word_order(layer - 1) + 1, ceiling());
+        const auto *const below = &view_.upper[layer - 1][first];
+        for (unsigned left = children; left != 0; left &= left - 1) {
+            const auto child = static_cast<unsigned>(std::countr_zero(left));
+            empty |= (UpperWord{below[child].load(std::memory_order_seq_cst)}.is_open() ? 1U : 0U) << child;
+        }
+        return empty;
     }
 
     // The child with the least that suffices (best fit keeps large blocks whole), of several one in a chunk that is in
@@ -287,11 +307,11 @@ private:
                 return static_cast<int>(hole.first_child);
         }
         const unsigned start = first_child(level);
+        const auto hopeful = static_cast<std::uint8_t>(open & hint.at_least(wanted, ceiling()));
         int best = -1;
         unsigned best_rank = ~0U;
-        for (unsigned step = 0; step < kUpperFanOut; ++step) {
-            const unsigned child = (start + step) % kUpperFanOut;
-            if ((open >> child & 1) == 0 || hint.value(child, ceiling()) < wanted) continue;
+        for (unsigned left = std::rotr(hopeful, static_cast<int>(start)); left != 0; left &= left - 1) {
+            const unsigned child = (start + static_cast<unsigned>(std::countr_zero(left))) % kUpperFanOut;
             unsigned value = potential(hint, level, word, child);
             if (value < wanted) continue;
             if (by_hole) {
