@@ -1,9 +1,10 @@
 // The slow side of the thread cache: how much it may hold, where blocks come from and go to.
 //
-// After iBuddy's lazy layer (TC 2015): small magazines per order; empty ones are refilled many blocks of a leaf word at
-// a time; a full one is bypassed block by block, never drained in a burst. All threads together may hold about one
-// sixteenth of a pool; a thread gives all back when memory has run out anywhere (PoolHeader::attention), at its next
-// call, and at its end.
+// After iBuddy's lazy layer (TC 2015): small magazines per order; an empty one takes many blocks of a leaf word at a
+// time, a full one gives as many back, those that were freed last, and is never drained in a burst. (iBuddy goes past a
+// full one block by block; several blocks of one leaf word by one RMW are cheaper.) All threads together may hold about
+// one sixteenth of a pool; a thread gives all back when memory has run out anywhere (PoolHeader::attention), at its
+// next call, and at its end.
 #include "cache.hpp"
 
 #include <cstdlib>
@@ -38,13 +39,14 @@ bool prepare(const numacre_pool *pool, Magazine &magazine, unsigned order) {
     return magazine.capacity != 0;
 }
 
-// What is no cached block of ours any more (freed by two threads in the same moment) is left to whoever has it.
-std::uint32_t give_back(const Lane &lane, NodeLane &node, Magazine &magazine) {
+// Down to so many. What is no cached block of ours any more (freed by two threads in the same moment) is left to
+// whoever has it.
+std::uint32_t give_back(const Lane &lane, NodeLane &node, Magazine &magazine, std::uint32_t keep) {
     std::uint32_t given = 0;
-    while (magazine.count != 0) {
+    while (magazine.count > keep) {
         FrameIndex bases[kLeafFrames];
         std::uint32_t batch = 0;
-        while (batch < kLeafFrames && magazine.count != 0)
+        while (batch < kLeafFrames && magazine.count > keep)
             bases[batch++] = FrameIndex{magazine.frames[--magazine.count]};
         for (std::uint32_t done = 0; done < batch; ++done) {
             const unsigned freed = node.buddy->free_many(lane.actor, BlockState::cached, bases + done, batch - done);
@@ -53,6 +55,18 @@ std::uint32_t give_back(const Lane &lane, NodeLane &node, Magazine &magazine) {
         }
     }
     return given;
+}
+
+std::uint32_t give_back_counted(numacre_pool *pool, const Lane &lane, NodeLane &node, unsigned order,
+                                std::uint32_t keep) {
+    const std::uint32_t blocks = give_back(lane, node, node.magazines[order], keep);
+    if (blocks != 0 && is_counting(pool)) uncharge_frames(pool, std::uint64_t{blocks} << order);
+    return blocks;
+}
+
+// How many go into a magazine that is empty, or out of one that is full.
+std::uint32_t blocks_at_a_time(const Magazine &magazine) {
+    return magazine.capacity < 2 * kRefillBlocks ? magazine.capacity / 2 : kRefillBlocks;
 }
 
 }  // namespace
@@ -64,7 +78,7 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     }
     Magazine &magazine = node.magazines[order];
     if (!prepare(pool, magazine, order)) return false;
-    const std::uint32_t wanted = magazine.capacity < 2 * kRefillBlocks ? magazine.capacity / 2 : kRefillBlocks;
+    const std::uint32_t wanted = blocks_at_a_time(magazine);
     // Near a limit block by block, past the cache: that way knows what to do when there is no more.
     const bool is_counted = is_counting(pool);
     if (is_counted && charge_frames(pool, std::uint64_t{wanted} << order) != Admission::granted) {
@@ -92,19 +106,19 @@ void begin_where_it_fits(Lane &lane, NodeLane &node, Fit fit, unsigned order) {
 
 bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     Magazine &magazine = node.magazines[order];
-    return lane.restraint == 0 && magazine.count >= magazine.capacity && prepare(pool, magazine, order) &&
-           magazine.count < magazine.capacity;
+    if (lane.restraint != 0 || magazine.count < magazine.capacity || !prepare(pool, magazine, order)) return false;
+    if (magazine.count < magazine.capacity) return true;
+    if (give_back_counted(pool, lane, node, order, magazine.capacity - blocks_at_a_time(magazine)) != 0 &&
+        has_waiters(pool))
+        serve_waiters(pool, lane.actor);
+    return true;
 }
 
 std::uint32_t give_back_all(numacre_pool *pool, Lane &lane) {
     std::uint32_t given = 0;
     for (std::uint32_t numa_node = 0; numa_node < lane.numa_nodes; ++numa_node) {
         NodeLane &node = lane.nodes[numa_node];
-        for (unsigned order = 0; order < kCachedOrders; ++order) {
-            const std::uint32_t blocks = give_back(lane, node, node.magazines[order]);
-            if (blocks != 0 && is_counting(pool)) uncharge_frames(pool, std::uint64_t{blocks} << order);
-            given += blocks;
-        }
+        for (unsigned order = 0; order < kCachedOrders; ++order) given += give_back_counted(pool, lane, node, order, 0);
     }
     if (given != 0 && has_waiters(pool)) serve_waiters(pool, lane.actor);
     return given;

@@ -223,13 +223,16 @@ void forget_asking_in_child();
 // --- waiting ---------------------------------------------------------------------------------------------------------
 
 // Somebody may be waiting for memory: serve them. Asked after a free; a load when nobody waits.
-inline bool has_waiters(const numacre_pool *pool) {
+inline bool has_waiters(const Word &attention) {
     // seq_cst after the free's RMW; partner: HandOff::raise_flag(). Weakened: we see no waiter, it sees no free frame,
     // it sleeps.
-    return (pool->view.header->attention.load(std::memory_order_seq_cst) & Attention::kWaiters) != 0;
+    return (attention.load(std::memory_order_seq_cst) & Attention::kWaiters) != 0;
+}
+inline bool has_waiters(const numacre_pool *pool) {
+    return has_waiters(pool->view.header->attention);
 }
 inline bool has_waiters(const Lane &lane) {
-    return (lane.attention->load(std::memory_order_seq_cst) & Attention::kWaiters) != 0;  // the same
+    return has_waiters(*lane.attention);
 }
 // What is free goes to those who wait for it. Enters the kernel to wake them.
 [[gnu::cold]] void serve_waiters(numacre_pool *pool, Actor actor);

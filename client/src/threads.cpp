@@ -3,6 +3,7 @@
 // has its slots taken back by recovery.
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 

@@ -170,6 +170,14 @@ MUTATIONS = [
         filter="Engine.two_threads_of_one_process",
     ),
     Mutation(
+        name="intent_is_kept_after_a_lost_claim_in_an_upper_word",
+        file="buddy.hpp",
+        old="if (way == ShortPath::raced) give_up(self);\n        return allocate_elsewhere(self, layer, home, {}, order, grant, out);",
+        new="return allocate_elsewhere(self, layer, home, {}, order, grant, out);",
+        why="the same after the last attempt of all: nothing overwrites it",
+        filter="Engine.*",
+    ),
+    Mutation(
         name="commit_before_the_climb",
         file="buddy.hpp",
         old="""const unsigned closed_at = climb(layer, word);

@@ -221,4 +221,23 @@ TEST(HotPath, many_blocks_of_a_leaf_word_share_a_locked_instruction) {
     expect_locked("bulk of 32: free", prepare_full_cache, free_parts, 1, {33});
 }
 
+void *of_one_word[64];
+void prepare_more_than_the_cache_takes() {
+    prepare_full_cache();
+    if (numacre_alloc_bulk(pool, size_bytes, of_one_word, 64) != 0) _exit(1);  // from the cache
+    if (numacre_free_bulk(pool, of_one_word, 64) != 0) _exit(1);
+    for (void *&each : of_one_word)
+        if (numacre_alloc_on(pool, -1, size_bytes, NUMACRE_UNCACHED, &each) != 0) _exit(1);
+}
+void free_more_than_the_cache_takes() {
+    for (void *each : of_one_word)
+        if (numacre_free(pool, each) != 0) _exit(1);
+}
+
+TEST(HotPath, what_a_full_cache_does_not_take_goes_back_many_at_a_time) {
+    void (*const parts[])() = {free_more_than_the_cache_takes};
+    size_bytes = 4096;
+    expect_locked("64 frees, cache full", prepare_more_than_the_cache_takes, parts, 1, {2});
+}
+
 }  // namespace

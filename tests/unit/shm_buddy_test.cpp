@@ -142,6 +142,52 @@ TEST(Buddy, a_reference_is_taken_once_and_goes_stale) {
     EXPECT_EQ(buddy.take(giver, fourth, {}, taken), Errc::stale_ref);
 }
 
+// Where the thread goes on, per order: -1 nowhere.
+std::int64_t home_of(const ShmPool &pool, Actor actor, unsigned order) {
+    const Home home{pool.node.home[actor.thread.value].word[order].load(std::memory_order_relaxed)};
+    return static_cast<std::int64_t>(home.word_plus_one()) - 1;
+}
+
+TEST(Buddy, who_fills_a_word_goes_on_at_the_next_one) {
+    for (const unsigned order : {kLeafOrder, word_order(1)}) {
+        ShmPool pool{4096, 16 << 20, 1};
+        pool.online_all();
+        TestBuddy buddy{pool.node, pool.view};
+        const Actor actor = pool.actor(1, 1);
+        // No mark is there yet, so each claim has to climb.
+        for (unsigned i = 0; i < kUpperFanOut; ++i) {
+            Block block;
+            ASSERT_EQ(buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, {}, block), Errc::ok);
+            const auto word = static_cast<std::int64_t>(block.base.value >> order);
+            EXPECT_EQ(word % kUpperFanOut, i);
+            EXPECT_EQ(home_of(pool, actor, order), i + 1 < kUpperFanOut ? word + 1 : word)
+                << "block " << i << " of order " << order;
+        }
+    }
+}
+
+TEST(Buddy, scribbled_homes_cost_time_and_nothing_else) {
+    ShmPool pool{4096, 4 << 20, 2};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    for (unsigned order = 0; order <= pool.node.geometry.largest_order; ++order)
+        for (const std::uint64_t scribbled :
+             {~std::uint64_t{0}, std::uint64_t{0xff} << 56, std::uint64_t{0xff} << 56 | 1, std::uint64_t{4} << 56 | 2,
+              std::uint64_t{1} << 55, pool.node.word_count[0], pool.node.word_count[0] + 1}) {
+            Block blocks[2];
+            for (Block &block : blocks) {
+                pool.node.home[actor.thread.value].word[order].store(scribbled, std::memory_order_relaxed);
+                ASSERT_EQ(buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, {}, block), Errc::ok);
+            }
+            for (const Block &block : blocks) {
+                pool.node.home[actor.thread.value].word[order].store(scribbled, std::memory_order_relaxed);
+                Block freed;
+                ASSERT_EQ(buddy.free(actor, block.base, freed), Errc::ok);
+            }
+        }
+}
+
 TEST(Buddy, only_what_nobody_else_can_reach_is_cached) {
     ShmPool pool{4096, 4 << 20, 1};
     pool.online_all();

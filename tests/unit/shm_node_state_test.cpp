@@ -111,7 +111,7 @@ TEST(UpperWord, groups_are_aligned) {
         for (unsigned levels = 0; levels <= kUpperLevels; ++levels)
             for (unsigned first = 0; first < kUpperFanOut; first += 1U << levels)
                 if ((upper::group(first, levels) & ~children) == 0) largest = levels + 1;
-        EXPECT_EQ(upper::kLevelsOfLargest[children], largest) << children;
+        EXPECT_EQ(upper::kFreeSizes[children], largest) << children;
     }
 }
 

@@ -30,9 +30,10 @@ struct ActorView {
     ThreadSlot<Env> *slot;
     HomeWords<Env> *homes;          // of this numa node
     ThreadCounters<Env> *counters;  // the same
-    std::uint64_t numa_node;        // its bits in an Intent
-    IndexEntry ours;                // what an entry says of a block of the actor's process, of one that it frees:
-    IndexEntry freeing;             // the order, the generation and the note are missing
+    std::uint64_t node_bits;        // of an Intent
+    // Entries without order, generation and note.
+    IndexEntry ours;     // of a block of the actor's process
+    IndexEntry freeing;  // of one that the actor frees
 };
 
 template <class Env>
@@ -65,13 +66,13 @@ public:
     // who goes on with what is rare by a call that it need not come back from.
     enum class ShortPath : std::uint8_t {
         refused,  // nothing was done: ask allocate_further(), free()
-        raced,    // the same, because somebody else changed the word meanwhile: give_up(), then as above
+        raced,    // only the intent is there: somebody else changed the word. give_up(), then as above
         begun,    // the last step is left: finish_allocation(), finish_free()
         done,
     };
 
     // allocate() of a block of at most kLeafOrder (and at most the pool's largest) from the word where this thread was
-    // last. note() is called when the block is there: what it is made of need not be kept until then.
+    // last. note() is called once the block is there: nobody has to keep the note until then.
     template <class MakeNote>
     [[gnu::always_inline]] ShortPath allocate_nearby(const Self &self, Order order, const MakeNote &note, Block &out) {
         const std::uint64_t home = home_word(self, 0, order);
@@ -403,7 +404,7 @@ public:
         // what end() of the operation before released: who sees this intent must see that block's index entry.
         // Weakened: recovery sees the second intent, which is in nobody's way, but not that the first block is
         // committed, and takes its bits for those of a dead client that was after the same block.
-        self.slot->intent.store(Intent{kind, self.numa_node, block}.bits(), std::memory_order_release);
+        self.slot->intent.store(Intent{kind, self.node_bits, block}.bits(), std::memory_order_release);
     }
     void end(Actor actor) { end(view_of(actor)); }
     void end(const Self &self) {
@@ -536,11 +537,11 @@ private:
                                            std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
             return ShortPath::raced;
         Env::crash_point(CrashPoint::allocate_after_claim);
-        if (!is_marked_above(0, word)) [[unlikely]]
-            return ShortPath::begun;
         // The word is used up, so begin at the next one of the same cache line. (Smaller blocks find out when they
         // come.)
-        if (order.value == kLeafOrder) set_home(self, order, Home{(word + 1) % kUpperFanOut != 0 ? word + 1 : word, 0});
+        if (order.value == kLeafOrder) set_home(self, order, Home{next_in_line(word), 0});
+        if (!is_marked_above(0, word)) [[unlikely]]
+            return ShortPath::begun;
         keep_claim(self, 0, out, grant());
         return ShortPath::done;
     }
@@ -567,11 +568,10 @@ private:
                                            std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
             return ShortPath::raced;
         Env::crash_point(CrashPoint::allocate_after_claim);
-        // A new place: how wide its hole was says how wide one has to be taken until the next search. (A block as large
-        // as the word lies in a hole of words: see search_and_claim().)
         if (levels == kUpperLevels)
             go_on_after(self, order, word, home_of(self, order).widest());
         else if (home_word(self, layer, order) != word)
+            // A new place: how wide its hole was says how wide one has to be taken until the next search.
             set_home(self, order, Home{word, hole.levels});
         if (!is_marked_above(layer, word)) [[unlikely]]
             return ShortPath::begun;
@@ -775,8 +775,11 @@ private:
         if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder ||
             !view_.contains(block))
             return false;
-        // EDGE ownership
-        if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel))
+        // EDGE ownership. What is cached needs no CAS: no other process can want it, and of this one only who has it in
+        // its cache, too, having freed it in the same moment (as when it leaves the cache for a caller).
+        if (state == BlockState::cached)
+            slot.store(entry.now(self.freeing).bits(), std::memory_order_release);
+        else if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel))
             return false;
         Env::crash_point(CrashPoint::free_after_ownership);
         mask |= leaf::mask(base.value % kLeafFrames, block.order.value);
@@ -907,9 +910,12 @@ private:
         return true;
     }
 
+    std::uint64_t next_in_line(std::uint64_t word) const {
+        const std::uint64_t next = word + 1;
+        return next % kUpperFanOut != 0 && next < view_.word_count[0] ? next : word;
+    }
     // Of blocks as large as an upper word: the next one is taken from the same hole of words, which is broken anyway.
     void go_on_after(const Self &self, Order order, std::uint64_t word, unsigned widest) {
-        if (widest > kUpperLevels) widest = kUpperLevels;  // scribbled
         const bool is_last = (word + 1) % (std::uint64_t{1} << widest) == 0;
         set_home(self, order, Home{is_last ? word : word + 1, widest});
     }
@@ -1011,7 +1017,7 @@ private:
         // relaxed: our own slot.
         return Home{self.homes->word[order.value].load(std::memory_order_relaxed)};
     }
-    // Where this thread allocated or freed a block of this order last. kNoWord: nowhere yet (or the word is scribbled).
+    // Where this thread goes on with blocks of this order. kNoWord: nowhere yet (or what stands there is scribbled).
     std::uint64_t home_word(const Self &self, unsigned layer, Order order) const {
         const Home home = home_of(self, order);
         const std::uint64_t plus_one = layer == 0 ? home.bits() : home.word_plus_one();

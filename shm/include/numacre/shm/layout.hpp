@@ -259,16 +259,19 @@ public:
     constexpr explicit Home(std::uint64_t word, unsigned widest) : bits_((word + 1) | std::uint64_t{widest} << 56) {}
     constexpr std::uint64_t bits() const { return bits_; }
     constexpr std::uint64_t word_plus_one() const { return bits_ << 8 >> 8; }
-    constexpr unsigned widest() const { return static_cast<unsigned>(bits_ >> 56); }
+    constexpr unsigned widest() const {
+        const auto levels = static_cast<unsigned>(bits_ >> 56);
+        return levels < kUpperLevels ? levels : kUpperLevels;  // a scribbled one must not shift too far
+    }
 
 private:
     std::uint64_t bits_;
 };
 
-// Where a thread allocated or freed last: [order] holds a Home. A
-// preference and nothing else: only the slot's thread reads and writes it, whoever has the slot next may go on there,
-// any value is harmless. One for each order: blocks of one size go where blocks of that size were, which keeps the rest
-// whole.
+// Where a thread goes on: where it allocated or freed last, or the word after one that it has filled. [order] holds a
+// Home. A preference and nothing else: only the slot's thread reads and writes it, whoever has the slot next may go on
+// there, any value is harmless. One for each order: blocks of one size go where blocks of that size were, which keeps
+// the rest whole.
 template <class Env>
 struct alignas(kCacheLineBytes) HomeWords {
     std::array<typename Env::template Atomic<std::uint64_t>, kMaxOrder + 1> word;

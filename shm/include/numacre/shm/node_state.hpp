@@ -211,8 +211,8 @@ inline constexpr auto kSmallestHoles = [] {
         }
     return holes;
 }();
-// One more than the levels of the largest group of free children, by free children; 0: there is none.
-inline constexpr auto kLevelsOfLargest = [] {
+// How many sizes of groups (1, 2, 4, 8 children) are free, by free children: one more than the levels of the largest.
+inline constexpr auto kFreeSizes = [] {
     std::array<std::uint8_t, 256> largest{};
     for (unsigned children = 0; children < 256; ++children)
         for (unsigned levels = 0; levels <= kUpperLevels; ++levels)

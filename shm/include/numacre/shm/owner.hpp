@@ -49,7 +49,7 @@ public:
     static constexpr IndexEntry cached(ProcessSlot owner, Order order, std::uint32_t generation) {
         return make(BlockState::cached, owner.value, order, generation, {});
     }
-    // One without order, note and generation, with the two.
+    // One without order, generation and note, with order and note.
     constexpr IndexEntry of(Order order, Note note) const {
         return IndexEntry{bits_ | std::uint64_t{order.value} << 3 | note.bits()};
     }
@@ -60,9 +60,9 @@ public:
         const std::uint64_t next = (old.bits_ & kGenerationMask) + kGenerationStep;
         return IndexEntry{bits_ | ((next | next >> kGenerationBits) & kGenerationMask)};
     }
-    // The same order and generation, in another state of another holder.
-    constexpr IndexEntry now(IndexEntry held) const {
-        return IndexEntry{(bits_ & (kGenerationMask | kOrderMask)) | held.bits_};
+    // The same order and generation, in the state and of the holder of one that has neither; published and note go.
+    constexpr IndexEntry now(IndexEntry other) const {
+        return IndexEntry{(bits_ & (kGenerationMask | kOrderMask)) | other.bits_};
     }
     // Steps of an entry that is held and not published.
     constexpr IndexEntry into_cache() const { return IndexEntry{bits_ | kCachedBit}; }

@@ -239,9 +239,10 @@ private:
         const unsigned room = room_beside(closed, level - 1);
         return value < room ? value : room;
     }
+    // closed: some.
     static unsigned room_beside(unsigned closed, unsigned layer) {
-        const unsigned levels = upper::kLevelsOfLargest[closed ^ 0xff];
-        return levels == 0 ? 0 : word_order(layer - 1) + levels;
+        const unsigned sizes = upper::kFreeSizes[closed ^ 0xff];
+        return sizes == 0 ? 0 : word_order(layer - 1) + sizes;
     }
 
     // Children whose chunk has been in use: what is free there is rather taken than a chunk that is still whole. Marks
@@ -267,7 +268,8 @@ private:
         return upper::smallest_hole(static_cast<std::uint8_t>(free), wanted - child_value);
     }
 
-    // Which of these children of an upper word are empty, as their own words and their hints tell.
+    // Which of these children of an upper word (of the tree; they exist) are empty, as their own words and their hints
+    // tell.
     unsigned empty_among(unsigned children, unsigned layer, std::uint64_t word) const {
         const std::uint64_t first = word * kUpperFanOut;
         unsigned empty = 0;
