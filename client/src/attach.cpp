@@ -12,6 +12,7 @@
 
 #include "errors.hpp"
 #include "pool.hpp"
+#include "receive.hpp"
 #include "record.hpp"
 
 namespace numacre::client {
@@ -47,39 +48,18 @@ int connect_to_daemon(const char *runtime_dir, int &connection) {
 
 // Receives one reply and its fds; returns how many fds came, or -errno with the error remembered.
 int receive_reply(int connection, wire::AttachReply &reply, int *fds) {
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * wire::kMaxFds)];
-    iovec part{&reply, sizeof reply};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    ssize_t received = 0;
-    // ECONNRESET: it has hung up with our request unread, and its reply is behind that news.
-    bool was_reset = false;
-    for (;;) {
-        received = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
-        if (received >= 0 || (errno != EINTR && (errno != ECONNRESET || was_reset))) break;
-        was_reset = was_reset || errno == ECONNRESET;
-    }
-    if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+    const Received received = receive_with_fds(connection, &reply, sizeof reply, fds, wire::kMaxFds);
+    if (received.bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return fail(Errc::timed_out, "the daemon did not answer within %d s", static_cast<int>(kHandshakeSeconds));
-    if (received <= 0) return fail(Errc::daemon_gone, "the daemon closed the connection during the handshake");
-    int count = 0;
-    for (cmsghdr *header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-        const std::size_t here = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (std::size_t i = 0; i < here && count < static_cast<int>(wire::kMaxFds); ++i)
-            memcpy(&fds[count++], CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-    }
-    const bool whole = static_cast<std::size_t>(received) == sizeof reply && reply.header.magic == wire::kMagic &&
-                       (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+    if (received.bytes <= 0) return fail(Errc::daemon_gone, "the daemon closed the connection during the handshake");
+    const bool whole = static_cast<std::size_t>(received.bytes) == sizeof reply && reply.header.magic == wire::kMagic &&
+                       (received.flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
     if (!whole || reply.header.version != wire::kVersion || reply.header.type != wire::MessageType::attach_reply ||
         reply.header.size_bytes != sizeof reply) {
-        for (int i = 0; i < count; ++i) close(fds[i]);
+        for (int i = 0; i < received.fds; ++i) close(fds[i]);
         return fail(Errc::version_mismatch, "the daemon's reply is not of wire version %u", wire::kVersion);
     }
-    return count;
+    return received.fds;
 }
 
 int shake_hands(numacre_pool *pool, const char *pool_name) {

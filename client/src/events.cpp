@@ -9,6 +9,7 @@
 
 #include "errors.hpp"
 #include "pool.hpp"
+#include "receive.hpp"
 
 using namespace numacre;
 using namespace numacre::client;
@@ -33,25 +34,14 @@ int ask_for_descriptor(numacre_pool *pool) {
                     strerror(errno));
     wire::EventsReply reply;
     int fd = -1;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)];
-    iovec part{&reply, sizeof reply};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    ssize_t received = 0;
-    do {
-        received = recvmsg(pool->connection, &message, MSG_CMSG_CLOEXEC);
-    } while (received < 0 && errno == EINTR);
-    if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+    const Received received = receive_with_fds(pool->connection, &reply, sizeof reply, &fd, 1);
+    if (received.bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return fail(Errc::timed_out, "the daemon did not answer for events");
-    if (received != static_cast<ssize_t>(sizeof reply) || reply.header.type != wire::MessageType::events_reply)
+    if (received.bytes != static_cast<ssize_t>(sizeof reply) || reply.header.type != wire::MessageType::events_reply) {
+        if (fd >= 0) close(fd);
         return fail(Errc::daemon_gone, "the daemon closed the connection: attach anew for events");
-    const cmsghdr *const header = CMSG_FIRSTHDR(&message);
-    if (header != nullptr && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof fd))
-        memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    if (fd < 0 && (message.msg_flags & MSG_CTRUNC) != 0)
+    }
+    if (fd < 0 && (received.flags & MSG_CTRUNC) != 0)
         return fail(Errc::too_many_clients,
                     "this process has no descriptor left for events (ulimit -n): close some and attach anew");
     if (fd < 0) {

@@ -342,6 +342,7 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier 
         write_record(client.slot, {ProcessState::active, client.generation, client.peer.pid,
                                    client.peer.start_time_ticks, 0, 0, account_of(client.peer.uid)});
         clients_[slot] = client;
+        wrong_counts_[slot] = {};  // of who sat there before
         ++seat_versions_[slot];
         ++client_count_;
         write_seats();
@@ -515,8 +516,7 @@ Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_by
 
 // Is there as much free as is promised and not used yet?
 Answer<void> ManagedPool::check_promises(const Use &use) const {
-    std::uint64_t free_frames = 0;
-    for (const Use::OfNode &node : use.nodes) free_frames += node.free_frames;
+    const std::uint64_t free_frames = free_to_promise(use);
     const std::uint64_t unused = unused_reservations(use);
     if (unused <= free_frames) return {};
     return Unexpected{Failure{Errc::out_of_frames,
@@ -590,8 +590,7 @@ Answer<void> ManagedPool::check_shrink(std::uint64_t bytes) {
     }
     Use use = begin_look();
     scan_use(use);
-    std::uint64_t free_bytes = 0;
-    for (const Use::OfNode &node : use.nodes) free_bytes += node.free_frames << geometry_.frame_shift;
+    const std::uint64_t free_bytes = free_to_promise(use) << geometry_.frame_shift;
     const std::lock_guard lock(mutex_);
     const std::uint64_t unused_bytes = unused_reservations(use) << geometry_.frame_shift;
     if (unused_bytes == 0 || unused_bytes + bytes <= free_bytes) return {};
@@ -780,6 +779,14 @@ std::uint64_t ManagedPool::unused_reservations(const Use &use) const {
     for (std::size_t i = 0; i < kAccounts; ++i)
         unused += holdings.unused(i, quota_frames_of(accounts_[i].limit.reserved_bytes));
     return unused;
+}
+
+// Not what is free where an operator drains: nobody gets that any more.
+std::uint64_t ManagedPool::free_to_promise(const Use &use) const {
+    std::uint64_t free_frames = 0, drained_frames = 0;
+    for (const Use::OfNode &node : use.nodes) free_frames += node.free_frames;
+    for (const auto &memory : nodes_) drained_frames += memory->drained_free_frames();
+    return free_frames - std::min(free_frames, drained_frames);
 }
 
 void ManagedPool::add_users(PoolStatus &status, const Use &use) const {

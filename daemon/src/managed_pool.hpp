@@ -236,6 +236,7 @@ private:
     void write_accounting();
     void add_users(PoolStatus &status, const Use &use) const;
     std::uint64_t unused_reservations(const Use &use) const;  // frames
+    std::uint64_t free_to_promise(const Use &use) const;      // frames
     Answer<void> check_promises(const Use &use) const;
     Answer<void> promise(const Holder &holder, std::uint64_t bytes, std::uint64_t &before);
     std::optional<Client> *seat_of(std::uint32_t client_id);

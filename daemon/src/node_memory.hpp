@@ -81,6 +81,8 @@ public:
     }
     // An odd number while chunks go online or offline, another one after each such change.
     std::uint64_t online_changes() const { return online_changes_.load(std::memory_order_acquire); }
+    // Free, and given to nobody any more: an operator is draining their units.
+    std::uint64_t drained_free_frames() const;
     // False: somebody has overwritten the header of the metadata.
     bool header_is_ours() const;
     // Whether so much could be brought online now; the failure says what is short.

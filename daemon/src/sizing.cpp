@@ -311,7 +311,8 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa
             now.offline = true;
             return now;
         }
-        if (!undo) allowed = pool.check_shrink(memory.unit_bytes());
+        // What is drained already has been looked at then.
+        if (!undo && memory.drain_of(unit) != Drain::wanted) allowed = pool.check_shrink(memory.unit_bytes());
         if (!allowed) return now;
         memory.set_drain(unit, undo ? Drain::none : Drain::wanted);
         if (undo) {

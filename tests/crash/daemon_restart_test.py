@@ -33,6 +33,8 @@ POOL = f"name=default,capacity={CAPACITY},online={CAPACITY // 2},frame=4K,larges
 LAYOUT_VERSION_AT = 12
 # And one that does: the state of the first resize unit, behind the header, one node, 257 process slots and 64 accounts.
 UNITS_AT, UNIT_BYTES = 512 + 24 + 257 * 104 + 64 * 40, 2
+# A user who is not there, what it was promised, and what the keeper may have.
+ABSENT, RESERVED, QUOTA = 4711, 4 * MIB, 8 * MIB
 OFFLINE, FILLING, OPENING, ONLINE, CLOSING, CLOSED = range(6)
 
 
@@ -176,14 +178,22 @@ class Load:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_killed_under_load(rng, rounds):
+def test_killed_under_load(rng, rounds, limited=False):
     """SIGKILL at random instants, while clients work, die, attach, and the pool is resized."""
     reserved = hugepages()
     with RuntimeDir() as runtime_dir, tempfile.TemporaryDirectory() as directory:
         daemon = runtime_dir.start()
+        early = [ClientProcess(runtime_dir.path) for _ in range(4 if limited else 0)]
         keeper = ClientProcess(runtime_dir.path)
         error, held = keeper.alloc(64 << 10, count=20)
         expect(error == 0, f"alloc: {error}")
+        if limited:
+            # The seats of those who die are before the keeper's: what is left there is added up.
+            for each in early:
+                each.close()
+            wait_until("their seats are free", lambda: len(daemon.clients()) == 1)
+            daemon.cli("reserve", "--user", ABSENT, RESERVED)
+            daemon.cli("quota", keeper.client_id, QUOTA)
         with Load(runtime_dir.path, directory, rng) as load:
             for _ in range(3):
                 load.start_one()
@@ -206,6 +216,10 @@ def test_killed_under_load(rng, rounds):
                 expect("pool adopted" in daemon.log(), f"not adopted:\n{daemon.log()}")
                 wait_until("only living clients are left", lambda: len(daemon.clients()) == len(load.clients) + 1)
                 load.start_one()
+                if limited:
+                    error, more = keeper.alloc(64 << 10, count=QUOTA // (64 << 10))
+                    expect(error in (-errno.ENOMEM, -errno.EDQUOT), f"beyond its quota: {error} {keeper.message}")
+                    expect(keeper.free(more) == 0, keeper.message)
             load.stop()
         print(f"{rounds} daemons killed, {half_done} of them in the middle of a resize step", flush=True)
         # They detached from a daemon that they had never met.
@@ -213,6 +227,8 @@ def test_killed_under_load(rng, rounds):
         wait_until("only the keeper's blocks are used", lambda: daemon.used_bytes() == 20 * (64 << 10))
         expect(keeper.free(held) == 0, keeper.message)
         daemon.cli("resize", "default", CAPACITY)
+        if limited:
+            expect_limits(daemon, keeper)
         (pool,) = [each for each in daemon.status()["pools"] if each["name"] == "default"]
         expect(pool["nodes"][0]["largest_free_block_bytes"] == 4 * MIB, "something did not coalesce")
         expect("damaged" not in daemon.log(), f"the pool is said to be damaged:\n{daemon.log()}")
@@ -223,6 +239,22 @@ def test_killed_under_load(rng, rounds):
         expect(not os.path.exists(os.path.join(runtime_dir.path, "holder.sock")), "the holder outlives its last pool")
     # Other tests may have some for a while.
     wait_until(f"no more than the {reserved} hugepages of before are reserved", lambda: hugepages() <= reserved)
+
+
+def test_killed_under_load_with_limits(rng, rounds):
+    """The same, while everybody counts: what there is in the end is what limits leave, neither more nor less."""
+    test_killed_under_load(rng, rounds, limited=True)
+
+
+def expect_limits(daemon, keeper):
+    """Nobody else is left."""
+    for limit, why in ((QUOTA, errno.EDQUOT), (CAPACITY - RESERVED, errno.ENOMEM)):
+        error, blocks = keeper.alloc(64 << 10, count=CAPACITY // (64 << 10))
+        found = len(blocks) * (64 << 10)
+        expect((found, error) == (limit, -why), f"{found} bytes instead of {limit}, then {error}: {keeper.message}")
+        expect(keeper.free(blocks) == 0, keeper.message)
+        daemon.cli("quota", keeper.client_id, "none")
+    daemon.cli("reserve", "--user", ABSENT, "none")
 
 
 def resize_until_it_dies(daemon, rng):

@@ -17,7 +17,7 @@ from support.daemon import Daemon, wait_until  # noqa: E402
 
 MIB = 1 << 20
 POOL = "name=default,capacity=64M,online=32M,frame=4K,largest=4M,backing=small,low-watermark=8M"
-LOW, LOW_ENDED, SOFT_QUOTA, RESIZED, EVICTION = 1, 2, 4, 8, 16
+LOW, LOW_ENDED, SOFT_QUOTA, RESIZED, EVICTION, DAMAGED = 1, 2, 4, 8, 16, 32
 PATIENCE = 60
 
 
@@ -110,6 +110,42 @@ class Events(unittest.TestCase):
         before = len(open_descriptors())
         first.kill()
         wait_until("its descriptor is closed", lambda: len(open_descriptors()) == before - 1)
+
+    def test_who_has_no_descriptor_left_is_told_that(self):
+        daemon = self.serve()
+        client = self.client(daemon, listens=False)
+        client.use_up_descriptors()
+        self.assertEqual(client.event_fd(), -errno.EUSERS)
+        self.assertIn("ulimit -n", client.message)
+        self.assertEqual(client.event_fd(), -errno.ECONNREFUSED)
+        self.assertIn("attach anew", client.message)
+        self.assertEqual(client.alloc(MIB)[0], 0, "everything else works")
+
+    def test_damage_is_told_without_anybody_asking(self):
+        """Neither a scrape nor a look at the status: somebody comes, and the daemon looks before it seats it."""
+        daemon = self.serve()
+        client = self.client(daemon)
+        with open(daemon.region("default:pool"), "r+b", buffering=0) as region:
+            os.pwrite(region.fileno(), b"scribbled over", 32)  # the name in the header
+        with self.assertRaisesRegex(RuntimeError, "EUCLEAN"):
+            ClientProcess(daemon.runtime_dir)
+        self.assertEqual(client.events(PATIENCE), DAMAGED)
+        self.assertEqual(client.events(), 0, "told once")
+
+    def test_a_forked_child_is_refused_and_its_parent_hears_on(self):
+        daemon = self.serve()
+        client = self.client(daemon)
+        self.assertEqual(client.fork(), (0, [[-errno.ECHILD] * 2, [0, 0]]))
+        self.resize(daemon, "36M")
+        self.assertEqual(client.events(PATIENCE), RESIZED)
+
+    def test_a_child_forked_while_another_thread_asks_for_the_descriptor_may_ask_itself(self):
+        daemon = self.serve()
+        client = self.client(daemon, listens=False)
+        self.assertEqual(client.fork(stopped_daemon=daemon.pid), (0, [[-errno.ECHILD] * 2, [0, 0]]))
+        self.assertEqual(client.events(PATIENCE), 0, "readable at first, for nothing")
+        self.resize(daemon, "36M")
+        self.assertEqual(client.events(PATIENCE), RESIZED)
 
     def test_without_the_daemon_it_is_said(self):
         daemon = self.serve()

@@ -250,10 +250,7 @@ class Limits(unittest.TestCase):
         client = self.client()
         self.assertEqual(client.alloc(MIB)[0], 0)
         offset = 4096 * 2 + 128 + 64  # header, accounts, the daemon's record: the first client's word
-        region = f"/proc/{daemon.pid}/fd/" + next(
-            fd for fd in os.listdir(f"/proc/{daemon.pid}/fd")
-            if os.readlink(f"/proc/{daemon.pid}/fd/{fd}").startswith("/memfd:numacre:default:pool"))
-        with open(region, "r+b", buffering=0) as file:
+        with open(daemon.region("default:pool"), "r+b", buffering=0) as file:
             word = int.from_bytes(os.pread(file.fileno(), 8, offset), "little")
             self.assertEqual(word & 0xFFFFFFFFFFF, 256, "1 MiB of frames")
             os.pwrite(file.fileno(), (word + 512).to_bytes(8, "little"), offset)
@@ -263,6 +260,36 @@ class Limits(unittest.TestCase):
         daemon.status()
         blocks, why = self.fill(client, MIB)
         self.assertEqual((len(blocks), why), (2, "EDQUOT"))
+
+    def test_quotas_hold_at_every_moment_of_a_restart(self):
+        """What a silent client holds counts also before the next daemon has looked at it."""
+        daemon = self.serve(POOL + ",quota=8M")
+        silent, greedy = self.client(), self.client()
+        self.assertEqual(silent.alloc(MIB, count=6)[0], 0, silent.message)
+        blocks, why = self.fill(greedy)
+        self.assertEqual((len(blocks), why), (32, "EDQUOT"))
+        for _ in range(3):
+            over, leave = [], threading.Event()
+
+            def try_for_more():
+                while not leave.is_set():
+                    over.append(greedy.alloc(4096))
+
+            trying = threading.Thread(target=try_for_more)
+            trying.start()
+            try:
+                daemon.kill()
+                before, daemon = daemon, self.serve()
+                before.stop()
+                used = daemon.used_bytes()
+            finally:
+                leave.set()
+                trying.join()
+            self.assertEqual(used, 8 * MIB)
+            self.assertEqual({error for error, _ in over}, {-errno.EDQUOT}, f"after {len(over)} attempts")
+        for each in (silent, greedy):
+            each.close()
+        wait_until("nobody is left", lambda: not daemon.clients())
 
     def test_a_compact_pool_keeps_more_chunks_empty(self):
         """A rush, and then a tenth of it is left, renewed: what a shrink can take then, where chunks are chosen and not."""

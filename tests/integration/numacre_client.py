@@ -13,8 +13,12 @@ import json
 import os
 import pathlib
 import random
+import resource
 import select
 import signal
+import socket
+import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -164,6 +168,17 @@ class ClientProcess:
         answer = self.call("events", wait_seconds=wait_seconds)
         return answer["events"]
 
+    def fork(self, stopped_daemon=0):
+        """(error of this process's event_fd(), what a forked child said): in the child, what the handle of its parent
+        answers, [event_fd, events], and what one of its own does, [attach, event_fd]; None: nothing, within a minute.
+        stopped_daemon: its pid; it stands still until the child is there, with a thread of the parent in event_fd()."""
+        answer = self.call("fork", stopped_daemon=stopped_daemon)
+        return answer["error"], answer["child"]
+
+    def use_up_descriptors(self):
+        """From now on the process gets no new descriptor."""
+        self.call("use_up_descriptors")
+
     def ignore_termination(self):
         self.call("ignore_termination")
 
@@ -306,6 +321,57 @@ class _Served:
         events = ctypes.c_uint32()
         error = self.library.c.numacre_events(self.pool, ctypes.byref(events))
         return self.answer(error, events=events.value)
+
+    def fork(self, stopped_daemon):
+        asked = []
+        asking = threading.Thread(target=lambda: asked.append(self.event_fd()))
+        if stopped_daemon:
+            self.wait_for_the_daemon(60)
+            os.kill(stopped_daemon, signal.SIGSTOP)
+            asking.start()
+            receiving = {"x86_64": "47 ", "aarch64": "212 "}[os.uname().machine]
+            while not pathlib.Path(f"/proc/self/task/{asking.native_id}/syscall").read_text().startswith(receiving):
+                time.sleep(0.001)
+        said, says = os.pipe()
+        may_attach, let_it_attach = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                of_parent = [self.event_fd()["error"], self.events(0)["error"]]
+                os.read(may_attach, 1)
+                self.library.c.numacre_detach(self.pool)
+                own = [self.attach()["error"], self.event_fd()["error"]]
+                self.library.c.numacre_detach(self.pool)
+                os.write(says, json.dumps([of_parent, own]).encode())
+            finally:
+                os._exit(0)
+        if stopped_daemon:
+            os.kill(stopped_daemon, signal.SIGCONT)
+            asking.join()
+        else:
+            asked.append(self.event_fd())
+        os.write(let_it_attach, b".")
+        is_there = select.select([said], [], [], 60)[0]
+        if not is_there:
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        answer = os.read(said, 1000) if is_there else b""
+        for fd in (said, says, may_attach, let_it_attach):
+            os.close(fd)
+        return {**asked[0], "child": json.loads(answer) if answer else None}
+
+    def wait_for_the_daemon(self, seconds):
+        """For so long, when it does not answer."""
+        (connection,) = [int(fd) for fd in os.listdir("/proc/self/fd")
+                         if os.path.exists(f"/proc/self/fd/{fd}") and stat.S_ISSOCK(os.stat(int(fd)).st_mode)]
+        with socket.socket(fileno=os.dup(connection)) as same:
+            same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", seconds, 0))
+
+    def use_up_descriptors(self):
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        return self.answer(0)
 
     def ignore_termination(self):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -118,6 +118,12 @@ class Daemon:
         (found,) = [each for each in self.status()["pools"] if each["name"] == pool]
         return found["used_bytes"]
 
+    def region(self, name):
+        """A file through which a test scribbles over what clients can write, e.g. region("default:pool")."""
+        (found,) = [path for path in pathlib.Path(f"/proc/{self.pid}/fd").iterdir()
+                    if os.readlink(path).startswith(f"/memfd:numacre:{name}")]
+        return found
+
     def alive(self):
         return self.process.poll() is None
 

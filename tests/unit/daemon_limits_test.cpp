@@ -1,10 +1,14 @@
-// Limits that only warn: each crossing is told once, and one that only wavers is not told again.
+// Limits that only warn: each crossing is told once, and one that only wavers is not told again. And what clients count
+// for those that forbid: wrong, it is corrected; right, it outlives the daemon.
+#include "limits.hpp"
+
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <vector>
 
-#include "limits.hpp"
+#include "managed_pool_fixture.hpp"
+#include "numacre/shm/account.hpp"
 
 namespace numacre::daemon {
 namespace {
@@ -70,6 +74,166 @@ TEST(LowWatermark, all_of_a_small_numa_node_is_enough_to_end_it) {
     EXPECT_TRUE(is_below_watermark(true, 700, 700, 800)) << "less than the watermark is online";
     EXPECT_TRUE(is_below_watermark(false, 700, 700, 800));
     EXPECT_FALSE(is_below_watermark(true, 800, 800, 800));
+}
+
+class CountsTest : public ManagedPoolTest {
+protected:
+    static constexpr std::uint64_t kQuota = kMiB;
+
+    static Holder pool_holder() { return {.kind = Holder::Kind::pool, .pool = "default"}; }
+    static Holder user(std::uint32_t uid) { return {.kind = Holder::Kind::user, .pool = "default", .uid = uid}; }
+    static Holder client(std::uint32_t id) { return {.kind = Holder::Kind::client, .client_id = id, .pool = {}}; }
+
+    std::atomic<std::uint64_t> &word(Actor actor) { return shared_.processes[actor.process.value].held; }
+    HeldFrames counted(Actor actor) { return HeldFrames{word(actor)}; }
+    std::uint64_t counted_bytes(Actor actor) {
+        EXPECT_TRUE(counted(actor).is_counted());
+        return counted(actor).frames() << pool_->geometry().frame_shift;
+    }
+    Admission charge(Actor actor, std::uint64_t bytes) {
+        return numacre::charge(shared_, actor.process, frames(bytes));
+    }
+    void uncharge(Actor actor, std::uint64_t bytes) { remove_held(shared_, actor.process, frames(bytes)); }
+    // As a client does that counts.
+    Block take(Actor actor, std::uint64_t bytes) {
+        EXPECT_EQ(charge(actor, bytes), Admission::granted);
+        return allocate(actor, bytes);
+    }
+    void give_back(Actor actor, Block block) {
+        free(actor, block);
+        remove_held(shared_, actor.process, block.order.frames());
+    }
+};
+
+// A client at work: its word has changed between any two looks.
+TEST_F(CountsTest, a_wrong_one_is_corrected_also_of_a_client_that_never_stands_still) {
+    ASSERT_TRUE(pool_->set_quota(pool_holder(), 4 * kMiB, 0));
+    take(actor_, kMiB);
+    for (const bool too_many : {true, false}) {
+        const HeldFrames now = counted(actor_);
+        word(actor_) = (too_many ? now.with_more(frames(kMiB / 2)) : now.with_fewer(frames(kMiB / 2))).bits();
+        unsigned looks = 0;
+        std::vector<Block> held;
+        for (bool is_wrong = true; is_wrong && looks < 100; ++looks) {
+            // It holds more each time, and at the fourth look it is in the middle of an allocation.
+            held.push_back(take(actor_, 4096));
+            if (looks == 3) add_held(shared_, actor_.process, frames(64 << 10));
+            pool_->look_at_use();
+            if (looks == 3) uncharge(actor_, 64 << 10);
+            const std::uint64_t right = kMiB + held.size() * 4096;
+            is_wrong = counted_bytes(actor_) != right;
+            ASSERT_EQ(counted_bytes(actor_) > right, is_wrong && too_many) << "now the other way, at look " << looks;
+        }
+        EXPECT_LT(looks, 100U) << "still " << counted_bytes(actor_) << " bytes too_many: " << too_many;
+        for (const Block block : held) give_back(actor_, block);
+        EXPECT_EQ(counted_bytes(actor_), kMiB) << "too_many: " << too_many;
+    }
+}
+
+TEST_F(CountsTest, what_is_under_way_is_no_error) {
+    ASSERT_TRUE(pool_->set_quota(pool_holder(), 4 * kMiB, 0));
+    take(actor_, kMiB);
+    for (int look = 0; look < 40; ++look) {
+        // Charged and not allocated yet, at three looks of four.
+        const bool is_allocating = look % 4 != 3;
+        if (is_allocating) add_held(shared_, actor_.process, frames(64 << 10));
+        pool_->look_at_use();
+        ASSERT_EQ(counted_bytes(actor_), kMiB + (is_allocating ? 64 << 10 : 0)) << "look " << look;
+        if (is_allocating) uncharge(actor_, 64 << 10);
+    }
+}
+
+// Before the next daemon has looked at anything: those who are silent count as well.
+TEST_F(CountsTest, outlive_the_daemon) {
+    constexpr std::uint32_t kAlice = 4711, kBob = 4712;
+    const Actor alice = seat(2, kAlice), her_other = seat(3, kAlice), bob = seat(4, kBob);
+    ASSERT_TRUE(pool_->set_quota(pool_holder(), 4 * kQuota, 0));
+    ASSERT_TRUE(pool_->set_quota(user(kAlice), kQuota, 0));
+    ASSERT_TRUE(pool_->set_quota(client(1), kQuota, 0));
+    take(actor_, kQuota);
+    take(alice, kQuota);
+    take(bob, 2 * kQuota);
+
+    restart();
+    EXPECT_EQ(counted_bytes(actor_), kQuota);
+    EXPECT_EQ(counted_bytes(bob), 2 * kQuota);
+    EXPECT_EQ(charge(actor_, 4096), Admission::over_client_quota);
+    EXPECT_EQ(charge(her_other, 4096), Admission::over_user_quota);
+    EXPECT_EQ(charge(bob, 4096), Admission::over_pool_quota);
+    pool_->look_at_use();
+    EXPECT_EQ(counted_bytes(bob), 2 * kQuota);
+    EXPECT_EQ(charge(bob, 4096), Admission::over_pool_quota);
+}
+
+TEST_F(CountsTest, begin_anew_with_the_first_limit_after_none) {
+    const Actor other = seat(2);
+    ASSERT_TRUE(pool_->set_quota(pool_holder(), kQuota, 0));
+    take(actor_, kQuota / 2);
+    ASSERT_TRUE(pool_->set_quota(pool_holder(), 0, 0));
+    restart();
+    allocate(kQuota / 2);  // nobody counts
+    ASSERT_TRUE(pool_->set_quota(pool_holder(), kQuota, 0));
+    EXPECT_EQ(counted_bytes(actor_), kQuota);
+    EXPECT_EQ(charge(other, 4096), Admission::over_pool_quota);
+}
+
+TEST_F(CountsTest, what_was_wrong_with_a_clients_is_nothing_to_the_next_on_its_seat) {
+    ASSERT_TRUE(pool_->set_quota(pool_holder(), 4 * kMiB, 0));
+    const Block block = take(actor_, kMiB);
+    word(actor_) = counted(actor_).with_more(frames(kMiB)).bits();
+    for (int look = 0; look < 3; ++look) {  // one less than it takes
+        give_back(actor_, take(actor_, 4096));
+        pool_->look_at_use();
+    }
+    pool_->mark_dead(actor_.process);
+    free(block);
+    pool_->vacate(actor_.process, Departure::died, {}, 0);
+
+    const Actor next = seat(2);
+    ASSERT_EQ(next.process, actor_.process);
+    take(next, kMiB);
+    add_held(shared_, next.process, 16);  // it is in the middle of an allocation
+    pool_->look_at_use();
+    remove_held(shared_, next.process, 16);
+    EXPECT_EQ(counted_bytes(next), kMiB);
+}
+
+// Scribbled over, it would let a user's quota add up nobody.
+TEST_F(CountsTest, are_added_up_for_all_seats_again_whatever_was_written_over_their_bound) {
+    const Actor other = seat(2);
+    ASSERT_TRUE(pool_->set_quota(pool_holder(), kQuota, 0));
+    take(actor_, kQuota);
+    shared_.header->seats = 0;
+    pool_->tell_clients();
+    EXPECT_EQ(charge(other, 4096), Admission::over_pool_quota);
+}
+
+// The ledger says that nobody sits there any more, the shared memory does not know it yet.
+TEST_F(CountsTest, a_seat_that_a_daemon_died_clearing_counts_for_nobody) {
+    const Actor stays = seat(2);
+    ASSERT_TRUE(pool_->set_quota(pool_holder(), kQuota, 0));
+    ASSERT_TRUE(pool_->set_quota(client(1), kQuota / 2, 0));
+    ASSERT_TRUE(pool_->reserve(client(1), kQuota / 4));
+    give_back(actor_, take(actor_, kQuota / 4));
+    ASSERT_EQ(charge(actor_, kQuota / 4), Admission::granted);  // what its last threads left there
+    pool_->mark_dead(actor_.process);
+    pool_->ledger().clients()[actor_.process.value].id = 0;
+
+    restart();
+    const auto &record = shared_.processes[actor_.process.value];
+    EXPECT_EQ(record.state, static_cast<std::uint64_t>(ProcessState::free));
+    EXPECT_EQ(record.held, 0U);
+    EXPECT_EQ(record.reserved_frames, 0U);
+    EXPECT_EQ(record.account, kPoolAccount);
+    take(stays, kQuota);
+    EXPECT_EQ(pool_->client_table().size(), 1U);
+    EXPECT_EQ(pool_->status().reserved_bytes, 0U);
+    // And is somebody else's from the beginning.
+    const Actor next = seat(3);
+    EXPECT_EQ(next.process, actor_.process);
+    EXPECT_EQ(counted_bytes(next), 0U);
+    EXPECT_EQ(record.quota_frames, 0U);
+    EXPECT_EQ(shared_.header->accounting, Accounting::kCount | Accounting::kShared);
 }
 
 }  // namespace

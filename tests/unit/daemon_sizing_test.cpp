@@ -7,7 +7,11 @@
 
 #include <sys/stat.h>
 
-#include "numacre/shm/buddy.hpp"
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "managed_pool_fixture.hpp"
 
 namespace numacre::daemon {
 namespace {
@@ -15,33 +19,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-constexpr NumaNode kNode{0};
-
-class SizingTest : public testing::Test {
+class SizingTest : public ManagedPoolTest {
 protected:
-    void SetUp() override {
-        auto topology = make_topology("synthetic:1x64M");
-        ASSERT_TRUE(topology);
-        topology_ = std::move(*topology);
-        PoolSpec spec;
-        spec.capacity_bytes = 128 * kMiB;
-        spec.online_bytes = 8 * kMiB;
-        spec.backing = wire::Backing::small_pages;
-        auto made = ManagedPool::create(spec, *topology_, hugepages_, worker_);
-        ASSERT_TRUE(made) << made.error().message;
-        pool_ = *made;
-        shared_ =
-            PoolView<ProductionEnv>::at(pool_->pool_region().address(), pool_->process_slots(), pool_->thread_slots());
-        const auto client = pool_->seat(1, Peer{}, wire::Tier::trusted);
-        ASSERT_TRUE(client);
-        actor_ = {ThreadSlotIndex{1}, client->slot};
-        shared_.threads[1].owner.store(ThreadOwner{client->slot}.bits());
-        shared_.header->thread_high_water.store(2);
-    }
-
-    NodeMemory &memory() { return pool_->node_memory(kNode); }
-    Buddy<ProductionEnv> buddy() { return {memory().view(), shared_}; }
     std::uint64_t online() { return memory().online_bytes(); }
     // What the kernel has put behind the frames.
     std::uint64_t populated() {
@@ -65,24 +44,14 @@ protected:
         });
     }
 
-    Block allocate(std::uint64_t bytes) {
-        Block block;
-        const auto frames = bytes >> pool_->geometry().frame_shift;
-        EXPECT_EQ(buddy().allocate(actor_, Order{static_cast<std::uint8_t>(std::countr_zero(frames))}, {}, block),
-                  Errc::ok);
-        return block;
+    // To somebody who is not here.
+    Answer<void> reserve(std::uint64_t bytes) {
+        return pool_->reserve({.kind = Holder::Kind::user, .pool = "default", .uid = 4711}, bytes);
     }
-    void free(Block block) {
-        Block freed;
-        EXPECT_EQ(buddy().free(actor_, block.base, freed), Errc::ok);
+    std::uint64_t free_bytes() {
+        return pool_->status().nodes[0].snapshot.free_frames << pool_->geometry().frame_shift;
     }
 
-    std::unique_ptr<Topology> topology_;
-    Hugepages hugepages_{false};
-    Worker worker_;
-    std::shared_ptr<ManagedPool> pool_;
-    PoolView<ProductionEnv> shared_;
-    Actor actor_;
     std::vector<ResizeStep> steps_;
 };
 
@@ -187,6 +156,113 @@ TEST_F(SizingTest, a_shrink_that_is_cancelled_keeps_what_it_has_and_drains_nothi
     EXPECT_THAT(shrunk.error().message, HasSubstr("48M stay online"));
     expect_online(48 * kMiB);
     for (int i = 0; i < 12; ++i) allocate(4 * kMiB);
+}
+
+TEST_F(SizingTest, a_drain_leaves_what_is_promised) {
+    ASSERT_TRUE(reserve(6 * kMiB));
+    const auto refused = drain_chunk(*pool_, worker_, kNode, 0, false);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Errc::contended);
+    EXPECT_THAT(refused.error().message, HasSubstr("6M are reserved"));
+    EXPECT_EQ(memory().drain_of(0), Drain::none);
+    EXPECT_TRUE(pool_->draining.empty());
+    expect_online(8 * kMiB);
+    for (int i = 0; i < 2; ++i) free(allocate(4 * kMiB));
+
+    ASSERT_TRUE(reserve(4 * kMiB));
+    const auto drained = drain_chunk(*pool_, worker_, kNode, 0, false);
+    ASSERT_TRUE(drained) << drained.error().message;
+    EXPECT_TRUE(drained->offline);
+    expect_online(4 * kMiB);
+}
+
+TEST_F(SizingTest, a_drain_is_called_off_whatever_is_promised) {
+    allocate(2 * kMiB);  // in the first unit, so that it does not go at once
+    const auto drained = drain_chunk(*pool_, worker_, kNode, 0, false);
+    ASSERT_TRUE(drained) << drained.error().message;
+    EXPECT_TRUE(drained->draining);
+    ASSERT_TRUE(reserve(4 * kMiB));
+    ASSERT_TRUE(drain_chunk(*pool_, worker_, kNode, 0, true));
+    EXPECT_EQ(memory().drain_of(0), Drain::none);
+    allocate(4 * kMiB);
+    allocate(2 * kMiB);
+}
+
+TEST_F(SizingTest, what_is_free_where_an_operator_drains_is_not_promised) {
+    const Block block = allocate(2 * kMiB);
+    ASSERT_TRUE(drain_chunk(*pool_, worker_, kNode, 0, false));
+    EXPECT_FALSE(reserve(6 * kMiB)) << "2 of them nobody would be given";
+    EXPECT_TRUE(reserve(4 * kMiB));
+    EXPECT_TRUE(drain_chunk(*pool_, worker_, kNode, 0, false)) << "as it is already";
+    free(block);
+    worker_.run([&] { return finish_drains(*pool_); });
+    EXPECT_EQ(free_bytes(), 4 * kMiB);
+}
+
+TEST_F(SizingTest, several_drains_together_leave_what_is_promised) {
+    ASSERT_TRUE(resize(12 * kMiB));
+    std::vector<Block> blocks;
+    for (int i = 0; i < 6; ++i) blocks.push_back(allocate(2 * kMiB));
+    std::ranges::sort(blocks, {}, [](const Block &block) { return block.base.value; });
+    for (const std::size_t freed : {1U, 3U, 4U, 5U})
+        free(blocks[freed]);  // half of the first two units, all of the last
+    for (const std::uint64_t chunk : {0U, 1U}) ASSERT_TRUE(drain_chunk(*pool_, worker_, kNode, chunk, false));
+    ASSERT_TRUE(reserve(4 * kMiB));
+    EXPECT_FALSE(drain_chunk(*pool_, worker_, kNode, 2, false)) << "all that others may still be given";
+    allocate(4 * kMiB);
+}
+
+TEST_F(SizingTest, a_shrink_stops_where_others_have_taken_what_was_free_besides_a_promise) {
+    ASSERT_TRUE(resize(64 * kMiB));
+    ASSERT_TRUE(reserve(16 * kMiB));
+    const auto shrunk = resize(16 * kMiB, [&](int number, const ResizeStep &) {
+        if (number == 0)
+            for (int i = 0; i < 2; ++i) allocate(4 * kMiB);
+        return true;
+    });
+    ASSERT_FALSE(shrunk);
+    EXPECT_EQ(shrunk.error().code, Errc::contended);
+    EXPECT_THAT(shrunk.error().message, AllOf(HasSubstr("24M free"), HasSubstr("16M are reserved")));
+    EXPECT_EQ(online(), 32 * kMiB);
+    EXPECT_EQ(free_bytes(), 24 * kMiB);
+    // As far as the promise lets it, and no further.
+    EXPECT_TRUE(resize(24 * kMiB));
+    EXPECT_FALSE(resize(20 * kMiB));
+    EXPECT_EQ(free_bytes(), 16 * kMiB);
+    for (int i = 0; i < 4; ++i) allocate(4 * kMiB);  // nothing is left drained
+}
+
+TEST_F(SizingTest, a_shrink_that_would_break_a_promise_is_refused_as_a_whole) {
+    ASSERT_TRUE(resize(64 * kMiB));
+    ASSERT_TRUE(reserve(16 * kMiB));
+    const auto shrunk = resize(12 * kMiB);
+    ASSERT_FALSE(shrunk);
+    EXPECT_EQ(shrunk.error().code, Errc::contended);
+    EXPECT_TRUE(steps_.empty());
+    EXPECT_EQ(online(), 64 * kMiB);
+}
+
+TEST_F(SizingTest, a_policy_of_size_leaves_what_is_promised) {
+    ASSERT_TRUE(reserve(6 * kMiB));
+    const auto nothing = [](const ResizeStep &) { return true; };
+    EXPECT_FALSE(resize_if_idle(*pool_, worker_, kNode, 8 * kMiB, 4 * kMiB, nothing));
+    EXPECT_EQ(online(), 8 * kMiB);
+    ASSERT_TRUE(reserve(4 * kMiB));
+    EXPECT_TRUE(resize_if_idle(*pool_, worker_, kNode, 8 * kMiB, 4 * kMiB, nothing));
+    EXPECT_EQ(online(), 4 * kMiB);
+}
+
+TEST_F(SizingTest, a_promise_that_cannot_be_kept_is_not_made_and_a_smaller_one_always_is) {
+    ASSERT_TRUE(reserve(4 * kMiB));
+    const auto refused = reserve(12 * kMiB);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Errc::out_of_frames);
+    EXPECT_EQ(pool_->status().reserved_bytes, 4 * kMiB) << "what was promised before still is";
+    // By somebody who does not count.
+    for (int i = 0; i < 2; ++i) allocate(4 * kMiB);
+    EXPECT_FALSE(reserve(5 * kMiB));
+    EXPECT_TRUE(reserve(3 * kMiB));
+    EXPECT_EQ(pool_->status().reserved_bytes, 3 * kMiB);
 }
 
 }  // namespace

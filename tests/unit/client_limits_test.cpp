@@ -1,0 +1,110 @@
+// What a client does at a limit, and near one: on a private pool, in which the test writes the words of a daemon.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+
+#include "numacre/numacre.h"
+#include "pool.hpp"
+
+namespace numacre::client {
+namespace {
+
+class Limits : public ::testing::Test {
+protected:
+    static constexpr std::uint64_t kFrames = 4096;  // of the pool
+
+    void SetUp() override {
+        const numacre_private_options options{sizeof options, kFrames * 4096, 4096, 4 << 20, 0};
+        ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
+    }
+    void TearDown() override { numacre_detach(pool); }
+
+    void set_quota(std::uint64_t frames) {
+        pool->view.processes[pool->process.value].quota_frames = frames;
+        pool->view.header->accounting = Accounting::kCount;
+    }
+    // All that there is, to somebody who is not here.
+    void reserve_everything() {
+        pool->view.header->online_frames = kFrames;
+        pool->view.header->seats = pool->view.process_slots;
+        pool->view.accounts[kPoolAccount + 1].reserved_frames = kFrames;
+        pool->view.header->accounting = Accounting::kCount | Accounting::kShared | Accounting::kReservations;
+    }
+    int allocate() const {
+        void *block = nullptr;
+        return numacre_alloc(pool, 4096, &block);
+    }
+    // How often the pool's threads have been asked to give back what they cache.
+    std::uint64_t asked() const {
+        constexpr std::uint64_t kTimes = (std::uint64_t{1} << Attention::kAgeShift) - Attention::kPressureStep;
+        return (pool->view.header->attention & kTimes) / Attention::kPressureStep;
+    }
+    // How often the process's count has been changed (account.hpp).
+    std::uint64_t changes() const { return pool->view.processes[pool->process.value].held << 1 >> 45; }
+
+    numacre_pool *pool = nullptr;
+};
+
+// Measures what a slow machine is allowed more often.
+class Seconds {
+public:
+    std::uint64_t begun() const {
+        const auto passed = std::chrono::steady_clock::now() - start_;
+        return static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::seconds>(passed).count());
+    }
+
+private:
+    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+TEST_F(Limits, who_stays_at_its_quota_asks_the_others_for_their_caches_once_a_second) {
+    constexpr std::uint64_t kQuota = 64;
+    set_quota(kQuota);
+    const Seconds seconds;
+    for (std::uint64_t i = 0; i < kQuota; ++i) ASSERT_EQ(allocate(), 0) << i << ": " << numacre_last_error();
+    EXPECT_EQ(asked(), 0U);
+    for (int i = 0; i < 1000; ++i) ASSERT_EQ(allocate(), -EDQUOT) << i;
+    EXPECT_GE(asked(), 1U);
+    EXPECT_LE(asked(), seconds.begun());
+}
+
+TEST_F(Limits, who_waits_for_what_is_reserved_asks_the_others_for_their_caches_once_a_second) {
+    constexpr unsigned kMilliseconds = 400;
+    reserve_everything();
+    const Seconds seconds;
+    void *block = nullptr;
+    EXPECT_EQ(numacre_alloc_on(pool, -1, 4096, NUMACRE_UNCACHED | NUMACRE_WAIT | kMilliseconds << 8, &block),
+              -ETIMEDOUT);
+    EXPECT_GE(asked(), 1U);
+    EXPECT_LE(asked(), 1 + seconds.begun()) << "once before it waits";
+}
+
+// A batch that is charged for a moment is what others may be refused meanwhile.
+TEST_F(Limits, a_cache_that_is_refused_a_batch_does_not_ask_for_it_again_at_each_call) {
+    constexpr std::uint64_t kQuota = 20;  // less than a batch
+    set_quota(kQuota);
+    ASSERT_EQ(allocate(), 0) << numacre_last_error();
+    const std::uint64_t before = changes();
+    for (std::uint64_t i = 1; i < kQuota; ++i) ASSERT_EQ(allocate(), 0) << i << ": " << numacre_last_error();
+    EXPECT_EQ(changes(), before + kQuota - 1) << "its own block each time, and nothing else";
+    EXPECT_EQ(allocate(), -EDQUOT);
+}
+
+TEST_F(Limits, a_cache_that_was_refused_a_batch_is_filled_again_later) {
+    set_quota(20);
+    ASSERT_EQ(allocate(), 0) << numacre_last_error();
+    set_quota(kFrames);
+    constexpr int kCalls = 1000;
+    int unchanged = 0;
+    for (int i = 0; i < kCalls; ++i) {
+        const std::uint64_t before = changes();
+        ASSERT_EQ(allocate(), 0) << i << ": " << numacre_last_error();
+        unchanged += changes() == before ? 1 : 0;
+    }
+    EXPECT_GT(unchanged, kCalls / 2) << "blocks out of a cache have been counted before";
+}
+
+}  // namespace
+}  // namespace numacre::client
