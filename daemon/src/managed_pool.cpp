@@ -526,33 +526,43 @@ Answer<void> ManagedPool::check_promises(const Use &use) const {
 }
 
 Answer<void> ManagedPool::reserve(const Holder &holder, std::uint64_t bytes) {
+    // Before others are told of it: what is not there would keep them from what is.
+    Use use = look();
     std::uint64_t before = 0;
-    if (auto promised = promise(holder, bytes, before); !promised) return promised;
+    if (auto promised = promise(holder, bytes, &use, before); !promised) return promised;
     if (bytes <= before) {
         wake_waiters();  // there is more for the others
         return {};
     }
     // Until all count and know of it, others may have taken what was free.
-    Use use = begin_look();
-    scan_use(use);
+    if (!all_have_counted()) look_at_use();
+    use = look();
     auto kept = [&] {
         const std::lock_guard lock(mutex_);
         return check_promises(use);
     }();
     std::uint64_t refused = 0;
-    if (!kept) (void)promise(holder, before, refused);
+    if (!kept) (void)promise(holder, before, nullptr, refused);
     return kept;
 }
 
-// Reserves; before: what was until now. More is refused if it is not there.
-Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, std::uint64_t &before) {
-    Use use = begin_look();
-    scan_use(use);
+// Not after the first limit: who has not called since then counts as nothing when others add up what all hold.
+bool ManagedPool::all_have_counted() const {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::all_of(clients_, [this](const auto &client) {
+        // relaxed: who counts itself after this counts right.
+        return !client ||
+               HeldFrames{shared_.processes[client->slot.value].held.load(std::memory_order_relaxed)}.is_counted();
+    });
+}
+
+// Reserves; before: what was until now. More is refused if it was not there in this look.
+Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &before) {
     {
         const std::lock_guard lock(mutex_);
         const auto check = [&]() -> Answer<void> {
-            if (bytes <= before) return {};
-            return check_promises(use);
+            if (use == nullptr || bytes <= before) return {};
+            return check_promises(*use);
         };
         if (holder.kind == Holder::Kind::client) {
             auto *const client = seat_of(holder.client_id);
@@ -579,7 +589,6 @@ Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, std
         write_accounting();
     }
     publish_sizes();
-    look_at_use();
     return {};
 }
 
@@ -588,8 +597,7 @@ Answer<void> ManagedPool::check_shrink(std::uint64_t bytes) {
         const std::lock_guard lock(mutex_);
         if ((accounting_ & Accounting::kReservations) == 0) return {};
     }
-    Use use = begin_look();
-    scan_use(use);
+    const Use use = look();
     const std::uint64_t free_bytes = free_to_promise(use) << geometry_.frame_shift;
     const std::lock_guard lock(mutex_);
     const std::uint64_t unused_bytes = unused_reservations(use) << geometry_.frame_shift;
@@ -1164,10 +1172,14 @@ std::vector<OwnerUsage> ManagedPool::scan_use(Use &use) const {
     return usage;
 }
 
-void ManagedPool::look_at_use() {
+ManagedPool::Use ManagedPool::look() const {
     Use use = begin_look();
     scan_use(use);
-    compare_with_limits(use);
+    return use;
+}
+
+void ManagedPool::look_at_use() {
+    compare_with_limits(look());
 }
 
 std::vector<ClientStatus> ManagedPool::client_statuses() {

@@ -224,6 +224,8 @@ private:
     };
     Use begin_look() const;
     std::vector<OwnerUsage> scan_use(Use &use) const;
+    Use look() const;  // both
+    bool all_have_counted() const;
     void compare_with_limits(const Use &use);
     // These with mutex_ held.
     void correct_counts(const Use &use);
@@ -238,7 +240,7 @@ private:
     std::uint64_t unused_reservations(const Use &use) const;  // frames
     std::uint64_t free_to_promise(const Use &use) const;      // frames
     Answer<void> check_promises(const Use &use) const;
-    Answer<void> promise(const Holder &holder, std::uint64_t bytes, std::uint64_t &before);
+    Answer<void> promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &before);
     std::optional<Client> *seat_of(std::uint32_t client_id);
     void remember_for_autosize(std::size_t numa_node, std::uint64_t free_bytes, std::uint64_t online_bytes);
     Event event(const char *kind) const;

@@ -2,20 +2,23 @@
 // daemon and well-behaved clients do in between: each has to come back soon and may read and write nothing but the
 // regions.
 //
-// Every part of a region is an allocation of its own here, exactly as large as the layout makes it: AddressSanitizer
-// then also sees an access that leaves its part for the next one.
+// Every part of a region is an allocation of its own here, exactly as large as what is used of it: AddressSanitizer
+// then also sees an access that leaves its part for what the layout puts behind it.
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "numacre/shm/account.hpp"
 #include "numacre/shm/audit.hpp"
 #include "numacre/shm/chunks.hpp"
+#include "numacre/shm/fit.hpp"
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/recovery.hpp"
 #include "numacre/shm/snapshot.hpp"
@@ -40,13 +43,12 @@ void require(bool holds) {
 // Page-aligned zeroed memory between AddressSanitizer's red zones.
 class Part {
 public:
-    explicit Part(std::uint64_t bytes)
-        : bytes_(round_up(bytes, kPageBytes)), memory_(std::aligned_alloc(kPageBytes, bytes_)) {
+    explicit Part(std::uint64_t bytes) : bytes_(bytes), memory_(::operator new(bytes, std::align_val_t{kPageBytes})) {
         std::memset(memory_, 0, bytes_);
     }
     Part(Part &&other) noexcept : bytes_(other.bytes_), memory_(std::exchange(other.memory_, nullptr)) {}
     Part &operator=(Part &&) = delete;
-    ~Part() { std::free(memory_); }
+    ~Part() { ::operator delete(memory_, std::align_val_t{kPageBytes}); }
 
     template <class T>
     T *as() const {
@@ -69,16 +71,17 @@ public:
         const auto layout = PoolLayout<Env>::of(kProcesses, kThreads);
         const Part whole(layout.region_bytes);
         format_pool_region<Env>(whole.as<void>(), "fuzzed", kInstance, geometry_, kNumaNodes, kProcesses, kThreads);
-        header_ = add(whole, 0, layout.accounts);
+        header_ = add(whole, 0, sizeof(PoolHeader<Env>));
         view_ = {header_,
-                 add(whole, layout.accounts, layout.processes),
-                 add(whole, layout.processes, layout.threads),
-                 add(whole, layout.threads, layout.region_bytes),
+                 add(whole, layout.accounts, kAccounts * sizeof(Account<Env>)),
+                 add(whole, layout.processes, kProcesses * sizeof(ProcessRecord<Env>)),
+                 add(whole, layout.threads, kThreads * sizeof(ThreadSlot<Env>)),
                  kProcesses,
                  kThreads};
         for (unsigned node = 0; node < kNumaNodes; ++node) add_numa_node(NumaNode{static_cast<std::uint8_t>(node)});
         for (unsigned thread = 1; thread < kThreads; ++thread)
             actors_.push_back(test::seat_actor(view_, thread, 1 + thread % (kProcesses - 1)));
+        header_->seats.store(kProcesses);
         settle();
         require_sound();
         for (Part &part : parts_) part.keep();
@@ -116,9 +119,9 @@ private:
             return part.as<T>();
         }
     };
-    AnyPointer add(const Part &whole, std::uint64_t from, std::uint64_t to) {
-        Part &part = parts_.emplace_back(to - from);
-        std::memcpy(part.as<void>(), whole.as<std::byte>() + from, to - from);
+    AnyPointer add(const Part &whole, std::uint64_t from, std::uint64_t bytes) {
+        Part &part = parts_.emplace_back(bytes);
+        std::memcpy(part.as<void>(), whole.as<std::byte>() + from, bytes);
         return {part};
     }
 
@@ -127,20 +130,21 @@ private:
         const Part whole(layout.region_bytes);
         format_node_region<Env>(whole.as<void>(), geometry_, number, kInstance, kThreads);
         auto view = NodeView<Env>::at(whole.as<void>(), geometry_, number, kThreads);
-        node_headers_.push_back(add(whole, 0, kPageBytes));
+        node_headers_.push_back(add(whole, 0, sizeof(NodeHeader<Env>)));
         const auto words = [&](std::uint64_t offset, std::uint64_t count) {
-            return add(whole, offset, offset + round_up(count * sizeof(Word), kPageBytes));
+            return add(whole, offset, count * sizeof(Word));
         };
-        view.home = add(whole, layout.home, layout.home + round_up(kThreads * sizeof(HomeWords<Env>), kPageBytes));
-        view.counters =
-            add(whole, layout.counters, layout.counters + round_up(kThreads * sizeof(ThreadCounters<Env>), kPageBytes));
+        view.home = add(whole, layout.home, kThreads * sizeof(HomeWords<Env>));
+        view.counters = add(whole, layout.counters, kThreads * sizeof(ThreadCounters<Env>));
         view.leaf = words(layout.leaf, geometry_.word_count(0));
         for (unsigned layer = 1; layer <= view.top_layer; ++layer)
             view.upper[layer] = words(layout.upper[layer], geometry_.word_count(layer));
         for (unsigned level = 2; level <= view.hint_levels; ++level)
             view.hint[level] = words(layout.hint[level], geometry_.word_count(level));
+        // Of whole words, see check(): the layout has room for them, its parts are whole pages.
         for (unsigned layer = 0; layer <= view.top_layer; ++layer)
-            view.index[layer] = words(layout.index[layer], geometry_.index_entry_count(layer));
+            view.index[layer] = words(layout.index[layer], geometry_.word_count(layer) << word_order(layer) >>
+                                                               geometry_.index_granule(layer));
         nodes_.push_back(view);
     }
 
@@ -150,7 +154,10 @@ private:
         for (const NodeView<Env> &node : nodes_) {
             Chunks<Env> chunks{node, view_};
             for (std::uint64_t chunk = 0; chunk < geometry_.chunk_count(); ++chunk)
-                if (chunk % 4 != 3) require(chunks.bring_online(chunk));
+                if (chunk % 4 != 3) {
+                    require(chunks.bring_online(chunk));
+                    header_->online_frames.fetch_add(geometry_.chunk_frames());
+                }
             Buddy<Env> buddy{node, view_};
             unsigned turn = 0;
             for (unsigned order = 0; order <= geometry_.largest_order; ++order)
@@ -230,7 +237,7 @@ private:
         // Where there is little, it is at the beginning.
         const std::uint64_t place = (how & 64) != 0 ? input_.byte() % 48 : input_.number(2);
         Word &word = part.as<Word>()[place % part.words()];
-        switch (how % 8) {
+        switch (how % 9) {
             case 0:
                 word.store(input_.number(8));
                 return;
@@ -251,6 +258,9 @@ private:
                 return;
             case 6:
                 seat();
+                return;
+            case 7:
+                scribble_limit();
                 return;
             default:
                 word.store(word.load() + (input_.byte() & 1) * 2 - 1);
@@ -302,13 +312,34 @@ private:
         if (process % 8 == 7) pool_.view().header->thread_high_water.store(input_.number(2));
     }
 
+    // What is compared when somebody wants more: who counts, limits, counts, and where to look for them.
+    void scribble_limit() {
+        const PoolView<Env> &view = pool_.view();
+        const unsigned which = input_.byte();
+        auto &record = view.processes[which / 16 % kProcesses];
+        auto &account = view.accounts[input_.byte() % kAccounts];
+        const std::array<Word *, 10> words{&view.header->accounting,
+                                           &view.header->seats,
+                                           &view.header->online_frames,
+                                           &account.quota_frames,
+                                           &account.reserved_frames,
+                                           &record.quota_frames,
+                                           &record.reserved_frames,
+                                           &record.account,
+                                           &record.held,
+                                           &view.processes[kDaemonProcess.value].held};
+        const unsigned how = input_.byte();
+        const std::uint64_t value = how % 2 != 0 ? input_.number(8) : input_.number(2);
+        words[which % 16 % words.size()]->store(how % 4 == 2 ? ~value : value);
+    }
+
     // --- what the daemon does ----------------------------------------------------------------------------------------
 
     void daemon(unsigned what) {
         const NodeView<Env> &node = pool_.node(input_.byte());
         Chunks<Env> chunks{node, pool_.view()};
         const std::uint64_t chunk = input_.byte() % (pool_.geometry().chunk_count() + 1);
-        switch (what % 12) {
+        switch (what % 14) {
             case 0:
                 scan();
                 return;
@@ -344,6 +375,12 @@ private:
                 return;
             case 10:
                 validate();
+                return;
+            case 11:
+                limit();
+                return;
+            case 12:
+                count();
                 return;
             default:
                 audit();
@@ -393,6 +430,60 @@ private:
             (void)validate_node_region<Env>(pool_.node_header(node), expected, pool_.node(node).numa_node, kThreads);
     }
 
+    // A quota and a reservation of a client, of a user or of the pool, or none; and what is to be done for all of them.
+    void limit() {
+        const PoolView<Env> &view = pool_.view();
+        const unsigned whose = input_.byte();
+        const std::uint64_t most = 2 * kNumaNodes * pool_.geometry().frame_count;
+        const std::uint64_t quota = input_.number(2) % most, reserved = input_.number(2) % most;
+        if (whose % 2 != 0) {
+            auto &record = view.processes[1 + whose / 2 % (kProcesses - 1)];
+            record.quota_frames.store(quota);
+            record.reserved_frames.store(reserved);
+            record.account.store(whose / 8 % 4);
+        } else {
+            auto &account = view.accounts[whose / 2 % 4];
+            account.quota_frames.store(quota);
+            account.reserved_frames.store(reserved);
+        }
+        const std::uint64_t accounting = (std::uint64_t{1} << input_.byte() % 4) - 1;  // each needs those before it
+        if ((accounting & Accounting::kCount) != 0 && !is_counting(view))
+            for (unsigned process = 1; process < kProcesses; ++process) view.processes[process].held.store(0);
+        view.header->accounting.store(accounting | accounting_of(static_cast<Fit>(input_.byte() % 3)));
+    }
+
+    // Corrects what the clients count by a scan, and adds up what is promised to them.
+    void count() {
+        const PoolView<Env> &view = pool_.view();
+        std::array<OwnerUsage, kProcesses> usage{};
+        NodeSnapshot snapshot;
+        for (const NodeView<Env> &node : pool_.nodes()) scan_node<Env>(node, snapshot, usage);
+        Holdings counted, found;
+        const std::uint32_t seats = view.seats_bound();
+        require(seats <= kProcesses);
+        for (std::uint32_t slot = kDaemonProcess.value + 1; slot < seats; ++slot) {
+            const auto &record = view.processes[slot];
+            auto &held = view.processes[slot].held;
+            std::uint64_t bits = held.load();
+            const HeldFrames seen{bits};
+            counted.add(record.account.load(), seen.frames(), record.reserved_frames.load());
+            found.add(record.account.load(), usage[slot].frames, record.reserved_frames.load());
+            const HeldFrames now =
+                seen.is_counted() ? seen.changed_to(usage[slot].frames) : HeldFrames::of(usage[slot].frames);
+            require(held.compare_exchange_strong(bits, now.bits()));
+            require(now.is_counted() && now.frames() == usage[slot].frames);
+        }
+        require(found.all() <= kNumaNodes * pool_.geometry().frame_count);
+        std::uint64_t of_accounts = 0;
+        for (std::size_t at = 0; at < kAccounts; ++at) {
+            const std::uint64_t reserved = view.accounts[at].reserved_frames.load();
+            of_accounts += found.of(at);
+            (void)counted.unused(at, reserved);
+            (void)found.unused(at, reserved);
+        }
+        require(of_accounts == found.all());
+    }
+
     void audit() {
         const std::span<const NodeView<Env>> nodes = pool_.nodes();
         (void)count_impossible_thread_slots<Env>(pool_.view(), nodes);
@@ -409,13 +500,14 @@ private:
 
     void client(unsigned what) {
         const NodeView<Env> &node = pool_.node(input_.byte());
-        const Actor actor = pool_.actor(input_.byte());
+        const unsigned who = input_.byte();
+        const Actor actor = pool_.actor(who);
         const Order order{static_cast<std::uint8_t>(input_.byte() % (pool_.geometry().largest_order + 2))};
         Buddy<Env> buddy{node, pool_.view()};
         Block block;
         IndexEntry entry;
         std::array<FrameIndex, 40> bases{};
-        switch (what % 8) {
+        switch (what % 12) {
             case 0:
             case 1:
                 if (buddy.allocate(actor, order, {}, block) == Errc::ok) check(node, block);
@@ -447,10 +539,134 @@ private:
                     (void)buddy.withdraw(block, entry);
                 }
                 return;
-            default:
+            case 7:
                 (void)buddy.find_covering(FrameIndex{input_.number(2) % pool_.geometry().frame_count}, block);
                 return;
+            case 8:
+            case 9:
+                // The daemon has a seat like any other.
+                allocate_regulated(node, who % 8 == 7 ? Actor{kDaemonThread, kDaemonProcess} : actor, order);
+                return;
+            case 10:
+                if (order.value <= kLeafOrder && order.value <= pool_.geometry().largest_order)
+                    refill_regulated(node, actor, order);
+                return;
+            default:
+                give_regulated(node, actor);
+                return;
         }
+    }
+
+    // As client/src/quota.cpp, api.cpp and cache.cpp do it while there are limits, or blocks are chosen: charge, look,
+    // claim what was seen, or whatever there is.
+
+    struct OwnFrames {
+        ProcessSlot process;
+        std::uint64_t frames = 0;
+        void owned(Block block, IndexEntry entry) {
+            if (entry.owner() == process) frames += block.order.frames();
+        }
+        void free(Block) {}
+        void taken(FrameIndex, std::uint64_t) {}
+        void offline(Block) {}
+        void damaged(Block) {}
+    };
+
+    bool charge_frames(ProcessSlot process, std::uint64_t frames) {
+        const PoolView<Env> &view = pool_.view();
+        auto &word = view.processes[process.value].held;
+        std::uint64_t bits = word.load();
+        if (!HeldFrames{bits}.is_counted()) {
+            OwnFrames own{process};
+            for (const NodeView<Env> &node : pool_.nodes()) walk_all(node, own);
+            require(own.frames <= kNumaNodes * pool_.geometry().frame_count);
+            require(word.compare_exchange_strong(bits, HeldFrames::of(own.frames).bits()));
+        }
+        const std::uint64_t before = HeldFrames{word.load()}.frames();
+        const bool is_granted = charge(view, process, frames) == Admission::granted;
+        const HeldFrames after{word.load()};
+        require(after.is_counted());
+        if (before + frames == HeldFrames::of(before + frames).frames())
+            require(after.frames() == (is_granted ? before + frames : before));
+        return is_granted;
+    }
+
+    void uncharge_frames(ProcessSlot process, std::uint64_t frames) {
+        const auto &word = pool_.view().processes[process.value].held;
+        const HeldFrames before{word.load()};
+        remove_held(pool_.view(), process, frames);
+        const HeldFrames after{word.load()};
+        require(after.is_counted() == before.is_counted() && after.frames() <= before.frames());
+    }
+
+    Fit some_fit() {
+        const unsigned said = input_.byte() % 4;
+        if (said == 1) return Fit::compact;
+        if (said == 2) return Fit::best;
+        const Fit fit = fit_of(pool_.view().header->accounting.load());
+        require(fit <= Fit::best);
+        return fit;
+    }
+
+    bool look(const NodeView<Env> &node, Order order, Fit fit, Block &block) {
+        if (fit == Fit::nearby || !FitLook{node, order, fit}.find(++looks_, block)) return false;
+        require(block.order == order && (block.base.value & (order.frames() - 1)) == 0);
+        check(node, block);
+        return true;
+    }
+
+    void allocate_regulated(const NodeView<Env> &node, Actor actor, Order order) {
+        Buddy<Env> buddy{node, pool_.view()};
+        const Fit fit = some_fit();
+        const bool is_charged = is_counting(pool_.view());
+        if (is_charged && !charge_frames(actor.process, order.frames())) return;
+        Block block;
+        bool is_ours = look(node, order, fit, block) && buddy.allocate_at(actor, block, {});
+        if (is_ours) {
+            require(node.contains(block));
+            require(IndexEntry{node.index_entry(block).load()}.owner() == actor.process);
+        } else {
+            is_ours = buddy.allocate(actor, order, {}, block) == Errc::ok;
+            if (is_ours) check(node, block);
+        }
+        if (!is_ours && is_charged) uncharge_frames(actor.process, order.frames());
+    }
+
+    void refill_regulated(const NodeView<Env> &node, Actor actor, Order order) {
+        Buddy<Env> buddy{node, pool_.view()};
+        std::array<FrameIndex, 32> bases{};
+        const Fit fit = some_fit();
+        const auto wanted = 1 + input_.byte() % static_cast<unsigned>(bases.size());
+        const bool is_charged = is_counting(pool_.view());
+        if (is_charged && !charge_frames(actor.process, wanted * order.frames())) return;
+        Block block;
+        if (look(node, order, fit, block))
+            node.home[actor.thread.value].word[order.value].store(block.base.value / kLeafFrames + 1);
+        const unsigned got = buddy.allocate_many(actor, order, BlockState::cached, {}, bases.data(), wanted);
+        require(got <= wanted);
+        for (unsigned i = 0; i < got; ++i) check(node, Block{bases[i], order});
+        if (is_charged && got != wanted) uncharge_frames(actor.process, (wanted - got) * order.frames());
+    }
+
+    // Frees a block, or takes one from another: what it counts changes with it.
+    void give_regulated(const NodeView<Env> &node, Actor actor) {
+        const PoolView<Env> &view = pool_.view();
+        Buddy<Env> buddy{node, view};
+        const FrameIndex base{input_.number(2) % pool_.geometry().frame_count};
+        Block block;
+        if (input_.byte() % 2 != 0) {
+            if (buddy.free(actor, base, block) == Errc::ok && is_counting(view))
+                uncharge_frames(actor.process, block.order.frames());
+            return;
+        }
+        IndexEntry entry;
+        if (buddy.find_entry(base, block, entry) != Errc::ok) return;
+        const Reference reference = buddy.publish(block, entry);
+        const ProcessSlot giver = entry.owner();
+        if (buddy.take(actor, reference, {}, block) != Errc::ok || !is_counting(view)) return;
+        if (giver == actor.process || giver.value >= view.process_slots) return;
+        add_held(view, actor.process, block.order.frames());
+        uncharge_frames(giver, block.order.frames());
     }
 
     std::uint64_t reference() { return Reference{NumaNode{0}, some_block(), input_.byte()}.bits(); }
@@ -464,6 +680,7 @@ private:
 
     Pool &pool_;
     Input &input_;
+    std::uint64_t looks_ = 0;
 };
 
 }  // namespace

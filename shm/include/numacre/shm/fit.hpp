@@ -27,7 +27,8 @@ constexpr Fit fit_of(std::uint64_t accounting) {
     return said <= static_cast<std::uint64_t>(Fit::best) ? static_cast<Fit>(said) : Fit::nearby;
 }
 
-// Leaf words that one look reads at most: 4 GiB of 4-KiB frames. Of larger nodes some chunks, others each time.
+// Leaf words that one look reads at most (but at least what one word of the top layer covers): 4 GiB of 4-KiB frames.
+// Of larger nodes some chunks, others each time.
 inline constexpr std::uint64_t kWordsLookedAt = 16384;
 
 // Thread-safe, writes nothing; nothing it reads is trusted.
