@@ -2,7 +2,7 @@
 // with bounded scripts, optionally deaths and a recovering daemon, and what must hold in every state.
 //
 // Trees are small in what can happen, not in their words: orders 5, 6 and 7 of a pool of 128 frames are a tree of seven
-// blocks over real 64-bit leaf words and a real upper word; or most frames are taken beforehand by nobody
+// blocks over real 64-bit leaf words and a real upper word; or most frames are taken beforehand
 // (Setup::taken).
 #pragma once
 
@@ -19,8 +19,8 @@
 #include "numacre/shm/buddy.hpp"
 #include "numacre/shm/cached_block.hpp"
 #include "numacre/shm/chunks.hpp"
-#include "numacre/shm/format.hpp"
 #include "numacre/shm/fit.hpp"
+#include "numacre/shm/format.hpp"
 #include "numacre/shm/hand_off.hpp"
 #include "numacre/shm/recovery.hpp"
 
@@ -95,9 +95,11 @@ struct Corpse {
     std::uint16_t thread_slot() const { return static_cast<std::uint16_t>(2 * process); }  // no client's
 };
 
+inline constexpr ProcessSlot kTakesForEver{kMaxProcessSlots};
+
 struct Setup {
     Geometry geometry{.frame_shift = 12, .largest_order = 7, .frame_count = 128};
-    // (leaf word, frames): taken from the beginning, by nobody, for ever.
+    // (leaf word, frames): taken from the beginning, for ever, by one who is no client here.
     std::vector<std::pair<std::uint64_t, std::uint64_t>> taken{};
     std::vector<Client> clients{};
     bool exhausted = false;   // what the clients hold is the last: a search has found out, and lowered all hints
@@ -443,6 +445,11 @@ inline void EngineModel::take_beforehand() {
     for (const auto &[word, frames] : setup_.taken) {
         taken_[word] = frames;
         view_.leaf[word].store(frames);
+        // Bits that no entry covers are what recovery clears, if somebody dies with an intent on the word.
+        for (unsigned frame = 0; frame < kLeafFrames; ++frame)
+            if ((frames >> frame & 1) != 0)
+                view_.index[0][word * kLeafFrames + frame].store(
+                    IndexEntry::owned(kTakesForEver, Order{0}, 1, {}).bits());
         std::uint64_t child = word;
         for (unsigned layer = 1; layer <= view_.top_layer && frames != 0; ++layer, child /= kUpperFanOut) {
             Word &state = view_.upper[layer][child / kUpperFanOut];

@@ -464,7 +464,7 @@ TEST(Engine, deaths_of_two_around_a_hand_off) {
 
 TEST(Engine, a_death_among_two_who_wait_leaves_nobody_asleep) {
     EngineModel model("engine-wait-death-three",
-                      {.kills_max = 1, .preemptions_max = long_runs() ? -1 : 1, .solo_steps_max = 4000},
+                      {.kills_max = 1, .preemptions_max = long_runs() ? 2 : 1, .solo_steps_max = 4000},
                       {.taken = {{0, kOneFree}, {1, ~std::uint64_t{0}}},
                        .clients = {{.process = 1, .holds = {0}, .script = {kRelease}, .mortal = false},
                                    {.process = 2, .script = {kWait + 0, kRelease}},
@@ -510,7 +510,7 @@ TEST(Engine, a_death_of_a_client_that_takes_what_a_look_has_found) {
 
 TEST(Engine, a_chunk_is_drained_and_taken_offline_beside_clients) {
     // Of slots that like the chunk.
-    EngineModel model("engine-drain", {.preemptions_max = long_runs() ? -1 : 2, .solo_steps_max = 4000},
+    EngineModel model("engine-drain", {.preemptions_max = long_runs() ? 4 : 2, .solo_steps_max = 4000},
                       {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
                        .clients = {{.process = 1, .script = {5, kFreeFirst}, .thread_slot = 2},
                                    {.process = 2, .script = {7, kFreeFirst}, .thread_slot = 4}},
@@ -520,7 +520,7 @@ TEST(Engine, a_chunk_is_drained_and_taken_offline_beside_clients) {
 
 TEST(Engine, a_daemon_that_dies_while_it_takes_a_chunk_offline_or_online) {
     EngineModel model("engine-chunk-death",
-                      {.restarts_max = 1, .preemptions_max = long_runs() ? -1 : 1, .solo_steps_max = 4000},
+                      {.restarts_max = 1, .preemptions_max = long_runs() ? 3 : 1, .solo_steps_max = 4000},
                       {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
                        .clients = {{.process = 1, .script = {5, kFreeFirst}, .thread_slot = 2},
                                    {.process = 2, .script = {7, kFreeFirst}, .thread_slot = 4}},

@@ -148,21 +148,18 @@ std::int64_t home_of(const ShmPool &pool, Actor actor, unsigned order) {
     return static_cast<std::int64_t>(home.word_plus_one()) - 1;
 }
 
-TEST(Buddy, who_fills_a_word_goes_on_at_the_next_one) {
-    for (const unsigned order : {kLeafOrder, word_order(1)}) {
-        ShmPool pool{4096, 16 << 20, 1};
-        pool.online_all();
-        TestBuddy buddy{pool.node, pool.view};
-        const Actor actor = pool.actor(1, 1);
-        // No mark is there yet, so each claim has to climb.
-        for (unsigned i = 0; i < kUpperFanOut; ++i) {
-            Block block;
-            ASSERT_EQ(buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, {}, block), Errc::ok);
-            const auto word = static_cast<std::int64_t>(block.base.value >> order);
-            EXPECT_EQ(word % kUpperFanOut, i);
-            EXPECT_EQ(home_of(pool, actor, order), i + 1 < kUpperFanOut ? word + 1 : word)
-                << "block " << i << " of order " << order;
-        }
+TEST(Buddy, who_fills_a_leaf_word_goes_on_at_the_next_one) {
+    ShmPool pool{4096, 16 << 20, 1};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    // No mark is there yet, so each claim has to climb.
+    for (unsigned i = 0; i < kUpperFanOut; ++i) {
+        Block block;
+        ASSERT_EQ(buddy.allocate(actor, Order{kLeafOrder}, {}, block), Errc::ok);
+        const auto word = static_cast<std::int64_t>(block.base.value / kLeafFrames);
+        EXPECT_EQ(word % kUpperFanOut, i);
+        EXPECT_EQ(home_of(pool, actor, kLeafOrder), i + 1 < kUpperFanOut ? word + 1 : word) << "block " << i;
     }
 }
 

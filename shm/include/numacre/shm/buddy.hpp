@@ -568,10 +568,9 @@ private:
                                            std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
             return ShortPath::raced;
         Env::crash_point(CrashPoint::allocate_after_claim);
-        if (levels == kUpperLevels)
-            go_on_after(self, order, word, home_of(self, order).widest());
-        else if (home_word(self, layer, order) != word)
-            // A new place: how wide its hole was says how wide one has to be taken until the next search.
+        // A new place: how wide its hole was says how wide one has to be taken until the next search. (A block as large
+        // as the word lies in a hole of words: see search_and_claim().)
+        if (levels < kUpperLevels && home_word(self, layer, order) != word)
             set_home(self, order, Home{word, hole.levels});
         if (!is_marked_above(layer, word)) [[unlikely]]
             return ShortPath::begun;
@@ -890,7 +889,7 @@ private:
             last = layer == 0 ? try_siblings(self, found, search.first_child(1), order, grant, out)
                               : try_word(self, layer, found, order, grant, out);
             if (last.got && layer != 0 && order.value == word_order(layer))
-                go_on_after(self, order, found, levels_around(layer, found));
+                set_home(self, order, Home{found, levels_around(layer, found)});
             if (last.got) return true;
             word = found;
         }
@@ -906,18 +905,13 @@ private:
         const unsigned widest = home_of(self, order).widest();
         if (hole.levels > widest || hole.levels > kUpperLevels || !try_word(self, layer, word, order, grant, out).got)
             return false;
-        go_on_after(self, order, word, widest);
+        set_home(self, order, Home{word, widest});
         return true;
     }
 
     std::uint64_t next_in_line(std::uint64_t word) const {
         const std::uint64_t next = word + 1;
         return next % kUpperFanOut != 0 && next < view_.word_count[0] ? next : word;
-    }
-    // Of blocks as large as an upper word: the next one is taken from the same hole of words, which is broken anyway.
-    void go_on_after(const Self &self, Order order, std::uint64_t word, unsigned widest) {
-        const bool is_last = (word + 1) % (std::uint64_t{1} << widest) == 0;
-        set_home(self, order, Home{is_last ? word : word + 1, widest});
     }
 
     // Those of the words of an upper layer that have this parent: which are empty, as bits. A preference.
