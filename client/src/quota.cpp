@@ -8,18 +8,6 @@ namespace {
 
 constexpr int kTries = 3;  // two that want the last frames at once may refuse each other
 
-struct OwnFrames {
-    ProcessSlot process;
-    std::uint64_t frames = 0;
-    void owned(Block block, IndexEntry entry) {
-        if (entry.owner() == process) frames += block.order.frames();
-    }
-    void free(Block) {}
-    void taken(FrameIndex, std::uint64_t) {}
-    void offline(Block) {}
-    void damaged(Block) {}
-};
-
 // The first call since a limit was set in the pool, if the daemon has not counted for us: a look at all metadata.
 void count_what_is_held(numacre_pool *pool) {
     auto &held = pool->view.processes[pool->process.value].held;

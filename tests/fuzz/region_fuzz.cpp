@@ -560,18 +560,6 @@ private:
     // As client/src/quota.cpp, api.cpp and cache.cpp do it while there are limits, or blocks are chosen: charge, look,
     // claim what was seen, or whatever there is.
 
-    struct OwnFrames {
-        ProcessSlot process;
-        std::uint64_t frames = 0;
-        void owned(Block block, IndexEntry entry) {
-            if (entry.owner() == process) frames += block.order.frames();
-        }
-        void free(Block) {}
-        void taken(FrameIndex, std::uint64_t) {}
-        void offline(Block) {}
-        void damaged(Block) {}
-    };
-
     bool charge_frames(ProcessSlot process, std::uint64_t frames) {
         const PoolView<Env> &view = pool_.view();
         auto &word = view.processes[process.value].held;

@@ -960,6 +960,7 @@ private:
                 leaf::free_starts(view_.leaf[word].load(std::memory_order_relaxed), order.value) == 0)
                 continue;
             last = try_word(self, 0, word, order, grant, out);
+            // A block that fills the word has said itself where to go on: allocate_in_leaf().
             if (last.got && order.value != kLeafOrder) set_home(self, order, Home{word, 0});
             if (last.got || last.closed_at > 1) return last;
         }

@@ -14,6 +14,19 @@
 
 namespace numacre {
 
+// For walk_all(): what one process holds.
+struct OwnFrames {
+    ProcessSlot process;
+    std::uint64_t frames = 0;
+    void owned(Block block, IndexEntry entry) {
+        if (entry.owner() == process) frames += block.order.frames();
+    }
+    void free(Block) {}
+    void taken(FrameIndex, std::uint64_t) {}
+    void offline(Block) {}
+    void damaged(Block) {}
+};
+
 struct OwnerUsage {
     std::uint64_t blocks = 0;         // in use
     std::uint64_t frames = 0;         // in use or cached
