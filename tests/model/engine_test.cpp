@@ -572,5 +572,13 @@ TEST(Engine, two_upper_layers) {
     expect_clean(model.run());
 }
 
+// The word where the larger block lay, and nowhere else to look: what the lost race leaves is left for good.
+TEST(Engine, a_race_lost_in_the_only_upper_word_leaves_nothing) {
+    EngineModel model("engine-lost-large", {.solo_steps_max = 4000, .find_livelocks = true},
+                      {.geometry = {.frame_shift = 12, .largest_order = 9, .frame_count = 512},
+                       .clients = {{.process = 1, .script = {9, kFreeFirst, 9}}, {.process = 2, .script = {7}}}});
+    expect_clean(model.run());
+}
+
 }  // namespace
 }  // namespace numacre::model

@@ -175,7 +175,7 @@ MUTATIONS = [
         old="if (way == ShortPath::raced) give_up(self);\n        return allocate_elsewhere(self, layer, home, {}, order, grant, out);",
         new="return allocate_elsewhere(self, layer, home, {}, order, grant, out);",
         why="the same after the last attempt of all: nothing overwrites it",
-        filter="Engine.two_upper_layers",
+        filter="Engine.a_race_lost_in_the_only_upper_word_leaves_nothing",
     ),
     Mutation(
         name="commit_before_the_climb",
