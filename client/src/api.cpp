@@ -353,7 +353,9 @@ void uncount(numacre_pool *pool, Order order) {
     if (!locate(pool, address, place)) [[unlikely]]
         return not_a_block(pool, address, Errc::bad_argument);
     Block freed;
-    const Errc code = pool->nodes[place.numa_node].buddy().free(actor, place.frame, freed);
+    Buddy<Env> &buddy = pool->nodes[place.numa_node].buddy();
+    const Errc code =
+        pool->checks_frees ? buddy.free_checked(actor, place.frame, freed) : buddy.free(actor, place.frame, freed);
     if (code != Errc::ok) [[unlikely]]
         return not_a_block(pool, address, code);
     uncount(pool, freed.order);
@@ -740,7 +742,7 @@ int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
         FrameIndex bases[kLeafFrames];
         Place first{};
         unsigned batch = 0;
-        if (!is_counting(pool) && locate(pool, blocks[done], first)) {
+        if (!is_counting(pool) && !pool->checks_frees && locate(pool, blocks[done], first)) {
             Place place = first;
             do {
                 bases[batch++] = place.frame;

@@ -111,7 +111,8 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
     if (const int error = start_recording()) return error;
     numacre_pool *const handle = new_handle();
     if (handle == nullptr) return fail(Errc::out_of_frames, "no memory for a pool handle");
-    int error = connect_to_daemon(runtime_dir_or_default(runtime_dir), handle->connection);
+    int error = read_checks(handle);
+    if (error == 0) error = connect_to_daemon(runtime_dir_or_default(runtime_dir), handle->connection);
     if (error == 0) error = shake_hands(handle, pool_name);
     if (error == 0 && !register_handle(handle))
         error = fail(Errc::too_many_clients, "this process has too many pools open");

@@ -8,7 +8,9 @@
 #include "cache.hpp"
 
 #include <cstdlib>
+#include <cstring>
 
+#include "errors.hpp"
 #include "pool.hpp"
 
 namespace numacre::client {
@@ -21,7 +23,7 @@ constexpr std::uint64_t kLargestCachedBytes = 2 << 20;
 constexpr std::uint64_t kShareOfOneOrder = 32;  // of the numa node's capacity, by all threads together
 
 std::uint32_t limit_of(const numacre_pool *pool, const Magazine &magazine, unsigned order) {
-    if (magazine.granted_bytes == 0 || magazine.granted_bytes > kLargestCachedBytes) return 0;
+    if (pool->checks_frees || magazine.granted_bytes == 0 || magazine.granted_bytes > kLargestCachedBytes) return 0;
     const std::uint32_t slots = pool->view.threads_in_use_bound();
     const std::uint64_t threads = slots > 2 ? slots - 1 : 1;
     const std::uint64_t blocks = pool->geometry.frame_count / kShareOfOneOrder / threads >> order;
@@ -94,6 +96,15 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     // The lowest address on top: it is handed out next.
     for (unsigned i = got; i-- > 0;) magazine.frames[magazine.count++] = bases[i].value;
     return magazine.count != 0;
+}
+
+int read_checks(numacre_pool *pool) {
+    const char *const said = getenv("NUMACRE_CHECK_FREES");
+    if (said == nullptr || *said == '\0' || strcmp(said, "0") == 0) return 0;
+    if (strcmp(said, "1") != 0)
+        return fail(Errc::bad_argument, "NUMACRE_CHECK_FREES=%s: use 1, 0, or do not set it", said);
+    pool->checks_frees = true;
+    return 0;
 }
 
 void begin_where_it_fits(Lane &lane, NodeLane &node, Fit fit, unsigned order) {

@@ -3,8 +3,8 @@
 // A cached block stays its process's (IndexEntry: cached), so a death gives it back like any other. Blocks go in and
 // out by plain stores: an entry that is not published is written by its own process only. What that costs: a block that
 // two threads of one process free in the very same moment may be put into both caches, and if one of them gives it back
-// before the other has stored, it may even be taken from its next owner (shm/README.md, Caches). numacre_free_uncached
-// decides it by a CAS and harms nobody.
+// before the other has stored, it may even be taken from its next owner (shm/README.md, Caches). With
+// NUMACRE_CHECK_FREES in the environment nothing is cached, and a CAS decides.
 #pragma once
 
 #include <atomic>
@@ -84,7 +84,7 @@ struct alignas(kCacheLineBytes) Lane {
     numacre_pool *pool;    // here as well, so that the hot path need not keep what it was called with
     const Word *attention;
     std::uint64_t attention_seen;
-    const Word *accounting;  // 0: no limit is set in the pool, and its blocks are not chosen
+    const Word *regulation;  // 0: no limit is set in the pool, its blocks are not chosen, its frees not checked
     NodeLane *nodes;         // in the same allocation
     std::byte *span;
     std::uint64_t frame_count;

@@ -66,7 +66,8 @@ struct numacre_pool {
     // Of those that the pool has not: how far its own are from there.
     numacre::client::Stranger strangers[numacre::kMaxNumaNodes];
     std::uint32_t stranger_count = 0;
-    bool heeds_kernel = true;  // the threads' mempolicies and cpusets count
+    bool heeds_kernel = true;   // the threads' mempolicies and cpusets count
+    bool checks_frees = false;  // one CAS decides who frees a block, and nothing is cached
     // What numacre_set_policy has said, and how often; odd while it is being said. See policy.cpp.
     std::atomic<std::uint32_t> policy_version{0};
     std::atomic<std::uint32_t> policy_mode{0};
@@ -107,6 +108,9 @@ void close_guard(numacre_pool *pool);
 bool register_handle(numacre_pool *pool);
 // No thread may use the handle any more; every thread's slot has been given up (or is left to recovery).
 void unregister_handle(numacre_pool *pool);
+
+// NUMACRE_CHECK_FREES. 0, or -errno with the error remembered.
+int read_checks(numacre_pool *pool);
 
 // --- threads ---------------------------------------------------------------------------------------------------------
 
@@ -180,9 +184,9 @@ inline Fit fit_of(const numacre_pool *pool) {
 inline bool is_counting(const numacre_pool *pool) {
     return is_counting(pool->view);
 }
-// Counting, or choosing (fit.hpp): not by the short ways.
+// Counting, choosing (fit.hpp) or checking frees: not by the short ways.
 inline bool is_regulated(const Lane &lane) {
-    return lane.accounting->load(std::memory_order_relaxed) != 0;  // relaxed: as above
+    return lane.regulation->load(std::memory_order_relaxed) != 0;  // relaxed: as above
 }
 // May the process hold `frames` more? If so they are counted.
 [[gnu::cold]] Admission charge_frames(numacre_pool *pool, std::uint64_t frames);

@@ -67,6 +67,7 @@ void prefer_hugepages_for_index(const NodeHandle &node, const Geometry &geometry
 }
 
 int build(numacre_pool *pool) {
+    if (const int error = read_checks(pool)) return error;
     pool->numa_nodes = 1;
     pool->process = kOnlyProcess;
     constexpr std::uint32_t processes = kOnlyProcess.value + 1;

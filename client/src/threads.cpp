@@ -109,6 +109,8 @@ bool grow_table(std::uint32_t index) {
     return true;
 }
 
+constinit const Word always{1};
+
 Lane *new_lane(numacre_pool *pool, Actor actor) {
     // The one behind the last has no blocks: see Choices.
     const std::uint32_t nodes = pool->numa_nodes == 1 ? 1 : pool->numa_nodes + 1;
@@ -121,7 +123,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     lane->pool = pool;
     lane->attention = &pool->view.header->attention;
     note_attention(*lane, lane->attention->load(std::memory_order_relaxed));
-    lane->accounting = &pool->view.header->accounting;
+    lane->regulation = pool->checks_frees ? &always : &pool->view.header->accounting;
     lane->frame_count = pool->geometry.frame_count;
     lane->span = pool->span;
     lane->span_shift = pool->span_shift;

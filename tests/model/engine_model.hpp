@@ -58,14 +58,14 @@ inline constexpr int kWithdraw = -9;        // wants it back
 inline constexpr int kFreeGiven = -10;      // frees it
 inline constexpr int kBulkFreeGiven = -11;  // frees it by a bulk call
 // The block that all threads of a process want to get rid of (Setup::shared):
-inline constexpr int kFreeShared = -12;      // frees it
-inline constexpr int kBulkFreeShared = -13;  // ... by a bulk call
-inline constexpr int kCacheShared = -14;     // ... into its cache
-inline constexpr int kUncacheShared = -15;   // allocates it, if it is in its cache
-inline constexpr int kFlushShared = -16;     // gives it back, if it is in its cache
-inline constexpr int kAwaitCached = -17;     // waits until all have done kCacheShared
-inline constexpr int kAwaitFree = -18;       // waits until it is free
-inline constexpr int kAwaitTaken = -19;      // waits until another process has it
+inline constexpr int kFreeShared = -12;     // frees it, checked
+inline constexpr int kFreeUnchecked = -13;  // frees it, on its word that nobody else does
+inline constexpr int kCacheShared = -14;    // ... into its cache
+inline constexpr int kUncacheShared = -15;  // allocates it, if it is in its cache
+inline constexpr int kFlushShared = -16;    // gives it back, if it is in its cache
+inline constexpr int kAwaitCached = -17;    // waits until all have done kCacheShared
+inline constexpr int kAwaitFree = -18;      // waits until it is free
+inline constexpr int kAwaitTaken = -19;     // waits until another process has it
 // As kCacheShared, kUncacheShared, but between its look at the entry and its store it stops until another process has
 // the block.
 inline constexpr int kCacheSlowly = -20;
@@ -755,14 +755,14 @@ inline void EngineModel::use_shared(Thread &self, std::size_t client, int what, 
         default:
             self.choose_operation(1);
     }
-    if (what == kFreeShared || what == kBulkFreeShared) {
+    if (what == kFreeUnchecked) {
+        Block freed{};
+        (void)buddy_->free(actor, shared_.base, freed);
+        shared_ended_->fetch_add(1);
+    } else if (what == kFreeShared) {
         // Each has used it until now, or another thread of its process has: no touch().
         Block freed{};
-        Errc result = Errc::stale_ref;
-        if (what == kFreeShared)
-            result = buddy_->free(actor, shared_.base, freed);
-        else if (buddy_->free_many(actor, BlockState::owned, &shared_.base, 1) == 1)
-            result = Errc::ok;
+        const Errc result = buddy_->free_checked(actor, shared_.base, freed);
         if (result == Errc::ok) shared_freed_->fetch_add(1);
         // not_owner: it is another process's by now.
         if (result != Errc::ok && result != Errc::stale_ref && result != Errc::not_owner)

@@ -243,6 +243,14 @@ MUTATIONS = [
         filter="Engine.a_giver_thinks_again",
     ),
     Mutation(
+        name="free_of_a_published_block_without_the_CAS",
+        file="owner.hpp",
+        old="return ownership() == other.ownership();",
+        new="return published().ownership() == other.published().ownership();",
+        why="the same by the short way",
+        filter="Engine.a_giver_thinks_again",
+    ),
+    Mutation(
         name="intent_cleared_before_the_unclaim",
         file="buddy.hpp",
         old="unclaim(layer, word, block);\n        Env::crash_point(CrashPoint::free_after_unclaim);",
@@ -379,8 +387,8 @@ MUTATIONS = [
     Mutation(
         name="bulk_free_without_the_ownership_CAS",
         file="buddy.hpp",
-        old="if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel)) return false;",
-        new="slot.store(entry.now(self.freeing).bits(), std::memory_order_release);",
+        old="if (!entry.is_published())\n            slot.store",
+        new="if (!entry.is_freeing())\n            slot.store",
         why="a bulk free and a take both have the block",
         filter="Engine.a_giver_thinks_again",
     ),
@@ -538,7 +546,7 @@ MUTATIONS = [
         file="buddy.hpp",
         old="begin(self, IntentKind::free, block);\n        Env::crash_point(CrashPoint::free_after_intent);",
         new="",
-        why="a death after the ownership CAS leaves bits that nobody names",
+        why="a death after FREEING leaves bits that nobody names",
         filter="Engine.a_death_while_freeing_is_recovered",
     ),
     Mutation(

@@ -328,30 +328,70 @@ TEST_F(PrivatePool, threads_come_and_go_without_using_up_slots) {
     EXPECT_EQ(numacre_alloc_bulk(pool, 4 << 20, all, 4), 0) << "threads that ended left no mark";
 }
 
-TEST_F(PrivatePool, two_threads_freeing_one_block_past_the_cache_free_it_once) {
-    for (int round = 0; round < 2000; ++round) {
-        void *block = nullptr;
-        ASSERT_EQ(numacre_alloc(pool, 4096, &block), 0);
-        const auto results = free_by_two_threads(numacre_free_uncached, block);
-        ASSERT_EQ((results[0] == 0) + (results[1] == 0), 1);
-        ASSERT_EQ(std::min(results[0], results[1]), -ESTALE);
+// NUMACRE_CHECK_FREES: whatever they free and by what call, one of the two is told.
+class CheckedPool : public PrivatePool {
+protected:
+    void SetUp() override {
+        setenv("NUMACRE_CHECK_FREES", "1", 1);
+        PrivatePool::SetUp();
+        unsetenv("NUMACRE_CHECK_FREES");
     }
+};
+
+int free_in_bulk(numacre_pool *pool, void *block) {
+    return numacre_free_bulk(pool, &block, 1);
 }
 
-// numacre_free promises less: both may succeed, each thread with the block in its cache. The other thread ends here,
-// and gives back its cache.
+TEST_F(CheckedPool, two_threads_freeing_one_block_free_it_once) {
+    for (const std::size_t size : {std::size_t{4096}, std::size_t{1} << 20})
+        for (int (*const free_it)(numacre_pool *, void *) : {numacre_free, numacre_free_uncached, free_in_bulk})
+            for (int round = 0; round < 700; ++round) {
+                void *block = nullptr;
+                ASSERT_EQ(numacre_alloc(pool, size, &block), 0);
+                const auto results = free_by_two_threads(free_it, block);
+                ASSERT_EQ((results[0] == 0) + (results[1] == 0), 1);
+                ASSERT_EQ(std::min(results[0], results[1]), -ESTALE);
+            }
+    void *all[4];
+    EXPECT_EQ(numacre_alloc_bulk(pool, 4 << 20, all, 4), 0) << error();
+}
+
+TEST_F(CheckedPool, keeps_nothing_in_caches) {
+    void *blocks[100];
+    for (void *&block : blocks) ASSERT_EQ(numacre_alloc(pool, 4096, &block), 0) << error();
+    for (void *const block : blocks) ASSERT_EQ(numacre_free(pool, block), 0) << error();
+    void *all[4];
+    EXPECT_EQ(numacre_alloc_bulk(pool, 4 << 20, all, 4), 0) << "without giving back a cache first: " << error();
+    std::thread([&] { EXPECT_EQ(numacre_free_bulk(pool, all, 4), 0); }).join();
+}
+
+TEST(PrivatePoolChecks, another_value_is_refused) {
+    numacre_pool *pool = nullptr;
+    setenv("NUMACRE_CHECK_FREES", "yes", 1);
+    EXPECT_EQ(numacre_open_private(nullptr, &pool), -EINVAL);
+    EXPECT_STREQ(numacre_last_error(), "NUMACRE_CHECK_FREES=yes: use 1, 0, or do not set it: fix the call");
+    EXPECT_EQ(numacre_attach("/nowhere", nullptr, &pool), -EINVAL);
+    setenv("NUMACRE_CHECK_FREES", "0", 1);
+    EXPECT_EQ(numacre_open_private(nullptr, &pool), 0);
+    unsetenv("NUMACRE_CHECK_FREES");
+    numacre_detach(pool);
+}
+
+// Otherwise both may succeed, each thread with the block in its cache. The other thread ends here, and gives back its
+// cache.
 TEST_F(PrivatePool, two_threads_freeing_one_block_do_not_make_two_of_it) {
-    for (int round = 0; round < 2000; ++round) {
-        void *block = nullptr;
-        ASSERT_EQ(numacre_alloc(pool, 4096, &block), 0);
-        const auto results = free_by_two_threads(numacre_free, block);
-        ASSERT_EQ(std::max(results[0], results[1]), 0);
-        void *again[2];
-        ASSERT_EQ(numacre_alloc_on(pool, -1, 4096, NUMACRE_UNCACHED, &again[0]), 0);
-        ASSERT_EQ(numacre_alloc(pool, 4096, &again[1]), 0);
-        ASSERT_NE(again[0], again[1]);
-        for (void *const each : again) ASSERT_EQ(numacre_free_uncached(pool, each), 0);
-    }
+    for (int (*const free_it)(numacre_pool *, void *) : {numacre_free, numacre_free_uncached})
+        for (int round = 0; round < 2000; ++round) {
+            void *block = nullptr;
+            ASSERT_EQ(numacre_alloc(pool, 4096, &block), 0);
+            const auto results = free_by_two_threads(free_it, block);
+            ASSERT_EQ(std::max(results[0], results[1]), 0);
+            void *again[2];
+            ASSERT_EQ(numacre_alloc_on(pool, -1, 4096, NUMACRE_UNCACHED, &again[0]), 0);
+            ASSERT_EQ(numacre_alloc(pool, 4096, &again[1]), 0);
+            ASSERT_NE(again[0], again[1]);
+            for (void *const each : again) ASSERT_EQ(numacre_free_uncached(pool, each), 0);
+        }
     void *all[4];
     EXPECT_EQ(numacre_alloc_bulk(pool, 4 << 20, all, 4), 0) << error();
 }

@@ -183,12 +183,25 @@ TEST(HotPath, the_thread_cache_executes_no_locked_instruction_and_take_executes_
     }
 }
 
-TEST(HotPath, the_shared_tree_executes_one_locked_instruction_to_allocate_and_two_to_free) {
+TEST(HotPath, the_shared_tree_executes_one_locked_instruction_to_allocate_and_one_to_free) {
     void (*const parts[])() = {allocate_uncached, free_uncached};
-    // 2 MiB blocks lie in an upper word; free is the ownership CAS and the word itself.
+    // 2 MiB blocks lie in an upper word.
     for (const std::size_t size : {std::size_t{4096}, std::size_t{32768}, std::size_t{262144}, std::size_t{2} << 20}) {
         size_bytes = size;
-        expect_locked("uncached: allocate, free", prepare_uncached, parts, 2, {1, 2});
+        expect_locked("uncached: allocate, free", prepare_uncached, parts, 2, {1, 1});
+    }
+}
+
+void publish() {
+    if (numacre_ref_of(pool, block) == NUMACRE_REF_NULL) _exit(1);
+}
+
+// Whoever might take it: a CAS decides.
+TEST(HotPath, a_published_block_takes_two_locked_instructions_to_free) {
+    void (*const parts[])() = {allocate_uncached, publish, free_uncached};
+    for (const std::size_t size : {std::size_t{4096}, std::size_t{2} << 20}) {
+        size_bytes = size;
+        expect_locked("uncached: allocate, publish, free", prepare_uncached, parts, 3, {1, 0, 2});
     }
 }
 
@@ -216,9 +229,8 @@ TEST(HotPath, many_blocks_of_a_leaf_word_share_a_locked_instruction) {
     void (*const parts[])() = {allocate_many};
     size_bytes = 4096;
     expect_locked("bulk of 32: allocate", prepare_bulk, parts, 1, {1});
-    // 32 ownership changes and one leaf word.
     void (*const free_parts[])() = {free_many};
-    expect_locked("bulk of 32: free", prepare_full_cache, free_parts, 1, {33});
+    expect_locked("bulk of 32: free", prepare_full_cache, free_parts, 1, {1});
 }
 
 void *of_one_word[64];

@@ -56,7 +56,8 @@ TEST(IndexEntry, is_put_together_as_it_is_made) {
     const auto held = IndexEntry::owned(process, order, kGenerationMax, note).published();
     EXPECT_EQ(held.now(IndexEntry::freeing(ThreadSlotIndex{7}, Order{0}, 0)),
               IndexEntry::freeing(ThreadSlotIndex{7}, order, kGenerationMax));
-    EXPECT_TRUE(held.is_held_like(ours)) << "published or not";
+    EXPECT_FALSE(held.is_held_like(ours)) << "published";
+    EXPECT_TRUE(held.is_held_like(ours.published()));
     EXPECT_FALSE(held.is_held_like(IndexEntry::owned(ProcessSlot{0xfefe}, order, kGenerationMax, note)));
     EXPECT_FALSE(held.is_held_like(IndexEntry::cached(process, order, kGenerationMax)));
     EXPECT_FALSE(IndexEntry{}.is_held_like(IndexEntry::owned(ProcessSlot{0}, order, 0, {})));

@@ -15,6 +15,11 @@
  * NUMACRE_TRACE=FILE in the environment records every allocation of the process in FILE (FILE.PID if that exists), for
  * `numacre bench replay`. Every call then enters the kernel and takes a lock of the process. Ignored in a set-user-id
  * program. A file that cannot be made fails numacre_attach and numacre_open_private with -EINVAL.
+ *
+ * NUMACRE_CHECK_FREES=1 in the environment finds a block that two threads free at the same moment: one of them gets -ESTALE,
+ * always. Otherwise that may go unnoticed, and may take the block from whoever gets it next: a free relies on the caller's
+ * word. Nothing is cached then, and a free costs one locked instruction more. Anything but 1, 0 and nothing fails
+ * numacre_attach and numacre_open_private with -EINVAL.
  */
 #ifndef NUMACRE_NUMACRE_H
 #define NUMACRE_NUMACRE_H
@@ -126,12 +131,11 @@ NUMACRE_API int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa
 
 /* Free a block that this process owns, into the calling thread's cache if it has room. Any thread may. Never blocks (it enters
  * the kernel only when somebody waits for memory), lock-free.
- * Errors, nothing changed by any: -EINVAL NULL, outside the pool or inside a block; -ESTALE not allocated (freed twice?);
- * -EPERM another process owns it; -ECHILD. If the caller is killed inside, the block is freed. */
+ * Errors, nothing changed by any: -EINVAL NULL, outside the pool or inside a block; -ESTALE not allocated (freed twice? by two
+ * threads at the same moment: NUMACRE_CHECK_FREES); -EPERM another process owns it; -ECHILD. If the caller is killed inside, the block is freed. */
 NUMACRE_API int numacre_free(numacre_pool *pool, void *block);
 
-/* The same past the calling thread's cache: the block is anybody's at once. Two threads that free one block at the same moment
- * by mistake: one of them gets -ESTALE (numacre_free cannot promise that: it uses no locked instruction). */
+/* The same past the calling thread's cache: the block is anybody's at once. */
 NUMACRE_API int numacre_free_uncached(numacre_pool *pool, void *block);
 
 /* All of `count` blocks, or none: then what `blocks` points to is meaningless. Errors as numacre_alloc. */

@@ -300,11 +300,11 @@ TEST(Allocators, another_seed_is_another_schedule) {
 }
 
 // By hand: shm/README.md, "The steps".
-TEST(Allocators, ours_takes_one_rmw_to_allocate_and_two_to_free) {
+TEST(Allocators, ours_takes_one_rmw_to_allocate_and_one_to_free) {
     Experiment experiment = small_experiment("cache", Schedule::random, 1);
     experiment.task.cores = 4;
     const Outcome outcome = run_experiment(contenders().front(), experiment).outcome;
-    EXPECT_NEAR(outcome.per_operation(outcome.counts.rmws), 1.5, 0.01);
+    EXPECT_NEAR(outcome.per_operation(outcome.counts.rmws), 1, 0.01);
     EXPECT_EQ(outcome.counts.failed_cas, 0U);
     EXPECT_EQ(outcome.counts.transfers, 0U);
 }

@@ -109,20 +109,20 @@ public:
             .got;
     }
 
-    // free() of a block in a leaf word. base exists.
+    // free() of an unpublished block in a leaf word. base exists.
     [[gnu::always_inline]] ShortPath free_in_leaf(const Self &self, FrameIndex base, Block &freed) {
         const IndexEntry entry{view_.index[0][base.value].load(std::memory_order_acquire)};  // EDGE look-up
         freed = Block{base, entry.order()};
         if (!entry.is_held_like(self.ours) || !can_be_in_leaf(freed)) [[unlikely]]
             return ShortPath::refused;
-        return free_found(self, 0, freed, entry, true);
+        return free_private(self, 0, freed, entry);
     }
-    // free() of a block in an upper word. base exists.
+    // free() of an unpublished block in an upper word. base exists.
     ShortPath free_in_upper(const Self &self, FrameIndex base, Block &freed) {
         IndexEntry entry;
-        if (!find_from_layer(1, base, freed, entry) || entry.owner() != self.actor.process) [[unlikely]]
+        if (!find_from_layer(1, base, freed, entry) || !entry.is_held_like(self.ours)) [[unlikely]]
             return ShortPath::refused;
-        return free_found(self, layer_of(freed.order), freed, entry, true);
+        return free_private(self, layer_of(freed.order), freed, entry);
     }
 
     [[gnu::noinline]] void finish_free(const Self &self, Block freed) {
@@ -132,7 +132,9 @@ public:
         end(self);
     }
 
-    // Frees the block that begins at `base` if `actor.process` owns it. freed: what it was.
+    // Frees the block that begins at `base` if `actor.process` owns it. freed: what it was. One RMW, two if the block
+    // is published. That no other thread of the process frees it in the same moment is the caller's word: see
+    // free_checked().
     // Errors (nothing changed): bad_argument (no such frame), not_owner, stale_ref (not allocated, or not from there).
     Errc free(Actor actor, FrameIndex base, Block &freed) {
         const Self self = view_of(actor);
@@ -142,10 +144,15 @@ public:
             if (way == ShortPath::begun) finish_free(self, freed);
             if (way != ShortPath::refused) return Errc::ok;
         }
+        return free_checked(actor, base, freed);
+    }
+
+    // The same without that word: whoever frees and takes the block at once, one CAS decides. Two RMWs.
+    Errc free_checked(Actor actor, FrameIndex base, Block &freed) {
         IndexEntry entry;
         const Errc found = find_entry(base, freed, entry);
         if (found != Errc::ok) return found;
-        if (entry.owner() != self.actor.process) return Errc::not_owner;
+        if (entry.owner() != actor.process) return Errc::not_owner;
         return free_entry(actor, freed, entry, true);
     }
 
@@ -266,8 +273,8 @@ public:
     }
 
     // Frees blocks of order at most kLeafOrder that are the process's and in this state: owned, or cached by the
-    // caller. Neighbours in the list that share a leaf word share the RMW on it. Returns how many, counted from the
-    // first: it ends before one that is not such a block.
+    // caller. Who else frees them: as in free(). Neighbours in the list that share a leaf word share the RMW on it.
+    // Returns how many, counted from the first: it ends before one that is not such a block.
     unsigned free_many(Actor actor, BlockState state, const FrameIndex *bases, unsigned count_of_bases) {
         const Self self = view_of(actor);
         unsigned freed = 0;
@@ -458,12 +465,30 @@ private:
 
     // --- freeing -----------------------------------------------------------------------------------------------------
 
-    // An owned block that was just found: refused if somebody was faster. Marks above it stay: a claim of something
-    // larger cleans them when it comes (lazy coalescing).
-    [[gnu::always_inline]] ShortPath free_found(const Self &self, unsigned layer, Block block, IndexEntry entry,
-                                                bool tally) {
-        if (!become_freer(self, layer, block, entry)) [[unlikely]]
-            return ShortPath::refused;
+    // An owned block that was just found, whoever else wants it: refused if somebody was faster.
+    ShortPath free_found(const Self &self, unsigned layer, Block block, IndexEntry entry, bool tally) {
+        return become_freer(self, layer, block, entry) ? release(self, layer, block, tally) : ShortPath::refused;
+    }
+
+    // The process's own, unpublished block: a plain store says who frees it.
+    [[gnu::always_inline]] ShortPath free_private(const Self &self, unsigned layer, Block block, IndexEntry entry) {
+        begin_free(self, block);
+        // EDGE ownership, without a CAS: only the process itself writes the entry of what it has not published
+        // (owner.hpp), and of its threads only the one that frees the block. (Two that do, by mistake: shm/README.md,
+        // Caches.) Weakened, as in become_freer(): recovery sees FREEING with no intent.
+        view_.index_entry(layer, block).store(entry.now(self.freeing).bits(), std::memory_order_release);
+        Env::crash_point(CrashPoint::free_after_ownership);
+        return release(self, layer, block, true);
+    }
+
+    void begin_free(const Self &self, Block block) {
+        begin(self, IntentKind::free, block);
+        Env::crash_point(CrashPoint::free_after_intent);
+    }
+
+    // What the calling thread frees, as index and intent say by now. Marks above it stay: a claim of something larger
+    // cleans them when it comes (lazy coalescing).
+    [[gnu::always_inline]] ShortPath release(const Self &self, unsigned layer, Block block, bool tally) {
         const std::uint64_t word = block.base.value >> word_order(layer);
         unclaim(layer, word, block);
         Env::crash_point(CrashPoint::free_after_unclaim);
@@ -479,9 +504,8 @@ private:
     }
 
     // Decides who frees. True: the calling thread, and its intent says so. False: somebody was faster.
-    [[gnu::always_inline]] bool become_freer(const Self &self, unsigned layer, Block block, IndexEntry entry) {
-        begin(self, IntentKind::free, block);
-        Env::crash_point(CrashPoint::free_after_intent);
+    bool become_freer(const Self &self, unsigned layer, Block block, IndexEntry entry) {
+        begin_free(self, block);
         // EDGE ownership (acq_rel; partners: EDGE commit, EDGE hand-over). The one place where it is decided who frees:
         // a second free, a free of what was handed on and recovery all meet in this CAS. Release publishes the intent:
         // who sees FREEING(thread) must find the thread's intent. Weakened: recovery sees FREEING with no intent, takes
@@ -765,7 +789,7 @@ private:
         raise_hints(self, layer, word);
     }
 
-    // One block of a free_many: the ownership CAS, as in become_freer(). Adds its bits to mask.
+    // One block of a free_many: as in free_private() or, if others may take it, become_freer(). Adds its bits to mask.
     bool start_freeing(const Self &self, BlockState state, FrameIndex base, std::uint64_t &mask) {
         Word &slot = view_.index[0][base.value];
         std::uint64_t bits = slot.load(std::memory_order_acquire);  // EDGE look-up
@@ -774,9 +798,8 @@ private:
         if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder ||
             !view_.contains(block))
             return false;
-        // EDGE ownership. What is cached needs no CAS: no other process can want it, and of this one only who has it in
-        // its cache, too, having freed it in the same moment (as when it leaves the cache for a caller).
-        if (state == BlockState::cached)
+        // EDGE ownership
+        if (!entry.is_published())
             slot.store(entry.now(self.freeing).bits(), std::memory_order_release);
         else if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel))
             return false;

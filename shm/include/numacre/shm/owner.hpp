@@ -80,10 +80,8 @@ public:
     constexpr bool is_cached() const { return state() == BlockState::cached; }
     // Owned or cached: its process's, and given back when that dies.
     constexpr bool is_held() const { return (bits_ & 1) != 0; }
-    // In the same state, of the same holder.
-    constexpr bool is_held_like(IndexEntry other) const {
-        return ((bits_ ^ other.bits_) & (kStateMask | kHolderMask)) == 0;
-    }
+    // In the same state, of the same holder, and published or not as the other.
+    constexpr bool is_held_like(IndexEntry other) const { return ownership() == other.ownership(); }
     constexpr bool is_published() const { return (bits_ & kPublished) != 0; }
     // State, published and holder in one number, to be compared with private_to().
     constexpr std::uint32_t ownership() const {
