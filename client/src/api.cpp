@@ -157,6 +157,11 @@ Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
     return lane.since_now.with_slack((order.frames() << lane.frame_shift) - size_bytes, order.value + lane.frame_shift);
 }
 
+// Size 0 becomes an order far too large. 2x + 1 has one bit more than x, and is not 0: no branch.
+[[gnu::always_inline]] inline unsigned order_of(const Lane &lane, std::size_t size_bytes) {
+    return static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift << 1 | 1)) - 1;
+}
+
 // From the shared tree, past the cache: all that can be asked for.
 [[gnu::noinline]] int allocate(numacre_pool *pool, Lane &lane, const Plan &plan, std::size_t size_bytes, unsigned flags,
                                void **result) {
@@ -228,14 +233,12 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
     return 0;
 }
 
-// A block larger than a leaf word, from the upper word where the thread was last; no limits.
-[[gnu::noinline]] int allocate_large(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
-    if (size_bytes - 1 >= lane.pool->geometry.chunk_bytes() || is_regulated(lane)) [[unlikely]]
-        return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
-    const Order order = order_for_bytes(size_bytes, lane.frame_shift);
+// A block larger than a leaf word, from the upper word where the thread was last; no limits. order exists.
+[[gnu::always_inline]] inline int allocate_in_upper(const Lane &lane, NodeLane &node, unsigned layer, Order order,
+                                                    std::size_t size_bytes, void **result) {
     Block block;
     const auto note = [&] { return note_of(lane, order, size_bytes); };
-    const auto way = node.buddy->allocate_nearby_in_upper(node.self, order, note, block);
+    const auto way = node.buddy->allocate_nearby_in_upper(node.self, layer, order, note, block);
     if (way == ShortPath::begun) [[unlikely]]
         return finish_allocation(lane, node, block.base, size_bytes, result);
     if (way != ShortPath::done) [[unlikely]]
@@ -245,11 +248,24 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
     return 0;
 }
 
+[[gnu::noinline]] int allocate_above(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
+    const Order order = order_for_bytes(size_bytes, lane.frame_shift);
+    return allocate_in_upper(lane, node, layer_of(order), order, size_bytes, result);
+}
+
+[[gnu::noinline]] int allocate_large(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
+    const unsigned order = order_of(lane, size_bytes);
+    if (order >= lane.orders || is_regulated(lane)) [[unlikely]]
+        return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
+    // In the lowest of these layers, where nearly all of them are, what depends on the layer is known beforehand.
+    if (order > word_order(1)) return allocate_above(lane, node, size_bytes, result);
+    return allocate_in_upper(lane, node, 1, Order{static_cast<std::uint8_t>(order)}, size_bytes, result);
+}
+
 // A leaf block from the word where the thread was last; no limits.
 [[gnu::always_inline]] inline int allocate_uncached(const Lane &lane, NodeLane &node, std::size_t size_bytes,
                                                     void **result) {
-    // Size 0 becomes an order far too large. 2x + 1 has one bit more than x, and is not 0: no branch.
-    const auto order = static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift << 1 | 1)) - 1;
+    const unsigned order = order_of(lane, size_bytes);
     if (order >= lane.leaf_orders) [[unlikely]]
         return allocate_large(lane, node, size_bytes, result);
     const Magazine &magazine = node.magazines[order];

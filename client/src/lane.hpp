@@ -91,7 +91,8 @@ struct alignas(kCacheLineBytes) Lane {
     std::uint32_t frame_shift;
     std::uint32_t span_shift;
     std::uint32_t numa_nodes;
-    std::uint32_t leaf_orders;      // how many orders of blocks in leaf words there are: kCachedOrders at most
+    std::uint32_t orders;           // how many orders of blocks there are
+    std::uint32_t leaf_orders;      // ... of those in leaf words: kCachedOrders at most
     std::uint32_t private_pattern;  // what IndexEntry::ownership() of our own, unpublished blocks is
     std::uint32_t cached_pattern;   // ... of blocks in our caches
     const Choices *choices;         // not in a pool of one numa node

@@ -129,7 +129,8 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     lane->span_shift = pool->span_shift;
     lane->frame_shift = pool->geometry.frame_shift;
     lane->numa_nodes = pool->numa_nodes;
-    lane->leaf_orders = std::min(pool->geometry.largest_order + 1U, kCachedOrders);
+    lane->orders = pool->geometry.largest_order + 1U;
+    lane->leaf_orders = std::min(lane->orders, kCachedOrders);
     lane->private_pattern = IndexEntry::private_to(actor.process);
     lane->cached_pattern = IndexEntry::cached_by(actor.process);
     lane->choices = pool->choices == nullptr ? nullptr : &pool->choices[actor.thread.value];

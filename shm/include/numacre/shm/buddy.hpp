@@ -80,11 +80,10 @@ public:
             return ShortPath::refused;
         return allocate_in_leaf(self, home, order, [&] { return self.ours.of(order, note()); }, out);
     }
-    // The same of a block larger than kLeafOrder.
+    // The same of a block larger than kLeafOrder. layer: the order's.
     template <class MakeNote>
-    [[gnu::always_inline]] ShortPath allocate_nearby_in_upper(const Self &self, Order order, const MakeNote &note,
-                                                              Block &out) {
-        const unsigned layer = layer_of(order);
+    [[gnu::always_inline]] ShortPath allocate_nearby_in_upper(const Self &self, unsigned layer, Order order,
+                                                              const MakeNote &note, Block &out) {
         const std::uint64_t home = home_word(self, layer, order);
         if (home == kNoWord) [[unlikely]]
             return ShortPath::refused;
@@ -118,11 +117,12 @@ public:
         return free_private(self, 0, freed, entry);
     }
     // free() of an unpublished block in an upper word. base exists.
-    ShortPath free_in_upper(const Self &self, FrameIndex base, Block &freed) {
-        IndexEntry entry;
-        if (!find_from_layer(1, base, freed, entry) || !entry.is_held_like(self.ours)) [[unlikely]]
+    [[gnu::always_inline]] ShortPath free_in_upper(const Self &self, FrameIndex base, Block &freed) {
+        if (view_.top_layer == 0) [[unlikely]]
             return ShortPath::refused;
-        return free_private(self, layer_of(freed.order), freed, entry);
+        // Nearly all are there, and what depends on the layer is known beforehand.
+        const ShortPath way = free_in_layer(self, 1, base, freed);
+        return way == ShortPath::refused ? free_above(self, base, freed) : way;
     }
 
     [[gnu::noinline]] void finish_free(const Self &self, Block freed) {
@@ -465,6 +465,22 @@ private:
 
     // --- freeing -----------------------------------------------------------------------------------------------------
 
+    [[gnu::always_inline]] ShortPath free_in_layer(const Self &self, unsigned layer, FrameIndex base, Block &freed) {
+        const unsigned granule = view_.geometry.index_granule(layer);
+        if ((base.value & ((std::uint64_t{1} << granule) - 1)) != 0) return ShortPath::refused;
+        const IndexEntry entry{view_.index[layer][base.value >> granule].load(std::memory_order_acquire)};  // EDGE look-up
+        freed = Block{base, entry.order()};
+        if (!entry.is_held_like(self.ours) || layer_of(freed.order) != layer || !view_.contains(freed))
+            return ShortPath::refused;
+        return free_private(self, layer, freed, entry);
+    }
+    // In what layers there are above the lowest upper one.
+    [[gnu::noinline]] ShortPath free_above(const Self &self, FrameIndex base, Block &freed) {
+        for (unsigned layer = 2; layer <= view_.top_layer; ++layer)
+            if (const ShortPath way = free_in_layer(self, layer, base, freed); way != ShortPath::refused) return way;
+        return ShortPath::refused;
+    }
+
     // An owned block that was just found, whoever else wants it: refused if somebody was faster.
     ShortPath free_found(const Self &self, unsigned layer, Block block, IndexEntry entry, bool tally) {
         return become_freer(self, layer, block, entry) ? release(self, layer, block, tally) : ShortPath::refused;
@@ -494,7 +510,7 @@ private:
         Env::crash_point(CrashPoint::free_after_unclaim);
         // The next block of this order comes from here: the place is known, and likely still in the processor's caches.
         // (From an upper word only if the hole is no wider than others that there are.)
-        set_home(self, block.order, Home{word, layer == 0 ? 0 : home_of(self, block.order).widest()});
+        set_home(self, block.order, layer == 0 ? Home{word, 0} : home_of(self, block.order).moved_to(word));
         if (tally) count(self.counters->frees[block.order.value]);
         if (!hints_are_full(self, layer, word)) [[unlikely]]
             return ShortPath::begun;

@@ -258,6 +258,8 @@ public:
     constexpr explicit Home(std::uint64_t bits) : bits_(bits) {}
     constexpr explicit Home(std::uint64_t word, unsigned widest) : bits_((word + 1) | std::uint64_t{widest} << 56) {}
     constexpr std::uint64_t bits() const { return bits_; }
+    // As wide a hole as before.
+    constexpr Home moved_to(std::uint64_t word) const { return Home{bits_ >> 56 << 56 | (word + 1)}; }
     constexpr std::uint64_t word_plus_one() const { return bits_ << 8 >> 8; }
     constexpr unsigned widest() const {
         const auto levels = static_cast<unsigned>(bits_ >> 56);
