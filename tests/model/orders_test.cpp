@@ -33,6 +33,8 @@ std::vector<Model> models() {
     constexpr std::uint64_t kTwoFree = ~std::uint64_t{3};
     // One frame is free in the whole pool.
     const std::vector<std::pair<std::uint64_t, std::uint64_t>> but_one{{0, ~std::uint64_t{1}}, {1, ~std::uint64_t{0}}};
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> all_but_first;
+    for (std::uint64_t word = 1; word < kUpperFanOut; ++word) all_but_first.emplace_back(word, ~std::uint64_t{0});
     return {
         {"two-words",
          {.clients = {{.process = 1, .orders = {5}, .operations = 2, .holds = {6}},
@@ -46,6 +48,11 @@ std::vector<Model> models() {
         {"one-frame",
          {.taken = but_one,
           .clients = {{.process = 1, .script = {0, kFreeFirst}}, {.process = 2, .script = {0, kFreeFirst, 0}}}}},
+        // Eight leaf words, all used up: looked at in one go.
+        {"full-group",
+         {.geometry = {.frame_shift = 12, .largest_order = 9, .frame_count = 512},
+          .taken = all_but_first,
+          .clients = {{.process = 1, .holds = {6}, .script = {kFreeFirst}}, {.process = 2, .script = {6}}}}},
         {"death-of-an-owner",
          {.taken = but_one,
           .clients = {{.process = 1, .holds = {0}}, {.process = 2, .script = {0}, .mortal = false}},
@@ -240,6 +247,7 @@ constexpr Unnoticed kUnnoticed[] = {
     {"buddy.hpp publish: store release -> relaxed", kChannel},
     {"buddy.hpp free_in_leaf: load acquire -> relaxed", kChannel},
     {"buddy.hpp find_from_layer: load acquire -> relaxed", kChannel},
+    {"buddy.hpp free_in_layer: load acquire -> relaxed", kChannel},
     {"buddy.hpp become_freer: cas acq_rel -> release", kCarried},
     {"buddy.hpp become_freer: cas acquire on failure -> relaxed", kUnused},
     {"buddy.hpp clean: load seq_cst -> acquire", kCoherent},

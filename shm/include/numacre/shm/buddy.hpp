@@ -84,7 +84,7 @@ public:
     template <class MakeNote>
     [[gnu::always_inline]] ShortPath allocate_nearby_in_upper(const Self &self, unsigned layer, Order order,
                                                               const MakeNote &note, Block &out) {
-        const std::uint64_t home = home_word(self, layer, order);
+        const std::uint64_t home = home_for(self, layer, order);
         if (home == kNoWord) [[unlikely]]
             return ShortPath::refused;
         return allocate_in_upper(
@@ -468,7 +468,8 @@ private:
     [[gnu::always_inline]] ShortPath free_in_layer(const Self &self, unsigned layer, FrameIndex base, Block &freed) {
         const unsigned granule = view_.geometry.index_granule(layer);
         if ((base.value & ((std::uint64_t{1} << granule) - 1)) != 0) return ShortPath::refused;
-        const IndexEntry entry{view_.index[layer][base.value >> granule].load(std::memory_order_acquire)};  // EDGE look-up
+        const IndexEntry entry{
+            view_.index[layer][base.value >> granule].load(std::memory_order_acquire)};  // EDGE look-up
         freed = Block{base, entry.order()};
         if (!entry.is_held_like(self.ours) || layer_of(freed.order) != layer || !view_.contains(freed))
             return ShortPath::refused;
@@ -542,7 +543,7 @@ private:
     Errc allocate_as(const Self &self, Order order, IndexEntry grant, Block &out) {
         if (order.value > view_.geometry.largest_order) return Errc::bad_argument;
         const unsigned layer = layer_of(order);
-        const std::uint64_t home = home_word(self, layer, order);
+        const std::uint64_t home = layer == 0 ? home_word(self, 0, order) : home_for(self, layer, order);
         if (home == kNoWord) return allocate_elsewhere(self, layer, kNoWord, {}, order, grant, out);
         if (layer == 0) {
             const Attempt first = try_word(self, 0, home, order, grant, out);
@@ -888,8 +889,9 @@ private:
         }
         // A larger block goes where it does least harm, wherever that is.
         if (layer != 0) {
-            if (home != kNoWord && order.value == word_order(layer) && try_beside(self, layer, home, order, grant, out))
-                return Errc::ok;
+            // What it has used up need not be looked at again.
+            if (home != kNoWord && order.value == word_order(layer))
+                searcher(self).lower(layer + 1, home / kUpperFanOut);
             home = kNoWord;
         }
         for (unsigned round = 0;; ++round) {
@@ -935,19 +937,6 @@ private:
         return false;
     }
 
-    // For a block as large as an upper word: another one below the same parent, in a hole no wider than the one that
-    // the last search found.
-    bool try_beside(const Self &self, unsigned layer, std::uint64_t home, Order order, IndexEntry grant, Block &out) {
-        const std::uint64_t parent = home / kUpperFanOut;
-        const upper::Hole hole = upper::smallest_hole(empty_words(layer, parent), 0);
-        const std::uint64_t word = parent * kUpperFanOut + hole.first_child;
-        const unsigned widest = home_of(self, order).widest();
-        if (hole.levels > widest || hole.levels > kUpperLevels || !try_word(self, layer, word, order, grant, out).got)
-            return false;
-        set_home(self, order, Home{word, widest});
-        return true;
-    }
-
     std::uint64_t next_in_line(std::uint64_t word) const {
         const std::uint64_t next = word + 1;
         return next % kUpperFanOut != 0 && next < view_.word_count[0] ? next : word;
@@ -961,14 +950,17 @@ private:
             const UpperWord above{view_.upper[layer + 1][parent].load(std::memory_order_relaxed)};
             closed = above.allocated_children() | above.draining_children();
         }
+        const std::uint64_t first = parent * kUpperFanOut;
+        const Word *const words = &view_.upper[layer][first];
+        const auto is_empty = [words](unsigned child) {
+            return UpperWord{words[child].load(std::memory_order_relaxed)}.is_claimable() ? 1U << child : 0U;
+        };
         unsigned empty = 0;
-        for (unsigned child = 0; child < kUpperFanOut; ++child) {
-            const std::uint64_t word = parent * kUpperFanOut + child;
-            if ((closed >> child & 1) == 0 && word < view_.word_count[layer] &&
-                UpperWord{view_.upper[layer][word].load(std::memory_order_relaxed)}.claimable_children() == 0xff)
-                empty |= 1U << child;
-        }
-        return static_cast<std::uint8_t>(empty);
+        if (const std::uint64_t count = view_.word_count[layer] - first; count >= kUpperFanOut) [[likely]]
+            for (unsigned child = 0; child < kUpperFanOut; ++child) empty |= is_empty(child);
+        else
+            for (unsigned child = 0; child < count; ++child) empty |= is_empty(child);
+        return static_cast<std::uint8_t>(empty & ~closed);
     }
 
     // How wide the hole is, or was, that this word lies in.
@@ -1057,6 +1049,24 @@ private:
         const std::uint64_t plus_one = layer == 0 ? home.bits() : home.word_plus_one();
         const std::uint64_t word = plus_one - 1;
         return word < view_.word_count[layer] ? word : kNoWord;
+    }
+    // The same for a block of an upper word. One as large as the word goes beside it once that is taken: below the same
+    // parent, in a hole no wider than the one that the last search found.
+    [[gnu::always_inline]] std::uint64_t home_for(const Self &self, unsigned layer, Order order) {
+        const std::uint64_t home = home_word(self, layer, order);
+        if (home == kNoWord || order.value != word_order(layer)) return home;
+        // relaxed: a preference, the claim decides.
+        if (UpperWord{view_.upper[layer][home].load(std::memory_order_relaxed)}.is_claimable()) return home;
+        return home_beside(self, layer, order, home);
+    }
+    [[gnu::noinline]] std::uint64_t home_beside(const Self &self, unsigned layer, Order order, std::uint64_t home) {
+        const std::uint64_t parent = home / kUpperFanOut;
+        const upper::Hole hole = upper::smallest_hole(empty_words(layer, parent), 0);
+        const unsigned widest = home_of(self, order).widest();
+        if (hole.levels > widest) return kNoWord;
+        const std::uint64_t word = parent * kUpperFanOut + hole.first_child;
+        set_home(self, order, Home{word, widest});
+        return word;
     }
     void set_home(const Self &self, Order order, Home home) {
         self.homes->word[order.value].store(home.bits(),

@@ -136,6 +136,7 @@ public:
     constexpr std::uint8_t allocated_children() const { return static_cast<std::uint8_t>(bits_ >> 8); }
     constexpr std::uint8_t draining_children() const { return static_cast<std::uint8_t>(bits_ >> 24); }
     // Children that an ordinary allocation may claim in this word.
+    constexpr bool is_claimable() const { return (bits_ & (0xff * kP | 0xff * kF | 0xff * kDrain)) == 0; }  // all of it
     constexpr std::uint8_t claimable_children() const {
         return static_cast<std::uint8_t>(~(bits_ | bits_ >> 8 | bits_ >> 24));
     }

@@ -18,7 +18,7 @@
 // repaired.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -67,26 +67,20 @@ public:
         unsigned largest = 0;
         unsigned whole = 0;
         if (level == 1) {
-            std::array<std::uint64_t, kUpperFanOut> states;
-            std::uint64_t taken_in_all = ~std::uint64_t{0};
-            for (unsigned child = 0; child < kUpperFanOut; ++child) {
-                states[child] = (open >> child & 1) != 0 ? leaf_state(word * kUpperFanOut + child) : ~std::uint64_t{0};
-                taken_in_all &= states[child];
-            }
             // Most often asked when everything has just been taken.
-            if (taken_in_all == ~std::uint64_t{0}) return 0;
-            for (unsigned child = 0; child < kUpperFanOut; ++child) {
-                const std::uint64_t state = states[child];
+            if (open == 0xff && all_are_taken(word)) return 0;
+            for (unsigned left = open; left != 0; left &= left - 1) {
+                const auto child = static_cast<unsigned>(std::countr_zero(left));
+                const std::uint64_t state = leaf_state(word * kUpperFanOut + child);
                 whole |= (state == 0 ? 1U : 0U) << child;
                 if (largest <= kLeafOrder && leaf::free_ends(state, largest) != 0) largest = leaf::free_value(state);
             }
         } else {
             const HintWord hint = hint_of(level, word);
-            for (unsigned child = 0; child < kUpperFanOut; ++child) {
-                if ((open >> child & 1) == 0 || hint.value(child, ceiling()) <= largest) continue;
-                const unsigned value = potential(hint, level, word, child);
-                if (value > largest) largest = value;
-            }
+            const unsigned full = full_value(level - 1);
+            for (unsigned left = open & hint.at_least(1, ceiling()); left != 0 && largest < full; left &= left - 1)
+                largest = std::max(largest,
+                                   potential(hint, level, word, static_cast<unsigned>(std::countr_zero(left)), full));
             // Only where one child is whole may several be.
             if (largest >= whole_child && level <= view_.top_layer) whole = empty_among(open, level, word);
         }
@@ -144,6 +138,16 @@ public:
         return (layer >= view_.hint_levels || hint_of(layer + 1, above).is_full(word % kUpperFanOut)) &&
                (layer + 1 >= view_.hint_levels ||
                 hint_of(layer + 2, above / kUpperFanOut).is_full(above % kUpperFanOut));
+    }
+
+    // Of a group all of whose leaf words exist: is nothing free in any of them?
+    bool all_are_taken(std::uint64_t group) const {
+        const Word *const words = &view_.leaf[group * kUpperFanOut];
+        std::uint64_t taken_in_all = ~std::uint64_t{0};
+        // seq_cst: EDGE free-then-hint, EDGE lower-then-look
+        for (unsigned child = 0; child < kUpperFanOut; ++child)
+            taken_in_all &= words[child].load(std::memory_order_seq_cst);
+        return taken_in_all == ~std::uint64_t{0};
     }
 
     // What a leaf word has.
@@ -231,13 +235,17 @@ private:
 
     // What a child may have: its hint, but no more than the blocks in its own word leave room for. level >= 2.
     unsigned potential(HintWord hint, unsigned level, std::uint64_t word, unsigned child) const {
-        unsigned value = hint.value(child, ceiling());
-        if (value > full_value(level - 1)) value = full_value(level - 1);
-        if (value == 0 || level - 1 > view_.top_layer) return value;
-        const unsigned closed = closed_children(level - 1, word * kUpperFanOut + child);
-        if (closed == 0) return value;
-        const unsigned room = room_beside(closed, level - 1);
-        return value < room ? value : room;
+        return potential(hint, level, word, child, full_value(level - 1));
+    }
+    // full: full_value(level - 1)
+    unsigned potential(HintWord hint, unsigned level, std::uint64_t word, unsigned child, unsigned full) const {
+        const UpperWord below = state_of(level - 1, word * kUpperFanOut + child);
+        return std::min(std::min(hint.value(child, ceiling()), full), room_in(below, level - 1));
+    }
+    // What the blocks in an upper word itself leave room for.
+    static unsigned room_in(UpperWord state, unsigned layer) {
+        const unsigned closed = state.allocated_children() | state.draining_children();
+        return closed == 0 ? ~0U : room_beside(closed, layer);
     }
     // closed: some.
     static unsigned room_beside(unsigned closed, unsigned layer) {
@@ -259,9 +267,8 @@ private:
 
     // The smallest hole of at least `wanted` in an upper word itself. A child that is empty is part of it, marked or
     // not: a claim cleans the mark.
-    upper::Hole smallest_hole(unsigned layer, std::uint64_t word, unsigned wanted) const {
+    upper::Hole smallest_hole(unsigned layer, std::uint64_t word, UpperWord state, unsigned wanted) const {
         const unsigned child_value = word_order(layer - 1) + 1;
-        const UpperWord state = state_of(layer, word);
         const unsigned open = open_children(layer, word, state);
         unsigned free = open & ~state.occupied_children();
         if (const unsigned marked = open & ~free; marked != 0) free |= empty_among(marked, layer, word);
@@ -299,26 +306,29 @@ private:
         const bool by_hole = level - 1 == layer && wanted > kLeafOrder + 1;
         const UpperWord state = state_of(level, word);
         const unsigned open = open_children(level, word, state);
-        const unsigned in_use = children_in_use(level, state);
         const HintWord hint = hint_of(level, word);
         if (level == layer && whole_word) {
-            const upper::Hole hole = smallest_hole(level, word, wanted);
+            const upper::Hole hole = smallest_hole(level, word, state, wanted);
             // The hint has to agree: it is what a search that was disappointed there lowers.
             if (hole.levels <= kUpperLevels && hint.value(hole.first_child, ceiling()) >= wanted &&
                 potential(hint, level, word, hole.first_child) >= wanted)
                 return static_cast<int>(hole.first_child);
         }
+        const unsigned in_use = children_in_use(level, state);
         const unsigned start = first_child(level);
         const auto hopeful = static_cast<std::uint8_t>(open & hint.at_least(wanted, ceiling()));
+        const unsigned full = full_value(level - 1);
         int best = -1;
         unsigned best_rank = ~0U;
         for (unsigned left = std::rotr(hopeful, static_cast<int>(start)); left != 0; left &= left - 1) {
             const unsigned child = (start + static_cast<unsigned>(std::countr_zero(left))) % kUpperFanOut;
-            unsigned value = potential(hint, level, word, child);
+            const UpperWord below = state_of(level - 1, word * kUpperFanOut + child);
+            unsigned value = std::min(std::min(hint.value(child, ceiling()), full), room_in(below, level - 1));
             if (value < wanted) continue;
             if (by_hole) {
-                const upper::Hole hole = smallest_hole(layer, word * kUpperFanOut + child, wanted);
-                if (hole.levels <= kUpperLevels) value = word_order(layer - 1) + 1 + hole.levels;
+                const upper::Hole hole = smallest_hole(layer, word * kUpperFanOut + child, below, wanted);
+                // None that anybody sees: the last to be tried, whatever its hint says.
+                value = word_order(layer - 1) + 1 + hole.levels;
             }
             const unsigned rank = 2 * value + ((in_use >> child & 1) ^ 1);
             if (rank >= best_rank) continue;
