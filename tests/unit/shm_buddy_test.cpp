@@ -163,6 +163,42 @@ TEST(Buddy, who_fills_a_leaf_word_goes_on_at_the_next_one) {
     }
 }
 
+// Once a search has found nothing that was less than free. What that sees of others goes first: of blocks in upper
+// words it sees all, of leaf words only what somebody was disappointed by.
+TEST(Buddy, who_uses_up_what_was_free_goes_on_at_the_next_that_is_free) {
+    for (const unsigned order : {kLeafOrder, word_order(1)}) {
+        ShmPool pool{4096, 16 << 20, 16};
+        pool.online_all();
+        TestBuddy buddy{pool.node, pool.view};
+        const Actor actor = pool.actor(1, 1);
+        const Order of_blocks{static_cast<std::uint8_t>(order)};
+        // Where this thread begins; and three groups further on somebody has been.
+        const std::uint64_t begin = pool.node.geometry.frame_count / 2 >> order;
+        const std::uint64_t others = begin + 3 * kUpperFanOut;
+        ASSERT_TRUE(buddy.allocate_at(pool.actor(2, 2), {FrameIndex{others << order}, of_blocks}, {}));
+        std::vector<std::uint64_t> places;
+        for (unsigned i = 0; i < 5 * kUpperFanOut; ++i) {
+            Block block;
+            ASSERT_EQ(buddy.allocate(actor, of_blocks, {}, block), Errc::ok);
+            places.push_back(block.base.value >> order);
+            // No search was disappointed by what it had used up, or that would be lowered now.
+            if (places.back() == begin + 3 * kUpperFanOut - 1) {
+                const unsigned level = order == kLeafOrder ? 2 : 3;
+                EXPECT_EQ(pool.node.hint[level][begin / kUpperFanOut / kUpperFanOut].load(), 0U) << "order " << order;
+            }
+        }
+        std::vector<std::uint64_t> expected;
+        const auto expect_from = [&expected](std::uint64_t place, unsigned count) {
+            for (unsigned i = 0; i < count; ++i) expected.push_back(place + i);
+        };
+        if (order != kLeafOrder) expect_from(others + 1, kUpperFanOut - 1);
+        expect_from(begin, 3 * kUpperFanOut);
+        if (order == kLeafOrder) expect_from(others + 1, kUpperFanOut - 1);
+        expect_from(others + kUpperFanOut, kUpperFanOut + 1);
+        EXPECT_EQ(places, expected) << "order " << order;
+    }
+}
+
 TEST(Buddy, scribbled_homes_cost_time_and_nothing_else) {
     ShmPool pool{4096, 4 << 20, 2};
     pool.online_all();

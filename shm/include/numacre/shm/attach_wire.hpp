@@ -8,8 +8,7 @@
 //                                            node region and its data region (1 + 2 * numa_node_count fds)
 //   ... works ...
 //   EventsRequest (at most one)    ->
-//                                  <-        EventsReply + by SCM_RIGHTS an eventfd, signalled when the daemon has set
-//                                  a
+//                                  <-        EventsReply + by SCM_RIGHTS an eventfd, signalled when the daemon has set a
 //                                            bit of ProcessRecord::news; no fd: it has none left
 //   DetachRequest (after unmapping) ->
 //                                  <-        DetachReply (everything the client held has been given back)

@@ -580,7 +580,7 @@ private:
         Env::crash_point(CrashPoint::allocate_after_claim);
         // The word is used up, so begin at the next one of the same cache line. (Smaller blocks find out when they
         // come.)
-        if (order.value == kLeafOrder) set_home(self, order, Home{next_in_line(word), 0});
+        if (order.value == kLeafOrder) set_home(self, order, home_of(self, order).moved_to(next_in_line(word)));
         if (!is_marked_above(0, word)) [[unlikely]]
             return ShortPath::begun;
         keep_claim(self, 0, out, grant());
@@ -885,14 +885,16 @@ private:
         // The leaf words beside the thread's own share a cache line with it.
         if (layer == 0 && home != kNoWord && last.closed_at == 0) {
             last = try_siblings(self, home / kUpperFanOut, (home + 1) % kUpperFanOut, order, grant, out);
-            if (last.got) return Errc::ok;
+            if (last.got || (order.value == kLeafOrder && try_next_group(self, home, order, grant, out)))
+                return Errc::ok;
         }
         // A larger block goes where it does least harm, wherever that is.
         if (layer != 0) {
-            // What it has used up need not be looked at again.
-            if (home != kNoWord && order.value == word_order(layer))
-                searcher(self).lower(layer + 1, home / kUpperFanOut);
             home = kNoWord;
+            // What it has used up need not be looked at again.
+            if (const std::uint64_t used_up = home_word(self, layer, order);
+                used_up != kNoWord && order.value == word_order(layer))
+                searcher(self).lower(layer + 1, used_up / kUpperFanOut);
         }
         for (unsigned round = 0;; ++round) {
             if (search_and_claim(self, layer, home, last, order, grant, out)) return Errc::ok;
@@ -929,12 +931,37 @@ private:
             if (!search.find(level, from, target, wanted, found)) return false;
             last = layer == 0 ? try_siblings(self, found, search.first_child(1), order, grant, out)
                               : try_word(self, layer, found, order, grant, out);
-            if (last.got && layer != 0 && order.value == word_order(layer))
-                set_home(self, order, Home{found, levels_around(layer, found)});
+            if (last.got && order.value == word_order(layer)) set_home_in_hole(self, layer, out);
             if (last.got) return true;
             word = found;
         }
         return false;
+    }
+
+    // After a search for a block as large as a word.
+    void set_home_in_hole(const Self &self, unsigned layer, Block block) {
+        const std::uint64_t word = block.base.value >> word_order(layer);
+        if (layer != 0)
+            set_home(self, block.order, Home{word, levels_around(layer, word)});
+        else if (group_is_free(word / kUpperFanOut, word))
+            set_home(self, block.order, Home{next_in_line(word), kUpperLevels});
+    }
+
+    // For a block as large as a leaf word, whose group is used up: the next group, if that is free, and if the last
+    // search, too, found none that was less than free.
+    bool try_next_group(const Self &self, std::uint64_t home, Order order, IndexEntry grant, Block &out) {
+        const std::uint64_t next = home / kUpperFanOut + 1;
+        return home_of(self, order).widest() == kUpperLevels && group_is_free(next, kNoWord) &&
+               try_word(self, 0, next * kUpperFanOut, order, grant, out).got;
+    }
+
+    // All eight leaf words of a group but this one.
+    bool group_is_free(std::uint64_t group, std::uint64_t but) const {
+        if ((group + 1) * kUpperFanOut > view_.word_count[0]) return false;
+        std::uint64_t taken = 0;
+        for (std::uint64_t word = group * kUpperFanOut; word < (group + 1) * kUpperFanOut; ++word)
+            if (word != but) taken |= view_.leaf[word].load(std::memory_order_relaxed);  // relaxed: a preference
+        return taken == 0;
     }
 
     std::uint64_t next_in_line(std::uint64_t word) const {
@@ -1045,9 +1072,7 @@ private:
     }
     // Where this thread goes on with blocks of this order. kNoWord: nowhere yet (or what stands there is scribbled).
     std::uint64_t home_word(const Self &self, unsigned layer, Order order) const {
-        const Home home = home_of(self, order);
-        const std::uint64_t plus_one = layer == 0 ? home.bits() : home.word_plus_one();
-        const std::uint64_t word = plus_one - 1;
+        const std::uint64_t word = home_of(self, order).word_plus_one() - 1;
         return word < view_.word_count[layer] ? word : kNoWord;
     }
     // The same for a block of an upper word. One as large as the word goes beside it once that is taken: below the same
@@ -1063,8 +1088,14 @@ private:
         const std::uint64_t parent = home / kUpperFanOut;
         const upper::Hole hole = upper::smallest_hole(empty_words(layer, parent), 0);
         const unsigned widest = home_of(self, order).widest();
-        if (hole.levels > widest) return kNoWord;
-        const std::uint64_t word = parent * kUpperFanOut + hole.first_child;
+        std::uint64_t word = parent * kUpperFanOut + hole.first_child;
+        if (hole.levels > widest) {
+            // Used up, and the last search found nothing that was less than free: the next parent, if that is free.
+            word = (parent + 1) * kUpperFanOut;
+            if (widest != kUpperLevels || word + kUpperFanOut > view_.word_count[layer] ||
+                empty_words(layer, parent + 1) != 0xff)
+                return kNoWord;
+        }
         set_home(self, order, Home{word, widest});
         return word;
     }
