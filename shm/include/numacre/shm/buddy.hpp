@@ -511,7 +511,7 @@ private:
         Env::crash_point(CrashPoint::free_after_unclaim);
         // The next block of this order comes from here: the place is known, and likely still in the processor's caches.
         // (From an upper word only if the hole is no wider than others that there are.)
-        set_home(self, block.order, layer == 0 ? Home{word, 0} : home_of(self, block.order).moved_to(word));
+        set_home(self, block.order, layer == 0 ? Home{word, 0} : home_of(self, block.order).back_at(word));
         if (tally) count(self.counters->frees[block.order.value]);
         if (!hints_are_full(self, layer, word)) [[unlikely]]
             return ShortPath::begun;
@@ -884,7 +884,8 @@ private:
                                               Order order, IndexEntry grant, Block &out) {
         // The leaf words beside the thread's own share a cache line with it.
         if (layer == 0 && home != kNoWord && last.closed_at == 0) {
-            last = try_siblings(self, home / kUpperFanOut, (home + 1) % kUpperFanOut, order, grant, out);
+            if (!searcher(self).is_used_up(home / kUpperFanOut))
+                last = try_siblings(self, home / kUpperFanOut, (home + 1) % kUpperFanOut, order, grant, out);
             if (last.got || (order.value == kLeafOrder && try_next_group(self, home, order, grant, out)))
                 return Errc::ok;
         }
@@ -941,17 +942,18 @@ private:
     // After a search for a block as large as a word.
     void set_home_in_hole(const Self &self, unsigned layer, Block block) {
         const std::uint64_t word = block.base.value >> word_order(layer);
-        if (layer != 0)
-            set_home(self, block.order, Home{word, levels_around(layer, word)});
-        else if (group_is_free(word / kUpperFanOut, word))
-            set_home(self, block.order, Home{next_in_line(word), kUpperLevels});
+        const std::uint64_t next = layer == 0 ? next_in_line(word) : word;
+        const unsigned levels = layer != 0                                 ? levels_around(layer, word)
+                                : group_is_free(word / kUpperFanOut, word) ? kUpperLevels
+                                                                           : 0;
+        set_home(self, block.order, levels == kUpperLevels ? Home::in_free(next) : Home{next, levels});
     }
 
     // For a block as large as a leaf word, whose group is used up: the next group, if that is free, and if the last
     // search, too, found none that was less than free.
     bool try_next_group(const Self &self, std::uint64_t home, Order order, IndexEntry grant, Block &out) {
         const std::uint64_t next = home / kUpperFanOut + 1;
-        return home_of(self, order).widest() == kUpperLevels && group_is_free(next, kNoWord) &&
+        return home_of(self, order).only_free() && group_is_free(next, kNoWord) &&
                try_word(self, 0, next * kUpperFanOut, order, grant, out).got;
     }
 
@@ -1087,16 +1089,16 @@ private:
     [[gnu::noinline]] std::uint64_t home_beside(const Self &self, unsigned layer, Order order, std::uint64_t home) {
         const std::uint64_t parent = home / kUpperFanOut;
         const upper::Hole hole = upper::smallest_hole(empty_words(layer, parent), 0);
-        const unsigned widest = home_of(self, order).widest();
+        const Home found = home_of(self, order);
         std::uint64_t word = parent * kUpperFanOut + hole.first_child;
-        if (hole.levels > widest) {
+        if (hole.levels > found.widest()) {
             // Used up, and the last search found nothing that was less than free: the next parent, if that is free.
             word = (parent + 1) * kUpperFanOut;
-            if (widest != kUpperLevels || word + kUpperFanOut > view_.word_count[layer] ||
+            if (!found.only_free() || word + kUpperFanOut > view_.word_count[layer] ||
                 empty_words(layer, parent + 1) != 0xff)
                 return kNoWord;
         }
-        set_home(self, order, Home{word, widest});
+        set_home(self, order, found.moved_to(word));
         return word;
     }
     void set_home(const Self &self, Order order, Home home) {

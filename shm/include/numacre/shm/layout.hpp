@@ -251,22 +251,30 @@ struct NodeHeader {
 };
 
 // A word of the tree that a thread begins at. Bits 0..55 the word's index (in the order's layer) + 1, 0 = nowhere yet.
-// 56..63, of an upper word: log2 of the children in the widest hole that is worth taking a block from there; a search
-// found none smaller anywhere, the last time. 0 for a leaf word, whatever is free there is taken.
+// 56..62, of an upper word: log2 of the children in the widest hole that is worth taking a block from there; a search
+// found none smaller anywhere, the last time. Of a leaf word whatever is free is taken. 63: it found nothing that was
+// less than a free group or parent, and no block of the order has been freed since.
 class Home {
 public:
     constexpr explicit Home(std::uint64_t bits) : bits_(bits) {}
     constexpr explicit Home(std::uint64_t word, unsigned widest) : bits_((word + 1) | std::uint64_t{widest} << 56) {}
+    // Of a search that found nothing less than free.
+    static constexpr Home in_free(std::uint64_t word) { return Home{Home{word, kUpperLevels}.bits_ | kOnlyFree}; }
     constexpr std::uint64_t bits() const { return bits_; }
-    // As wide a hole as before.
-    constexpr Home moved_to(std::uint64_t word) const { return Home{bits_ >> 56 << 56 | (word + 1)}; }
+    // Going on there: what the last search found still holds.
+    constexpr Home moved_to(std::uint64_t word) const { return Home{(bits_ & ~kWordMask) | (word + 1)}; }
+    // Back to where a block has been freed: there are holes again.
+    constexpr Home back_at(std::uint64_t word) const { return Home{(bits_ & ~kWordMask & ~kOnlyFree) | (word + 1)}; }
+    constexpr bool only_free() const { return (bits_ & kOnlyFree) != 0; }
     constexpr std::uint64_t word_plus_one() const { return bits_ << 8 >> 8; }
     constexpr unsigned widest() const {
-        const auto levels = static_cast<unsigned>(bits_ >> 56);
+        const auto levels = static_cast<unsigned>((bits_ & ~kOnlyFree) >> 56);
         return levels < kUpperLevels ? levels : kUpperLevels;  // a scribbled one must not shift too far
     }
 
 private:
+    static constexpr std::uint64_t kWordMask = (std::uint64_t{1} << 56) - 1;
+    static constexpr std::uint64_t kOnlyFree = std::uint64_t{1} << 63;
     std::uint64_t bits_;
 };
 

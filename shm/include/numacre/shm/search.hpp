@@ -68,7 +68,7 @@ public:
         unsigned whole = 0;
         if (level == 1) {
             // Most often asked when everything has just been taken.
-            if (open == 0xff && all_are_taken(word)) return 0;
+            if (is_used_up(word)) return 0;
             for (unsigned left = open; left != 0; left &= left - 1) {
                 const auto child = static_cast<unsigned>(std::countr_zero(left));
                 const std::uint64_t state = leaf_state(word * kUpperFanOut + child);
@@ -96,7 +96,9 @@ public:
     // - 1. Lowers what it finds too hopeful. False: nothing, as far as hints tell.
     bool find(unsigned level, std::uint64_t word, unsigned target, unsigned wanted, std::uint64_t &found) {
         while (level != target) {
-            const int child = best_child(level, word, wanted, target);
+            unsigned too_hopeful = 0;
+            int child = best_child(level, word, wanted, target, too_hopeful);
+            if (child < 0 && too_hopeful != 0) child = lower_all(too_hopeful, level, word, wanted);
             if (child >= 0) {
                 word = word * kUpperFanOut + static_cast<unsigned>(child);
                 --level;
@@ -140,8 +142,9 @@ public:
                 hint_of(layer + 2, above / kUpperFanOut).is_full(above % kUpperFanOut));
     }
 
-    // Of a group all of whose leaf words exist: is nothing free in any of them?
-    bool all_are_taken(std::uint64_t group) const {
+    // A group of eight leaf words in none of which anything is free.
+    bool is_used_up(std::uint64_t group) const {
+        if ((group + 1) * kUpperFanOut > view_.word_count[0]) return false;
         const Word *const words = &view_.leaf[group * kUpperFanOut];
         std::uint64_t taken_in_all = ~std::uint64_t{0};
         // seq_cst: EDGE free-then-hint, EDGE lower-then-look
@@ -299,8 +302,9 @@ private:
     // The child with the least that suffices (best fit keeps large blocks whole), of several one in a chunk that is in
     // use, of those by where this thread likes to begin (so that threads meet less often). -1: none. level >= 2. What
     // is the least, hints of subtrees cannot say: they know the largest only. So for blocks larger than a leaf word,
-    // the words in which the holes for them are, are asked for their smallest.
-    int best_child(unsigned level, std::uint64_t word, unsigned wanted, unsigned target) const {
+    // the words in which the holes for them are, are asked for their smallest. too_hopeful: those that have none,
+    // whatever their hints say.
+    int best_child(unsigned level, std::uint64_t word, unsigned wanted, unsigned target, unsigned &too_hopeful) const {
         const bool whole_word = wanted == word_order(target) + 1;
         const unsigned layer = whole_word && target < view_.top_layer ? target + 1 : target;
         const bool by_hole = level - 1 == layer && wanted > kLeafOrder + 1;
@@ -327,7 +331,10 @@ private:
             if (value < wanted) continue;
             if (by_hole) {
                 const upper::Hole hole = smallest_hole(layer, word * kUpperFanOut + child, below, wanted);
-                // None that anybody sees: the last to be tried, whatever its hint says.
+                if (hole.levels > kUpperLevels) {
+                    too_hopeful |= 1U << child;
+                    continue;
+                }
                 value = word_order(layer - 1) + 1 + hole.levels;
             }
             const unsigned rank = 2 * value + ((in_use >> child & 1) ^ 1);
@@ -337,6 +344,15 @@ private:
             if (rank == 2 * wanted) break;
         }
         return best;
+    }
+
+    // Children of a word that have nothing for whoever wants this: all at once, rather than one after another when a
+    // search has been there. Returns one that promises it nevertheless; -1: none.
+    int lower_all(unsigned children, unsigned level, std::uint64_t word, unsigned wanted) {
+        for (unsigned left = children; left != 0; left &= left - 1)
+            lower(level - 1, word * kUpperFanOut + static_cast<unsigned>(std::countr_zero(left)));
+        children &= hint_of(level, word).at_least(wanted, ceiling());
+        return children == 0 ? -1 : std::countr_zero(children);
     }
 
     bool promises(unsigned level, std::uint64_t word, unsigned value) const {
