@@ -227,7 +227,6 @@ constexpr const char *kPromise =
 constexpr const char *kUndone =
     "needs a claim undone beside a dead client's intent on the same block (seen to be noticed so, in 20 million "
     "states)";
-constexpr const char *kFlushed = "needs a cache given back beside a dead client's intent on one of its blocks";
 constexpr const char *kOwnWrite =
     "more than needed: the caller has just written this word; what others free later they raise";
 constexpr const char *kHints = "needs hints of two levels lowered and raised at once";
@@ -246,7 +245,7 @@ constexpr Unnoticed kUnnoticed[] = {
     {"buddy.hpp take: cas acquire on failure -> relaxed", kUnused},
     {"buddy.hpp publish: store release -> relaxed", kChannel},
     {"buddy.hpp free_in_leaf: load acquire -> relaxed", kChannel},
-    {"buddy.hpp find_from_layer: load acquire -> relaxed", kChannel},
+    {"buddy.hpp find_in_layers: load acquire -> relaxed", kChannel},
     {"buddy.hpp free_in_layer: load acquire -> relaxed", kChannel},
     {"buddy.hpp become_freer: cas acq_rel -> release", kCarried},
     {"buddy.hpp become_freer: cas acquire on failure -> relaxed", kUnused},
@@ -261,7 +260,6 @@ constexpr Unnoticed kUnnoticed[] = {
     {"buddy.hpp climb: cas seq_cst on failure -> acquire", kCoherent},
     {"buddy.hpp leave_trace: store release -> relaxed", kUndone},
     {"buddy.hpp start_freeing: load acquire -> relaxed", kChannel},
-    {"buddy.hpp start_freeing: store release -> relaxed", kFlushed},
     {"buddy.hpp start_freeing: cas acq_rel -> release", kCarried},
     {"buddy.hpp start_freeing: cas acquire on failure -> relaxed", kUnused},
     {"buddy.hpp unclaim: fetch_and seq_cst -> acq_rel", kHints},

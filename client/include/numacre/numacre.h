@@ -17,9 +17,9 @@
  * program. A file that cannot be made fails numacre_attach and numacre_open_private with -EINVAL.
  *
  * NUMACRE_CHECK_FREES=1 in the environment finds a block that two threads free at the same moment: one of them gets -ESTALE,
- * always. Otherwise that may go unnoticed, and may take the block from whoever gets it next: a free relies on the caller's
- * word. Nothing is cached then, and a free costs one locked instruction more. Anything but 1, 0 and nothing fails
- * numacre_attach and numacre_open_private with -EINVAL.
+ * or -EPERM if another process has the block by then. Otherwise that may go unnoticed, and may take the block from whoever
+ * gets it next: a free relies on the caller's word. Nothing is cached then, all calls go longer ways, and a free costs one
+ * locked instruction more. Anything but 1, 0 and nothing fails numacre_attach and numacre_open_private with -EINVAL.
  */
 #ifndef NUMACRE_NUMACRE_H
 #define NUMACRE_NUMACRE_H

@@ -297,7 +297,7 @@ public:
     // The owned block that begins at base, in whatever layer. Errors: bad_argument (no such frame), stale_ref (none).
     Errc find_entry(FrameIndex base, Block &block, IndexEntry &entry) const {
         if (base.value >= view_.geometry.frame_count) return Errc::bad_argument;
-        return find_from_layer(0, base, block, entry) ? Errc::ok : Errc::stale_ref;
+        return find_in_layers(base, block, entry) ? Errc::ok : Errc::stale_ref;
     }
 
     // The same in the leaf layer alone. base exists.
@@ -446,9 +446,9 @@ private:
                (block.base.value & leaf::kRuns.length_less_one[block.order.value]) == 0;
     }
 
-    // The owned block that begins at base, in this layer or one above it. base exists.
-    bool find_from_layer(unsigned lowest, FrameIndex base, Block &block, IndexEntry &entry) const {
-        for (unsigned layer = lowest; layer <= view_.top_layer; ++layer) {
+    // The owned block that begins at base. base exists.
+    bool find_in_layers(FrameIndex base, Block &block, IndexEntry &entry) const {
+        for (unsigned layer = 0; layer <= view_.top_layer; ++layer) {
             const unsigned granule = view_.geometry.index_granule(layer);
             if ((base.value & ((std::uint64_t{1} << granule) - 1)) != 0) return false;
             // EDGE look-up (acquire; partner: EDGE commit): what the owner wrote before it gave us the address.
@@ -610,7 +610,7 @@ private:
             return ShortPath::raced;
         Env::crash_point(CrashPoint::allocate_after_claim);
         // A new place: how wide its hole was says how wide one has to be taken until the next search. (A block as large
-        // as the word lies in a hole of words: see search_and_claim().)
+        // as the word lies in a hole of words: see set_home_in_hole().)
         if (levels < kUpperLevels && home_word(self, layer, order) != word)
             set_home(self, order, Home{word, hole.levels});
         if (!is_marked_above(layer, word)) [[unlikely]]
@@ -886,7 +886,8 @@ private:
         if (layer == 0 && home != kNoWord && last.closed_at == 0) {
             if (!searcher(self).is_used_up(home / kUpperFanOut))
                 last = try_siblings(self, home / kUpperFanOut, (home + 1) % kUpperFanOut, order, grant, out);
-            if (last.got || (order.value == kLeafOrder && try_next_group(self, home, order, grant, out)))
+            if (last.got) return Errc::ok;
+            if (order.value == kLeafOrder && last.closed_at == 0 && try_next_group(self, home, order, grant, out))
                 return Errc::ok;
         }
         // A larger block goes where it does least harm, wherever that is.
@@ -917,13 +918,13 @@ private:
         // Begin above the word that did not serve; at the ancestor that is closed, if that was the reason; at the root
         // if there is no such word yet.
         std::uint64_t word = home == kNoWord ? kNoWord : target_of(layer, home);
-        // Every round either claims, or lowers a hint, or lost a race to somebody who got on; the bound only guards
-        // against scribbled metadata that changes under our eyes for ever.
+        // Every round either claims, or lowers a hint, or lost a race to somebody who got on; the bound guards against
+        // scribbled metadata that changes under our eyes for ever.
         for (unsigned round = 0; round < kMaxSearchRounds; ++round) {
             unsigned level = view_.hint_levels;
             std::uint64_t from = 0;
             if (word != kNoWord) {
-                if (last.closed_at <= target) search.lower(target, word);
+                if (last.closed_at <= target) lower_used_up(search, target, word, wanted);
                 level = last.closed_at <= target ? target + 1 : last.closed_at;
                 if (level > view_.hint_levels) return false;
                 from = word >> (kUpperLevels * (level - target));
@@ -939,6 +940,17 @@ private:
         return false;
     }
 
+    // What did not serve. If that is a group that is used up, so are perhaps those beside it: then all at once.
+    void lower_used_up(Search<Env> &search, unsigned target, std::uint64_t word, unsigned wanted) const {
+        search.lower(target, word);
+        if (target != 1 || !search.is_used_up(word)) return;
+        for (unsigned left = search.hopeful_children(2, word / kUpperFanOut, wanted); left != 0; left &= left - 1) {
+            const std::uint64_t group =
+                word / kUpperFanOut * kUpperFanOut + static_cast<unsigned>(std::countr_zero(left));
+            if (search.is_used_up(group)) search.lower(1, group);
+        }
+    }
+
     // After a search for a block as large as a word.
     void set_home_in_hole(const Self &self, unsigned layer, Block block) {
         const std::uint64_t word = block.base.value >> word_order(layer);
@@ -946,15 +958,17 @@ private:
         const unsigned levels = layer != 0                                 ? levels_around(layer, word)
                                 : group_is_free(word / kUpperFanOut, word) ? kUpperLevels
                                                                            : 0;
-        set_home(self, block.order, levels == kUpperLevels ? Home::in_free(next) : Home{next, levels});
+        set_home(self, block.order, levels == kUpperLevels ? Home::in_free(next, levels) : Home{next, levels});
     }
 
     // For a block as large as a leaf word, whose group is used up: the next group, if that is free, and if the last
     // search, too, found none that was less than free.
     bool try_next_group(const Self &self, std::uint64_t home, Order order, IndexEntry grant, Block &out) {
+        const Home found = home_of(self, order);
         const std::uint64_t next = home / kUpperFanOut + 1;
-        return home_of(self, order).only_free() && group_is_free(next, kNoWord) &&
-               try_word(self, 0, next * kUpperFanOut, order, grant, out).got;
+        if (!found.may_begin_next() || !group_is_free(next, kNoWord)) return false;
+        set_home(self, order, found.begun_at(next * kUpperFanOut));
+        return try_word(self, 0, next * kUpperFanOut, order, grant, out).got;
     }
 
     // All eight leaf words of a group but this one.
@@ -1094,9 +1108,11 @@ private:
         if (hole.levels > found.widest()) {
             // Used up, and the last search found nothing that was less than free: the next parent, if that is free.
             word = (parent + 1) * kUpperFanOut;
-            if (!found.only_free() || word + kUpperFanOut > view_.word_count[layer] ||
+            if (!found.may_begin_next() || word + kUpperFanOut > view_.word_count[layer] ||
                 empty_words(layer, parent + 1) != 0xff)
                 return kNoWord;
+            set_home(self, order, found.begun_at(word));
+            return word;
         }
         set_home(self, order, found.moved_to(word));
         return word;

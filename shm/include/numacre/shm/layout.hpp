@@ -250,31 +250,43 @@ struct NodeHeader {
     std::uint32_t thread_slots;
 };
 
-// A word of the tree that a thread begins at. Bits 0..55 the word's index (in the order's layer) + 1, 0 = nowhere yet.
-// 56..62, of an upper word: log2 of the children in the widest hole that is worth taking a block from there; a search
-// found none smaller anywhere, the last time. Of a leaf word whatever is free is taken. 63: it found nothing that was
-// less than a free group or parent, and no block of the order has been freed since.
+// A word of the tree that a thread begins at.
+//   bits 0..47 the word's index (in the order's layer) + 1, 0 = nowhere yet
+//   48..55 of an upper word: log2 of the children in the widest hole that is worth taking a block from there; a search
+//   found none smaller anywhere, the last time. Of a leaf word whatever is free is taken
+//   56..63 of blocks as large as a word: so many free groups or parents more may be begun without a search
 class Home {
 public:
     constexpr explicit Home(std::uint64_t bits) : bits_(bits) {}
-    constexpr explicit Home(std::uint64_t word, unsigned widest) : bits_((word + 1) | std::uint64_t{widest} << 56) {}
-    // Of a search that found nothing less than free.
-    static constexpr Home in_free(std::uint64_t word) { return Home{Home{word, kUpperLevels}.bits_ | kOnlyFree}; }
+    constexpr explicit Home(std::uint64_t word, unsigned widest)
+        : bits_((word + 1) | std::uint64_t{widest} << kWidestShift) {}
+    // Of a search that found nothing less than a free group or parent.
+    static constexpr Home in_free(std::uint64_t word, unsigned widest) {
+        return Home{Home{word, widest}.bits_ | kBegunMax << kBegunShift};
+    }
     constexpr std::uint64_t bits() const { return bits_; }
-    // Going on there: what the last search found still holds.
+    // What the last search found still holds.
     constexpr Home moved_to(std::uint64_t word) const { return Home{(bits_ & ~kWordMask) | (word + 1)}; }
     // Back to where a block has been freed: there are holes again.
-    constexpr Home back_at(std::uint64_t word) const { return Home{(bits_ & ~kWordMask & ~kOnlyFree) | (word + 1)}; }
-    constexpr bool only_free() const { return (bits_ & kOnlyFree) != 0; }
-    constexpr std::uint64_t word_plus_one() const { return bits_ << 8 >> 8; }
+    constexpr Home back_at(std::uint64_t word) const {
+        return Home{word, static_cast<unsigned>(bits_ >> kWidestShift & 0xff)};
+    }
+    constexpr bool may_begin_next() const { return bits_ >> kBegunShift != 0; }
+    constexpr Home begun_at(std::uint64_t word) const {
+        return Home{moved_to(word).bits_ - (std::uint64_t{1} << kBegunShift)};
+    }
+    constexpr std::uint64_t word_plus_one() const { return bits_ & kWordMask; }
     constexpr unsigned widest() const {
-        const auto levels = static_cast<unsigned>((bits_ & ~kOnlyFree) >> 56);
+        const auto levels = static_cast<unsigned>(bits_ >> kWidestShift & 0xff);
         return levels < kUpperLevels ? levels : kUpperLevels;  // a scribbled one must not shift too far
     }
 
 private:
-    static constexpr std::uint64_t kWordMask = (std::uint64_t{1} << 56) - 1;
-    static constexpr std::uint64_t kOnlyFree = std::uint64_t{1} << 63;
+    static constexpr unsigned kWidestShift = 48;
+    static constexpr unsigned kBegunShift = 56;
+    static constexpr std::uint64_t kWordMask = (std::uint64_t{1} << kWidestShift) - 1;
+    // What is passed by keeps hints that are too hopeful: not more than one search can make good in microseconds.
+    static constexpr std::uint64_t kBegunMax = 128;
     std::uint64_t bits_;
 };
 

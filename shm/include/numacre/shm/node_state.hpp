@@ -135,8 +135,9 @@ public:
     constexpr std::uint8_t occupied_children() const { return static_cast<std::uint8_t>(bits_); }
     constexpr std::uint8_t allocated_children() const { return static_cast<std::uint8_t>(bits_ >> 8); }
     constexpr std::uint8_t draining_children() const { return static_cast<std::uint8_t>(bits_ >> 24); }
+    // All of it, by an ordinary allocation.
+    constexpr bool is_claimable() const { return (bits_ & (0xff * kP | 0xff * kF | 0xff * kDrain)) == 0; }
     // Children that an ordinary allocation may claim in this word.
-    constexpr bool is_claimable() const { return (bits_ & (0xff * kP | 0xff * kF | 0xff * kDrain)) == 0; }  // all of it
     constexpr std::uint8_t claimable_children() const {
         return static_cast<std::uint8_t>(~(bits_ | bits_ >> 8 | bits_ >> 24));
     }

@@ -95,7 +95,8 @@ public:
     // Walks from (level, word) up and then down to a word of level `target` that may have a block of order `wanted`
     // - 1. Lowers what it finds too hopeful. False: nothing, as far as hints tell.
     bool find(unsigned level, std::uint64_t word, unsigned target, unsigned wanted, std::uint64_t &found) {
-        while (level != target) {
+        for (unsigned steps = 0; level != target; ++steps) {
+            if (steps == kStepsMax) return false;
             unsigned too_hopeful = 0;
             int child = best_child(level, word, wanted, target, too_hopeful);
             if (child < 0 && too_hopeful != 0) child = lower_all(too_hopeful, level, word, wanted);
@@ -151,6 +152,11 @@ public:
         for (unsigned child = 0; child < kUpperFanOut; ++child)
             taken_in_all &= words[child].load(std::memory_order_seq_cst);
         return taken_in_all == ~std::uint64_t{0};
+    }
+
+    // Children whose hints promise what is wanted.
+    unsigned hopeful_children(unsigned level, std::uint64_t word, unsigned wanted) const {
+        return hint_of(level, word).at_least(wanted, ceiling());
     }
 
     // What a leaf word has.
@@ -242,8 +248,11 @@ private:
     }
     // full: full_value(level - 1)
     unsigned potential(HintWord hint, unsigned level, std::uint64_t word, unsigned child, unsigned full) const {
-        const UpperWord below = state_of(level - 1, word * kUpperFanOut + child);
-        return std::min(std::min(hint.value(child, ceiling()), full), room_in(below, level - 1));
+        return potential(hint, child, full, state_of(level - 1, word * kUpperFanOut + child), level - 1);
+    }
+    // below: the child's own word
+    unsigned potential(HintWord hint, unsigned child, unsigned full, UpperWord below, unsigned layer) const {
+        return std::min(std::min(hint.value(child, ceiling()), full), room_in(below, layer));
     }
     // What the blocks in an upper word itself leave room for.
     static unsigned room_in(UpperWord state, unsigned layer) {
@@ -327,7 +336,7 @@ private:
         for (unsigned left = std::rotr(hopeful, static_cast<int>(start)); left != 0; left &= left - 1) {
             const unsigned child = (start + static_cast<unsigned>(std::countr_zero(left))) % kUpperFanOut;
             const UpperWord below = state_of(level - 1, word * kUpperFanOut + child);
-            unsigned value = std::min(std::min(hint.value(child, ceiling()), full), room_in(below, level - 1));
+            unsigned value = potential(hint, child, full, below, level - 1);
             if (value < wanted) continue;
             if (by_hole) {
                 const upper::Hole hole = smallest_hole(layer, word * kUpperFanOut + child, below, wanted);
@@ -351,7 +360,7 @@ private:
     int lower_all(unsigned children, unsigned level, std::uint64_t word, unsigned wanted) {
         for (unsigned left = children; left != 0; left &= left - 1)
             lower(level - 1, word * kUpperFanOut + static_cast<unsigned>(std::countr_zero(left)));
-        children &= hint_of(level, word).at_least(wanted, ceiling());
+        children &= hopeful_children(level, word, wanted);
         return children == 0 ? -1 : std::countr_zero(children);
     }
 
@@ -412,6 +421,9 @@ private:
         const HintWork active{hint_work_.load(std::memory_order_relaxed)};
         hint_work_.store(active.ended().bits(), std::memory_order_release);
     }
+
+    // A step down or up. Each lowers a hint, or has lost a race: only scribbled metadata takes so many.
+    static constexpr unsigned kStepsMax = 1 << 16;
 
     const NodeView<Env> &view_;
     Word &hint_work_;
