@@ -200,6 +200,55 @@ TEST(Buddy, who_uses_up_what_was_free_goes_on_at_the_next_that_is_free) {
     }
 }
 
+// Or a search in a large pool could meet all of it at once.
+TEST(Buddy, hints_of_what_was_passed_by_are_lowered_by_the_threads_next_search) {
+    ShmPool pool{4096, 16 << 20, 32};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    const std::uint64_t begin = pool.node.geometry.frame_count / 2 / kLeafFrames / kUpperFanOut;
+    constexpr std::uint64_t kGroups = 100;
+    Block block;
+    for (std::uint64_t i = 0; i < kGroups * kUpperFanOut; ++i)
+        ASSERT_EQ(buddy.allocate(actor, Order{kLeafOrder}, {}, block), Errc::ok);
+    ASSERT_EQ(block.base.value / kLeafFrames, (begin + kGroups) * kUpperFanOut - 1) << "one group after the other";
+    const auto too_hopeful = [&] {
+        unsigned groups = 0;
+        for (std::uint64_t group = begin; group + 1 < begin + kGroups; ++group)
+            groups += HintWord{pool.node.hint[2][group / kUpperFanOut].load()}.is_full(group % kUpperFanOut) ? 1 : 0;
+        return groups;
+    };
+    EXPECT_EQ(too_hopeful(), kGroups - 1);
+    // Of whatever size, and wherever it goes: the thread is at home in the first group, of which nothing is left.
+    for (std::uint64_t word = 0; word < kUpperFanOut; ++word)
+        ASSERT_TRUE(
+            buddy.allocate_at(pool.actor(2, 2), {FrameIndex{word * kLeafFrames}, Order{std::uint8_t{kLeafOrder}}}, {}));
+    pool.node.home[actor.thread.value].word[0].store(1);
+    ASSERT_EQ(buddy.allocate(actor, Order{0}, {}, block), Errc::ok);
+    ASSERT_LT(block.base.value, kUpperFanOut * kUpperFanOut * kLeafFrames) << "near its home";
+    EXPECT_EQ(too_hopeful(), 0U);
+}
+
+// What goes back from a cache leaves holes, too.
+TEST(Buddy, who_frees_many_does_not_go_on_past_them) {
+    ShmPool pool{4096, 16 << 20, 16};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    FrameIndex bases[3 * kUpperFanOut];
+    for (FrameIndex &base : bases) {
+        Block block;
+        ASSERT_EQ(buddy.allocate(actor, Order{kLeafOrder}, {}, block), Errc::ok);
+        base = block.base;
+    }
+    ASSERT_EQ(buddy.free_many(actor, BlockState::owned, bases, 2), 2U);
+    for (unsigned i = 2; i-- > 0;) {
+        Block block;
+        ASSERT_EQ(buddy.allocate(actor, Order{kLeafOrder}, {}, block), Errc::ok);
+        EXPECT_LE(block.base.value, bases[1].value);
+    }
+}
+
 TEST(Buddy, scribbled_homes_cost_time_and_nothing_else) {
     ShmPool pool{4096, 4 << 20, 2};
     pool.online_all();
@@ -208,6 +257,7 @@ TEST(Buddy, scribbled_homes_cost_time_and_nothing_else) {
     for (unsigned order = 0; order <= pool.node.geometry.largest_order; ++order)
         for (const std::uint64_t scribbled :
              {~std::uint64_t{0}, std::uint64_t{0xff} << 56, std::uint64_t{0xff} << 56 | 1, std::uint64_t{4} << 56 | 2,
+              std::uint64_t{0xff} << 48 | 1, std::uint64_t{4} << 48 | 2, std::uint64_t{0xffff} << 48 | 1,
               std::uint64_t{1} << 55, pool.node.word_count[0], pool.node.word_count[0] + 1}) {
             Block blocks[2];
             for (Block &block : blocks) {

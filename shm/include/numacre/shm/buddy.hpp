@@ -407,9 +407,9 @@ public:
     Search<Env> searcher(Actor actor) const { return searcher(view_of(actor)); }
 
     void begin(const Self &self, IntentKind kind, Block block) {
-        // EDGE intent-before-claim (release; the RMW that follows publishes it). Release also because it overwrites
-        // what end() of the operation before released: who sees this intent must see that block's index entry.
-        // Weakened: recovery sees the second intent, which is in nobody's way, but not that the first block is
+        // EDGE intent-before-claim (release; the RMW or release store that follows publishes it). Release also because
+        // it overwrites what end() of the operation before released: who sees this intent must see that block's index
+        // entry. Weakened: recovery sees the second intent, which is in nobody's way, but not that the first block is
         // committed, and takes its bits for those of a dead client that was after the same block.
         self.slot->intent.store(Intent{kind, self.node_bits, block}.bits(), std::memory_order_release);
     }
@@ -823,6 +823,7 @@ private:
         Env::crash_point(CrashPoint::free_after_ownership);
         mask |= leaf::mask(base.value % kLeafFrames, block.order.value);
         if (entry.is_owned()) count(self.counters->frees[block.order.value]);
+        if (block.order.value == kLeafOrder) set_home(self, block.order, Home{base.value / kLeafFrames, 0});
         return true;
     }
 
@@ -913,6 +914,7 @@ private:
     bool search_and_claim(const Self &self, unsigned layer, std::uint64_t home, Attempt last, Order order,
                           IndexEntry grant, Block &out) {
         Search<Env> search = searcher(self);
+        lower_passed(self, search);
         const unsigned target = target_level(layer);
         const unsigned wanted = order.value + 1U;
         // Begin above the word that did not serve; at the ancestor that is closed, if that was the reason; at the root
@@ -968,16 +970,44 @@ private:
         const std::uint64_t next = home / kUpperFanOut + 1;
         if (!found.may_begin_next() || !group_is_free(next, kNoWord)) return false;
         set_home(self, order, found.begun_at(next * kUpperFanOut));
+        // relaxed, here and below: our own slot.
+        auto &passed = self.homes->passed;
+        passed.store(Passed{passed.load(std::memory_order_relaxed)}.and_also(next - 1).bits(),
+                     std::memory_order_relaxed);
         return try_word(self, 0, next * kUpperFanOut, order, grant, out).got;
+    }
+    // What the thread has passed by keeps hints that are too hopeful. So that no search meets more of that than 128
+    // groups of each thread, however large the pool is.
+    void lower_passed(const Self &self, Search<Env> &search) const {
+        const Passed passed{self.homes->passed.load(std::memory_order_relaxed)};
+        if (passed.count() == 0) [[likely]]
+            return;
+        self.homes->passed.store(0, std::memory_order_relaxed);
+        for (std::uint64_t group = passed.first(); group < passed.first() + passed.count(); ++group)
+            if (search.is_used_up(group)) search.lower(1, group);
     }
 
     // All eight leaf words of a group but this one.
     bool group_is_free(std::uint64_t group, std::uint64_t but) const {
         if ((group + 1) * kUpperFanOut > view_.word_count[0]) return false;
+        // relaxed, all of it: a preference.
+        if (view_.top_layer > 0 && !UpperWord{view_.upper[1][group].load(std::memory_order_relaxed)}.is_open())
+            return false;
+        if (is_closed_above(1, group)) return false;
         std::uint64_t taken = 0;
         for (std::uint64_t word = group * kUpperFanOut; word < (group + 1) * kUpperFanOut; ++word)
-            if (word != but) taken |= view_.leaf[word].load(std::memory_order_relaxed);  // relaxed: a preference
+            if (word != but) taken |= view_.leaf[word].load(std::memory_order_relaxed);
         return taken == 0;
+    }
+    // Is what this word belongs to allocated, or draining, in a layer above? A preference.
+    bool is_closed_above(unsigned layer, std::uint64_t word) const {
+        for (unsigned level = layer + 1; level <= view_.top_layer; ++level) {
+            const unsigned child = word % kUpperFanOut;
+            word /= kUpperFanOut;
+            if (UpperWord{view_.upper[level][word].load(std::memory_order_relaxed)}.closed_to_allocation(child))
+                return true;
+        }
+        return false;
     }
 
     std::uint64_t next_in_line(std::uint64_t word) const {
@@ -1109,7 +1139,7 @@ private:
             // Used up, and the last search found nothing that was less than free: the next parent, if that is free.
             word = (parent + 1) * kUpperFanOut;
             if (!found.may_begin_next() || word + kUpperFanOut > view_.word_count[layer] ||
-                empty_words(layer, parent + 1) != 0xff)
+                empty_words(layer, parent + 1) != 0xff || is_closed_above(layer, word))
                 return kNoWord;
             set_home(self, order, found.begun_at(word));
             return word;

@@ -1,6 +1,6 @@
 // Where everything lies in shared memory. A pool is one pool region (who is there) and, per numa node, one node region
 // (the allocator's metadata) and one data region (the frames). Only offsets and indices are stored, never addresses.
-// Any change here that moves or reinterprets a byte raises kLayoutVersion.
+// Any change here that moves or reinterprets a byte raises kLayoutVersion, unless every value of it is harmless (Home).
 #pragma once
 
 #include <array>
@@ -278,14 +278,13 @@ public:
     constexpr std::uint64_t word_plus_one() const { return bits_ & kWordMask; }
     constexpr unsigned widest() const {
         const auto levels = static_cast<unsigned>(bits_ >> kWidestShift & 0xff);
-        return levels < kUpperLevels ? levels : kUpperLevels;  // a scribbled one must not shift too far
+        return levels < kUpperLevels ? levels : kUpperLevels;  // a scribbled one: "no hole" is not wide enough
     }
 
 private:
     static constexpr unsigned kWidestShift = 48;
     static constexpr unsigned kBegunShift = 56;
     static constexpr std::uint64_t kWordMask = (std::uint64_t{1} << kWidestShift) - 1;
-    // What is passed by keeps hints that are too hopeful: not more than one search can make good in microseconds.
     static constexpr std::uint64_t kBegunMax = 128;
     std::uint64_t bits_;
 };
@@ -297,6 +296,24 @@ private:
 template <class Env>
 struct alignas(kCacheLineBytes) HomeWords {
     std::array<typename Env::template Atomic<std::uint64_t>, kMaxOrder + 1> word;
+    // Passed: groups of leaf words that the thread has used up and left without lowering their hints. The thread's next
+    // search does.
+    typename Env::template Atomic<std::uint64_t> passed;
+};
+
+// Adjacent groups: bits 0..47 the first one, 48..55 how many.
+class Passed {
+public:
+    constexpr explicit Passed(std::uint64_t bits) : bits_(bits) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+    constexpr std::uint64_t first() const { return bits_ << 16 >> 16; }
+    constexpr std::uint64_t count() const { return bits_ >> 48 & 0xff; }
+    constexpr Passed and_also(std::uint64_t group) const {
+        return Passed{count() == 0 ? group | std::uint64_t{1} << 48 : bits_ + (std::uint64_t{1} << 48)};
+    }
+
+private:
+    std::uint64_t bits_;
 };
 
 enum class FailureReason : std::uint8_t { out_of_frames, fragmented, quota, argument };

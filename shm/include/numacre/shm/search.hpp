@@ -93,7 +93,7 @@ public:
     }
 
     // Walks from (level, word) up and then down to a word of level `target` that may have a block of order `wanted`
-    // - 1. Lowers what it finds too hopeful. False: nothing, as far as hints tell.
+    // - 1. Lowers what it finds too hopeful. False: nothing, as far as hints tell (that are not scribbled).
     bool find(unsigned level, std::uint64_t word, unsigned target, unsigned wanted, std::uint64_t &found) {
         for (unsigned steps = 0; level != target; ++steps) {
             if (steps == kStepsMax) return false;
@@ -422,7 +422,7 @@ private:
         hint_work_.store(active.ended().bits(), std::memory_order_release);
     }
 
-    // A step down or up. Each lowers a hint, or has lost a race: only scribbled metadata takes so many.
+    // Of steps down and up. Each up lowers a hint, or has lost a race: only scribbled metadata takes so many.
     static constexpr unsigned kStepsMax = 1 << 16;
 
     const NodeView<Env> &view_;
