@@ -54,7 +54,7 @@ TEST(Engine, two_threads_of_one_process) {
 // and sets COAL just after the next allocation has passed. The mark and COAL look as they did; only the tag says that
 // they are not.
 TEST(Engine, a_late_clean_does_not_unmark_a_new_block) {
-    EngineModel model("engine-late-clean", {.preemptions_max = long_runs() ? 3 : 2},
+    EngineModel model("engine-late-clean", {.preemptions_max = long_runs() ? 4 : 3},
                       {.taken = {{1, ~std::uint64_t{0}}},
                        .clients = {{.process = 1, .script = {7}},
                                    {.process = 2, .script = {7}},

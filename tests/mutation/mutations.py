@@ -81,7 +81,8 @@ MUTATIONS = [
         old="return static_cast<std::uint8_t>(~(bits_ | bits_ >> 8 | bits_ >> 24));",
         new="return static_cast<std::uint8_t>(~(bits_ | bits_ >> 8));",
         why="a draining chunk is handed out whole",
-        filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
+        program="shm_buddy_test",
+        filter="Buddy.a_draining_chunk_is_not_handed_out_whole",
     ),
     Mutation(
         name="claim_ignores_P",

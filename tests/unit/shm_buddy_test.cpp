@@ -338,6 +338,25 @@ TEST(Buddy, what_another_thread_gave_back_from_its_cache_does_not_come_out_of_ou
     EXPECT_FALSE(is_cached(load_for_cache(slot), in_my_cache)) << "it waits in another's cache";
 }
 
+// Also not to a thread that is at home there.
+TEST(Buddy, a_draining_chunk_is_not_handed_out_whole) {
+    ShmPool pool{4096, 4 << 20, 2};
+    pool.online_all();
+    Chunks<ProductionEnv> chunks{pool.node, pool.view};
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    const Order whole = pool.node.geometry.largest();
+    Block block;
+    Block freed;
+    ASSERT_EQ(buddy.allocate(actor, whole, {}, block), Errc::ok);
+    ASSERT_EQ(buddy.free(actor, block.base, freed), Errc::ok);
+    chunks.set_drain(block.base.value >> whole.value, true);
+    Block other;
+    ASSERT_EQ(buddy.allocate(actor, whole, {}, other), Errc::ok);
+    EXPECT_NE(other, block);
+    EXPECT_EQ(buddy.allocate(actor, whole, {}, block), Errc::out_of_frames);
+}
+
 TEST(Buddy, an_allocation_below_a_draining_chunk_is_undone) {
     ShmPool pool{4096, 4 << 20, 2};
     pool.online_all();
