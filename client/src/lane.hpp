@@ -3,7 +3,7 @@
 // A cached block stays its process's (IndexEntry: cached), so a death gives it back like any other. Blocks go in and
 // out by plain stores: an entry that is not published is written by its own process only. What that costs: a block that
 // two threads of one process free in the very same moment may be put into both caches, and if one of them gives it back
-// before the other has stored, it may even be taken from its next owner (shm/README.md, Caches). With
+// before the other has stored, it may even be taken from its next owner (shm/README.md, No CAS). With
 // NUMACRE_CHECK_FREES in the environment nothing is cached, and a CAS decides.
 #pragma once
 

@@ -132,7 +132,8 @@ NUMACRE_API int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa
 /* Free a block that this process owns, into the calling thread's cache if it has room. Any thread may. Never blocks (it enters
  * the kernel only when somebody waits for memory), lock-free.
  * Errors, nothing changed by any: -EINVAL NULL, outside the pool or inside a block; -ESTALE not allocated (freed twice? by two
- * threads at the same moment: NUMACRE_CHECK_FREES); -EPERM another process owns it; -ECHILD. If the caller is killed inside, the block is freed. */
+ * threads at the same moment: NUMACRE_CHECK_FREES); -EPERM another process owns it; -ECHILD. If the caller is killed inside,
+ * the block is freed. */
 NUMACRE_API int numacre_free(numacre_pool *pool, void *block);
 
 /* The same past the calling thread's cache: the block is anybody's at once. */

@@ -492,7 +492,7 @@ private:
         begin_free(self, block);
         // EDGE ownership, without a CAS: only the process itself writes the entry of what it has not published
         // (owner.hpp), and of its threads only the one that frees the block. (Two that do, by mistake: shm/README.md,
-        // Caches.) Weakened, as in become_freer(): recovery sees FREEING with no intent.
+        // No CAS.) Weakened, as in become_freer(): recovery sees FREEING with no intent.
         view_.index_entry(layer, block).store(entry.now(self.freeing).bits(), std::memory_order_release);
         Env::crash_point(CrashPoint::free_after_ownership);
         return release(self, layer, block, true);
