@@ -419,8 +419,9 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     const unsigned order = order_for_bytes(size_bytes, lane.frame_shift).value;
     NodeLane &node = lane.nodes[plan.first];
     Magazine &magazine = node.magazines[order];
-    if (!take_from_cache(lane, node, magazine, size_bytes, block) &&
-        !(refill(pool, lane, node, order) && take_from_cache(lane, node, magazine, size_bytes, block)))
+    const IndexEntry entry = entry_for(lane, magazine, size_bytes);
+    if (!take_from_cache(lane, node, magazine, entry, block) &&
+        !(refill(pool, lane, node, order) && take_from_cache(lane, node, magazine, entry, block)))
         return false;
     note_placement(pool, lane, plan, plan.first);
     return true;
@@ -438,27 +439,30 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     return allocate(pool, *lane, plan, size_bytes, 0, block);
 }
 
-// The cache had nothing, in a pool of one numa node.
-[[gnu::noinline]] int allocate_uncached_or_refill(const Lane &lane, std::size_t size_bytes, void **block) {
-    // Larger than what is cached (size 0, too): nothing to be refilled, past the cache is the way.
-    if ((size_bytes - 1) >> lane.frame_shift >= kLeafFrames)
-        return allocate_large(lane, lane.nodes[0], size_bytes, block);
-    return allocate_slowly(lane.pool, size_bytes, block);
-}
-
-// From the calling thread's cache. False: nothing there, or not a size that is cached.
-[[gnu::always_inline]] inline bool allocate_cached(const Lane &lane, NodeLane &node, std::size_t size_bytes,
-                                                   void **block) {
-    Magazine *const magazine = magazine_for(lane, node, size_bytes);
-    return magazine != nullptr && take_from_cache(lane, node, *magazine, size_bytes, block);
-}
-
-// Where there is more than one numa node. Out of line: asking for the local one may be a call, for which registers
-// would have to be saved where there is but one, too.
-[[gnu::noinline]] int allocate_from_local_cache(const Lane &lane, std::size_t size_bytes, void **block) {
-    if (allocate_cached(lane, lane.nodes[obvious_numa_node(lane)], size_bytes, block)) [[likely]]
+// From this numa node's magazine for the size, of which the next call will be, too.
+[[gnu::always_inline]] inline int allocate_other_size(const Lane &lane, NodeLane &node, std::size_t size_bytes,
+                                                      void **block) {
+    const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
+    // Larger than what is cached: nothing to be refilled, past the cache is the way.
+    if (frames_less_one >= kLeafFrames) return allocate_large(lane, node, size_bytes, block);
+    if (size_bytes != node.allocated.size_bytes && take_other_size(lane, node, size_bytes, frames_less_one, block))
         return 0;
     return allocate_slowly(lane.pool, size_bytes, block);
+}
+
+// Where there is more than one numa node. Out of line: asking for the local one may be a call.
+[[gnu::noinline]] int allocate_from_local_cache(const Lane &lane, std::size_t size_bytes, void **block) {
+    NodeLane &node = lane.nodes[obvious_numa_node(lane)];
+    if (take_again(lane, node, size_bytes, block)) [[likely]]
+        return 0;
+    return &node == lane.only ? allocate_slowly(lane.pool, size_bytes, block)
+                              : allocate_other_size(lane, node, size_bytes, block);
+}
+
+// Not what the last call asked for, or the cache has nothing.
+[[gnu::noinline]] int allocate_otherwise(const Lane &lane, std::size_t size_bytes, void **block) {
+    return lane.numa_nodes == 1 ? allocate_other_size(lane, *lane.only, size_bytes, block)
+                                : allocate_from_local_cache(lane, size_bytes, block);
 }
 
 // Somebody waits: the caller's block goes to them directly, if it is what they wait for. False: nothing was done.
@@ -487,14 +491,16 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
         if (give_own(pool, *lane, address)) return 0;
     } else if (find_frame(*lane, address, node, frame) && node->buddy->find_in_leaf(FrameIndex{frame}, block, entry) &&
                entry.owner() == pool->process && make_room(pool, *lane, *node, block.order.value) &&
-               (!entry.is_published() || node->buddy->withdraw(block, entry)) && put_into_cache(*lane, address)) {
+               (!entry.is_published() || node->buddy->withdraw(block, entry)) && put_other(*lane, address)) {
         return 0;
     }
     return free_uncached(*lane, address);
 }
 
-// What the cache did not take. Larger blocks never go there, and so need not look at all that free_slowly() does.
-[[gnu::noinline]] int free_past_cache(const Lane &lane, void *address) {
+// What is not like the last one. Larger blocks never go into the cache, and so need not look at all that free_slowly()
+// does.
+[[gnu::noinline]] int free_otherwise(Lane &lane, void *address) {
+    if (put_other(lane, address)) return 0;
     NodeLane *node = nullptr;
     std::uint64_t frame = 0;
     if (find_frame(lane, address, node, frame) && !load_for_cache(node->index[frame]).is_held() && !has_waiters(lane) &&
@@ -592,6 +598,7 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
 // The ways of a thread without a current lane, which all calls take while a trace is recorded (record.hpp).
 
 [[gnu::noinline]] int allocate_without_lane(numacre_pool *pool, std::size_t size_bytes, void **block) {
+    if (pool == nullptr) return no_pool("numacre_alloc");
     const int error = allocate_slowly(pool, size_bytes, block);
     if (error == 0 && recording()) [[unlikely]]
         record_allocation(pool, *block, size_bytes);
@@ -600,6 +607,7 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
 
 [[gnu::noinline]] int allocate_on_without_lane(numacre_pool *pool, int numa_node, std::size_t size_bytes,
                                                unsigned flags, void **block) {
+    if (pool == nullptr) return no_pool("numacre_alloc_on");
     const int error = allocate_on(pool, numa_node, size_bytes, flags, block);
     if (error == 0 && recording()) [[unlikely]]
         record_allocation(pool, *block, size_bytes);
@@ -607,18 +615,21 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
 }
 
 [[gnu::noinline]] int free_without_lane(numacre_pool *pool, void *block) {
+    if (pool == nullptr) return no_pool("numacre_free");
     if (recording()) [[unlikely]]
         record_free(pool, block);
     return free_slowly(pool, block);
 }
 
 [[gnu::noinline]] int free_anything_without_lane(numacre_pool *pool, void *block) {
+    if (pool == nullptr) return no_pool("numacre_free_uncached");
     if (recording()) [[unlikely]]
         record_free(pool, block);
     return free_anything(pool, block);
 }
 
 [[gnu::noinline]] int take_without_lane(numacre_pool *pool, numacre_ref ref, void **block) {
+    if (pool == nullptr) return no_pool("numacre_take");
     int error = 0;
     const Lane *const lane = lane_of(pool, error);
     if (lane == nullptr) return error;
@@ -634,27 +645,21 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
 extern "C" {
 
 int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
-    if (pool == nullptr) [[unlikely]]
-        return no_pool("numacre_alloc");
     if (block == nullptr) [[unlikely]]
         return no_result("numacre_alloc");
     const Lane &lane = *current_lane;
-    if (lane.serial == pool->serial && lane.undisturbed()) [[likely]] {
-        if (lane.numa_nodes != 1) return allocate_from_local_cache(lane, size_bytes, block);
-        if (allocate_cached(lane, lane.nodes[0], size_bytes, block)) [[likely]]
-            return 0;
-        return allocate_uncached_or_refill(lane, size_bytes, block);
-    }
-    return allocate_without_lane(pool, size_bytes, block);
+    if (lane.handle != pool || !lane.undisturbed()) [[unlikely]]
+        return allocate_without_lane(pool, size_bytes, block);
+    if (take_again(lane, *lane.only, size_bytes, block)) [[likely]]
+        return 0;
+    return allocate_otherwise(lane, size_bytes, block);
 }
 
 int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block) {
-    if (pool == nullptr) [[unlikely]]
-        return no_pool("numacre_alloc_on");
     if (block == nullptr) [[unlikely]]
         return no_result("numacre_alloc_on");
     const Lane &lane = *current_lane;
-    if (flags == NUMACRE_UNCACHED && numa_node == -1 && lane.serial == pool->serial && lane.undisturbed()) [[likely]]
+    if (flags == NUMACRE_UNCACHED && numa_node == -1 && lane.handle == pool && lane.undisturbed()) [[likely]]
         return lane.numa_nodes == 1 ? allocate_uncached(lane, lane.nodes[0], size_bytes, block)
                                     : allocate_uncached_locally(lane, size_bytes, block);
     return allocate_on_without_lane(pool, numa_node, size_bytes, flags, block);
@@ -679,19 +684,17 @@ int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa_nodes, size
 }
 
 int numacre_free(numacre_pool *pool, void *block) {
-    if (pool == nullptr) [[unlikely]]
-        return no_pool("numacre_free");
-    const Lane &lane = *current_lane;
-    if (lane.serial == pool->serial && lane.undisturbed()) [[likely]]
-        return put_into_cache(lane, block) ? 0 : free_past_cache(lane, block);
-    return free_without_lane(pool, block);
+    Lane &lane = *current_lane;
+    if (lane.handle != pool || !lane.undisturbed()) [[unlikely]]
+        return free_without_lane(pool, block);
+    if (put_again(lane, block)) [[likely]]
+        return 0;
+    return free_otherwise(lane, block);
 }
 
 int numacre_free_uncached(numacre_pool *pool, void *block) {
-    if (pool == nullptr) [[unlikely]]
-        return no_pool("numacre_free_uncached");
     const Lane &lane = *current_lane;
-    if (lane.serial == pool->serial) [[likely]]
+    if (lane.handle == pool) [[likely]]
         return free_uncached(lane, block);
     return free_anything_without_lane(pool, block);
 }
@@ -708,7 +711,8 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
     const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
     if (order < kCachedOrders && order <= pool->geometry.largest_order && !is_counting(pool) && !plan.is_turn) {
         NodeLane &node = lane->nodes[wanted];
-        while (done < count && take_from_cache(*lane, node, node.magazines[order], size_bytes, &blocks[done])) ++done;
+        const IndexEntry entry = entry_for(*lane, node.magazines[order], size_bytes);
+        while (done < count && take_from_cache(*lane, node, node.magazines[order], entry, &blocks[done])) ++done;
         const Order of_blocks{static_cast<std::uint8_t>(order)};
         const Note note = note_of(*lane, of_blocks, size_bytes);
         while (done < count) {
@@ -750,7 +754,7 @@ int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
     int first_error = 0;
     unsigned done = 0;
     while (done < count) {
-        if (!has_waiters(pool) && put_into_cache(*lane, blocks[done])) {
+        if (!has_waiters(pool) && (put_again(*lane, blocks[done]) || put_other(*lane, blocks[done]))) {
             ++done;
             continue;
         }
@@ -788,10 +792,9 @@ numacre_ref numacre_ref_of(numacre_pool *pool, const void *block) {
 }
 
 int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
-    if (pool == nullptr) return no_pool("numacre_take");
     if (block == nullptr) return no_result("numacre_take");
     const Lane &lane = *current_lane;
-    if (lane.serial == pool->serial) [[likely]]
+    if (lane.handle == pool) [[likely]]
         return take(pool, lane, ref, block);
     return take_without_lane(pool, ref, block);
 }

@@ -119,7 +119,7 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
     if (error != 0) {
         unmap_regions(handle);
         if (handle->connection >= 0) close(handle->connection);
-        delete_handle(handle);
+        release_handle(handle);
         return error;
     }
     *pool = handle;
@@ -133,7 +133,7 @@ extern "C" void numacre_detach(numacre_pool *pool) {
         close_guard(pool);
         if (pool->connection >= 0) close(pool->connection);
         delete_choices(pool);
-        delete_handle(pool);
+        release_handle(pool);
         return;
     }
     if (recording()) record_detach(pool);
@@ -148,5 +148,5 @@ extern "C" void numacre_detach(numacre_pool *pool) {
             (void)recv(pool->connection, &reply, sizeof reply, 0);
         close(pool->connection);
     }
-    delete_handle(pool);
+    release_handle(pool);
 }

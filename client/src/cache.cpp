@@ -33,23 +33,21 @@ std::uint32_t limit_of(const numacre_pool *pool, const Magazine &magazine, unsig
 
 // Adjusts the magazine to what it may hold now. False: nothing.
 bool prepare(const numacre_pool *pool, Magazine &magazine, unsigned order) {
-    magazine.capacity = limit_of(pool, magazine, order);
-    if (magazine.capacity != 0 && magazine.frames == nullptr) {
-        magazine.frames = static_cast<std::uint64_t *>(malloc(kMagazineBlocks * sizeof(std::uint64_t)));
-        if (magazine.frames == nullptr) magazine.capacity = 0;
-    }
-    return magazine.capacity != 0;
+    const std::uint32_t capacity = limit_of(pool, magazine, order);
+    if (capacity != 0 && magazine.bottom == nullptr)
+        magazine.top = magazine.bottom = static_cast<std::byte **>(malloc(kMagazineBlocks * sizeof(std::byte *)));
+    magazine.limit = magazine.bottom == nullptr ? nullptr : magazine.bottom + capacity;
+    return magazine.capacity() != 0;
 }
 
 // Down to so many. What is no cached block of ours any more (freed by two threads in the same moment) is left to
 // whoever has it.
 std::uint32_t give_back(const Lane &lane, NodeLane &node, Magazine &magazine, std::uint32_t keep) {
     std::uint32_t given = 0;
-    while (magazine.count > keep) {
+    while (magazine.count() > keep) {
         FrameIndex bases[kLeafFrames];
         std::uint32_t batch = 0;
-        while (batch < kLeafFrames && magazine.count > keep)
-            bases[batch++] = FrameIndex{magazine.frames[--magazine.count]};
+        while (batch < kLeafFrames && magazine.count() > keep) bases[batch++] = frame_of(lane, node, *--magazine.top);
         for (std::uint32_t done = 0; done < batch; ++done) {
             const unsigned freed = node.buddy->free_many(lane.actor, BlockState::cached, bases + done, batch - done);
             given += freed;
@@ -68,7 +66,8 @@ std::uint32_t give_back_counted(numacre_pool *pool, const Lane &lane, NodeLane &
 
 // How many go into a magazine that is empty, or out of one that is full.
 std::uint32_t blocks_at_a_time(const Magazine &magazine) {
-    return magazine.capacity < 2 * kRefillBlocks ? magazine.capacity / 2 : kRefillBlocks;
+    const std::uint32_t capacity = magazine.capacity();
+    return capacity < 2 * kRefillBlocks ? capacity / 2 : kRefillBlocks;
 }
 
 }  // namespace
@@ -94,8 +93,8 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
                                                    BlockState::cached, {}, bases, wanted);
     if (is_counted && got != wanted) uncharge_frames(pool, std::uint64_t{wanted - got} << order);
     // The lowest address on top: it is handed out next.
-    for (unsigned i = got; i-- > 0;) magazine.frames[magazine.count++] = bases[i].value;
-    return magazine.count != 0;
+    for (unsigned i = got; i-- > 0;) *magazine.top++ = address_of(lane, node, bases[i]);
+    return !magazine.is_empty();
 }
 
 int read_checks(numacre_pool *pool) {
@@ -117,9 +116,9 @@ void begin_where_it_fits(Lane &lane, NodeLane &node, Fit fit, unsigned order) {
 
 bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     Magazine &magazine = node.magazines[order];
-    if (lane.restraint != 0 || magazine.count < magazine.capacity || !prepare(pool, magazine, order)) return false;
-    if (magazine.count < magazine.capacity) return true;
-    if (give_back_counted(pool, lane, node, order, magazine.capacity - blocks_at_a_time(magazine)) != 0 &&
+    if (lane.restraint != 0 || !magazine.is_full() || !prepare(pool, magazine, order)) return false;
+    if (!magazine.is_full()) return true;
+    if (give_back_counted(pool, lane, node, order, magazine.capacity() - blocks_at_a_time(magazine)) != 0 &&
         has_waiters(pool))
         serve_waiters(pool, lane.actor);
     return true;
@@ -139,6 +138,7 @@ void note_attention(Lane &lane, std::uint64_t bits) {
     // As long as somebody waits, or the pool may be closed, each call is to look again.
     lane.attention_seen = bits & ~(Attention::kWaiters | Attention::kLookAtState);
     lane.since_now = Note{Attention::age(bits)};
+    for (NodeLane *node = lane.nodes; node <= lane.only; ++node) node->allocated = {0, &no_magazine, {}};
 }
 
 void answer_attention(numacre_pool *pool, Lane &lane) {

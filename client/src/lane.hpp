@@ -29,24 +29,37 @@ inline constexpr std::uint32_t kMagazineBlocks = 1024;
 inline constexpr unsigned kCachedOrders = kLeafOrder + 1;  // blocks of leaf words
 
 // Blocks of one order, last in first out.
-struct Magazine {
-    std::uint64_t *frames;  // where they begin
-    std::uint32_t count;
-    std::uint32_t capacity;       // 0: none wanted yet, or ever: the slow path decides
-    Word *allocations;            // this thread's tally of the order; that of frees stands kFreesBeside words further
+struct alignas(kCacheLineBytes) Magazine {
+    std::byte **top;  // behind the one that was put in last
+    std::byte **bottom;
+    std::byte **limit;    // bottom: none wanted yet, or ever: the slow path decides
+    Word *allocations;    // this thread's tally of the order; that of frees stands kFreesBeside words further
+    IndexEntry as_owned;  // what the entry of its process's block says when it is handed out, but for generation, note
     std::uint64_t granted_bytes;  // 0: no order of leaf blocks here
     unsigned block_shift;         // its logarithm
+
+    std::uint32_t count() const { return static_cast<std::uint32_t>(top - bottom); }
+    std::uint32_t capacity() const { return static_cast<std::uint32_t>(limit - bottom); }
+    bool is_empty() const { return top == bottom; }
+    bool is_full() const { return top >= limit; }  // the limit may have come down since
 };
 inline constexpr std::size_t kFreesBeside = kMaxOrder + 1;
 static_assert(offsetof(ThreadCounters<Env>, frees) - offsetof(ThreadCounters<Env>, allocations) ==
               kFreesBeside * sizeof(Word));
 
-// The magazine that was used last, and what led to it. A branch that compares is predicted; an address computed from
-// what a block's entry says would make each call wait for the one before (its stores have to be known first).
-struct RecentMagazine {
-    static constexpr std::uint64_t kNothing = ~std::uint64_t{0};
-    std::uint64_t key = kNothing;
-    Magazine *magazine = nullptr;
+// What the last call was about, and all that follows from it: programs ask for the same again and again. A branch that
+// compares is predicted; an address computed from what a block's entry says would make each call wait for the one
+// before (its stores have to be known first). Where nothing is known yet, the magazine is one without blocks or room.
+struct LastAllocated {
+    std::size_t size_bytes;  // 0: nothing is known
+    Magazine *magazine;
+    IndexEntry entry;  // of a block of that size that is handed out now, but for its generation
+};
+struct LastFreed {
+    std::byte *data;  // of its numa node, as in NodeLane
+    Word *index;
+    Magazine *magazine;
+    std::uint32_t like;  // IndexEntry::ownership_and_order()
 };
 
 struct alignas(kCacheLineBytes) NodeLane {
@@ -54,8 +67,7 @@ struct alignas(kCacheLineBytes) NodeLane {
     Word *index;      // of the leaf layer
     Buddy<Env> *buddy;
     ActorView<Env> self;
-    RecentMagazine allocated;  // key: the size in frames, less one
-    RecentMagazine freed;      // key: IndexEntry::ownership_and_order()
+    LastAllocated allocated;
     // What the last look at the whole numa node found, and when (monotonic; 0: never looked).
     std::uint64_t free_frames_seen;
     std::uint64_t looked_at_ns;
@@ -80,21 +92,22 @@ struct Placement {
 };
 
 struct alignas(kCacheLineBytes) Lane {
-    std::uint64_t serial;  // of the pool; 0: no pool's
-    numacre_pool *pool;    // here as well, so that the hot path need not keep what it was called with
+    const void *handle = this;  // the pool, which the lane keeps from being another's; itself: it is of none
     const Word *attention;
     std::uint64_t attention_seen;
-    const Word *regulation;  // 0: no limit is set in the pool, its blocks are not chosen, its frees not checked
-    NodeLane *nodes;         // in the same allocation
-    std::byte *span;
+    NodeLane *only;  // the pool's numa node, if it has but one; otherwise one that has no blocks
+    LastFreed freed;
     std::uint64_t frame_count;
     std::uint32_t frame_shift;
     std::uint32_t span_shift;
+    numacre_pool *pool;      // here as well, so that the hot path need not keep what it was called with
+    const Word *regulation;  // 0: no limit is set in the pool, its blocks are not chosen, its frees not checked
+    NodeLane *nodes;         // in the same allocation
+    std::byte *span;
     std::uint32_t numa_nodes;
     std::uint32_t orders;           // how many orders of blocks there are
     std::uint32_t leaf_orders;      // ... of those in leaf words: kCachedOrders at most
     std::uint32_t private_pattern;  // what IndexEntry::ownership() of our own, unpublished blocks is
-    std::uint32_t cached_pattern;   // ... of blocks in our caches
     const Choices *choices;         // not in a pool of one numa node
     Actor actor;
     Note since_now;             // what a block says that is handed out now, but for its slack
@@ -110,22 +123,18 @@ struct alignas(kCacheLineBytes) Lane {
     }
 };
 
+// Without blocks or room: what leads to it goes the slow way.
+inline Magazine no_magazine{};
+
 // The thread's lane of the pool that it used last; never null. initial-exec and constinit: two loads, no call.
 extern constinit thread_local Lane *current_lane __attribute__((tls_model("initial-exec")));
 
-[[gnu::always_inline]] inline void *address_of(const Lane &lane, const NodeLane &node, FrameIndex frame) {
+[[gnu::always_inline]] inline std::byte *address_of(const Lane &lane, const NodeLane &node, FrameIndex frame) {
     return node.data + (frame.value << lane.frame_shift);
 }
-
-// The magazine for blocks of this size; nullptr if that is no block of a leaf word, or if the size is 0.
-[[gnu::always_inline]] inline Magazine *magazine_for(const Lane &lane, NodeLane &node, std::size_t size_bytes) {
-    const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
-    if (frames_less_one != node.allocated.key) [[unlikely]] {
-        if (frames_less_one >= kLeafFrames) return nullptr;
-        node.allocated = {frames_less_one, &node.magazines[std::bit_width(frames_less_one)]};
-    }
-    if (node.allocated.magazine == nullptr) __builtin_unreachable();  // there is none only where there is no key
-    return node.allocated.magazine;
+// address: of a block of this numa node.
+[[gnu::always_inline]] inline FrameIndex frame_of(const Lane &lane, const NodeLane &node, const std::byte *address) {
+    return FrameIndex{static_cast<std::uint64_t>(address - node.data) >> lane.frame_shift};
 }
 
 // size_bytes fits the magazine's order, which exists here.
@@ -133,23 +142,44 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
     return lane.since_now.with_slack(magazine.granted_bytes - size_bytes, magazine.block_shift);
 }
 
-// False: the magazine is empty, or had something that is no cached block any more (it has gone). size_bytes fits its
-// order.
+// What an entry is to say of a block that is handed out for so many bytes now, but for its generation.
+[[gnu::always_inline]] inline IndexEntry entry_for(const Lane &lane, const Magazine &magazine, std::size_t size_bytes) {
+    return magazine.as_owned.with(note_of(lane, magazine, size_bytes));
+}
+
+// entry: entry_for(). False: the magazine is empty, or had something that is no cached block any more (it has gone).
 [[gnu::always_inline]] inline bool take_from_cache(const Lane &lane, const NodeLane &node, Magazine &magazine,
-                                                   std::size_t size_bytes, void **block) {
-    const std::uint32_t count_before = magazine.count;
-    if (count_before == 0) [[unlikely]]
+                                                   IndexEntry entry, void **block) {
+    std::byte **const above = magazine.top;
+    if (above == magazine.bottom) [[unlikely]]
         return false;
-    const FrameIndex frame{magazine.frames[count_before - 1]};
-    magazine.count = count_before - 1;
-    Word &slot = node.index[frame.value];
-    const IndexEntry entry = load_for_cache(slot);
-    if (!is_cached(entry, lane.cached_pattern)) [[unlikely]]
+    std::byte *const address = above[-1];
+    magazine.top = above - 1;
+    Word &slot = node.index[frame_of(lane, node, address).value];
+    const IndexEntry before = load_for_cache(slot);
+    if (!is_cached(before, entry)) [[unlikely]]
         return false;
-    store_out_of_cache(slot, entry, note_of(lane, magazine, size_bytes));
-    *block = address_of(lane, node, frame);
+    store_out_of_cache(slot, before, entry);
+    *block = address;
     count(*magazine.allocations);
     return true;
+}
+
+// From the cache, if it is what the last call asked for. False: it is not, or there is nothing.
+[[gnu::always_inline]] inline bool take_again(const Lane &lane, const NodeLane &node, std::size_t size_bytes,
+                                              void **block) {
+    const LastAllocated &last = node.allocated;
+    return size_bytes == last.size_bytes && take_from_cache(lane, node, *last.magazine, last.entry, block);
+}
+
+// From the magazine for this size, of which the next call may be, too. frames_less_one: (size_bytes - 1) in frames,
+// less than kLeafFrames. False: it is empty.
+[[gnu::always_inline]] inline bool take_other_size(const Lane &lane, NodeLane &node, std::size_t size_bytes,
+                                                   std::uint64_t frames_less_one, void **block) {
+    Magazine &magazine = node.magazines[std::bit_width(frames_less_one)];
+    const IndexEntry entry = entry_for(lane, magazine, size_bytes);
+    node.allocated = {size_bytes, &magazine, entry};
+    return take_from_cache(lane, node, magazine, entry, block);
 }
 
 // The numa node and frame of an address. False: not an address of a frame's first byte in this pool.
@@ -171,29 +201,45 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
     return frame < lane.frame_count;
 }
 
-// False: not a block that can go this way (not ours, published, too large, no room, no block at all): nothing is
-// changed.
-[[gnu::always_inline]] inline bool put_into_cache(const Lane &lane, const void *block) {
-    NodeLane *found = nullptr;
-    std::uint64_t frame = 0;
-    if (!find_frame(lane, block, found, frame)) [[unlikely]]
+// entry: of a block that is its process's own, unpublished, of the magazine's order. False: there is no room.
+[[gnu::always_inline]] inline bool put(Magazine &magazine, void *block, Word &slot, IndexEntry entry) {
+    if (magazine.is_full()) [[unlikely]]
         return false;
-    Word &slot = found->index[frame];
-    const IndexEntry entry = load_for_cache(slot);
-    if (entry.ownership_and_order() != found->freed.key) [[unlikely]] {
-        const unsigned order = entry.order().value;
-        if (!can_be_cached(entry, lane.private_pattern) || order >= kCachedOrders) return false;
-        found->freed = {entry.ownership_and_order(), &found->magazines[order]};
-    }
-    Magazine &magazine = *found->freed.magazine;
-    const std::uint32_t count_before = magazine.count;
-    if (count_before >= magazine.capacity) [[unlikely]]
-        return false;
-    magazine.frames[count_before] = frame;
-    magazine.count = count_before + 1;
+    *magazine.top++ = static_cast<std::byte *>(block);
     store_into_cache(slot, entry);
     count(magazine.allocations[kFreesBeside]);
     return true;
+}
+
+// A block like the last one. False: it is not (another order or numa node, not ours, published, no block at all), or
+// there is no room: nothing is changed.
+[[gnu::always_inline]] inline bool put_again(const Lane &lane, void *block) {
+    const LastFreed &last = lane.freed;
+    const auto in_node = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(block) -
+                                                    reinterpret_cast<std::uintptr_t>(last.data));
+    const std::uint64_t frame = std::rotr(in_node, static_cast<int>(lane.frame_shift));  // as in find_frame()
+    if (frame >= lane.frame_count) [[unlikely]]
+        return false;
+    Word &slot = last.index[frame];
+    const IndexEntry entry = load_for_cache(slot);
+    if (entry.ownership_and_order() != last.like) [[unlikely]]
+        return false;
+    return put(*last.magazine, block, slot, entry);
+}
+
+// Any block; the next one may be like it. False: not one that can go this way (not ours, published, too large, no
+// room, no block at all): nothing is changed.
+inline bool put_other(Lane &lane, void *block) {
+    NodeLane *node = nullptr;
+    std::uint64_t frame = 0;
+    if (!find_frame(lane, block, node, frame)) return false;
+    Word &slot = node->index[frame];
+    const IndexEntry entry = load_for_cache(slot);
+    const unsigned order = entry.order().value;
+    if (!can_be_cached(entry, lane.private_pattern) || order >= kCachedOrders) return false;
+    Magazine &magazine = node->magazines[order];
+    lane.freed = {node->data, node->index, &magazine, entry.ownership_and_order()};
+    return put(magazine, block, slot, entry);
 }
 
 }  // namespace numacre::client

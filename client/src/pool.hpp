@@ -39,7 +39,10 @@ struct NodeHandle {
 }  // namespace numacre::client
 
 struct numacre_pool {
-    std::uint64_t serial = 0;           // never used again in this process
+    std::uint64_t serial = 0;  // never used again in this process
+    // The caller's handle, and each thread's lane: as long as there is a lane no other pool can have this address, so
+    // that a lane knows its pool by it.
+    std::atomic<std::uint32_t> references{1};
     std::uint32_t index = 0;            // place in every thread's table; reused
     std::uint32_t fork_generation = 0;  // of the process that attached
     numacre::ProcessSlot process;
@@ -87,7 +90,8 @@ namespace numacre::client {
 
 // A zeroed handle, not yet registered; nullptr when the process is out of memory.
 numacre_pool *new_handle();
-void delete_handle(numacre_pool *pool);
+// One reference less; the last one takes the memory along.
+void release_handle(numacre_pool *pool);
 
 // Maps the regions in the reserved span; fds are in attach_wire.hpp's order. Returns 0 or -errno with the error
 // remembered.
@@ -126,7 +130,7 @@ void leave_pool(numacre_pool *pool);
 
 inline Lane *lane_of(numacre_pool *pool, int &error) {
     Lane *const lane = current_lane;
-    return lane->serial == pool->serial ? lane : enter_pool(pool, error);
+    return lane->handle == pool ? lane : enter_pool(pool, error);
 }
 
 // --- placement -------------------------------------------------------------------------------------------------------

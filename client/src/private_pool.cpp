@@ -137,13 +137,13 @@ extern "C" int numacre_open_private(const numacre_private_options *options, numa
     if (handle == nullptr) return fail(Errc::out_of_frames, "no memory for a pool handle");
     handle->geometry = make_geometry(wanted.frame_bytes, wanted.largest_block_bytes, wanted.capacity_bytes);
     if (!register_handle(handle)) {
-        delete_handle(handle);
+        release_handle(handle);
         return fail(Errc::too_many_clients, "this process has too many pools open");
     }
     if (const int error = build(handle)) {
         unregister_handle(handle);
         unmap_regions(handle);
-        delete_handle(handle);
+        release_handle(handle);
         return error;
     }
     // relaxed: nobody else has the pool yet.

@@ -43,8 +43,9 @@ numacre_pool *new_handle() {
     return memory == MAP_FAILED ? nullptr : new (memory) numacre_pool;
 }
 
-void delete_handle(numacre_pool *pool) {
-    munmap(pool, sizeof(numacre_pool));
+void release_handle(numacre_pool *pool) {
+    // acq_rel: whoever is last finds that the others are done with it.
+    if (pool->references.fetch_sub(1, std::memory_order_acq_rel) == 1) munmap(pool, sizeof(numacre_pool));
 }
 
 void *reserve_addresses(std::uint64_t bytes, std::uint64_t alignment) {

@@ -16,7 +16,7 @@
 namespace numacre::client {
 
 namespace {
-Lane no_lane{};  // serial 0 is no pool's
+constinit Lane no_lane{};
 }
 constinit thread_local Lane *current_lane __attribute__((tls_model("initial-exec"))) = &no_lane;
 std::uint32_t fork_generation = 1;
@@ -43,7 +43,8 @@ thread_local LaneTable lane_table __attribute__((tls_model("initial-exec"))) = {
 void free_lane(Lane *lane) {
     if (current_lane == lane) current_lane = &no_lane;
     for (std::uint32_t node = 0; node < lane->numa_nodes; ++node)
-        for (Magazine &magazine : lane->nodes[node].magazines) free(magazine.frames);
+        for (Magazine &magazine : lane->nodes[node].magazines) free(magazine.bottom);
+    release_handle(lane->pool);
     free(lane);
 }
 
@@ -71,7 +72,7 @@ void at_thread_end(void *) {
         Lane *const lane = table.lanes[index];
         if (lane == nullptr) continue;
         numacre_pool *const pool = handles[index];
-        if (pool != nullptr && lane->serial == pool->serial && pool->fork_generation == fork_generation) {
+        if (pool == lane->pool && pool->fork_generation == fork_generation) {
             give_back_all(pool, *lane);
             release_slot(pool, lane->actor);
         }
@@ -119,10 +120,10 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     if (memory == nullptr) return nullptr;
     memset(memory, 0, bytes);
     auto *const lane = static_cast<Lane *>(memory);
-    lane->serial = pool->serial;
-    lane->pool = pool;
+    // relaxed: whoever calls has a reference, and need not find anything done.
+    pool->references.fetch_add(1, std::memory_order_relaxed);
+    lane->handle = lane->pool = pool;
     lane->attention = &pool->view.header->attention;
-    note_attention(*lane, lane->attention->load(std::memory_order_relaxed));
     lane->regulation = pool->checks_frees ? &always : &pool->view.header->accounting;
     lane->frame_count = pool->geometry.frame_count;
     lane->span = pool->span;
@@ -132,12 +133,9 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     lane->orders = pool->geometry.largest_order + 1U;
     lane->leaf_orders = std::min(lane->orders, kCachedOrders);
     lane->private_pattern = IndexEntry::private_to(actor.process);
-    lane->cached_pattern = IndexEntry::cached_by(actor.process);
     lane->choices = pool->choices == nullptr ? nullptr : &pool->choices[actor.thread.value];
     lane->actor = actor;
     lane->nodes = reinterpret_cast<NodeLane *>(lane + 1);
-    for (std::uint32_t node = 0; node < nodes; ++node)
-        lane->nodes[node].allocated = lane->nodes[node].freed = RecentMagazine{};
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) {
         const NodeView<Env> &view = pool->nodes[node].buddy().view();
         lane->nodes[node].data = pool->nodes[node].data;
@@ -147,11 +145,15 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
         for (unsigned order = 0; order < kCachedOrders; ++order) {
             Magazine &magazine = lane->nodes[node].magazines[order];
             magazine.allocations = &view.counters[actor.thread.value].allocations[order];
+            magazine.as_owned = IndexEntry::owned(actor.process, Order{static_cast<std::uint8_t>(order)}, 0, {});
             magazine.block_shift = order + lane->frame_shift;
             if (order <= pool->geometry.largest_order)
                 magazine.granted_bytes = std::uint64_t{1} << magazine.block_shift;
         }
     }
+    lane->only = &lane->nodes[nodes - 1];
+    lane->freed = {lane->nodes[0].data, lane->nodes[0].index, &no_magazine, 0};
+    note_attention(*lane, lane->attention->load(std::memory_order_relaxed));
     begin_placement(pool, *lane);
     return lane;
 }
@@ -195,7 +197,7 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
         return nullptr;
     }
     Lane *&lane = lane_table.lanes[pool->index];
-    if (lane != nullptr && lane->serial == pool->serial) return make_current(lane);
+    if (lane != nullptr && lane->pool == pool) return make_current(lane);
     if (lane != nullptr) free_lane(lane);  // of a pool that was detached
     lane = nullptr;
     std::uint64_t limit = 0;
@@ -224,7 +226,7 @@ void leave_pool(numacre_pool *pool) {
     if (pool->index >= table.count || table.lanes[pool->index] == nullptr) return;
     Lane *const lane = table.lanes[pool->index];
     table.lanes[pool->index] = nullptr;
-    if (lane->serial == pool->serial) {
+    if (lane->pool == pool) {
         give_back_all(pool, *lane);  // what other threads have cached the daemon gives back
         release_slot(pool, lane->actor);
     }

@@ -684,13 +684,14 @@ inline void EngineModel::use_cache(Thread &self, std::size_t client, int what) {
     } else if (what == kUncache && cached < kHeldMax) {
         auto &slot = view_.index_entry(local.blocks[cached]);
         const IndexEntry entry = load_for_cache(slot);
-        if (!is_cached(entry, IndexEntry::cached_by(actor_of(client).process))) {
+        const IndexEntry owned = IndexEntry::owned(actor_of(client).process, local.blocks[cached].order, 0, {});
+        if (!is_cached(entry, owned)) {
             if (!somebody_forked()) self.fail("a block in our cache is not cached");
             local.cached[cached] = false;
             local.blocks[cached] = {};
             return;
         }
-        store_out_of_cache(slot, entry, {});
+        store_out_of_cache(slot, entry, owned);
         local.cached[cached] = false;
         local.held[cached] = true;
         use(self, local.blocks[cached]);
@@ -785,9 +786,10 @@ inline void EngineModel::use_shared(Thread &self, std::size_t client, int what, 
             return;
         }
         const IndexEntry entry = load_for_cache(slot);
-        if (!is_cached(entry, IndexEntry::cached_by(actor.process))) return;
+        const IndexEntry owned = IndexEntry::owned(actor.process, shared_.order, 0, {});
+        if (!is_cached(entry, owned)) return;
         if (what == kUncacheSlowly) self.wait_until(is_anothers);
-        store_out_of_cache(slot, entry, {});
+        store_out_of_cache(slot, entry, owned);
         local.blocks[room] = shared_;
         local.held[room] = true;
         use(self, shared_);

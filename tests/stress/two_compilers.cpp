@@ -293,9 +293,9 @@ private:
         cache.pop_back();
         auto &slot = region_.node.index_entry(held.block);
         const IndexEntry entry = load_for_cache(slot);
-        if (!is_cached(entry, IndexEntry::cached_by(actor_.process)))
-            fault(to_text(held.block) + " is in our cache, the index does not say so");
-        store_out_of_cache(slot, entry, {});
+        const IndexEntry owned = IndexEntry::owned(actor_.process, held.block.order, 0, {});
+        if (!is_cached(entry, owned)) fault(to_text(held.block) + " is in our cache, the index does not say so");
+        store_out_of_cache(slot, entry, owned);
         pattern_.verify(held.block, held.stamp);
         held_.push_back(held);
         frames_held_ += held.block.order.frames();

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -211,12 +213,59 @@ TEST_F(PrivatePool, null_arguments_are_errors) {
     void *block = nullptr;
     EXPECT_EQ(numacre_alloc(nullptr, 1, &block), -EINVAL);
     EXPECT_EQ(numacre_alloc(pool, 1, nullptr), -EINVAL);
+    EXPECT_EQ(numacre_alloc_on(nullptr, -1, 1, NUMACRE_UNCACHED, &block), -EINVAL);
     EXPECT_EQ(numacre_free(nullptr, &block), -EINVAL);
+    EXPECT_EQ(numacre_free_uncached(nullptr, &block), -EINVAL);
+    EXPECT_EQ(numacre_take(nullptr, 1, &block), -EINVAL);
+    EXPECT_STREQ(numacre_last_error(), "numacre_take: the pool is NULL: fix the call");
     EXPECT_EQ(numacre_open_private(nullptr, nullptr), -EINVAL);
     EXPECT_EQ(numacre_attach(nullptr, nullptr, nullptr), -EINVAL);
     EXPECT_EQ(numacre_usable_size(nullptr, block), 0U);
     EXPECT_EQ(numacre_ref_of(nullptr, block), NUMACRE_REF_NULL);
     numacre_detach(nullptr);
+}
+
+// A thread knows a pool by its handle's address. Were that given to the next pool while the thread still has what it
+// knows of the one that is gone, it would go on there.
+TEST(PrivatePoolHandles, a_thread_does_not_take_the_next_pool_for_the_one_that_is_gone) {
+    const numacre_private_options options{sizeof options, 16 << 20, 4096, 4 << 20, 0};
+    numacre_pool *pool = nullptr;
+    ASSERT_EQ(numacre_open_private(&options, &pool), 0);
+    int turn = 0;  // even: the other thread's
+    std::mutex mutex;
+    std::condition_variable changed;
+    const auto wait_for = [&](int wanted) {
+        std::unique_lock lock{mutex};
+        changed.wait(lock, [&] { return turn == wanted; });
+    };
+    const auto pass_on = [&] {
+        {
+            const std::lock_guard lock{mutex};
+            ++turn;
+        }
+        changed.notify_all();
+    };
+    std::thread other{[&] {
+        for (int round = 0; round < 20; ++round) {
+            wait_for(2 * round);
+            void *block = nullptr;
+            EXPECT_EQ(numacre_alloc(pool, 4096, &block), 0);
+            void *base = nullptr;
+            std::size_t bytes = 0;
+            EXPECT_EQ(numacre_region(pool, 0, &base, &bytes), 0);
+            EXPECT_LT(static_cast<std::size_t>(static_cast<char *>(block) - static_cast<char *>(base)), bytes);
+            EXPECT_EQ(numacre_free(pool, block), 0);
+            pass_on();
+        }
+    }};
+    for (int round = 0; round < 20; ++round) {
+        wait_for(2 * round + 1);
+        numacre_detach(pool);
+        EXPECT_EQ(numacre_open_private(&options, &pool), 0);
+        pass_on();
+    }
+    other.join();
+    numacre_detach(pool);
 }
 
 TEST(PrivateOptions, impossible_geometries_are_named) {

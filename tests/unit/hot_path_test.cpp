@@ -176,9 +176,9 @@ TEST(HotPath, the_thread_cache_executes_no_locked_instruction_and_take_executes_
         expect_locked("cached: allocate, free, take", prepare_cached, parts, 3, {0, 0, 1});
         const std::vector<Tally> tallies = step_through(prepare_cached, parts, 3);
         // What the compiler makes of it today, with room for another compiler; who makes it longer should know.
-        EXPECT_LE(tallies[0].instructions, 90U);
-        EXPECT_LE(tallies[1].instructions, 90U);
-        EXPECT_LE(tallies[0].branches + tallies[1].branches, 28U);
+        EXPECT_LE(tallies[0].instructions, 72U);
+        EXPECT_LE(tallies[1].instructions, 62U);
+        EXPECT_LE(tallies[0].branches + tallies[1].branches, 18U);
         EXPECT_LE(tallies[0].calls + tallies[1].calls, 6U) << "the calls of this test itself and through its PLT";
     }
 }

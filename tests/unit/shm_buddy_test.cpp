@@ -304,7 +304,10 @@ TEST(Buddy, a_block_says_since_when_its_holder_has_it) {
     auto &slot = pool.node.index_entry(block);
     EXPECT_EQ(load_for_cache(slot).note().since(), PoolAge{5});
     store_into_cache(slot, load_for_cache(slot));
-    store_out_of_cache(slot, load_for_cache(slot), Note{PoolAge{6}}.with_slack(64, 14));
+    const Note note = Note{PoolAge{6}}.with_slack(64, 14);
+    const std::uint32_t generation = load_for_cache(slot).generation();
+    store_out_of_cache(slot, load_for_cache(slot), IndexEntry::owned(giver.process, Order{2}, 0, note));
+    EXPECT_EQ(load_for_cache(slot).generation(), generation);
     EXPECT_EQ(load_for_cache(slot).note(), Note{PoolAge{6}}.with_slack(64, 14)) << "its next use is another one";
     const Reference reference = buddy.publish(block, load_for_cache(slot));
     Block taken;
@@ -319,12 +322,13 @@ TEST(Buddy, what_another_thread_gave_back_from_its_cache_does_not_come_out_of_ou
     TestBuddy buddy{pool.node, pool.view};
     const Actor mine = pool.actor(1, 1);
     const Actor other = pool.actor(2, 2);
-    const std::uint32_t in_my_cache = IndexEntry::cached_by(mine.process);
+    const IndexEntry in_my_cache = IndexEntry::owned(mine.process, Order{2}, 0, {});
     Block block;
     ASSERT_EQ(buddy.allocate(mine, Order{2}, {}, block), Errc::ok);
     auto &slot = pool.node.index_entry(block);
     store_into_cache(slot, load_for_cache(slot));
     EXPECT_TRUE(is_cached(load_for_cache(slot), in_my_cache));
+    EXPECT_FALSE(is_cached(load_for_cache(slot), IndexEntry::owned(mine.process, Order{3}, 0, {}))) << "another cache";
     ASSERT_EQ(buddy.free_many(mine, BlockState::cached, &block.base, 1), 1U);
     EXPECT_FALSE(is_cached(load_for_cache(slot), in_my_cache)) << "it is free";
     EXPECT_EQ(buddy.free_many(mine, BlockState::cached, &block.base, 1), 0U);

@@ -124,7 +124,9 @@ public:
         magazine.pop_back();
         auto &slot = nodes_[0].view().index[0][frame];
         const IndexEntry entry = load_for_cache(slot);
-        if (is_cached(entry, IndexEntry::cached_by(actor_of(core).process))) store_out_of_cache(slot, entry, {});
+        const IndexEntry owned =
+            IndexEntry::owned(actor_of(core).process, Order{static_cast<std::uint8_t>(order)}, 0, {});
+        if (is_cached(entry, owned)) store_out_of_cache(slot, entry, owned);
         count(nodes_[0].view().counters[slot_of(core)].allocations[order]);
         return frame;
     }

@@ -26,15 +26,16 @@ void store_into_cache(Word &slot, IndexEntry entry) {
     slot.store(entry.into_cache().bits(), std::memory_order_relaxed);  // relaxed: ours alone
 }
 
-// cached_pattern: IndexEntry::cached_by(the caller's process). False: it is no cached block of ours any more. Two
-// threads freed it in the same moment, both cached it, and one of them has given it back since: it may be anybody's.
-constexpr bool is_cached(IndexEntry entry, std::uint32_t cached_pattern) {
-    return entry.ownership() == cached_pattern;
+// owned: what the entry says of the block when it is handed out again, but for the generation: the caller's process,
+// the order of the cache, a note. False: it is no cached block of ours any more. Two threads freed it in the same
+// moment, both cached it, and one of them has given it back since: it may be anybody's.
+constexpr bool is_cached(IndexEntry entry, IndexEntry owned) {
+    return entry.is_cached_like(owned);
 }
 // A cached block that is handed out again.
 template <class Word>
-void store_out_of_cache(Word &slot, IndexEntry entry, Note note) {
-    slot.store(entry.out_of_cache(note).bits(), std::memory_order_relaxed);  // relaxed: as above, until EDGE publish
+void store_out_of_cache(Word &slot, IndexEntry entry, IndexEntry owned) {
+    slot.store(entry.out_of_cache(owned).bits(), std::memory_order_relaxed);  // relaxed: as above, until EDGE publish
 }
 
 }  // namespace numacre

@@ -2,16 +2,25 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <type_traits>
 
 #include "numacre/shm/layout.hpp"
 
 namespace numacre {
 
 // Only the slot's own thread may call this. A load and a store, no RMW: relaxed, since a tally orders nothing, and a
-// reader that sees it a moment late is as good as one that came a moment earlier.
+// reader that sees it a moment late is as good as one that came a moment earlier. Every call of the hot path counts,
+// and compilers make three instructions of two accesses to an atomic: x86-64 has one for it, which is not locked.
 template <class Word>
 void count(Word &tally, std::uint64_t amount = 1) {
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+    if constexpr (std::is_same_v<Word, std::atomic<std::uint64_t>>) {
+        asm volatile("addq %1, %0" : "+m"(tally) : "er"(amount));
+        return;
+    }
+#endif
     tally.store(tally.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
 }
 

@@ -66,9 +66,16 @@ public:
     }
     // Steps of an entry that is held and not published.
     constexpr IndexEntry into_cache() const { return IndexEntry{bits_ | kCachedBit}; }
-    constexpr IndexEntry out_of_cache(Note note) const {
-        return IndexEntry{(bits_ & ~Note::kMask & ~kCachedBit) | note.bits()};
+    // other: owned, of the same owner and order; but for the generation it is all that the entry is to say.
+    constexpr IndexEntry out_of_cache(IndexEntry other) const {
+        return IndexEntry{(bits_ & kGenerationMask) | other.bits_};
     }
+    // Cached, and otherwise of the owner and order of one that is owned.
+    constexpr bool is_cached_like(IndexEntry other) const {
+        return ((bits_ ^ other.bits_) & (kStateMask | kPublished | kHolderMask | kOrderMask)) == kCachedBit;
+    }
+    // One that has no note yet.
+    constexpr IndexEntry with(Note note) const { return IndexEntry{bits_ | note.bits()}; }
     constexpr IndexEntry published() const { return IndexEntry{bits_ | kPublished}; }
     constexpr IndexEntry handed_to(ProcessSlot owner, PoolAge since) const {
         return owned(owner, order(), next_generation(generation()), note().with_since(since));
@@ -93,10 +100,6 @@ public:
     // ownership() of a block that this process owns and that no reference makes reachable for others.
     static constexpr std::uint32_t private_to(ProcessSlot owner) {
         return static_cast<std::uint32_t>(BlockState::owned) | std::uint32_t{owner.value} << kHolderShift;
-    }
-    // ... of one that waits in a cache of this process.
-    static constexpr std::uint32_t cached_by(ProcessSlot owner) {
-        return private_to(owner) | static_cast<std::uint32_t>(kCachedBit);
     }
     constexpr Order order() const { return Order{static_cast<std::uint8_t>(bits_ >> 3 & 31)}; }
     constexpr ProcessSlot owner() const { return ProcessSlot{static_cast<std::uint16_t>(bits_ >> 8)}; }
