@@ -157,9 +157,9 @@ Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
     return lane.since_now.with_slack((order.frames() << lane.frame_shift) - size_bytes, order.value + lane.frame_shift);
 }
 
-// Size 0 becomes an order far too large. 2x + 1 has one bit more than x, and is not 0: no branch.
+// Size 0 becomes an order far too large.
 [[gnu::always_inline]] inline unsigned order_of(const Lane &lane, std::size_t size_bytes) {
-    return static_cast<unsigned>(std::bit_width((size_bytes - 1) >> lane.frame_shift << 1 | 1)) - 1;
+    return order_above((size_bytes - 1) >> lane.frame_shift);
 }
 
 // From the shared tree, past the cache: all that can be asked for.
@@ -445,7 +445,7 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
     // Larger than what is cached: nothing to be refilled, past the cache is the way.
     if (frames_less_one >= kLeafFrames) return allocate_large(lane, node, size_bytes, block);
-    if (size_bytes != node.allocated.size_bytes && take_other_size(lane, node, size_bytes, frames_less_one, block))
+    if (take_other_size(lane, node, size_bytes, frames_less_one, block)) [[likely]]
         return 0;
     return allocate_slowly(lane.pool, size_bytes, block);
 }
@@ -497,16 +497,21 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     return free_uncached(*lane, address);
 }
 
-// What is not like the last one. Larger blocks never go into the cache, and so need not look at all that free_slowly()
-// does.
-[[gnu::noinline]] int free_otherwise(Lane &lane, void *address) {
-    if (put_other(lane, address)) return 0;
+// What the cache did not take. Larger blocks never go there, and so need not look at all that free_slowly() does.
+[[gnu::noinline]] int free_past_cache(const Lane &lane, void *address) {
     NodeLane *node = nullptr;
     std::uint64_t frame = 0;
     if (find_frame(lane, address, node, frame) && !load_for_cache(node->index[frame]).is_held() && !has_waiters(lane) &&
         !is_regulated(lane))
         return free_large(lane, *node, FrameIndex{frame}, address);
     return free_slowly(lane.pool, address);
+}
+
+// Not as blocks have been.
+[[gnu::noinline]] int free_otherwise(Lane &lane, void *address) {
+    if (put_other(lane, address)) [[likely]]
+        return 0;
+    return free_past_cache(lane, address);
 }
 
 int check_flags(unsigned flags) {

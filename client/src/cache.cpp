@@ -138,7 +138,7 @@ void note_attention(Lane &lane, std::uint64_t bits) {
     // As long as somebody waits, or the pool may be closed, each call is to look again.
     lane.attention_seen = bits & ~(Attention::kWaiters | Attention::kLookAtState);
     lane.since_now = Note{Attention::age(bits)};
-    for (NodeLane *node = lane.nodes; node <= lane.only; ++node) node->allocated = {0, &no_magazine, {}};
+    for (NodeLane *node = lane.nodes; node <= lane.only; ++node) node->again = {};
 }
 
 void answer_attention(numacre_pool *pool, Lane &lane) {

@@ -47,19 +47,36 @@ inline constexpr std::size_t kFreesBeside = kMaxOrder + 1;
 static_assert(offsetof(ThreadCounters<Env>, frees) - offsetof(ThreadCounters<Env>, allocations) ==
               kFreesBeside * sizeof(Word));
 
-// What the last call was about, and all that follows from it: programs ask for the same again and again. A branch that
-// compares is predicted; an address computed from what a block's entry says would make each call wait for the one
-// before (its stores have to be known first). Where nothing is known yet, the magazine is one without blocks or room.
-struct LastAllocated {
-    std::size_t size_bytes;  // 0: nothing is known
-    Magazine *magazine;
+// Without blocks or room: what leads to it goes the other way.
+inline Magazine no_magazine{};
+
+// What call after call has been about, and all that follows from it: while it is so, a call is a comparison that is
+// predicted, and its stores wait for no address. Where sizes change, no branch could be predicted (a block's order is
+// known when its entry has been fetched): then none is to depend on them, until they have been the same for a while.
+class Streak {
+public:
+    // Of a call about `what`: how often it has been the same before. No branch.
+    std::uint32_t count(std::uint64_t what) {
+        length_ = (length_ + 1) & -static_cast<std::uint32_t>(what == what_);
+        what_ = what;
+        return length_;
+    }
+    static constexpr std::uint32_t kLong = 16;
+
+private:
+    std::uint64_t what_ = 0;
+    std::uint32_t length_ = 0;
+};
+struct AgainAllocated {
+    std::size_t size_bytes = 0;  // 0: nothing
+    Magazine *magazine = &no_magazine;
     IndexEntry entry;  // of a block of that size that is handed out now, but for its generation
 };
-struct LastFreed {
+struct AgainFreed {
     std::byte *data;  // of its numa node, as in NodeLane
     Word *index;
     Magazine *magazine;
-    std::uint32_t like;  // IndexEntry::ownership_and_order()
+    std::uint32_t like;  // IndexEntry::ownership_and_order(); 0: nothing
 };
 
 struct alignas(kCacheLineBytes) NodeLane {
@@ -67,7 +84,8 @@ struct alignas(kCacheLineBytes) NodeLane {
     Word *index;      // of the leaf layer
     Buddy<Env> *buddy;
     ActorView<Env> self;
-    LastAllocated allocated;
+    AgainAllocated again;
+    Streak sizes;
     // What the last look at the whole numa node found, and when (monotonic; 0: never looked).
     std::uint64_t free_frames_seen;
     std::uint64_t looked_at_ns;
@@ -96,7 +114,7 @@ struct alignas(kCacheLineBytes) Lane {
     const Word *attention;
     std::uint64_t attention_seen;
     NodeLane *only;  // the pool's numa node, if it has but one; otherwise one that has no blocks
-    LastFreed freed;
+    AgainFreed again;
     std::uint64_t frame_count;
     std::uint32_t frame_shift;
     std::uint32_t span_shift;
@@ -110,7 +128,8 @@ struct alignas(kCacheLineBytes) Lane {
     std::uint32_t private_pattern;  // what IndexEntry::ownership() of our own, unpublished blocks is
     const Choices *choices;         // not in a pool of one numa node
     Actor actor;
-    Note since_now;             // what a block says that is handed out now, but for its slack
+    Note since_now;  // what a block says that is handed out now, but for its slack
+    Streak freed;
     std::uint64_t looks;        // which chunks a FitLook reads next
     std::uint64_t asked_at_ns;  // when it last asked others for what they cache, being at a limit; 0: never
     std::uint32_t restraint;    // so many more slow allocations go by without filling the cache (memory has been short)
@@ -123,9 +142,6 @@ struct alignas(kCacheLineBytes) Lane {
     }
 };
 
-// Without blocks or room: what leads to it goes the slow way.
-inline Magazine no_magazine{};
-
 // The thread's lane of the pool that it used last; never null. initial-exec and constinit: two loads, no call.
 extern constinit thread_local Lane *current_lane __attribute__((tls_model("initial-exec")));
 
@@ -135,6 +151,12 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
 // address: of a block of this numa node.
 [[gnu::always_inline]] inline FrameIndex frame_of(const Lane &lane, const NodeLane &node, const std::byte *address) {
     return FrameIndex{static_cast<std::uint64_t>(address - node.data) >> lane.frame_shift};
+}
+
+// Of the smallest block that has more frames than this. No branch: 2x + 1 has one bit more than x, and is not 0. (Said
+// by std::bit_width() it is five instructions.)
+[[gnu::always_inline]] inline unsigned order_above(std::uint64_t frames_less_one) {
+    return 63U ^ static_cast<unsigned>(__builtin_clzll(frames_less_one << 1 | 1));
 }
 
 // size_bytes fits the magazine's order, which exists here.
@@ -165,20 +187,23 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
     return true;
 }
 
-// From the cache, if it is what the last call asked for. False: it is not, or there is nothing.
+// From the cache, if it is what calls have been asking for. False: it is not, or there is nothing.
 [[gnu::always_inline]] inline bool take_again(const Lane &lane, const NodeLane &node, std::size_t size_bytes,
                                               void **block) {
-    const LastAllocated &last = node.allocated;
-    return size_bytes == last.size_bytes && take_from_cache(lane, node, *last.magazine, last.entry, block);
+    const AgainAllocated &again = node.again;
+    return size_bytes == again.size_bytes && take_from_cache(lane, node, *again.magazine, again.entry, block);
 }
 
-// From the magazine for this size, of which the next call may be, too. frames_less_one: (size_bytes - 1) in frames,
-// less than kLeafFrames. False: it is empty.
+// From the magazine for any size. frames_less_one: (size_bytes - 1) in frames, less than kLeafFrames. False: it is
+// empty.
 [[gnu::always_inline]] inline bool take_other_size(const Lane &lane, NodeLane &node, std::size_t size_bytes,
                                                    std::uint64_t frames_less_one, void **block) {
-    Magazine &magazine = node.magazines[std::bit_width(frames_less_one)];
+    Magazine &magazine = node.magazines[order_above(frames_less_one)];
     const IndexEntry entry = entry_for(lane, magazine, size_bytes);
-    node.allocated = {size_bytes, &magazine, entry};
+    if (node.sizes.count(size_bytes) >= Streak::kLong) [[unlikely]]
+        node.again = {size_bytes, &magazine, entry};
+    else if (node.again.size_bytes != 0)
+        node.again = {};
     return take_from_cache(lane, node, magazine, entry, block);
 }
 
@@ -211,24 +236,24 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
     return true;
 }
 
-// A block like the last one. False: it is not (another order or numa node, not ours, published, no block at all), or
+// A block as they have been. False: it is not (another order or numa node, not ours, published, no block at all), or
 // there is no room: nothing is changed.
 [[gnu::always_inline]] inline bool put_again(const Lane &lane, void *block) {
-    const LastFreed &last = lane.freed;
+    const AgainFreed &again = lane.again;
     const auto in_node = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(block) -
-                                                    reinterpret_cast<std::uintptr_t>(last.data));
+                                                    reinterpret_cast<std::uintptr_t>(again.data));
     const std::uint64_t frame = std::rotr(in_node, static_cast<int>(lane.frame_shift));  // as in find_frame()
     if (frame >= lane.frame_count) [[unlikely]]
         return false;
-    Word &slot = last.index[frame];
+    Word &slot = again.index[frame];
     const IndexEntry entry = load_for_cache(slot);
-    if (entry.ownership_and_order() != last.like) [[unlikely]]
+    if (entry.ownership_and_order() != again.like) [[unlikely]]
         return false;
-    return put(*last.magazine, block, slot, entry);
+    return put(*again.magazine, block, slot, entry);
 }
 
-// Any block; the next one may be like it. False: not one that can go this way (not ours, published, too large, no
-// room, no block at all): nothing is changed.
+// Any block. False: not one that can go this way (not ours, published, too large, no room, no block at all): nothing is
+// changed.
 inline bool put_other(Lane &lane, void *block) {
     NodeLane *node = nullptr;
     std::uint64_t frame = 0;
@@ -238,7 +263,11 @@ inline bool put_other(Lane &lane, void *block) {
     const unsigned order = entry.order().value;
     if (!can_be_cached(entry, lane.private_pattern) || order >= kCachedOrders) return false;
     Magazine &magazine = node->magazines[order];
-    lane.freed = {node->data, node->index, &magazine, entry.ownership_and_order()};
+    const std::uint32_t like = entry.ownership_and_order();
+    if (lane.freed.count(like) >= Streak::kLong) [[unlikely]]
+        lane.again = {node->data, node->index, &magazine, like};
+    else if (lane.again.like != 0)
+        lane.again = {node->data, node->index, &no_magazine, 0};
     return put(magazine, block, slot, entry);
 }
 

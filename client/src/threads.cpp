@@ -152,7 +152,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
         }
     }
     lane->only = &lane->nodes[nodes - 1];
-    lane->freed = {lane->nodes[0].data, lane->nodes[0].index, &no_magazine, 0};
+    lane->again = {lane->nodes[0].data, lane->nodes[0].index, &no_magazine, 0};
     note_attention(*lane, lane->attention->load(std::memory_order_relaxed));
     begin_placement(pool, *lane);
     return lane;

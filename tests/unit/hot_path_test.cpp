@@ -126,7 +126,7 @@ void take() {
 
 void prepare_cached() {
     open_pool();
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 64; ++i) {
         allocate();
         free_it();
     }
@@ -135,7 +135,7 @@ void prepare_cached() {
 }
 void prepare_uncached() {
     open_pool();
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 64; ++i) {
         allocate_uncached();
         free_uncached();
     }
