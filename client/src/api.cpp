@@ -439,28 +439,37 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     return allocate(pool, *lane, plan, size_bytes, 0, block);
 }
 
-// From this numa node's magazine for the size, of which the next call will be, too.
-[[gnu::always_inline]] inline int allocate_other_size(const Lane &lane, NodeLane &node, std::size_t size_bytes,
+// The magazine is empty. node: where the thread's blocks are to come from.
+[[gnu::noinline]] int allocate_from_empty(Lane &lane, NodeLane &node, std::size_t size_bytes, void **block) {
+    if (order_of(lane, size_bytes) < kSingleOrder) return allocate_slowly(lane.pool, size_bytes, block);
+    if (lane.restraint != 0) --lane.restraint;
+    return allocate_uncached(lane, node, size_bytes, block);
+}
+
+// From this numa node's magazine for the size.
+[[gnu::always_inline]] inline int allocate_other_size(Lane &lane, NodeLane &node, std::size_t size_bytes,
                                                       void **block) {
     const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
-    // Larger than what is cached: nothing to be refilled, past the cache is the way.
+    // Larger than what is cached: past the cache is the way.
     if (frames_less_one >= kLeafFrames) return allocate_large(lane, node, size_bytes, block);
     if (take_other_size(lane, node, size_bytes, frames_less_one, block)) [[likely]]
         return 0;
-    return allocate_slowly(lane.pool, size_bytes, block);
+    return allocate_from_empty(lane, node, size_bytes, block);
 }
 
 // Where there is more than one numa node. Out of line: asking for the local one may be a call.
-[[gnu::noinline]] int allocate_from_local_cache(const Lane &lane, std::size_t size_bytes, void **block) {
+[[gnu::noinline]] int allocate_from_local_cache(Lane &lane, std::size_t size_bytes, void **block) {
     NodeLane &node = lane.nodes[obvious_numa_node(lane)];
-    if (take_again(lane, node, size_bytes, block)) [[likely]]
+    const Again way = take_again(lane, node, size_bytes, block);
+    if (way == Again::done) [[likely]]
         return 0;
-    return &node == lane.only ? allocate_slowly(lane.pool, size_bytes, block)
-                              : allocate_other_size(lane, node, size_bytes, block);
+    if (&node == lane.only) return allocate_slowly(lane.pool, size_bytes, block);
+    return way == Again::unlike ? allocate_other_size(lane, node, size_bytes, block)
+                                : allocate_from_empty(lane, node, size_bytes, block);
 }
 
-// Not what the last call asked for, or the cache has nothing.
-[[gnu::noinline]] int allocate_otherwise(const Lane &lane, std::size_t size_bytes, void **block) {
+// Not what calls have been asking for.
+[[gnu::noinline]] int allocate_otherwise(Lane &lane, std::size_t size_bytes, void **block) {
     return lane.numa_nodes == 1 ? allocate_other_size(lane, *lane.only, size_bytes, block)
                                 : allocate_from_local_cache(lane, size_bytes, block);
 }
@@ -512,6 +521,14 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     if (put_other(lane, address)) [[likely]]
         return 0;
     return free_past_cache(lane, address);
+}
+
+// As blocks have been: only its magazine has no room, or is not to be used at all.
+[[gnu::noinline]] int free_past_full(const Lane &lane, void *address) {
+    const Magazine &magazine = *lane.again.magazine;
+    if (magazine.capacity() == 0 || magazine.block_shift < lane.frame_shift + kSingleOrder || has_waiters(lane))
+        return free_slowly(lane.pool, address);
+    return free_uncached(lane, address);
 }
 
 int check_flags(unsigned flags) {
@@ -652,12 +669,14 @@ extern "C" {
 int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
     if (block == nullptr) [[unlikely]]
         return no_result("numacre_alloc");
-    const Lane &lane = *current_lane;
+    Lane &lane = *current_lane;
     if (lane.handle != pool || !lane.undisturbed()) [[unlikely]]
         return allocate_without_lane(pool, size_bytes, block);
-    if (take_again(lane, *lane.only, size_bytes, block)) [[likely]]
+    const Again way = take_again(lane, *lane.only, size_bytes, block);
+    if (way == Again::done) [[likely]]
         return 0;
-    return allocate_otherwise(lane, size_bytes, block);
+    return way == Again::unlike ? allocate_otherwise(lane, size_bytes, block)
+                                : allocate_from_empty(lane, *lane.only, size_bytes, block);
 }
 
 int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block) {
@@ -692,9 +711,10 @@ int numacre_free(numacre_pool *pool, void *block) {
     Lane &lane = *current_lane;
     if (lane.handle != pool || !lane.undisturbed()) [[unlikely]]
         return free_without_lane(pool, block);
-    if (put_again(lane, block)) [[likely]]
+    const Again way = put_again(lane, block);
+    if (way == Again::done) [[likely]]
         return 0;
-    return free_otherwise(lane, block);
+    return way == Again::unlike ? free_otherwise(lane, block) : free_past_full(lane, block);
 }
 
 int numacre_free_uncached(numacre_pool *pool, void *block) {
@@ -759,7 +779,7 @@ int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
     int first_error = 0;
     unsigned done = 0;
     while (done < count) {
-        if (!has_waiters(pool) && (put_again(*lane, blocks[done]) || put_other(*lane, blocks[done]))) {
+        if (!has_waiters(pool) && put_other(*lane, blocks[done])) {
             ++done;
             continue;
         }

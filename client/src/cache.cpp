@@ -2,9 +2,9 @@
 //
 // After iBuddy's lazy layer (TC 2015): small magazines per order; an empty one takes many blocks of a leaf word at a
 // time, a full one gives as many back, those that were freed last, and is never drained in a burst. (iBuddy goes past a
-// full one block by block; several blocks of one leaf word by one RMW are cheaper.) All threads together may hold about
-// one sixteenth of a pool; a thread gives all back when memory has run out anywhere (PoolHeader::attention), at its
-// next call, and at its end.
+// full one block by block; several blocks of one leaf word by one RMW are cheaper, where a word has several.) All
+// threads together may hold about one sixteenth of a pool; a thread gives all back when memory has run out anywhere
+// (PoolHeader::attention), at its next call, and at its end.
 #include "cache.hpp"
 
 #include <cstdlib>
@@ -65,7 +65,8 @@ std::uint32_t give_back_counted(numacre_pool *pool, const Lane &lane, NodeLane &
 }
 
 // How many go into a magazine that is empty, or out of one that is full.
-std::uint32_t blocks_at_a_time(const Magazine &magazine) {
+std::uint32_t blocks_at_a_time(const Magazine &magazine, unsigned order) {
+    if (order >= kSingleOrder) return 0;
     const std::uint32_t capacity = magazine.capacity();
     return capacity < 2 * kRefillBlocks ? capacity / 2 : kRefillBlocks;
 }
@@ -79,7 +80,8 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     }
     Magazine &magazine = node.magazines[order];
     if (!prepare(pool, magazine, order)) return false;
-    const std::uint32_t wanted = blocks_at_a_time(magazine);
+    const std::uint32_t wanted = blocks_at_a_time(magazine, order);
+    if (wanted == 0) return false;
     // Near a limit block by block, past the cache: that way knows what to do when there is no more.
     const bool is_counted = is_counting(pool);
     if (is_counted && charge_frames(pool, std::uint64_t{wanted} << order) != Admission::granted) {
@@ -118,10 +120,9 @@ bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     Magazine &magazine = node.magazines[order];
     if (lane.restraint != 0 || !magazine.is_full() || !prepare(pool, magazine, order)) return false;
     if (!magazine.is_full()) return true;
-    if (give_back_counted(pool, lane, node, order, magazine.capacity() - blocks_at_a_time(magazine)) != 0 &&
-        has_waiters(pool))
-        serve_waiters(pool, lane.actor);
-    return true;
+    const std::uint32_t keep = magazine.capacity() - blocks_at_a_time(magazine, order);
+    if (give_back_counted(pool, lane, node, order, keep) != 0 && has_waiters(pool)) serve_waiters(pool, lane.actor);
+    return !magazine.is_full();
 }
 
 std::uint32_t give_back_all(numacre_pool *pool, Lane &lane) {
@@ -138,7 +139,12 @@ void note_attention(Lane &lane, std::uint64_t bits) {
     // As long as somebody waits, or the pool may be closed, each call is to look again.
     lane.attention_seen = bits & ~(Attention::kWaiters | Attention::kLookAtState);
     lane.since_now = Note{Attention::age(bits)};
-    for (NodeLane *node = lane.nodes; node <= lane.only; ++node) node->again = {};
+    for (NodeLane *node = lane.nodes; node <= lane.only; ++node) {
+        node->again = {};
+        // Nobody asks anew how many of these there may be as long as there are some and not too many.
+        for (unsigned order = kSingleOrder; order < kCachedOrders; ++order)
+            node->magazines[order].limit = node->magazines[order].bottom;
+    }
 }
 
 void answer_attention(numacre_pool *pool, Lane &lane) {

@@ -27,6 +27,9 @@ using Word = Env::Atomic<std::uint64_t>;
 
 inline constexpr std::uint32_t kMagazineBlocks = 1024;
 inline constexpr unsigned kCachedOrders = kLeafOrder + 1;  // blocks of leaf words
+// From here on a leaf word has two blocks at most: many at a time are not cheaper than one by one. An empty magazine is
+// not filled for them, nor is a full one emptied: what it has not, or has no room for, is the tree's.
+inline constexpr unsigned kSingleOrder = kLeafOrder - 1;
 
 // Blocks of one order, last in first out.
 struct alignas(kCacheLineBytes) Magazine {
@@ -187,11 +190,17 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
     return true;
 }
 
-// From the cache, if it is what calls have been asking for. False: it is not, or there is nothing.
-[[gnu::always_inline]] inline bool take_again(const Lane &lane, const NodeLane &node, std::size_t size_bytes,
-                                              void **block) {
+// unlike: not what calls have been about (freed: another order or numa node, not ours, published, no block at all).
+// refused: the magazine is empty, or full. Nothing has changed then.
+enum class Again : std::uint8_t { done, unlike, refused };
+
+// From the cache, if it is what calls have been asking for.
+[[gnu::always_inline]] inline Again take_again(const Lane &lane, const NodeLane &node, std::size_t size_bytes,
+                                               void **block) {
     const AgainAllocated &again = node.again;
-    return size_bytes == again.size_bytes && take_from_cache(lane, node, *again.magazine, again.entry, block);
+    if (size_bytes != again.size_bytes) [[unlikely]]
+        return Again::unlike;
+    return take_from_cache(lane, node, *again.magazine, again.entry, block) ? Again::done : Again::refused;
 }
 
 // From the magazine for any size. frames_less_one: (size_bytes - 1) in frames, less than kLeafFrames. False: it is
@@ -236,20 +245,19 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
     return true;
 }
 
-// A block as they have been. False: it is not (another order or numa node, not ours, published, no block at all), or
-// there is no room: nothing is changed.
-[[gnu::always_inline]] inline bool put_again(const Lane &lane, void *block) {
+// A block as they have been.
+[[gnu::always_inline]] inline Again put_again(const Lane &lane, void *block) {
     const AgainFreed &again = lane.again;
     const auto in_node = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(block) -
                                                     reinterpret_cast<std::uintptr_t>(again.data));
     const std::uint64_t frame = std::rotr(in_node, static_cast<int>(lane.frame_shift));  // as in find_frame()
     if (frame >= lane.frame_count) [[unlikely]]
-        return false;
+        return Again::unlike;
     Word &slot = again.index[frame];
     const IndexEntry entry = load_for_cache(slot);
     if (entry.ownership_and_order() != again.like) [[unlikely]]
-        return false;
-    return put(*again.magazine, block, slot, entry);
+        return Again::unlike;
+    return put(*again.magazine, block, slot, entry) ? Again::done : Again::refused;
 }
 
 // Any block. False: not one that can go this way (not ours, published, too large, no room, no block at all): nothing is

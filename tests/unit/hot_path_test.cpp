@@ -126,16 +126,16 @@ void take() {
 
 void prepare_cached() {
     open_pool();
+    if (numacre_alloc(pool, size_bytes, &keep) != 0) _exit(1);
     for (int i = 0; i < 64; ++i) {
         allocate();
         free_it();
     }
-    if (numacre_alloc(pool, size_bytes, &keep) != 0) _exit(1);
     ref = numacre_ref_of(pool, keep);
 }
 void prepare_uncached() {
     open_pool();
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < 4; ++i) {
         allocate_uncached();
         free_uncached();
     }
