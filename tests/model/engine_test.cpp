@@ -524,6 +524,16 @@ TEST(Engine, a_chunk_is_drained_and_taken_offline_beside_clients) {
     expect_clean(model.run());
 }
 
+// The operator opens a chunk, and has not come to its hints yet: what is free in it is there for whoever looks.
+TEST(Engine, a_chunk_that_drains_no_more_is_hidden_from_nobody) {
+    EngineModel model("engine-undrain", {.preemptions_max = long_runs() ? 4 : 2, .solo_steps_max = 4000},
+                      {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
+                       .clients = {{.process = 1, .script = {5, kFreeFirst}, .thread_slot = 2},
+                                   {.process = 2, .script = {7, kFreeFirst, 7}, .thread_slot = 4}},
+                       .chunk_steps = {ChunkStep::drain, ChunkStep::offline, ChunkStep::online, ChunkStep::undrain}});
+    expect_clean(model.run());
+}
+
 TEST(Engine, a_daemon_that_dies_while_it_takes_a_chunk_offline_or_online) {
     EngineModel model("engine-chunk-death",
                       {.restarts_max = 1, .preemptions_max = long_runs() ? 3 : 1, .solo_steps_max = 4000},

@@ -864,10 +864,18 @@ MUTATIONS = [
     Mutation(
         name="undrain_does_not_raise_hints",
         file="chunks.hpp",
-        old="search.raise_after_release(layer, word);",
-        new="(void)search;",
+        old="search.raise_after(layer, word, change);",
+        new="change();",
         why="a chunk that is open again stays hidden",
         filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
+    ),
+    Mutation(
+        name="undrain_announced_too_late",
+        file="search.hpp",
+        old="begin_hint_work(layer, word);\n        open();",
+        new="open();\n        begin_hint_work(layer, word);",
+        why="a search in between is told that there is nothing",
+        filter="Engine.a_chunk_that_drains_no_more_is_hidden_from_nobody",
     ),
     Mutation(
         name="intent_of_an_offline_step_ends_before_the_commit",

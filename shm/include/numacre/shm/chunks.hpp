@@ -58,19 +58,22 @@ public:
                                                 block.order.value - child_order);
         const std::uint64_t word = block.base.value >> word_order(layer);
         Word &state = view_.upper[layer][word];
-        std::uint64_t bits = state.load(std::memory_order_relaxed);  // relaxed: only a guess, the CAS decides
-        // seq_cst: a claim below either sees DRAIN on its climb, or its mark is seen by the claim of the whole chunk.
-        unsigned rounds = 0;
-        while (!state.compare_exchange_weak(
-                   bits, drain ? UpperWord{bits}.with_drain(group).bits() : UpperWord{bits}.without_drain(group).bits(),
-                   std::memory_order_seq_cst) &&
-               ++rounds < kCasRoundsMax) {
-        }
+        const auto change = [&] {
+            std::uint64_t bits = state.load(std::memory_order_relaxed);  // relaxed: only a guess, the CAS decides
+            // seq_cst: a claim below either sees DRAIN on its climb, or its mark is seen by the claim of the whole
+            // chunk.
+            for (unsigned rounds = 0; rounds < kCasRoundsMax; ++rounds) {
+                const UpperWord now = drain ? UpperWord{bits}.with_drain(group) : UpperWord{bits}.without_drain(group);
+                if (state.compare_exchange_weak(bits, now.bits(), std::memory_order_seq_cst)) break;
+            }
+        };
         Search<Env> search = buddy_.searcher(kSelf);
-        if (drain)
+        if (drain) {
+            change();
             search.lower(layer, word);
-        else
-            search.raise_after_release(layer, word);
+        } else {
+            search.raise_after(layer, word, change);
+        }
     }
 
     std::uint64_t used_frames(std::uint64_t chunk) const {

@@ -134,7 +134,16 @@ public:
         raise(layer, word, value);
         if (layer < view_.hint_levels) raise(layer + 1, word / kUpperFanOut, value);
     }
-    // Its short cut: there is nothing left to promise.
+    // The same for what an intent does not announce: announced before open(), whose RMW (seq_cst) carries it. Or a
+    // search in between would find nothing, and nobody who might be hiding something.
+    template <class Open>
+    void raise_after(unsigned layer, std::uint64_t word, const Open &open) {
+        begin_hint_work(layer, word);
+        open();
+        raise_after_release(layer, word);
+        end_hint_work();
+    }
+    // The short cut of raise_after_release(): there is nothing left to promise.
     [[gnu::always_inline]] bool hints_are_full(unsigned layer, std::uint64_t word) const {
         // EDGE free-then-hint, as in group_hint_is_full().
         const std::uint64_t above = word / kUpperFanOut;
