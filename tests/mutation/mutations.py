@@ -898,14 +898,8 @@ MUTATIONS = [
     Mutation(
         name="drain_forgets_the_marks_of_others",
         file="chunks.hpp",
-        old="""while (!state.compare_exchange_weak(
-                   bits, drain ? UpperWord{bits}.with_drain(group).bits() : UpperWord{bits}.without_drain(group).bits(),
-                   std::memory_order_seq_cst) &&
-               ++rounds < kCasRoundsMax) {
-        }""",
-        new="""(void)rounds;
-        state.store(drain ? UpperWord{bits}.with_drain(group).bits() : UpperWord{bits}.without_drain(group).bits(),
-                    std::memory_order_seq_cst);""",
+        old="if (state.compare_exchange_weak(bits, now.bits(), std::memory_order_seq_cst)) break;",
+        new="state.store(now.bits(), std::memory_order_seq_cst);\n                break;",
         why="what clients marked or claimed in the word meanwhile is wiped out",
         filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
     ),
