@@ -578,9 +578,10 @@ private:
                                            std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
             return ShortPath::raced;
         Env::crash_point(CrashPoint::allocate_after_claim);
-        // The word is used up, so begin at the next one of the same cache line. (Smaller blocks find out when they
-        // come.)
-        if (order.value == kLeafOrder) set_home(self, order, home_of(self, order).moved_to(next_in_line(word)));
+        // The word has no more of these, so begin at the next one of the same cache line. (free_ends() tells of one
+        // single frame only; those find out when they come, once in 64.)
+        if (order.value != 0 && (ends & (ends - 1)) == 0)
+            set_home(self, order, home_of(self, order).moved_to(next_in_line(word)));
         if (!is_marked_above(0, word)) [[unlikely]]
             return ShortPath::begun;
         keep_claim(self, 0, out, grant());
