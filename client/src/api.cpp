@@ -439,9 +439,11 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     return allocate(pool, *lane, plan, size_bytes, 0, block);
 }
 
-// The magazine is empty. node: where the thread's blocks are to come from.
+// The magazine is empty, or what was on top has gone. node: where the thread's blocks are to come from. Where there are
+// several numa nodes the slow way it is: it looks, once a second, whether that is still so.
 [[gnu::noinline]] int allocate_from_empty(Lane &lane, NodeLane &node, std::size_t size_bytes, void **block) {
-    if (order_of(lane, size_bytes) < kSingleOrder) return allocate_slowly(lane.pool, size_bytes, block);
+    if (lane.numa_nodes != 1 || order_of(lane, size_bytes) < kSingleOrder)
+        return allocate_slowly(lane.pool, size_bytes, block);
     if (lane.restraint != 0) --lane.restraint;
     return allocate_uncached(lane, node, size_bytes, block);
 }
@@ -451,7 +453,9 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
                                                       void **block) {
     const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
     // Larger than what is cached: past the cache is the way.
-    if (frames_less_one >= kLeafFrames) return allocate_large(lane, node, size_bytes, block);
+    if (frames_less_one >= kLeafFrames)
+        return lane.numa_nodes == 1 ? allocate_large(lane, node, size_bytes, block)
+                                    : allocate_slowly(lane.pool, size_bytes, block);
     if (take_other_size(lane, node, size_bytes, frames_less_one, block)) [[likely]]
         return 0;
     return allocate_from_empty(lane, node, size_bytes, block);
@@ -526,7 +530,8 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
 // As blocks have been: only its magazine has no room, or is not to be used at all.
 [[gnu::noinline]] int free_past_full(const Lane &lane, void *address) {
     const Magazine &magazine = *lane.again.magazine;
-    if (magazine.capacity() == 0 || magazine.block_shift < lane.frame_shift + kSingleOrder || has_waiters(lane))
+    if (magazine.capacity() == 0 || magazine.block_shift < lane.frame_shift + kSingleOrder ||
+        magazine.slots_bound != lane.pool->view.threads_in_use_bound() || has_waiters(lane))
         return free_slowly(lane.pool, address);
     return free_uncached(lane, address);
 }

@@ -24,8 +24,7 @@ constexpr std::uint64_t kShareOfOneOrder = 32;  // of the numa node's capacity, 
 
 std::uint32_t limit_of(const numacre_pool *pool, const Magazine &magazine, unsigned order) {
     if (pool->checks_frees || magazine.granted_bytes == 0 || magazine.granted_bytes > kLargestCachedBytes) return 0;
-    const std::uint32_t slots = pool->view.threads_in_use_bound();
-    const std::uint64_t threads = slots > 2 ? slots - 1 : 1;
+    const std::uint64_t threads = magazine.slots_bound > 2 ? magazine.slots_bound - 1 : 1;
     const std::uint64_t blocks = pool->geometry.frame_count / kShareOfOneOrder / threads >> order;
     if (blocks < kLeastUseful) return 0;
     return blocks < kMagazineBlocks ? static_cast<std::uint32_t>(blocks) : kMagazineBlocks;
@@ -33,6 +32,7 @@ std::uint32_t limit_of(const numacre_pool *pool, const Magazine &magazine, unsig
 
 // Adjusts the magazine to what it may hold now. False: nothing.
 bool prepare(const numacre_pool *pool, Magazine &magazine, unsigned order) {
+    magazine.slots_bound = pool->view.threads_in_use_bound();
     const std::uint32_t capacity = limit_of(pool, magazine, order);
     if (capacity != 0 && magazine.bottom == nullptr)
         magazine.top = magazine.bottom = static_cast<std::byte **>(malloc(kMagazineBlocks * sizeof(std::byte *)));
@@ -74,6 +74,8 @@ std::uint32_t blocks_at_a_time(const Magazine &magazine, unsigned order) {
 }  // namespace
 
 bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
+    // What was on top was no cached block any more; there are others.
+    if (!node.magazines[order].is_empty()) return true;
     if (lane.restraint != 0) {
         --lane.restraint;
         return false;
@@ -139,12 +141,7 @@ void note_attention(Lane &lane, std::uint64_t bits) {
     // As long as somebody waits, or the pool may be closed, each call is to look again.
     lane.attention_seen = bits & ~(Attention::kWaiters | Attention::kLookAtState);
     lane.since_now = Note{Attention::age(bits)};
-    for (NodeLane *node = lane.nodes; node <= lane.only; ++node) {
-        node->again = {};
-        // Nobody asks anew how many of these there may be as long as there are some and not too many.
-        for (unsigned order = kSingleOrder; order < kCachedOrders; ++order)
-            node->magazines[order].limit = node->magazines[order].bottom;
-    }
+    for (NodeLane *node = lane.nodes; node <= lane.only; ++node) node->again = {};
 }
 
 void answer_attention(numacre_pool *pool, Lane &lane) {

@@ -10,7 +10,8 @@ namespace numacre::client {
 
 // The magazine is empty: get some blocks. False: nothing to be had this way.
 [[gnu::cold]] bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order);
-// The magazine is full, or has not been used: may it hold more? If it is full some of its blocks go back to the tree.
+// The magazine is full, or has not been used: may it hold more? If it is full some of its blocks go back to the tree
+// (of kSingleOrder and above only those that are too many by now, as there are more threads). False: there is no room.
 [[gnu::cold]] bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order);
 // Everything cached goes back to the tree. Returns how many blocks that were.
 [[gnu::cold]] std::uint32_t give_back_all(numacre_pool *pool, Lane &lane);

@@ -40,6 +40,7 @@ struct alignas(kCacheLineBytes) Magazine {
     IndexEntry as_owned;  // what the entry of its process's block says when it is handed out, but for generation, note
     std::uint64_t granted_bytes;  // 0: no order of leaf blocks here
     unsigned block_shift;         // its logarithm
+    std::uint32_t slots_bound;    // PoolView::threads_in_use_bound() when the limit was set
 
     std::uint32_t count() const { return static_cast<std::uint32_t>(top - bottom); }
     std::uint32_t capacity() const { return static_cast<std::uint32_t>(limit - bottom); }
@@ -191,7 +192,7 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
 }
 
 // unlike: not what calls have been about (freed: another order or numa node, not ours, published, no block at all).
-// refused: the magazine is empty, or full. Nothing has changed then.
+// refused: the magazine is full, or empty, or what was on top is no cached block any more (it has gone).
 enum class Again : std::uint8_t { done, unlike, refused };
 
 // From the cache, if it is what calls have been asking for.
@@ -203,8 +204,8 @@ enum class Again : std::uint8_t { done, unlike, refused };
     return take_from_cache(lane, node, *again.magazine, again.entry, block) ? Again::done : Again::refused;
 }
 
-// From the magazine for any size. frames_less_one: (size_bytes - 1) in frames, less than kLeafFrames. False: it is
-// empty.
+// From the magazine for any size. frames_less_one: (size_bytes - 1) in frames, less than kLeafFrames. False: as
+// take_from_cache().
 [[gnu::always_inline]] inline bool take_other_size(const Lane &lane, NodeLane &node, std::size_t size_bytes,
                                                    std::uint64_t frames_less_one, void **block) {
     Magazine &magazine = node.magazines[order_above(frames_less_one)];

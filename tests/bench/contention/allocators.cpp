@@ -101,9 +101,9 @@ private:
 };
 
 // With a magazine a core and order in front, by the steps of shm/cached_block.hpp. The client's own
-// (client/src/lane.hpp, cache.cpp) is written for real memory; sizes and rules here are the same: 32 blocks a refill, a
-// full magazine is bypassed, all threads' magazines of one order hold 1/32 of the pool at most, and all are given back
-// when memory runs out anywhere.
+// (client/src/lane.hpp, cache.cpp) is written for real memory; sizes and rules here are the same: 32 blocks a refill
+// (none of 32 frames and more), a full magazine is bypassed, all threads' magazines of one order hold 1/32 of the pool
+// at most, and all are given back when memory runs out anywhere.
 class NumacreCached final : public Numacre {
 public:
     NumacreCached(Arena &arena, std::uint64_t frame_count, unsigned cores)
@@ -149,6 +149,7 @@ private:
     static constexpr std::uint64_t kLeastUseful = 4;
     static constexpr std::uint64_t kMagazineBlocks = 1024;
     static constexpr unsigned kRefillBlocks = 32;
+    static constexpr unsigned kSingleOrder = kLeafOrder - 1;  // not refilled from here on
     static constexpr unsigned kRestraint = 256;
 
     struct Lane {
@@ -173,6 +174,7 @@ private:
             --lane.restraint;
             return false;
         }
+        if (order >= kSingleOrder) return false;
         const auto capacity = static_cast<unsigned>(capacity_[order]);
         const unsigned wanted = capacity < 2 * kRefillBlocks ? capacity / 2 : kRefillBlocks;
         std::array<FrameIndex, kRefillBlocks> bases;

@@ -124,7 +124,7 @@ struct alignas(128) ThreadSlot {
     using Word = typename Env::template Atomic<std::uint64_t>;
     Word intent;     // Intent; written by the owning thread only
     Word owner;      // 0 = free, else ThreadOwner; claimed by a client's CAS, cleared by it or by recovery
-    Word hint_work;  // odd while the thread changes hints: search must not trust "nothing free" then
+    Word hint_work;  // odd while hints may hide something (HintWork): search must not trust "nothing free" then
     Word waiting;    // WaitWord; its low half is a futex word
     Word nodes;      // of a wish: bit n: a block of numa node n would do
     std::uint64_t reserved[3];
