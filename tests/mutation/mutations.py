@@ -128,14 +128,16 @@ MUTATIONS = [
         Env::crash_point(CrashPoint::allocate_after_intent);
         // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
         // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
-        if (!state.compare_exchange_strong(seen, seen | leaf::mask(static_cast<unsigned>(frame), order.value),
-                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
+        const std::uint64_t claimed = seen | leaf::mask(static_cast<unsigned>(frame), order.value);
+        if (!state.compare_exchange_strong(seen, claimed, std::memory_order_seq_cst, std::memory_order_relaxed))
+            [[unlikely]]
             return ShortPath::raced;""",
         new="""Env::crash_point(CrashPoint::allocate_after_intent);
         // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
         // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
-        if (!state.compare_exchange_strong(seen, seen | leaf::mask(static_cast<unsigned>(frame), order.value),
-                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
+        const std::uint64_t claimed = seen | leaf::mask(static_cast<unsigned>(frame), order.value);
+        if (!state.compare_exchange_strong(seen, claimed, std::memory_order_seq_cst, std::memory_order_relaxed))
+            [[unlikely]]
             return ShortPath::raced;
         begin(self, IntentKind::allocate, out);""",
         why="a death between the two leaves bits that nobody names",

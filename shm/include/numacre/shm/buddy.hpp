@@ -574,14 +574,13 @@ private:
         Env::crash_point(CrashPoint::allocate_after_intent);
         // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
         // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
-        if (!state.compare_exchange_strong(seen, seen | leaf::mask(static_cast<unsigned>(frame), order.value),
-                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
+        const std::uint64_t claimed = seen | leaf::mask(static_cast<unsigned>(frame), order.value);
+        if (!state.compare_exchange_strong(seen, claimed, std::memory_order_seq_cst, std::memory_order_relaxed))
+            [[unlikely]]
             return ShortPath::raced;
         Env::crash_point(CrashPoint::allocate_after_claim);
-        // The word has no more of these, so begin at the next one of the same cache line. (free_ends() tells of one
-        // single frame only; those find out when they come, once in 64.)
-        if (order.value != 0 && (ends & (ends - 1)) == 0)
-            set_home(self, order, home_of(self, order).moved_to(next_in_line(word)));
+        // The word is used up, so begin at the next one of the same cache line.
+        if (claimed == ~std::uint64_t{0}) set_home(self, order, home_of(self, order).moved_to(next_in_line(word)));
         if (!is_marked_above(0, word)) [[unlikely]]
             return ShortPath::begun;
         keep_claim(self, 0, out, grant());
