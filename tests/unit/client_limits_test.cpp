@@ -3,7 +3,9 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "numacre/numacre.h"
 #include "pool.hpp"
@@ -104,6 +106,36 @@ TEST_F(Limits, a_cache_that_was_refused_a_batch_is_filled_again_later) {
         unchanged += changes() == before ? 1 : 0;
     }
     EXPECT_GT(unchanged, kCalls / 2) << "blocks out of a cache have been counted before";
+}
+
+// A block on top that is none of ours any more (two threads freed it in one moment, one of them has given it back
+// since; or somebody scribbled) does not make a full cache one to be filled: it would end up beyond its memory.
+TEST(CacheLimits, one_that_only_seems_empty_is_not_filled) {
+    constexpr unsigned kFull = 1024;
+    const numacre_private_options options{sizeof options, std::uint64_t{1} << 30, 4096, 4 << 20, 0};
+    numacre_pool *pool = nullptr;
+    ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
+    std::vector<void *> blocks(kFull);
+    ASSERT_EQ(numacre_alloc_bulk(pool, 4096, blocks.data(), kFull), 0);
+    for (void *const block : blocks) ASSERT_EQ(numacre_free(pool, block), 0);
+    const NodeView<Env> &view = pool->nodes[0].buddy().view();
+    const auto entry_of = [&](const void *block) -> auto & {
+        const auto offset = static_cast<const std::byte *>(block) - pool->nodes[0].data;
+        return view.index_entry({FrameIndex{static_cast<std::uint64_t>(offset) / 4096}, Order{0}});
+    };
+    const auto cached = [&] {
+        unsigned found = 0;
+        for (std::uint64_t frame = 0; frame < view.geometry.frame_count; ++frame)
+            found += IndexEntry{view.index_entry({FrameIndex{frame}, Order{0}}).load()}.is_cached() ? 1 : 0;
+        return found;
+    };
+    ASSERT_EQ(cached(), kFull) << "all of them are in the cache, which has no room for more";
+    entry_of(blocks.back()).store(0);
+    void *block = nullptr;
+    EXPECT_EQ(numacre_alloc_on(pool, -1, 4096, 0, &block), 0) << numacre_last_error();
+    EXPECT_EQ(block, blocks[kFull - 2]) << "the next one";
+    EXPECT_EQ(cached(), kFull - 2);
+    numacre_detach(pool);
 }
 
 }  // namespace
