@@ -439,43 +439,37 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     return allocate(pool, *lane, plan, size_bytes, 0, block);
 }
 
-// The magazine is empty, or what was on top has gone. node: where the thread's blocks are to come from. Where there are
-// several numa nodes the slow way it is: it looks, once a second, whether that is still so.
-[[gnu::noinline]] int allocate_from_empty(Lane &lane, NodeLane &node, std::size_t size_bytes, void **block) {
-    if (lane.numa_nodes != 1 || order_of(lane, size_bytes) < kSingleOrder)
-        return allocate_slowly(lane.pool, size_bytes, block);
+// The magazine of the pool's only numa node is empty, or what was on top has gone. (Where there are several, of which
+// `only` is none, it is size 0 that comes here: no size at all.)
+[[gnu::noinline]] int allocate_from_empty(Lane &lane, std::size_t size_bytes, void **block) {
+    if (order_of(lane, size_bytes) < kSingleOrder) return allocate_slowly(lane.pool, size_bytes, block);
     if (lane.restraint != 0) --lane.restraint;
-    return allocate_uncached(lane, node, size_bytes, block);
+    return allocate_uncached(lane, *lane.only, size_bytes, block);
 }
 
-// From this numa node's magazine for the size.
-[[gnu::always_inline]] inline int allocate_other_size(Lane &lane, NodeLane &node, std::size_t size_bytes,
-                                                      void **block) {
-    const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
-    // Larger than what is cached: past the cache is the way.
-    if (frames_less_one >= kLeafFrames)
-        return lane.numa_nodes == 1 ? allocate_large(lane, node, size_bytes, block)
-                                    : allocate_slowly(lane.pool, size_bytes, block);
-    if (take_other_size(lane, node, size_bytes, frames_less_one, block)) [[likely]]
-        return 0;
-    return allocate_from_empty(lane, node, size_bytes, block);
-}
-
-// Where there is more than one numa node. Out of line: asking for the local one may be a call.
+// Where there is more than one numa node. Out of line: asking for the local one may be a call. What its cache has not
+// goes the slow way, which looks, once a second, whether it is still the one to be asked.
 [[gnu::noinline]] int allocate_from_local_cache(Lane &lane, std::size_t size_bytes, void **block) {
     NodeLane &node = lane.nodes[obvious_numa_node(lane)];
     const Again way = take_again(lane, node, size_bytes, block);
     if (way == Again::done) [[likely]]
         return 0;
-    if (&node == lane.only) return allocate_slowly(lane.pool, size_bytes, block);
-    return way == Again::unlike ? allocate_other_size(lane, node, size_bytes, block)
-                                : allocate_from_empty(lane, node, size_bytes, block);
+    const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
+    if (way == Again::unlike && &node != lane.only && frames_less_one < kLeafFrames &&
+        take_other_size(lane, node, size_bytes, frames_less_one, block)) [[likely]]
+        return 0;
+    return allocate_slowly(lane.pool, size_bytes, block);
 }
 
 // Not what calls have been asking for.
 [[gnu::noinline]] int allocate_otherwise(Lane &lane, std::size_t size_bytes, void **block) {
-    return lane.numa_nodes == 1 ? allocate_other_size(lane, *lane.only, size_bytes, block)
-                                : allocate_from_local_cache(lane, size_bytes, block);
+    if (lane.numa_nodes != 1) return allocate_from_local_cache(lane, size_bytes, block);
+    const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
+    // Larger than what is cached: past the cache is the way.
+    if (frames_less_one >= kLeafFrames) return allocate_large(lane, *lane.only, size_bytes, block);
+    if (take_other_size(lane, *lane.only, size_bytes, frames_less_one, block)) [[likely]]
+        return 0;
+    return allocate_from_empty(lane, size_bytes, block);
 }
 
 // Somebody waits: the caller's block goes to them directly, if it is what they wait for. False: nothing was done.
@@ -681,7 +675,7 @@ int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
     if (way == Again::done) [[likely]]
         return 0;
     return way == Again::unlike ? allocate_otherwise(lane, size_bytes, block)
-                                : allocate_from_empty(lane, *lane.only, size_bytes, block);
+                                : allocate_from_empty(lane, size_bytes, block);
 }
 
 int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block) {

@@ -217,6 +217,12 @@ enum class Again : std::uint8_t { done, unlike, refused };
     return take_from_cache(lane, node, magazine, entry, block);
 }
 
+// The frame that begins so many bytes into a numa node's data. Rotated, so that the middle of a frame becomes a number
+// far too large.
+[[gnu::always_inline]] inline std::uint64_t frame_at(const Lane &lane, std::uint64_t offset) {
+    return std::rotr(offset, static_cast<int>(lane.frame_shift));
+}
+
 // The numa node and frame of an address. False: not an address of a frame's first byte in this pool.
 [[gnu::always_inline]] inline bool find_frame(const Lane &lane, const void *address, NodeLane *&node,
                                               std::uint64_t &frame) {
@@ -231,8 +237,7 @@ enum class Again : std::uint8_t { done, unlike, refused };
         node += numa_node;
         in_node = offset & ((std::uint64_t{1} << lane.span_shift) - 1);
     }
-    // Rotated, so that an address inside a frame becomes a number far too large.
-    frame = std::rotr(in_node, static_cast<int>(lane.frame_shift));
+    frame = frame_at(lane, in_node);
     return frame < lane.frame_count;
 }
 
@@ -251,7 +256,7 @@ enum class Again : std::uint8_t { done, unlike, refused };
     const AgainFreed &again = lane.again;
     const auto in_node = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(block) -
                                                     reinterpret_cast<std::uintptr_t>(again.data));
-    const std::uint64_t frame = std::rotr(in_node, static_cast<int>(lane.frame_shift));  // as in find_frame()
+    const std::uint64_t frame = frame_at(lane, in_node);
     if (frame >= lane.frame_count) [[unlikely]]
         return Again::unlike;
     Word &slot = again.index[frame];
