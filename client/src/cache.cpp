@@ -115,7 +115,7 @@ void begin_where_it_fits(Lane &lane, NodeLane &node, Fit fit, unsigned order) {
     Block block;
     if (!FitLook{view, Order{static_cast<std::uint8_t>(order)}, fit}.find(++lane.looks, block)) return;
     // relaxed: only this thread reads it.
-    view.home[lane.actor.thread.value].word[order].store(block.base.value / kLeafFrames + 1, std::memory_order_relaxed);
+    view.home[lane.actor.thread.value].word[order].store(Home{block.base.value, 0}.bits(), std::memory_order_relaxed);
 }
 
 bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {

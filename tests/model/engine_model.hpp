@@ -304,7 +304,7 @@ inline void EngineModel::lay_out() {
     for (std::size_t client = 0; client < setup_.clients.size(); ++client)
         for (unsigned order = 0; order <= kLeafOrder && setup_.clients[client].home >= 0; ++order)
             view_.home[slot_of(client).value].word[order].store(
-                static_cast<std::uint64_t>(setup_.clients[client].home) + 1);
+                static_cast<std::uint64_t>(setup_.clients[client].home) * kLeafFrames + 1);
 
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
         for (const unsigned order : setup_.clients[client].used) {

@@ -25,6 +25,14 @@ TEST(Engine, one_client_alone_is_exact) {
     expect_clean(model.run());
 }
 
+// A hint that promises a single frame, after a search that found nothing, does not do for the two.
+TEST(Engine, neighbours_freed_one_by_one_are_found_as_one_block) {
+    EngineModel model("engine-neighbours", {.solo_steps_max = 2000},
+                      {.taken = {{0, ~std::uint64_t{3}}, {1, ~std::uint64_t{0}}},
+                       .clients = {{.process = 1, .script = {0, 0, 0, kFreeFirst, kFreeFirst, 1}}}});
+    expect_clean(model.run());
+}
+
 TEST(Engine, two_clients_of_all_orders_in_a_tree_of_seven_blocks) {
     EngineModel model("engine-two", {.solo_steps_max = 2000, .find_livelocks = true},
                       {.clients = {{.process = 1, .orders = {5, 6, 7}, .operations = 2},

@@ -150,14 +150,16 @@ MUTATIONS = [
         Env::crash_point(CrashPoint::allocate_after_intent);
         std::uint64_t bits = seen.bits();
         // EDGE claim-then-look, as in allocate_in_leaf().
-        if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(hole.first_child, levels)).bits(),
-                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
+        if (!view_.upper[layer][word].compare_exchange_strong(
+                bits, seen.with_allocated(upper::group(first_child, levels)).bits(), std::memory_order_seq_cst,
+                std::memory_order_relaxed)) [[unlikely]]
             return ShortPath::raced;""",
         new="""Env::crash_point(CrashPoint::allocate_after_intent);
         std::uint64_t bits = seen.bits();
         // EDGE claim-then-look, as in allocate_in_leaf().
-        if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(hole.first_child, levels)).bits(),
-                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
+        if (!view_.upper[layer][word].compare_exchange_strong(
+                bits, seen.with_allocated(upper::group(first_child, levels)).bits(), std::memory_order_seq_cst,
+                std::memory_order_relaxed)) [[unlikely]]
             return ShortPath::raced;
         begin(self, IntentKind::allocate, out);""",
         why="the same in an upper word",
@@ -283,10 +285,18 @@ MUTATIONS = [
     Mutation(
         name="hint_not_raised_after_a_free_in_a_leaf",
         file="buddy.hpp",
-        old="layer == 0 ? searcher(self).group_hint_is_full(word / kUpperFanOut)",
+        old="layer == 0 ? searcher(self).leaf_is_promised(word)",
         new="layer == 0 ? true",
         why="the frames are hidden from every search",
         filter="Engine.one_client_alone_is_exact",
+    ),
+    Mutation(
+        name="hint_not_raised_by_one_order",
+        file="search.hpp",
+        old="leaf::free_ends(leaf_state(word), std::min(value, kLeafOrder)) == 0;",
+        new="leaf::free_ends(leaf_state(word), std::min(value + 1, kLeafOrder)) == 0;",
+        why="two neighbours that have become one block are hidden from whoever wants that",
+        filter="Engine.neighbours_freed_one_by_one_are_found_as_one_block",
     ),
     Mutation(
         name="hint_not_raised_after_a_free_in_an_upper_word",
@@ -324,8 +334,8 @@ MUTATIONS = [
     Mutation(
         name="bulk_intent_names_one_frame",
         file="buddy.hpp",
-        old="return {FrameIndex{word * kLeafFrames}, Order{static_cast<std::uint8_t>(kLeafOrder)}};",
-        new="return {FrameIndex{word * kLeafFrames}, Order{0}};",
+        old="return {FrameIndex{first_frame(word)}, Order{static_cast<std::uint8_t>(kLeafOrder)}};",
+        new="return {FrameIndex{first_frame(word)}, Order{0}};",
         why="recovery looks at the first frame only",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),

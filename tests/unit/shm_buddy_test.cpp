@@ -1,6 +1,7 @@
 // The allocator with one thread: what goes in, what comes out, what is refused, what chunks and drains do.
 #include <gtest/gtest.h>
 
+#include <set>
 #include <vector>
 
 #include "numacre/shm/cached_block.hpp"
@@ -142,10 +143,10 @@ TEST(Buddy, a_reference_is_taken_once_and_goes_stale) {
     EXPECT_EQ(buddy.take(giver, fourth, {}, taken), Errc::stale_ref);
 }
 
-// Where the thread goes on, per order: -1 nowhere.
-std::int64_t home_of(const ShmPool &pool, Actor actor, unsigned order) {
+// The leaf word where the thread goes on.
+std::uint64_t home_of(const ShmPool &pool, Actor actor, unsigned order) {
     const Home home{pool.node.home[actor.thread.value].word[order].load(std::memory_order_relaxed)};
-    return static_cast<std::int64_t>(home.word_plus_one()) - 1;
+    return home.place() / kLeafFrames;
 }
 
 TEST(Buddy, who_fills_a_leaf_word_goes_on_at_the_next_one) {
@@ -157,7 +158,7 @@ TEST(Buddy, who_fills_a_leaf_word_goes_on_at_the_next_one) {
     for (unsigned i = 0; i < kUpperFanOut; ++i) {
         Block block;
         ASSERT_EQ(buddy.allocate(actor, Order{kLeafOrder}, {}, block), Errc::ok);
-        const auto word = static_cast<std::int64_t>(block.base.value / kLeafFrames);
+        const std::uint64_t word = block.base.value / kLeafFrames;
         EXPECT_EQ(word % kUpperFanOut, i);
         EXPECT_EQ(home_of(pool, actor, kLeafOrder), i + 1 < kUpperFanOut ? word + 1 : word) << "block " << i;
     }
@@ -229,6 +230,50 @@ TEST(Buddy, hints_of_what_was_passed_by_are_lowered_by_the_threads_next_search) 
     EXPECT_EQ(too_hopeful(), 0U);
 }
 
+// Uses up a group or parent from its first word on, as after a search that has found nothing that was less than free.
+void use_up(const ShmPool &pool, TestBuddy &buddy, Actor actor, Order order, std::uint64_t word) {
+    const std::uint64_t place = order.value == kLeafOrder ? word * kLeafFrames : word;
+    pool.node.home[actor.thread.value].word[order.value].store(Home::in_free(place, kUpperLevels).bits());
+    for (unsigned i = 0; i < kUpperFanOut; ++i) {
+        Block block;
+        ASSERT_EQ(buddy.allocate(actor, order, {}, block), Errc::ok);
+        ASSERT_EQ(block.base.value, (word + i) << order.value);
+    }
+}
+
+TEST(Buddy, who_uses_up_what_was_free_goes_on_past_what_is_used_up) {
+    for (const unsigned order : {kLeafOrder, word_order(1)}) {
+        ShmPool pool{4096, 16 << 20, 16};
+        pool.online_all();
+        TestBuddy buddy{pool.node, pool.view};
+        const Order of_blocks{static_cast<std::uint8_t>(order)};
+        const Actor actor = pool.actor(1, 1);
+        use_up(pool, buddy, pool.actor(2, 2), of_blocks, kUpperFanOut);
+        use_up(pool, buddy, actor, of_blocks, 0);
+        Block block;
+        ASSERT_EQ(buddy.allocate(actor, of_blocks, {}, block), Errc::ok);
+        EXPECT_EQ(block.base.value >> order, 2 * kUpperFanOut);
+    }
+}
+
+// And not into the part of the pool where another thread is: each goes round in its own.
+TEST(Buddy, a_burst_after_a_burst_stays_where_the_first_one_was) {
+    ShmPool pool{4096, 16 << 20, 16};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    std::set<std::uint64_t> places[2];
+    for (auto &burst : places) {
+        std::vector<Block> blocks(20 * kUpperFanOut);
+        for (Block &block : blocks) {
+            ASSERT_EQ(buddy.allocate(actor, Order{kLeafOrder}, {}, block), Errc::ok);
+            burst.insert(block.base.value);
+        }
+        for (Block block : blocks) ASSERT_EQ(buddy.free(actor, block.base, block), Errc::ok);
+    }
+    EXPECT_EQ(places[0], places[1]);
+}
+
 // What goes back from a cache leaves holes, too.
 TEST(Buddy, who_frees_many_does_not_go_on_past_them) {
     ShmPool pool{4096, 16 << 20, 16};
@@ -249,6 +294,28 @@ TEST(Buddy, who_frees_many_does_not_go_on_past_them) {
     }
 }
 
+// Its frames and its index entry are those that a processor still has at hand.
+TEST(Buddy, the_block_freed_last_is_the_next_one) {
+    ShmPool pool{4096, 4 << 20, 2};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    for (unsigned order = 0; order < kLeafOrder; ++order) {
+        std::vector<Block> blocks(6);
+        for (Block &block : blocks)
+            ASSERT_EQ(buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, {}, block), Errc::ok);
+        Block freed;
+        ASSERT_EQ(buddy.free(actor, blocks[1].base, freed), Errc::ok);
+        ASSERT_EQ(buddy.free(actor, blocks[3].base, freed), Errc::ok);
+        Block again;
+        ASSERT_EQ(buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, {}, again), Errc::ok);
+        EXPECT_EQ(again, blocks[3]);
+        // Then the lowest in the word, or if it had one alone, the next word.
+        ASSERT_EQ(buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, {}, again), Errc::ok);
+        EXPECT_NE(again, blocks[3]);
+    }
+}
+
 TEST(Buddy, scribbled_homes_cost_time_and_nothing_else) {
     ShmPool pool{4096, 4 << 20, 2};
     pool.online_all();
@@ -257,13 +324,17 @@ TEST(Buddy, scribbled_homes_cost_time_and_nothing_else) {
     for (unsigned order = 0; order <= pool.node.geometry.largest_order; ++order)
         for (const std::uint64_t scribbled :
              {~std::uint64_t{0}, std::uint64_t{0xff} << 56, std::uint64_t{0xff} << 56 | 1, std::uint64_t{4} << 56 | 2,
-              std::uint64_t{0xff} << 48 | 1, std::uint64_t{4} << 48 | 2, std::uint64_t{0xffff} << 48 | 1,
-              std::uint64_t{1} << 55, pool.node.word_count[0], pool.node.word_count[0] + 1}) {
+              std::uint64_t{0xff} << 40 | 1, std::uint64_t{4} << 40 | 2, std::uint64_t{0xffffff} << 40 | 1,
+              std::uint64_t{1} << 47, std::uint64_t{2}, std::uint64_t{64}, pool.node.word_count[0],
+              pool.node.word_count[0] + 1, pool.geometry.frame_count, pool.geometry.frame_count + 1}) {
             Block blocks[2];
             for (Block &block : blocks) {
                 pool.node.home[actor.thread.value].word[order].store(scribbled, std::memory_order_relaxed);
                 ASSERT_EQ(buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, {}, block), Errc::ok);
+                ASSERT_EQ(block.base.value % block.order.frames(), 0U) << scribbled;
+                ASSERT_LE(block.base.value + block.order.frames(), pool.geometry.frame_count) << scribbled;
             }
+            ASSERT_NE(blocks[0], blocks[1]);
             for (const Block &block : blocks) {
                 pool.node.home[actor.thread.value].word[order].store(scribbled, std::memory_order_relaxed);
                 Block freed;

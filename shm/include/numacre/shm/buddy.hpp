@@ -57,7 +57,7 @@ public:
     }
 
     // A block of `order` for actor.process. Errors: out_of_frames, bad_argument.
-    // Common path: one RMW (the claim), then one load an upper layer, three plain stores.
+    // Common path: one RMW (the claim), then one load an upper layer, four plain stores.
     Errc allocate(Actor actor, Order order, Note note, Block &out) {
         return allocate_as(view_of(actor), order, IndexEntry::owned(actor.process, order, 0, note), out);
     }
@@ -75,8 +75,8 @@ public:
     // last. note() is called once the block is there: nobody has to keep the note until then.
     template <class MakeNote>
     [[gnu::always_inline]] ShortPath allocate_nearby(const Self &self, Order order, const MakeNote &note, Block &out) {
-        const std::uint64_t home = home_word(self, 0, order);
-        if (home == kNoWord) [[unlikely]]
+        const FrameIndex home{home_of(self, order).place()};
+        if (home.value >= view_.geometry.frame_count) [[unlikely]]
             return ShortPath::refused;
         return allocate_in_leaf(self, home, order, [&] { return self.ours.of(order, note()); }, out);
     }
@@ -509,11 +509,11 @@ private:
         const std::uint64_t word = block.base.value >> word_order(layer);
         unclaim(layer, word, block);
         Env::crash_point(CrashPoint::free_after_unclaim);
-        // The next block of this order comes from here: the place is known, and likely still in the processor's caches.
-        // (From an upper word only if the hole is no wider than others that there are.)
-        set_home(self, block.order, layer == 0 ? Home{word, 0} : home_of(self, block.order).back_at(word));
+        // The next block of this order comes from here: it and its index entry are likely still in the processor's
+        // caches. (From an upper word only if the hole is no wider than others that there are.)
+        set_home(self, block.order, layer == 0 ? Home{block.base.value, 0} : home_of(self, block.order).back_at(word));
         if (tally) count(self.counters->frees[block.order.value]);
-        if (!hints_are_full(self, layer, word)) [[unlikely]]
+        if (!hints_suffice(self, layer, word)) [[unlikely]]
             return ShortPath::begun;
         Env::crash_point(CrashPoint::free_after_hints);
         end(self);
@@ -543,12 +543,16 @@ private:
     Errc allocate_as(const Self &self, Order order, IndexEntry grant, Block &out) {
         if (order.value > view_.geometry.largest_order) return Errc::bad_argument;
         const unsigned layer = layer_of(order);
-        const std::uint64_t home = layer == 0 ? home_word(self, 0, order) : home_for(self, layer, order);
-        if (home == kNoWord) return allocate_elsewhere(self, layer, kNoWord, {}, order, grant, out);
         if (layer == 0) {
-            const Attempt first = try_word(self, 0, home, order, grant, out);
-            return first.got ? Errc::ok : allocate_elsewhere(self, 0, home, first, order, grant, out);
+            // Read once: what was checked is what is used, also if somebody scribbles over it.
+            const FrameIndex at{home_of(self, order).place()};
+            if (at.value >= view_.geometry.frame_count)
+                return allocate_elsewhere(self, 0, kNoWord, {}, order, grant, out);
+            const Attempt first = try_leaf_word(self, at, order, grant, out);
+            return first.got ? Errc::ok : allocate_elsewhere(self, 0, at.value / kLeafFrames, first, order, grant, out);
         }
+        const std::uint64_t home = home_for(self, layer, order);
+        if (home == kNoWord) return allocate_elsewhere(self, layer, kNoWord, {}, order, grant, out);
         const ShortPath way =
             allocate_in_upper(self, layer, home, order, home_of(self, order).widest(), [&] { return grant; }, out);
         if (way == ShortPath::done || (way == ShortPath::begun && finish_claim(self, layer, home, out, grant).got))
@@ -557,18 +561,24 @@ private:
         return allocate_elsewhere(self, layer, home, {}, order, grant, out);
     }
 
-    // One attempt at a leaf word; whatever is out of the ordinary ends it.
+    // One attempt at the leaf word of the frame `at`, there first; whatever is out of the ordinary ends it. at: exists;
+    // rounded down to where blocks of the order begin, for it may be scribbled.
     template <class MakeGrant>
-    [[gnu::always_inline]] ShortPath allocate_in_leaf(const Self &self, std::uint64_t word, Order order,
+    [[gnu::always_inline]] ShortPath allocate_in_leaf(const Self &self, FrameIndex at, Order order,
                                                       const MakeGrant &grant, Block &out) {
+        const std::uint64_t word = at.value / kLeafFrames;
         Word &state = view_.leaf[word];
         // relaxed: only a guess, the CAS decides.
         std::uint64_t seen = state.load(std::memory_order_relaxed);
-        const std::uint64_t ends = leaf::free_ends(seen, order.value);
-        if (ends == 0) [[unlikely]]
-            return ShortPath::refused;
-        const std::uint64_t frame =
-            static_cast<unsigned>(std::countr_zero(ends)) - leaf::kRuns.length_less_one[order.value];
+        // By a branch: the processor goes on with this frame's index entry while the word, which a locked instruction
+        // has just changed, is not there yet.
+        std::uint64_t frame = at.value % kLeafFrames & ~leaf::kRuns.length_less_one[order.value];
+        if ((seen & leaf::mask(static_cast<unsigned>(frame), order.value)) != 0) {
+            const std::uint64_t ends = leaf::free_ends(seen, order.value);
+            if (ends == 0) [[unlikely]]
+                return ShortPath::refused;
+            frame = static_cast<unsigned>(std::countr_zero(ends)) - leaf::kRuns.length_less_one[order.value];
+        }
         out = Block{FrameIndex{word * kLeafFrames + frame}, order};
         begin(self, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
@@ -579,8 +589,10 @@ private:
             [[unlikely]]
             return ShortPath::raced;
         Env::crash_point(CrashPoint::allocate_after_claim);
-        // The word is used up, so begin at the next one of the same cache line.
-        if (claimed == ~std::uint64_t{0}) set_home(self, order, home_of(self, order).moved_to(next_in_line(word)));
+        // Go on here; if the word is used up, at the next one of the same cache line. No branch: in a pool that is
+        // nearly full nobody could predict it.
+        const auto used_up = static_cast<std::uint64_t>(claimed == ~std::uint64_t{0});
+        set_home(self, order, home_of(self, order).moved_to(first_frame(word + (used_up & has_next_in_line(word)))));
         if (!is_marked_above(0, word)) [[unlikely]]
             return ShortPath::begun;
         keep_claim(self, 0, out, grant());
@@ -593,26 +605,44 @@ private:
     [[gnu::always_inline]] ShortPath allocate_in_upper(const Self &self, unsigned layer, std::uint64_t word,
                                                        Order order, unsigned widest, const MakeGrant &grant,
                                                        Block &out) {
-        const unsigned child_order = word_order(layer - 1);
-        const unsigned levels = order.value - child_order;
-        Word &state = view_.upper[layer][word];
-        const UpperWord seen{state.load(std::memory_order_relaxed)};  // relaxed: only a guess, the CAS decides
+        const unsigned levels = order.value - word_order(layer - 1);
+        // relaxed: only a guess, the CAS decides
+        const UpperWord seen{view_.upper[layer][word].load(std::memory_order_relaxed)};
+        if (levels == kUpperLevels) {
+            if (!seen.is_claimable()) [[unlikely]]
+                return ShortPath::refused;
+            // Go on at the word beside it, if all that there is are free parents.
+            const auto next = [&] {
+                const Home found = home_of(self, order);
+                return found.moved_to(word + (static_cast<std::uint64_t>(found.may_begin_next()) & has_next(word)));
+            };
+            return claim_in_upper(self, layer, word, seen, 0, order, kUpperLevels, next, grant, out);
+        }
         const upper::Hole hole = upper::smallest_hole(seen.claimable_children(), levels);
-        if (hole.levels > kUpperLevels || (hole.levels > widest && levels < kUpperLevels)) [[unlikely]]
+        if (hole.levels > kUpperLevels || hole.levels > widest) [[unlikely]]
             return ShortPath::refused;
-        out = Block{FrameIndex{(word * kUpperFanOut + hole.first_child) << child_order}, order};
+        // A new place: how wide its hole was says how wide one has to be taken until the next search.
+        const auto next = [&] {
+            return home_word(self, layer, order) == word ? home_of(self, order) : Home{word, hole.levels};
+        };
+        return claim_in_upper(self, layer, word, seen, hole.first_child, order, levels, next, grant, out);
+    }
+    // levels: the order's. home(): where to go on.
+    template <class MakeHome, class MakeGrant>
+    [[gnu::always_inline]] ShortPath claim_in_upper(const Self &self, unsigned layer, std::uint64_t word,
+                                                    UpperWord seen, unsigned first_child, Order order, unsigned levels,
+                                                    const MakeHome &home, const MakeGrant &grant, Block &out) {
+        out = Block{FrameIndex{(word * kUpperFanOut + first_child) << word_order(layer - 1)}, order};
         begin(self, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
         std::uint64_t bits = seen.bits();
         // EDGE claim-then-look, as in allocate_in_leaf().
-        if (!state.compare_exchange_strong(bits, seen.with_allocated(upper::group(hole.first_child, levels)).bits(),
-                                           std::memory_order_seq_cst, std::memory_order_relaxed)) [[unlikely]]
+        if (!view_.upper[layer][word].compare_exchange_strong(
+                bits, seen.with_allocated(upper::group(first_child, levels)).bits(), std::memory_order_seq_cst,
+                std::memory_order_relaxed)) [[unlikely]]
             return ShortPath::raced;
         Env::crash_point(CrashPoint::allocate_after_claim);
-        // A new place: how wide its hole was says how wide one has to be taken until the next search. (A block as large
-        // as the word lies in a hole of words: see set_home_in_hole().)
-        if (levels < kUpperLevels && home_word(self, layer, order) != word)
-            set_home(self, order, Home{word, hole.levels});
+        set_home(self, order, home());
         if (!is_marked_above(layer, word)) [[unlikely]]
             return ShortPath::begun;
         keep_claim(self, layer, out, grant());
@@ -640,14 +670,23 @@ private:
 
     // One word, as often as others change it under us: they got on. On failure nothing is left behind.
     Attempt try_word(const Self &self, unsigned layer, std::uint64_t word, Order order, IndexEntry grant, Block &out) {
+        if (layer == 0) return try_leaf_word(self, FrameIndex{first_frame(word)}, order, grant, out);
         for (;;) {
-            const auto granted = [&] { return grant; };
-            const ShortPath way = layer == 0 ? allocate_in_leaf(self, word, order, granted, out)
-                                             : allocate_in_upper(self, layer, word, order, kUpperLevels, granted, out);
+            const ShortPath way = allocate_in_upper(self, layer, word, order, kUpperLevels, [&] { return grant; }, out);
             if (way == ShortPath::done) return {true, kClimbed};
             if (way == ShortPath::begun) return finish_claim(self, layer, word, out, grant);
             if (way == ShortPath::raced) give_up(self);
-            if (way == ShortPath::refused && (layer == 0 || !clean_a_group(self, layer, word, order))) return {};
+            if (way == ShortPath::refused && !clean_a_group(self, layer, word, order)) return {};
+        }
+    }
+    // The same at the leaf word of this frame, there first.
+    Attempt try_leaf_word(const Self &self, FrameIndex at, Order order, IndexEntry grant, Block &out) {
+        for (;;) {
+            const ShortPath way = allocate_in_leaf(self, at, order, [&] { return grant; }, out);
+            if (way == ShortPath::done) return {true, kClimbed};
+            if (way == ShortPath::begun) return finish_claim(self, 0, at.value / kLeafFrames, out, grant);
+            if (way == ShortPath::refused) return {};
+            give_up(self);
         }
     }
 
@@ -786,8 +825,9 @@ private:
         return got;
     }
 
+    static constexpr std::uint64_t first_frame(std::uint64_t leaf_word) { return leaf_word * kLeafFrames; }
     static Block leaf_word_block(std::uint64_t word) {
-        return {FrameIndex{word * kLeafFrames}, Order{static_cast<std::uint8_t>(kLeafOrder)}};
+        return {FrameIndex{first_frame(word)}, Order{static_cast<std::uint8_t>(kLeafOrder)}};
     }
 
     void leave_trace(const Self &self, Block block) {
@@ -823,7 +863,7 @@ private:
         Env::crash_point(CrashPoint::free_after_ownership);
         mask |= leaf::mask(base.value % kLeafFrames, block.order.value);
         if (entry.is_owned()) count(self.counters->frees[block.order.value]);
-        if (block.order.value == kLeafOrder) set_home(self, block.order, Home{base.value / kLeafFrames, 0});
+        if (block.order.value == kLeafOrder) set_home(self, block.order, Home{base.value, 0});
         return true;
     }
 
@@ -831,14 +871,13 @@ private:
     void release_in_leaf(const Self &self, std::uint64_t word, std::uint64_t mask) {
         unclaim_in_leaf(word, mask);
         Env::crash_point(CrashPoint::free_after_unclaim);
-        if (!hints_are_full(self, 0, word)) raise_hints(self, 0, word);
+        if (!hints_suffice(self, 0, word)) raise_hints(self, 0, word);
         Env::crash_point(CrashPoint::free_after_hints);
     }
 
-    // False: the hints say that what the word belongs to was used up once. They have to be raised.
-    [[gnu::always_inline]] bool hints_are_full(const Self &self, unsigned layer, std::uint64_t word) const {
-        return layer == 0 ? searcher(self).group_hint_is_full(word / kUpperFanOut)
-                          : searcher(self).hints_are_full(layer, word);
+    // False: the hints have to be raised, or so it seems.
+    [[gnu::always_inline]] bool hints_suffice(const Self &self, unsigned layer, std::uint64_t word) const {
+        return layer == 0 ? searcher(self).leaf_is_promised(word) : searcher(self).hints_are_full(layer, word);
     }
 
     void raise_hints(const Self &self, unsigned layer, std::uint64_t word) {
@@ -891,14 +930,9 @@ private:
             if (order.value == kLeafOrder && last.closed_at == 0 && try_next_group(self, home, order, grant, out))
                 return Errc::ok;
         }
-        // A larger block goes where it does least harm, wherever that is.
-        if (layer != 0) {
-            home = kNoWord;
-            // What it has used up need not be looked at again.
-            if (const std::uint64_t used_up = home_word(self, layer, order);
-                used_up != kNoWord && order.value == word_order(layer))
-                searcher(self).lower(layer + 1, used_up / kUpperFanOut);
-        }
+        // A larger block goes where it does least harm, wherever that is; one as large as a leaf word, too, and so a
+        // thread begins again where it began and does not wander into the part of the pool that another one uses.
+        if (order.value >= kLeafOrder) home = kNoWord;
         for (unsigned round = 0;; ++round) {
             if (search_and_claim(self, layer, home, last, order, grant, out)) return Errc::ok;
             if (round != 0 || nothing_is_hidden(self, order)) return Errc::out_of_frames;
@@ -918,7 +952,7 @@ private:
         const unsigned target = target_level(layer);
         const unsigned wanted = order.value + 1U;
         // Begin above the word that did not serve; at the ancestor that is closed, if that was the reason; at the root
-        // if there is no such word yet.
+        // if no word is given.
         std::uint64_t word = home == kNoWord ? kNoWord : target_of(layer, home);
         // Every round either claims, or lowers a hint, or lost a race to somebody who got on; the bound guards against
         // scribbled metadata that changes under our eyes for ever.
@@ -956,10 +990,12 @@ private:
     // After a search for a block as large as a word.
     void set_home_in_hole(const Self &self, unsigned layer, Block block) {
         const std::uint64_t word = block.base.value >> word_order(layer);
-        const std::uint64_t next = layer == 0 ? next_in_line(word) : word;
         const unsigned levels = layer != 0                                 ? levels_around(layer, word)
                                 : group_is_free(word / kUpperFanOut, word) ? kUpperLevels
                                                                            : 0;
+        const std::uint64_t next = layer == 0
+                                       ? first_frame(word + has_next_in_line(word))
+                                       : word + (has_next(word) & static_cast<std::uint64_t>(levels == kUpperLevels));
         set_home(self, block.order, levels == kUpperLevels ? Home::in_free(next, levels) : Home{next, levels});
     }
 
@@ -967,17 +1003,20 @@ private:
     // search, too, found none that was less than free.
     bool try_next_group(const Self &self, std::uint64_t home, Order order, IndexEntry grant, Block &out) {
         const Home found = home_of(self, order);
-        const std::uint64_t next = home / kUpperFanOut + 1;
-        if (!found.may_begin_next() || !group_is_free(next, kNoWord)) return false;
-        set_home(self, order, found.begun_at(next * kUpperFanOut));
+        if (!found.may_begin_next()) return false;
+        const std::uint64_t group = home / kUpperFanOut;
+        std::uint64_t next = group + 1;
+        // Past one that is used up, too: often this thread has begun there, where it had freed last.
+        if (!group_is_free(next, kNoWord) && searcher(self).is_used_up(next)) ++next;
+        if (!group_is_free(next, kNoWord)) return false;
+        set_home(self, order, found.begun_at(first_frame(next * kUpperFanOut)));
         // relaxed, here and below: our own slot.
         auto &passed = self.homes->passed;
-        passed.store(Passed{passed.load(std::memory_order_relaxed)}.and_also(next - 1).bits(),
-                     std::memory_order_relaxed);
+        passed.store(Passed{passed.load(std::memory_order_relaxed)}.through(group).bits(), std::memory_order_relaxed);
         return try_word(self, 0, next * kUpperFanOut, order, grant, out).got;
     }
-    // What the thread has passed by keeps hints that are too hopeful. So that no search meets more of that than 128
-    // groups of each thread, however large the pool is.
+    // What the thread has passed by keeps hints that are too hopeful. So that no search meets more of that than the
+    // last group of each run, however large the pool is. At most 1023 groups.
     void lower_passed(const Self &self, Search<Env> &search) const {
         const Passed passed{self.homes->passed.load(std::memory_order_relaxed)};
         if (passed.count() == 0) [[likely]]
@@ -989,7 +1028,7 @@ private:
 
     // All eight leaf words of a group but this one.
     bool group_is_free(std::uint64_t group, std::uint64_t but) const {
-        if ((group + 1) * kUpperFanOut > view_.word_count[0]) return false;
+        if (!has_all_children(0, group * kUpperFanOut)) return false;
         // relaxed, all of it: a preference.
         if (view_.top_layer > 0 && !UpperWord{view_.upper[1][group].load(std::memory_order_relaxed)}.is_open())
             return false;
@@ -1010,9 +1049,17 @@ private:
         return false;
     }
 
-    std::uint64_t next_in_line(std::uint64_t word) const {
-        const std::uint64_t next = word + 1;
-        return next % kUpperFanOut != 0 && next < view_.word_count[0] ? next : word;
+    // Is there a word beside it, in a leaf word's cache line or below the same parent? 1 or 0.
+    static std::uint64_t has_next(std::uint64_t word) {
+        return static_cast<std::uint64_t>((word + 1) % kUpperFanOut != 0);
+    }
+    std::uint64_t has_next_in_line(std::uint64_t word) const {
+        return has_next(word) & static_cast<std::uint64_t>(word + 1 < view_.word_count[0]);
+    }
+
+    // Of the parent whose first child this word would be.
+    bool has_all_children(unsigned layer, std::uint64_t word) const {
+        return word + kUpperFanOut <= view_.word_count[layer];
     }
 
     // Those of the words of an upper layer that have this parent: which are empty, as bits. A preference.
@@ -1064,8 +1111,6 @@ private:
                 leaf::free_starts(view_.leaf[word].load(std::memory_order_relaxed), order.value) == 0)
                 continue;
             last = try_word(self, 0, word, order, grant, out);
-            // A block that fills the word has said itself where to go on: allocate_in_leaf().
-            if (last.got && order.value != kLeafOrder) set_home(self, order, Home{word, 0});
             if (last.got || last.closed_at > 1) return last;
         }
         return {false, 0};
@@ -1118,7 +1163,8 @@ private:
     }
     // Where this thread goes on with blocks of this order. kNoWord: nowhere yet (or what stands there is scribbled).
     std::uint64_t home_word(const Self &self, unsigned layer, Order order) const {
-        const std::uint64_t word = home_of(self, order).word_plus_one() - 1;
+        const std::uint64_t place = home_of(self, order).place();
+        const std::uint64_t word = layer == 0 ? place / kLeafFrames : place;
         return word < view_.word_count[layer] ? word : kNoWord;
     }
     // The same for a block of an upper word. One as large as the word goes beside it once that is taken: below the same
@@ -1136,10 +1182,13 @@ private:
         const Home found = home_of(self, order);
         std::uint64_t word = parent * kUpperFanOut + hole.first_child;
         if (hole.levels > found.widest()) {
-            // Used up, and the last search found nothing that was less than free: the next parent, if that is free.
+            // Used up, and the last search found nothing that was less than free: the next parent, if that is free, or
+            // past one that is used up, as in try_next_group().
+            if (!found.may_begin_next()) return kNoWord;
             word = (parent + 1) * kUpperFanOut;
-            if (!found.may_begin_next() || word + kUpperFanOut > view_.word_count[layer] ||
-                empty_words(layer, parent + 1) != 0xff || is_closed_above(layer, word))
+            if (has_all_children(layer, word) && empty_words(layer, parent + 1) == 0) word += kUpperFanOut;
+            if (!has_all_children(layer, word) || empty_words(layer, word / kUpperFanOut) != 0xff ||
+                is_closed_above(layer, word))
                 return kNoWord;
             set_home(self, order, found.begun_at(word));
             return word;

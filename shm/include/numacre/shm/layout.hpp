@@ -250,42 +250,44 @@ struct NodeHeader {
     std::uint32_t thread_slots;
 };
 
-// A word of the tree that a thread begins at.
-//   bits 0..47 the word's index (in the order's layer) + 1, 0 = nowhere yet
-//   48..55 of an upper word: log2 of the children in the widest hole that is worth taking a block from there; a search
+// A place in the tree that a thread begins at.
+//   bits 0..39 the place + 1, 0 = nowhere yet. Of a block in an upper word the place is that word, as counted in its
+//   layer. Of one in a leaf word it is a frame: where the block begins if that is free; else it is anywhere in the word
+//   40..47 of an upper word: log2 of the children in the widest hole that is worth taking a block from there; a search
 //   found none smaller anywhere, the last time. Of a leaf word whatever is free is taken
-//   56..63 of blocks as large as a word: so many free groups or parents more may be begun without a search
+//   48..63 of blocks as large as a word: so many free groups or parents more may be begun without a search
 class Home {
 public:
     constexpr explicit Home(std::uint64_t bits) : bits_(bits) {}
-    constexpr explicit Home(std::uint64_t word, unsigned widest)
-        : bits_((word + 1) | std::uint64_t{widest} << kWidestShift) {}
+    constexpr explicit Home(std::uint64_t place, unsigned widest)
+        : bits_((place + 1) | std::uint64_t{widest} << kWidestShift) {}
     // Of a search that found nothing less than a free group or parent.
-    static constexpr Home in_free(std::uint64_t word, unsigned widest) {
-        return Home{Home{word, widest}.bits_ | kBegunMax << kBegunShift};
+    static constexpr Home in_free(std::uint64_t place, unsigned widest) {
+        return Home{Home{place, widest}.bits_ | kBegunMax << kBegunShift};
     }
     constexpr std::uint64_t bits() const { return bits_; }
     // What the last search found still holds.
-    constexpr Home moved_to(std::uint64_t word) const { return Home{(bits_ & ~kWordMask) | (word + 1)}; }
+    constexpr Home moved_to(std::uint64_t place) const { return Home{(bits_ & ~kPlaceMask) | (place + 1)}; }
     // Back to where a block has been freed: there are holes again.
     constexpr Home back_at(std::uint64_t word) const {
         return Home{word, static_cast<unsigned>(bits_ >> kWidestShift & 0xff)};
     }
     constexpr bool may_begin_next() const { return bits_ >> kBegunShift != 0; }
-    constexpr Home begun_at(std::uint64_t word) const {
-        return Home{moved_to(word).bits_ - (std::uint64_t{1} << kBegunShift)};
+    constexpr Home begun_at(std::uint64_t place) const {
+        return Home{moved_to(place).bits_ - (std::uint64_t{1} << kBegunShift)};
     }
-    constexpr std::uint64_t word_plus_one() const { return bits_ & kWordMask; }
+    // Nowhere: beyond all pools.
+    constexpr std::uint64_t place() const { return (bits_ & kPlaceMask) - 1; }
     constexpr unsigned widest() const {
         const auto levels = static_cast<unsigned>(bits_ >> kWidestShift & 0xff);
         return levels < kUpperLevels ? levels : kUpperLevels;  // a scribbled one: "no hole" is not wide enough
     }
 
 private:
-    static constexpr unsigned kWidestShift = 48;
-    static constexpr unsigned kBegunShift = 56;
-    static constexpr std::uint64_t kWordMask = (std::uint64_t{1} << kWidestShift) - 1;
-    static constexpr std::uint64_t kBegunMax = 128;
+    static constexpr unsigned kWidestShift = 40;
+    static constexpr unsigned kBegunShift = 48;
+    static constexpr std::uint64_t kPlaceMask = (std::uint64_t{1} << kWidestShift) - 1;
+    static constexpr std::uint64_t kBegunMax = 512;
     std::uint64_t bits_;
 };
 
@@ -296,20 +298,22 @@ private:
 template <class Env>
 struct alignas(kCacheLineBytes) HomeWords {
     std::array<typename Env::template Atomic<std::uint64_t>, kMaxOrder + 1> word;
-    // Passed: groups of leaf words that the thread has used up and left without lowering their hints. The thread's next
-    // search does.
+    // Passed: groups of leaf words that the thread has used up, or gone past, and left without lowering their hints.
+    // The thread's next search does.
     typename Env::template Atomic<std::uint64_t> passed;
 };
 
-// Adjacent groups: bits 0..47 the first one, 48..55 how many.
+// Adjacent groups: bits 0..47 the first one, 48..57 how many.
 class Passed {
 public:
     constexpr explicit Passed(std::uint64_t bits) : bits_(bits) {}
     constexpr std::uint64_t bits() const { return bits_; }
     constexpr std::uint64_t first() const { return bits_ << 16 >> 16; }
-    constexpr std::uint64_t count() const { return bits_ >> 48 & 0xff; }
-    constexpr Passed and_also(std::uint64_t group) const {
-        return Passed{count() == 0 ? group | std::uint64_t{1} << 48 : bits_ + (std::uint64_t{1} << 48)};
+    constexpr std::uint64_t count() const { return bits_ >> 48 & 0x3ff; }
+    // All from the first to this one, which is not before it.
+    constexpr Passed through(std::uint64_t group) const {
+        const std::uint64_t first_one = count() == 0 ? group : first();
+        return Passed{first_one | (group + 1 - first_one) << 48};
     }
 
 private:

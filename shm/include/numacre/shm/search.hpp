@@ -145,7 +145,7 @@ public:
     }
     // The short cut of raise_after_release(): there is nothing left to promise.
     [[gnu::always_inline]] bool hints_are_full(unsigned layer, std::uint64_t word) const {
-        // EDGE free-then-hint, as in group_hint_is_full().
+        // EDGE free-then-hint, as in leaf_is_promised().
         const std::uint64_t above = word / kUpperFanOut;
         return (layer >= view_.hint_levels || hint_of(layer + 1, above).is_full(word % kUpperFanOut)) &&
                (layer + 1 >= view_.hint_levels ||
@@ -181,12 +181,17 @@ public:
         end_hint_work();
     }
 
-    // The free path's short cut: does the hint above a group of leaf words already promise all that a group can have?
-    bool group_hint_is_full(std::uint64_t group) const {
-        // EDGE free-then-hint (seq_cst load after the seq_cst RMW that freed; partner: EDGE lower-then-look).
+    // The free path's short cut: does the hint above a leaf word's group promise what the word has by now?
+    [[gnu::always_inline]] bool leaf_is_promised(std::uint64_t word) const {
+        const std::uint64_t group = word / kUpperFanOut;
+        // EDGE free-then-hint (seq_cst loads after the seq_cst RMW that freed; partner: EDGE lower-then-look).
         // Weakened: the lowerer reads the word before our free, we read the hint before its CAS: the hint stays low and
         // the frames are hidden from every search.
-        return hint_of(2, group / kUpperFanOut).is_full(group % kUpperFanOut) || promised(1, group) >= full_value(1);
+        const HintWord hint = hint_of(2, group / kUpperFanOut);
+        if (hint.is_full(group % kUpperFanOut)) return true;
+        const unsigned value = hint.value(group % kUpperFanOut, ceiling());
+        // Of the word's orders the least that is not promised. (A whole leaf word promises all: see hopeful().)
+        return value >= full_value(1) || leaf::free_ends(leaf_state(word), std::min(value, kLeafOrder)) == 0;
     }
 
     // Lowers the hint for (level, word) to what it has. Exact again when this returns, unless others were at work.
