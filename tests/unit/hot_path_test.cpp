@@ -140,6 +140,19 @@ void prepare_uncached() {
         free_uncached();
     }
 }
+// Hints have been lowered by then, and are never again what they were.
+void prepare_nearly_full() {
+    static void *filling[64 << 20 >> 12];
+    unsigned filled = 0;
+    open_pool();
+    while (numacre_alloc_on(pool, -1, size_bytes, NUMACRE_UNCACHED, &filling[filled]) == 0) ++filled;
+    for (unsigned i = 0; i < 4; ++i) {
+        block = filling[filled / 2];
+        free_uncached();
+        allocate_uncached();
+        filling[filled / 2] = block;
+    }
+}
 // So that the tree is what is counted and not the cache: nothing is cached yet after the first, and when the second
 // frees, the cache is full.
 void prepare_bulk() {
@@ -189,6 +202,18 @@ TEST(HotPath, the_shared_tree_executes_one_locked_instruction_to_allocate_and_on
     for (const std::size_t size : {std::size_t{4096}, std::size_t{32768}, std::size_t{262144}, std::size_t{2} << 20}) {
         size_bytes = size;
         expect_locked("uncached: allocate, free", prepare_uncached, parts, 2, {1, 1});
+    }
+}
+
+// But for a look at the word: hints need not promise all, only what is there.
+TEST(HotPath, a_pool_that_is_nearly_full_takes_the_same_short_ways) {
+    void (*const parts[])() = {free_uncached, allocate_uncached};
+    for (const std::size_t size : {std::size_t{4096}, std::size_t{32768}, std::size_t{262144}}) {
+        size_bytes = size;
+        expect_locked("nearly full: free, allocate", prepare_nearly_full, parts, 2, {1, 1});
+        const std::vector<Tally> tallies = step_through(prepare_nearly_full, parts, 2);
+        EXPECT_LE(tallies[0].instructions, 140U);
+        EXPECT_LE(tallies[1].instructions, 215U);
     }
 }
 
