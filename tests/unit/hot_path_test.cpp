@@ -142,15 +142,11 @@ void prepare_uncached() {
 }
 // Hints have been lowered by then, and are never again what they were.
 void prepare_nearly_full() {
-    static void *filling[64 << 20 >> 12];
-    unsigned filled = 0;
     open_pool();
-    while (numacre_alloc_on(pool, -1, size_bytes, NUMACRE_UNCACHED, &filling[filled]) == 0) ++filled;
-    for (unsigned i = 0; i < 4; ++i) {
-        block = filling[filled / 2];
+    for (void *each; numacre_alloc_on(pool, -1, size_bytes, NUMACRE_UNCACHED, &each) == 0;) block = each;
+    for (int i = 0; i < 4; ++i) {
         free_uncached();
         allocate_uncached();
-        filling[filled / 2] = block;
     }
 }
 // So that the tree is what is counted and not the cache: nothing is cached yet after the first, and when the second
@@ -171,8 +167,8 @@ void prepare_full_cache() {
     if (numacre_free_bulk(pool, filling, 1024) != 0) _exit(1);
 }
 
-void expect_locked(const char *what, void (*prepare)(), void (*const parts[])(), unsigned part_count,
-                   const std::vector<unsigned> &locked) {
+std::vector<Tally> expect_locked(const char *what, void (*prepare)(), void (*const parts[])(), unsigned part_count,
+                                 const std::vector<unsigned> &locked) {
     const std::vector<Tally> tallies = step_through(prepare, parts, part_count);
     for (unsigned part = 0; part < part_count; ++part) {
         std::printf("%7zu bytes, %s, call %u: %u locked, %u instructions, %u branches, %u calls\n", size_bytes, what,
@@ -180,14 +176,15 @@ void expect_locked(const char *what, void (*prepare)(), void (*const parts[])(),
                     tallies[part].calls);
         EXPECT_EQ(tallies[part].locked, locked[part]) << what << ", call " << part << ", " << size_bytes << " bytes";
     }
+    return tallies;
 }
 
 TEST(HotPath, the_thread_cache_executes_no_locked_instruction_and_take_executes_one) {
     void (*const parts[])() = {allocate, free_it, take};
     for (const std::size_t size : {std::size_t{4096}, std::size_t{32768}, std::size_t{131072}}) {
         size_bytes = size;
-        expect_locked("cached: allocate, free, take", prepare_cached, parts, 3, {0, 0, 1});
-        const std::vector<Tally> tallies = step_through(prepare_cached, parts, 3);
+        const std::vector<Tally> tallies =
+            expect_locked("cached: allocate, free, take", prepare_cached, parts, 3, {0, 0, 1});
         // What the compiler makes of it today, with room for another compiler; who makes it longer should know.
         EXPECT_LE(tallies[0].instructions, 72U);
         EXPECT_LE(tallies[1].instructions, 62U);
@@ -210,8 +207,8 @@ TEST(HotPath, a_pool_that_is_nearly_full_takes_the_same_short_ways) {
     void (*const parts[])() = {free_uncached, allocate_uncached};
     for (const std::size_t size : {std::size_t{4096}, std::size_t{32768}, std::size_t{262144}}) {
         size_bytes = size;
-        expect_locked("nearly full: free, allocate", prepare_nearly_full, parts, 2, {1, 1});
-        const std::vector<Tally> tallies = step_through(prepare_nearly_full, parts, 2);
+        const std::vector<Tally> tallies =
+            expect_locked("nearly full: free, allocate", prepare_nearly_full, parts, 2, {1, 1});
         EXPECT_LE(tallies[0].instructions, 140U);
         EXPECT_LE(tallies[1].instructions, 215U);
     }

@@ -301,17 +301,17 @@ TEST(Buddy, the_block_freed_last_is_the_next_one) {
     TestBuddy buddy{pool.node, pool.view};
     const Actor actor = pool.actor(1, 1);
     for (unsigned order = 0; order < kLeafOrder; ++order) {
+        const Order of_blocks{static_cast<std::uint8_t>(order)};
         std::vector<Block> blocks(6);
-        for (Block &block : blocks)
-            ASSERT_EQ(buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, {}, block), Errc::ok);
+        for (Block &block : blocks) ASSERT_EQ(buddy.allocate(actor, of_blocks, {}, block), Errc::ok);
         Block freed;
         ASSERT_EQ(buddy.free(actor, blocks[1].base, freed), Errc::ok);
         ASSERT_EQ(buddy.free(actor, blocks[3].base, freed), Errc::ok);
         Block again;
-        ASSERT_EQ(buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, {}, again), Errc::ok);
+        ASSERT_EQ(buddy.allocate(actor, of_blocks, {}, again), Errc::ok);
         EXPECT_EQ(again, blocks[3]);
         // Then the lowest in the word, or if it had one alone, the next word.
-        ASSERT_EQ(buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, {}, again), Errc::ok);
+        ASSERT_EQ(buddy.allocate(actor, of_blocks, {}, again), Errc::ok);
         EXPECT_NE(again, blocks[3]);
     }
 }
@@ -324,9 +324,11 @@ TEST(Buddy, scribbled_homes_cost_time_and_nothing_else) {
     for (unsigned order = 0; order <= pool.node.geometry.largest_order; ++order)
         for (const std::uint64_t scribbled :
              {~std::uint64_t{0}, std::uint64_t{0xff} << 56, std::uint64_t{0xff} << 56 | 1, std::uint64_t{4} << 56 | 2,
-              std::uint64_t{0xff} << 40 | 1, std::uint64_t{4} << 40 | 2, std::uint64_t{0xffffff} << 40 | 1,
-              std::uint64_t{1} << 47, std::uint64_t{2}, std::uint64_t{64}, pool.node.word_count[0],
-              pool.node.word_count[0] + 1, pool.geometry.frame_count, pool.geometry.frame_count + 1}) {
+              std::uint64_t{0xff} << 48 | 1, std::uint64_t{4} << 48 | 2, std::uint64_t{0xffff} << 48 | 1,
+              std::uint64_t{1} << 55, std::uint64_t{0xff} << 40 | 1, std::uint64_t{4} << 40 | 2,
+              std::uint64_t{0xffffff} << 40 | 1, std::uint64_t{1} << 47, std::uint64_t{2}, std::uint64_t{64},
+              pool.node.word_count[0], pool.node.word_count[0] + 1, pool.geometry.frame_count,
+              pool.geometry.frame_count + 1}) {
             Block blocks[2];
             for (Block &block : blocks) {
                 pool.node.home[actor.thread.value].word[order].store(scribbled, std::memory_order_relaxed);

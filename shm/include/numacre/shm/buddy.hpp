@@ -606,7 +606,7 @@ private:
                                                        Order order, unsigned widest, const MakeGrant &grant,
                                                        Block &out) {
         const unsigned levels = order.value - word_order(layer - 1);
-        // relaxed: only a guess, the CAS decides
+        // relaxed: only a guess, the CAS decides.
         const UpperWord seen{view_.upper[layer][word].load(std::memory_order_relaxed)};
         if (levels == kUpperLevels) {
             if (!seen.is_claimable()) [[unlikely]]
@@ -619,7 +619,7 @@ private:
             return claim_in_upper(self, layer, word, seen, 0, order, kUpperLevels, next, grant, out);
         }
         const upper::Hole hole = upper::smallest_hole(seen.claimable_children(), levels);
-        if (hole.levels > kUpperLevels || hole.levels > widest) [[unlikely]]
+        if (hole.levels > widest) [[unlikely]]  // kUpperLevels at most: "no hole" is wider
             return ShortPath::refused;
         // A new place: how wide its hole was says how wide one has to be taken until the next search.
         const auto next = [&] {
@@ -1005,10 +1005,8 @@ private:
         const Home found = home_of(self, order);
         if (!found.may_begin_next()) return false;
         const std::uint64_t group = home / kUpperFanOut;
-        std::uint64_t next = group + 1;
-        // Past one that is used up, too: often this thread has begun there, where it had freed last.
-        if (!group_is_free(next, kNoWord) && searcher(self).is_used_up(next)) ++next;
-        if (!group_is_free(next, kNoWord)) return false;
+        const std::uint64_t next = next_free_parent(self, 0, group);
+        if (next == kNoWord) return false;
         set_home(self, order, found.begun_at(first_frame(next * kUpperFanOut)));
         // relaxed, here and below: our own slot.
         auto &passed = self.homes->passed;
@@ -1026,9 +1024,25 @@ private:
             if (search.is_used_up(group)) search.lower(1, group);
     }
 
+    // Where to go on when the words of a layer with this parent (leaf words: this group) are used up: at the next
+    // one's, if they are free; or behind that, if they are used up, too: often the thread has begun there, where it had
+    // freed last. kNoWord: nowhere. A preference.
+    std::uint64_t next_free_parent(const Self &self, unsigned layer, std::uint64_t parent) const {
+        const std::uint64_t next = parent + 1;
+        if (is_free_parent(layer, next)) return next;
+        const bool used_up = layer == 0 ? searcher(self).is_used_up(next)
+                                        : has_all_children(layer, next) && empty_words(layer, next) == 0;
+        return used_up && is_free_parent(layer, next + 1) ? next + 1 : kNoWord;
+    }
+    bool is_free_parent(unsigned layer, std::uint64_t parent) const {
+        return layer == 0 ? group_is_free(parent, kNoWord)
+                          : has_all_children(layer, parent) && empty_words(layer, parent) == 0xff &&
+                                !is_closed_above(layer, parent * kUpperFanOut);
+    }
+
     // All eight leaf words of a group but this one.
     bool group_is_free(std::uint64_t group, std::uint64_t but) const {
-        if (!has_all_children(0, group * kUpperFanOut)) return false;
+        if (!has_all_children(0, group)) return false;
         // relaxed, all of it: a preference.
         if (view_.top_layer > 0 && !UpperWord{view_.upper[1][group].load(std::memory_order_relaxed)}.is_open())
             return false;
@@ -1057,9 +1071,9 @@ private:
         return has_next(word) & static_cast<std::uint64_t>(word + 1 < view_.word_count[0]);
     }
 
-    // Of the parent whose first child this word would be.
-    bool has_all_children(unsigned layer, std::uint64_t word) const {
-        return word + kUpperFanOut <= view_.word_count[layer];
+    // layer: the children's.
+    bool has_all_children(unsigned layer, std::uint64_t parent) const {
+        return (parent + 1) * kUpperFanOut <= view_.word_count[layer];
     }
 
     // Those of the words of an upper layer that have this parent: which are empty, as bits. A preference.
@@ -1182,16 +1196,12 @@ private:
         const Home found = home_of(self, order);
         std::uint64_t word = parent * kUpperFanOut + hole.first_child;
         if (hole.levels > found.widest()) {
-            // Used up, and the last search found nothing that was less than free: the next parent, if that is free, or
-            // past one that is used up, as in try_next_group().
+            // Used up, and the last search found nothing that was less than free.
             if (!found.may_begin_next()) return kNoWord;
-            word = (parent + 1) * kUpperFanOut;
-            if (has_all_children(layer, word) && empty_words(layer, parent + 1) == 0) word += kUpperFanOut;
-            if (!has_all_children(layer, word) || empty_words(layer, word / kUpperFanOut) != 0xff ||
-                is_closed_above(layer, word))
-                return kNoWord;
-            set_home(self, order, found.begun_at(word));
-            return word;
+            const std::uint64_t next = next_free_parent(self, layer, parent);
+            if (next == kNoWord) return kNoWord;
+            set_home(self, order, found.begun_at(next * kUpperFanOut));
+            return next * kUpperFanOut;
         }
         set_home(self, order, found.moved_to(word));
         return word;
