@@ -154,7 +154,7 @@ Errc try_allocate(numacre_pool *pool, Actor actor, const Plan &plan, Order order
 }
 
 Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
-    return lane.since_now.with_slack((order.frames() << lane.frame_shift) - size_bytes, order.value + lane.frame_shift);
+    return lane.since_now.for_request(size_bytes, order.value + lane.frame_shift);
 }
 
 // Size 0 becomes an order far too large.
@@ -259,21 +259,27 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
         return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     // In the lowest of these layers, where nearly all of them are, what depends on the layer is known beforehand.
     if (order > word_order(1)) return allocate_above(lane, node, size_bytes, result);
-    return allocate_in_upper(lane, node, 1, Order{static_cast<std::uint8_t>(order)}, size_bytes, result);
+    return allocate_in_upper(lane, node, 1, Order{order}, size_bytes, result);
 }
 
-// A leaf block from the word where the thread was last; no limits.
-[[gnu::always_inline]] inline int allocate_uncached(const Lane &lane, NodeLane &node, std::size_t size_bytes,
-                                                    void **result) {
-    const unsigned order = order_of(lane, size_bytes);
-    if (order >= lane.leaf_orders) [[unlikely]]
-        return allocate_large(lane, node, size_bytes, result);
-    const Magazine &magazine = node.magazines[order];
+// 0 bytes become far too many.
+[[gnu::always_inline]] inline bool fits_leaf_word(const Lane &lane, std::size_t size_bytes) {
+    return size_bytes - 1 < lane.leaf_bytes;
+}
+
+// A block that fits a leaf word, from the one where the thread was last; no limits.
+[[gnu::always_inline]] inline int allocate_in_leaf(const Lane &lane, NodeLane &node, std::size_t size_bytes,
+                                                   void **result) {
+    const Order order{order_of(lane, size_bytes)};
     if (is_regulated(lane)) [[unlikely]]
         return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     Block block;
-    const auto note = [&] { return note_of(lane, magazine, size_bytes); };
-    const auto way = node.buddy->allocate_nearby(node.self, Order{static_cast<std::uint8_t>(order)}, note, block);
+    // What the note is made of, a number of its own for the compiler: by the time it is needed it has had to leave its
+    // register, and the calls in front of it, which all wait for the order, would take theirs from the stack.
+    Order late = order;
+    asm("" : "+r"(late.value));
+    const auto note = [&] { return note_of(lane, late, size_bytes); };
+    const auto way = node.buddy->allocate_nearby(node.self, order, note, block);
     if (way == ShortPath::begun) [[unlikely]]
         return finish_allocation(lane, node, block.base, size_bytes, result);
     if (way != ShortPath::done) [[unlikely]]
@@ -281,6 +287,13 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
                                        : allocate_further(lane, node, size_bytes, result);
     *result = address_of(lane, node, block.base);
     return 0;
+}
+
+// No limits.
+[[gnu::always_inline]] inline int allocate_uncached(const Lane &lane, NodeLane &node, std::size_t size_bytes,
+                                                    void **result) {
+    return fits_leaf_word(lane, size_bytes) ? allocate_in_leaf(lane, node, size_bytes, result)
+                                            : allocate_large(lane, node, size_bytes, result);
 }
 
 // Where there is more than one numa node: asking for the local one may be a call.
@@ -682,9 +695,15 @@ int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsig
     if (block == nullptr) [[unlikely]]
         return no_result("numacre_alloc_on");
     const Lane &lane = *current_lane;
-    if (flags == NUMACRE_UNCACHED && numa_node == -1 && lane.handle == pool && lane.undisturbed()) [[likely]]
-        return lane.numa_nodes == 1 ? allocate_uncached(lane, lane.nodes[0], size_bytes, block)
-                                    : allocate_uncached_locally(lane, size_bytes, block);
+    if (flags == NUMACRE_UNCACHED && numa_node == -1 && lane.handle == pool && lane.undisturbed()) [[likely]] {
+        if (lane.numa_nodes > 1) [[unlikely]]
+            return allocate_uncached_locally(lane, size_bytes, block);
+        // By `only`, a load of its own: with what both need in a register, the compiler saves registers for the shorter
+        // way before it knows that it is not taken.
+        if (!fits_leaf_word(lane, size_bytes)) [[unlikely]]
+            return allocate_large(lane, *lane.only, size_bytes, block);
+        return allocate_in_leaf(lane, lane.nodes[0], size_bytes, block);
+    }
     return allocate_on_without_lane(pool, numa_node, size_bytes, flags, block);
 }
 
@@ -737,7 +756,7 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
         NodeLane &node = lane->nodes[wanted];
         const IndexEntry entry = entry_for(*lane, node.magazines[order], size_bytes);
         while (done < count && take_from_cache(*lane, node, node.magazines[order], entry, &blocks[done])) ++done;
-        const Order of_blocks{static_cast<std::uint8_t>(order)};
+        const Order of_blocks{order};
         const Note note = note_of(*lane, of_blocks, size_bytes);
         while (done < count) {
             FrameIndex bases[kLeafFrames];

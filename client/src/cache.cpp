@@ -93,8 +93,7 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     }
     if (const Fit fit = fit_of(pool); fit != Fit::nearby) begin_where_it_fits(lane, node, fit, order);
     FrameIndex bases[kRefillBlocks];
-    const unsigned got = node.buddy->allocate_many(lane.actor, Order{static_cast<std::uint8_t>(order)},
-                                                   BlockState::cached, {}, bases, wanted);
+    const unsigned got = node.buddy->allocate_many(lane.actor, Order{order}, BlockState::cached, {}, bases, wanted);
     if (is_counted && got != wanted) uncharge_frames(pool, std::uint64_t{wanted - got} << order);
     // The lowest address on top: it is handed out next.
     for (unsigned i = got; i-- > 0;) *magazine.top++ = address_of(lane, node, bases[i]);
@@ -113,7 +112,7 @@ int read_checks(numacre_pool *pool) {
 void begin_where_it_fits(Lane &lane, NodeLane &node, Fit fit, unsigned order) {
     const NodeView<Env> &view = node.buddy->view();
     Block block;
-    if (!FitLook{view, Order{static_cast<std::uint8_t>(order)}, fit}.find(++lane.looks, block)) return;
+    if (!FitLook{view, Order{order}, fit}.find(++lane.looks, block)) return;
     // relaxed: only this thread reads it.
     view.home[lane.actor.thread.value].word[order].store(Home{block.base.value, 0}.bits(), std::memory_order_relaxed);
 }

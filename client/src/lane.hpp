@@ -128,8 +128,8 @@ struct alignas(kCacheLineBytes) Lane {
     std::byte *span;
     std::uint32_t numa_nodes;
     std::uint32_t orders;           // how many orders of blocks there are
-    std::uint32_t leaf_orders;      // ... of those in leaf words: kCachedOrders at most
     std::uint32_t private_pattern;  // what IndexEntry::ownership() of our own, unpublished blocks is
+    std::uint64_t leaf_bytes;       // of the largest block in a leaf word
     const Choices *choices;         // not in a pool of one numa node
     Actor actor;
     Note since_now;  // what a block says that is handed out now, but for its slack
@@ -165,7 +165,7 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
 
 // size_bytes fits the magazine's order, which exists here.
 [[gnu::always_inline]] inline Note note_of(const Lane &lane, const Magazine &magazine, std::size_t size_bytes) {
-    return lane.since_now.with_slack(magazine.granted_bytes - size_bytes, magazine.block_shift);
+    return lane.since_now.for_request(size_bytes, magazine.block_shift);
 }
 
 // What an entry is to say of a block that is handed out for so many bytes now, but for its generation.
@@ -230,7 +230,7 @@ enum class Again : std::uint8_t { done, unlike, refused };
                                                    reinterpret_cast<std::uintptr_t>(lane.span));
     std::uint64_t in_node = offset;
     node = lane.nodes;
-    if (lane.numa_nodes != 1) {
+    if (lane.numa_nodes > 1) {
         const std::uint64_t numa_node = offset >> lane.span_shift;
         if (numa_node >= lane.numa_nodes) [[unlikely]]
             return false;

@@ -131,7 +131,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     lane->frame_shift = pool->geometry.frame_shift;
     lane->numa_nodes = pool->numa_nodes;
     lane->orders = pool->geometry.largest_order + 1U;
-    lane->leaf_orders = std::min(lane->orders, kCachedOrders);
+    lane->leaf_bytes = std::uint64_t{1} << (std::min(lane->orders, kCachedOrders) - 1 + lane->frame_shift);
     lane->private_pattern = IndexEntry::private_to(actor.process);
     lane->choices = pool->choices == nullptr ? nullptr : &pool->choices[actor.thread.value];
     lane->actor = actor;
@@ -145,7 +145,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
         for (unsigned order = 0; order < kCachedOrders; ++order) {
             Magazine &magazine = lane->nodes[node].magazines[order];
             magazine.allocations = &view.counters[actor.thread.value].allocations[order];
-            magazine.as_owned = IndexEntry::owned(actor.process, Order{static_cast<std::uint8_t>(order)}, 0, {});
+            magazine.as_owned = IndexEntry::owned(actor.process, Order{order}, 0, {});
             magazine.block_shift = order + lane->frame_shift;
             if (order <= pool->geometry.largest_order)
                 magazine.granted_bytes = std::uint64_t{1} << magazine.block_shift;

@@ -162,7 +162,7 @@ private:
             unsigned turn = 0;
             for (unsigned order = 0; order <= geometry_.largest_order; ++order)
                 for (unsigned i = 0; i < 3; ++i, ++turn) {
-                    const Order wanted{static_cast<std::uint8_t>(order)};
+                    const Order wanted{order};
                     Block block;
                     IndexEntry entry;
                     if (buddy.allocate(actor(turn), wanted, {}, block) != Errc::ok) continue;
@@ -269,7 +269,7 @@ private:
     }
 
     Block some_block() {
-        const Order order{static_cast<std::uint8_t>(input_.byte() % 32)};
+        const Order order{static_cast<std::uint32_t>(input_.byte() % 32)};
         return {FrameIndex{input_.number(3)}, order};
     }
 
@@ -502,7 +502,7 @@ private:
         const NodeView<Env> &node = pool_.node(input_.byte());
         const unsigned who = input_.byte();
         const Actor actor = pool_.actor(who);
-        const Order order{static_cast<std::uint8_t>(input_.byte() % (pool_.geometry().largest_order + 2))};
+        const Order order{static_cast<std::uint32_t>(input_.byte() % (pool_.geometry().largest_order + 2))};
         Buddy<Env> buddy{node, pool_.view()};
         Block block;
         IndexEntry entry;

@@ -185,7 +185,7 @@ private:
     }
     Block some_block() {
         return {FrameIndex{random_() % reply_.geometry.frame_count},
-                Order{static_cast<std::uint8_t>(random_() % (reply_.geometry.largest_order + 3))}};
+                Order{static_cast<std::uint32_t>(random_() % (reply_.geometry.largest_order + 3))}};
     }
     // Nearly right.
     std::uint64_t entry() {

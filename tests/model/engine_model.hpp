@@ -310,7 +310,7 @@ inline void EngineModel::lay_out() {
         for (const unsigned order : setup_.clients[client].used) {
             Block block{};
             Block freed{};
-            if (buddy_->allocate(actor_of(client), Order{static_cast<std::uint8_t>(order)}, {}, block) != Errc::ok ||
+            if (buddy_->allocate(actor_of(client), Order{order}, {}, block) != Errc::ok ||
                 buddy_->free(actor_of(client), block.base, freed) != Errc::ok)
                 fail("set-up: a client cannot use what it shall have used");
         }
@@ -320,7 +320,7 @@ inline void EngineModel::lay_out() {
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
         for (const unsigned order : setup_.clients[client].holds) {
             Block block{};
-            if (buddy_->allocate(actor_of(client), Order{static_cast<std::uint8_t>(order)}, {}, block) != Errc::ok)
+            if (buddy_->allocate(actor_of(client), Order{order}, {}, block) != Errc::ok)
                 fail("set-up: a client cannot hold what it shall hold");
             initial_[client].push_back(block);
         }
@@ -329,14 +329,14 @@ inline void EngineModel::lay_out() {
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
         for (const unsigned order : setup_.clients[client].caches) {
             FrameIndex base{};
-            const Order wanted{static_cast<std::uint8_t>(order)};
+            const Order wanted{order};
             if (buddy_->allocate_many(actor_of(client), wanted, BlockState::cached, {}, &base, 1) != 1)
                 fail("set-up: a client cannot cache what it shall cache");
             initially_cached_[client].push_back({base, wanted});
         }
     }
     if (setup_.shared >= 0 &&
-        buddy_->allocate(actor_of(0), Order{static_cast<std::uint8_t>(setup_.shared)}, {}, shared_) != Errc::ok)
+        buddy_->allocate(actor_of(0), Order{static_cast<std::uint32_t>(setup_.shared)}, {}, shared_) != Errc::ok)
         fail("set-up: there is no room for the shared block");
     if (setup_.exhausted) {
         Block block{};
@@ -409,7 +409,7 @@ inline void EngineModel::lay_out() {
             const FrameIndex base{entry << geometry.index_granule(layer)};
             bool possible = false;
             for (unsigned order = 0; order <= geometry.largest_order; ++order) {
-                const Block block{base, Order{static_cast<std::uint8_t>(order)}};
+                const Block block{base, Order{order}};
                 if (!wanted[order] || layer_of(block.order) != layer || !view_.contains(block)) continue;
                 bool room = true;
                 for (std::uint64_t word = 0; word < taken_.size(); ++word)
@@ -499,7 +499,7 @@ inline void EngineModel::operate(Thread &self, std::size_t client) {
     if (allocations + held_count == 0) return;
     const auto choice = static_cast<unsigned>(self.choose_operation(static_cast<int>(allocations + held_count)));
     if (choice < allocations)
-        allocate(self, client, Order{static_cast<std::uint8_t>(what.orders[choice])}, room);
+        allocate(self, client, Order{static_cast<std::uint32_t>(what.orders[choice])}, room);
     else
         free(self, client, held[choice - allocations]);
 }
@@ -577,11 +577,11 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
     if (what < 0 ? first == kHeldMax : room == kHeldMax) return;  // an allocation before may have found nothing
     self.choose_operation(1);
     if (what >= kFitting) {
-        allocate_where_it_fits(self, client, Order{static_cast<std::uint8_t>(what - kFitting)}, room);
+        allocate_where_it_fits(self, client, Order{static_cast<std::uint32_t>(what - kFitting)}, room);
         return;
     }
     if (what >= kWait) {
-        wait_for(self, client, Order{static_cast<std::uint8_t>(what % kTwo)}, what < kWaitBriefly, room);
+        wait_for(self, client, Order{static_cast<std::uint32_t>(what % kTwo)}, what < kWaitBriefly, room);
         return;
     }
     if (what == kRelease) {
@@ -589,7 +589,7 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
         return;
     }
     if (what >= kTwo) {
-        allocate_many(self, client, Order{static_cast<std::uint8_t>(what % kTwo)},
+        allocate_many(self, client, Order{static_cast<std::uint32_t>(what % kTwo)},
                       what >= kRefill ? BlockState::cached : BlockState::owned);
         return;
     }
@@ -598,7 +598,7 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
     else if (what == kGive)
         give(self, client, first);
     else
-        allocate(self, client, Order{static_cast<std::uint8_t>(what)}, room);
+        allocate(self, client, Order{static_cast<std::uint32_t>(what)}, room);
 }
 
 struct OneNode {
@@ -1113,7 +1113,7 @@ inline void EngineModel::keep_history() {
         const std::uint64_t wanted = wanted_[client].load();
         const std::uint64_t before = free_throughout_[client].load();
         if (wanted == 0 || before == 0) continue;
-        free_throughout_[client].store(before & free_blocks(Order{static_cast<std::uint8_t>(wanted - 1)}, client));
+        free_throughout_[client].store(before & free_blocks(Order{static_cast<std::uint32_t>(wanted - 1)}, client));
     }
 }
 
@@ -1334,7 +1334,7 @@ inline void EngineModel::check_hints_when_quiet() {
 // Alone, as the daemon: each order can be had exactly if a free block of it is there. Undone by the explorer.
 inline void EngineModel::check_that_free_memory_can_be_had() {
     for (unsigned value = 0; value <= setup_.geometry.largest_order; ++value) {
-        const Order order{static_cast<std::uint8_t>(value)};
+        const Order order{static_cast<std::uint32_t>(value)};
         bool some = false;
         for (std::uint64_t i = 0; i < setup_.geometry.frame_count >> value && !some; ++i)
             some = is_free({FrameIndex{i << value}, order});

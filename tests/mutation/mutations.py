@@ -120,6 +120,30 @@ MUTATIONS = [
         why="marks two levels down are never cleaned: memory is lost for larger blocks",
         filter="Engine.three_upper_layers",
     ),
+    Mutation(
+        name="short_climb_looks_at_the_parent_only",
+        file="buddy.hpp",
+        old="return is_marked_in(layer + 1, word) && (layer + 1 == kUsual || is_marked_in(layer + 2, word));",
+        new="return is_marked_in(layer + 1, word);",
+        why="a small block is kept without a mark two layers up: a largest one is handed out over it",
+        filter="Engine.two_upper_layers",
+    ),
+    Mutation(
+        name="short_climb_of_an_upper_block_looks_at_nothing",
+        file="buddy.hpp",
+        old="if (layer < kUsual && view_.top_layer == kUsual) [[likely]]",
+        new="if (layer == 1 && view_.top_layer == kUsual) return true;\n        if (layer < kUsual && view_.top_layer == kUsual) [[likely]]",
+        why="the same of a block in an upper word",
+        filter="Engine.two_upper_layers",
+    ),
+    Mutation(
+        name="short_climb_in_a_tree_of_other_height_passes_a_layer_by",
+        file="buddy.hpp",
+        old="for (unsigned level = layer + 1; level <= view_.top_layer; ++level)\n            if (!is_marked_in(level, word)) return false;",
+        new="word /= kUpperFanOut;\n        for (unsigned level = layer + 2; level <= view_.top_layer; ++level)\n            if (!is_marked_in(level, word)) return false;",
+        why="the same where there is one upper layer, or three",
+        filter="Engine.three_upper_layers",
+    ),
     # --- claim, undo, commit ------------------------------------------------------------------------------------------
     Mutation(
         name="intent_written_after_the_claim",
@@ -128,14 +152,14 @@ MUTATIONS = [
         Env::crash_point(CrashPoint::allocate_after_intent);
         // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
         // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
-        const std::uint64_t claimed = seen | leaf::mask(static_cast<unsigned>(frame), order.value);
+        const std::uint64_t claimed = seen | run;
         if (!state.compare_exchange_strong(seen, claimed, std::memory_order_seq_cst, std::memory_order_relaxed))
             [[unlikely]]
             return ShortPath::raced;""",
         new="""Env::crash_point(CrashPoint::allocate_after_intent);
         // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
         // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
-        const std::uint64_t claimed = seen | leaf::mask(static_cast<unsigned>(frame), order.value);
+        const std::uint64_t claimed = seen | run;
         if (!state.compare_exchange_strong(seen, claimed, std::memory_order_seq_cst, std::memory_order_relaxed))
             [[unlikely]]
             return ShortPath::raced;
@@ -334,7 +358,7 @@ MUTATIONS = [
     Mutation(
         name="bulk_intent_names_one_frame",
         file="buddy.hpp",
-        old="return {FrameIndex{first_frame(word)}, Order{static_cast<std::uint8_t>(kLeafOrder)}};",
+        old="return {FrameIndex{first_frame(word)}, Order{kLeafOrder}};",
         new="return {FrameIndex{first_frame(word)}, Order{0}};",
         why="recovery looks at the first frame only",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",

@@ -35,8 +35,7 @@ public:
     }
     std::optional<std::uint64_t> allocate(unsigned order, unsigned thread) {
         Block block;
-        if (buddy_.allocate(actors_[thread], Order{static_cast<std::uint8_t>(order)}, {}, block) != Errc::ok)
-            return std::nullopt;
+        if (buddy_.allocate(actors_[thread], Order{order}, {}, block) != Errc::ok) return std::nullopt;
         return block.base.value;
     }
     void release(std::uint64_t base, unsigned thread) {

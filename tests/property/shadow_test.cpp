@@ -30,7 +30,7 @@ public:
 
     void allocate(unsigned actor, unsigned order) {
         Block block;
-        const Errc result = buddy().allocate(actors_[actor], Order{static_cast<std::uint8_t>(order)}, {}, block);
+        const Errc result = buddy().allocate(actors_[actor], Order{order}, {}, block);
         const bool possible = has_free(order);
         RC_ASSERT((result == Errc::ok) == possible);  // neither a false out-of-memory nor a block from nowhere
         if (result != Errc::ok) return;

@@ -72,7 +72,7 @@ TEST_P(SharedTree, never_owns_a_frame_twice_and_ends_empty) {
         for (unsigned i = 0; i < operations; ++i) {
             if (frames_held < keep ? random() % 8 != 0 : random() % 8 == 0) {
                 const unsigned limit = random() % 16 == 0 ? load.largest_order : load.order_limit;
-                const Order order{static_cast<std::uint8_t>(random() % (limit + 1))};
+                const Order order{static_cast<std::uint32_t>(random() % (limit + 1))};
                 Block block;
                 if (buddy.allocate(actor, order, {}, block) != Errc::ok) continue;
                 for (std::uint64_t f = 0; f < order.frames(); ++f)
@@ -139,7 +139,7 @@ TEST(Audit, takes_no_step_of_clients_or_daemon_for_damage) {
             std::mt19937_64 random{seed + index};
             std::array<FrameIndex, 40> bases{};
             for (unsigned i = 0; i < 100'000; ++i) {
-                const Order order{static_cast<std::uint8_t>(random() % 9)};
+                const Order order{static_cast<std::uint32_t>(random() % 9)};
                 Block block;
                 if (order.value <= 3) {
                     const auto state = random() % 2 != 0 ? BlockState::cached : BlockState::owned;

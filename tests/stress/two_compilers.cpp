@@ -225,11 +225,11 @@ private:
             fault("the index does not say that " + to_text(block) + " is ours");
         return entry;
     }
-    Order small_order() { return Order{static_cast<std::uint8_t>(random_() % kCachedOrders)}; }
+    Order small_order() { return Order{static_cast<std::uint32_t>(random_() % kCachedOrders)}; }
 
     void allocate_one() {
         const unsigned limit = random_() % 16 == 0 ? kGeometry.largest_order : 5;
-        const Order order{static_cast<std::uint8_t>(random_() % (limit + 1))};
+        const Order order{static_cast<std::uint32_t>(random_() % (limit + 1))};
         Block block;
         const Errc result = buddy_.allocate(actor_, order, {}, block);
         if (result == Errc::out_of_frames) return;

@@ -65,7 +65,7 @@ protected:
     Block allocate(std::uint64_t bytes) { return allocate(actor_, bytes); }
     Block allocate(Actor actor, std::uint64_t bytes) {
         Block block;
-        const Order order{static_cast<std::uint8_t>(std::countr_zero(frames(bytes)))};
+        const Order order{static_cast<std::uint32_t>(std::countr_zero(frames(bytes)))};
         EXPECT_EQ(buddy().allocate(actor, order, {}, block), Errc::ok);
         return block;
     }

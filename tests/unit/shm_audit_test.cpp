@@ -200,9 +200,7 @@ TEST_F(AuditedPool, thread_slots_that_say_what_no_client_says_are_found) {
     pool.view.threads[0].owner = ThreadOwner{kDaemonProcess}.bits();
 
     const auto intent = [](IntentKind kind, unsigned node, std::uint64_t base, unsigned order) {
-        return Intent{kind, NumaNode{static_cast<std::uint8_t>(node)},
-                      Block{FrameIndex{base}, Order{static_cast<std::uint8_t>(order)}}}
-            .bits();
+        return Intent{kind, NumaNode{static_cast<std::uint8_t>(node)}, Block{FrameIndex{base}, Order{order}}}.bits();
     };
     for (const std::uint64_t wrong : {intent(IntentKind::free, 1, 0, 0), intent(IntentKind::free, 0, 1, 1),
                                       intent(IntentKind::allocate, 0, 0, 11), intent(IntentKind::allocate, 0, 3072, 0),

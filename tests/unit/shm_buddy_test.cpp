@@ -24,7 +24,7 @@ TEST_P(AnyGeometry, hands_out_every_frame_once_and_takes_all_back) {
     for (unsigned order = 0; order <= largest; ++order) {
         std::vector<Block> blocks;
         Block block;
-        while (buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, {}, block) == Errc::ok) {
+        while (buddy.allocate(actor, Order{order}, {}, block) == Errc::ok) {
             ASSERT_TRUE(pool.node.contains(block));
             blocks.push_back(block);
             if (blocks.size() > pool.geometry.frame_count) break;
@@ -164,28 +164,30 @@ TEST(Buddy, who_fills_a_leaf_word_goes_on_at_the_next_one) {
     }
 }
 
-// Once a search has found nothing that was less than free. What that sees of others goes first: of blocks in upper
-// words it sees all, of leaf words only what somebody was disappointed by.
+// Once a search has found nothing that was less than free. What that sees of others goes first: words that are taken
+// whole it sees all, of others only what somebody was disappointed by.
 TEST(Buddy, who_uses_up_what_was_free_goes_on_at_the_next_that_is_free) {
-    for (const unsigned order : {kLeafOrder, word_order(1)}) {
+    for (const unsigned order : {kLeafOrder, word_order(1), word_order(1) - 1, word_order(1) - 2}) {
+        // Of eight words.
+        const unsigned group = kUpperFanOut << (order == kLeafOrder ? 0 : word_order(1) - order);
         ShmPool pool{4096, 16 << 20, 16};
         pool.online_all();
         TestBuddy buddy{pool.node, pool.view};
         const Actor actor = pool.actor(1, 1);
-        const Order of_blocks{static_cast<std::uint8_t>(order)};
+        const Order of_blocks{order};
         // Where this thread begins; and three groups further on somebody has been.
         const std::uint64_t begin = pool.node.geometry.frame_count / 2 >> order;
-        const std::uint64_t others = begin + 3 * kUpperFanOut;
+        const std::uint64_t others = begin + 3 * group;
         ASSERT_TRUE(buddy.allocate_at(pool.actor(2, 2), {FrameIndex{others << order}, of_blocks}, {}));
         std::vector<std::uint64_t> places;
-        for (unsigned i = 0; i < 5 * kUpperFanOut; ++i) {
+        for (unsigned i = 0; i < 5 * group; ++i) {
             Block block;
             ASSERT_EQ(buddy.allocate(actor, of_blocks, {}, block), Errc::ok);
             places.push_back(block.base.value >> order);
             // No search was disappointed by what it had used up, or that would be lowered now.
-            if (places.back() == begin + 3 * kUpperFanOut - 1) {
+            if (places.back() == begin + 3 * group - 1) {
                 const unsigned level = order == kLeafOrder ? 2 : 3;
-                const std::uint64_t hints = pool.node.hint[level][begin / kUpperFanOut / kUpperFanOut].load();
+                const std::uint64_t hints = pool.node.hint[level][begin / group / kUpperFanOut].load();
                 EXPECT_EQ(hints & 0xffffff, 0U) << "order " << order;
             }
         }
@@ -193,10 +195,10 @@ TEST(Buddy, who_uses_up_what_was_free_goes_on_at_the_next_that_is_free) {
         const auto expect_from = [&expected](std::uint64_t place, unsigned count) {
             for (unsigned i = 0; i < count; ++i) expected.push_back(place + i);
         };
-        if (order != kLeafOrder) expect_from(others + 1, kUpperFanOut - 1);
-        expect_from(begin, 3 * kUpperFanOut);
-        if (order == kLeafOrder) expect_from(others + 1, kUpperFanOut - 1);
-        expect_from(others + kUpperFanOut, kUpperFanOut + 1);
+        if (order == word_order(1)) expect_from(others + 1, group - 1);
+        expect_from(begin, 3 * group);
+        if (order != word_order(1)) expect_from(others + 1, group - 1);
+        expect_from(others + group, group + 1);
         EXPECT_EQ(places, expected) << "order " << order;
     }
 }
@@ -222,8 +224,7 @@ TEST(Buddy, hints_of_what_was_passed_by_are_lowered_by_the_threads_next_search) 
     EXPECT_EQ(too_hopeful(), kGroups - 1);
     // Of whatever size, and wherever it goes: the thread is at home in the first group, of which nothing is left.
     for (std::uint64_t word = 0; word < kUpperFanOut; ++word)
-        ASSERT_TRUE(
-            buddy.allocate_at(pool.actor(2, 2), {FrameIndex{word * kLeafFrames}, Order{std::uint8_t{kLeafOrder}}}, {}));
+        ASSERT_TRUE(buddy.allocate_at(pool.actor(2, 2), {FrameIndex{word * kLeafFrames}, Order{kLeafOrder}}, {}));
     pool.node.home[actor.thread.value].word[0].store(1);
     ASSERT_EQ(buddy.allocate(actor, Order{0}, {}, block), Errc::ok);
     ASSERT_LT(block.base.value, kUpperFanOut * kUpperFanOut * kLeafFrames) << "near its home";
@@ -246,7 +247,7 @@ TEST(Buddy, who_uses_up_what_was_free_goes_on_past_what_is_used_up) {
         ShmPool pool{4096, 16 << 20, 16};
         pool.online_all();
         TestBuddy buddy{pool.node, pool.view};
-        const Order of_blocks{static_cast<std::uint8_t>(order)};
+        const Order of_blocks{order};
         const Actor actor = pool.actor(1, 1);
         use_up(pool, buddy, pool.actor(2, 2), of_blocks, kUpperFanOut);
         use_up(pool, buddy, actor, of_blocks, 0);
@@ -254,6 +255,43 @@ TEST(Buddy, who_uses_up_what_was_free_goes_on_past_what_is_used_up) {
         ASSERT_EQ(buddy.allocate(actor, of_blocks, {}, block), Errc::ok);
         EXPECT_EQ(block.base.value >> order, 2 * kUpperFanOut);
     }
+}
+
+// Nor for ever: what is passed by keeps hints that a search will meet one by one.
+TEST(Buddy, halves_of_upper_words_go_on_until_there_may_be_something_better) {
+    ShmPool pool{4096, 16 << 20, 160};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    const Order half{word_order(1) - 1};
+    const Order quarter{word_order(1) - 2};
+    const Order whole{word_order(1)};
+    const auto goes_on = [&](Order order) {
+        return Home{pool.node.home[actor.thread.value].word[order.value].load()}.may_begin_next();
+    };
+    Block block;
+    ASSERT_EQ(buddy.allocate(actor, half, {}, block), Errc::ok);
+    const std::uint64_t begin = block.base.value >> half.value;
+    constexpr std::uint64_t kAParent = 2 * kUpperFanOut;
+    for (std::uint64_t i = 1; i < Home::kBegunMaxOfParts * kAParent + 2; ++i) {
+        ASSERT_EQ(buddy.allocate(actor, half, {}, block), Errc::ok);
+        ASSERT_EQ(block.base.value >> half.value, begin + i) << "one beside the other";
+    }
+    EXPECT_FALSE(goes_on(half)) << "enough";
+    // What is freed ends it.
+    pool.node.home[actor.thread.value].word[half.value].store(Home::in_free(0, kUpperLevels).bits());
+    ASSERT_EQ(buddy.allocate(actor, half, {}, block), Errc::ok);
+    ASSERT_TRUE(goes_on(half));
+    Block freed;
+    ASSERT_EQ(buddy.free(actor, block.base, freed), Errc::ok);
+    EXPECT_FALSE(goes_on(half)) << "the block that has been freed";
+    // And what a search for another size has begun: the rest of that word.
+    for (const Order order : {half, whole})
+        pool.node.home[actor.thread.value].word[order.value].store(Home::in_free(0, kUpperLevels).bits());
+    ASSERT_EQ(buddy.allocate(actor, quarter, {}, block), Errc::ok);
+    EXPECT_FALSE(goes_on(half));
+    EXPECT_FALSE(goes_on(whole));
+    EXPECT_EQ(Home{pool.node.home[actor.thread.value].word[half.value].load()}.place(), 0U) << "the place is kept";
 }
 
 // And not into the part of the pool where another thread is: each goes round in its own.
@@ -301,7 +339,7 @@ TEST(Buddy, the_block_freed_last_is_the_next_one) {
     TestBuddy buddy{pool.node, pool.view};
     const Actor actor = pool.actor(1, 1);
     for (unsigned order = 0; order < kLeafOrder; ++order) {
-        const Order of_blocks{static_cast<std::uint8_t>(order)};
+        const Order of_blocks{order};
         std::vector<Block> blocks(6);
         for (Block &block : blocks) ASSERT_EQ(buddy.allocate(actor, of_blocks, {}, block), Errc::ok);
         Block freed;
@@ -332,7 +370,7 @@ TEST(Buddy, scribbled_homes_cost_time_and_nothing_else) {
             Block blocks[2];
             for (Block &block : blocks) {
                 pool.node.home[actor.thread.value].word[order].store(scribbled, std::memory_order_relaxed);
-                ASSERT_EQ(buddy.allocate(actor, Order{static_cast<std::uint8_t>(order)}, {}, block), Errc::ok);
+                ASSERT_EQ(buddy.allocate(actor, Order{order}, {}, block), Errc::ok);
                 ASSERT_EQ(block.base.value % block.order.frames(), 0U) << scribbled;
                 ASSERT_LE(block.base.value + block.order.frames(), pool.geometry.frame_count) << scribbled;
             }
@@ -342,6 +380,29 @@ TEST(Buddy, scribbled_homes_cost_time_and_nothing_else) {
                 Block freed;
                 ASSERT_EQ(buddy.free(actor, block.base, freed), Errc::ok);
             }
+        }
+}
+
+TEST(Buddy, scribbled_homes_in_words_that_are_used_up_cost_no_more) {
+    ShmPool pool{4096, 16 << 20, 16};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor actor = pool.actor(1, 1);
+    const Order half{word_order(1) - 1};
+    const std::uint64_t words = pool.node.word_count[1];
+    for (const std::uint64_t word : {std::uint64_t{0}, std::uint64_t{7}, words - 9, words - 1})
+        ASSERT_TRUE(buddy.allocate_at(pool.actor(2, 2), {FrameIndex{word << word_order(1)}, Order{word_order(1)}}, {}));
+    for (const std::uint64_t word : {std::uint64_t{0}, std::uint64_t{7}, words - 9, words - 1, words, words + 7})
+        for (const std::uint64_t scribbled :
+             {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{0xff}, std::uint64_t{0x103}, std::uint64_t{0xff00},
+              std::uint64_t{0xffff03}, std::uint64_t{0xffffff}}) {
+            pool.node.home[actor.thread.value].word[half.value].store((word + 1) | scribbled << 40);
+            Block block;
+            ASSERT_EQ(buddy.allocate(actor, half, {}, block), Errc::ok);
+            ASSERT_EQ(block.base.value % block.order.frames(), 0U) << word << ", " << scribbled;
+            ASSERT_LE(block.base.value + block.order.frames(), pool.geometry.frame_count) << word << ", " << scribbled;
+            Block freed;
+            ASSERT_EQ(buddy.free(actor, block.base, freed), Errc::ok);
         }
 }
 
@@ -373,19 +434,19 @@ TEST(Buddy, a_block_says_since_when_its_holder_has_it) {
     const Actor giver = pool.actor(1, 1);
     const Actor taker = pool.actor(2, 2);
     Block block;
-    ASSERT_EQ(buddy.allocate(giver, Order{2}, Note{PoolAge{5}}.with_slack(4096, 14), block), Errc::ok);
+    ASSERT_EQ(buddy.allocate(giver, Order{2}, Note{PoolAge{5}}.for_request(12288, 14), block), Errc::ok);
     auto &slot = pool.node.index_entry(block);
     EXPECT_EQ(load_for_cache(slot).note().since(), PoolAge{5});
     store_into_cache(slot, load_for_cache(slot));
-    const Note note = Note{PoolAge{6}}.with_slack(64, 14);
+    const Note note = Note{PoolAge{6}}.for_request(16320, 14);
     const std::uint32_t generation = load_for_cache(slot).generation();
     store_out_of_cache(slot, load_for_cache(slot), IndexEntry::owned(giver.process, Order{2}, 0, note));
     EXPECT_EQ(load_for_cache(slot).generation(), generation);
-    EXPECT_EQ(load_for_cache(slot).note(), Note{PoolAge{6}}.with_slack(64, 14)) << "its next use is another one";
+    EXPECT_EQ(load_for_cache(slot).note(), Note{PoolAge{6}}.for_request(16320, 14)) << "its next use is another one";
     const Reference reference = buddy.publish(block, load_for_cache(slot));
     Block taken;
     ASSERT_EQ(buddy.take(taker, reference, PoolAge{9}, taken), Errc::ok);
-    EXPECT_EQ(load_for_cache(slot).note(), Note{PoolAge{9}}.with_slack(64, 14)) << "the taker's from now on";
+    EXPECT_EQ(load_for_cache(slot).note(), Note{PoolAge{9}}.for_request(16320, 14)) << "the taker's from now on";
 }
 
 // Two threads that free a block in the same moment may both cache it.
@@ -512,8 +573,8 @@ TEST(Snapshot, tells_owners_requested_bytes_and_maximal_free_blocks) {
     const Actor two = pool.actor(3, 2);  // of a slot that likes the same half
     Block a;
     Block b;
-    ASSERT_EQ(buddy.allocate(one, Order{0}, Note{PoolAge{7}}.with_slack(4096 - 128, 12), a), Errc::ok);
-    ASSERT_EQ(buddy.allocate(two, Order{3}, Note{PoolAge{9}}.with_slack(5 * 128, 15), b), Errc::ok);
+    ASSERT_EQ(buddy.allocate(one, Order{0}, Note{PoolAge{7}}.for_request(128, 12), a), Errc::ok);
+    ASSERT_EQ(buddy.allocate(two, Order{3}, Note{PoolAge{9}}.for_request(32768 - 5 * 128, 15), b), Errc::ok);
     Block earlier;
     ASSERT_EQ(buddy.allocate(two, Order{3}, Note{PoolAge{8}}, earlier), Errc::ok);
     NodeSnapshot snapshot;

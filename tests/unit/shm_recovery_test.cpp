@@ -66,8 +66,7 @@ TEST_P(EveryCrashPoint, loses_nothing_and_leaves_the_others_alone) {
             for (int round = 0; round < 2; ++round) {
                 std::vector<Block> held;
                 Block block;
-                while (victim.allocate(doomed, Order{static_cast<std::uint8_t>(order)}, {}, block) == Errc::ok)
-                    held.push_back(block);
+                while (victim.allocate(doomed, Order{order}, {}, block) == Errc::ok) held.push_back(block);
                 while (!held.empty()) {
                     Block freed;
                     EXPECT_EQ(victim.free(doomed, held.back().base, freed), Errc::ok);
@@ -77,8 +76,7 @@ TEST_P(EveryCrashPoint, loses_nothing_and_leaves_the_others_alone) {
                 EXPECT_EQ(victim.allocate(doomed, pool.geometry.largest(), {}, block), Errc::ok);
                 EXPECT_EQ(victim.free(doomed, block.base, freed), Errc::ok);
                 for (std::uint64_t chunk = 0; chunk < 3; ++chunk) chunks.set_drain(chunk, true);
-                EXPECT_EQ(victim.allocate(doomed, Order{static_cast<std::uint8_t>(order)}, {}, block),
-                          Errc::out_of_frames);
+                EXPECT_EQ(victim.allocate(doomed, Order{order}, {}, block), Errc::out_of_frames);
                 for (std::uint64_t chunk = 0; chunk < 3; ++chunk) chunks.set_drain(chunk, false);
             }
         } catch (const Died &) {
@@ -122,7 +120,7 @@ TEST(Recovery, gives_back_all_blocks_of_the_dead_and_none_of_the_living) {
     std::uint64_t frames = 0;
     for (int i = 0; i < 200; ++i) {
         Block block;
-        const Order order{static_cast<std::uint8_t>(i % 4)};
+        const Order order{static_cast<std::uint32_t>(i % 4)};
         ASSERT_EQ(buddy.allocate(i % 2 == 0 ? living : doomed, order, {}, block), Errc::ok);
         if (i % 2 != 0) frames += order.frames();
     }
@@ -146,7 +144,7 @@ TEST(Recovery, what_is_seized_is_the_daemon_s_until_it_is_released) {
     const Actor taker = pool.actor(2, 2);
     std::vector<Block> held(3);
     for (std::size_t i = 0; i < held.size(); ++i)
-        ASSERT_EQ(buddy.allocate(doomed, Order{static_cast<std::uint8_t>(4 * i)}, {}, held[i]), Errc::ok);
+        ASSERT_EQ(buddy.allocate(doomed, Order{static_cast<std::uint32_t>(4 * i)}, {}, held[i]), Errc::ok);
     const IndexEntry entry{pool.node.index_entry(held[0]).load()};
     const Reference given = buddy.publish(held[0], entry);
 

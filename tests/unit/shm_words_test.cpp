@@ -55,7 +55,7 @@ TEST(IndexEntry, is_put_together_as_it_is_made) {
     }
     const auto held = IndexEntry::owned(process, order, kGenerationMax, note).published();
     EXPECT_EQ(held.now(IndexEntry::freeing(ThreadSlotIndex{7}, Order{0}, 0)),
-              IndexEntry::freeing(ThreadSlotIndex{7}, order, kGenerationMax));
+              IndexEntry::freeing(ThreadSlotIndex{7}, order, kGenerationMax).with(note));
     EXPECT_FALSE(held.is_held_like(ours)) << "published";
     EXPECT_TRUE(held.is_held_like(ours.published()));
     EXPECT_FALSE(held.is_held_like(IndexEntry::owned(ProcessSlot{0xfefe}, order, kGenerationMax, note)));
@@ -67,13 +67,14 @@ TEST(Note, slack_is_kept_in_256ths_of_the_block) {
     for (unsigned block_shift = 6; block_shift <= 36; ++block_shift) {
         const std::uint64_t block = std::uint64_t{1} << block_shift;
         for (const std::uint64_t slack : {std::uint64_t{0}, std::uint64_t{1}, block / 3, block / 2 - 1, block - 1}) {
-            const std::uint64_t told = Note{PoolAge{77}}.with_slack(slack, block_shift).slack_bytes(block_shift);
+            const std::uint64_t told =
+                Note{PoolAge{77}}.for_request(block - slack, block_shift).slack_bytes(block_shift);
             EXPECT_LE(told, slack) << block_shift;
             EXPECT_LT(slack - told, std::max<std::uint64_t>(1, block >> Note::kSlackBits)) << block_shift;
         }
     }
-    EXPECT_EQ(Note{PoolAge{77}}.with_slack(4095, 12).since(), PoolAge{77});
-    EXPECT_EQ(Note{PoolAge{77}}.with_slack(4095, 12).with_since(PoolAge{5}).slack_bytes(12), 4080U);
+    EXPECT_EQ(Note{PoolAge{77}}.for_request(1, 12).since(), PoolAge{77});
+    EXPECT_EQ(Note{PoolAge{77}}.for_request(1, 12).with_since(PoolAge{5}).slack_bytes(12), 4080U);
 }
 
 TEST(PoolAge, is_monotonic_and_holds_what_it_was_made_of) {

@@ -66,7 +66,7 @@ public:
 
 protected:
     static constexpr ProcessSlot kClient{1};
-    static constexpr Order order_of(unsigned order) { return Order{static_cast<std::uint8_t>(order)}; }
+    static constexpr Order order_of(unsigned order) { return Order{order}; }
     static constexpr std::uint16_t slot_of(unsigned core) { return static_cast<std::uint16_t>(core + 1); }
     static constexpr Actor actor_of(unsigned core) { return {ThreadSlotIndex{slot_of(core)}, kClient}; }
 
@@ -124,8 +124,7 @@ public:
         magazine.pop_back();
         auto &slot = nodes_[0].view().index[0][frame];
         const IndexEntry entry = load_for_cache(slot);
-        const IndexEntry owned =
-            IndexEntry::owned(actor_of(core).process, Order{static_cast<std::uint8_t>(order)}, 0, {});
+        const IndexEntry owned = IndexEntry::owned(actor_of(core).process, Order{order}, 0, {});
         if (is_cached(entry, owned)) store_out_of_cache(slot, entry, owned);
         count(nodes_[0].view().counters[slot_of(core)].allocations[order]);
         return frame;

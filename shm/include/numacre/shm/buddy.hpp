@@ -78,7 +78,7 @@ public:
         const FrameIndex home{home_of(self, order).place()};
         if (home.value >= view_.geometry.frame_count) [[unlikely]]
             return ShortPath::refused;
-        return allocate_in_leaf(self, home, order, [&] { return self.ours.of(order, note()); }, out);
+        return allocate_in_leaf(self, home, order, [&] { return owned_by(self, order, note()); }, out);
     }
     // The same of a block larger than kLeafOrder. layer: the order's.
     template <class MakeNote>
@@ -88,7 +88,8 @@ public:
         if (home == kNoWord) [[unlikely]]
             return ShortPath::refused;
         return allocate_in_upper(
-            self, layer, home, order, home_of(self, order).widest(), [&] { return self.ours.of(order, note()); }, out);
+            self, layer, home, order, home_of(self, order).widest(), [&] { return owned_by(self, order, note()); },
+            out);
     }
     // allocate() after one of these refused. Errors: out_of_frames.
     Errc allocate_further(const Self &self, Order order, Note note, Block &out) {
@@ -122,7 +123,12 @@ public:
             return ShortPath::refused;
         // Nearly all are there, and what depends on the layer is known beforehand.
         const ShortPath way = free_in_layer(self, 1, base, freed);
-        return way == ShortPath::refused ? free_above(self, base, freed) : way;
+        if (way != ShortPath::refused) [[likely]]
+            return way;
+        Block above;  // not `freed`, which would have to be in memory then
+        const ShortPath further = free_above(self, base, above);
+        freed = above;
+        return further;
     }
 
     [[gnu::noinline]] void finish_free(const Self &self, Block freed) {
@@ -440,9 +446,16 @@ private:
         unsigned closed_at = 0;  // level whose word has a closed child on our path; 0: the word itself had nothing
     };
 
+    // What an entry is to say, its generation still 0.
+    [[gnu::always_inline]] static IndexEntry owned_by(const Self &self, Order order, Note note) {
+        const IndexEntry entry = self.ours.of(order, note);
+        if (!entry.is_owned()) __builtin_unreachable();  // view_of()
+        return entry;
+    }
+
     // Its base exists.
     [[gnu::always_inline]] bool can_be_in_leaf(Block block) const {
-        return block.order.value <= kLeafOrder && block.order.value <= view_.geometry.largest_order &&
+        return block.order.value <= view_.largest_leaf_order &&
                (block.base.value & leaf::kRuns.length_less_one[block.order.value]) == 0;
     }
 
@@ -572,19 +585,23 @@ private:
         std::uint64_t seen = state.load(std::memory_order_relaxed);
         // By a branch: the processor goes on with this frame's index entry while the word, which a locked instruction
         // has just changed, is not there yet.
-        std::uint64_t frame = at.value % kLeafFrames & ~leaf::kRuns.length_less_one[order.value];
-        if ((seen & leaf::mask(static_cast<unsigned>(frame), order.value)) != 0) {
+        std::uint64_t base = leaf::rounded_down(at.value, order.value);
+        std::uint64_t run = leaf::mask(base % kLeafFrames, order.value);
+        if ((seen & run) != 0) {
             const std::uint64_t ends = leaf::free_ends(seen, order.value);
             if (ends == 0) [[unlikely]]
                 return ShortPath::refused;
-            frame = static_cast<unsigned>(std::countr_zero(ends)) - leaf::kRuns.length_less_one[order.value];
+            const unsigned frame =
+                static_cast<unsigned>(std::countr_zero(ends)) - leaf::kRuns.length_less_one[order.value];
+            base = first_frame(word) + frame;
+            run = leaf::mask(frame, order.value);
         }
-        out = Block{FrameIndex{word * kLeafFrames + frame}, order};
+        out = Block{FrameIndex{base}, order};
         begin(self, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
         // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
         // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
-        const std::uint64_t claimed = seen | leaf::mask(static_cast<unsigned>(frame), order.value);
+        const std::uint64_t claimed = seen | run;
         if (!state.compare_exchange_strong(seen, claimed, std::memory_order_seq_cst, std::memory_order_relaxed))
             [[unlikely]]
             return ShortPath::raced;
@@ -592,7 +609,7 @@ private:
         // Go on here; if the word is used up, at the next one of the same cache line. No branch: in a pool that is
         // nearly full nobody could predict it.
         const auto used_up = static_cast<std::uint64_t>(claimed == ~std::uint64_t{0});
-        set_home(self, order, home_of(self, order).moved_to(first_frame(word + (used_up & has_next_in_line(word)))));
+        set_home(self, order, home_of(self, order).moved_to(first_frame(word + (used_up & has_next(word)))));
         if (!is_marked_above(0, word)) [[unlikely]]
             return ShortPath::begun;
         keep_claim(self, 0, out, grant());
@@ -621,9 +638,16 @@ private:
         const upper::Hole hole = upper::smallest_hole(seen.claimable_children(), levels);
         if (hole.levels > widest) [[unlikely]]  // kUpperLevels at most: "no hole" is wider
             return ShortPath::refused;
-        // A new place: how wide its hole was says how wide one has to be taken until the next search.
         const auto next = [&] {
-            return home_word(self, layer, order) == word ? home_of(self, order) : Home{word, hole.levels};
+            // A new place: how wide its hole was says how wide one has to be taken until the next search.
+            if (home_word(self, layer, order) != word) return Home{word, hole.levels};
+            // The same: if it is used up now, go on beside it, as above.
+            const Home found = home_of(self, order);
+            const auto left =
+                static_cast<std::uint8_t>(seen.claimable_children() & ~upper::group(hole.first_child, levels));
+            const auto used_up = static_cast<std::uint64_t>(upper::smallest_hole(left, levels).levels > kUpperLevels);
+            return found.moved_to(word +
+                                  (used_up & static_cast<std::uint64_t>(found.may_begin_next()) & has_next(word)));
         };
         return claim_in_upper(self, layer, word, seen, hole.first_child, order, levels, next, grant, out);
     }
@@ -658,12 +682,11 @@ private:
     }
     // climb() where nothing has to be changed.
     [[gnu::always_inline]] bool is_marked_above(unsigned layer, std::uint64_t word) const {
-        // Two layers above a leaf word are common (4 KiB, 4 MiB): not by a loop.
-        if (layer == view_.top_layer) return true;
-        if (!is_marked_in(layer + 1, word)) return false;
-        if (layer + 1 == view_.top_layer) return true;
-        if (!is_marked_in(layer + 2, word)) return false;
-        for (unsigned level = layer + 3; level <= view_.top_layer; ++level)
+        // Three layers are common (4 KiB, 4 MiB): not by a loop.
+        constexpr unsigned kUsual = 2;
+        if (layer < kUsual && view_.top_layer == kUsual) [[likely]]
+            return is_marked_in(layer + 1, word) && (layer + 1 == kUsual || is_marked_in(layer + 2, word));
+        for (unsigned level = layer + 1; level <= view_.top_layer; ++level)
             if (!is_marked_in(level, word)) return false;
         return true;
     }
@@ -826,9 +849,7 @@ private:
     }
 
     static constexpr std::uint64_t first_frame(std::uint64_t leaf_word) { return leaf_word * kLeafFrames; }
-    static Block leaf_word_block(std::uint64_t word) {
-        return {FrameIndex{first_frame(word)}, Order{static_cast<std::uint8_t>(kLeafOrder)}};
-    }
+    static Block leaf_word_block(std::uint64_t word) { return {FrameIndex{first_frame(word)}, Order{kLeafOrder}}; }
 
     void leave_trace(const Self &self, Block block) {
         Word &slot = view_.index_entry(block);
@@ -930,6 +951,9 @@ private:
             if (order.value == kLeafOrder && last.closed_at == 0 && try_next_group(self, home, order, grant, out))
                 return Errc::ok;
         }
+        if (layer != 0 && home != kNoWord && order.value != word_order(layer) &&
+            try_next_word(self, layer, home, order, grant, out))
+            return Errc::ok;
         // A larger block goes where it does least harm, wherever that is; one as large as a leaf word, too, and so a
         // thread begins again where it began and does not wander into the part of the pool that another one uses.
         if (order.value >= kLeafOrder) home = kNoWord;
@@ -969,8 +993,13 @@ private:
             if (!search.find(level, from, target, wanted, found)) return false;
             last = layer == 0 ? try_siblings(self, found, search.first_child(1), order, grant, out)
                               : try_word(self, layer, found, order, grant, out);
-            if (last.got && order.value == word_order(layer)) set_home_in_hole(self, layer, out);
-            if (last.got) return true;
+            if (last.got) {
+                if (order.value == word_order(layer))
+                    set_home_in_hole(self, layer, out);
+                else if (layer != 0)
+                    set_home_in_free(self, layer, out);
+                return true;
+            }
             word = found;
         }
         return false;
@@ -994,9 +1023,28 @@ private:
                                 : group_is_free(word / kUpperFanOut, word) ? kUpperLevels
                                                                            : 0;
         const std::uint64_t next = layer == 0
-                                       ? first_frame(word + has_next_in_line(word))
+                                       ? first_frame(word + has_next(word))
                                        : word + (has_next(word) & static_cast<std::uint64_t>(levels == kUpperLevels));
         set_home(self, block.order, levels == kUpperLevels ? Home::in_free(next, levels) : Home{next, levels});
+    }
+
+    // After a search for a smaller block of an upper word: if it had to begin a free word of a free parent, the thread
+    // may go on so. (In the word where it was already, what an earlier search found holds: a preference.) All other
+    // sizes of upper words are to look again: the rest of this word may suit them.
+    void set_home_in_free(const Self &self, unsigned layer, Block block) {
+        for (unsigned other = kLeafOrder + 1; other <= view_.geometry.largest_order; ++other)
+            if (other != block.order.value) set_home(self, Order{other}, home_of(self, Order{other}).without_next());
+        const std::uint64_t word = block.base.value >> word_order(layer);
+        if (home_of(self, block.order).widest() == kUpperLevels && levels_around(layer, word) == kUpperLevels)
+            set_home(self, block.order, Home::in_free(word, kUpperLevels, Home::kBegunMaxOfParts));
+    }
+    // For such a block, whose word is used up, or is another thread's, too: the next one that is free, if the last
+    // search found nothing less.
+    bool try_next_word(const Self &self, unsigned layer, std::uint64_t home, Order order, IndexEntry grant,
+                       Block &out) {
+        if (!home_of(self, order).may_begin_next()) return false;
+        const std::uint64_t next = home_beside(self, layer, order, home);
+        return next != kNoWord && try_word(self, layer, next, order, grant, out).got;
     }
 
     // For a block as large as a leaf word, whose group is used up: the next group, if that is free, and if the last
@@ -1063,12 +1111,10 @@ private:
         return false;
     }
 
-    // Is there a word beside it, in a leaf word's cache line or below the same parent? 1 or 0.
+    // Is there a word beside it, in a leaf word's cache line or below the same parent? 1 or 0. (At the pool's end it
+    // may not exist: as a home it is nowhere.)
     static std::uint64_t has_next(std::uint64_t word) {
         return static_cast<std::uint64_t>((word + 1) % kUpperFanOut != 0);
-    }
-    std::uint64_t has_next_in_line(std::uint64_t word) const {
-        return has_next(word) & static_cast<std::uint64_t>(word + 1 < view_.word_count[0]);
     }
 
     // layer: the children's.

@@ -3,6 +3,7 @@
 // Any change here that moves or reinterprets a byte raises kLayoutVersion, unless every value of it is harmless (Home).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -48,7 +49,7 @@ struct Geometry {
     constexpr std::uint64_t chunk_frames() const { return std::uint64_t{1} << largest_order; }
     constexpr std::uint64_t chunk_bytes() const { return chunk_frames() << frame_shift; }
     constexpr std::uint64_t chunk_count() const { return frame_count >> largest_order; }
-    constexpr Order largest() const { return Order{static_cast<std::uint8_t>(largest_order)}; }
+    constexpr Order largest() const { return Order{largest_order}; }
     // The layer that holds largest blocks; marks climb up to it and no further.
     constexpr unsigned top_layer() const { return layer_of(largest()); }
     constexpr std::uint64_t word_count(unsigned layer) const {
@@ -255,15 +256,18 @@ struct NodeHeader {
 //   layer. Of one in a leaf word it is a frame: where the block begins if that is free; else it is anywhere in the word
 //   40..47 of an upper word: log2 of the children in the widest hole that is worth taking a block from there; a search
 //   found none smaller anywhere, the last time. Of a leaf word whatever is free is taken
-//   48..63 of blocks as large as a word: so many free groups or parents more may be begun without a search
+//   48..63 of an upper word's blocks, and of those as large as a leaf word: so many free groups or parents more may be
+//   begun without a search
 class Home {
 public:
+    static constexpr std::uint64_t kBegunMax = 512;
+    static constexpr std::uint64_t kBegunMaxOfParts = 32;  // of halves and quarters of an upper word
     constexpr explicit Home(std::uint64_t bits) : bits_(bits) {}
     constexpr explicit Home(std::uint64_t place, unsigned widest)
         : bits_((place + 1) | std::uint64_t{widest} << kWidestShift) {}
-    // Of a search that found nothing less than a free group or parent.
-    static constexpr Home in_free(std::uint64_t place, unsigned widest) {
-        return Home{Home{place, widest}.bits_ | kBegunMax << kBegunShift};
+    // Of a search that found nothing less than a free group or parent. most: how many more may be begun.
+    static constexpr Home in_free(std::uint64_t place, unsigned widest, std::uint64_t most = kBegunMax) {
+        return Home{Home{place, widest}.bits_ | most << kBegunShift};
     }
     constexpr std::uint64_t bits() const { return bits_; }
     // What the last search found still holds.
@@ -272,6 +276,8 @@ public:
     constexpr Home back_at(std::uint64_t word) const {
         return Home{word, static_cast<unsigned>(bits_ >> kWidestShift & 0xff)};
     }
+    // The place, without leave to begin the next group or parent.
+    constexpr Home without_next() const { return Home{bits_ << (64 - kBegunShift) >> (64 - kBegunShift)}; }
     constexpr bool may_begin_next() const { return bits_ >> kBegunShift != 0; }
     constexpr Home begun_at(std::uint64_t place) const {
         return Home{moved_to(place).bits_ - (std::uint64_t{1} << kBegunShift)};
@@ -287,7 +293,6 @@ private:
     static constexpr unsigned kWidestShift = 40;
     static constexpr unsigned kBegunShift = 48;
     static constexpr std::uint64_t kPlaceMask = (std::uint64_t{1} << kWidestShift) - 1;
-    static constexpr std::uint64_t kBegunMax = 512;
     std::uint64_t bits_;
 };
 
@@ -436,6 +441,7 @@ struct NodeView {
     NumaNode numa_node;
     std::uint32_t thread_slots = 0;
     unsigned top_layer = 0;
+    unsigned largest_leaf_order = 0;  // of blocks in leaf words
     unsigned hint_levels = 0;
     std::array<std::uint64_t, kMaxUpperLayers + 1> word_count{};  // by layer: what geometry.word_count() says
     Word *leaf = nullptr;
@@ -454,6 +460,7 @@ struct NodeView {
         view.numa_node = numa_node;
         view.thread_slots = thread_slots;
         view.top_layer = geometry.top_layer();
+        view.largest_leaf_order = std::min<unsigned>(geometry.largest_order, kLeafOrder);
         view.hint_levels = geometry.hint_levels();
         for (unsigned layer = 0; layer <= view.top_layer; ++layer) view.word_count[layer] = geometry.word_count(layer);
         view.leaf = words(layout.leaf);

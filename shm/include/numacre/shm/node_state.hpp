@@ -38,19 +38,22 @@ constexpr unsigned word_order(unsigned layer) {
 namespace leaf {
 
 // Aligned runs of 2^order frames, by order: the first frames of all there can be, the last ones, the run that begins at
-// frame 0, and how far its last frame lies from its first. At namespace scope, and one object: a local constexpr array
-// is copied to the stack on every call, and one address leads to all four.
+// frame 0, how far its last frame lies from its first, and the complement of that, which saves the hot path an
+// instruction. At namespace scope, and one object: a local constexpr array is copied to the stack on every call, and
+// one address leads to all of them.
 struct Runs {
     std::uint64_t first[kLeafOrder + 1];
     std::uint64_t last[kLeafOrder + 1];
     std::uint64_t run[kLeafOrder + 1];
     std::uint64_t length_less_one[kLeafOrder + 1];
+    std::uint64_t begins[kLeafOrder + 1];
 };
 inline constexpr Runs kRuns = [] {
     Runs runs{};
     for (unsigned order = 0; order <= kLeafOrder; ++order) {
         const unsigned length = 1U << order;
         runs.length_less_one[order] = length - 1;
+        runs.begins[order] = ~std::uint64_t{length - 1};
         runs.run[order] = ~std::uint64_t{0} >> (kLeafFrames - length);
         for (unsigned frame = 0; frame < kLeafFrames; frame += length) runs.first[order] |= std::uint64_t{1} << frame;
         runs.last[order] = runs.first[order] << (length - 1);
@@ -60,6 +63,11 @@ inline constexpr Runs kRuns = [] {
 
 constexpr std::uint64_t mask(unsigned first_frame, unsigned order) {
     return kRuns.run[order] << first_frame;
+}
+
+// The first frame of the run of 2^order that this frame, of any word, belongs to.
+constexpr std::uint64_t rounded_down(std::uint64_t frame, unsigned order) {
+    return frame & kRuns.begins[order];
 }
 
 // Bit f of the result is set when f is aligned to 2^order and frames f .. f+2^order-1 are all free.
@@ -172,11 +180,13 @@ private:
 
 namespace upper {
 
-inline constexpr std::uint8_t kAligned[kUpperLevels + 1] = {0xff, 0x55, 0x11, 0x01};  // by levels
+// By levels: the first children of all groups, and the group that begins at child 0.
+inline constexpr std::uint8_t kAligned[kUpperLevels + 1] = {0xff, 0x55, 0x11, 0x01};
+inline constexpr std::uint8_t kGroup[kUpperLevels + 1] = {0x01, 0x03, 0x0f, 0xff};
 
 // The children of a block of 2^levels children that starts at first_child.
 constexpr std::uint8_t group(unsigned first_child, unsigned levels) {
-    return static_cast<std::uint8_t>(((1U << (1U << levels)) - 1) << first_child);
+    return static_cast<std::uint8_t>(kGroup[levels] << first_child);
 }
 
 // Bit c is set when children c .. c+2^levels-1 are all in `free_children` and c is aligned.
@@ -255,7 +265,7 @@ public:
         return static_cast<std::uint8_t>((below >> 7) * 0x0102'0408'1020'4080 >> 56);
     }
     // Promises the pool's largest block, which is all there can be.
-    constexpr bool is_full(unsigned child) const { return (bits_ >> (8 * child) & 0xff) == 0; }
+    constexpr bool is_full(std::uint64_t child) const { return (bits_ >> (8 * child) & 0xff) == 0; }
     constexpr HintWord with_value(unsigned child, unsigned value, unsigned ceiling) const {
         const std::uint64_t cleared = bits_ & ~(std::uint64_t{0xff} << (8 * child));
         return HintWord{cleared | std::uint64_t{ceiling - value} << (8 * child)};

@@ -60,11 +60,12 @@ public:
     constexpr Note() = default;
     constexpr explicit Note(std::uint64_t bits) : bits_(bits & kMask) {}
     constexpr explicit Note(PoolAge since) : bits_(std::uint64_t{since.code()} << kSinceShift) {}
-    // Of a note that has no slack yet. slack_bytes: less than the block, which is 2^block_shift bytes. Every allocation
-    // from a cache comes by here: shifted up and down, what is left needs no mask, nor has the compiler to build one.
-    constexpr Note with_slack(std::uint64_t slack_bytes, unsigned block_shift) const {
+    // Of a note that has no slack yet, with that of a block of 2^block_shift bytes of which so many (1 .. all) were
+    // asked for: what is left over is their negative modulo the block. Every allocation comes by here: shifted up and
+    // down, it needs no mask, nor has the compiler to build one.
+    constexpr Note for_request(std::uint64_t size_bytes, unsigned block_shift) const {
         Note note = *this;
-        note.bits_ |= slack_bytes << (64 - block_shift) >> kSlackShift << kSlackShift;
+        note.bits_ |= (0 - size_bytes) << (64 - block_shift) >> kSlackShift << kSlackShift;
         return note;
     }
     constexpr Note with_since(PoolAge since) const {

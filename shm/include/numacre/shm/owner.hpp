@@ -33,7 +33,7 @@ enum class BlockState : std::uint8_t { none = 0, owned = 1, freeing = 2, cached 
 // do. Published: there is a reference to the block, so another process may take it at any moment: only CAS from here
 // on. Index entry of the block that begins at the entry's frame.
 //   bits  0.. 1 state   2 published    3..7 order   8..23 holder (process slot if owned, thread slot if freeing)
-//   bits 24..42 generation   43..63 Note
+//   bits 24..42 generation   43..63 Note (of a freeing one: the last holder's, and means nothing)
 class IndexEntry {
 public:
     constexpr IndexEntry() = default;
@@ -60,9 +60,9 @@ public:
         const std::uint64_t next = (old.bits_ & kGenerationMask) + kGenerationStep;
         return IndexEntry{bits_ | ((next | next >> kGenerationBits) & kGenerationMask)};
     }
-    // The same order and generation, in the state and of the holder of one that has neither; published and note go.
+    // The same order, generation and note, in the state and of the holder of one that has none of these; not published.
     constexpr IndexEntry now(IndexEntry other) const {
-        return IndexEntry{(bits_ & (kGenerationMask | kOrderMask)) | other.bits_};
+        return IndexEntry{(bits_ & ~std::uint64_t{kStateMask | kPublished | kHolderMask}) | other.bits_};
     }
     // Steps of an entry that is held and not published.
     constexpr IndexEntry into_cache() const { return IndexEntry{bits_ | kCachedBit}; }
@@ -101,7 +101,7 @@ public:
     static constexpr std::uint32_t private_to(ProcessSlot owner) {
         return static_cast<std::uint32_t>(BlockState::owned) | std::uint32_t{owner.value} << kHolderShift;
     }
-    constexpr Order order() const { return Order{static_cast<std::uint8_t>(bits_ >> 3 & 31)}; }
+    constexpr Order order() const { return Order{static_cast<std::uint32_t>(bits_) >> 3 & 31}; }
     constexpr ProcessSlot owner() const { return ProcessSlot{static_cast<std::uint16_t>(bits_ >> 8)}; }
     constexpr ThreadSlotIndex freer() const { return ThreadSlotIndex{static_cast<std::uint16_t>(bits_ >> 8)}; }
     constexpr std::uint32_t generation() const { return static_cast<std::uint32_t>(bits_ >> 24) & kGenerationMax; }
@@ -150,7 +150,7 @@ public:
     constexpr NumaNode numa_node() const { return NumaNode{static_cast<std::uint8_t>(bits_ >> 7 & 63)}; }
     constexpr Block block() const {
         return {FrameIndex{bits_ >> 13 & ((std::uint64_t{1} << kMaxFrameIndexBits) - 1)},
-                Order{static_cast<std::uint8_t>(bits_ >> 2 & 31)}};
+                Order{static_cast<std::uint32_t>(bits_ >> 2 & 31)}};
     }
     friend constexpr bool operator==(Intent, Intent) = default;
 
@@ -183,7 +183,7 @@ public:
     // Of a wish.
     constexpr WaitWord nudged() const { return WaitWord{bits_ | 4}; }
     constexpr WaitWord not_nudged() const { return WaitWord{bits_ & ~std::uint64_t{4}}; }
-    constexpr Order order() const { return Order{static_cast<std::uint8_t>(bits_ >> 3 & 31)}; }
+    constexpr Order order() const { return Order{static_cast<std::uint32_t>(bits_) >> 3 & 31}; }
     constexpr NumaNode wanted_node() const { return NumaNode{static_cast<std::uint8_t>(bits_ >> 8 & 63)}; }
     constexpr std::uint64_t ticket() const { return bits_ >> 14; }
     // Of what was given.
@@ -211,7 +211,7 @@ public:
     constexpr std::uint64_t bits() const { return bits_; }
     constexpr Block block() const {
         return {FrameIndex{bits_ & ((std::uint64_t{1} << kMaxFrameIndexBits) - 1)},
-                Order{static_cast<std::uint8_t>(bits_ >> 34 & 31)}};
+                Order{static_cast<std::uint32_t>(bits_ >> 34 & 31)}};
     }
     constexpr NumaNode numa_node() const { return NumaNode{static_cast<std::uint8_t>(bits_ >> 39 & 63)}; }
     constexpr std::uint32_t generation() const { return static_cast<std::uint32_t>(bits_ >> 45); }

@@ -16,7 +16,7 @@ struct FrameIndex {
 
 // A block of order k is 2^k frames, aligned to its own size.
 struct Order {
-    std::uint8_t value = 0;
+    std::uint32_t value = 0;
     constexpr std::uint64_t frames() const { return std::uint64_t{1} << value; }
     friend constexpr auto operator<=>(Order, Order) = default;
 };
@@ -52,7 +52,7 @@ constexpr bool overlaps(Block a, Block b) {
 // The smallest order whose block holds size_bytes. size_bytes must be at least 1.
 constexpr Order order_for_bytes(std::uint64_t size_bytes, std::uint32_t frame_shift) {
     const std::uint64_t last_frame = (size_bytes - 1) >> frame_shift;
-    return Order{static_cast<std::uint8_t>(std::bit_width(last_frame))};
+    return Order{static_cast<std::uint32_t>(std::bit_width(last_frame))};
 }
 
 constexpr std::uint64_t divide_up(std::uint64_t amount, std::uint64_t unit) {

@@ -43,7 +43,7 @@ private:
                 while (order < largest && (frame & ((2U << order) - 1)) == 0 &&
                        (taken & leaf::mask(frame, order + 1)) == 0)
                     ++order;
-                visitor_.free(Block{FrameIndex{first + frame}, Order{static_cast<std::uint8_t>(order)}});
+                visitor_.free(Block{FrameIndex{first + frame}, Order{order}});
                 frame += 1U << order;
                 continue;
             }
@@ -99,8 +99,7 @@ private:
             while (levels < levels_max && (child & ((2U << levels) - 1)) == 0 &&
                    (~free_children & upper::group(child, levels + 1)) == 0)
                 ++levels;
-            visitor_.free(Block{FrameIndex{(first + child) << child_order},
-                                Order{static_cast<std::uint8_t>(child_order + levels)}});
+            visitor_.free(Block{FrameIndex{(first + child) << child_order}, Order{child_order + levels}});
             child += 1U << levels;
         }
         return false;
@@ -125,7 +124,7 @@ private:
                 }
                 look_for_lost(layer, word, block, entry);
             } else if (entry.is_held()) {
-                visitor_.damaged(Block{base, Order{static_cast<std::uint8_t>(child_order)}});
+                visitor_.damaged(Block{base, Order{child_order}});
             }
         }
         visitor_.taken(base, std::uint64_t{1} << child_order);
@@ -162,7 +161,7 @@ private:
         if (layer_of(block.order) == layer && view_.contains(block))
             look_for_lost(layer, word, block, entry);
         else
-            visitor_.damaged(Block{base, Order{static_cast<std::uint8_t>(child_order)}});
+            visitor_.damaged(Block{base, Order{child_order}});
     }
 
     // A block had all its bits before its entry said that it is held (EDGE commit), and keeps them until the entry says
