@@ -274,8 +274,8 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
     if (is_regulated(lane)) [[unlikely]]
         return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     Block block;
-    // What the note is made of, a number of its own for the compiler: by the time it is needed it has had to leave its
-    // register, and the calls in front of it, which all wait for the order, would take theirs from the stack.
+    // For the note, a number of its own: by the time it is needed the compiler has had to put it on the stack, and all
+    // that waits for the order before that would read it back from there.
     Order late = order;
     asm("" : "+r"(late.value));
     const auto note = [&] { return note_of(lane, late, size_bytes); };
