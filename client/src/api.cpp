@@ -289,7 +289,7 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
     return 0;
 }
 
-// No limits.
+// Of any size, from one numa node, by the short way; no limits.
 [[gnu::always_inline]] inline int allocate_uncached(const Lane &lane, NodeLane &node, std::size_t size_bytes,
                                                     void **result) {
     return fits_leaf_word(lane, size_bytes) ? allocate_in_leaf(lane, node, size_bytes, result)

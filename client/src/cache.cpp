@@ -23,7 +23,9 @@ constexpr std::uint64_t kLargestCachedBytes = 2 << 20;
 constexpr std::uint64_t kShareOfOneOrder = 32;  // of the numa node's capacity, by all threads together
 
 std::uint32_t limit_of(const numacre_pool *pool, const Magazine &magazine, unsigned order) {
-    if (pool->checks_frees || magazine.granted_bytes == 0 || magazine.granted_bytes > kLargestCachedBytes) return 0;
+    if (pool->checks_frees || order > pool->geometry.largest_order ||
+        std::uint64_t{1} << magazine.block_shift > kLargestCachedBytes)
+        return 0;
     const std::uint64_t threads = magazine.slots_bound > 2 ? magazine.slots_bound - 1 : 1;
     const std::uint64_t blocks = pool->geometry.frame_count / kShareOfOneOrder / threads >> order;
     if (blocks < kLeastUseful) return 0;

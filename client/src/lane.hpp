@@ -35,12 +35,11 @@ inline constexpr unsigned kSingleOrder = kLeafOrder - 1;
 struct alignas(kCacheLineBytes) Magazine {
     std::byte **top;  // behind the one that was put in last
     std::byte **bottom;
-    std::byte **limit;    // bottom: none wanted yet, or ever: the slow path decides
-    Word *allocations;    // this thread's tally of the order; that of frees stands kFreesBeside words further
-    IndexEntry as_owned;  // what the entry of its process's block says when it is handed out, but for generation, note
-    std::uint64_t granted_bytes;  // 0: no order of leaf blocks here
-    unsigned block_shift;         // its logarithm
-    std::uint32_t slots_bound;    // PoolView::threads_in_use_bound() when the limit was set
+    std::byte **limit;     // bottom: none wanted yet, or ever: the slow path decides
+    Word *allocations;     // this thread's tally of the order; that of frees stands kFreesBeside words further
+    IndexEntry as_owned;   // what the entry of its process's block says when it is handed out, but for generation, note
+    unsigned block_shift;  // log2 of a block's bytes
+    std::uint32_t slots_bound;  // PoolView::threads_in_use_bound() when the limit was set
 
     std::uint32_t count() const { return static_cast<std::uint32_t>(top - bottom); }
     std::uint32_t capacity() const { return static_cast<std::uint32_t>(limit - bottom); }

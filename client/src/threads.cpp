@@ -147,8 +147,6 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
             magazine.allocations = &view.counters[actor.thread.value].allocations[order];
             magazine.as_owned = IndexEntry::owned(actor.process, Order{order}, 0, {});
             magazine.block_shift = order + lane->frame_shift;
-            if (order <= pool->geometry.largest_order)
-                magazine.granted_bytes = std::uint64_t{1} << magazine.block_shift;
         }
     }
     lane->only = &lane->nodes[nodes - 1];

@@ -1334,7 +1334,7 @@ inline void EngineModel::check_hints_when_quiet() {
 // Alone, as the daemon: each order can be had exactly if a free block of it is there. Undone by the explorer.
 inline void EngineModel::check_that_free_memory_can_be_had() {
     for (unsigned value = 0; value <= setup_.geometry.largest_order; ++value) {
-        const Order order{static_cast<std::uint32_t>(value)};
+        const Order order{value};
         bool some = false;
         for (std::uint64_t i = 0; i < setup_.geometry.frame_count >> value && !some; ++i)
             some = is_free({FrameIndex{i << value}, order});

@@ -37,7 +37,7 @@ template <class Env>
 bool is_taken_by_nobody(const PoolView<Env> &pool, const NodeView<Env> &view, Unheld unheld) {
     const unsigned layer = unheld.layer();
     const unsigned granule = view.geometry.index_granule(layer);
-    const Block frames{unheld.first, Order{static_cast<std::uint32_t>(layer == 0 ? 0 : word_order(layer - 1))}};
+    const Block frames{unheld.first, Order{layer == 0 ? 0 : word_order(layer - 1)}};
     constexpr unsigned kPlaces = kLeafOrder + 1;
     // acquire (partners: EDGE commit, EDGE ownership): before what is read next.
     const auto entries = [&] {

@@ -628,11 +628,7 @@ private:
         if (levels == kUpperLevels) {
             if (!seen.is_claimable()) [[unlikely]]
                 return ShortPath::refused;
-            // Go on at the word beside it, if all that there is are free parents.
-            const auto next = [&] {
-                const Home found = home_of(self, order);
-                return found.moved_to(word + (static_cast<std::uint64_t>(found.may_begin_next()) & has_next(word)));
-            };
+            const auto next = [&] { return go_on(home_of(self, order), word, true); };
             return claim_in_upper(self, layer, word, seen, 0, order, kUpperLevels, next, grant, out);
         }
         const upper::Hole hole = upper::smallest_hole(seen.claimable_children(), levels);
@@ -641,13 +637,9 @@ private:
         const auto next = [&] {
             // A new place: how wide its hole was says how wide one has to be taken until the next search.
             if (home_word(self, layer, order) != word) return Home{word, hole.levels};
-            // The same: if it is used up now, go on beside it, as above.
-            const Home found = home_of(self, order);
             const auto left =
                 static_cast<std::uint8_t>(seen.claimable_children() & ~upper::group(hole.first_child, levels));
-            const auto used_up = static_cast<std::uint64_t>(upper::smallest_hole(left, levels).levels > kUpperLevels);
-            return found.moved_to(word +
-                                  (used_up & static_cast<std::uint64_t>(found.may_begin_next()) & has_next(word)));
+            return go_on(home_of(self, order), word, upper::smallest_hole(left, levels).levels > kUpperLevels);
         };
         return claim_in_upper(self, layer, word, seen, hole.first_child, order, levels, next, grant, out);
     }
@@ -996,8 +988,10 @@ private:
             if (last.got) {
                 if (order.value == word_order(layer))
                     set_home_in_hole(self, layer, out);
-                else if (layer != 0)
+                else if (layer != 0) {
+                    let_others_look_again(self, order);
                     set_home_in_free(self, layer, out);
+                }
                 return true;
             }
             word = found;
@@ -1029,14 +1023,16 @@ private:
     }
 
     // After a search for a smaller block of an upper word: if it had to begin a free word of a free parent, the thread
-    // may go on so. (In the word where it was already, what an earlier search found holds: a preference.) All other
-    // sizes of upper words are to look again: the rest of this word may suit them.
+    // may go on so. (In the word where it was already, what an earlier search found holds: a preference.)
     void set_home_in_free(const Self &self, unsigned layer, Block block) {
-        for (unsigned other = kLeafOrder + 1; other <= view_.geometry.largest_order; ++other)
-            if (other != block.order.value) set_home(self, Order{other}, home_of(self, Order{other}).without_next());
         const std::uint64_t word = block.base.value >> word_order(layer);
         if (home_of(self, block.order).widest() == kUpperLevels && levels_around(layer, word) == kUpperLevels)
             set_home(self, block.order, Home::in_free(word, kUpperLevels, Home::kBegunMaxOfParts));
+    }
+    // After such a search: all other sizes of upper words may find something in the rest of the word that it has begun.
+    void let_others_look_again(const Self &self, Order order) {
+        for (unsigned other = kLeafOrder + 1; other <= view_.geometry.largest_order; ++other)
+            if (other != order.value) set_home(self, Order{other}, home_of(self, Order{other}).without_next());
     }
     // For such a block, whose word is used up, or is another thread's, too: the next one that is free, if the last
     // search found nothing less.
@@ -1109,6 +1105,12 @@ private:
                 return true;
         }
         return false;
+    }
+
+    // Where to go on in an upper layer: at the same word, or if that is used up beside it, if all that there is are
+    // free parents. No branch.
+    static Home go_on(Home found, std::uint64_t word, bool used_up) {
+        return found.moved_to(word + (static_cast<std::uint64_t>(used_up && found.may_begin_next()) & has_next(word)));
     }
 
     // Is there a word beside it, in a leaf word's cache line or below the same parent? 1 or 0. (At the pool's end it

@@ -265,7 +265,7 @@ public:
         return static_cast<std::uint8_t>((below >> 7) * 0x0102'0408'1020'4080 >> 56);
     }
     // Promises the pool's largest block, which is all there can be.
-    constexpr bool is_full(std::uint64_t child) const { return (bits_ >> (8 * child) & 0xff) == 0; }
+    constexpr bool is_full(unsigned child) const { return (bits_ >> (8 * child) & 0xff) == 0; }
     constexpr HintWord with_value(unsigned child, unsigned value, unsigned ceiling) const {
         const std::uint64_t cleared = bits_ & ~(std::uint64_t{0xff} << (8 * child));
         return HintWord{cleared | std::uint64_t{ceiling - value} << (8 * child)};
