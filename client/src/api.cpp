@@ -159,7 +159,7 @@ Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
 
 // Size 0 becomes an order far too large.
 [[gnu::always_inline]] inline unsigned order_of(const Lane &lane, std::size_t size_bytes) {
-    return order_above((size_bytes - 1) >> lane.frame_shift);
+    return static_cast<unsigned>(order_above((size_bytes - 1) >> lane.frame_shift));
 }
 
 // From the shared tree, past the cache: all that can be asked for.
@@ -419,7 +419,7 @@ Lane *attentive_lane_of(numacre_pool *pool, int &error) {
 Lane *allocating_lane_of(numacre_pool *pool, int &error) {
     Lane *const lane = attentive_lane_of(pool, error);
     // relaxed: what is told a call later is soon enough.
-    if (lane == nullptr || !is_damaged(*pool, lane->attention->load(std::memory_order_relaxed))) [[likely]]
+    if (lane == nullptr || !is_damaged(*pool, lane->attention_word().load(std::memory_order_relaxed))) [[likely]]
         return lane;
     error = damaged_pool();
     return nullptr;
@@ -457,18 +457,18 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
 [[gnu::noinline]] int allocate_from_empty(Lane &lane, std::size_t size_bytes, void **block) {
     if (order_of(lane, size_bytes) < kSingleOrder) return allocate_slowly(lane.pool, size_bytes, block);
     if (lane.restraint != 0) --lane.restraint;
-    return allocate_uncached(lane, *lane.only, size_bytes, block);
+    return allocate_uncached(lane, lane.only_node(), size_bytes, block);
 }
 
 // Where there is more than one numa node. Out of line: asking for the local one may be a call. What its cache has not
 // goes the slow way, which looks, once a second, whether it is still the one to be asked.
 [[gnu::noinline]] int allocate_from_local_cache(Lane &lane, std::size_t size_bytes, void **block) {
     NodeLane &node = lane.nodes[obvious_numa_node(lane)];
-    const Again way = take_again(lane, node, size_bytes, block);
-    if (way == Again::done) [[likely]]
+    const bool is_as_before = size_bytes == node.asked_bytes;
+    if (is_as_before && take_as_before(lane, node, block)) [[likely]]
         return 0;
     const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
-    if (way == Again::unlike && &node != lane.only && frames_less_one < kLeafFrames &&
+    if (!is_as_before && &node != lane.only && frames_less_one < kLeafFrames &&
         take_other_size(lane, node, size_bytes, frames_less_one, block)) [[likely]]
         return 0;
     return allocate_slowly(lane.pool, size_bytes, block);
@@ -479,8 +479,8 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     if (lane.numa_nodes != 1) return allocate_from_local_cache(lane, size_bytes, block);
     const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
     // Larger than what is cached: past the cache is the way.
-    if (frames_less_one >= kLeafFrames) return allocate_large(lane, *lane.only, size_bytes, block);
-    if (take_other_size(lane, *lane.only, size_bytes, frames_less_one, block)) [[likely]]
+    if (frames_less_one >= kLeafFrames) return allocate_large(lane, lane.only_node(), size_bytes, block);
+    if (take_other_size(lane, lane.only_node(), size_bytes, frames_less_one, block)) [[likely]]
         return 0;
     return allocate_from_empty(lane, size_bytes, block);
 }
@@ -521,8 +521,8 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
 [[gnu::noinline]] int free_past_cache(const Lane &lane, void *address) {
     NodeLane *node = nullptr;
     std::uint64_t frame = 0;
-    if (find_frame(lane, address, node, frame) && !load_for_cache(node->index[frame]).is_held() && !has_waiters(lane) &&
-        !is_regulated(lane))
+    if (find_frame(lane, address, node, frame) && !load_for_cache(word_at(&node->index[frame])).is_held() &&
+        !has_waiters(lane) && !is_regulated(lane))
         return free_large(lane, *node, FrameIndex{frame}, address);
     return free_slowly(lane.pool, address);
 }
@@ -533,10 +533,17 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
         return 0;
     return free_past_cache(lane, address);
 }
+// The same on the numa node that blocks have been freed to: what the index says of it is known.
+[[gnu::noinline]] int free_other_order(Lane &lane, void *address, std::uint64_t *slot, std::uint64_t entry) {
+    if (put_found(lane, *lane.freed_node, address, slot, IndexEntry{entry})) [[likely]]
+        return 0;
+    return free_past_cache(lane, address);
+}
 
-// As blocks have been: only its magazine has no room, or is not to be used at all.
+// As blocks have been: only its magazine has no room, or is not to be used at all. (Or nothing has been, and the index
+// says nothing of it.)
 [[gnu::noinline]] int free_past_full(const Lane &lane, void *address) {
-    const Magazine &magazine = *lane.again.magazine;
+    const Magazine &magazine = static_cast<const Magazine &>(*lane.freed_magazine);
     if (magazine.capacity() == 0 || magazine.block_shift < lane.frame_shift + kSingleOrder ||
         magazine.slots_bound != lane.pool->view.threads_in_use_bound() || has_waiters(lane))
         return free_slowly(lane.pool, address);
@@ -608,7 +615,7 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
 
 [[gnu::always_inline]] inline int take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block) {
     // relaxed: an age in seconds. Not the lane's: a thread that only takes is never asked for its attention.
-    const PoolAge now = Attention::age(lane.attention->load(std::memory_order_relaxed));
+    const PoolAge now = Attention::age(lane.attention_word().load(std::memory_order_relaxed));
     const Reference reference{ref};
     const std::uint32_t numa_node = reference.numa_node().value;
     Block taken;
@@ -681,27 +688,30 @@ extern "C" {
 int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
     if (block == nullptr) [[unlikely]]
         return no_result("numacre_alloc");
-    Lane &lane = *current_lane;
-    if (lane.handle != pool || !lane.undisturbed()) [[unlikely]]
+    numacre_inline_lane *const current = numacre_inline_lane_1;
+    if (!numacre_inline_is_undisturbed(current, pool)) [[unlikely]]
         return allocate_without_lane(pool, size_bytes, block);
-    const Again way = take_again(lane, *lane.only, size_bytes, block);
-    if (way == Again::done) [[likely]]
+    Lane &lane = lane_at(current);
+    const NodeLane &node = lane.only_node();
+    if (size_bytes != node.asked_bytes) [[unlikely]]
+        return allocate_otherwise(lane, size_bytes, block);
+    if (take_as_before(lane, node, block)) [[likely]]
         return 0;
-    return way == Again::unlike ? allocate_otherwise(lane, size_bytes, block)
-                                : allocate_from_empty(lane, size_bytes, block);
+    return allocate_from_empty(lane, size_bytes, block);
 }
 
 int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block) {
     if (block == nullptr) [[unlikely]]
         return no_result("numacre_alloc_on");
-    const Lane &lane = *current_lane;
-    if (flags == NUMACRE_UNCACHED && numa_node == -1 && lane.handle == pool && lane.undisturbed()) [[likely]] {
+    numacre_inline_lane *const current = numacre_inline_lane_1;
+    if (flags == NUMACRE_UNCACHED && numa_node == -1 && numacre_inline_is_undisturbed(current, pool)) [[likely]] {
+        const Lane &lane = lane_at(current);
         if (lane.numa_nodes > 1) [[unlikely]]
             return allocate_uncached_locally(lane, size_bytes, block);
         // By `only`, a load of its own: with what both need in a register, the compiler saves registers for the shorter
         // way before it knows that it is not taken.
         if (!fits_leaf_word(lane, size_bytes)) [[unlikely]]
-            return allocate_large(lane, *lane.only, size_bytes, block);
+            return allocate_large(lane, lane.only_node(), size_bytes, block);
         return allocate_in_leaf(lane, lane.nodes[0], size_bytes, block);
     }
     return allocate_on_without_lane(pool, numa_node, size_bytes, flags, block);
@@ -726,19 +736,25 @@ int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa_nodes, size
 }
 
 int numacre_free(numacre_pool *pool, void *block) {
-    Lane &lane = *current_lane;
-    if (lane.handle != pool || !lane.undisturbed()) [[unlikely]]
+    numacre_inline_lane *const current = numacre_inline_lane_1;
+    if (!numacre_inline_is_undisturbed(current, pool)) [[unlikely]]
         return free_without_lane(pool, block);
-    const Again way = put_again(lane, block);
-    if (way == Again::done) [[likely]]
+    Lane &lane = lane_at(current);
+    std::uint64_t *slot = nullptr;
+    std::uint64_t entry = 0;
+    if (!numacre_inline_look_up(&lane, block, &slot, &entry)) [[unlikely]]
+        return free_otherwise(lane, block);
+    if (!numacre_inline_is_as_before(&lane, entry)) [[unlikely]]
+        return free_other_order(lane, block, slot, entry);
+    if (numacre_inline_put(lane.freed_magazine, block, slot, entry) != 0) [[likely]]
         return 0;
-    return way == Again::unlike ? free_otherwise(lane, block) : free_past_full(lane, block);
+    return free_past_full(lane, block);
 }
 
 int numacre_free_uncached(numacre_pool *pool, void *block) {
-    const Lane &lane = *current_lane;
-    if (lane.handle == pool) [[likely]]
-        return free_uncached(lane, block);
+    numacre_inline_lane *const current = numacre_inline_lane_1;
+    if (current->handle == pool) [[likely]]
+        return free_uncached(lane_at(current), block);
     return free_anything_without_lane(pool, block);
 }
 
@@ -836,9 +852,9 @@ numacre_ref numacre_ref_of(numacre_pool *pool, const void *block) {
 
 int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
     if (block == nullptr) return no_result("numacre_take");
-    const Lane &lane = *current_lane;
-    if (lane.handle == pool) [[likely]]
-        return take(pool, lane, ref, block);
+    numacre_inline_lane *const current = numacre_inline_lane_1;
+    if (current->handle == pool) [[likely]]
+        return take(pool, lane_at(current), ref, block);
     return take_without_lane(pool, ref, block);
 }
 

@@ -37,7 +37,7 @@ bool prepare(const numacre_pool *pool, Magazine &magazine, unsigned order) {
     magazine.slots_bound = pool->view.threads_in_use_bound();
     const std::uint32_t capacity = limit_of(pool, magazine, order);
     if (capacity != 0 && magazine.bottom == nullptr)
-        magazine.top = magazine.bottom = static_cast<std::byte **>(malloc(kMagazineBlocks * sizeof(std::byte *)));
+        magazine.top = magazine.bottom = static_cast<char **>(malloc(kMagazineBlocks * sizeof(char *)));
     magazine.limit = magazine.bottom == nullptr ? nullptr : magazine.bottom + capacity;
     return magazine.capacity() != 0;
 }
@@ -142,11 +142,11 @@ void note_attention(Lane &lane, std::uint64_t bits) {
     // As long as somebody waits, or the pool may be closed, each call is to look again.
     lane.attention_seen = bits & ~(Attention::kWaiters | Attention::kLookAtState);
     lane.since_now = Note{Attention::age(bits)};
-    for (NodeLane *node = lane.nodes; node <= lane.only; ++node) node->again = {};
+    for (NodeLane *node = lane.nodes; node <= lane.only; ++node) node->allocates_nothing();
 }
 
 void answer_attention(numacre_pool *pool, Lane &lane) {
-    const std::uint64_t now = lane.attention->load(std::memory_order_seq_cst);
+    const std::uint64_t now = lane.attention_word().load(std::memory_order_seq_cst);
     const std::uint64_t changed = now ^ lane.attention_seen;
     note_attention(lane, now);
     if ((changed & Attention::kAgeMask) != 0) look_at_placement(pool, lane);

@@ -1,4 +1,5 @@
-// One thread's way into one pool: all that its hot path needs, in private memory, and its cache of blocks.
+// One thread's way into one pool: all that its hot path needs, in private memory, and its cache of blocks. What is read
+// while calls are about one size stands in numacre/inline.h, with the steps for it: they are callers' too.
 //
 // A cached block stays its process's (IndexEntry: cached), so a death gives it back like any other. Blocks go in and
 // out by plain stores: an entry that is not published is written by its own process only. What that costs: a block that
@@ -13,6 +14,7 @@
 #include <cstdint>
 
 #include "nearest.hpp"
+#include "numacre/inline.h"
 #include "numacre/shm/buddy.hpp"
 #include "numacre/shm/cached_block.hpp"
 #include "numacre/shm/counters.hpp"
@@ -31,12 +33,37 @@ inline constexpr unsigned kCachedOrders = kLeafOrder + 1;  // blocks of leaf wor
 // not filled for them, nor is a full one emptied: what it has not, or has no room for, is the tree's.
 inline constexpr unsigned kSingleOrder = kLeafOrder - 1;
 
-// Blocks of one order, last in first out.
-struct alignas(kCacheLineBytes) Magazine {
-    std::byte **top;  // behind the one that was put in last
-    std::byte **bottom;
-    std::byte **limit;     // bottom: none wanted yet, or ever: the slow path decides
-    Word *allocations;     // this thread's tally of the order; that of frees stands kFreesBeside words further
+// What inline.h says of shared memory: the steps of cached_block.hpp, in C.
+static_assert(NUMACRE_INLINE_OURS == IndexEntry{~std::uint64_t{0}}.ownership_and_order());
+static_assert(IndexEntry{}.into_cache().bits() == NUMACRE_INLINE_CACHED);
+static_assert(IndexEntry{NUMACRE_INLINE_CACHED}.is_cached_like(IndexEntry{~NUMACRE_INLINE_OURS}));
+static_assert(IndexEntry{~std::uint64_t{0}}.out_of_cache(IndexEntry{}).bits() == NUMACRE_INLINE_GENERATION);
+static_assert(offsetof(ThreadCounters<Env>, frees) - offsetof(ThreadCounters<Env>, allocations) ==
+              NUMACRE_INLINE_FREES_BESIDE * sizeof(Word));
+static_assert(sizeof(Word) == sizeof(std::uint64_t) && alignof(Word) == alignof(std::uint64_t));
+// All of it is compiled into programs. Whoever has to change a figure makes a numacre_inline_lane_2, and leaves _1
+// without blocks: or such programs write wherever they like into memory that others share.
+static_assert(NUMACRE_INLINE_OURS == 0xffffff && NUMACRE_INLINE_CACHED == 2 &&
+              NUMACRE_INLINE_GENERATION == 0x7ffff000000 && NUMACRE_INLINE_FREES_BESIDE == 25);
+static_assert(offsetof(numacre_inline_magazine, top) == 0 && offsetof(numacre_inline_magazine, bottom) == 8 &&
+              offsetof(numacre_inline_magazine, limit) == 16 && offsetof(numacre_inline_magazine, allocations) == 24);
+static_assert(offsetof(numacre_inline_node, data) == 0 && offsetof(numacre_inline_node, index) == 8 &&
+              offsetof(numacre_inline_node, asked_bytes) == 16 && offsetof(numacre_inline_node, asked_magazine) == 24 &&
+              offsetof(numacre_inline_node, asked_entry) == 32);
+static_assert(offsetof(numacre_inline_lane, handle) == 0 && offsetof(numacre_inline_lane, attention) == 8 &&
+              offsetof(numacre_inline_lane, attention_seen) == 16 && offsetof(numacre_inline_lane, only) == 24 &&
+              offsetof(numacre_inline_lane, freed_data) == 32 && offsetof(numacre_inline_lane, freed_index) == 40 &&
+              offsetof(numacre_inline_lane, freed_magazine) == 48 && offsetof(numacre_inline_lane, freed_like) == 56 &&
+              offsetof(numacre_inline_lane, frame_count) == 64 && offsetof(numacre_inline_lane, frame_shift) == 72);
+
+inline Word &word_at(std::uint64_t *place) {
+    return *reinterpret_cast<Word *>(place);
+}
+inline std::uint64_t *bits_of(Word &word) {
+    return reinterpret_cast<std::uint64_t *>(&word);
+}
+
+struct alignas(kCacheLineBytes) Magazine : numacre_inline_magazine {
     IndexEntry as_owned;   // what the entry of its process's block says when it is handed out, but for generation, note
     unsigned block_shift;  // log2 of a block's bytes
     std::uint32_t slots_bound;  // PoolView::threads_in_use_bound() when the limit was set
@@ -46,16 +73,12 @@ struct alignas(kCacheLineBytes) Magazine {
     bool is_empty() const { return top == bottom; }
     bool is_full() const { return top >= limit; }  // the limit may have come down since
 };
-inline constexpr std::size_t kFreesBeside = kMaxOrder + 1;
-static_assert(offsetof(ThreadCounters<Env>, frees) - offsetof(ThreadCounters<Env>, allocations) ==
-              kFreesBeside * sizeof(Word));
 
 // Without blocks or room: what leads to it goes the other way.
 inline Magazine no_magazine{};
 
-// What call after call has been about, and all that follows from it: while it is so, a call is a comparison that is
-// predicted, and its stores wait for no address. Where sizes change, no branch could be predicted (a block's order is
-// known when its entry has been fetched): then none is to depend on them, until they have been the same for a while.
+// What call after call has been about. Where sizes change, no branch could be predicted (a block's order is known when
+// its entry has been fetched): then none is to depend on them, until they have been the same for a while.
 class Streak {
 public:
     // Of a call about `what`: how often it has been the same before. No branch.
@@ -70,29 +93,21 @@ private:
     std::uint64_t what_ = 0;
     std::uint32_t length_ = 0;
 };
-struct AgainAllocated {
-    std::size_t size_bytes = 0;  // 0: nothing
-    Magazine *magazine = &no_magazine;
-    IndexEntry entry;  // of a block of that size that is handed out now, but for its generation
-};
-struct AgainFreed {
-    std::byte *data;  // of its numa node, as in NodeLane
-    Word *index;
-    Magazine *magazine;
-    std::uint32_t like;  // IndexEntry::ownership_and_order(); 0: nothing
-};
-
-struct alignas(kCacheLineBytes) NodeLane {
-    std::byte *data;  // first frame
-    Word *index;      // of the leaf layer
+struct alignas(kCacheLineBytes) NodeLane : numacre_inline_node {
     Buddy<Env> *buddy;
     ActorView<Env> self;
-    AgainAllocated again;
     Streak sizes;
     // What the last look at the whole numa node found, and when (monotonic; 0: never looked).
     std::uint64_t free_frames_seen;
     std::uint64_t looked_at_ns;
     Magazine magazines[kCachedOrders];
+
+    void allocates(std::size_t size, Magazine &from, IndexEntry handed_out) {
+        asked_bytes = size;
+        asked_magazine = &from;
+        asked_entry = handed_out.bits();
+    }
+    void allocates_nothing() { allocates(0, no_magazine, {}); }
 };
 
 // Which numa node of the pool a thread on each of the machine's takes its blocks from, as the hot path looks it up. The
@@ -112,16 +127,10 @@ struct Placement {
     Turns turns;
 };
 
-struct alignas(kCacheLineBytes) Lane {
-    const void *handle = this;  // the pool, which the lane keeps from being another's; itself: it is of none
-    const Word *attention;
-    std::uint64_t attention_seen;
-    NodeLane *only;  // the pool's numa node, if it has but one; otherwise one that has no blocks
-    AgainFreed again;
-    std::uint64_t frame_count;
-    std::uint32_t frame_shift;
+struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     std::uint32_t span_shift;
-    numacre_pool *pool;      // here as well, so that the hot path need not keep what it was called with
+    NodeLane *freed_node;    // of what freed_data and freed_index are
+    numacre_pool *pool;      // the handle as well, so that the hot path need not keep what it was called with
     const Word *regulation;  // 0: no limit is set in the pool, its blocks are not chosen, its frees not checked
     NodeLane *nodes;         // in the same allocation
     std::byte *span;
@@ -138,28 +147,39 @@ struct alignas(kCacheLineBytes) Lane {
     std::uint32_t restraint;    // so many more slow allocations go by without filling the cache (memory has been short)
     Placement placement;
 
-    // False: somebody waits for memory, or has run out of it, since we last looked; or the pool is older, or closed.
-    bool undisturbed() const {
-        // relaxed: whoever needs it at once does not rely on us (see waiting.cpp).
-        return attention->load(std::memory_order_relaxed) == attention_seen;
+    NodeLane &only_node() const { return static_cast<NodeLane &>(*only); }
+    const Word &attention_word() const { return *reinterpret_cast<const Word *>(attention); }
+    bool undisturbed() const { return numacre_inline_is_undisturbed(this, pool) != 0; }
+
+    // like: IndexEntry::ownership_and_order(); 0: nothing
+    void frees(NodeLane &node, Magazine &into, std::uint64_t like) {
+        freed_node = &node;
+        freed_data = node.data;
+        freed_index = node.index;
+        freed_magazine = &into;
+        freed_like = like;
     }
+    void frees_nothing(NodeLane &node) { frees(node, no_magazine, 0); }
 };
 
-// The thread's lane of the pool that it used last; never null. initial-exec and constinit: two loads, no call.
-extern constinit thread_local Lane *current_lane __attribute__((tls_model("initial-exec")));
+// numacre_inline_lane_1, once it is known to be a pool's: only these are lanes of ours.
+[[gnu::always_inline]] inline Lane &lane_at(numacre_inline_lane *place) {
+    return static_cast<Lane &>(*place);
+}
 
-[[gnu::always_inline]] inline std::byte *address_of(const Lane &lane, const NodeLane &node, FrameIndex frame) {
+[[gnu::always_inline]] inline char *address_of(const Lane &lane, const NodeLane &node, FrameIndex frame) {
     return node.data + (frame.value << lane.frame_shift);
 }
 // address: of a block of this numa node.
-[[gnu::always_inline]] inline FrameIndex frame_of(const Lane &lane, const NodeLane &node, const std::byte *address) {
+[[gnu::always_inline]] inline FrameIndex frame_of(const Lane &lane, const NodeLane &node, const char *address) {
     return FrameIndex{static_cast<std::uint64_t>(address - node.data) >> lane.frame_shift};
 }
 
 // Of the smallest block that has more frames than this. No branch: 2x + 1 has one bit more than x, and is not 0. (Said
 // by std::bit_width() it is five instructions.)
-[[gnu::always_inline]] inline unsigned order_above(std::uint64_t frames_less_one) {
-    return 63U ^ static_cast<unsigned>(__builtin_clzll(frames_less_one << 1 | 1));
+// As wide as what is indexed by it: narrower, it is extended twice.
+[[gnu::always_inline]] inline std::uint64_t order_above(std::uint64_t frames_less_one) {
+    return 63U ^ static_cast<std::uint64_t>(__builtin_clzll(frames_less_one << 1 | 1));
 }
 
 // size_bytes fits the magazine's order, which exists here.
@@ -175,32 +195,12 @@ extern constinit thread_local Lane *current_lane __attribute__((tls_model("initi
 // entry: entry_for(). False: the magazine is empty, or had something that is no cached block any more (it has gone).
 [[gnu::always_inline]] inline bool take_from_cache(const Lane &lane, const NodeLane &node, Magazine &magazine,
                                                    IndexEntry entry, void **block) {
-    std::byte **const above = magazine.top;
-    if (above == magazine.bottom) [[unlikely]]
-        return false;
-    std::byte *const address = above[-1];
-    magazine.top = above - 1;
-    Word &slot = node.index[frame_of(lane, node, address).value];
-    const IndexEntry before = load_for_cache(slot);
-    if (!is_cached(before, entry)) [[unlikely]]
-        return false;
-    store_out_of_cache(slot, before, entry);
-    *block = address;
-    count(*magazine.allocations);
-    return true;
+    return numacre_inline_take(&lane, &node, &magazine, entry.bits(), block) != 0;
 }
 
-// unlike: not what calls have been about (freed: another order or numa node, not ours, published, no block at all).
-// refused: the magazine is full, or empty, or what was on top is no cached block any more (it has gone).
-enum class Again : std::uint8_t { done, unlike, refused };
-
-// From the cache, if it is what calls have been asking for.
-[[gnu::always_inline]] inline Again take_again(const Lane &lane, const NodeLane &node, std::size_t size_bytes,
-                                               void **block) {
-    const AgainAllocated &again = node.again;
-    if (size_bytes != again.size_bytes) [[unlikely]]
-        return Again::unlike;
-    return take_from_cache(lane, node, *again.magazine, again.entry, block) ? Again::done : Again::refused;
+// The same of the size that calls have been about.
+[[gnu::always_inline]] inline bool take_as_before(const Lane &lane, const NodeLane &node, void **block) {
+    return numacre_inline_take(&lane, &node, node.asked_magazine, node.asked_entry, block) != 0;
 }
 
 // From the magazine for any size. frames_less_one: (size_bytes - 1) in frames, less than kLeafFrames. False: as
@@ -210,16 +210,10 @@ enum class Again : std::uint8_t { done, unlike, refused };
     Magazine &magazine = node.magazines[order_above(frames_less_one)];
     const IndexEntry entry = entry_for(lane, magazine, size_bytes);
     if (node.sizes.count(size_bytes) >= Streak::kLong) [[unlikely]]
-        node.again = {size_bytes, &magazine, entry};
-    else if (node.again.size_bytes != 0)
-        node.again = {};
+        node.allocates(size_bytes, magazine, entry);
+    else if (node.asked_bytes != 0)
+        node.allocates_nothing();
     return take_from_cache(lane, node, magazine, entry, block);
-}
-
-// The frame that begins so many bytes into a numa node's data. Rotated, so that the middle of a frame becomes a number
-// far too large.
-[[gnu::always_inline]] inline std::uint64_t frame_at(const Lane &lane, std::uint64_t offset) {
-    return std::rotr(offset, static_cast<int>(lane.frame_shift));
 }
 
 // The numa node and frame of an address. False: not an address of a frame's first byte in this pool.
@@ -236,52 +230,32 @@ enum class Again : std::uint8_t { done, unlike, refused };
         node += numa_node;
         in_node = offset & ((std::uint64_t{1} << lane.span_shift) - 1);
     }
-    frame = frame_at(lane, in_node);
+    frame = numacre_inline_frame_at(&lane, in_node);
     return frame < lane.frame_count;
 }
 
-// entry: of a block that is its process's own, unpublished, of the magazine's order. False: there is no room.
-[[gnu::always_inline]] inline bool put(Magazine &magazine, void *block, Word &slot, IndexEntry entry) {
-    if (magazine.is_full()) [[unlikely]]
-        return false;
-    *magazine.top++ = static_cast<std::byte *>(block);
-    store_into_cache(slot, entry);
-    count(magazine.allocations[kFreesBeside]);
-    return true;
-}
-
-// A block as they have been.
-[[gnu::always_inline]] inline Again put_again(const Lane &lane, void *block) {
-    const AgainFreed &again = lane.again;
-    const auto in_node = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(block) -
-                                                    reinterpret_cast<std::uintptr_t>(again.data));
-    const std::uint64_t frame = frame_at(lane, in_node);
-    if (frame >= lane.frame_count) [[unlikely]]
-        return Again::unlike;
-    Word &slot = again.index[frame];
-    const IndexEntry entry = load_for_cache(slot);
-    if (entry.ownership_and_order() != again.like) [[unlikely]]
-        return Again::unlike;
-    return put(*again.magazine, block, slot, entry) ? Again::done : Again::refused;
-}
-
 // Any block. False: not one that can go this way (not ours, published, too large, no room, no block at all): nothing is
-// changed.
+// changed. slot, entry: of its first frame in the leaf layer.
+[[gnu::always_inline]] inline bool put_found(Lane &lane, NodeLane &node, void *block, std::uint64_t *slot,
+                                             IndexEntry entry) {
+    const unsigned order = entry.order().value;
+    if (!can_be_cached(entry, lane.private_pattern) || order >= kCachedOrders) return false;
+    Magazine &magazine = node.magazines[order];
+    const std::uint64_t like = entry.ownership_and_order();
+    if (lane.freed.count(like) >= Streak::kLong) [[unlikely]]
+        lane.frees(node, magazine, like);
+    else if (lane.freed_like != 0)
+        lane.frees_nothing(node);
+    return numacre_inline_put(&magazine, block, slot, entry.bits()) != 0;
+}
 inline bool put_other(Lane &lane, void *block) {
     NodeLane *node = nullptr;
     std::uint64_t frame = 0;
     if (!find_frame(lane, block, node, frame)) return false;
-    Word &slot = node->index[frame];
-    const IndexEntry entry = load_for_cache(slot);
-    const unsigned order = entry.order().value;
-    if (!can_be_cached(entry, lane.private_pattern) || order >= kCachedOrders) return false;
-    Magazine &magazine = node->magazines[order];
-    const std::uint32_t like = entry.ownership_and_order();
-    if (lane.freed.count(like) >= Streak::kLong) [[unlikely]]
-        lane.again = {node->data, node->index, &magazine, like};
-    else if (lane.again.like != 0)
-        lane.again = {node->data, node->index, &no_magazine, 0};
-    return put(magazine, block, slot, entry);
+    if (node != lane.freed_node) [[unlikely]]
+        lane.frees_nothing(*node);  // the next one may well be there, too
+    std::uint64_t *const slot = &node->index[frame];
+    return put_found(lane, *node, block, slot, load_for_cache(word_at(slot)));
 }
 
 }  // namespace numacre::client

@@ -129,8 +129,8 @@ extern std::uint32_t fork_generation;
 void leave_pool(numacre_pool *pool);
 
 inline Lane *lane_of(numacre_pool *pool, int &error) {
-    Lane *const lane = current_lane;
-    return lane->handle == pool ? lane : enter_pool(pool, error);
+    numacre_inline_lane *const current = numacre_inline_lane_1;
+    return current->handle == pool ? &lane_at(current) : enter_pool(pool, error);
 }
 
 // --- placement -------------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ inline bool has_waiters(const numacre_pool *pool) {
     return has_waiters(pool->view.header->attention);
 }
 inline bool has_waiters(const Lane &lane) {
-    return has_waiters(*lane.attention);
+    return has_waiters(lane.attention_word());
 }
 // What is free goes to those who wait for it. Enters the kernel to wake them.
 [[gnu::cold]] void serve_waiters(numacre_pool *pool, Actor actor);

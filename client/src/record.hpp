@@ -1,7 +1,7 @@
 // The recorder: NUMACRE_TRACE=FILE in the environment writes each allocation of this process to a trace, which
 // `numacre bench replay` reads (client/cli/README.md has the format).
 //
-// It costs nothing when it is off. While it is on, no lane ever becomes current_lane (threads.cpp): every call then
+// It costs nothing when it is off. While it is on, no lane ever becomes the current one (threads.cpp): every call then
 // takes the way of a thread that the pool does not know yet, and the recorder sits there and nowhere else. The hot path
 // has not one instruction for it.
 #pragma once

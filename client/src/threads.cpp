@@ -14,11 +14,18 @@
 #include "record.hpp"
 
 namespace numacre::client {
-
 namespace {
-constinit Lane no_lane{};
-}
-constinit thread_local Lane *current_lane __attribute__((tls_model("initial-exec"))) = &no_lane;
+struct NoLane : numacre_inline_lane {
+    constexpr NoLane() : numacre_inline_lane{} { handle = this; }  // which is no pool's address
+};
+constinit NoLane no_lane;
+}  // namespace
+}  // namespace numacre::client
+
+constinit __thread numacre_inline_lane *numacre_inline_lane_1 = &numacre::client::no_lane;
+
+namespace numacre::client {
+
 std::uint32_t fork_generation = 1;
 
 namespace {
@@ -41,7 +48,7 @@ struct LaneTable {
 thread_local LaneTable lane_table __attribute__((tls_model("initial-exec"))) = {nullptr, 0};
 
 void free_lane(Lane *lane) {
-    if (current_lane == lane) current_lane = &no_lane;
+    if (numacre_inline_lane_1 == lane) numacre_inline_lane_1 = &no_lane;
     for (std::uint32_t node = 0; node < lane->numa_nodes; ++node)
         for (Magazine &magazine : lane->nodes[node].magazines) free(magazine.bottom);
     release_handle(lane->pool);
@@ -87,7 +94,7 @@ void at_thread_end(void *) {
 // that does not exist here.
 void in_forked_child() {
     ++fork_generation;
-    current_lane = &no_lane;
+    numacre_inline_lane_1 = &no_lane;
     registry_mutex = PTHREAD_MUTEX_INITIALIZER;
     forget_recording_in_child();
     forget_asking_in_child();
@@ -123,7 +130,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     // relaxed: whoever calls has a reference, and need not find anything done.
     pool->references.fetch_add(1, std::memory_order_relaxed);
     lane->handle = lane->pool = pool;
-    lane->attention = &pool->view.header->attention;
+    lane->attention = bits_of(pool->view.header->attention);
     lane->regulation = pool->checks_frees ? &always : &pool->view.header->accounting;
     lane->frame_count = pool->geometry.frame_count;
     lane->span = pool->span;
@@ -138,27 +145,27 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     lane->nodes = reinterpret_cast<NodeLane *>(lane + 1);
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) {
         const NodeView<Env> &view = pool->nodes[node].buddy().view();
-        lane->nodes[node].data = pool->nodes[node].data;
-        lane->nodes[node].index = view.index[0];
+        lane->nodes[node].data = reinterpret_cast<char *>(pool->nodes[node].data);
+        lane->nodes[node].index = bits_of(*view.index[0]);
         lane->nodes[node].buddy = &pool->nodes[node].buddy();
         lane->nodes[node].self = lane->nodes[node].buddy->view_of(actor);
         for (unsigned order = 0; order < kCachedOrders; ++order) {
             Magazine &magazine = lane->nodes[node].magazines[order];
-            magazine.allocations = &view.counters[actor.thread.value].allocations[order];
+            magazine.allocations = bits_of(view.counters[actor.thread.value].allocations[order]);
             magazine.as_owned = IndexEntry::owned(actor.process, Order{order}, 0, {});
             magazine.block_shift = order + lane->frame_shift;
         }
     }
     lane->only = &lane->nodes[nodes - 1];
-    lane->again = {lane->nodes[0].data, lane->nodes[0].index, &no_magazine, 0};
-    note_attention(*lane, lane->attention->load(std::memory_order_relaxed));
+    lane->frees_nothing(lane->nodes[0]);
+    note_attention(*lane, lane->attention_word().load(std::memory_order_relaxed));
     begin_placement(pool, *lane);
     return lane;
 }
 
 // While everything is recorded no lane is the current one, and so no call takes the hot path (record.hpp).
 Lane *make_current(Lane *lane) {
-    if (!recording()) current_lane = lane;
+    if (!recording()) numacre_inline_lane_1 = lane;
     return lane;
 }
 }  // namespace

@@ -98,7 +98,7 @@ Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Orde
         }
         hand_off.serve(actor, Wake{pool});
         // relaxed: an age in seconds; and what is told a look later is soon enough.
-        const std::uint64_t attention = lane.attention->load(std::memory_order_relaxed);
+        const std::uint64_t attention = lane.attention_word().load(std::memory_order_relaxed);
         std::uint64_t slice = may ? kLookAgainAfterNanoseconds : kReservedAgainAfterNanoseconds;
         if (is_damaged(*pool, attention)) {
             over = Errc::corrupt;

@@ -27,7 +27,7 @@
 #include <thread>
 #include <vector>
 
-#include "numacre/numacre.h"
+#include "numacre/inline.h"
 
 namespace {
 
@@ -164,14 +164,20 @@ private:
         return held;
     }
 
+    enum class Way : std::uint8_t { uncached, cached, inlined };
+    Way some_way() { return static_cast<Way>(random_() % 3); }
+
     void allocate() {
         if (held_.size() >= kHeldMax || held_bytes_ >= kHeldBytesMax) return;
-        const std::size_t bytes = some_size(random_);
-        const bool uncached = random_() % 3 == 0;
+        // Sizes come in runs, as the shortest way through the cache wants them.
+        if (random_() % 32 == 0) bytes_ = some_size(random_);
+        const std::size_t bytes = bytes_;
+        const Way way = some_way();
         void *block = nullptr;
         const int error = timed([&] {
-            return uncached ? numacre_alloc_on(pool_, -1, bytes, NUMACRE_UNCACHED, &block)
-                            : numacre_alloc(pool_, bytes, &block);
+            return way == Way::uncached  ? numacre_alloc_on(pool_, -1, bytes, NUMACRE_UNCACHED, &block)
+                   : way == Way::inlined ? numacre_alloc_inline(pool_, bytes, &block)
+                                         : numacre_alloc(pool_, bytes, &block);
         });
         if (error == -ENOMEM) return;
         if (error != 0) die("alloc");
@@ -201,9 +207,12 @@ private:
     void free_one() {
         if (held_.empty()) return;
         const Held held = let_go();
-        const bool uncached = random_() % 3 == 0;
-        const int error = timed(
-            [&] { return uncached ? numacre_free_uncached(pool_, held.address) : numacre_free(pool_, held.address); });
+        const Way way = some_way();
+        const int error = timed([&] {
+            return way == Way::uncached  ? numacre_free_uncached(pool_, held.address)
+                   : way == Way::inlined ? numacre_free_inline(pool_, held.address)
+                                         : numacre_free(pool_, held.address);
+        });
         if (error != 0) die("free");
     }
     void free_many() {
@@ -232,9 +241,9 @@ private:
     void fill_cache() {
         std::array<void *, kMoreThanCached> blocks{};
         std::size_t count = 0;
-        while (count < blocks.size() && numacre_alloc(pool_, 4096, &blocks[count]) == 0) ++count;
+        while (count < blocks.size() && numacre_alloc_inline(pool_, 4096, &blocks[count]) == 0) ++count;
         while (count > 0)
-            if (numacre_free(pool_, blocks[--count]) != 0) die("free");
+            if (numacre_free_inline(pool_, blocks[--count]) != 0) die("free");
     }
     template <class Call>
     int timed(Call call) {
@@ -249,6 +258,7 @@ private:
     numacre_pool *pool_;
     std::atomic<std::uint64_t> *ring_;
     std::mt19937_64 random_;
+    std::size_t bytes_ = 4096;  // of the present run
     std::vector<Held> held_;
     std::size_t held_bytes_ = 0;
     Pauses pauses_;

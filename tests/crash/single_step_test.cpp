@@ -28,7 +28,7 @@
 #include <thread>
 #include <vector>
 
-#include "numacre/numacre.h"
+#include "numacre/inline.h"
 #include "support/observer.hpp"
 #include "support/traced.hpp"
 
@@ -48,6 +48,8 @@ constexpr unsigned kBulk = 40;
 constexpr unsigned kMoreThanCached = 300;
 constexpr std::uint64_t kAllUpTo = 600;  // instructions
 constexpr std::uint64_t kDrawn = 300;    // of more
+// Of what calls nothing, and what this program does around it. A call of the library from there takes more.
+constexpr std::uint64_t kInlineAtMost = 100;
 
 char now_at[80];  // what to add to the command line to see this kill again
 
@@ -311,6 +313,15 @@ void allocate_cached(Child &child) {
 void release_cached(Child &child) {
     child.drop(true);
 }
+void allocate_inline(Child &child) {
+    void *block = nullptr;
+    if (numacre_alloc_inline(child.pool, kFrame, &block) != 0) fail("%s", numacre_last_error());
+    child.blocks.push_back(block);
+}
+void release_inline(Child &child) {
+    if (numacre_free_inline(child.pool, child.blocks.back()) != 0) fail("%s", numacre_last_error());
+    child.blocks.pop_back();
+}
 void allocate_bulk(Child &child) {
     child.blocks.resize(kBulk);
     if (numacre_alloc_bulk(child.pool, kFrame, child.blocks.data(), kBulk) != 0) fail("%s", numacre_last_error());
@@ -337,6 +348,14 @@ template <std::size_t bytes>
 void use_up(Child &child) {
     child.get_all(bytes);
 }
+// So often that from then on nothing is called.
+void get_used_to_it(Child &child) {
+    for (int i = 0; i < 64; ++i) {
+        allocate_cached(child);
+        release_cached(child);
+    }
+    allocate_cached(child);
+}
 void fill_cache(Child &child) {
     child.get_many(kMoreThanCached, kFrame, true);
     while (child.blocks.size() > 1) child.drop(true);
@@ -349,6 +368,7 @@ struct Operation {
     void (Survivor::*beside)() = nullptr;    // between the two
     void (Survivor::*at_death)() = nullptr;  // where the child stands before it is killed
     void (Survivor::*before)() = nullptr;    // before all that
+    std::uint64_t most_instructions = ~std::uint64_t{0};
 };
 
 constexpr Operation kOperations[] = {
@@ -412,6 +432,8 @@ constexpr Operation kOperations[] = {
      allocate_cached, &Survivor::make_pressure},
     {"cached-free", allocate_cached, release_cached},
     {"cached-free-beyond-cache", fill_cache, release_cached},
+    {"inline-allocate", get_used_to_it, allocate_inline, nullptr, nullptr, nullptr, kInlineAtMost},
+    {"inline-free", get_used_to_it, release_inline, nullptr, nullptr, nullptr, kInlineAtMost},
     {"bulk-allocate", nothing, allocate_bulk},
     {"bulk-free", allocate_bulk, release_bulk},
 
@@ -470,6 +492,7 @@ private:
             kill_at(operation, 0, way, true);
         }
         const std::uint64_t length = way.size();
+        if (length > operation.most_instructions) fail("%ju instructions: it is not the way that it is to be", length);
         const std::uint64_t places = options_.every || length <= kAllUpTo ? length : kDrawn;
         elsewhere_ = 0;
         // One instruction of each of so many equal parts.

@@ -102,11 +102,12 @@ library() {
     done <"$scratch/symbols"
     echo "ok: $(wc -l <"$scratch/symbols") exported symbols, all numacre_*@@NUMACRE_0"
 
-    # What the header declares and what the library exports are the same list.
-    sed -n 's/^NUMACRE_API .*[ *]\(numacre_[a-z_]*\)(.*/\1/p' "$prefix/include/numacre/numacre.h" | sort >"$scratch/declared"
+    # What the headers declare and what the library exports are the same list: functions, and one variable.
+    sed -n 's/^NUMACRE_API .*[ *]\(numacre_[a-z_]*\)(.*/\1/p; s/^NUMACRE_API extern .*[ *]\(numacre_[a-z0-9_]*\) .*/\1/p' \
+        "$prefix/include/numacre/numacre.h" "$prefix/include/numacre/inline.h" | sort >"$scratch/declared"
     sed 's/@@.*//' "$scratch/symbols" | sort >"$scratch/exported"
-    diff "$scratch/declared" "$scratch/exported" || die "declared (<) and exported (>) functions differ"
-    echo "ok: exported is what numacre.h declares"
+    diff "$scratch/declared" "$scratch/exported" || die "declared (<) and exported (>) names differ"
+    echo "ok: exported is what the headers declare"
 
     # An executable stack or a text relocation would forbid the library in hardened processes.
     versions=$(readelf -dW "$shared")
@@ -122,17 +123,18 @@ library() {
 }
 
 header() {
-    local include=-I$prefix/include compiler
-    echo '#include <numacre/numacre.h>' >"$scratch/first.c"
-    echo '#include <numacre/numacre.h>' >"$scratch/first.cpp"
-    check "numacre.h as C11" cc -std=c11 -pedantic-errors -Wall -Wextra -Wstrict-prototypes -Werror "$include" -c "$scratch/first.c" -o "$scratch/o"
-    check "numacre.h as C++20" c++ -std=c++20 -pedantic-errors -Wall -Wextra -Werror "$include" -c "$scratch/first.cpp" -o "$scratch/o"
-    check "numacre.h as C++11" c++ -std=c++11 -pedantic-errors -Wall -Wextra -Werror "$include" -c "$scratch/first.cpp" -o "$scratch/o"
-    for compiler in clang clang-22 clang-19; do
-        command -v "$compiler" >/dev/null 2>&1 || continue
-        check "numacre.h as C11 by $compiler" "$compiler" -std=c11 -pedantic-errors -Weverything -Wno-unsafe-buffer-usage -Werror "$include" \
-            -c "$scratch/first.c" -o "$scratch/o"
-        break
+    local include=-I$prefix/include name compiler
+    for name in numacre.h inline.h; do
+        echo "#include <numacre/$name>" | tee "$scratch/first.c" >"$scratch/first.cpp"
+        check "$name as C11" cc -std=c11 -pedantic-errors -Wall -Wextra -Wstrict-prototypes -Werror "$include" -c "$scratch/first.c" -o "$scratch/o"
+        check "$name as C++20" c++ -std=c++20 -pedantic-errors -Wall -Wextra -Werror "$include" -c "$scratch/first.cpp" -o "$scratch/o"
+        check "$name as C++11" c++ -std=c++11 -pedantic-errors -Wall -Wextra -Werror "$include" -c "$scratch/first.cpp" -o "$scratch/o"
+        for compiler in clang clang-22 clang-19; do
+            command -v "$compiler" >/dev/null 2>&1 || continue
+            check "$name as C11 by $compiler" "$compiler" -std=c11 -pedantic-errors -Weverything -Wno-unsafe-buffer-usage -Werror "$include" \
+                -c "$scratch/first.c" -o "$scratch/o"
+            break
+        done
     done
     # A header of the C++ face that forgets an include of its own.
     while read -r header; do

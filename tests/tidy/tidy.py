@@ -107,7 +107,7 @@ def client_library_is_light(tree):
 
 def daemon_does_not_use_client(tree):
     for path, line, name, resolved in includes(tree, ("daemon/",)):
-        if resolved.startswith("client/") or re.match(r"numacre/(numacre\.hp?p?|adaptors/)", name):
+        if resolved.startswith("client/") or re.match(r"numacre/((numacre|inline)\.hp?p?|adaptors/)", name):
             yield path, line, f"the daemon includes the client library ({name})"
 
 
@@ -139,7 +139,7 @@ METRIC_LIKE = re.compile(r"\bnumacre_[a-z_]+")
 def metric_names_in_one_place(tree):
     # A test may spell a name: it pins what dashboards rely on. The command line tool and the C ABI have names of their own.
     abi = set()
-    for _, text in tree.text_files(("client/include/numacre/numacre.h",)):
+    for _, text in tree.text_files(("client/include/numacre/numacre.h", "client/include/numacre/inline.h")):
         abi.update(METRIC_LIKE.findall(text))
     for path, text in tree.text_files(("shm/", "client/", "daemon/", "proto/"), CXX_SUFFIXES):
         if path == METRIC_NAMES_HOME or path.startswith("client/cli/"):
@@ -241,6 +241,7 @@ RULES = {
         [
             {"daemon/src/a.cpp": "#include <numacre/numacre.h>\n"},
             {"daemon/src/a.cpp": "#include <numacre/numacre.hpp>\n"},
+            {"daemon/src/a.cpp": "#include <numacre/inline.h>\n"},
             {"daemon/src/a.cpp": '#include "../../client/src/pool.hpp"\n'},
         ],
         [{"daemon/src/a.cpp": '#include <numacre/shm/layout.hpp>\n#include "numacre/v1/control.grpc.pb.h"\n'}],

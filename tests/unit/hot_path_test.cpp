@@ -12,7 +12,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "numacre/numacre.h"
+#include "numacre/inline.h"
 
 namespace {
 
@@ -49,8 +49,9 @@ bool is_locked(pid_t child, unsigned long long at) {
 void classify(pid_t child, unsigned long long at, Tally &tally) {
     errno = 0;
     const auto bytes = static_cast<unsigned long>(ptrace(PTRACE_PEEKTEXT, child, at, nullptr));
-    const auto first = static_cast<unsigned char>(bytes);
-    const auto second = static_cast<unsigned char>(bytes >> 8);
+    const unsigned prefix = (bytes & 0xf0) == 0x40 ? 8 : 0;  // a call by one of the upper registers has one
+    const auto first = static_cast<unsigned char>(bytes >> prefix);
+    const auto second = static_cast<unsigned char>(bytes >> (prefix + 8));
     if ((first & 0xf0) == 0x70 || (first == 0x0f && (second & 0xf0) == 0x80)) ++tally.branches;
     if (first == 0xe8 || (first == 0xff && (second >> 3 & 7) == 2)) ++tally.calls;
 }
@@ -88,6 +89,7 @@ std::vector<Tally> step_through(void (*prepare)(), void (*const parts[])(), unsi
         ptrace(PTRACE_KILL, child, nullptr, nullptr);
         waitpid(child, &status, 0);
     }
+    EXPECT_EQ(segment, part_count + 1) << "the child did not come to its end";
     return {tallies.begin() + 1, tallies.begin() + 1 + part_count};
 }
 
@@ -98,8 +100,8 @@ void *keep;
 void *many[32];
 numacre_ref ref;
 
-void open_pool() {
-    const numacre_private_options options{sizeof options, 64 << 20, 4096, 4 << 20, 0};
+void open_pool(std::uint64_t bytes = 64 << 20) {
+    const numacre_private_options options{sizeof options, bytes, 4096, 4 << 20, 0};
     if (numacre_open_private(&options, &pool) != 0) _exit(1);
 }
 void allocate() {
@@ -107,6 +109,12 @@ void allocate() {
 }
 void free_it() {
     if (numacre_free(pool, block) != 0) _exit(1);
+}
+void allocate_inline() {
+    if (numacre_alloc_inline(pool, size_bytes, &block) != 0) _exit(1);
+}
+void free_inline() {
+    if (numacre_free_inline(pool, block) != 0) _exit(1);
 }
 void allocate_uncached() {
     if (numacre_alloc_on(pool, -1, size_bytes, NUMACRE_UNCACHED, &block) != 0) _exit(1);
@@ -140,6 +148,17 @@ void prepare_uncached() {
         free_uncached();
     }
 }
+void allocate_another_size() {
+    size_bytes ^= 4096 ^ 8192;
+    allocate();
+}
+void prepare_sizes_in_turn() {
+    open_pool();
+    for (int i = 0; i < 64; ++i) {
+        allocate_another_size();
+        free_it();
+    }
+}
 // Hints have been lowered by then, and are never again what they were.
 void prepare_nearly_full() {
     open_pool();
@@ -157,7 +176,7 @@ void prepare_bulk() {
 }
 void prepare_full_cache() {
     static void *filling[4096];
-    open_pool();
+    open_pool(32 << 20);  // its cache has room for 512 frames
     if (numacre_alloc_bulk(pool, size_bytes, filling, 4096) != 0) _exit(1);
     for (void *each : filling)
         if (numacre_free(pool, each) != 0) _exit(1);
@@ -190,6 +209,30 @@ TEST(HotPath, the_thread_cache_executes_no_locked_instruction_and_take_executes_
         EXPECT_LE(tallies[1].instructions, 62U);
         EXPECT_LE(tallies[0].branches + tallies[1].branches, 18U);
         EXPECT_LE(tallies[0].calls + tallies[1].calls, 6U) << "the calls of this test itself and through its PLT";
+    }
+}
+
+TEST(HotPath, sizes_in_turn_stay_in_the_thread_cache) {
+    void (*const parts[])() = {allocate_another_size, free_it, allocate_another_size, free_it};
+    size_bytes = 4096;
+    const std::vector<Tally> tallies =
+        expect_locked("sizes in turn: allocate, free, twice", prepare_sizes_in_turn, parts, 4, {0, 0, 0, 0});
+    for (const unsigned call : {0U, 2U}) {
+        EXPECT_LE(tallies[call].instructions, 110U);
+        EXPECT_LE(tallies[call + 1].instructions, 90U);
+        EXPECT_LE(tallies[call].branches + tallies[call + 1].branches, 24U);
+    }
+}
+
+TEST(HotPath, what_callers_compile_in_calls_nothing) {
+    void (*const parts[])() = {allocate_inline, free_inline};
+    for (const std::size_t size : {std::size_t{4096}, std::size_t{131072}}) {
+        size_bytes = size;
+        const std::vector<Tally> tallies = expect_locked("inline: allocate, free", prepare_cached, parts, 2, {0, 0});
+        for (const Tally &tally : tallies) {
+            EXPECT_LE(tally.instructions, 60U);
+            EXPECT_LE(tally.calls, 2U) << "of this test itself: the part, the mark";
+        }
     }
 }
 

@@ -11,6 +11,8 @@
 #include <optional>
 #include <vector>
 
+#include <numacre/inline.h>
+
 #include "flow_table.hpp"
 #include "options.hpp"
 #include "report.hpp"
@@ -143,7 +145,7 @@ void Flows::count_batch() {
                 fragments_ += parsed.fragment;
                 if (!table_.count(parsed.key, item.hash, item.wire_bytes)) ++untracked_;
         }
-        if (numacre_free(pool_.get(), item.block) != 0)
+        if (numacre_free_inline(pool_.get(), item.block) != 0)
             throw std::runtime_error(std::string("cannot free a block: ") + numacre_last_error());
         ++freed_;
     }

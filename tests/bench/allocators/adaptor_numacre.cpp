@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "measure.hpp"
+#include "numacre/inline.h"
 #include "numacre/numacre.h"
 
 namespace numacre::bench {
@@ -53,20 +54,25 @@ protected:
     numacre_pool *pool_;
 };
 
-// As applications call it.
-class Default {
+// As applications call it: functions, or the same compiled into the caller.
+enum class Calls { functions, inlined };
+template <Calls kCalls>
+class Cached {
 public:
     static constexpr Traits kTraits{.sharing = Sharing::by_attaching};
-    explicit Default(const Run &run) : pool_(run) {}
+    explicit Cached(const Run &run) : pool_(run) {}
     class Thread : public Passing {
     public:
-        Thread(Default &adaptor, std::uint64_t) : Passing(adaptor.pool_.get()) {}
-        void *allocate(std::size_t bytes) {
+        Thread(Cached &adaptor, std::uint64_t) : Passing(adaptor.pool_.get()) {}
+        [[gnu::always_inline]] void *allocate(std::size_t bytes) {
             void *block = nullptr;
-            return numacre_alloc(pool_, bytes, &block) == 0 ? block : nullptr;
+            const int error = kCalls == Calls::inlined ? numacre_alloc_inline(pool_, bytes, &block)
+                                                       : numacre_alloc(pool_, bytes, &block);
+            return error == 0 ? block : nullptr;
         }
-        void free(void *block) {
-            if (const int error = numacre_free(pool_, block); error != 0) [[unlikely]]
+        [[gnu::always_inline]] void free(void *block) {
+            const int error = kCalls == Calls::inlined ? numacre_free_inline(pool_, block) : numacre_free(pool_, block);
+            if (error != 0) [[unlikely]]
                 give_up("numacre_free", error);
         }
     };
@@ -159,7 +165,8 @@ private:
     std::size_t held_bytes_;
 };
 
-const Registered by_default{"numacre", measure<Default>};
+const Registered by_default{"numacre", measure<Cached<Calls::functions>>};
+const Registered inlined{"numacre-inline", measure<Cached<Calls::inlined>>};
 const Registered tree{"numacre-tree", measure<Tree>};
 const Registered bulk{"numacre-bulk", measure<Bulk>};
 

@@ -130,6 +130,7 @@ const std::vector<Peer> &peers() {
         {.name = "numacre-tree", .kind = Kind::shared, .ours = true},
         {.name = "numacre-bulk", .kind = Kind::shared, .ours = true, .holds_back = true},
         {.name = "numacre", .kind = Kind::cached, .ours = true},
+        {.name = "numacre-inline", .kind = Kind::cached, .ours = true},
         {.name = "glibc", .kind = Kind::cached},
         {.name = "jemalloc", .kind = Kind::cached, .preload = "libjemalloc.so.2"},
         {.name = "mimalloc", .kind = Kind::cached, .preload = "libmimalloc.so.2"},

@@ -60,13 +60,13 @@ public:
 
 protected:
     Workload(Thread &thread, const Part &part) : thread_(thread), part_(part) {}
-    void *allocate(std::uint64_t bytes) {
+    [[gnu::always_inline]] void *allocate(std::uint64_t bytes) {
         void *const block = thread_.allocate(bytes);
         if (block == nullptr) [[unlikely]]
             ++failed_;
         return block;
     }
-    void free(void *block) {
+    [[gnu::always_inline]] void free(void *block) {
         if (block != nullptr) [[likely]]
             thread_.free(block);
     }

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <numacre/inline.h>
 #include <numacre/numacre.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,6 +34,16 @@ int main(void) {
     if (result != 0) return failed("numacre_free", result);
     result = numacre_free(pool, block);
     if (result != -ESTALE) return failed("numacre_free of a freed block is not -ESTALE", result);
+
+    /* The same, compiled into this program. */
+    for (int i = 0; i < 64; ++i) {
+        result = numacre_alloc_inline(pool, 4096, &block);
+        if (result != 0) return failed("numacre_alloc_inline", result);
+        result = numacre_free_inline(pool, block);
+        if (result != 0) return failed("numacre_free_inline", result);
+    }
+    result = numacre_free_inline(pool, block);
+    if (result != -ESTALE) return failed("numacre_free_inline of a freed block is not -ESTALE", result);
     numacre_detach(pool);
     printf("numacre %s\n", numacre_version());
     return 0;

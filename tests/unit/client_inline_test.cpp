@@ -1,0 +1,227 @@
+// numacre/inline.h beside the functions it stands for. That nothing is called: hot_path_test. That each misuse gets the
+// function's answer: client_private_test, built with these calls as well. Kills inside: tests/crash.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "numacre/inline.h"
+#include "numacre/shm/cached_block.hpp"
+
+namespace numacre {
+namespace {
+
+class Inline : public ::testing::Test {
+protected:
+    void SetUp() override { pool = open_pool(); }
+    void TearDown() override { numacre_detach(pool); }
+
+    static numacre_pool *open_pool() {
+        const numacre_private_options options{sizeof options, 16 << 20, 4096, 4 << 20, 0};
+        numacre_pool *opened = nullptr;
+        EXPECT_EQ(numacre_open_private(&options, &opened), 0) << numacre_last_error();
+        return opened;
+    }
+    // So often that from then on nothing is called.
+    static void get_used_to(numacre_pool *of, std::size_t bytes) {
+        for (int i = 0; i < 64; ++i) {
+            void *block = nullptr;
+            ASSERT_EQ(numacre_alloc_inline(of, bytes, &block), 0) << numacre_last_error();
+            ASSERT_EQ(numacre_free_inline(of, block), 0) << numacre_last_error();
+        }
+    }
+
+    numacre_pool *pool = nullptr;
+};
+
+TEST_F(Inline, and_the_functions_are_one_allocator) {
+    struct Held {
+        std::uint64_t *block;
+        std::size_t words;
+        std::uint64_t stamp;
+    };
+    std::vector<Held> held;
+    std::mt19937_64 random{20261123};
+    std::size_t bytes = 4096;
+    for (int i = 0; i < 200'000; ++i) {
+        // In runs, so that one size is what calls are about, and then another.
+        if (random() % 100 == 0) bytes = std::size_t{1} + random() % (4096U << random() % 8);
+        if (held.empty() || (held.size() < 300 && random() % 2 == 0)) {
+            void *block = nullptr;
+            const int error =
+                random() % 4 == 0 ? numacre_alloc(pool, bytes, &block) : numacre_alloc_inline(pool, bytes, &block);
+            if (error == -ENOMEM) continue;
+            ASSERT_EQ(error, 0) << numacre_last_error();
+            ASSERT_GE(numacre_usable_size(pool, block), bytes);
+            auto *const words = static_cast<std::uint64_t *>(block);
+            const std::size_t count = numacre_usable_size(pool, block) / sizeof *words;
+            const std::uint64_t stamp = random();
+            words[0] = words[count - 1] = stamp;
+            held.push_back({words, count, stamp});
+        } else {
+            std::swap(held[random() % held.size()], held.back());
+            const Held last = held.back();
+            held.pop_back();
+            ASSERT_EQ(last.block[0], last.stamp) << "somebody else has the block";
+            ASSERT_EQ(last.block[last.words - 1], last.stamp) << "somebody else has the block";
+            ASSERT_EQ(random() % 4 == 0 ? numacre_free(pool, last.block) : numacre_free_inline(pool, last.block), 0)
+                << numacre_last_error();
+        }
+    }
+    for (const Held &each : held) ASSERT_EQ(numacre_free_inline(pool, each.block), 0) << numacre_last_error();
+    void *largest[4];
+    EXPECT_EQ(numacre_alloc_bulk(pool, 4 << 20, largest, 4), 0) << "all of it is free again";
+}
+
+TEST_F(Inline, mistakes_are_found_where_nothing_is_called) {
+    get_used_to(pool, 4096);
+    void *block = nullptr;
+    ASSERT_EQ(numacre_alloc_inline(pool, 4096, &block), 0);
+    auto *const bytes = static_cast<char *>(block);
+    EXPECT_EQ(numacre_free_inline(pool, bytes + 64), -EINVAL) << "inside";
+    EXPECT_EQ(numacre_free_inline(pool, bytes - (64 << 20)), -EINVAL) << "before the pool";
+    EXPECT_EQ(numacre_free_inline(pool, bytes + (64 << 20)), -EINVAL) << "behind the pool";
+    EXPECT_EQ(numacre_free_inline(pool, nullptr), -EINVAL);
+    EXPECT_EQ(numacre_free_inline(nullptr, block), -EINVAL);
+    EXPECT_EQ(numacre_free_inline(pool, block), 0);
+    EXPECT_EQ(numacre_free_inline(pool, block), -ESTALE) << "twice";
+    EXPECT_EQ(numacre_alloc_inline(pool, 4096, nullptr), -EINVAL);
+    EXPECT_EQ(numacre_alloc_inline(nullptr, 4096, &block), -EINVAL);
+    void *const before = block;
+    EXPECT_EQ(numacre_alloc_inline(pool, 0, &block), -EINVAL);
+    EXPECT_EQ(numacre_alloc_inline(pool, (4 << 20) + 1, &block), -EINVAL);
+    EXPECT_EQ(block, before) << "untouched on failure";
+}
+
+TEST_F(Inline, a_published_block_goes_past_the_cache_and_its_reference_is_gone) {
+    get_used_to(pool, 4096);
+    void *block = nullptr;
+    ASSERT_EQ(numacre_alloc_inline(pool, 4096, &block), 0);
+    const numacre_ref ref = numacre_ref_of(pool, block);
+    ASSERT_NE(ref, NUMACRE_REF_NULL);
+    ASSERT_EQ(numacre_free_inline(pool, block), 0);
+    void *taken = nullptr;
+    EXPECT_EQ(numacre_take(pool, ref, &taken), -ESTALE);
+    std::vector<void *> others;
+    void *again = nullptr;
+    while (numacre_alloc_inline(pool, 4096, &again) == 0 && again != block) others.push_back(again);
+    ASSERT_EQ(again, block) << "it is lost";
+    EXPECT_NE(numacre_ref_of(pool, again), ref);
+    EXPECT_EQ(numacre_take(pool, ref, &taken), -ESTALE) << "its next owner's is another one";
+    ASSERT_EQ(numacre_free_inline(pool, again), 0);
+    for (void *const each : others) ASSERT_EQ(numacre_free_inline(pool, each), 0);
+}
+
+TEST_F(Inline, pools_in_turn_keep_to_their_own_blocks) {
+    numacre_pool *const other = open_pool();
+    get_used_to(pool, 4096);
+    get_used_to(other, 8192);
+    for (int i = 0; i < 100; ++i) {
+        void *mine = nullptr;
+        void *others = nullptr;
+        ASSERT_EQ(numacre_alloc_inline(pool, 4096, &mine), 0);
+        ASSERT_EQ(numacre_alloc_inline(other, 4096, &others), 0);
+        EXPECT_EQ(numacre_free_inline(other, mine), -EINVAL);
+        EXPECT_EQ(numacre_free_inline(pool, others), -EINVAL);
+        EXPECT_EQ(numacre_free_inline(pool, mine), 0);
+        EXPECT_EQ(numacre_free_inline(other, others), 0);
+    }
+    numacre_detach(other);
+}
+
+// What one thread has in its cache is not lost to the others.
+TEST_F(Inline, gives_back_what_is_cached_when_memory_has_run_out) {
+    get_used_to(pool, 4096);
+    std::thread([&] {
+        void *block = nullptr;
+        while (numacre_alloc_inline(pool, 4096, &block) == 0) {
+        }
+    }).join();
+    void *block = nullptr;
+    ASSERT_EQ(numacre_alloc_inline(pool, 4096, &block), 0) << "the call that gives back keeps one for itself";
+    int got = 0;
+    std::thread([&] {
+        while (numacre_alloc_inline(pool, 4096, &block) == 0) ++got;
+    }).join();
+    EXPECT_GT(got, 0);
+}
+
+// What a later library would do: a lane of this layout that is no pool's.
+TEST_F(Inline, without_a_lane_of_this_layout_each_call_is_a_function_s) {
+    numacre_inline_lane none{};
+    none.handle = &none;
+    for (int i = 0; i < 64; ++i) {
+        void *block = nullptr;
+        numacre_inline_lane_1 = &none;
+        ASSERT_EQ(numacre_alloc_inline(pool, 4096, &block), 0) << numacre_last_error();
+        numacre_inline_lane_1 = &none;
+        ASSERT_EQ(numacre_free_inline(pool, block), 0) << numacre_last_error();
+    }
+}
+
+// The model runs these in C++ (cached_block.hpp), callers in C.
+TEST(InlineSteps, are_those_that_the_model_runs) {
+    std::mt19937_64 random{20261123};
+    const auto some_entry = [&] {
+        const Note note{random()};
+        const auto generation = static_cast<std::uint32_t>(random()) & kGenerationMax;
+        const ProcessSlot owner{static_cast<std::uint16_t>(1 + random() % 2)};
+        const Order order{static_cast<std::uint32_t>(random() % 2)};
+        switch (random() % 4) {
+            case 0:
+                return IndexEntry{};
+            case 1:
+                return IndexEntry::freeing(ThreadSlotIndex{owner.value}, order, generation);
+            case 2:
+                return IndexEntry::cached(owner, order, generation).with(note);
+            default:
+                break;
+        }
+        const IndexEntry owned = IndexEntry::owned(owner, order, generation, note);
+        return random() % 4 == 0 ? owned.published() : owned;
+    };
+    char frame = 0;
+    char *blocks[2] = {&frame, nullptr};
+    std::uint64_t tallies[NUMACRE_INLINE_FREES_BESIDE + 1] = {};
+    std::uint64_t allocated = 0;
+    std::uint64_t freed = 0;
+    std::uint64_t place = 0;
+    numacre_inline_lane lane{};
+    lane.frame_shift = 12;
+    numacre_inline_node node{};
+    node.data = &frame;
+    node.index = &place;
+    for (int i = 0; i < 100'000; ++i) {
+        const IndexEntry before = some_entry();
+        const IndexEntry owned = IndexEntry::owned(ProcessSlot{1}, Order{0}, 0, Note{random()});
+        std::atomic<std::uint64_t> slot{before.bits()};
+        place = before.bits();
+        numacre_inline_magazine magazine{blocks + 1, blocks, blocks + 1, tallies};
+        void *block = nullptr;
+        const bool was_cached = is_cached(load_for_cache(slot), owned);
+        if (was_cached) store_out_of_cache(slot, before, owned);
+        ASSERT_EQ(numacre_inline_take(&lane, &node, &magazine, owned.bits(), &block) != 0, was_cached) << before.bits();
+        ASSERT_EQ(place, slot.load()) << before.bits();
+        ASSERT_EQ(magazine.top, blocks) << "what is none of ours is not kept";
+        ASSERT_EQ(block, was_cached ? &frame : nullptr);
+        ASSERT_EQ(tallies[0], allocated += was_cached ? 1 : 0);
+
+        if (!can_be_cached(load_for_cache(slot), IndexEntry::private_to(ProcessSlot{1}))) continue;
+        lane.freed_like = IndexEntry::owned(ProcessSlot{1}, Order{0}, 0, {}).bits();
+        ASSERT_EQ(numacre_inline_is_as_before(&lane, place) != 0, IndexEntry{place}.order() == Order{0}) << place;
+        store_into_cache(slot, load_for_cache(slot));
+        ASSERT_NE(numacre_inline_put(&magazine, &frame, &place, place), 0);
+        ASSERT_EQ(place, slot.load());
+        ASSERT_EQ(numacre_inline_put(&magazine, &frame, &place, place), 0) << "it is full";
+        ASSERT_EQ(tallies[NUMACRE_INLINE_FREES_BESIDE], ++freed);
+    }
+    EXPECT_GT(allocated, 0U);
+    EXPECT_GT(freed, 0U);
+}
+
+}  // namespace
+}  // namespace numacre
