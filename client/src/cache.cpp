@@ -7,6 +7,7 @@
 // (PoolHeader::attention), at its next call, and at its end.
 #include "cache.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -20,22 +21,32 @@ constexpr std::uint32_t kLeastUseful = 4;  // a magazine of fewer is none
 constexpr std::uint32_t kRefillBlocks = 32;
 constexpr std::uint32_t kRestraint = 256;
 constexpr std::uint64_t kLargestCachedBytes = 2 << 20;
-constexpr std::uint64_t kShareOfOneOrder = 32;  // of the numa node's capacity, by all threads together
+// Of a numa node's capacity, by all threads together: what one order may hold as long as the others hold nothing, and
+// what it may hold whatever they do.
+constexpr std::uint64_t kShare = 16;
+constexpr std::uint64_t kShareOfOneOrder = 32;
 
-std::uint32_t limit_of(const numacre_pool *pool, const Magazine &magazine, unsigned order) {
+std::uint32_t limit_of(const numacre_pool *pool, const NodeLane &node, unsigned order) {
+    const Magazine &magazine = node.magazines[order];
     if (pool->checks_frees || order > pool->geometry.largest_order ||
         std::uint64_t{1} << magazine.block_shift > kLargestCachedBytes)
         return 0;
     const std::uint64_t threads = magazine.slots_bound > 2 ? magazine.slots_bound - 1 : 1;
-    const std::uint64_t blocks = pool->geometry.frame_count / kShareOfOneOrder / threads >> order;
+    const std::uint64_t frames = pool->geometry.frame_count / threads;
+    std::uint64_t of_others = 0;
+    for (unsigned other = 0; other < kCachedOrders; ++other)
+        if (other != order) of_others += std::uint64_t{node.magazines[other].count()} << other;
+    const std::uint64_t left = frames / kShare - std::min(frames / kShare, of_others);
+    const std::uint64_t blocks = std::max(frames / kShareOfOneOrder, left) >> order;
     if (blocks < kLeastUseful) return 0;
     return blocks < kMagazineBlocks ? static_cast<std::uint32_t>(blocks) : kMagazineBlocks;
 }
 
 // Adjusts the magazine to what it may hold now. False: nothing.
-bool prepare(const numacre_pool *pool, Magazine &magazine, unsigned order) {
+bool prepare(const numacre_pool *pool, NodeLane &node, unsigned order) {
+    Magazine &magazine = node.magazines[order];
     magazine.slots_bound = pool->view.threads_in_use_bound();
-    const std::uint32_t capacity = limit_of(pool, magazine, order);
+    const std::uint32_t capacity = limit_of(pool, node, order);
     if (capacity != 0 && magazine.bottom == nullptr)
         magazine.top = magazine.bottom = static_cast<char **>(malloc(kMagazineBlocks * sizeof(char *)));
     magazine.limit = magazine.bottom == nullptr ? nullptr : magazine.bottom + capacity;
@@ -83,7 +94,7 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
         return false;
     }
     Magazine &magazine = node.magazines[order];
-    if (!prepare(pool, magazine, order)) return false;
+    if (!prepare(pool, node, order)) return false;
     const std::uint32_t wanted = blocks_at_a_time(magazine, order);
     if (wanted == 0) return false;
     // Near a limit block by block, past the cache: that way knows what to do when there is no more.
@@ -121,7 +132,7 @@ void begin_where_it_fits(Lane &lane, NodeLane &node, Fit fit, unsigned order) {
 
 bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     Magazine &magazine = node.magazines[order];
-    if (lane.restraint != 0 || !magazine.is_full() || !prepare(pool, magazine, order)) return false;
+    if (lane.restraint != 0 || !magazine.is_full() || !prepare(pool, node, order)) return false;
     if (!magazine.is_full()) return true;
     const std::uint32_t keep = magazine.capacity() - blocks_at_a_time(magazine, order);
     if (give_back_counted(pool, lane, node, order, keep) != 0 && has_waiters(pool)) serve_waiters(pool, lane.actor);

@@ -43,6 +43,21 @@ protected:
         constexpr std::uint64_t kTimes = (std::uint64_t{1} << Attention::kAgeShift) - Attention::kPressureStep;
         return (pool->view.header->attention & kTimes) / Attention::kPressureStep;
     }
+    // How many blocks of this order are cached after all the calling thread's have been freed. Many more than that are.
+    unsigned cached_of(Order order) const {
+        std::vector<void *> blocks(kFrames / 4 >> order.value);
+        EXPECT_EQ(numacre_alloc_bulk(pool, 4096U << order.value, blocks.data(), static_cast<unsigned>(blocks.size())),
+                  0)
+            << numacre_last_error();
+        for (void *const block : blocks) EXPECT_EQ(numacre_free(pool, block), 0) << numacre_last_error();
+        const NodeView<Env> &view = pool->nodes[0].buddy().view();
+        unsigned found = 0;
+        for (std::uint64_t frame = 0; frame < kFrames; frame += order.frames()) {
+            const IndexEntry entry{view.index_entry({FrameIndex{frame}, order}).load()};
+            found += entry.is_cached() && entry.order() == order ? 1 : 0;
+        }
+        return found;
+    }
     // How often the process's count has been changed (account.hpp).
     std::uint64_t changes() const { return pool->view.processes[pool->process.value].held << 1 >> 45; }
 
@@ -106,6 +121,19 @@ TEST_F(Limits, a_cache_that_was_refused_a_batch_is_filled_again_later) {
         unchanged += changes() == before ? 1 : 0;
     }
     EXPECT_GT(unchanged, kCalls / 2) << "blocks out of a cache have been counted before";
+}
+
+// One size is what most threads use; one that has been used must not keep the next from its cache.
+TEST_F(Limits, an_order_caches_a_sixteenth_of_the_pool_and_half_of_that_beside_others) {
+    // A full one gives back some at a time before it takes more.
+    const auto expect_about = [](unsigned cached, std::uint64_t most) {
+        EXPECT_LE(cached, most);
+        EXPECT_GT(cached, most / 2);
+    };
+    expect_about(cached_of(Order{0}), kFrames / 16);
+    const unsigned pairs = cached_of(Order{1});
+    expect_about(pairs, kFrames / 32 / 2);
+    expect_about(cached_of(Order{0}), kFrames / 16 - std::uint64_t{2} * pairs);
 }
 
 // A block on top that is none of ours any more (two threads freed it in one moment, one of them has given it back

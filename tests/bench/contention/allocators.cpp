@@ -102,14 +102,14 @@ private:
 
 // With a magazine a core and order in front, by the steps of shm/cached_block.hpp. The client's own
 // (client/src/lane.hpp, cache.cpp) is written for real memory; sizes and rules here are the same: 32 blocks a refill
-// (none of 32 frames and more), a full magazine is bypassed, all threads' magazines of one order hold 1/32 of the pool
-// at most, and all are given back when memory runs out anywhere.
+// (none of 32 frames and more), a full magazine is bypassed, all threads' magazines of one order hold 1/16 of the pool
+// at most (the client's half of that while others hold the rest), and all are given back when memory runs out anywhere.
 class NumacreCached final : public Numacre {
 public:
     NumacreCached(Arena &arena, std::uint64_t frame_count, unsigned cores)
         : Numacre(arena, frame_count, cores, 1), lanes_(cores) {
         for (unsigned order = 0; order <= kLeafOrder; ++order) {
-            const std::uint64_t share = frame_count / kShareOfOneOrder / cores >> order;
+            const std::uint64_t share = frame_count / kShare / cores >> order;
             capacity_[order] = share < kLeastUseful ? 0 : std::min<std::uint64_t>(share, kMagazineBlocks);
         }
     }
@@ -144,7 +144,7 @@ public:
     }
 
 private:
-    static constexpr std::uint64_t kShareOfOneOrder = 32;
+    static constexpr std::uint64_t kShare = 16;
     static constexpr std::uint64_t kLeastUseful = 4;
     static constexpr std::uint64_t kMagazineBlocks = 1024;
     static constexpr unsigned kRefillBlocks = 32;
