@@ -465,7 +465,7 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
 [[gnu::noinline]] int allocate_from_local_cache(Lane &lane, std::size_t size_bytes, void **block) {
     NodeLane &node = lane.nodes[obvious_numa_node(lane)];
     const bool is_as_before = size_bytes == node.asked_bytes;
-    if (is_as_before && take_as_before(lane, node, block)) [[likely]]
+    if (is_as_before && numacre_inline_take_as_before(&lane, &node, block) != 0) [[likely]]
         return 0;
     const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
     if (!is_as_before && &node != lane.only && frames_less_one < kLeafFrames &&
@@ -688,31 +688,28 @@ extern "C" {
 int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
     if (block == nullptr) [[unlikely]]
         return no_result("numacre_alloc");
-    numacre_inline_lane *const current = numacre_inline_lane_1;
-    if (!numacre_inline_is_undisturbed(current, pool)) [[unlikely]]
+    Lane *const lane = undisturbed_lane(pool);
+    if (lane == nullptr) [[unlikely]]
         return allocate_without_lane(pool, size_bytes, block);
-    Lane &lane = lane_at(current);
-    const NodeLane &node = lane.only_node();
-    if (size_bytes != node.asked_bytes) [[unlikely]]
-        return allocate_otherwise(lane, size_bytes, block);
-    if (take_as_before(lane, node, block)) [[likely]]
+    if (size_bytes != lane->only->asked_bytes) [[unlikely]]
+        return allocate_otherwise(*lane, size_bytes, block);
+    if (numacre_inline_take_as_before(lane, lane->only, block) != 0) [[likely]]
         return 0;
-    return allocate_from_empty(lane, size_bytes, block);
+    return allocate_from_empty(*lane, size_bytes, block);
 }
 
 int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block) {
     if (block == nullptr) [[unlikely]]
         return no_result("numacre_alloc_on");
-    numacre_inline_lane *const current = numacre_inline_lane_1;
-    if (flags == NUMACRE_UNCACHED && numa_node == -1 && numacre_inline_is_undisturbed(current, pool)) [[likely]] {
-        const Lane &lane = lane_at(current);
-        if (lane.numa_nodes > 1) [[unlikely]]
-            return allocate_uncached_locally(lane, size_bytes, block);
+    const Lane *const lane = undisturbed_lane(pool);
+    if (flags == NUMACRE_UNCACHED && numa_node == -1 && lane != nullptr) [[likely]] {
+        if (lane->numa_nodes > 1) [[unlikely]]
+            return allocate_uncached_locally(*lane, size_bytes, block);
         // By `only`, a load of its own: with what both need in a register, the compiler saves registers for the shorter
         // way before it knows that it is not taken.
-        if (!fits_leaf_word(lane, size_bytes)) [[unlikely]]
-            return allocate_large(lane, lane.only_node(), size_bytes, block);
-        return allocate_in_leaf(lane, lane.nodes[0], size_bytes, block);
+        if (!fits_leaf_word(*lane, size_bytes)) [[unlikely]]
+            return allocate_large(*lane, lane->only_node(), size_bytes, block);
+        return allocate_in_leaf(*lane, lane->nodes[0], size_bytes, block);
     }
     return allocate_on_without_lane(pool, numa_node, size_bytes, flags, block);
 }
@@ -736,25 +733,23 @@ int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa_nodes, size
 }
 
 int numacre_free(numacre_pool *pool, void *block) {
-    numacre_inline_lane *const current = numacre_inline_lane_1;
-    if (!numacre_inline_is_undisturbed(current, pool)) [[unlikely]]
+    Lane *const lane = undisturbed_lane(pool);
+    if (lane == nullptr) [[unlikely]]
         return free_without_lane(pool, block);
-    Lane &lane = lane_at(current);
     std::uint64_t *slot = nullptr;
     std::uint64_t entry = 0;
-    if (!numacre_inline_look_up(&lane, block, &slot, &entry)) [[unlikely]]
-        return free_otherwise(lane, block);
-    if (!numacre_inline_is_as_before(&lane, entry)) [[unlikely]]
-        return free_other_order(lane, block, slot, entry);
-    if (numacre_inline_put(lane.freed_magazine, block, slot, entry) != 0) [[likely]]
+    if (!numacre_inline_look_up(lane, block, &slot, &entry)) [[unlikely]]
+        return free_otherwise(*lane, block);
+    if (!numacre_inline_is_as_before(lane, entry)) [[unlikely]]
+        return free_other_order(*lane, block, slot, entry);
+    if (numacre_inline_put(lane->freed_magazine, block, slot, entry) != 0) [[likely]]
         return 0;
-    return free_past_full(lane, block);
+    return free_past_full(*lane, block);
 }
 
 int numacre_free_uncached(numacre_pool *pool, void *block) {
-    numacre_inline_lane *const current = numacre_inline_lane_1;
-    if (current->handle == pool) [[likely]]
-        return free_uncached(lane_at(current), block);
+    if (const Lane *const lane = current_lane(pool)) [[likely]]
+        return free_uncached(*lane, block);
     return free_anything_without_lane(pool, block);
 }
 
@@ -852,9 +847,8 @@ numacre_ref numacre_ref_of(numacre_pool *pool, const void *block) {
 
 int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
     if (block == nullptr) return no_result("numacre_take");
-    numacre_inline_lane *const current = numacre_inline_lane_1;
-    if (current->handle == pool) [[likely]]
-        return take(pool, lane_at(current), ref, block);
+    if (const Lane *const lane = current_lane(pool)) [[likely]]
+        return take(pool, *lane, ref, block);
     return take_without_lane(pool, ref, block);
 }
 

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -162,9 +161,16 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     void frees_nothing(NodeLane &node) { frees(node, no_magazine, 0); }
 };
 
-// numacre_inline_lane_1, once it is known to be a pool's: only these are lanes of ours.
-[[gnu::always_inline]] inline Lane &lane_at(numacre_inline_lane *place) {
-    return static_cast<Lane &>(*place);
+// The calling thread's lane, if this is the pool that it used last. nullptr: what numacre_inline_lane_1 leads to may be
+// no Lane at all.
+[[gnu::always_inline]] inline Lane *current_lane(const numacre_pool *pool) {
+    numacre_inline_lane *const current = numacre_inline_lane_1;
+    return current->handle == pool ? static_cast<Lane *>(current) : nullptr;
+}
+// The same, with nothing that has to be looked at first.
+[[gnu::always_inline]] inline Lane *undisturbed_lane(const numacre_pool *pool) {
+    numacre_inline_lane *const current = numacre_inline_lane_1;
+    return numacre_inline_is_undisturbed(current, pool) != 0 ? static_cast<Lane *>(current) : nullptr;
 }
 
 [[gnu::always_inline]] inline char *address_of(const Lane &lane, const NodeLane &node, FrameIndex frame) {
@@ -196,11 +202,6 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
 [[gnu::always_inline]] inline bool take_from_cache(const Lane &lane, const NodeLane &node, Magazine &magazine,
                                                    IndexEntry entry, void **block) {
     return numacre_inline_take(&lane, &node, &magazine, entry.bits(), block) != 0;
-}
-
-// The same of the size that calls have been about.
-[[gnu::always_inline]] inline bool take_as_before(const Lane &lane, const NodeLane &node, void **block) {
-    return numacre_inline_take(&lane, &node, node.asked_magazine, node.asked_entry, block) != 0;
 }
 
 // From the magazine for any size. frames_less_one: (size_bytes - 1) in frames, less than kLeafFrames. False: as

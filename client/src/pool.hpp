@@ -129,8 +129,8 @@ extern std::uint32_t fork_generation;
 void leave_pool(numacre_pool *pool);
 
 inline Lane *lane_of(numacre_pool *pool, int &error) {
-    numacre_inline_lane *const current = numacre_inline_lane_1;
-    return current->handle == pool ? &lane_at(current) : enter_pool(pool, error);
+    Lane *const lane = current_lane(pool);
+    return lane != nullptr ? lane : enter_pool(pool, error);
 }
 
 // --- placement -------------------------------------------------------------------------------------------------------

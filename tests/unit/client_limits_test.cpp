@@ -13,6 +13,17 @@
 namespace numacre::client {
 namespace {
 
+// Of this order, by all threads.
+unsigned cached_blocks(numacre_pool *pool, Order order) {
+    const NodeView<Env> &view = pool->nodes[0].buddy().view();
+    unsigned found = 0;
+    for (std::uint64_t frame = 0; frame < view.geometry.frame_count; frame += order.frames()) {
+        const IndexEntry entry{view.index_entry({FrameIndex{frame}, order}).load()};
+        found += entry.is_cached() && entry.order() == order ? 1 : 0;
+    }
+    return found;
+}
+
 class Limits : public ::testing::Test {
 protected:
     static constexpr std::uint64_t kFrames = 4096;  // of the pool
@@ -50,13 +61,7 @@ protected:
                   0)
             << numacre_last_error();
         for (void *const block : blocks) EXPECT_EQ(numacre_free(pool, block), 0) << numacre_last_error();
-        const NodeView<Env> &view = pool->nodes[0].buddy().view();
-        unsigned found = 0;
-        for (std::uint64_t frame = 0; frame < kFrames; frame += order.frames()) {
-            const IndexEntry entry{view.index_entry({FrameIndex{frame}, order}).load()};
-            found += entry.is_cached() && entry.order() == order ? 1 : 0;
-        }
-        return found;
+        return cached_blocks(pool, order);
     }
     // How often the process's count has been changed (account.hpp).
     std::uint64_t changes() const { return pool->view.processes[pool->process.value].held << 1 >> 45; }
@@ -151,18 +156,12 @@ TEST(CacheLimits, one_that_only_seems_empty_is_not_filled) {
         const auto offset = static_cast<const std::byte *>(block) - pool->nodes[0].data;
         return view.index_entry({FrameIndex{static_cast<std::uint64_t>(offset) / 4096}, Order{0}});
     };
-    const auto cached = [&] {
-        unsigned found = 0;
-        for (std::uint64_t frame = 0; frame < view.geometry.frame_count; ++frame)
-            found += IndexEntry{view.index_entry({FrameIndex{frame}, Order{0}}).load()}.is_cached() ? 1 : 0;
-        return found;
-    };
-    ASSERT_EQ(cached(), kFull) << "all of them are in the cache, which has no room for more";
+    ASSERT_EQ(cached_blocks(pool, Order{0}), kFull) << "all of them are in the cache, which has no room for more";
     entry_of(blocks.back()).store(0);
     void *block = nullptr;
     EXPECT_EQ(numacre_alloc_on(pool, -1, 4096, 0, &block), 0) << numacre_last_error();
     EXPECT_EQ(block, blocks[kFull - 2]) << "the next one";
-    EXPECT_EQ(cached(), kFull - 2);
+    EXPECT_EQ(cached_blocks(pool, Order{0}), kFull - 2);
     numacre_detach(pool);
 }
 

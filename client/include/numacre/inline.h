@@ -112,6 +112,12 @@ NUMACRE_INLINE_FUNCTION int numacre_inline_take(const struct numacre_inline_lane
     return 1;
 }
 
+/* The same of the size that calls have asked for. */
+NUMACRE_INLINE_FUNCTION int numacre_inline_take_as_before(const struct numacre_inline_lane *lane,
+                                                          const struct numacre_inline_node *node, void **block) {
+    return numacre_inline_take(lane, node, node->asked_magazine, node->asked_entry, block);
+}
+
 /* Into a cache. entry: an own, unpublished block's, of the magazine's order. 0: there is no room. */
 NUMACRE_INLINE_FUNCTION int numacre_inline_put(struct numacre_inline_magazine *magazine, void *block, uint64_t *slot,
                                                uint64_t entry) {
@@ -151,7 +157,7 @@ NUMACRE_INLINE_FUNCTION int numacre_alloc_inline(numacre_pool *pool, size_t size
     void *other = NULL;
     int error;
     if (__builtin_expect(block != NULL && numacre_inline_is_undisturbed(lane, pool) && size_bytes == lane->only->asked_bytes &&
-                             numacre_inline_take(lane, lane->only, lane->only->asked_magazine, lane->only->asked_entry, block),
+                             numacre_inline_take_as_before(lane, lane->only, block),
                          1))
         return 0;
     error = numacre_alloc(pool, size_bytes, block == NULL ? NULL : &other);

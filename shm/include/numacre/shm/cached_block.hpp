@@ -1,6 +1,6 @@
 // The steps of a thread cache on the index entry of a block: plain stores, since an entry that its process holds and
 // has not published is written by that process only (owner.hpp). Dying between any two of them leaves an entry that is
-// held: it is given back like any other.
+// held: it is given back like any other. (Clients go the same steps in C: numacre/inline.h.)
 #pragma once
 
 #include <atomic>
