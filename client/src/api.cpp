@@ -521,7 +521,7 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
 [[gnu::noinline]] int free_past_cache(const Lane &lane, void *address) {
     NodeLane *node = nullptr;
     std::uint64_t frame = 0;
-    if (find_frame(lane, address, node, frame) && !load_for_cache(word_at(&node->index[frame])).is_held() &&
+    if (find_frame(lane, address, node, frame) && !IndexEntry{numacre_inline_entry(&node->index[frame])}.is_held() &&
         !has_waiters(lane) && !is_regulated(lane))
         return free_large(lane, *node, FrameIndex{frame}, address);
     return free_slowly(lane.pool, address);

@@ -15,7 +15,7 @@
 #include "nearest.hpp"
 #include "numacre/inline.h"
 #include "numacre/shm/buddy.hpp"
-#include "numacre/shm/cached_block.hpp"
+#include "numacre/shm/cached_block.h"
 #include "numacre/shm/counters.hpp"
 #include "policy.hpp"
 
@@ -32,11 +32,12 @@ inline constexpr unsigned kCachedOrders = kLeafOrder + 1;  // blocks of leaf wor
 // not filled for them, nor is a full one emptied: what it has not, or has no room for, is the tree's.
 inline constexpr unsigned kSingleOrder = kLeafOrder - 1;
 
-// What inline.h says of shared memory: the steps of cached_block.hpp, in C.
+// What the C steps say of shared memory.
 static_assert(NUMACRE_INLINE_OURS == IndexEntry{~std::uint64_t{0}}.ownership_and_order());
-static_assert(IndexEntry{}.into_cache().bits() == NUMACRE_INLINE_CACHED);
-static_assert(IndexEntry{NUMACRE_INLINE_CACHED}.is_cached_like(IndexEntry{~NUMACRE_INLINE_OURS}));
-static_assert(IndexEntry{~std::uint64_t{0}}.out_of_cache(IndexEntry{}).bits() == NUMACRE_INLINE_GENERATION);
+static_assert((IndexEntry::owned(ProcessSlot{1}, Order{1}, 1, {}).bits() | NUMACRE_INLINE_CACHED) ==
+              IndexEntry::cached(ProcessSlot{1}, Order{1}, 1).bits());
+static_assert((IndexEntry::owned({}, {}, 0, {}).bits() | NUMACRE_INLINE_GENERATION) ==
+              IndexEntry::owned({}, {}, kGenerationMax, {}).bits());
 static_assert(offsetof(ThreadCounters<Env>, frees) - offsetof(ThreadCounters<Env>, allocations) ==
               NUMACRE_INLINE_FREES_BESIDE * sizeof(Word));
 static_assert(sizeof(Word) == sizeof(std::uint64_t) && alignof(Word) == alignof(std::uint64_t));
@@ -55,9 +56,6 @@ static_assert(offsetof(numacre_inline_lane, handle) == 0 && offsetof(numacre_inl
               offsetof(numacre_inline_lane, freed_magazine) == 48 && offsetof(numacre_inline_lane, freed_like) == 56 &&
               offsetof(numacre_inline_lane, frame_count) == 64 && offsetof(numacre_inline_lane, frame_shift) == 72);
 
-inline Word &word_at(std::uint64_t *place) {
-    return *reinterpret_cast<Word *>(place);
-}
 inline std::uint64_t *bits_of(Word &word) {
     return reinterpret_cast<std::uint64_t *>(&word);
 }
@@ -240,7 +238,7 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
 [[gnu::always_inline]] inline bool put_found(Lane &lane, NodeLane &node, void *block, std::uint64_t *slot,
                                              IndexEntry entry) {
     const unsigned order = entry.order().value;
-    if (!can_be_cached(entry, lane.private_pattern) || order >= kCachedOrders) return false;
+    if (!entry.is_private(lane.private_pattern) || order >= kCachedOrders) return false;
     Magazine &magazine = node.magazines[order];
     const std::uint64_t like = entry.ownership_and_order();
     if (lane.freed.count(like) >= Streak::kLong) [[unlikely]]
@@ -256,7 +254,7 @@ inline bool put_other(Lane &lane, void *block) {
     if (node != lane.freed_node) [[unlikely]]
         lane.frees_nothing(*node);  // the next one may well be there, too
     std::uint64_t *const slot = &node->index[frame];
-    return put_found(lane, *node, block, slot, load_for_cache(word_at(slot)));
+    return put_found(lane, *node, block, slot, IndexEntry{numacre_inline_entry(slot)});
 }
 
 }  // namespace numacre::client

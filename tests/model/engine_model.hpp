@@ -17,14 +17,20 @@
 
 #include "explorer.hpp"
 #include "numacre/shm/buddy.hpp"
-#include "numacre/shm/cached_block.hpp"
 #include "numacre/shm/chunks.hpp"
 #include "numacre/shm/fit.hpp"
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/hand_off.hpp"
 #include "numacre/shm/recovery.hpp"
+#include "support/cached_block.hpp"
 
 namespace numacre::model {
+
+using test::into_cache;
+using test::is_cached;
+using test::is_like;
+using test::look_at;
+using test::out_of_cache;
 
 struct Client {
     std::uint16_t process = 1;       // 1, 2, ...; clients may share one. 0 is the daemon
@@ -677,13 +683,13 @@ inline void EngineModel::use_cache(Thread &self, std::size_t client, int what) {
         Word &slot = view_.index_entry(local.blocks[held]);
         local.held[held] = false;
         local.cached[held] = true;
-        const IndexEntry entry = load_for_cache(slot);
-        if (!can_be_cached(entry, IndexEntry::private_to(actor_of(client).process)))
+        const IndexEntry entry = look_at(slot);
+        if (!is_like(entry, IndexEntry::owned(actor_of(client).process, local.blocks[held].order, 0, {})))
             self.fail("a held block cannot be cached");
-        store_into_cache(slot, entry);
+        into_cache(slot, entry);
     } else if (what == kUncache && cached < kHeldMax) {
         auto &slot = view_.index_entry(local.blocks[cached]);
-        const IndexEntry entry = load_for_cache(slot);
+        const IndexEntry entry = look_at(slot);
         const IndexEntry owned = IndexEntry::owned(actor_of(client).process, local.blocks[cached].order, 0, {});
         if (!is_cached(entry, owned)) {
             if (!somebody_forked()) self.fail("a block in our cache is not cached");
@@ -691,7 +697,7 @@ inline void EngineModel::use_cache(Thread &self, std::size_t client, int what) {
             local.blocks[cached] = {};
             return;
         }
-        store_out_of_cache(slot, entry, owned);
+        out_of_cache(slot, entry, owned);
         local.cached[cached] = false;
         local.held[cached] = true;
         use(self, local.blocks[cached]);
@@ -772,11 +778,11 @@ inline void EngineModel::use_shared(Thread &self, std::size_t client, int what, 
         if (shared_ended_->fetch_add(1) + 1 == sharers && shared_freed_->load() == 0)
             self.fail("nobody has freed what all have freed");
     } else if (what == kCacheShared || what == kCacheSlowly) {
-        const IndexEntry entry = load_for_cache(slot);
-        if (can_be_cached(entry, IndexEntry::private_to(actor.process))) {
+        const IndexEntry entry = look_at(slot);
+        if (entry.is_private(IndexEntry::private_to(actor.process))) {
             local.caches_shared = true;
             if (what == kCacheSlowly) self.wait_until(is_anothers);
-            store_into_cache(slot, entry);
+            into_cache(slot, entry);
         }
         shared_ended_->fetch_add(1);
     } else if (local.caches_shared) {
@@ -785,11 +791,11 @@ inline void EngineModel::use_shared(Thread &self, std::size_t client, int what, 
             (void)buddy_->free_many(actor, BlockState::cached, &shared_.base, 1);
             return;
         }
-        const IndexEntry entry = load_for_cache(slot);
+        const IndexEntry entry = look_at(slot);
         const IndexEntry owned = IndexEntry::owned(actor.process, shared_.order, 0, {});
         if (!is_cached(entry, owned)) return;
         if (what == kUncacheSlowly) self.wait_until(is_anothers);
-        store_out_of_cache(slot, entry, owned);
+        out_of_cache(slot, entry, owned);
         local.blocks[room] = shared_;
         local.held[room] = true;
         use(self, shared_);

@@ -21,15 +21,20 @@
 #include <string>
 #include <vector>
 
-#include "numacre/shm/cached_block.hpp"
 #include "numacre/shm/chunks.hpp"
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/snapshot.hpp"
 #include "numacre/shm/validate.hpp"
 #include "support/actor.hpp"
+#include "support/cached_block.hpp"
 
 namespace numacre {
 namespace {
+
+using test::into_cache;
+using test::is_cached;
+using test::look_at;
+using test::out_of_cache;
 
 #ifdef __clang__
 constexpr unsigned kBuild = 1;
@@ -280,10 +285,10 @@ private:
             return;
         }
         auto &slot = region_.node.index_entry(held.block);
-        const IndexEntry entry = load_for_cache(slot);
-        if (!can_be_cached(entry, IndexEntry::private_to(actor_.process)))
+        const IndexEntry entry = look_at(slot);
+        if (!entry.is_private(IndexEntry::private_to(actor_.process)))
             fault(to_text(held.block) + " is ours and cannot be cached");
-        store_into_cache(slot, entry);
+        into_cache(slot, entry);
         cached_[held.block.order.value].push_back(held);
     }
     void take_from_cache() {
@@ -292,10 +297,10 @@ private:
         const Held held = cache.back();
         cache.pop_back();
         auto &slot = region_.node.index_entry(held.block);
-        const IndexEntry entry = load_for_cache(slot);
+        const IndexEntry entry = look_at(slot);
         const IndexEntry owned = IndexEntry::owned(actor_.process, held.block.order, 0, {});
         if (!is_cached(entry, owned)) fault(to_text(held.block) + " is in our cache, the index does not say so");
-        store_out_of_cache(slot, entry, owned);
+        out_of_cache(slot, entry, owned);
         pattern_.verify(held.block, held.stamp);
         held_.push_back(held);
         frames_held_ += held.block.order.frames();

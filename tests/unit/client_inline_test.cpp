@@ -2,7 +2,6 @@
 // function's answer: client_private_test, built with these calls as well. Kills inside: tests/crash.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <random>
@@ -10,7 +9,7 @@
 #include <vector>
 
 #include "numacre/inline.h"
-#include "numacre/shm/cached_block.hpp"
+#include "numacre/shm/owner.hpp"
 
 namespace numacre {
 namespace {
@@ -163,64 +162,41 @@ TEST_F(Inline, without_a_lane_of_this_layout_each_call_is_a_function_s) {
     }
 }
 
-// The model runs these in C++ (cached_block.hpp), callers in C.
-TEST(InlineSteps, are_those_that_the_model_runs) {
-    std::mt19937_64 random{20261123};
-    const auto some_entry = [&] {
-        const Note note{random()};
-        const auto generation = static_cast<std::uint32_t>(random()) & kGenerationMax;
-        const ProcessSlot owner{static_cast<std::uint16_t>(1 + random() % 2)};
-        const Order order{static_cast<std::uint32_t>(random() % 2)};
-        switch (random() % 4) {
-            case 0:
-                return IndexEntry{};
-            case 1:
-                return IndexEntry::freeing(ThreadSlotIndex{owner.value}, order, generation);
-            case 2:
-                return IndexEntry::cached(owner, order, generation).with(note);
-            default:
-                break;
-        }
-        const IndexEntry owned = IndexEntry::owned(owner, order, generation, note);
-        return random() % 4 == 0 ? owned.published() : owned;
-    };
-    char frame = 0;
-    char *blocks[2] = {&frame, nullptr};
+// What the entry's steps say of a block is the model's (cached_block.h); here, what becomes of the magazine.
+TEST(InlineMagazine, keeps_what_is_cached_and_nothing_else) {
+    constexpr unsigned kFrames = 4;
+    static char frames[kFrames][4096];
+    char *blocks[kFrames - 1] = {};
     std::uint64_t tallies[NUMACRE_INLINE_FREES_BESIDE + 1] = {};
-    std::uint64_t allocated = 0;
-    std::uint64_t freed = 0;
-    std::uint64_t place = 0;
+    const IndexEntry ours = IndexEntry::owned(ProcessSlot{1}, Order{0}, 7, {});
+    std::uint64_t index[kFrames] = {ours.bits(), ours.bits(), ours.bits(), ours.bits()};
     numacre_inline_lane lane{};
     lane.frame_shift = 12;
     numacre_inline_node node{};
-    node.data = &frame;
-    node.index = &place;
-    for (int i = 0; i < 100'000; ++i) {
-        const IndexEntry before = some_entry();
-        const IndexEntry owned = IndexEntry::owned(ProcessSlot{1}, Order{0}, 0, Note{random()});
-        std::atomic<std::uint64_t> slot{before.bits()};
-        place = before.bits();
-        numacre_inline_magazine magazine{blocks + 1, blocks, blocks + 1, tallies};
-        void *block = nullptr;
-        const bool was_cached = is_cached(load_for_cache(slot), owned);
-        if (was_cached) store_out_of_cache(slot, before, owned);
-        ASSERT_EQ(numacre_inline_take(&lane, &node, &magazine, owned.bits(), &block) != 0, was_cached) << before.bits();
-        ASSERT_EQ(place, slot.load()) << before.bits();
-        ASSERT_EQ(magazine.top, blocks) << "what is none of ours is not kept";
-        ASSERT_EQ(block, was_cached ? &frame : nullptr);
-        ASSERT_EQ(tallies[0], allocated += was_cached ? 1 : 0);
+    node.data = frames[0];
+    node.index = index;
+    numacre_inline_magazine magazine{blocks, blocks, blocks + kFrames - 1, tallies};
+    for (unsigned i = 0; i < kFrames; ++i)
+        ASSERT_EQ(numacre_inline_put(&magazine, frames[i], &index[i], index[i]) != 0, i < kFrames - 1)
+            << "has room for 3";
+    EXPECT_EQ(index[0], IndexEntry::cached(ProcessSlot{1}, Order{0}, 7).bits());
+    EXPECT_EQ(index[kFrames - 1], ours.bits()) << "there was no room: nothing happened";
+    EXPECT_EQ(tallies[NUMACRE_INLINE_FREES_BESIDE], kFrames - 1);
 
-        if (!can_be_cached(load_for_cache(slot), IndexEntry::private_to(ProcessSlot{1}))) continue;
-        lane.freed_like = IndexEntry::owned(ProcessSlot{1}, Order{0}, 0, {}).bits();
-        ASSERT_EQ(numacre_inline_is_as_before(&lane, place) != 0, IndexEntry{place}.order() == Order{0}) << place;
-        store_into_cache(slot, load_for_cache(slot));
-        ASSERT_NE(numacre_inline_put(&magazine, &frame, &place, place), 0);
-        ASSERT_EQ(place, slot.load());
-        ASSERT_EQ(numacre_inline_put(&magazine, &frame, &place, place), 0) << "it is full";
-        ASSERT_EQ(tallies[NUMACRE_INLINE_FREES_BESIDE], ++freed);
-    }
-    EXPECT_GT(allocated, 0U);
-    EXPECT_GT(freed, 0U);
+    index[1] = IndexEntry::owned(ProcessSlot{2}, Order{0}, 8, {}).bits();
+    const Note note = Note{PoolAge{6}}.for_request(4000, 12);
+    const IndexEntry wanted = IndexEntry::owned(ProcessSlot{1}, Order{0}, 0, note);
+    void *block = nullptr;
+    EXPECT_NE(numacre_inline_take(&lane, &node, &magazine, wanted.bits(), &block), 0);
+    EXPECT_EQ(block, frames[2]) << "last in, first out";
+    EXPECT_EQ(index[2], IndexEntry::owned(ProcessSlot{1}, Order{0}, 7, note).bits()) << "its generation stays";
+    EXPECT_EQ(numacre_inline_take(&lane, &node, &magazine, wanted.bits(), &block), 0) << "another process has it";
+    EXPECT_EQ(block, frames[2]) << "untouched";
+    EXPECT_EQ(index[1], IndexEntry::owned(ProcessSlot{2}, Order{0}, 8, {}).bits());
+    EXPECT_NE(numacre_inline_take(&lane, &node, &magazine, wanted.bits(), &block), 0);
+    EXPECT_EQ(block, frames[0]) << "what was none of ours has not been kept";
+    EXPECT_EQ(numacre_inline_take(&lane, &node, &magazine, wanted.bits(), &block), 0) << "it is empty";
+    EXPECT_EQ(tallies[0], 2U);
 }
 
 }  // namespace

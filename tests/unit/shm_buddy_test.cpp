@@ -4,12 +4,17 @@
 #include <set>
 #include <vector>
 
-#include "numacre/shm/cached_block.hpp"
+#include "support/cached_block.hpp"
 #include "support/shm_pool.hpp"
 
 namespace numacre {
 namespace {
 
+using test::into_cache;
+using test::is_cached;
+using test::is_like;
+using test::look_at;
+using test::out_of_cache;
 using test::ShmPool;
 using TestBuddy = Buddy<ProductionEnv>;
 
@@ -414,16 +419,23 @@ TEST(Buddy, only_what_nobody_else_can_reach_is_cached) {
     Block block;
     ASSERT_EQ(buddy.allocate(mine, Order{2}, {}, block), Errc::ok);
     auto &slot = pool.node.index_entry(block);
-    EXPECT_TRUE(can_be_cached(load_for_cache(slot), IndexEntry::private_to(mine.process)));
-    EXPECT_FALSE(can_be_cached(load_for_cache(slot), IndexEntry::private_to(ProcessSlot{2})));
-    (void)buddy.publish(block, load_for_cache(slot));
-    EXPECT_FALSE(can_be_cached(load_for_cache(slot), IndexEntry::private_to(mine.process))) << "somebody may take it";
-    IndexEntry entry = load_for_cache(slot);
+    const auto can_be_cached = [&](ProcessSlot by) {
+        const bool is_private = look_at(slot).is_private(IndexEntry::private_to(by));
+        // Asked where the order is known as well.
+        EXPECT_EQ(is_like(look_at(slot), IndexEntry::owned(by, Order{2}, 0, {})), is_private);
+        return is_private;
+    };
+    EXPECT_TRUE(can_be_cached(mine.process));
+    EXPECT_FALSE(is_like(look_at(slot), IndexEntry::owned(mine.process, Order{3}, 0, {})));
+    EXPECT_FALSE(can_be_cached(ProcessSlot{2}));
+    (void)buddy.publish(block, look_at(slot));
+    EXPECT_FALSE(can_be_cached(mine.process)) << "somebody may take it";
+    IndexEntry entry = look_at(slot);
     ASSERT_TRUE(buddy.withdraw(block, entry));
-    store_into_cache(slot, entry);
+    into_cache(slot, entry);
     Block freed;
     EXPECT_EQ(buddy.free(mine, block.base, freed), Errc::stale_ref) << "freed already, as its user sees it";
-    EXPECT_FALSE(can_be_cached(load_for_cache(slot), IndexEntry::private_to(mine.process)));
+    EXPECT_FALSE(can_be_cached(mine.process));
     EXPECT_EQ(buddy.free_many(mine, BlockState::owned, &block.base, 1), 0U) << "in a bulk free, too";
 }
 
@@ -436,17 +448,17 @@ TEST(Buddy, a_block_says_since_when_its_holder_has_it) {
     Block block;
     ASSERT_EQ(buddy.allocate(giver, Order{2}, Note{PoolAge{5}}.for_request(12288, 14), block), Errc::ok);
     auto &slot = pool.node.index_entry(block);
-    EXPECT_EQ(load_for_cache(slot).note().since(), PoolAge{5});
-    store_into_cache(slot, load_for_cache(slot));
+    EXPECT_EQ(look_at(slot).note().since(), PoolAge{5});
+    into_cache(slot, look_at(slot));
     const Note note = Note{PoolAge{6}}.for_request(16320, 14);
-    const std::uint32_t generation = load_for_cache(slot).generation();
-    store_out_of_cache(slot, load_for_cache(slot), IndexEntry::owned(giver.process, Order{2}, 0, note));
-    EXPECT_EQ(load_for_cache(slot).generation(), generation);
-    EXPECT_EQ(load_for_cache(slot).note(), Note{PoolAge{6}}.for_request(16320, 14)) << "its next use is another one";
-    const Reference reference = buddy.publish(block, load_for_cache(slot));
+    const std::uint32_t generation = look_at(slot).generation();
+    out_of_cache(slot, look_at(slot), IndexEntry::owned(giver.process, Order{2}, 0, note));
+    EXPECT_EQ(look_at(slot).generation(), generation);
+    EXPECT_EQ(look_at(slot).note(), Note{PoolAge{6}}.for_request(16320, 14)) << "its next use is another one";
+    const Reference reference = buddy.publish(block, look_at(slot));
     Block taken;
     ASSERT_EQ(buddy.take(taker, reference, PoolAge{9}, taken), Errc::ok);
-    EXPECT_EQ(load_for_cache(slot).note(), Note{PoolAge{9}}.for_request(16320, 14)) << "the taker's from now on";
+    EXPECT_EQ(look_at(slot).note(), Note{PoolAge{9}}.for_request(16320, 14)) << "the taker's from now on";
 }
 
 // Two threads that free a block in the same moment may both cache it.
@@ -460,20 +472,20 @@ TEST(Buddy, what_another_thread_gave_back_from_its_cache_does_not_come_out_of_ou
     Block block;
     ASSERT_EQ(buddy.allocate(mine, Order{2}, {}, block), Errc::ok);
     auto &slot = pool.node.index_entry(block);
-    store_into_cache(slot, load_for_cache(slot));
-    EXPECT_TRUE(is_cached(load_for_cache(slot), in_my_cache));
-    EXPECT_FALSE(is_cached(load_for_cache(slot), IndexEntry::owned(mine.process, Order{3}, 0, {}))) << "another cache";
+    into_cache(slot, look_at(slot));
+    EXPECT_TRUE(is_cached(look_at(slot), in_my_cache));
+    EXPECT_FALSE(is_cached(look_at(slot), IndexEntry::owned(mine.process, Order{3}, 0, {}))) << "another cache";
     ASSERT_EQ(buddy.free_many(mine, BlockState::cached, &block.base, 1), 1U);
-    EXPECT_FALSE(is_cached(load_for_cache(slot), in_my_cache)) << "it is free";
+    EXPECT_FALSE(is_cached(look_at(slot), in_my_cache)) << "it is free";
     EXPECT_EQ(buddy.free_many(mine, BlockState::cached, &block.base, 1), 0U);
     const std::uint64_t home = pool.node.home[mine.thread.value].word[2].load();
     pool.node.home[other.thread.value].word[2].store(home);
     Block again;
     ASSERT_EQ(buddy.allocate(other, Order{2}, {}, again), Errc::ok);
     ASSERT_EQ(again, block);
-    EXPECT_FALSE(is_cached(load_for_cache(slot), in_my_cache)) << "it is another's";
-    store_into_cache(slot, load_for_cache(slot));
-    EXPECT_FALSE(is_cached(load_for_cache(slot), in_my_cache)) << "it waits in another's cache";
+    EXPECT_FALSE(is_cached(look_at(slot), in_my_cache)) << "it is another's";
+    into_cache(slot, look_at(slot));
+    EXPECT_FALSE(is_cached(look_at(slot), in_my_cache)) << "it waits in another's cache";
 }
 
 // Also not to a thread that is at home there.

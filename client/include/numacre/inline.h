@@ -25,6 +25,7 @@
 #define NUMACRE_INLINE_H
 
 #include "numacre/numacre.h"
+#include "numacre/shm/cached_block.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -68,14 +69,6 @@ struct numacre_inline_lane {
 /* The lane of the pool that the thread used last; never null. */
 NUMACRE_API extern __thread struct numacre_inline_lane *numacre_inline_lane_1 __attribute__((tls_model("initial-exec")));
 
-/* Of an entry: state, published or not, order, holder; of these, what tells a cached block from one that is handed out; the
- * generation. */
-#define NUMACRE_INLINE_OURS       ((uint64_t)0xffffff)
-#define NUMACRE_INLINE_CACHED     ((uint64_t)2)
-#define NUMACRE_INLINE_GENERATION ((uint64_t)0x7ffff000000)
-
-#define NUMACRE_INLINE_FUNCTION static inline __attribute__((always_inline))
-
 NUMACRE_INLINE_FUNCTION void numacre_inline_count(uint64_t *tally) {
     /* One writer, read by others at any time: no lock, but one instruction, or two that nobody sees half of. */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
@@ -92,8 +85,8 @@ NUMACRE_INLINE_FUNCTION int numacre_inline_is_undisturbed(const struct numacre_i
     return lane->handle == pool && __atomic_load_n(lane->attention, __ATOMIC_RELAXED) == lane->attention_seen;
 }
 
-/* From a cache. The entry is an own one's, not published: plain stores (shm/README.md, No CAS). 0: nothing is there; or what
- * was on top is no cached block any more, and has gone: two threads freed it in the same moment, and one gave it back. */
+/* From a cache. entry: as numacre_inline_is_cached() wants it. 0: nothing is there; or what was on top is no cached block any
+ * more, and has gone. */
 NUMACRE_INLINE_FUNCTION int numacre_inline_take(const struct numacre_inline_lane *lane, const struct numacre_inline_node *node,
                                                 struct numacre_inline_magazine *magazine, uint64_t entry, void **block) {
     char **const above = magazine->top;
@@ -104,9 +97,9 @@ NUMACRE_INLINE_FUNCTION int numacre_inline_take(const struct numacre_inline_lane
     address = above[-1];
     magazine->top = above - 1;
     slot = node->index + ((uint64_t)(address - node->data) >> lane->frame_shift);
-    before = __atomic_load_n(slot, __ATOMIC_RELAXED);
-    if (__builtin_expect(((before ^ entry) & NUMACRE_INLINE_OURS) != NUMACRE_INLINE_CACHED, 0)) return 0;
-    __atomic_store_n(slot, (before & NUMACRE_INLINE_GENERATION) | entry, __ATOMIC_RELAXED);
+    before = numacre_inline_entry(slot);
+    if (__builtin_expect(!numacre_inline_is_cached(before, entry), 0)) return 0;
+    numacre_inline_out_of_cache(slot, before, entry);
     *block = address;
     numacre_inline_count(magazine->allocations);
     return 1;
@@ -124,7 +117,7 @@ NUMACRE_INLINE_FUNCTION int numacre_inline_put(struct numacre_inline_magazine *m
     /* The limit may have come down since. */
     if (__builtin_expect(magazine->top >= magazine->limit, 0)) return 0;
     *magazine->top++ = (char *)block;
-    __atomic_store_n(slot, entry | NUMACRE_INLINE_CACHED, __ATOMIC_RELAXED);
+    numacre_inline_into_cache(slot, entry);
     numacre_inline_count(magazine->allocations + NUMACRE_INLINE_FREES_BESIDE);
     return 1;
 }
@@ -141,13 +134,13 @@ NUMACRE_INLINE_FUNCTION int numacre_inline_look_up(const struct numacre_inline_l
     const uint64_t frame = numacre_inline_frame_at(lane, (uintptr_t)block - (uintptr_t)lane->freed_data);
     if (__builtin_expect(frame >= lane->frame_count, 0)) return 0;
     *slot = lane->freed_index + frame;
-    *entry = __atomic_load_n(*slot, __ATOMIC_RELAXED);
+    *entry = numacre_inline_entry(*slot);
     return 1;
 }
 
 /* entry: numacre_inline_look_up()'s. */
 NUMACRE_INLINE_FUNCTION int numacre_inline_is_as_before(const struct numacre_inline_lane *lane, uint64_t entry) {
-    return (entry & NUMACRE_INLINE_OURS) == lane->freed_like;
+    return numacre_inline_is_like(entry, lane->freed_like);
 }
 
 /* As numacre_alloc. */

@@ -7,18 +7,22 @@
 
 #include "llfree_like.hpp"
 #include "numacre/shm/buddy.hpp"
-#include "numacre/shm/cached_block.hpp"
 #include "numacre/shm/chunks.hpp"
 #include "numacre/shm/format.hpp"
 #include "papers/buddy_spinlock.hpp"
 #include "papers/nbbs_four_levels.hpp"
 #include "papers/nbbs_one_level.hpp"
+#include "support/cached_block.hpp"
 
 namespace numacre::contention {
 namespace {
 
 using Env = ContentionEnv;
 using Word = Env::Atomic<std::uint64_t>;
+using test::into_cache;
+using test::is_cached;
+using test::look_at;
+using test::out_of_cache;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The product's allocator (shm/buddy.hpp, the very source that clients run), as one client process: a thread slot a
@@ -100,7 +104,7 @@ private:
     }
 };
 
-// With a magazine a core and order in front, by the steps of shm/cached_block.hpp. The client's own
+// With a magazine a core and order in front, by the steps of shm/cached_block.h. The client's own
 // (client/src/lane.hpp, cache.cpp) is written for real memory; sizes and rules here are the same: 32 blocks a refill
 // (none of 32 frames and more), a full magazine is bypassed, all threads' magazines of one order hold 1/16 of the pool
 // at most (the client's half of that while others hold the rest), and all are given back when memory runs out anywhere.
@@ -123,9 +127,9 @@ public:
         const std::uint64_t frame = magazine.back();
         magazine.pop_back();
         auto &slot = nodes_[0].view().index[0][frame];
-        const IndexEntry entry = load_for_cache(slot);
+        const IndexEntry entry = look_at(slot);
         const IndexEntry owned = IndexEntry::owned(actor_of(core).process, Order{order}, 0, {});
-        if (is_cached(entry, owned)) store_out_of_cache(slot, entry, owned);
+        if (is_cached(entry, owned)) out_of_cache(slot, entry, owned);
         count(nodes_[0].view().counters[slot_of(core)].allocations[order]);
         return frame;
     }
@@ -133,12 +137,12 @@ public:
     void free(unsigned core, std::uint64_t frame, unsigned order) override {
         look_at_attention(core);
         Word &slot = nodes_[0].view().index[0][frame];
-        const IndexEntry entry = load_for_cache(slot);
+        const IndexEntry entry = look_at(slot);
         const unsigned found = entry.order().value;
-        if (!can_be_cached(entry, IndexEntry::private_to(kClient)) || found > kLeafOrder ||
+        if (!entry.is_private(IndexEntry::private_to(kClient)) || found > kLeafOrder ||
             lanes_[core].magazines[found].size() >= capacity_[found])
             return Numacre::free(core, frame, order);
-        store_into_cache(slot, entry);
+        into_cache(slot, entry);
         lanes_[core].magazines[found].push_back(frame);
         count(nodes_[0].view().counters[slot_of(core)].frees[found]);
     }

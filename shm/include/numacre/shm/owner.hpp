@@ -64,16 +64,6 @@ public:
     constexpr IndexEntry now(IndexEntry other) const {
         return IndexEntry{(bits_ & ~std::uint64_t{kStateMask | kPublished | kHolderMask}) | other.bits_};
     }
-    // Steps of an entry that is held and not published.
-    constexpr IndexEntry into_cache() const { return IndexEntry{bits_ | kCachedBit}; }
-    // other: owned, of the same owner and order; but for the generation it is all that the entry is to say.
-    constexpr IndexEntry out_of_cache(IndexEntry other) const {
-        return IndexEntry{(bits_ & kGenerationMask) | other.bits_};
-    }
-    // Cached, and otherwise of the owner and order of one that is owned.
-    constexpr bool is_cached_like(IndexEntry other) const {
-        return ((bits_ ^ other.bits_) & (kStateMask | kPublished | kHolderMask | kOrderMask)) == kCachedBit;
-    }
     // One that has no note yet.
     constexpr IndexEntry with(Note note) const { return IndexEntry{bits_ | note.bits()}; }
     constexpr IndexEntry published() const { return IndexEntry{bits_ | kPublished}; }
@@ -101,6 +91,8 @@ public:
     static constexpr std::uint32_t private_to(ProcessSlot owner) {
         return static_cast<std::uint32_t>(BlockState::owned) | std::uint32_t{owner.value} << kHolderShift;
     }
+    // pattern: private_to(). Its process may keep it in a cache (cached_block.h).
+    constexpr bool is_private(std::uint32_t pattern) const { return ownership() == pattern; }
     constexpr Order order() const { return Order{static_cast<std::uint32_t>(bits_) >> 3 & 31}; }
     constexpr ProcessSlot owner() const { return ProcessSlot{static_cast<std::uint16_t>(bits_ >> 8)}; }
     constexpr ThreadSlotIndex freer() const { return ThreadSlotIndex{static_cast<std::uint16_t>(bits_ >> 8)}; }
@@ -116,7 +108,6 @@ private:
                           std::uint64_t{holder} << 8 | std::uint64_t{generation & kGenerationMax} << 24 | note.bits()};
     }
     static constexpr std::uint32_t kStateMask = 3;
-    static constexpr std::uint64_t kCachedBit = 2;  // owned | kCachedBit = cached
     static constexpr std::uint64_t kGenerationStep = std::uint64_t{1} << 24;
     static constexpr std::uint64_t kGenerationMask = kGenerationMax * kGenerationStep;
     static constexpr std::uint32_t kPublished = 4;

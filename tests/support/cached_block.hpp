@@ -1,0 +1,37 @@
+// The steps of a thread cache (numacre/shm/cached_block.h) on an index entry of any Env, in the words of owner.hpp. An
+// Env whose accesses are more than accesses has said so before: sim_env.hpp, contention_env.hpp.
+#pragma once
+
+#include <cstdint>
+
+#include "numacre/shm/cached_block.h"
+#include "numacre/shm/owner.hpp"
+
+namespace numacre::test {
+
+template <class Word>
+std::uint64_t *place_of(Word &slot) {
+    static_assert(sizeof slot == sizeof(std::uint64_t));
+    return reinterpret_cast<std::uint64_t *>(&slot);
+}
+template <class Word>
+IndexEntry look_at(Word &slot) {
+    return IndexEntry{numacre_inline_entry(place_of(slot))};
+}
+// like: owned, without generation and note.
+inline bool is_like(IndexEntry entry, IndexEntry like) {
+    return numacre_inline_is_like(entry.bits(), like.bits()) != 0;
+}
+template <class Word>
+void into_cache(Word &slot, IndexEntry entry) {
+    numacre_inline_into_cache(place_of(slot), entry.bits());
+}
+inline bool is_cached(IndexEntry entry, IndexEntry owned) {
+    return numacre_inline_is_cached(entry.bits(), owned.bits()) != 0;
+}
+template <class Word>
+void out_of_cache(Word &slot, IndexEntry entry, IndexEntry owned) {
+    numacre_inline_out_of_cache(place_of(slot), entry.bits(), owned.bits());
+}
+
+}  // namespace numacre::test
