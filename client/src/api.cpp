@@ -518,35 +518,36 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
 }
 
 // What the cache did not take. Larger blocks never go there, and so need not look at all that free_slowly() does.
-[[gnu::noinline]] int free_past_cache(const Lane &lane, void *address) {
-    NodeLane *node = nullptr;
-    std::uint64_t frame = 0;
-    if (find_frame(lane, address, node, frame) && !IndexEntry{numacre_inline_entry(&node->index[frame])}.is_held() &&
-        !has_waiters(lane) && !is_regulated(lane))
-        return free_large(lane, *node, FrameIndex{frame}, address);
+[[gnu::always_inline]] inline int free_past_cache(const Lane &lane, const LeafEntry &found, void *address) {
+    if (!found.entry.is_held() && !has_waiters(lane) && !is_regulated(lane))
+        return free_large(lane, *found.node, found.frame(), address);
     return free_slowly(lane.pool, address);
 }
 
 // Not as blocks have been.
 [[gnu::noinline]] int free_otherwise(Lane &lane, void *address) {
-    if (put_other(lane, address)) [[likely]]
+    LeafEntry found;
+    if (!look_up(lane, address, found)) [[unlikely]]
+        return free_slowly(lane.pool, address);
+    if (put_other(lane, found, address)) [[likely]]
         return 0;
-    return free_past_cache(lane, address);
+    return free_past_cache(lane, found, address);
 }
 // The same on the numa node that blocks have been freed to: what the index says of it is known.
 [[gnu::noinline]] int free_other_order(Lane &lane, void *address, std::uint64_t *slot, std::uint64_t entry) {
-    if (put_found(lane, *lane.freed_node, address, slot, IndexEntry{entry})) [[likely]]
+    const LeafEntry found{lane.freed_node, slot, IndexEntry{entry}};
+    if (put_found(lane, found, address)) [[likely]]
         return 0;
-    return free_past_cache(lane, address);
+    return free_past_cache(lane, found, address);
 }
 
 // As blocks have been: only its magazine has no room, or is not to be used at all. (Or nothing has been, and the index
-// says nothing of it.)
-[[gnu::noinline]] int free_past_full(const Lane &lane, void *address) {
+// says nothing of it: a larger block, as all may be.)
+[[gnu::noinline]] int free_past_full(const Lane &lane, void *address, std::uint64_t *slot, std::uint64_t entry) {
     const Magazine &magazine = static_cast<const Magazine &>(*lane.freed_magazine);
     if (magazine.capacity() == 0 || magazine.block_shift < lane.frame_shift + kSingleOrder ||
         magazine.slots_bound != lane.pool->view.threads_in_use_bound() || has_waiters(lane))
-        return free_slowly(lane.pool, address);
+        return free_past_cache(lane, LeafEntry{lane.freed_node, slot, IndexEntry{entry}}, address);
     return free_uncached(lane, address);
 }
 
@@ -744,7 +745,7 @@ int numacre_free(numacre_pool *pool, void *block) {
         return free_other_order(*lane, block, slot, entry);
     if (numacre_inline_put(lane->freed_magazine, block, slot, entry) != 0) [[likely]]
         return 0;
-    return free_past_full(*lane, block);
+    return free_past_full(*lane, block, slot, entry);
 }
 
 int numacre_free_uncached(numacre_pool *pool, void *block) {

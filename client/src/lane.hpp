@@ -233,28 +233,46 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     return frame < lane.frame_count;
 }
 
+// What the leaf layer says of the frame where a block begins.
+struct LeafEntry {
+    NodeLane *node;
+    std::uint64_t *slot;
+    IndexEntry entry;
+
+    FrameIndex frame() const { return FrameIndex{static_cast<std::uint64_t>(slot - node->index)}; }
+};
+// False: no frame of the pool.
+[[gnu::always_inline]] inline bool look_up(const Lane &lane, const void *block, LeafEntry &found) {
+    std::uint64_t frame = 0;
+    if (!find_frame(lane, block, found.node, frame)) return false;
+    found.slot = &found.node->index[frame];
+    found.entry = IndexEntry{numacre_inline_entry(found.slot)};
+    return true;
+}
+
 // Any block. False: not one that can go this way (not ours, published, too large, no room, no block at all): nothing is
-// changed. slot, entry: of its first frame in the leaf layer.
-[[gnu::always_inline]] inline bool put_found(Lane &lane, NodeLane &node, void *block, std::uint64_t *slot,
-                                             IndexEntry entry) {
-    const unsigned order = entry.order().value;
-    if (!entry.is_private(lane.private_pattern) || order >= kCachedOrders) return false;
+// changed.
+[[gnu::always_inline]] inline bool put_found(Lane &lane, const LeafEntry &found, void *block) {
+    NodeLane &node = *found.node;
+    const unsigned order = found.entry.order().value;
+    if (!found.entry.is_private(lane.private_pattern) || order >= kCachedOrders) return false;
     Magazine &magazine = node.magazines[order];
-    const std::uint64_t like = entry.ownership_and_order();
+    const std::uint64_t like = found.entry.ownership_and_order();
     if (lane.freed.count(like) >= Streak::kLong) [[unlikely]]
         lane.frees(node, magazine, like);
     else if (lane.freed_like != 0)
         lane.frees_nothing(node);
-    return numacre_inline_put(&magazine, block, slot, entry.bits()) != 0;
+    return numacre_inline_put(&magazine, block, found.slot, found.entry.bits()) != 0;
+}
+// ... and where the next one may well be, too.
+[[gnu::always_inline]] inline bool put_other(Lane &lane, const LeafEntry &found, void *block) {
+    if (found.node != lane.freed_node) [[unlikely]]
+        lane.frees_nothing(*found.node);
+    return put_found(lane, found, block);
 }
 inline bool put_other(Lane &lane, void *block) {
-    NodeLane *node = nullptr;
-    std::uint64_t frame = 0;
-    if (!find_frame(lane, block, node, frame)) return false;
-    if (node != lane.freed_node) [[unlikely]]
-        lane.frees_nothing(*node);  // the next one may well be there, too
-    std::uint64_t *const slot = &node->index[frame];
-    return put_found(lane, *node, block, slot, IndexEntry{numacre_inline_entry(slot)});
+    LeafEntry found;
+    return look_up(lane, block, found) && put_other(lane, found, block);
 }
 
 }  // namespace numacre::client

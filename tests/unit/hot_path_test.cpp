@@ -148,6 +148,13 @@ void prepare_uncached() {
         free_uncached();
     }
 }
+void prepare_large() {
+    open_pool();
+    for (int i = 0; i < 4; ++i) {
+        allocate();
+        free_it();
+    }
+}
 void allocate_another_size() {
     size_bytes ^= 4096 ^ 8192;
     allocate();
@@ -242,6 +249,17 @@ TEST(HotPath, the_shared_tree_executes_one_locked_instruction_to_allocate_and_on
     for (const std::size_t size : {std::size_t{4096}, std::size_t{32768}, std::size_t{262144}, std::size_t{2} << 20}) {
         size_bytes = size;
         expect_locked("uncached: allocate, free", prepare_uncached, parts, 2, {1, 1});
+    }
+}
+
+// Who does not say so, where all blocks are such.
+TEST(HotPath, what_is_never_cached_takes_the_same_short_ways) {
+    void (*const parts[])() = {allocate, free_it};
+    for (const std::size_t size : {std::size_t{524288}, std::size_t{2} << 20}) {
+        size_bytes = size;
+        const std::vector<Tally> tallies = expect_locked("not cached: allocate, free", prepare_large, parts, 2, {1, 1});
+        EXPECT_LE(tallies[0].instructions, 270U);
+        EXPECT_LE(tallies[1].instructions, 215U);
     }
 }
 
