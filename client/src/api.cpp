@@ -614,16 +614,19 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
     return {owner, generation_of(pool, owner)};
 }
 
-[[gnu::always_inline]] inline int take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block) {
-    // relaxed: an age in seconds. Not the lane's: a thread that only takes is never asked for its attention.
-    const PoolAge now = Attention::age(lane.attention_word().load(std::memory_order_relaxed));
+// relaxed: an age in seconds. Not the lane's: a thread that only takes is never asked for its attention.
+[[gnu::always_inline]] inline PoolAge age_now(const Lane &lane) {
+    return Attention::age(lane.attention_word().load(std::memory_order_relaxed));
+}
+
+[[gnu::noinline]] int take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block) {
     const Reference reference{ref};
     const std::uint32_t numa_node = reference.numa_node().value;
     Block taken;
     const bool is_counted = is_counting(pool);
     const Giver giver = is_counted ? giver_of(pool, reference) : Giver{pool->process, 0};
     const Errc code = numa_node < pool->numa_nodes
-                          ? pool->nodes[numa_node].buddy().take(lane.actor, reference, now, taken)
+                          ? pool->nodes[numa_node].buddy().take(lane.actor, reference, age_now(lane), taken)
                           : Errc::bad_argument;
     if (code != Errc::ok) [[unlikely]]
         return fail(code,
@@ -634,6 +637,21 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
         charge_taken(pool, giver, taken.order.frames());
     *block = address_of(pool, numa_node, taken);
     return 0;
+}
+
+[[gnu::noinline]] numacre_ref publish_anything(numacre_pool *pool, const void *address) {
+    Place place{};
+    Block block;
+    IndexEntry entry;
+    if (!own_block(pool, address, place, block, entry)) return NUMACRE_REF_NULL;
+    return pool->nodes[place.numa_node].buddy().publish(block, entry).bits();
+}
+
+// False: there is no room, or it is no block that could be cached.
+bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
+    const unsigned order = found.entry.order().value;
+    return found.entry.is_private(lane.private_pattern) && order < kCachedOrders &&
+           make_room(pool, lane, *found.node, order);
 }
 
 // --- what is recorded ------------------------------------------------------------------------------------------------
@@ -767,7 +785,7 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
     if (order < kCachedOrders && order <= pool->geometry.largest_order && !is_counting(pool) && !plan.is_turn) {
         NodeLane &node = lane->nodes[wanted];
         const IndexEntry entry = entry_for(*lane, node.magazines[order], size_bytes);
-        while (done < count && take_from_cache(*lane, node, node.magazines[order], entry, &blocks[done])) ++done;
+        done = take_many_from_cache(*lane, node, node.magazines[order], entry, blocks, count);
         const Order of_blocks{order};
         const Note note = note_of(*lane, of_blocks, size_bytes);
         while (done < count) {
@@ -809,9 +827,20 @@ int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
     int first_error = 0;
     unsigned done = 0;
     while (done < count) {
-        if (!has_waiters(pool) && put_other(*lane, blocks[done])) {
-            ++done;
-            continue;
+        if (!has_waiters(pool)) {
+            // So many, and then again a look for who waits.
+            const unsigned wanted = count - done < kLeafFrames ? count - done : kLeafFrames;
+            const unsigned put = put_many(*lane, blocks + done, wanted);
+            done += put;
+            if (put == wanted) continue;
+            // After making room its entry is looked up anew: that may have taken a while.
+            LeafEntry found;
+            if (look_up(*lane, blocks[done], found) &&
+                (put_other(*lane, found, blocks[done]) ||
+                 (make_room_for(pool, *lane, found) && put_other(*lane, blocks[done])))) {
+                ++done;
+                continue;
+            }
         }
         // What does not fit goes to the tree, as many of one numa node together as follow each other.
         FrameIndex bases[kLeafFrames];
@@ -839,18 +868,33 @@ int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
 }
 
 numacre_ref numacre_ref_of(numacre_pool *pool, const void *block) {
-    Place place{};
-    Block found;
-    IndexEntry entry;
-    if (!own_block(pool, block, place, found, entry)) return NUMACRE_REF_NULL;
-    return pool->nodes[place.numa_node].buddy().publish(found, entry).bits();
+    if (const Lane *const lane = current_lane(pool)) [[likely]] {
+        NodeLane *node = nullptr;
+        std::uint64_t frame = 0;
+        Reference name;
+        if (find_frame(*lane, block, node, frame) && node->buddy->publish_in_leaf(node->self, FrameIndex{frame}, name))
+            [[likely]]
+            return name.bits();
+    }
+    return publish_anything(pool, block);
 }
 
 int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
     if (block == nullptr) return no_result("numacre_take");
-    if (const Lane *const lane = current_lane(pool)) [[likely]]
-        return take(pool, *lane, ref, block);
-    return take_without_lane(pool, ref, block);
+    const Lane *const lane = current_lane(pool);
+    if (lane == nullptr) [[unlikely]]
+        return take_without_lane(pool, ref, block);
+    const Reference reference{ref};
+    const std::uint32_t numa_node = reference.numa_node().value;
+    if (numa_node < lane->numa_nodes && !is_regulated(*lane)) [[likely]] {
+        const NodeLane &node = lane->nodes[numa_node];
+        Block taken;
+        if (node.buddy->take_in_leaf(node.self, reference, age_now(*lane), taken)) [[likely]] {
+            *block = address_of(*lane, node, taken.base);
+            return 0;
+        }
+    }
+    return take(pool, *lane, ref, block);
 }
 
 size_t numacre_usable_size(numacre_pool *pool, const void *block) {

@@ -202,6 +202,31 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     return numacre_inline_take(&lane, &node, &magazine, entry.bits(), block) != 0;
 }
 
+// As many at once as there are, at most `wanted`; what is none any more ends it. What all have in common is done once,
+// and in registers: a store to the index might change anything else, for all that the compiler knows.
+[[gnu::always_inline]] inline unsigned take_many_from_cache(const Lane &lane, const NodeLane &node, Magazine &magazine,
+                                                            IndexEntry entry, void **blocks, unsigned wanted) {
+    char *const data = node.data;
+    std::uint64_t *const index = node.index;
+    const std::uint64_t frame_shift = lane.frame_shift;
+    char **top = magazine.top;
+    const std::uint32_t count = magazine.count();
+    const unsigned most = wanted < count ? wanted : count;
+    unsigned got = 0;
+    while (got < most) {
+        char *const address = *--top;
+        std::uint64_t *const slot = index + (static_cast<std::uint64_t>(address - data) >> frame_shift);
+        const std::uint64_t before = numacre_inline_entry(slot);
+        if (numacre_inline_is_cached(before, entry.bits()) == 0) [[unlikely]]
+            break;
+        numacre_inline_out_of_cache(slot, before, entry.bits());
+        blocks[got++] = address;
+    }
+    magazine.top = top;
+    numacre_inline_count(magazine.allocations, got);
+    return got;
+}
+
 // From the magazine for any size. frames_less_one: (size_bytes - 1) in frames, less than kLeafFrames. False: as
 // take_from_cache().
 [[gnu::always_inline]] inline bool take_other_size(const Lane &lane, NodeLane &node, std::size_t size_bytes,
@@ -229,7 +254,7 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
         node += numa_node;
         in_node = offset & ((std::uint64_t{1} << lane.span_shift) - 1);
     }
-    frame = numacre_inline_frame_at(&lane, in_node);
+    frame = numacre_inline_frame_at(lane.frame_shift, in_node);
     return frame < lane.frame_count;
 }
 
@@ -264,7 +289,7 @@ struct LeafEntry {
         lane.frees_nothing(node);
     return numacre_inline_put(&magazine, block, found.slot, found.entry.bits()) != 0;
 }
-// ... and where the next one may well be, too.
+// ... on whichever numa node: the next one may well be there, too.
 [[gnu::always_inline]] inline bool put_other(Lane &lane, const LeafEntry &found, void *block) {
     if (found.node != lane.freed_node) [[unlikely]]
         lane.frees_nothing(*found.node);
@@ -273,6 +298,37 @@ struct LeafEntry {
 inline bool put_other(Lane &lane, void *block) {
     LeafEntry found;
     return look_up(lane, block, found) && put_other(lane, found, block);
+}
+
+// The first of `count` blocks, as long as they are as blocks have been. Returns how many went into the cache. The steps
+// of numacre_inline_look_up() and _put(), written out for the same reason as in take_many_from_cache().
+[[gnu::always_inline]] inline unsigned put_many(const Lane &lane, void *const *blocks, unsigned count) {
+    numacre_inline_magazine &magazine = *lane.freed_magazine;
+    if (magazine.top >= magazine.limit) return 0;  // the limit may have come down since
+    char *const data = lane.freed_data;
+    std::uint64_t *const index = lane.freed_index;
+    const std::uint64_t like = lane.freed_like;
+    const std::uint64_t frame_count = lane.frame_count;
+    const std::uint64_t frame_shift = lane.frame_shift;
+    char **const top = magazine.top;
+    const auto room = static_cast<std::uint64_t>(magazine.limit - top);
+    const unsigned most = count < room ? count : static_cast<unsigned>(room);
+    unsigned put = 0;
+    while (put < most) {
+        char *const address = static_cast<char *>(blocks[put]);
+        const std::uint64_t frame = numacre_inline_frame_at(
+            frame_shift, reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(data));
+        if (frame >= frame_count) [[unlikely]]
+            break;
+        const std::uint64_t entry = numacre_inline_entry(index + frame);
+        if (numacre_inline_is_like(entry, like) == 0) [[unlikely]]
+            break;
+        numacre_inline_into_cache(index + frame, entry);
+        top[put++] = address;
+    }
+    magazine.top = top + put;
+    numacre_inline_count(magazine.allocations + NUMACRE_INLINE_FREES_BESIDE, put);
+    return put;
 }
 
 }  // namespace numacre::client

@@ -329,6 +329,18 @@ void allocate_bulk(Child &child) {
 void release_bulk(Child &child) {
     if (numacre_free_bulk(child.pool, child.blocks.data(), kBulk) != 0) fail("%s", numacre_last_error());
 }
+void publish_bulk(Child &child) {
+    allocate_bulk(child);
+    for (void *const block : child.blocks)
+        if (numacre_ref_of(child.pool, block) == NUMACRE_REF_NULL) fail("no reference: %s", numacre_last_error());
+}
+// So often that from then on all of them go by one loop.
+void get_used_to_bulk(Child &child) {
+    for (int i = 0; i < 3; ++i) {
+        allocate_bulk(child);
+        release_bulk(child);
+    }
+}
 void publish(Child &child) {
     told->offered = numacre_ref_of(child.pool, child.blocks[0]);
 }
@@ -436,8 +448,18 @@ constexpr Operation kOperations[] = {
     {"inline-free", get_used_to_it, release_inline, nullptr, nullptr, nullptr, kInlineAtMost},
     {"bulk-allocate", nothing, allocate_bulk},
     {"bulk-free", allocate_bulk, release_bulk},
+    {"bulk-allocate-cached", get_used_to_bulk, allocate_bulk},
+    {"bulk-free-into-cache",
+     [](Child &child) {
+         get_used_to_bulk(child);
+         allocate_bulk(child);
+     },
+     release_bulk},
+    // What has a reference goes to no cache.
+    {"bulk-free-past-cache", publish_bulk, release_bulk},
 
     {"publish", allocate<kFrame>, publish},
+    {"publish-upper", allocate<kUpper>, publish},
     {"take", nothing, take},
     {"free-while-taken",
      [](Child &child) {

@@ -903,7 +903,7 @@ inline void EngineModel::populate_unit(bool populated) {
     unit_is_populated_->store(populated ? 1 : 0);
 }
 
-inline void EngineModel::give(Thread &self, std::size_t, unsigned slot) {
+inline void EngineModel::give(Thread &self, std::size_t client, unsigned slot) {
     Local &local = self.local<Local>();
     const Block block = local.blocks[slot];
     local.held[slot] = false;
@@ -915,7 +915,13 @@ inline void EngineModel::give(Thread &self, std::size_t, unsigned slot) {
         local.given_entry = entry.published();
         local.gave = true;
     }
-    mailbox_->store(buddy_->publish(block, entry).bits());
+    // As clients do it, here and in take(): the short way first.
+    Reference name;
+    if (!buddy_->publish_in_leaf(buddy_->view_of(actor_of(client)), block.base, name)) {
+        if (layer_of(block.order) == 0) self.fail("the short way does not publish a held block");
+        name = buddy_->publish(block, entry);
+    }
+    mailbox_->store(name.bits());
 }
 
 // Of the giver and the taker exactly one has the block afterwards.
@@ -944,7 +950,9 @@ inline void EngineModel::take(Thread &self, std::size_t client, unsigned slot) {
     Local &local = self.local<Local>();
     const Reference reference{mailbox_->load()};
     Block block{};
-    const Errc result = buddy_->take(actor_of(client), reference, {}, block);
+    const Errc result = buddy_->take_in_leaf(buddy_->view_of(actor_of(client)), reference, {}, block)
+                            ? Errc::ok
+                            : buddy_->take(actor_of(client), reference, {}, block);
     mailbox_->store(0);
     if (result == Errc::ok) {
         if (block != reference.block()) self.fail("take gave another block: " + to_text(block));

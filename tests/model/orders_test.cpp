@@ -239,11 +239,12 @@ struct Unnoticed {
 constexpr auto kNobodyWaits =
     "nobody waits in these models; if it misses who is giving a block, that goes to the tree, and is found gone";
 constexpr Unnoticed kUnnoticed[] = {
-    {"buddy.hpp take: load acquire -> relaxed", kGuess},
-    {"buddy.hpp take: cas acq_rel -> acquire", kChannel},
-    {"buddy.hpp take: cas acq_rel -> release", kChannel},
-    {"buddy.hpp take: cas acquire on failure -> relaxed", kUnused},
-    {"buddy.hpp publish: store release -> relaxed", kChannel},
+    {"buddy.hpp take_at: load acquire -> relaxed", kGuess},
+    {"buddy.hpp take_at: cas acq_rel -> acquire", kChannel},
+    {"buddy.hpp take_at: cas acq_rel -> release", kChannel},
+    {"buddy.hpp take_at: cas acquire on failure -> relaxed", kUnused},
+    {"buddy.hpp publish_in_leaf: load acquire -> relaxed", kChannel},
+    {"buddy.hpp publish_at: store release -> relaxed", kChannel},
     {"buddy.hpp free_in_leaf: load acquire -> relaxed", kChannel},
     {"buddy.hpp find_in_layers: load acquire -> relaxed", kChannel},
     {"buddy.hpp free_in_layer: load acquire -> relaxed", kChannel},

@@ -124,7 +124,7 @@ library() {
 
 header() {
     local include=-I$prefix/include name compiler
-    for name in numacre.h inline.h; do
+    for name in numacre.h inline.h shm/cached_block.h; do
         echo "#include <numacre/$name>" | tee "$scratch/first.c" >"$scratch/first.cpp"
         check "$name as C11" cc -std=c11 -pedantic-errors -Wall -Wextra -Wstrict-prototypes -Werror "$include" -c "$scratch/first.c" -o "$scratch/o"
         check "$name as C++20" c++ -std=c++20 -pedantic-errors -Wall -Wextra -Werror "$include" -c "$scratch/first.cpp" -o "$scratch/o"

@@ -19,7 +19,7 @@ CXX_SUFFIXES = (".h", ".hpp", ".c", ".cpp", ".cc", ".inc")
 SHM_STANDARD_HEADERS = set(
     """algorithm array atomic bit cassert cerrno charconv chrono climits compare concepts cstdarg cstddef cstdint cstdlib
     cstring functional initializer_list iterator limits memory new numeric optional ranges ratio source_location span
-    string string_view tuple type_traits utility variant vector version""".split()
+    stdint.h string string_view tuple type_traits utility variant vector version""".split()
 )
 
 
@@ -220,7 +220,10 @@ RULES = {
             {"shm/include/numacre/shm/a.hpp": "#include <numacre/numacre.h>\n"},
             {"shm/include/numacre/shm/a.hpp": '#  include "../../../../client/src/x.hpp"\n', "client/src/x.hpp": ""},
         ],
-        [{"shm/include/numacre/shm/a.hpp": '#include <atomic>\n#include "numacre/shm/b.hpp"\n// #include <unistd.h>\n'}],
+        [
+            {"shm/include/numacre/shm/a.hpp": '#include <atomic>\n#include "numacre/shm/b.hpp"\n// #include <unistd.h>\n'},
+            {"shm/include/numacre/shm/a.h": "#include <stdint.h>\n"},
+        ],
     ),
     "client-library-is-light": (
         client_library_is_light,

@@ -2,6 +2,7 @@
 // function's answer: client_private_test, built with these calls as well. Kills inside: tests/crash.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <random>
@@ -46,21 +47,40 @@ TEST_F(Inline, and_the_functions_are_one_allocator) {
     std::vector<Held> held;
     std::mt19937_64 random{20261123};
     std::size_t bytes = 4096;
+    constexpr unsigned kMany = 80;  // more than a leaf word has
     for (int i = 0; i < 200'000; ++i) {
         // In runs, so that one size is what calls are about, and then another.
         if (random() % 100 == 0) bytes = std::size_t{1} + random() % (4096U << random() % 8);
         if (held.empty() || (held.size() < 300 && random() % 2 == 0)) {
-            void *block = nullptr;
-            const int error =
-                random() % 4 == 0 ? numacre_alloc(pool, bytes, &block) : numacre_alloc_inline(pool, bytes, &block);
+            void *blocks[kMany];
+            unsigned got = 1;
+            int error = 0;
+            if (random() % 16 == 0)
+                error = numacre_alloc_bulk(pool, bytes, blocks, got = static_cast<unsigned>(1 + random() % kMany));
+            else
+                error =
+                    random() % 4 == 0 ? numacre_alloc(pool, bytes, blocks) : numacre_alloc_inline(pool, bytes, blocks);
             if (error == -ENOMEM) continue;
             ASSERT_EQ(error, 0) << numacre_last_error();
-            ASSERT_GE(numacre_usable_size(pool, block), bytes);
-            auto *const words = static_cast<std::uint64_t *>(block);
-            const std::size_t count = numacre_usable_size(pool, block) / sizeof *words;
-            const std::uint64_t stamp = random();
-            words[0] = words[count - 1] = stamp;
-            held.push_back({words, count, stamp});
+            for (unsigned each = 0; each < got; ++each) {
+                ASSERT_GE(numacre_usable_size(pool, blocks[each]), bytes);
+                auto *const words = static_cast<std::uint64_t *>(blocks[each]);
+                const std::size_t count = numacre_usable_size(pool, words) / sizeof *words;
+                const std::uint64_t stamp = random();
+                words[0] = words[count - 1] = stamp;
+                held.push_back({words, count, stamp});
+            }
+        } else if (random() % 16 == 0) {
+            std::shuffle(held.begin(), held.end(), random);
+            void *blocks[kMany];
+            unsigned count = 0;
+            for (; count < kMany && !held.empty(); ++count) {
+                ASSERT_EQ(held.back().block[0], held.back().stamp) << "somebody else has the block";
+                ASSERT_EQ(held.back().block[held.back().words - 1], held.back().stamp) << "somebody else has the block";
+                blocks[count] = held.back().block;
+                held.pop_back();
+            }
+            ASSERT_EQ(numacre_free_bulk(pool, blocks, count), 0) << numacre_last_error();
         } else {
             std::swap(held[random() % held.size()], held.back());
             const Held last = held.back();

@@ -162,6 +162,12 @@ TEST(CacheLimits, one_that_only_seems_empty_is_not_filled) {
     EXPECT_EQ(numacre_alloc_on(pool, -1, 4096, 0, &block), 0) << numacre_last_error();
     EXPECT_EQ(block, blocks[kFull - 2]) << "the next one";
     EXPECT_EQ(cached_blocks(pool, Order{0}), kFull - 2);
+    // Also where many come out at once: the fourth from the top.
+    entry_of(blocks[kFull - 6]).store(0);
+    void *many[8] = {};
+    ASSERT_EQ(numacre_alloc_bulk(pool, 4096, many, 8), 0) << numacre_last_error();
+    for (void *const each : many) EXPECT_NE(each, blocks[kFull - 6]);
+    EXPECT_EQ(cached_blocks(pool, Order{0}), kFull - 2 - 4) << "three of them, and what was none";
     numacre_detach(pool);
 }
 

@@ -145,6 +145,31 @@ TEST_F(PrivatePool, a_bulk_free_of_blocks_of_every_size_frees_each_once) {
     EXPECT_EQ(numacre_alloc_bulk(pool, 4 << 20, all, 4), 0) << error();
 }
 
+// Where all but a few of them go into the cache many at a time.
+TEST_F(PrivatePool, a_bulk_free_into_the_cache_finds_what_does_not_belong_there) {
+    constexpr unsigned kMany = 48;
+    void *blocks[kMany];
+    for (int i = 0; i < 64; ++i) {
+        ASSERT_EQ(numacre_alloc_bulk(pool, 4096, blocks, kMany), 0) << error();
+        ASSERT_EQ(numacre_free_bulk(pool, blocks, kMany), 0) << error();
+    }
+    ASSERT_EQ(numacre_alloc_bulk(pool, 4096, blocks, kMany), 0) << error();
+    std::vector<void *> kept{blocks[20], blocks[25], blocks[26], blocks[kMany - 1]};
+    ASSERT_EQ(numacre_alloc(pool, 8192, &blocks[kMany - 1]), 0) << error();
+    const numacre_ref reference = numacre_ref_of(pool, blocks[17]);
+    ASSERT_NE(reference, NUMACRE_REF_NULL);
+    blocks[20] = blocks[3];
+    blocks[25] = nullptr;
+    blocks[26] = static_cast<char *>(blocks[26]) + 64;
+    EXPECT_EQ(numacre_free_bulk(pool, blocks, kMany), -ESTALE) << "the first mistake: one of them is there twice";
+    for (unsigned i = 0; i < kMany; ++i) EXPECT_NE(numacre_free(pool, blocks[i]), 0) << i << " was freed, or is none";
+    void *taken = nullptr;
+    EXPECT_EQ(numacre_take(pool, reference, &taken), -ESTALE);
+    EXPECT_EQ(numacre_free_bulk(pool, kept.data(), 4), 0) << error();
+    void *all[4];
+    EXPECT_EQ(numacre_alloc_bulk(pool, 4 << 20, all, 4), 0) << error();
+}
+
 TEST_F(PrivatePool, a_bulk_free_names_what_was_freed_before_and_leaves_the_cache_its_blocks) {
     void *blocks[3];
     ASSERT_EQ(numacre_alloc_bulk(pool, 4096, blocks, 3), 0);

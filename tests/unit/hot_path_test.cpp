@@ -276,7 +276,20 @@ TEST(HotPath, a_pool_that_is_nearly_full_takes_the_same_short_ways) {
 }
 
 void publish() {
-    if (numacre_ref_of(pool, block) == NUMACRE_REF_NULL) _exit(1);
+    ref = numacre_ref_of(pool, block);
+    if (ref == NUMACRE_REF_NULL) _exit(1);
+}
+// What each block that goes from one process to another costs besides.
+TEST(HotPath, a_block_changes_hands_by_one_locked_instruction) {
+    void (*const parts[])() = {allocate, publish, take, free_it};
+    for (const std::size_t size : {std::size_t{4096}, std::size_t{131072}}) {
+        size_bytes = size;
+        const std::vector<Tally> tallies =
+            expect_locked("allocate, publish, take, free", prepare_cached, parts, 4, {0, 0, 1, 0});
+        EXPECT_LE(tallies[1].instructions, 80U);
+        EXPECT_LE(tallies[2].instructions, 135U);
+        EXPECT_LE(tallies[1].calls + tallies[2].calls, 6U);
+    }
 }
 
 // Whoever might take it: a CAS decides.
@@ -317,18 +330,39 @@ TEST(HotPath, many_blocks_of_a_leaf_word_share_a_locked_instruction) {
 }
 
 void *of_one_word[64];
+void allocate_one_word() {
+    for (void *&each : of_one_word)
+        if (numacre_alloc_on(pool, -1, size_bytes, NUMACRE_UNCACHED, &each) != 0) _exit(1);
+}
 void prepare_more_than_the_cache_takes() {
     prepare_full_cache();
     if (numacre_alloc_bulk(pool, size_bytes, of_one_word, 64) != 0) _exit(1);  // from the cache
+    // What the cache gives back first is of one word as well.
+    allocate_one_word();
     if (numacre_free_bulk(pool, of_one_word, 64) != 0) _exit(1);
-    for (void *&each : of_one_word)
-        if (numacre_alloc_on(pool, -1, size_bytes, NUMACRE_UNCACHED, &each) != 0) _exit(1);
+    allocate_one_word();
 }
 void free_more_than_the_cache_takes() {
     for (void *each : of_one_word)
         if (numacre_free(pool, each) != 0) _exit(1);
 }
 
+void prepare_many_cached() {
+    open_pool();
+    for (int i = 0; i < 4; ++i) {
+        allocate_many();
+        free_many();
+    }
+}
+// Who never frees one by one, too, has a cache.
+TEST(HotPath, many_blocks_at_once_come_from_the_thread_cache_and_go_there) {
+    void (*const parts[])() = {allocate_many, free_many};
+    size_bytes = 4096;
+    const std::vector<Tally> tallies =
+        expect_locked("bulk of 32, cached: allocate, free", prepare_many_cached, parts, 2, {0, 0});
+    EXPECT_LE(tallies[0].instructions, 32 * 20U + 260);
+    EXPECT_LE(tallies[1].instructions, 32 * 20U + 260);
+}
 TEST(HotPath, what_a_full_cache_does_not_take_goes_back_many_at_a_time) {
     void (*const parts[])() = {free_more_than_the_cache_takes};
     size_bytes = 4096;

@@ -97,6 +97,55 @@ TEST(Buddy, refuses_what_it_must) {
     EXPECT_EQ(buddy.free(mine, block.base, freed), Errc::ok);
 }
 
+// The short ways, which refuse what they are not for.
+TEST(Buddy, only_a_holder_publishes) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor mine = pool.actor(1, 1);
+    const Actor other = pool.actor(2, 2);
+    Block block;
+    ASSERT_EQ(buddy.allocate(mine, Order{2}, {}, block), Errc::ok);
+    auto &slot = pool.node.index_entry(block);
+    const std::uint64_t before = slot.load();
+    Reference name;
+    EXPECT_FALSE(buddy.publish_in_leaf(buddy.view_of(other), block.base, name)) << "another process's";
+    into_cache(slot, look_at(slot));
+    EXPECT_FALSE(buddy.publish_in_leaf(buddy.view_of(mine), block.base, name)) << "nobody uses it";
+    slot.store(before);
+    EXPECT_FALSE(buddy.publish_in_leaf(buddy.view_of(mine), FrameIndex{block.base.value + 1}, name)) << "inside it";
+    EXPECT_FALSE(look_at(slot).is_published());
+    ASSERT_TRUE(buddy.publish_in_leaf(buddy.view_of(mine), block.base, name));
+    EXPECT_TRUE(look_at(slot).is_published());
+    Reference again;
+    ASSERT_TRUE(buddy.publish_in_leaf(buddy.view_of(mine), block.base, again));
+    EXPECT_EQ(again.bits(), name.bits()) << "its name is the same until it changes hands";
+
+    Block taken;
+    const auto named = [&](Block of, std::uint32_t generation) { return Reference{NumaNode{0}, of, generation}; };
+    const std::uint32_t generation = name.generation();
+    const FrameIndex behind{pool.geometry.frame_count};
+    for (const Reference wrong :
+         {named(block, 0), named(block, generation + 1), named({block.base, Order{1}}, generation),
+          named({FrameIndex{block.base.value + 1}, block.order}, generation), named({behind, block.order}, generation),
+          named({block.base, Order{7}}, generation), named({block.base, Order{31}}, generation)})
+        EXPECT_FALSE(buddy.take_in_leaf(buddy.view_of(other), wrong, {}, taken)) << wrong.bits();
+    ASSERT_TRUE(buddy.take_in_leaf(buddy.view_of(other), name, {}, taken));
+    EXPECT_EQ(taken, block);
+    EXPECT_FALSE(buddy.take_in_leaf(buddy.view_of(mine), name, {}, taken)) << "it has been taken";
+    EXPECT_FALSE(buddy.publish_in_leaf(buddy.view_of(mine), block.base, name));
+
+    Block large;
+    ASSERT_EQ(buddy.allocate(mine, Order{8}, {}, large), Errc::ok);
+    EXPECT_FALSE(buddy.publish_in_leaf(buddy.view_of(mine), large.base, name)) << "in no leaf word";
+    // Whatever the leaf layer says.
+    auto &scribbled = pool.node.index[0][large.base.value];
+    scribbled.store(pool.node.index_entry(large).load());
+    EXPECT_FALSE(buddy.publish_in_leaf(buddy.view_of(mine), large.base, name));
+    scribbled.store(scribbled.load() | 4);
+    EXPECT_FALSE(buddy.take_in_leaf(buddy.view_of(other), named(large, look_at(scribbled).generation()), {}, taken));
+}
+
 TEST(Buddy, a_reference_is_taken_once_and_goes_stale) {
     ShmPool pool{4096, 4 << 20, 1};
     pool.online_all();

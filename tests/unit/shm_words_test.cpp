@@ -32,7 +32,7 @@ TEST(IndexEntry, keeps_every_field_apart) {
     EXPECT_FALSE(freeing.is_owned());
     EXPECT_EQ(freeing.freer().value, 0xabcd);
     EXPECT_EQ(freeing.generation(), 17U);
-    const auto handed = entry.handed_to(ProcessSlot{2}, PoolAge{3});
+    const auto handed = entry.handed_to(IndexEntry::owned(ProcessSlot{2}, Order{0}, 0, {}), PoolAge{3});
     EXPECT_EQ(handed.owner().value, 2);
     EXPECT_EQ(handed.generation(), 1U) << "generations wrap past 0, which no reference may carry";
     EXPECT_EQ(handed.note(), entry.note().with_since(PoolAge{3}));

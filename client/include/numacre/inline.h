@@ -69,12 +69,12 @@ struct numacre_inline_lane {
 /* The lane of the pool that the thread used last; never null. */
 NUMACRE_API extern __thread struct numacre_inline_lane *numacre_inline_lane_1 __attribute__((tls_model("initial-exec")));
 
-NUMACRE_INLINE_FUNCTION void numacre_inline_count(uint64_t *tally) {
+NUMACRE_INLINE_FUNCTION void numacre_inline_count(uint64_t *tally, uint64_t more) {
     /* One writer, read by others at any time: no lock, but one instruction, or two that nobody sees half of. */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-    __asm__ volatile("addq $1, %0" : "+m"(*tally));
+    __asm__ volatile("addq %1, %0" : "+m"(*tally) : "er"(more));
 #else
-    __atomic_store_n(tally, __atomic_load_n(tally, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+    __atomic_store_n(tally, __atomic_load_n(tally, __ATOMIC_RELAXED) + more, __ATOMIC_RELAXED);
 #endif
 }
 
@@ -101,7 +101,7 @@ NUMACRE_INLINE_FUNCTION int numacre_inline_take(const struct numacre_inline_lane
     if (__builtin_expect(!numacre_inline_is_cached(before, entry), 0)) return 0;
     numacre_inline_out_of_cache(slot, before, entry);
     *block = address;
-    numacre_inline_count(magazine->allocations);
+    numacre_inline_count(magazine->allocations, 1);
     return 1;
 }
 
@@ -118,20 +118,20 @@ NUMACRE_INLINE_FUNCTION int numacre_inline_put(struct numacre_inline_magazine *m
     if (__builtin_expect(magazine->top >= magazine->limit, 0)) return 0;
     *magazine->top++ = (char *)block;
     numacre_inline_into_cache(slot, entry);
-    numacre_inline_count(magazine->allocations + NUMACRE_INLINE_FREES_BESIDE);
+    numacre_inline_count(magazine->allocations + NUMACRE_INLINE_FREES_BESIDE, 1);
     return 1;
 }
 
 /* The frame that begins so many bytes into a numa node's data. Rotated, so that the middle of a frame becomes a number far
  * too large. */
-NUMACRE_INLINE_FUNCTION uint64_t numacre_inline_frame_at(const struct numacre_inline_lane *lane, uint64_t offset) {
-    return offset >> (lane->frame_shift & 63) | offset << (-lane->frame_shift & 63);
+NUMACRE_INLINE_FUNCTION uint64_t numacre_inline_frame_at(uint64_t frame_shift, uint64_t offset) {
+    return offset >> (frame_shift & 63) | offset << (-frame_shift & 63);
 }
 
 /* Where the entry of a block stands that begins there, and what it says. 0: no frame of the numa node that was freed to. */
 NUMACRE_INLINE_FUNCTION int numacre_inline_look_up(const struct numacre_inline_lane *lane, const void *block, uint64_t **slot,
                                                    uint64_t *entry) {
-    const uint64_t frame = numacre_inline_frame_at(lane, (uintptr_t)block - (uintptr_t)lane->freed_data);
+    const uint64_t frame = numacre_inline_frame_at(lane->frame_shift, (uintptr_t)block - (uintptr_t)lane->freed_data);
     if (__builtin_expect(frame >= lane->frame_count, 0)) return 0;
     *slot = lane->freed_index + frame;
     *entry = numacre_inline_entry(*slot);

@@ -139,10 +139,12 @@ NUMACRE_API int numacre_free(numacre_pool *pool, void *block);
 /* The same past the calling thread's cache: the block is anybody's at once. */
 NUMACRE_API int numacre_free_uncached(numacre_pool *pool, void *block);
 
-/* All of `count` blocks, or none: then what `blocks` points to is meaningless. Errors as numacre_alloc. */
+/* All of `count` blocks, or none: then what `blocks` points to is meaningless. What the calling thread's cache has goes first;
+ * the rest takes a locked instruction a leaf word (64 frames), not a block. Errors as numacre_alloc. */
 NUMACRE_API int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count);
 
-/* Free `count` blocks. Goes on past a bad one; returns the first error. */
+/* Free `count` blocks, into the calling thread's cache as far as it has room, as numacre_free does; what is left over goes back
+ * together where blocks follow each other in a leaf word. Goes on past a bad one; returns the first error. */
 NUMACRE_API int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count);
 
 /* The reference of a block that this process owns; NUMACRE_REF_NULL if it does not. Pass it to another process by any

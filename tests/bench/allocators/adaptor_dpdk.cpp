@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "batches.hpp"
 #include "measure.hpp"
 
 namespace numacre::bench {
@@ -98,10 +99,10 @@ constexpr const char *ops_of(Store store) {
 // An element stands for a block: it is a cache line wherever its block is, so that a pool of any size can be had. The
 // calls never look at the rest of an element.
 template <Store kStore, bool kCache>
-class Mempool {
+class MempoolOf {
 public:
     static constexpr Traits kTraits{.fixed_size = true, .sharing = Sharing::by_fork};
-    explicit Mempool(const Run &run) : forked_(run.processes != 0) {
+    explicit MempoolOf(const Run &run) : forked_(run.processes != 0) {
         constexpr unsigned kElementBytes = 64;
         constexpr std::uint64_t kBookkeepingBytes = 192;
         const auto blocks = static_cast<unsigned>(run.pool_bytes / run.size_bytes);
@@ -114,32 +115,71 @@ public:
         if (result == 0) result = rte_mempool_populate_default(pool_);
         if (result < 0) throw Unavailable(std::string("the mempool cannot be filled: ") + rte_strerror(-result));
     }
-    ~Mempool() { rte_mempool_free(pool_); }
-    Mempool(const Mempool &) = delete;
-    Mempool &operator=(const Mempool &) = delete;
+    ~MempoolOf() { rte_mempool_free(pool_); }
+    MempoolOf(const MempoolOf &) = delete;
+    MempoolOf &operator=(const MempoolOf &) = delete;
 
-    class Thread {
+protected:
+    class User {
     public:
-        Thread(Mempool &adaptor, std::uint64_t number) : registration_(adaptor.forked_, number), pool_(adaptor.pool_) {}
+        User(MempoolOf &adaptor, std::uint64_t number) : pool_(adaptor.pool_), registration_(adaptor.forked_, number) {}
         // What stays in the cache of a thread that ends is lost to the others.
-        ~Thread() { rte_mempool_cache_flush(nullptr, pool_); }
-        Thread(const Thread &) = delete;
-        Thread &operator=(const Thread &) = delete;
+        ~User() { rte_mempool_cache_flush(nullptr, pool_); }
+        User(const User &) = delete;
+        User &operator=(const User &) = delete;
 
-        void *allocate(std::size_t) {
-            void *block = nullptr;
-            return rte_mempool_get(pool_, &block) == 0 ? block : nullptr;
-        }
-        void free(void *block) { rte_mempool_put(pool_, block); }
+    protected:
+        rte_mempool *pool_;
 
     private:
         Registration registration_;
-        rte_mempool *pool_;
     };
 
 private:
     bool forked_;
     rte_mempool *pool_ = nullptr;
+};
+
+template <Store kStore, bool kCache>
+class Mempool : public MempoolOf<kStore, kCache> {
+public:
+    using MempoolOf<kStore, kCache>::MempoolOf;
+    class Thread : MempoolOf<kStore, kCache>::User {
+    public:
+        Thread(Mempool &adaptor, std::uint64_t number) : MempoolOf<kStore, kCache>::User(adaptor, number) {}
+        void *allocate(std::size_t) {
+            void *block = nullptr;
+            return rte_mempool_get(this->pool_, &block) == 0 ? block : nullptr;
+        }
+        void free(void *block) { rte_mempool_put(this->pool_, block); }
+    };
+};
+
+// The calls for many elements at once, of a mempool with a cache.
+template <Store kStore>
+class MempoolBulk : public MempoolOf<kStore, true> {
+public:
+    explicit MempoolBulk(const Run &run) : MempoolOf<kStore, true>(run), held_bytes_(run.pool_bytes / 256) {}
+    class Thread : MempoolOf<kStore, true>::User {
+    public:
+        Thread(MempoolBulk &adaptor, std::uint64_t number)
+            : MempoolOf<kStore, true>::User(adaptor, number), batches_({this->pool_}, adaptor.held_bytes_) {}
+        [[gnu::always_inline]] void *allocate(std::size_t bytes) { return batches_.allocate(bytes); }
+        [[gnu::always_inline]] void free(void *block) { batches_.free(block); }
+
+    private:
+        struct BulkCalls {
+            rte_mempool *pool;
+            bool take(void **blocks, unsigned count, std::size_t) const {
+                return rte_mempool_get_bulk(pool, blocks, count) == 0;
+            }
+            void give_back(void *const *blocks, unsigned count) const { rte_mempool_put_bulk(pool, blocks, count); }
+        };
+        Batches<BulkCalls> batches_;
+    };
+
+private:
+    std::size_t held_bytes_;
 };
 
 class RteMalloc {
@@ -169,6 +209,7 @@ private:
 
 const Registered ring{"dpdk-ring", measure<Mempool<Store::ring, false>>};
 const Registered ring_cache{"dpdk-ring-cache", measure<Mempool<Store::ring, true>>};
+const Registered ring_bulk{"dpdk-ring-bulk", measure<MempoolBulk<Store::ring>>};
 const Registered stack{"dpdk-stack", measure<Mempool<Store::stack, false>>};
 const Registered stack_cache{"dpdk-stack-cache", measure<Mempool<Store::stack, true>>};
 const Registered lock_free{"dpdk-lf-stack", measure<Mempool<Store::lock_free_stack, false>>};

@@ -1,8 +1,7 @@
-#include <algorithm>
-#include <array>
 #include <bit>
 #include <cerrno>
 
+#include "batches.hpp"
 #include "measure.hpp"
 #include "numacre/inline.h"
 #include "numacre/numacre.h"
@@ -103,61 +102,30 @@ private:
     Pool pool_;
 };
 
-// The calls for many blocks at once. Blocks are taken from one batch and freed into another: each goes through the
-// pool.
+// The calls for many blocks at once.
 class Bulk {
 public:
     static constexpr Traits kTraits{.sharing = Sharing::by_attaching};
     explicit Bulk(const Run &run) : pool_(run), held_bytes_(run.pool_bytes / 256) {}
     class Thread : public Passing {
     public:
-        Thread(Bulk &adaptor, std::uint64_t) : Passing(adaptor.pool_.get()), held_bytes_(adaptor.held_bytes_) {}
-        ~Thread() {
-            for (Batch &ready : ready_) give_back(ready);
-            give_back(freed_);
-        }
-        Thread(const Thread &) = delete;
-        Thread &operator=(const Thread &) = delete;
-
-        void *allocate(std::size_t bytes) {
-            Batch &ready = ready_[static_cast<std::size_t>(std::countr_zero(bytes / kFrameBytes))];
-            if (ready.count == 0 && !refill(ready, bytes)) return nullptr;
-            return ready.blocks[--ready.count];
-        }
-        void free(void *block) {
-            freed_.blocks[freed_.count++] = block;
-            if (freed_.count == kBatch) give_back(freed_);
-        }
+        Thread(Bulk &adaptor, std::uint64_t)
+            : Passing(adaptor.pool_.get()), batches_({adaptor.pool_.get()}, adaptor.held_bytes_) {}
+        [[gnu::always_inline]] void *allocate(std::size_t bytes) { return batches_.allocate(bytes); }
+        [[gnu::always_inline]] void free(void *block) { batches_.free(block); }
 
     private:
-        static constexpr unsigned kBatch = 32;
-        static constexpr std::size_t kSizes = std::bit_width(kLargestBytes / kFrameBytes);
-        struct Batch {
-            std::array<void *, kBatch> blocks;
-            unsigned count = 0;
+        struct BulkCalls {
+            numacre_pool *pool;
+            bool take(void **blocks, unsigned count, std::size_t bytes) const {
+                return numacre_alloc_bulk(pool, bytes, blocks, count) == 0;
+            }
+            void give_back(void *const *blocks, unsigned count) const {
+                if (const int error = numacre_free_bulk(pool, blocks, count); error != 0) [[unlikely]]
+                    give_up("numacre_free_bulk", error);
+            }
         };
-
-        bool refill(Batch &ready, std::size_t bytes) {
-            // Of large blocks a whole batch would be a good part of a small pool.
-            const unsigned wanted = static_cast<unsigned>(std::clamp<std::size_t>(held_bytes_ / bytes, 1, kBatch));
-            if (take(ready, bytes, wanted)) return true;
-            give_back(freed_);
-            return take(ready, bytes, wanted) || take(ready, bytes, 1);
-        }
-        bool take(Batch &ready, std::size_t bytes, unsigned count) {
-            if (numacre_alloc_bulk(pool_, bytes, ready.blocks.data(), count) != 0) return false;
-            ready.count = count;
-            return true;
-        }
-        void give_back(Batch &batch) {
-            if (const int error = numacre_free_bulk(pool_, batch.blocks.data(), batch.count); error != 0) [[unlikely]]
-                give_up("numacre_free_bulk", error);
-            batch.count = 0;
-        }
-
-        std::size_t held_bytes_;
-        std::array<Batch, kSizes> ready_;
-        Batch freed_;
+        Batches<BulkCalls> batches_;
     };
 
 private:

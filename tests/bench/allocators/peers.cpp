@@ -128,9 +128,9 @@ const std::vector<Peer> &peers() {
         {.name = "empty", .kind = Kind::floor},
         {.name = "rmw", .kind = Kind::floor},
         {.name = "numacre-tree", .kind = Kind::shared, .ours = true},
-        {.name = "numacre-bulk", .kind = Kind::shared, .ours = true, .holds_back = true},
         {.name = "numacre", .kind = Kind::cached, .ours = true},
         {.name = "numacre-inline", .kind = Kind::cached, .ours = true},
+        {.name = "numacre-bulk", .kind = Kind::cached, .ours = true, .holds_back = true},
         {.name = "glibc", .kind = Kind::cached},
         {.name = "jemalloc", .kind = Kind::cached, .preload = "libjemalloc.so.2"},
         {.name = "mimalloc", .kind = Kind::cached, .preload = "libmimalloc.so.2"},
@@ -148,6 +148,7 @@ const std::vector<Peer> &peers() {
         {.name = "dpdk-ring-cache", .kind = Kind::cached, .program = "allocators_dpdk"},
         {.name = "dpdk-stack-cache", .kind = Kind::cached, .program = "allocators_dpdk"},
         {.name = "dpdk-lf-stack-cache", .kind = Kind::cached, .program = "allocators_dpdk"},
+        {.name = "dpdk-ring-bulk", .kind = Kind::cached, .holds_back = true, .program = "allocators_dpdk"},
     };
     return list;
 }

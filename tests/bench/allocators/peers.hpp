@@ -10,7 +10,7 @@ namespace numacre::bench {
 
 enum class Kind {
     floor,   // no allocator
-    shared,  // every call (or batch) goes to what all threads share
+    shared,  // every call goes to what all threads share
     cached,  // threads keep free blocks for themselves
 };
 const char *name_of(Kind kind);

@@ -167,30 +167,32 @@ public:
     Errc take(Actor actor, Reference reference, PoolAge since, Block &taken) {
         const Block block = reference.block();
         if (!view_.contains(block) || reference.generation() == 0) return Errc::bad_argument;
-        Word &slot = view_.index_entry(block);
-        std::uint64_t bits = slot.load(std::memory_order_acquire);
-        const IndexEntry entry{bits};
-        if (!entry.is_owned() || !entry.is_published() || entry.order() != block.order ||
-            entry.generation() != reference.generation() || entry.owner() == kOfflineOwner ||
-            entry.owner() == kDaemonProcess)
-            return Errc::stale_ref;
-        // EDGE hand-over (acq_rel; partners: EDGE publish, EDGE ownership). Acquires what publish() released, the
-        // giver's bytes; releases our ownership to whoever tries after us. Weakened: the taker reads a frame from
-        // before the giver wrote it.
-        if (!slot.compare_exchange_strong(bits, entry.handed_to(actor.process, since).bits(),
-                                          std::memory_order_acq_rel))
-            return Errc::stale_ref;
-        count(view_.counters[actor.thread.value].takes);
+        if (!take_at(view_of(actor), view_.index_entry(block), reference, since)) return Errc::stale_ref;
         taken = block;
         return Errc::ok;
+    }
+    // take() of a block in a leaf word. False: nothing was done, ask take().
+    [[gnu::always_inline]] bool take_in_leaf(const Self &self, Reference reference, PoolAge since, Block &taken) {
+        const Block block = reference.block();
+        if (block.base.value >= view_.geometry.frame_count || !can_be_in_leaf(block) || reference.generation() == 0 ||
+            !take_at(self, view_.index[0][block.base.value], reference, since)) [[unlikely]]
+            return false;
+        taken = block;
+        return true;
     }
 
     // Makes an owned, found block takeable by others; returns its name. A plain store: until then only the owner's
     // process writes the entry. Caller dies inside: it was published or it was not; recovery gives it back either way.
-    Reference publish(Block block, IndexEntry entry) {
-        // EDGE publish (release; partner: EDGE hand-over): whoever takes sees what the giver wrote into the block.
-        if (!entry.is_published()) view_.index_entry(block).store(entry.published().bits(), std::memory_order_release);
-        return Reference{view_.numa_node, block, entry.generation()};
+    Reference publish(Block block, IndexEntry entry) { return publish_at(view_.index_entry(block), block, entry); }
+    // publish() of a block of self's process in a leaf word. base exists. False: it is none, and nothing was done.
+    [[gnu::always_inline]] bool publish_in_leaf(const Self &self, FrameIndex base, Reference &name) {
+        Word &slot = view_.index[0][base.value];
+        const IndexEntry entry{slot.load(std::memory_order_acquire)};  // EDGE look-up
+        const Block block{base, entry.order()};
+        if (!entry.is_held_like_or_published(self.ours) || !can_be_in_leaf(block)) [[unlikely]]
+            return false;
+        name = publish_at(slot, block, entry);
+        return true;
     }
 
     // The steps of a hand-off (hand_off.hpp). First: the held block that entry tells of is nobody's, on its way. entry:
@@ -457,6 +459,28 @@ private:
     [[gnu::always_inline]] bool can_be_in_leaf(Block block) const {
         return block.order.value <= view_.largest_leaf_order &&
                (block.base.value & leaf::kRuns.length_less_one[block.order.value]) == 0;
+    }
+
+    // slot: of the block that the reference names.
+    [[gnu::always_inline]] bool take_at(const Self &self, Word &slot, Reference reference, PoolAge since) {
+        std::uint64_t bits = slot.load(std::memory_order_acquire);
+        const IndexEntry entry{bits};
+        if (!entry.is_named(reference.block().order, reference.generation()) || entry.owner() == kOfflineOwner ||
+            entry.owner() == kDaemonProcess) [[unlikely]]
+            return false;
+        // EDGE hand-over (acq_rel; partners: EDGE publish, EDGE ownership). Acquires what publish() released, the
+        // giver's bytes; releases our ownership to whoever tries after us. Weakened: the taker reads a frame from
+        // before the giver wrote it.
+        if (!slot.compare_exchange_strong(bits, entry.handed_to(self.ours, since).bits(), std::memory_order_acq_rel))
+            [[unlikely]]
+            return false;
+        count(self.counters->takes);
+        return true;
+    }
+    [[gnu::always_inline]] Reference publish_at(Word &slot, Block block, IndexEntry entry) {
+        // EDGE publish (release; partner: EDGE hand-over): whoever takes sees what the giver wrote into the block.
+        if (!entry.is_published()) slot.store(entry.published().bits(), std::memory_order_release);
+        return Reference{view_.numa_node, block, entry.generation()};
     }
 
     // The owned block that begins at base. base exists.

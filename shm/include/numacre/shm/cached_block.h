@@ -18,7 +18,7 @@
 #define NUMACRE_INLINE_GENERATION ((uint64_t)0x7ffff000000)
 
 /* relaxed: the entry is ours alone, or we leave it as it is; whoever gets the block from us synchronises otherwise (EDGE
- * publish, EDGE unclaim). Where something else decides when an access happens, it defines these before. */
+ * publish, EDGE unclaim-to-claim). Where something else decides when an access happens, it defines these before. */
 #ifndef NUMACRE_INLINE_LOAD
 #define NUMACRE_INLINE_LOAD(place)        __atomic_load_n((place), __ATOMIC_RELAXED)
 #define NUMACRE_INLINE_STORE(place, bits) __atomic_store_n((place), (bits), __ATOMIC_RELAXED)

@@ -67,8 +67,9 @@ public:
     // One that has no note yet.
     constexpr IndexEntry with(Note note) const { return IndexEntry{bits_ | note.bits()}; }
     constexpr IndexEntry published() const { return IndexEntry{bits_ | kPublished}; }
-    constexpr IndexEntry handed_to(ProcessSlot owner, PoolAge since) const {
-        return owned(owner, order(), next_generation(generation()), note().with_since(since));
+    // other: owned by somebody, without order, generation and note.
+    constexpr IndexEntry handed_to(IndexEntry other, PoolAge since) const {
+        return other.of(order(), note().with_since(since)).after(*this);
     }
 
     constexpr BlockState state() const { return static_cast<BlockState>(bits_ & 3); }
@@ -79,6 +80,15 @@ public:
     constexpr bool is_held() const { return (bits_ & 1) != 0; }
     // In the same state, of the same holder, and published or not as the other.
     constexpr bool is_held_like(IndexEntry other) const { return ownership() == other.ownership(); }
+    // The same, but published or not. (The state is the same: a cached one is not like one that is owned.)
+    constexpr bool is_held_like_or_published(IndexEntry other) const {
+        return ((bits_ ^ other.bits_) & (kStateMask | kHolderMask)) == 0;
+    }
+    // By a reference with this order and generation.
+    constexpr bool is_named(Order order, std::uint32_t generation) const {
+        const IndexEntry name = make(BlockState::owned, 0, order, generation, {}).published();
+        return ((bits_ ^ name.bits_) & (kStateMask | kPublished | kOrderMask | kGenerationMask)) == 0;
+    }
     constexpr bool is_published() const { return (bits_ & kPublished) != 0; }
     // State, published and holder in one number, to be compared with private_to().
     constexpr std::uint32_t ownership() const {
