@@ -178,7 +178,14 @@ public:
                        {{"reason", started.error().message}});
             return;
         }
-        for (const auto &[name, fd] : kept_) tell(MessageType::keep, name, {&fd, 1});
+        const auto taken = std::count_if(kept_.begin(), kept_.end(), [this](const auto &kept) {
+            return tell(MessageType::keep, kept.first, {&kept.second, 1});
+        });
+        if (static_cast<std::size_t>(taken) == kept_.size())
+            log::info("a holder process keeps everything again", {{"descriptors", kept_.size()}});
+        else
+            log::error("the new holder process does not take everything: the pools will not outlive the daemon",
+                       {{"descriptors", kept_.size()}, {"taken", taken}});
     }
 
 private:

@@ -374,6 +374,8 @@ def test_holder_killed(rng, _):
         os.kill(first, signal.SIGKILL)
         wait_until("another holder", lambda: "starting another one" in daemon.log())
         wait_until("it listens", lambda: is_served_by_another(runtime_dir, first))
+        # A daemon that is killed before that has lost its pools: it is the only one that has them.
+        wait_until("it has everything", lambda: "keeps everything again" in daemon.log())
         daemon.kill()
         daemon.stop()
         daemon = runtime_dir.start()
