@@ -498,7 +498,13 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     return true;
 }
 
-// When the block cannot simply go into its magazine.
+// Not while memory is short: the free by which a thread learns of it is to give all back, and may be its last call.
+bool has_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
+    return (lane.restraint == 0 && !node.magazines[order].is_full()) || make_room(pool, lane, node, order);
+}
+
+// When the block cannot simply go into its magazine: that is full, or others may still take the block, or there is
+// something to be looked at first, or a trace is recorded.
 [[gnu::noinline]] int free_slowly(numacre_pool *pool, void *address) {
     int error = 0;
     Lane *const lane = attentive_lane_of(pool, error);
@@ -510,7 +516,7 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     if (has_waiters(pool)) [[unlikely]] {
         if (give_own(pool, *lane, address)) return 0;
     } else if (find_frame(*lane, address, node, frame) && node->buddy->find_in_leaf(FrameIndex{frame}, block, entry) &&
-               entry.owner() == pool->process && make_room(pool, *lane, *node, block.order.value) &&
+               entry.owner() == pool->process && has_room(pool, *lane, *node, block.order.value) &&
                (!entry.is_published() || node->buddy->withdraw(block, entry)) && put_other(*lane, address)) {
         return 0;
     }
@@ -657,8 +663,36 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
 // --- what is recorded ------------------------------------------------------------------------------------------------
 // The ways of a thread without a current lane, which all calls take while a trace is recorded (record.hpp).
 
+// The thread's lane if it has only used another pool meanwhile, or none: it is the current one from now on, and the
+// call's way is the short one. (While a trace is recorded no lane ever is current.)
+Lane *come_back_to(numacre_pool *pool) {
+    int error = 0;
+    return current_lane(pool) == nullptr && lane_of(pool, error) != nullptr ? undisturbed_lane(pool) : nullptr;
+}
+
+// What numacre_alloc does in an undisturbed lane; numacre_free.
+[[gnu::always_inline]] inline int allocate_from(Lane &lane, std::size_t size_bytes, void **block) {
+    if (size_bytes != lane.only->asked_bytes) [[unlikely]]
+        return allocate_otherwise(lane, size_bytes, block);
+    if (numacre_inline_take_as_before(&lane, lane.only, block) != 0) [[likely]]
+        return 0;
+    return allocate_from_empty(lane, size_bytes, block);
+}
+[[gnu::always_inline]] inline int free_into(Lane &lane, void *block) {
+    std::uint64_t *slot = nullptr;
+    std::uint64_t entry = 0;
+    if (!numacre_inline_look_up(&lane, block, &slot, &entry)) [[unlikely]]
+        return free_otherwise(lane, block);
+    if (!numacre_inline_is_as_before(&lane, entry)) [[unlikely]]
+        return free_other_order(lane, block, slot, entry);
+    if (numacre_inline_put(lane.freed_magazine, block, slot, entry) != 0) [[likely]]
+        return 0;
+    return free_past_full(lane, block, slot, entry);
+}
+
 [[gnu::noinline]] int allocate_without_lane(numacre_pool *pool, std::size_t size_bytes, void **block) {
     if (pool == nullptr) return no_pool("numacre_alloc");
+    if (Lane *const lane = come_back_to(pool)) return allocate_from(*lane, size_bytes, block);
     const int error = allocate_slowly(pool, size_bytes, block);
     if (error == 0 && recording()) [[unlikely]]
         record_allocation(pool, *block, size_bytes);
@@ -676,6 +710,7 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
 
 [[gnu::noinline]] int free_without_lane(numacre_pool *pool, void *block) {
     if (pool == nullptr) return no_pool("numacre_free");
+    if (Lane *const lane = come_back_to(pool)) return free_into(*lane, block);
     if (recording()) [[unlikely]]
         record_free(pool, block);
     return free_slowly(pool, block);
@@ -710,11 +745,7 @@ int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
     Lane *const lane = undisturbed_lane(pool);
     if (lane == nullptr) [[unlikely]]
         return allocate_without_lane(pool, size_bytes, block);
-    if (size_bytes != lane->only->asked_bytes) [[unlikely]]
-        return allocate_otherwise(*lane, size_bytes, block);
-    if (numacre_inline_take_as_before(lane, lane->only, block) != 0) [[likely]]
-        return 0;
-    return allocate_from_empty(*lane, size_bytes, block);
+    return allocate_from(*lane, size_bytes, block);
 }
 
 int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block) {
@@ -755,15 +786,7 @@ int numacre_free(numacre_pool *pool, void *block) {
     Lane *const lane = undisturbed_lane(pool);
     if (lane == nullptr) [[unlikely]]
         return free_without_lane(pool, block);
-    std::uint64_t *slot = nullptr;
-    std::uint64_t entry = 0;
-    if (!numacre_inline_look_up(lane, block, &slot, &entry)) [[unlikely]]
-        return free_otherwise(*lane, block);
-    if (!numacre_inline_is_as_before(lane, entry)) [[unlikely]]
-        return free_other_order(*lane, block, slot, entry);
-    if (numacre_inline_put(lane->freed_magazine, block, slot, entry) != 0) [[likely]]
-        return 0;
-    return free_past_full(*lane, block, slot, entry);
+    return free_into(*lane, block);
 }
 
 int numacre_free_uncached(numacre_pool *pool, void *block) {
@@ -820,14 +843,17 @@ int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
     if (pool == nullptr) return no_pool("numacre_free_bulk");
     if (blocks == nullptr && count != 0) return fail(Errc::bad_argument, "numacre_free_bulk: the blocks are NULL");
     int error = 0;
-    Lane *const lane = attentive_lane_of(pool, error);
+    Lane *const lane = lane_of(pool, error);
     if (lane == nullptr) return error;
+    // As in has_room().
+    const bool may_cache = lane->undisturbed();
+    if (!may_cache) answer_attention(pool, *lane);
     if (recording()) [[unlikely]]
         for (unsigned i = 0; i < count; ++i) record_free(pool, blocks[i]);
     int first_error = 0;
     unsigned done = 0;
     while (done < count) {
-        if (!has_waiters(pool)) {
+        if (may_cache && !has_waiters(pool)) {
             // So many, and then again a look for who waits.
             const unsigned wanted = count - done < kLeafFrames ? count - done : kLeafFrames;
             const unsigned put = put_many(*lane, blocks + done, wanted);

@@ -443,6 +443,12 @@ constexpr Operation kOperations[] = {
      },
      allocate_cached, &Survivor::make_pressure},
     {"cached-free", allocate_cached, release_cached},
+    {"cached-free-published",
+     [](Child &child) {
+         allocate_cached(child);
+         publish(child);
+     },
+     release_cached},
     {"cached-free-beyond-cache", fill_cache, release_cached},
     {"inline-allocate", get_used_to_it, allocate_inline, nullptr, nullptr, nullptr, kInlineAtMost},
     {"inline-free", get_used_to_it, release_inline, nullptr, nullptr, nullptr, kInlineAtMost},
@@ -467,6 +473,12 @@ constexpr Operation kOperations[] = {
          publish(child);
      },
      release, nullptr, &Survivor::take_from_child},
+    {"cached-free-while-taken",
+     [](Child &child) {
+         allocate_cached(child);
+         publish(child);
+     },
+     release_cached, nullptr, &Survivor::take_from_child},
 };
 
 // Attached, prepared, and stopped before the operation; stops once more after it.

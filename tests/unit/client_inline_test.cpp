@@ -116,7 +116,7 @@ TEST_F(Inline, mistakes_are_found_where_nothing_is_called) {
     EXPECT_EQ(block, before) << "untouched on failure";
 }
 
-TEST_F(Inline, a_published_block_goes_past_the_cache_and_its_reference_is_gone) {
+TEST_F(Inline, a_published_block_is_freed_as_any_other_and_its_reference_is_gone) {
     get_used_to(pool, 4096);
     void *block = nullptr;
     ASSERT_EQ(numacre_alloc_inline(pool, 4096, &block), 0);

@@ -141,6 +141,24 @@ TEST_F(Limits, an_order_caches_a_sixteenth_of_the_pool_and_half_of_that_beside_o
     expect_about(cached_of(Order{0}), kFrames / 16 - std::uint64_t{2} * pairs);
 }
 
+// The free by which a thread learns that memory is short keeps nothing back: it may be the thread's last call.
+TEST(CacheLimits, what_is_freed_when_memory_is_short_is_not_cached) {
+    const numacre_private_options options{sizeof options, 64 << 20, 4096, 4 << 20, 0};
+    numacre_pool *pool = nullptr;
+    ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
+    void *blocks[4];
+    for (void *&block : blocks) ASSERT_EQ(numacre_alloc(pool, 4096, &block), 0);
+    ASSERT_EQ(numacre_free(pool, blocks[0]), 0);
+    ASSERT_GT(cached_blocks(pool, Order{0}), 0U);
+    pool->view.header->attention.fetch_add(Attention::kPressureStep);
+    ASSERT_EQ(numacre_free(pool, blocks[1]), 0);
+    EXPECT_EQ(cached_blocks(pool, Order{0}), 0U);
+    pool->view.header->attention.fetch_add(Attention::kPressureStep);
+    ASSERT_EQ(numacre_free_bulk(pool, blocks + 2, 2), 0);
+    EXPECT_EQ(cached_blocks(pool, Order{0}), 0U) << "many at once are no other";
+    numacre_detach(pool);
+}
+
 // A block on top that is none of ours any more (two threads freed it in one moment, one of them has given it back
 // since; or somebody scribbled) does not make a full cache one to be filled: it would end up beyond its memory.
 TEST(CacheLimits, one_that_only_seems_empty_is_not_filled) {

@@ -275,6 +275,38 @@ TEST(HotPath, a_pool_that_is_nearly_full_takes_the_same_short_ways) {
     }
 }
 
+numacre_pool *second_pool;
+void allocate_of_first() {
+    if (numacre_alloc(pool, size_bytes, &keep) != 0) _exit(1);
+}
+void allocate_of_second() {
+    if (numacre_alloc(second_pool, size_bytes, &block) != 0) _exit(1);
+}
+void free_of_first() {
+    if (numacre_free(pool, keep) != 0) _exit(1);
+}
+void free_of_second() {
+    if (numacre_free(second_pool, block) != 0) _exit(1);
+}
+void prepare_pools_in_turn() {
+    open_pool();
+    second_pool = pool;
+    open_pool();
+    for (int i = 0; i < 64; ++i) {
+        allocate_of_first();
+        allocate_of_second();
+        free_of_first();
+        free_of_second();
+    }
+}
+TEST(HotPath, who_uses_two_pools_in_turn_has_a_cache_in_each) {
+    void (*const parts[])() = {allocate_of_first, allocate_of_second, free_of_first, free_of_second};
+    size_bytes = 4096;
+    const std::vector<Tally> tallies =
+        expect_locked("pools in turn: allocate, allocate, free, free", prepare_pools_in_turn, parts, 4, {0, 0, 0, 0});
+    for (const Tally &tally : tallies) EXPECT_LE(tally.instructions, 190U) << "a change of pools, and the short way";
+}
+
 void publish() {
     ref = numacre_ref_of(pool, block);
     if (ref == NUMACRE_REF_NULL) _exit(1);
@@ -299,6 +331,12 @@ TEST(HotPath, a_published_block_takes_two_locked_instructions_to_free) {
         size_bytes = size;
         expect_locked("uncached: allocate, publish, free", prepare_uncached, parts, 3, {1, 0, 2});
     }
+}
+// The one that says that nobody has taken it; after that it is fit for the cache.
+TEST(HotPath, a_published_block_goes_into_the_thread_cache_by_one_locked_instruction) {
+    void (*const parts[])() = {allocate, publish, free_it, allocate};
+    size_bytes = 4096;
+    expect_locked("allocate, publish, free, allocate", prepare_cached, parts, 4, {0, 0, 1, 0});
 }
 
 void prepare_full_pool() {

@@ -143,7 +143,7 @@ NUMACRE_API int numacre_free_uncached(numacre_pool *pool, void *block);
  * the rest takes a locked instruction a leaf word (64 frames), not a block. Errors as numacre_alloc. */
 NUMACRE_API int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count);
 
-/* Free `count` blocks, into the calling thread's cache as far as it has room, as numacre_free does; what is left over goes back
+/* Free `count` blocks, into the calling thread's cache as far as it has room; what is left over, or has a reference, goes back
  * together where blocks follow each other in a leaf word. Goes on past a bad one; returns the first error. */
 NUMACRE_API int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count);
 
