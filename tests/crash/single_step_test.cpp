@@ -344,6 +344,10 @@ void get_used_to_bulk(Child &child) {
 void publish(Child &child) {
     told->offered = numacre_ref_of(child.pool, child.blocks[0]);
 }
+void publish_cached(Child &child) {
+    allocate_cached(child);
+    publish(child);
+}
 void take(Child &child) {
     if (numacre_take(child.pool, child.to_take, child.blocks.data()) != 0) fail("%s", numacre_last_error());
 }
@@ -443,12 +447,7 @@ constexpr Operation kOperations[] = {
      },
      allocate_cached, &Survivor::make_pressure},
     {"cached-free", allocate_cached, release_cached},
-    {"cached-free-published",
-     [](Child &child) {
-         allocate_cached(child);
-         publish(child);
-     },
-     release_cached},
+    {"cached-free-published", publish_cached, release_cached},
     {"cached-free-beyond-cache", fill_cache, release_cached},
     {"inline-allocate", get_used_to_it, allocate_inline, nullptr, nullptr, nullptr, kInlineAtMost},
     {"inline-free", get_used_to_it, release_inline, nullptr, nullptr, nullptr, kInlineAtMost},
@@ -473,12 +472,7 @@ constexpr Operation kOperations[] = {
          publish(child);
      },
      release, nullptr, &Survivor::take_from_child},
-    {"cached-free-while-taken",
-     [](Child &child) {
-         allocate_cached(child);
-         publish(child);
-     },
-     release_cached, nullptr, &Survivor::take_from_child},
+    {"cached-free-while-taken", publish_cached, release_cached, nullptr, &Survivor::take_from_child},
 };
 
 // Attached, prepared, and stopped before the operation; stops once more after it.

@@ -8,6 +8,8 @@
 #include <source_location>
 #include <type_traits>
 
+#include "support/word_at.hpp"
+
 namespace numacre::model {
 
 // 32 bits, as `bytes` below, so that a Request has no padding: it lies on a fiber's stack, which tells states apart.
@@ -130,16 +132,9 @@ struct SimEnv {
 static_assert(sizeof(SimEnv::Atomic<std::uint64_t>) == 8, "shared structures must keep their layout in the model");
 
 // What is written in C (numacre/shm/cached_block.h) goes through the same door.
-inline SimEnv::Atomic<std::uint64_t> &word_at(std::uint64_t *place) {
-    return *reinterpret_cast<SimEnv::Atomic<std::uint64_t> *>(place);
-}
-inline const SimEnv::Atomic<std::uint64_t> &word_at(const std::uint64_t *place) {
-    return *reinterpret_cast<const SimEnv::Atomic<std::uint64_t> *>(place);
-}
-#ifdef NUMACRE_INLINE_LOAD
-#error "numacre/shm/cached_block.h has been included before: the model would not see its accesses"
-#endif
-#define NUMACRE_INLINE_LOAD(place) ::numacre::model::word_at(place).load(std::memory_order_relaxed)
-#define NUMACRE_INLINE_STORE(place, bits) ::numacre::model::word_at(place).store((bits), std::memory_order_relaxed)
+#define NUMACRE_INLINE_LOAD(place) \
+    ::numacre::test::word_at<::numacre::model::SimEnv>(place).load(std::memory_order_relaxed)
+#define NUMACRE_INLINE_STORE(place, bits) \
+    ::numacre::test::word_at<::numacre::model::SimEnv>(place).store((bits), std::memory_order_relaxed)
 
 }  // namespace numacre::model

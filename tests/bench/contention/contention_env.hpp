@@ -7,6 +7,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "support/word_at.hpp"
+
 namespace numacre::contention {
 
 enum class Access : std::uint8_t {
@@ -105,16 +107,8 @@ static_assert(sizeof(ContentionEnv::Atomic<std::uint64_t>) == 8,
               "what is shared must lie on the lines that it really lies on");
 
 // What is written in C (numacre/shm/cached_block.h) goes through the same door.
-inline ContentionEnv::Atomic<std::uint64_t> &word_at(std::uint64_t *place) {
-    return *reinterpret_cast<ContentionEnv::Atomic<std::uint64_t> *>(place);
-}
-inline const ContentionEnv::Atomic<std::uint64_t> &word_at(const std::uint64_t *place) {
-    return *reinterpret_cast<const ContentionEnv::Atomic<std::uint64_t> *>(place);
-}
-#ifdef NUMACRE_INLINE_LOAD
-#error "numacre/shm/cached_block.h has been included before: its accesses would not be counted"
-#endif
-#define NUMACRE_INLINE_LOAD(place) ::numacre::contention::word_at(place).load()
-#define NUMACRE_INLINE_STORE(place, bits) ::numacre::contention::word_at(place).store(bits)
+#define NUMACRE_INLINE_LOAD(place) ::numacre::test::word_at<::numacre::contention::ContentionEnv>(place).load()
+#define NUMACRE_INLINE_STORE(place, bits) \
+    ::numacre::test::word_at<::numacre::contention::ContentionEnv>(place).store(bits)
 
 }  // namespace numacre::contention
