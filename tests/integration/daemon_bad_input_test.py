@@ -90,10 +90,6 @@ def answer_to(daemon, *packets, fds=()):
                 return last  # attached: the connection stays up
 
 
-def open_files(daemon):
-    return len(os.listdir(f"/proc/{daemon.pid}/fd"))
-
-
 def hugepages():
     """(total, free) of the machine's default size, or None when the kernel has none."""
     text = pathlib.Path("/proc/meminfo").read_text()
@@ -331,7 +327,7 @@ class HostileClients(unittest.TestCase):
         with ClientProcess(cls.daemon.runtime_dir) as client:
             assert client.alloc(4096)[0] == 0, client.message
         wait_until("the first client is gone", lambda: not cls.daemon.clients())
-        cls.files = open_files(cls.daemon)
+        cls.files = len(cls.daemon.descriptors())
 
     def tearDown(self):
         self.assertTrue(self.daemon.alive(), f"numacred has ended:\n{self.daemon.log()}")
@@ -341,7 +337,7 @@ class HostileClients(unittest.TestCase):
             self.assertEqual(client.free(blocks), 0, client.message)
         wait_until("no block is held", lambda: self.daemon.used_bytes() == 0)
         wait_until("no client is attached", lambda: not self.daemon.clients())
-        wait_until(f"only {self.files} files are open again", lambda: open_files(self.daemon) <= self.files)
+        wait_until(f"only {self.files} files are open again", lambda: len(self.daemon.descriptors()) <= self.files)
 
     def refused(self, *packets, **more):
         """Hung up on, or told an error in words."""

@@ -103,13 +103,12 @@ class Events(unittest.TestCase):
         self.assertEqual(second.event_fd(), -errno.EUSERS, second.message)
         self.assertEqual(second.alloc(MIB)[0], 0, "everything else works")
 
-        def open_descriptors():
-            return [link for fd in os.listdir(f"/proc/{daemon.pid}/fd")
-                    if "eventfd" in (link := os.readlink(f"/proc/{daemon.pid}/fd/{fd}"))]
+        def eventfds():
+            return sum("eventfd" in target for target in daemon.descriptors().values())
 
-        before = len(open_descriptors())
+        before = eventfds()
         first.kill()
-        wait_until("its descriptor is closed", lambda: len(open_descriptors()) == before - 1)
+        wait_until("its descriptor is closed", lambda: eventfds() == before - 1)
 
     def test_who_has_no_descriptor_left_is_told_that(self):
         daemon = self.serve()

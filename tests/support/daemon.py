@@ -118,10 +118,19 @@ class Daemon:
         (found,) = [each for each in self.status()["pools"] if each["name"] == pool]
         return found["used_bytes"]
 
+    def descriptors(self):
+        """What it has open now: {path under /proc: what that leads to}. One that it closes meanwhile is left out."""
+        found = {}
+        for path in pathlib.Path(f"/proc/{self.pid}/fd").iterdir():
+            try:
+                found[path] = os.readlink(path)
+            except FileNotFoundError:
+                pass  # closed between the listing and here
+        return found
+
     def region(self, name):
         """A file through which a test scribbles over what clients can write, e.g. region("default:pool")."""
-        (found,) = [path for path in pathlib.Path(f"/proc/{self.pid}/fd").iterdir()
-                    if os.readlink(path).startswith(f"/memfd:numacre:{name}")]
+        (found,) = [path for path, target in self.descriptors().items() if target.startswith(f"/memfd:numacre:{name}")]
         return found
 
     def alive(self):
