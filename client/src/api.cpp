@@ -660,6 +660,110 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
            make_room(pool, lane, *found.node, order);
 }
 
+// --- many at once ----------------------------------------------------------------------------------------------------
+
+// The rest of a numacre_alloc_bulk, whose first `done` blocks are there.
+[[gnu::noinline]] int allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks, unsigned count,
+                                    unsigned done) {
+    if (pool == nullptr) return no_pool("numacre_alloc_bulk");
+    if (blocks == nullptr && count != 0) return no_result("numacre_alloc_bulk");
+    int error = 0;
+    // With some there the lane was undisturbed a moment ago: what has changed since is told a call later, not by an
+    // error that leaves them with nobody.
+    Lane *const lane = done == 0 ? allocating_lane_of(pool, error) : lane_of(pool, error);
+    if (lane == nullptr) return error;
+    Plan plan = plan_of(pool, *lane, size_bytes);
+    const std::uint32_t wanted = plan.first;
+    const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
+    if (order < kCachedOrders && order <= pool->geometry.largest_order && !plan.is_turn) {
+        NodeLane &node = lane->nodes[wanted];
+        const IndexEntry entry = entry_for(*lane, node.magazines[order], size_bytes);
+        done += take_many_from_cache(*lane, node, node.magazines[order], entry, blocks + done, count - done);
+        const Order of_blocks{order};
+        const Note note = note_of(*lane, of_blocks, size_bytes);
+        // What is cached has been charged for. Other blocks are, one by one, further down.
+        while (done < count && !is_counting(pool)) {
+            FrameIndex bases[kLeafFrames];
+            const unsigned ask = count - done < kLeafFrames ? count - done : kLeafFrames;
+            if (const Fit fit = fit_of(pool); fit != Fit::nearby) [[unlikely]]
+                begin_where_it_fits(*lane, node, fit, order);
+            const unsigned got =
+                pool->nodes[wanted].buddy().allocate_many(lane->actor, of_blocks, BlockState::owned, note, bases, ask);
+            for (unsigned i = 0; i < got; ++i) blocks[done++] = address_of(*lane, node, bases[i]);
+            if (got < ask) break;
+        }
+        note_placement(pool, *lane, plan, wanted, done);
+    }
+    for (; done < count; ++done) {
+        void *address = nullptr;
+        if (plan.is_turn && done != 0) plan = plan_of(pool, *lane, size_bytes);
+        error = plan.is_turn ? allocate_planned(pool, *lane, plan, size_bytes, 0, &address)
+                             : allocate(pool, *lane, plan, size_bytes, 0, &address);
+        if (error != 0) {
+            while (done-- > 0) free_one(pool, lane->actor, blocks[done]);
+            return error;
+        }
+        blocks[done] = address;
+    }
+    if (recording()) [[unlikely]]
+        for (done = 0; done < count; ++done) record_allocation(pool, blocks[done], size_bytes);
+    return 0;
+}
+
+// The rest of a numacre_free_bulk, whose first `done` blocks have gone.
+[[gnu::noinline]] int free_rest(numacre_pool *pool, void *const *blocks, unsigned count, unsigned done) {
+    if (pool == nullptr) return no_pool("numacre_free_bulk");
+    if (blocks == nullptr && count != 0) return fail(Errc::bad_argument, "numacre_free_bulk: the blocks are NULL");
+    int error = 0;
+    Lane *const lane = lane_of(pool, error);
+    if (lane == nullptr) return error;
+    // As in has_room().
+    const bool may_cache = lane->undisturbed();
+    if (!may_cache) answer_attention(pool, *lane);
+    if (recording()) [[unlikely]]
+        for (unsigned i = done; i < count; ++i) record_free(pool, blocks[i]);
+    int first_error = 0;
+    while (done < count) {
+        if (may_cache && !has_waiters(pool)) {
+            // So many, and then again a look for who waits.
+            const unsigned wanted = count - done < kLeafFrames ? count - done : kLeafFrames;
+            const unsigned put = put_many(*lane, blocks + done, wanted);
+            done += put;
+            if (put == wanted) continue;
+            // After making room its entry is looked up anew: that may have taken a while.
+            LeafEntry found;
+            if (look_up(*lane, blocks[done], found) &&
+                (put_other(*lane, found, blocks[done]) ||
+                 (make_room_for(pool, *lane, found) && put_other(*lane, blocks[done])))) {
+                ++done;
+                continue;
+            }
+        }
+        // What does not fit goes to the tree, as many of one numa node together as follow each other.
+        FrameIndex bases[kLeafFrames];
+        Place first{};
+        unsigned batch = 0;
+        if (!is_counting(pool) && !pool->checks_frees && locate(pool, blocks[done], first)) {
+            Place place = first;
+            do {
+                bases[batch++] = place.frame;
+            } while (batch < kLeafFrames && done + batch < count && locate(pool, blocks[done + batch], place) &&
+                     place.numa_node == first.numa_node);
+        }
+        const unsigned freed =
+            pool->nodes[first.numa_node].buddy().free_many(lane->actor, BlockState::owned, bases, batch);
+        if (freed != 0) {
+            if (has_waiters(pool)) serve_waiters(pool, lane->actor);
+            done += freed;
+        }
+        // Larger, freed already, not ours: it has its own answer.
+        if (freed == batch && batch != 0) continue;
+        const int result = free_one(pool, lane->actor, blocks[done++]);
+        if (first_error == 0) first_error = result;
+    }
+    return first_error;
+}
+
 // --- what is recorded ------------------------------------------------------------------------------------------------
 // The ways of a thread without a current lane, which all calls take while a trace is recorded (record.hpp).
 
@@ -796,101 +900,28 @@ int numacre_free_uncached(numacre_pool *pool, void *block) {
 }
 
 int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count) {
-    if (pool == nullptr) return no_pool("numacre_alloc_bulk");
-    if (blocks == nullptr && count != 0) return no_result("numacre_alloc_bulk");
     unsigned done = 0;
-    int error = 0;
-    Lane *const lane = allocating_lane_of(pool, error);
-    if (lane == nullptr) return error;
-    Plan plan = plan_of(pool, *lane, size_bytes);
-    const std::uint32_t wanted = plan.first;
-    const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
-    if (order < kCachedOrders && order <= pool->geometry.largest_order && !is_counting(pool) && !plan.is_turn) {
-        NodeLane &node = lane->nodes[wanted];
-        const IndexEntry entry = entry_for(*lane, node.magazines[order], size_bytes);
-        done = take_many_from_cache(*lane, node, node.magazines[order], entry, blocks, count);
-        const Order of_blocks{order};
-        const Note note = note_of(*lane, of_blocks, size_bytes);
-        while (done < count) {
-            FrameIndex bases[kLeafFrames];
-            const unsigned ask = count - done < kLeafFrames ? count - done : kLeafFrames;
-            if (const Fit fit = fit_of(pool); fit != Fit::nearby) [[unlikely]]
-                begin_where_it_fits(*lane, node, fit, order);
-            const unsigned got =
-                pool->nodes[wanted].buddy().allocate_many(lane->actor, of_blocks, BlockState::owned, note, bases, ask);
-            for (unsigned i = 0; i < got; ++i) blocks[done++] = address_of(*lane, node, bases[i]);
-            if (got < ask) break;
-        }
-        note_placement(pool, *lane, plan, wanted, done);
+    Lane *const lane = undisturbed_lane(pool);
+    if (lane != nullptr && lane->numa_nodes == 1 && blocks != nullptr && fits_leaf_word(*lane, size_bytes)) [[likely]] {
+        NodeLane &node = lane->only_node();
+        Magazine &magazine = node.magazines[order_of(*lane, size_bytes)];
+        done = take_many_from_cache(*lane, node, magazine, entry_for(*lane, magazine, size_bytes), blocks, count);
+        if (done == count) [[likely]]
+            return 0;
     }
-    for (; done < count; ++done) {
-        void *address = nullptr;
-        if (plan.is_turn && done != 0) plan = plan_of(pool, *lane, size_bytes);
-        error = plan.is_turn ? allocate_planned(pool, *lane, plan, size_bytes, 0, &address)
-                             : allocate(pool, *lane, plan, size_bytes, 0, &address);
-        if (error != 0) {
-            while (done-- > 0) free_one(pool, lane->actor, blocks[done]);
-            return error;
-        }
-        blocks[done] = address;
-    }
-    if (recording()) [[unlikely]]
-        for (done = 0; done < count; ++done) record_allocation(pool, blocks[done], size_bytes);
-    return 0;
+    return allocate_rest(pool, size_bytes, blocks, count, done);
 }
 
 int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
-    if (pool == nullptr) return no_pool("numacre_free_bulk");
-    if (blocks == nullptr && count != 0) return fail(Errc::bad_argument, "numacre_free_bulk: the blocks are NULL");
-    int error = 0;
-    Lane *const lane = lane_of(pool, error);
-    if (lane == nullptr) return error;
-    // As in has_room().
-    const bool may_cache = lane->undisturbed();
-    if (!may_cache) answer_attention(pool, *lane);
-    if (recording()) [[unlikely]]
-        for (unsigned i = 0; i < count; ++i) record_free(pool, blocks[i]);
-    int first_error = 0;
     unsigned done = 0;
-    while (done < count) {
-        if (may_cache && !has_waiters(pool)) {
-            // So many, and then again a look for who waits.
-            const unsigned wanted = count - done < kLeafFrames ? count - done : kLeafFrames;
-            const unsigned put = put_many(*lane, blocks + done, wanted);
-            done += put;
-            if (put == wanted) continue;
-            // After making room its entry is looked up anew: that may have taken a while.
-            LeafEntry found;
-            if (look_up(*lane, blocks[done], found) &&
-                (put_other(*lane, found, blocks[done]) ||
-                 (make_room_for(pool, *lane, found) && put_other(*lane, blocks[done])))) {
-                ++done;
-                continue;
-            }
-        }
-        // What does not fit goes to the tree, as many of one numa node together as follow each other.
-        FrameIndex bases[kLeafFrames];
-        Place first{};
-        unsigned batch = 0;
-        if (!is_counting(pool) && !pool->checks_frees && locate(pool, blocks[done], first)) {
-            Place place = first;
-            do {
-                bases[batch++] = place.frame;
-            } while (batch < kLeafFrames && done + batch < count && locate(pool, blocks[done + batch], place) &&
-                     place.numa_node == first.numa_node);
-        }
-        const unsigned freed =
-            pool->nodes[first.numa_node].buddy().free_many(lane->actor, BlockState::owned, bases, batch);
-        if (freed != 0) {
-            if (has_waiters(pool)) serve_waiters(pool, lane->actor);
-            done += freed;
-        }
-        // Larger, freed already, not ours: it has its own answer.
-        if (freed == batch && batch != 0) continue;
-        const int result = free_one(pool, lane->actor, blocks[done++]);
-        if (first_error == 0) first_error = result;
+    const Lane *const lane = undisturbed_lane(pool);
+    // Nobody waits in an undisturbed lane; between more than so many, free_rest() looks again.
+    if (lane != nullptr && blocks != nullptr && count <= kLeafFrames) [[likely]] {
+        done = put_many(*lane, blocks, count);
+        if (done == count) [[likely]]
+            return 0;
     }
-    return first_error;
+    return free_rest(pool, blocks, count, done);
 }
 
 numacre_ref numacre_ref_of(numacre_pool *pool, const void *block) {

@@ -129,6 +129,28 @@ TEST_F(Limits, a_cache_that_was_refused_a_batch_is_filled_again_later) {
 }
 
 // One size is what most threads use; one that has been used must not keep the next from its cache.
+// What is cached has been charged for: many blocks of it change no count, and need no more than the quota leaves.
+TEST_F(Limits, many_blocks_come_from_the_cache_and_the_rest_within_the_quota) {
+    constexpr unsigned kBlocks = 8;
+    set_quota(64);
+    void *blocks[64] = {};
+    for (unsigned i = 0; i < kBlocks; ++i) ASSERT_EQ(numacre_alloc(pool, 4096, &blocks[i]), 0);
+    for (unsigned i = 0; i < kBlocks; ++i) ASSERT_EQ(numacre_free(pool, blocks[i]), 0);
+    const unsigned cached = cached_blocks(pool, Order{0});
+    ASSERT_GE(cached, kBlocks);
+    const std::uint64_t before = changes();
+    ASSERT_EQ(numacre_alloc_bulk(pool, 4096, blocks, kBlocks), 0) << numacre_last_error();
+    EXPECT_EQ(cached_blocks(pool, Order{0}), cached - kBlocks);
+    EXPECT_EQ(changes(), before);
+    ASSERT_EQ(numacre_alloc_bulk(pool, 4096, blocks + kBlocks, 64 - kBlocks), 0) << numacre_last_error();
+    EXPECT_EQ(cached_blocks(pool, Order{0}), 0U);
+    void *further[2] = {};
+    EXPECT_EQ(numacre_alloc_bulk(pool, 4096, further, 2), -EDQUOT);
+    ASSERT_EQ(numacre_free_uncached(pool, blocks[0]), 0);
+    EXPECT_EQ(numacre_alloc_bulk(pool, 4096, further, 2), -EDQUOT) << "all or none";
+    EXPECT_EQ(numacre_alloc_bulk(pool, 4096, further, 1), 0) << numacre_last_error();
+}
+
 TEST_F(Limits, an_order_caches_a_sixteenth_of_the_pool_and_half_of_that_beside_others) {
     // A full one gives back some at a time before it takes more.
     const auto expect_about = [](unsigned cached, std::uint64_t most) {
@@ -180,12 +202,15 @@ TEST(CacheLimits, one_that_only_seems_empty_is_not_filled) {
     EXPECT_EQ(numacre_alloc_on(pool, -1, 4096, 0, &block), 0) << numacre_last_error();
     EXPECT_EQ(block, blocks[kFull - 2]) << "the next one";
     EXPECT_EQ(cached_blocks(pool, Order{0}), kFull - 2);
-    // Also where many come out at once: the fourth from the top.
-    entry_of(blocks[kFull - 6]).store(0);
+    // Also where many come out at once: the fourth from the top; and then the third, so that the rest is the tree's.
+    for (const unsigned none : {kFull - 6, kFull - 9}) entry_of(blocks[none]).store(0);
     void *many[8] = {};
     ASSERT_EQ(numacre_alloc_bulk(pool, 4096, many, 8), 0) << numacre_last_error();
-    for (void *const each : many) EXPECT_NE(each, blocks[kFull - 6]);
-    EXPECT_EQ(cached_blocks(pool, Order{0}), kFull - 2 - 4) << "three of them, and what was none";
+    for (void *const each : many) {
+        EXPECT_NE(each, blocks[kFull - 6]);
+        EXPECT_NE(each, blocks[kFull - 9]);
+    }
+    EXPECT_EQ(cached_blocks(pool, Order{0}), kFull - 9) << "five of them, and what were none";
     numacre_detach(pool);
 }
 

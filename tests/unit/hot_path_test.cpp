@@ -398,8 +398,8 @@ TEST(HotPath, many_blocks_at_once_come_from_the_thread_cache_and_go_there) {
     size_bytes = 4096;
     const std::vector<Tally> tallies =
         expect_locked("bulk of 32, cached: allocate, free", prepare_many_cached, parts, 2, {0, 0});
-    EXPECT_LE(tallies[0].instructions, 32 * 20U + 260);
-    EXPECT_LE(tallies[1].instructions, 32 * 20U + 260);
+    EXPECT_LE(tallies[0].instructions, 32 * 20U + 150);
+    EXPECT_LE(tallies[1].instructions, 32 * 20U + 120);
 }
 TEST(HotPath, what_a_full_cache_does_not_take_goes_back_many_at_a_time) {
     void (*const parts[])() = {free_more_than_the_cache_takes};
