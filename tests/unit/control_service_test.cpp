@@ -923,7 +923,9 @@ TEST_F(ControlServiceTest, stop_ends_streams_and_resizes_and_leaves_nobody_subsc
     pools_.emit(Event{});
     v1::Event event;
     EXPECT_FALSE(watcher->Read(&event));
-    EXPECT_EQ(watcher->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+    const grpc::Status watched = watcher->Finish();
+    EXPECT_EQ(watched.error_code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_THAT(watched.error_message(), HasSubstr("shutting down"));
     while (resize_reader->Read(&step)) {
     }
     const grpc::Status status = resize_reader->Finish();

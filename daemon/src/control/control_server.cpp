@@ -12,7 +12,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "access.hpp"
@@ -26,8 +28,13 @@ namespace {
 constexpr int kMaxRequestBytes = 64 * 1024;
 // Watchers take one each, so do resizes; beyond it calls are answered with RESOURCE_EXHAUSTED.
 constexpr int kMaxThreads = 48;
-// For answers that are almost out. Calls longer than this are told that they are cancelled, and then waited for.
+// For streams to end, and then for answers that are almost out. Calls longer than both are told that they are
+// cancelled, and then waited for.
 constexpr std::chrono::milliseconds kStopGrace{250};
+// In between, for callers of streams to read why these have ended. gRPC closes a connection once the last answer on it
+// is written; a caller that writes (it need only acknowledge something) to one that is closed is told "Broken pipe" and
+// nothing else.
+constexpr std::chrono::milliseconds kReadGrace{50};
 
 Unexpected<Failure> failed(Errc code, const std::string &socket_path, const std::string &what) {
     return Unexpected{Failure{code, "control socket " + quoted(socket_path) + ": " + what}};
@@ -169,7 +176,8 @@ Answer<void> ControlServer::start() {
 void ControlServer::stop() {
     if (!running_) return;
     running_->server->GetHealthCheckService()->SetServingStatus(false);
-    running_->service.end_streams();
+    running_->service.end_streams(kStopGrace);
+    std::this_thread::sleep_for(kReadGrace);
     running_->server->Shutdown(std::chrono::system_clock::now() + kStopGrace);
     running_->server->Wait();
     running_.reset();

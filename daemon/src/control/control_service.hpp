@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -21,8 +23,9 @@ public:
 
     explicit ControlService(PoolManager &pools) : pools_(pools) {}
 
-    // Ends streams at once and resizes after the chunk in hand; later streams end as they begin. Thread-safe.
-    void end_streams();
+    // Ends streams at once and resizes after the chunk in hand; later streams end as they begin. Returns when all have
+    // ended, at the latest after that long. Thread-safe.
+    void end_streams(std::chrono::milliseconds patience);
 
     grpc::Status ListPools(grpc::ServerContext *context, const v1::ListPoolsRequest *request,
                            v1::ListPoolsResponse *response) override;
@@ -63,8 +66,30 @@ private:
     // Null: there are too many already.
     std::shared_ptr<EventQueue> add_watcher();
 
+    // Those that are being served. Thread-safe.
+    class Streams {
+    public:
+        class Scope {
+        public:
+            explicit Scope(Streams &streams);
+            Scope(const Scope &) = delete;
+            Scope &operator=(const Scope &) = delete;
+            ~Scope();
+
+        private:
+            Streams &streams_;
+        };
+        void await_none(std::chrono::milliseconds patience);
+
+    private:
+        std::mutex mutex_;
+        std::condition_variable none_;
+        unsigned count_ = 0;
+    };
+
     PoolManager &pools_;
     std::atomic<bool> ending_{false};
+    Streams streams_;
     std::mutex watchers_mutex_;
     std::vector<std::weak_ptr<EventQueue>> watchers_;
 };
