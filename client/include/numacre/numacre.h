@@ -60,9 +60,9 @@ typedef uint64_t numacre_ref;
  * woken one by one. If a waiter is killed, what it was being given comes back; so does the block if who gives it is killed.
  * Without a daemon other waiters may then sleep up to a second longer. */
 #define NUMACRE_WAIT     0x08u
-/* Past the cache, in the chunk that is fullest, in the smallest free space there: others become empty, for a shrink or for
- * the largest blocks. Costs a look at the metadata, a bit a frame, of up to 2^20 frames; in a larger pool these are others
- * each time. */
+/* Past the cache, in the smallest free space of the chunk that is fullest (one where that has to be split counts as less
+ * full, by an eighth each time that it is halved): others become empty, for a shrink or for the largest blocks. Costs a look
+ * at the metadata, a bit a frame, of up to 2^20 frames; in a larger pool these are others each time. */
 #define NUMACRE_COMPACT  0x80u
 /* Wait at most `ms` milliseconds (1 .. 16777215), then fail with -ETIMEDOUT. Contains NUMACRE_WAIT. */
 #define NUMACRE_WAIT_MS(ms) (NUMACRE_WAIT | ((unsigned)(ms) << 8))

@@ -12,7 +12,7 @@ namespace numacre {
 
 enum class Fit : std::uint8_t {
     nearby,   // no choice
-    compact,  // in the chunk that is fullest, so that others become empty; the best fit in there
+    compact,  // in the chunk that is fullest, so that others become empty; the best fit in there (FitLook::worth())
     best,     // the smallest free space that suffices, the lowest of these, as a serial buddy system chooses
 };
 
@@ -47,15 +47,15 @@ public:
         const std::uint64_t first = looked_at == tops ? 0 : from * looked_at % tops;
         const unsigned top_order = word_order(view_.top_layer);
         Hole best;
-        std::uint64_t most_taken = 0;
+        std::uint64_t most_worth = 0;
         for (std::uint64_t i = 0; i < looked_at; ++i) {
             const std::uint64_t top = (first + i) % tops;
             taken_frames_ = 0;
             if (by_chunk_) best_ = {};
             if (is_empty(view_.top_layer, top)) found(top << top_order, top_order);
-            if (!by_chunk_ || best_.order == kNone || (best.order != kNone && taken_frames_ <= most_taken)) continue;
+            if (!by_chunk_ || best_.order == kNone || (best.order != kNone && worth() <= most_worth)) continue;
             best = best_;
-            most_taken = taken_frames_;
+            most_worth = worth();
         }
         if (!by_chunk_) best = best_;
         block = Block{FrameIndex{best.frame}, order_};
@@ -68,6 +68,17 @@ private:
         std::uint64_t frame = 0;
         unsigned order = kNone;
     };
+
+    // Of the chunk that has been looked at: how full it is. But a space that has to be split is missed later, by who
+    // then begins another chunk: so each level of that takes a part of it. (Without that, where sizes are mixed, hardly
+    // a chunk becomes empty. With a part of the chunk's size instead, none does where blocks of one size are spread
+    // thinly.)
+    std::uint64_t worth() const {
+        if (best_.order == largest_order_) return 0;  // it would be begun, however full those beside it are
+        const std::uint64_t splits = std::min<std::uint64_t>(best_.order - order_.value, kSplitParts - 1);
+        return taken_frames_ * (kSplitParts - splits);
+    }
+    static constexpr std::uint64_t kSplitParts = 8;
 
     // A free, aligned space whose buddy is not free, or a chunk.
     void found(std::uint64_t frame, unsigned order) {
