@@ -674,8 +674,8 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
     if (lane == nullptr) return error;
     Plan plan = plan_of(pool, *lane, size_bytes);
     const std::uint32_t wanted = plan.first;
-    const unsigned order = size_bytes == 0 ? kCachedOrders : order_for_bytes(size_bytes, lane->frame_shift).value;
-    if (order < kCachedOrders && order <= pool->geometry.largest_order && !plan.is_turn) {
+    if (fits_leaf_word(*lane, size_bytes) && !plan.is_turn) {
+        const unsigned order = order_of(*lane, size_bytes);
         NodeLane &node = lane->nodes[wanted];
         const IndexEntry entry = entry_for(*lane, node.magazines[order], size_bytes);
         done += take_many_from_cache(*lane, node, node.magazines[order], entry, blocks + done, count - done);

@@ -216,7 +216,7 @@ TEST(Fragmentation, is_near_a_serial_buddys) {
         compare([] { return Tree(); }, 8, threads, threads == 1 ? 7 : 4);
 }
 
-#ifndef __SANITIZE_ADDRESS__
+#ifndef __SANITIZE_ADDRESS__  // as above; under it the library is in tests/unit
 // What a thread frees it gets again, the last first: as a serial buddy that keeps lists.
 TEST(Fragmentation, through_the_thread_cache_is_near_a_serial_buddys) {
     compare([] { return Library(0, true); }, 8, 1, 8);

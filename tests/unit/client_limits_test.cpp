@@ -128,7 +128,6 @@ TEST_F(Limits, a_cache_that_was_refused_a_batch_is_filled_again_later) {
     EXPECT_GT(unchanged, kCalls / 2) << "blocks out of a cache have been counted before";
 }
 
-// One size is what most threads use; one that has been used must not keep the next from its cache.
 // What is cached has been charged for: many blocks of it change no count, and need no more than the quota leaves.
 TEST_F(Limits, many_blocks_come_from_the_cache_and_the_rest_within_the_quota) {
     constexpr unsigned kBlocks = 8;
@@ -151,6 +150,7 @@ TEST_F(Limits, many_blocks_come_from_the_cache_and_the_rest_within_the_quota) {
     EXPECT_EQ(numacre_alloc_bulk(pool, 4096, further, 1), 0) << numacre_last_error();
 }
 
+// One size is what most threads use; one that has been used must not keep the next from its cache.
 TEST_F(Limits, an_order_caches_a_sixteenth_of_the_pool_and_half_of_that_beside_others) {
     // A full one gives back some at a time before it takes more.
     const auto expect_about = [](unsigned cached, std::uint64_t most) {

@@ -18,21 +18,6 @@ constexpr std::chrono::milliseconds kCancelPoll{200};
 
 }  // namespace
 
-ControlService::Streams::Scope::Scope(Streams &streams) : streams_(streams) {
-    const std::scoped_lock lock{streams_.mutex_};
-    ++streams_.count_;
-}
-
-ControlService::Streams::Scope::~Scope() {
-    const std::scoped_lock lock{streams_.mutex_};
-    if (--streams_.count_ == 0) streams_.none_.notify_all();
-}
-
-void ControlService::Streams::await_none(std::chrono::milliseconds patience) {
-    std::unique_lock lock{mutex_};
-    none_.wait_for(lock, patience, [this] { return count_ == 0; });
-}
-
 void ControlService::end_streams(std::chrono::milliseconds patience) {
     // seq_cst and before the lock: a watcher that add_watcher() lets in after our walk sees the flag.
     ending_.store(true);
@@ -41,7 +26,7 @@ void ControlService::end_streams(std::chrono::milliseconds patience) {
         for (const auto &watcher : watchers_)
             if (const auto queue = watcher.lock()) queue->close();
     }
-    streams_.await_none(patience);
+    const std::unique_lock ended{streams_, patience};  // or not yet
 }
 
 Answer<PoolStatus> ControlService::status_of(const std::string &pool) {
@@ -107,7 +92,7 @@ grpc::Status ControlService::DeletePool(grpc::ServerContext *context, const v1::
 
 grpc::Status ControlService::ResizePool(grpc::ServerContext *context, const v1::ResizePoolRequest *request,
                                         grpc::ServerWriter<v1::ResizeProgress> *writer) {
-    const Streams::Scope scope{streams_};
+    const std::shared_lock serving{streams_};
     if (const auto name = check_pool_name(request->pool()); !name) return to_status(name.error());
     const auto numa_node = check_numa_node(request->node());
     if (!numa_node) return to_status(numa_node.error());
@@ -251,7 +236,7 @@ std::shared_ptr<EventQueue> ControlService::add_watcher() {
 
 grpc::Status ControlService::WatchEvents(grpc::ServerContext *context, const v1::WatchEventsRequest *request,
                                          grpc::ServerWriter<v1::Event> *writer) {
-    const Streams::Scope scope{streams_};
+    const std::shared_lock serving{streams_};
     const std::string &pool = request->pool();
     if (!pool.empty()) {
         if (const auto name = check_pool_name(pool); !name) return to_status(name.error());

@@ -3,10 +3,10 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <vector>
 
 #include "control/event_queue.hpp"
@@ -66,30 +66,9 @@ private:
     // Null: there are too many already.
     std::shared_ptr<EventQueue> add_watcher();
 
-    // Those that are being served. Thread-safe.
-    class Streams {
-    public:
-        class Scope {
-        public:
-            explicit Scope(Streams &streams);
-            Scope(const Scope &) = delete;
-            Scope &operator=(const Scope &) = delete;
-            ~Scope();
-
-        private:
-            Streams &streams_;
-        };
-        void await_none(std::chrono::milliseconds patience);
-
-    private:
-        std::mutex mutex_;
-        std::condition_variable none_;
-        unsigned count_ = 0;
-    };
-
     PoolManager &pools_;
     std::atomic<bool> ending_{false};
-    Streams streams_;
+    std::shared_timed_mutex streams_;  // shared: each of them while it is being served
     std::mutex watchers_mutex_;
     std::vector<std::weak_ptr<EventQueue>> watchers_;
 };
