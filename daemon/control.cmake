@@ -7,6 +7,7 @@ find_package(spdlog CONFIG REQUIRED)
 
 add_library(numacred_control STATIC
   ${CMAKE_CURRENT_LIST_DIR}/src/control/checks.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/src/control/control_gate.cpp
   ${CMAKE_CURRENT_LIST_DIR}/src/control/control_server.cpp
   ${CMAKE_CURRENT_LIST_DIR}/src/control/control_service.cpp
   ${CMAKE_CURRENT_LIST_DIR}/src/control/conversions.cpp

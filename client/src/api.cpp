@@ -204,6 +204,24 @@ Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
 
 int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsigned flags, void **block);
 
+// --- a thread that is inside -----------------------------------------------------------------------------------------
+// A thread has one intent, which says what it is changing in the tree: a signal handler that began another change in
+// the middle of one would overwrite it, and if the process were killed then, recovery would lose a block. So the
+// handler's call answers -EBUSY, before it has done anything. That lies between the instructions of one thread: no
+// memory order is needed, and no compiler moves the store of an intent behind the RMW that follows it.
+
+[[gnu::always_inline]] inline bool is_inside(const NodeLane &node) {
+    return node.self.slot->intent.load(std::memory_order_relaxed) != 0;  // relaxed: this thread's own
+}
+
+// An intent that somebody has scribbled looks the same to its thread, until the daemon has found the damage.
+[[gnu::cold, gnu::noinline]] int thread_is_inside(const numacre_pool *pool) {
+    // relaxed: as in allocating_lane_of().
+    if (is_damaged(*pool, pool->view.header->attention.load(std::memory_order_relaxed))) return damaged_pool();
+    return fail(Errc::thread_is_inside,
+                "this signal handler has interrupted a call of its thread that changes the pool");
+}
+
 // --- past the cache, the common case ---------------------------------------------------------------------------------
 // What is rare is elsewhere and not come back from: the common case has no registers to save.
 
@@ -255,7 +273,7 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
 
 [[gnu::noinline]] int allocate_large(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
     const unsigned order = order_of(lane, size_bytes);
-    if (order >= lane.orders || is_regulated(lane)) [[unlikely]]
+    if (order >= lane.orders || is_regulated(lane) || is_inside(node)) [[unlikely]]
         return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     // In the lowest of these layers, where nearly all of them are, what depends on the layer is known beforehand.
     if (order > word_order(1)) return allocate_above(lane, node, size_bytes, result);
@@ -271,7 +289,7 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
 [[gnu::always_inline]] inline int allocate_in_leaf(const Lane &lane, NodeLane &node, std::size_t size_bytes,
                                                    void **result) {
     const Order order{order_of(lane, size_bytes)};
-    if (is_regulated(lane)) [[unlikely]]
+    if (is_regulated(lane) || is_inside(node)) [[unlikely]]
         return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     Block block;
     // For the note, a number of its own: by the time it is needed the compiler has had to put it on the stack, and all
@@ -309,7 +327,8 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
 [[gnu::noinline]] int free_anything(numacre_pool *pool, void *address) {
     int error = 0;
     Lane *const lane = lane_of(pool, error);
-    return lane == nullptr ? error : free_one(pool, lane->actor, address);
+    if (lane == nullptr) return error;
+    return is_inside(lane->nodes[0]) ? thread_is_inside(pool) : free_one(pool, lane->actor, address);
 }
 
 [[gnu::noinline]] int serve_after_free(const Lane &lane) {
@@ -322,7 +341,7 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
     return has_waiters(lane) ? serve_after_free(lane) : 0;
 }
 
-// A block larger than a leaf word; no limits.
+// A block larger than a leaf word; no limits; the thread is not inside.
 [[gnu::noinline]] int free_large(const Lane &lane, NodeLane &node, FrameIndex base, void *address) {
     Block freed;
     const auto way = node.buddy->free_in_upper(node.self, base, freed);
@@ -339,7 +358,7 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
 [[gnu::always_inline]] inline int free_uncached(const Lane &lane, void *address) {
     NodeLane *node = nullptr;
     std::uint64_t frame = 0;
-    if (!find_frame(lane, address, node, frame) || is_regulated(lane)) [[unlikely]]
+    if (!find_frame(lane, address, node, frame) || is_regulated(lane) || is_inside(*node)) [[unlikely]]
         return free_anything(lane.pool, address);
     Block freed;
     const auto way = node->buddy->free_in_leaf(node->self, FrameIndex{frame}, freed);
@@ -395,7 +414,7 @@ void uncount(numacre_pool *pool, Order order) {
 
 // The caller's own block at this address.
 bool own_block(numacre_pool *pool, const void *address, Place &place, Block &block, IndexEntry &entry) {
-    if (pool == nullptr || pool->fork_generation != fork_generation) return false;
+    if (pool == nullptr || pool->fork_generation != fork_generation()) return false;
     return locate(pool, address, place) &&
            pool->nodes[place.numa_node].buddy().find_entry(place.frame, block, entry) == Errc::ok &&
            entry.owner() == pool->process;
@@ -408,9 +427,13 @@ bool own_block(numacre_pool *pool, const void *address, Place &place, Block &blo
     return fail(Errc::bad_argument, "%s: the result pointer is NULL", function);
 }
 
-// The calling thread's lane, with what others wait for given back. nullptr: as lane_of().
+// The calling thread's lane, with what others wait for given back. nullptr: as lane_of(), or the thread is inside.
 Lane *attentive_lane_of(numacre_pool *pool, int &error) {
     Lane *const lane = lane_of(pool, error);
+    if (lane != nullptr && is_inside(lane->nodes[0])) [[unlikely]] {
+        error = thread_is_inside(pool);
+        return nullptr;
+    }
     if (lane != nullptr && !lane->undisturbed()) answer_attention(pool, *lane);
     return lane;
 }
@@ -513,10 +536,16 @@ bool has_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     std::uint64_t frame = 0;
     Block block;
     IndexEntry entry;
-    if (has_waiters(pool)) [[unlikely]] {
+    // seq_cst: as in has_waiters(). That a chunk is draining needs no order: the daemon asks for what is missed.
+    const std::uint64_t attention = lane->attention_word().load(std::memory_order_seq_cst);
+    // A cached block of such a chunk would be handed out again and again, and the chunk would never be empty.
+    const auto is_to_go = [&] {
+        return (attention & Attention::kDraining) != 0 && node->buddy->is_draining(block.base);
+    };
+    if ((attention & Attention::kWaiters) != 0) [[unlikely]] {
         if (give_own(pool, *lane, address)) return 0;
     } else if (find_frame(*lane, address, node, frame) && node->buddy->find_in_leaf(FrameIndex{frame}, block, entry) &&
-               entry.owner() == pool->process && has_room(pool, *lane, *node, block.order.value) &&
+               entry.owner() == pool->process && !is_to_go() && has_room(pool, *lane, *node, block.order.value) &&
                (!entry.is_published() || node->buddy->withdraw(block, entry)) && put_other(*lane, address)) {
         return 0;
     }
@@ -525,7 +554,7 @@ bool has_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
 
 // What the cache did not take. Larger blocks never go there, and so need not look at all that free_slowly() does.
 [[gnu::always_inline]] inline int free_past_cache(const Lane &lane, const LeafEntry &found, void *address) {
-    if (!found.entry.is_held() && !has_waiters(lane) && !is_regulated(lane))
+    if (!found.entry.is_held() && !has_waiters(lane) && !is_regulated(lane) && !is_inside(*found.node))
         return free_large(lane, *found.node, found.frame(), address);
     return free_slowly(lane.pool, address);
 }
@@ -672,6 +701,10 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
     // error that leaves them with nobody.
     Lane *const lane = done == 0 ? allocating_lane_of(pool, error) : lane_of(pool, error);
     if (lane == nullptr) return error;
+    if (done != 0 && is_inside(lane->nodes[0])) [[unlikely]] {
+        while (done-- > 0) (void)put_other(*lane, blocks[done]);  // where they were, there is room
+        return thread_is_inside(pool);
+    }
     Plan plan = plan_of(pool, *lane, size_bytes);
     const std::uint32_t wanted = plan.first;
     if (fits_leaf_word(*lane, size_bytes) && !plan.is_turn) {
@@ -717,6 +750,8 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
     int error = 0;
     Lane *const lane = lane_of(pool, error);
     if (lane == nullptr) return error;
+    if (is_inside(lane->nodes[0])) [[unlikely]]
+        return thread_is_inside(pool);
     // As in has_room().
     const bool may_cache = lane->undisturbed();
     if (!may_cache) answer_attention(pool, *lane);

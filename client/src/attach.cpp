@@ -26,14 +26,16 @@ const char *runtime_dir_or_default(const char *runtime_dir) {
     return from_environment != nullptr && *from_environment != 0 ? from_environment : "/run/numacre";
 }
 
-int connect_to_daemon(const char *runtime_dir, int &connection) {
+int connect_to_daemon(const char *runtime_dir, numacre_pool *pool) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     const int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/attach.sock", runtime_dir);
     if (length < 0 || static_cast<std::size_t>(length) >= sizeof address.sun_path)
         return fail(Errc::bad_argument, "runtime directory '%s' is too long for a socket's path (%zu bytes)",
                     runtime_dir, sizeof address.sun_path - sizeof "/attach.sock");
-    connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    pool->connection_inode = inode_of(connection);
+    pool->connection = connection;
     if (connection < 0) return fail(Errc::too_many_clients, "cannot make a socket: %s", strerror(errno));
     const timeval patience{kHandshakeSeconds, 0};
     setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -53,11 +55,18 @@ int receive_reply(int connection, wire::AttachReply &reply, int *fds) {
         return fail(Errc::timed_out, "the daemon did not answer within %d s", static_cast<int>(kHandshakeSeconds));
     if (received.bytes <= 0) return fail(Errc::daemon_gone, "the daemon closed the connection during the handshake");
     const bool whole = static_cast<std::size_t>(received.bytes) == sizeof reply && reply.header.magic == wire::kMagic &&
-                       (received.flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+                       (received.flags & MSG_TRUNC) == 0;
     if (!whole || reply.header.version != wire::kVersion || reply.header.type != wire::MessageType::attach_reply ||
         reply.header.size_bytes != sizeof reply) {
         for (int i = 0; i < received.fds; ++i) close(fds[i]);
         return fail(Errc::version_mismatch, "the daemon's reply is not of wire version %u", wire::kVersion);
+    }
+    if ((received.flags & MSG_CTRUNC) != 0) {
+        for (int i = 0; i < received.fds; ++i) close(fds[i]);
+        return fail(Errc::too_many_clients,
+                    "this process has too few descriptors left for the pool's regions (%d of %u came): raise its limit "
+                    "(ulimit -n), or close some, and attach again",
+                    received.fds, 1 + 2 * reply.numa_node_count);
     }
     return received.fds;
 }
@@ -101,6 +110,16 @@ int shake_hands(numacre_pool *pool, const char *pool_name) {
 }
 
 }  // namespace
+
+bool has_connection(const numacre_pool *pool) {
+    return pool->connection >= 0 && inode_of(pool->connection) == pool->connection_inode;
+}
+
+void close_connection(numacre_pool *pool) {
+    if (has_connection(pool)) close(pool->connection);
+    pool->connection = -1;
+}
+
 }  // namespace numacre::client
 
 using namespace numacre;
@@ -108,17 +127,22 @@ using namespace numacre::client;
 
 extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, numacre_pool **pool) {
     if (pool == nullptr) return fail(Errc::bad_argument, "numacre_attach: the result pointer is NULL");
+    const NotCancelled not_cancelled;
     if (const int error = start_recording()) return error;
     numacre_pool *const handle = new_handle();
     if (handle == nullptr) return fail(Errc::out_of_frames, "no memory for a pool handle");
+    // Before there is a connection: a child forked meanwhile, by another thread, closes it.
+    if (!register_handle(handle)) {
+        release_handle(handle);
+        return fail(Errc::too_many_clients, "this process has too many pools open");
+    }
     int error = read_checks(handle);
-    if (error == 0) error = connect_to_daemon(runtime_dir_or_default(runtime_dir), handle->connection);
+    if (error == 0) error = connect_to_daemon(runtime_dir_or_default(runtime_dir), handle);
     if (error == 0) error = shake_hands(handle, pool_name);
-    if (error == 0 && !register_handle(handle))
-        error = fail(Errc::too_many_clients, "this process has too many pools open");
     if (error != 0) {
+        unregister_handle(handle);
         unmap_regions(handle);
-        if (handle->connection >= 0) close(handle->connection);
+        close_connection(handle);
         release_handle(handle);
         return error;
     }
@@ -128,11 +152,13 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
 
 extern "C" void numacre_detach(numacre_pool *pool) {
     if (pool == nullptr) return;
+    const NotCancelled not_cancelled;
     if (pool->event_fd >= 0) close(pool->event_fd);
-    if (pool->fork_generation != fork_generation) {  // a forked child's copy: nothing is mapped, nobody is told
+    if (pool->fork_generation != fork_generation()) {  // a forked child's copy: nothing is mapped, nobody is told
         close_guard(pool);
-        if (pool->connection >= 0) close(pool->connection);
+        close_connection(pool);
         delete_choices(pool);
+        unregister_handle(pool);
         release_handle(pool);
         return;
     }
@@ -140,13 +166,13 @@ extern "C" void numacre_detach(numacre_pool *pool) {
     leave_pool(pool);
     unregister_handle(pool);
     unmap_regions(pool);
-    if (pool->connection >= 0) {
-        // Only now may the daemon give our blocks to others. Its reply says that it has.
+    if (has_connection(pool)) {
+        // The daemon may give our blocks to others since unmap_regions(). Its reply says that it has.
         const wire::DetachRequest request;
         wire::DetachReply reply;
         if (send(pool->connection, &request, sizeof request, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof request))
             (void)recv(pool->connection, &reply, sizeof reply, 0);
-        close(pool->connection);
+        close_connection(pool);
     }
     release_handle(pool);
 }

@@ -47,10 +47,8 @@ bool prepare(const numacre_pool *pool, NodeLane &node, unsigned order) {
     Magazine &magazine = node.magazines[order];
     magazine.slots_bound = pool->view.threads_in_use_bound();
     const std::uint32_t capacity = limit_of(pool, node, order);
-    if (capacity != 0 && magazine.bottom == nullptr)
-        magazine.top = magazine.bottom = static_cast<char **>(malloc(kMagazineBlocks * sizeof(char *)));
-    magazine.limit = magazine.bottom == nullptr ? nullptr : magazine.bottom + capacity;
-    return magazine.capacity() != 0;
+    magazine.limit = magazine.bottom + capacity;
+    return capacity != 0;
 }
 
 // Down to so many. What is no cached block of ours any more (freed by two threads in the same moment) is left to
@@ -150,8 +148,8 @@ std::uint32_t give_back_all(numacre_pool *pool, Lane &lane) {
 }
 
 void note_attention(Lane &lane, std::uint64_t bits) {
-    // As long as somebody waits, or the pool may be closed, each call is to look again.
-    lane.attention_seen = bits & ~(Attention::kWaiters | Attention::kLookAtState);
+    // As long as somebody waits, a chunk is draining, or the pool may be closed, each call is to look again.
+    lane.attention_seen = bits & ~(Attention::kWaiters | Attention::kLookAtState | Attention::kDraining);
     lane.since_now = Note{Attention::age(bits)};
     for (NodeLane *node = lane.nodes; node <= lane.only; ++node) node->allocates_nothing();
 }
@@ -160,8 +158,11 @@ void answer_attention(numacre_pool *pool, Lane &lane) {
     const std::uint64_t now = lane.attention_word().load(std::memory_order_seq_cst);
     const std::uint64_t changed = now ^ lane.attention_seen;
     note_attention(lane, now);
+    forget_wish(pool, lane);
     if ((changed & Attention::kAgeMask) != 0) look_at_placement(pool, lane);
-    if ((changed & ~Attention::kAgeMask) == 0) return;
+    // That a chunk is draining concerns its own blocks alone (free_slowly); what has been cached of it until now the
+    // daemon asks for besides, again and again.
+    if ((changed & ~(Attention::kAgeMask | Attention::kDraining)) == 0) return;
     lane.restraint = kRestraint;
     give_back_all(pool, lane);
 }

@@ -27,6 +27,8 @@ pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 int ask_for_descriptor(numacre_pool *pool) {
     if (pool->event_fd == numacre_pool::kNoEventFd)
         return fail(Errc::daemon_gone, "the daemon did not answer for events before: attach anew");
+    if (!has_connection(pool))
+        return fail(Errc::daemon_gone, "this process has closed the connection to the daemon: attach anew for events");
     const wire::EventsRequest request;
     pool->event_fd = numacre_pool::kNoEventFd;  // a late reply must not be taken for another
     if (send(pool->connection, &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request))
@@ -64,8 +66,9 @@ int numacre_event_fd(numacre_pool *pool, int *fd) {
     if (pool == nullptr || fd == nullptr)
         return fail(Errc::bad_argument, "numacre_event_fd: the %s is NULL",
                     pool == nullptr ? "pool" : "result pointer");
-    if (pool->fork_generation != fork_generation)
+    if (pool->fork_generation != fork_generation())
         return fail(Errc::forked_handle, "this pool handle was made before fork()");
+    const NotCancelled not_cancelled;
     if (pool->connection < 0) return fail(Errc::bad_argument, "a private pool has no daemon that would tell of events");
     pthread_mutex_lock(&asking);
     const int error = pool->event_fd >= 0 ? 0 : ask_for_descriptor(pool);
@@ -77,8 +80,9 @@ int numacre_event_fd(numacre_pool *pool, int *fd) {
 int numacre_events(numacre_pool *pool, uint32_t *events) {
     if (pool == nullptr || events == nullptr)
         return fail(Errc::bad_argument, "numacre_events: the %s is NULL", pool == nullptr ? "pool" : "result pointer");
-    if (pool->fork_generation != fork_generation)
+    if (pool->fork_generation != fork_generation())
         return fail(Errc::forked_handle, "this pool handle was made before fork()");
+    const NotCancelled not_cancelled;
     std::uint64_t signals = 0;
     // First: what is set after this signals again.
     if (const int fd = pool->event_fd.load(std::memory_order_acquire); fd >= 0)

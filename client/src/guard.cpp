@@ -16,6 +16,7 @@ void open_guard(numacre_pool *pool) {
     const long fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
     if (fd < 0) return;
     pool->guard = static_cast<int>(fd);
+    pool->guard_inode = inode_of(pool->guard);
     uffdio_api api{};
     api.api = UFFD_API;
     api.features = UFFD_FEATURE_SIGBUS | UFFD_FEATURE_MISSING_HUGETLBFS | UFFD_FEATURE_MISSING_SHMEM;
@@ -33,7 +34,7 @@ void guard_frames(const numacre_pool *pool, void *frames, std::uint64_t bytes) {
 }
 
 void close_guard(numacre_pool *pool) {
-    if (pool->guard >= 0) close(pool->guard);
+    if (pool->guard >= 0 && inode_of(pool->guard) == pool->guard_inode) close(pool->guard);
     pool->guard = -1;
 }
 

@@ -126,6 +126,7 @@ void begin_placement(numacre_pool *pool, Lane &lane) {
 }
 
 void look_at_placement(numacre_pool *pool, Lane &lane) {
+    const NotCancelled not_cancelled;  // it may have to read a file
     if (pool->numa_nodes == 1) return;
     Placement &placement = lane.placement;
     const KernelPlacement kernel = ask_kernel(pool);
@@ -219,8 +220,9 @@ using namespace numacre::client;
 
 extern "C" int numacre_set_policy(numacre_pool *pool, int mode, uint64_t numa_nodes) {
     if (pool == nullptr) return fail(Errc::bad_argument, "numacre_set_policy: the pool is NULL");
-    if (pool->fork_generation != fork_generation)
+    if (pool->fork_generation != fork_generation())
         return fail(Errc::forked_handle, "this pool handle was made before fork()");
+    const NotCancelled not_cancelled;
     Policy policy;
     if (const int error = check_policy(pool, "numacre_set_policy", mode, numa_nodes, policy)) return error;
     if (pool->numa_nodes == 1) return 0;  // there is nothing to choose

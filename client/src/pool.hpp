@@ -15,6 +15,7 @@
 #include "numacre/shm/attach_wire.hpp"
 #include "numacre/shm/buddy.hpp"
 #include "numacre/shm/fit.hpp"
+#include "process.hpp"
 
 namespace numacre::client {
 
@@ -46,9 +47,11 @@ struct numacre_pool {
     std::uint32_t index = 0;            // place in every thread's table; reused
     std::uint32_t fork_generation = 0;  // of the process that attached
     numacre::ProcessSlot process;
+    std::uint64_t process_generation = 0;  // of a process that has come (presence.hpp); 0: it has not, or needs not
     std::uint32_t client_id = 0;
     std::uint32_t numa_nodes = 0;
     int connection = -1;  // -1: private pool
+    std::uint64_t connection_inode = 0;
     static constexpr int kNoEventFd = -2;
     std::atomic<int> event_fd = -1;  // the daemon signals it; -1: not asked for, kNoEventFd: none came (events.cpp)
     numacre::Geometry geometry;
@@ -82,6 +85,7 @@ struct numacre_pool {
     numacre::client::NodeHandle nodes[numacre::kMaxNumaNodes];
     void *recorded = nullptr;  // what the recorder knows of this handle's blocks (record.cpp)
     int guard = -1;            // watches for touches of memory that is not online, while it is open; -1: nobody does
+    std::uint64_t guard_inode = 0;
 };
 
 namespace numacre::client {
@@ -90,6 +94,9 @@ namespace numacre::client {
 
 // A zeroed handle, not yet registered; nullptr when the process is out of memory.
 numacre_pool *new_handle();
+// 0: it is closed. A program may close descriptors that are not its own (a daemon to be does), and open others that get
+// their numbers: so what is to be closed or written to much later is asked whether it is still the file that it was.
+std::uint64_t inode_of(int fd);
 // One reference less; the last one takes the memory along.
 void release_handle(numacre_pool *pool);
 
@@ -110,6 +117,9 @@ void close_guard(numacre_pool *pool);
 
 // Gives the handle its serial and index. False: too many handles.
 bool register_handle(numacre_pool *pool);
+// False: a private pool, or the program has closed the descriptor (closefrom()). Both are async-signal-safe.
+bool has_connection(const numacre_pool *pool);
+void close_connection(numacre_pool *pool);
 // No thread may use the handle any more; every thread's slot has been given up (or is left to recovery).
 void unregister_handle(numacre_pool *pool);
 
@@ -117,9 +127,6 @@ void unregister_handle(numacre_pool *pool);
 int read_checks(numacre_pool *pool);
 
 // --- threads ---------------------------------------------------------------------------------------------------------
-
-// Grows in a forked child: handles made before the fork are refused there.
-extern std::uint32_t fork_generation;
 
 // The calling thread's lane of a pool that is not the one it used last: finds it, or claims a thread slot for it. Makes
 // it the current one. nullptr: it has none and can have none; `error` is -errno, remembered.
@@ -251,6 +258,9 @@ inline bool has_waiters(const Lane &lane) {
 // charge: not made; made for the block, if there is one. over_quota: a quota has been used up meanwhile.
 [[gnu::cold]] Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Order order, Note note,
                                   unsigned timeout_ms, Charge &charge, std::uint32_t &got, Block &block);
+// A wish that the thread has left behind, by longjmp() out of a wait: it waits no more, and what it has been given
+// meanwhile is free again.
+[[gnu::cold]] void forget_wish(numacre_pool *pool, const Lane &lane);
 std::uint64_t now_nanoseconds();  // monotonic
 
 // The daemon has found that the pool's shared metadata is damaged. attention: what Attention says.

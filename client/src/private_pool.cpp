@@ -132,6 +132,7 @@ extern "C" int numacre_open_private(const numacre_private_options *options, numa
                     static_cast<unsigned long long>(wanted.frame_bytes),
                     static_cast<unsigned long long>(wanted.largest_block_bytes),
                     static_cast<unsigned long long>(wanted.capacity_bytes));
+    const NotCancelled not_cancelled;
     if (const int error = start_recording()) return error;
     numacre_pool *const handle = new_handle();
     if (handle == nullptr) return fail(Errc::out_of_frames, "no memory for a pool handle");

@@ -100,6 +100,7 @@ int make_file(const char *name) {
 }  // namespace
 
 int start_recording() {
+    const NotCancelled not_cancelled;
     pthread_mutex_lock(&mutex);
     int result = 0;
     const char *const name = looked ? nullptr : secure_getenv("NUMACRE_TRACE");
@@ -122,6 +123,7 @@ int start_recording() {
 void record_allocation(numacre_pool *pool, const void *block, std::size_t size_bytes) {
     const auto offset = static_cast<std::uint64_t>(static_cast<const std::byte *>(block) - pool->span);
     char text[192];
+    const NotCancelled not_cancelled;
     pthread_mutex_lock(&mutex);
     // The machine's monotonic clock, as it is: traces of several processes fit together.
     const std::uint64_t now = now_nanoseconds();
@@ -155,7 +157,8 @@ void record_allocation(numacre_pool *pool, const void *block, std::size_t size_b
 }
 
 void record_free(numacre_pool *pool, const void *block) {
-    if (pool->fork_generation != fork_generation) return;  // the lines are in the parent's file
+    if (pool->fork_generation != fork_generation()) return;  // the lines are in the parent's file
+    const NotCancelled not_cancelled;
     pthread_mutex_lock(&mutex);
     Held *const held = take_out(pool, block);
     if (held != nullptr) write_lifetime(*held, now_nanoseconds());
@@ -164,6 +167,7 @@ void record_free(numacre_pool *pool, const void *block) {
 }
 
 void record_detach(numacre_pool *pool) {
+    const NotCancelled not_cancelled;
     pthread_mutex_lock(&mutex);
     tdestroy(pool->recorded, [](void *entry) {
         write_lifetime(*static_cast<Held *>(entry), now_nanoseconds());

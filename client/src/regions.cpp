@@ -9,6 +9,7 @@
 #include <new>
 
 #include "errors.hpp"
+#include "numacre/shm/presence.hpp"
 #include "numacre/shm/validate.hpp"
 #include "pool.hpp"
 
@@ -41,6 +42,11 @@ numacre_pool *new_handle() {
     void *const memory =
         mmap(nullptr, sizeof(numacre_pool), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return memory == MAP_FAILED ? nullptr : new (memory) numacre_pool;
+}
+
+std::uint64_t inode_of(int fd) {
+    struct stat status{};
+    return fstat(fd, &status) == 0 ? status.st_ino : 0;
 }
 
 void release_handle(numacre_pool *pool) {
@@ -109,12 +115,8 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
                                                  reply.process_slots, reply.thread_slots);
     if (sound != Errc::ok) return fail(sound, "the pool region's header does not fit the daemon's reply");
     pool->view = PoolView<Env>::at(pool->pool_region, reply.process_slots, reply.thread_slots);
-    // A daemon that was started again between its reply and our mapping has given us up: we did not map the pool.
-    const auto &record = pool->view.processes[pool->process.value];
-    if (record.generation.load(std::memory_order_acquire) != reply.process_generation ||
-        record.state.load(std::memory_order_acquire) != static_cast<std::uint64_t>(ProcessState::active))
-        return fail(Errc::daemon_gone, "the daemon has given this client up while it was attaching: attach again");
-    pool->thread_limit = &pool->view.processes[pool->process.value].thread_limit;
+    auto &record = pool->view.processes[pool->process.value];
+    pool->thread_limit = &record.thread_limit;
 
     std::uint64_t page_bytes = 4096;
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
@@ -158,7 +160,13 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     // The daemon checks its header; whoever scribbles there hurts nobody but its own pool.
     pool->pool_policy = sound_policy(pool->view.header->policy_mode, pool->view.header->policy_nodes, pool->numa_nodes);
     if (const int error = read_heed(pool)) return error;
-    return make_choices(pool);
+    if (const int error = make_choices(pool)) return error;
+    // Last of all: from here on the daemon believes that we have all of it mapped. Until now it may have given us up.
+    if (!Presence::come(record.presence, reply.process_generation))
+        return fail(Errc::daemon_gone,
+                    "the daemon has given this client up while it was attaching (it was started anew): attach again");
+    pool->process_generation = reply.process_generation;
+    return 0;
 }
 
 void unmap_regions(numacre_pool *pool) {
@@ -167,6 +175,10 @@ void unmap_regions(numacre_pool *pool) {
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
         if (pool->nodes[node].node_region != nullptr)
             munmap(pool->nodes[node].node_region, pool->nodes[node].node_region_bytes);
+    // Nothing of the pool is used after this; the daemon may be listening or not.
+    if (pool->process_generation != 0)
+        Presence::leave(pool->view.processes[pool->process.value].presence, pool->process_generation);
+    pool->process_generation = 0;
     if (pool->pool_region != nullptr) munmap(pool->pool_region, pool->pool_region_bytes);
     close_guard(pool);
 }

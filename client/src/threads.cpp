@@ -1,16 +1,23 @@
 // Threads of this process and the pool's thread slots. A thread gets its slot at its first call, by a CAS in shared
 // memory; it needs neither the daemon nor a registration call. A thread that ends gives it back; a process that dies
 // has its slots taken back by recovery.
+#include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "cache.hpp"
 #include "errors.hpp"
 #include "numacre/shm/thread_slots.hpp"
 #include "pool.hpp"
+#include "process.hpp"
 #include "record.hpp"
 
 namespace numacre::client {
@@ -26,7 +33,11 @@ constinit __thread numacre_inline_lane *numacre_inline_lane_1 = &numacre::client
 
 namespace numacre::client {
 
-std::uint32_t fork_generation = 1;
+// Both are null where this file is linked into a program without a dynamic linker.
+extern "C" {
+[[gnu::weak]] int dladdr(const void *, Dl_info *) noexcept;
+[[gnu::weak]] void *dlopen(const char *, int) noexcept;
+}
 
 namespace {
 
@@ -40,19 +51,33 @@ std::uint64_t last_serial = 0;
 pthread_once_t once = PTHREAD_ONCE_INIT;
 pthread_key_t thread_end_key;
 
-// All lanes of the calling thread, by the pools' index; nullptr: none.
+// 0: the process is a forked child that has not been told. kTelling: a thread of it is forgetting the parent's.
+using Generation = std::atomic<std::uint32_t>;
+constexpr std::uint32_t kTelling = ~0U;
+constinit Generation first_generation{1};
+// In memory that a child finds empty, as soon as there is a handle.
+constinit std::atomic<Generation *> generation{&first_generation};
+// In memory that a child inherits.
+std::uint32_t last_generation = 1;
+
+// What there is for a thread and a pool. The lane itself is empty in a forked child, so what frees it stands beside it.
+struct Seat {
+    Lane *lane;
+    numacre_pool *pool;
+    std::size_t bytes;  // of the lane's mapping
+};
+// All lanes of the calling thread, by the pools' index; lane nullptr: none.
 struct LaneTable {
-    Lane **lanes;
+    Seat *seats;
     std::uint32_t count;
 };
 thread_local LaneTable lane_table __attribute__((tls_model("initial-exec"))) = {nullptr, 0};
 
-void free_lane(Lane *lane) {
-    if (numacre_inline_lane_1 == lane) numacre_inline_lane_1 = &no_lane;
-    for (std::uint32_t node = 0; node < lane->numa_nodes; ++node)
-        for (Magazine &magazine : lane->nodes[node].magazines) free(magazine.bottom);
-    release_handle(lane->pool);
-    free(lane);
+void free_lane(Seat &seat) {
+    if (numacre_inline_lane_1 == seat.lane) numacre_inline_lane_1 = &no_lane;
+    munmap(seat.lane, seat.bytes);
+    release_handle(seat.pool);
+    seat = {};
 }
 
 void release_slot(numacre_pool *pool, Actor actor) {
@@ -73,60 +98,94 @@ bool may_have_thread(numacre_pool *pool, std::uint64_t &limit) {
 }
 
 void at_thread_end(void *) {
+    const SignalsBlocked signals_blocked;
+    const std::uint32_t our_generation = fork_generation();
     LaneTable &table = lane_table;
     pthread_mutex_lock(&registry_mutex);
     for (std::uint32_t index = 0; index < table.count; ++index) {
-        Lane *const lane = table.lanes[index];
-        if (lane == nullptr) continue;
+        Seat &seat = table.seats[index];
+        if (seat.lane == nullptr) continue;
         numacre_pool *const pool = handles[index];
-        if (pool == lane->pool && pool->fork_generation == fork_generation) {
-            give_back_all(pool, *lane);
-            release_slot(pool, lane->actor);
+        if (pool == seat.pool && pool->fork_generation == our_generation) {
+            forget_wish(pool, *seat.lane);
+            give_back_all(pool, *seat.lane);
+            release_slot(pool, seat.lane->actor);
         }
-        free_lane(lane);
+        free_lane(seat);
     }
     pthread_mutex_unlock(&registry_mutex);
-    free(table.lanes);
+    free(table.seats);
     table = {nullptr, 0};
 }
 
-// In the child no mapping of a pool exists (MADV_DONTFORK), and the registry's mutex may have been held by a thread
-// that does not exist here.
-void in_forked_child() {
-    ++fork_generation;
+// In the child no mapping of a pool exists, and mutexes may have been held by threads that do not exist here. The
+// daemon takes a client for alive as long as its connection is open: the parent's may not stay open in a child that
+// outlives the parent, or goes on when the parent calls exec. Async-signal-safe.
+void forget_the_parents() {
     numacre_inline_lane_1 = &no_lane;
     registry_mutex = PTHREAD_MUTEX_INITIALIZER;
     forget_recording_in_child();
     forget_asking_in_child();
+    for (numacre_pool *const pool : handles)
+        if (pool != nullptr) close_connection(pool);
+    ++last_generation;
+}
+
+// By pthread_atfork(): the child has one thread.
+void in_forked_child() {
+    Generation &ours = *generation.load(std::memory_order_relaxed);
+    forget_the_parents();
+    ours.store(last_generation, std::memory_order_release);
+}
+
+// A child that nobody told may have threads by now.
+[[gnu::cold, gnu::noinline]] std::uint32_t in_untold_child(Generation &ours) {
+    std::uint32_t seen = 0;
+    if (ours.compare_exchange_strong(seen, kTelling, std::memory_order_acq_rel)) {
+        forget_the_parents();
+        ours.store(last_generation, std::memory_order_release);
+    }
+    while ((seen = ours.load(std::memory_order_acquire)) == kTelling) sched_yield();
+    return seen;
 }
 
 void initialise() {
+    stay_loaded();
     pthread_key_create(&thread_end_key, at_thread_end);
     pthread_atfork(nullptr, nullptr, in_forked_child);
+    // Without it (Linux before 4.14) only children of fork() are told.
+    if (void *const page = wiped_in_child(sizeof(Generation))) {
+        auto *const wiped = new (page) Generation{last_generation};
+        generation.store(wiped, std::memory_order_release);
+    }
 }
 
 bool grow_table(std::uint32_t index) {
     LaneTable &table = lane_table;
     if (index < table.count) return true;
     const std::uint32_t count = index + 8;
-    auto *lanes = static_cast<Lane **>(realloc(table.lanes, count * sizeof(Lane *)));
-    if (lanes == nullptr) return false;
-    for (std::uint32_t i = table.count; i < count; ++i) lanes[i] = nullptr;
-    table = {lanes, count};
-    pthread_setspecific(thread_end_key, lanes);
+    auto *seats = static_cast<Seat *>(realloc(table.seats, count * sizeof(Seat)));
+    if (seats == nullptr) return false;
+    for (std::uint32_t i = table.count; i < count; ++i) seats[i] = {};
+    table = {seats, count};
+    pthread_setspecific(thread_end_key, seats);
     return true;
 }
 
 constinit const Word always{1};
 
-Lane *new_lane(numacre_pool *pool, Actor actor) {
+// Behind the lane itself lie its numa nodes', and behind these room for what all their magazines can hold, which takes
+// memory when it is used. All of it is empty in a forked child: its handle is no pool's then, so that the child's calls
+// go the long way, and are refused there.
+Seat new_lane(numacre_pool *pool, Actor actor) {
     // The one behind the last has no blocks: see Choices.
     const std::uint32_t nodes = pool->numa_nodes == 1 ? 1 : pool->numa_nodes + 1;
-    const std::size_t bytes = sizeof(Lane) + nodes * sizeof(NodeLane);
-    void *const memory = aligned_alloc(alignof(Lane), bytes);
-    if (memory == nullptr) return nullptr;
-    memset(memory, 0, bytes);
+    const std::size_t lane_bytes = sizeof(Lane) + nodes * sizeof(NodeLane);
+    const std::size_t bytes = lane_bytes + pool->numa_nodes * kCachedOrders * kMagazineBlocks * sizeof(char *);
+    void *const memory = wiped_in_child(bytes);
+    if (memory == nullptr) return {};
     auto *const lane = static_cast<Lane *>(memory);
+    auto *room = reinterpret_cast<char **>(static_cast<char *>(memory) + lane_bytes);
     // relaxed: whoever calls has a reference, and need not find anything done.
     pool->references.fetch_add(1, std::memory_order_relaxed);
     lane->handle = lane->pool = pool;
@@ -151,6 +210,8 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
         lane->nodes[node].self = lane->nodes[node].buddy->view_of(actor);
         for (unsigned order = 0; order < kCachedOrders; ++order) {
             Magazine &magazine = lane->nodes[node].magazines[order];
+            magazine.top = magazine.bottom = magazine.limit = room;
+            room += kMagazineBlocks;
             magazine.allocations = bits_of(view.counters[actor.thread.value].allocations[order]);
             magazine.as_owned = IndexEntry::owned(actor.process, Order{order}, 0, {});
             magazine.block_shift = order + lane->frame_shift;
@@ -160,7 +221,7 @@ Lane *new_lane(numacre_pool *pool, Actor actor) {
     lane->frees_nothing(lane->nodes[0]);
     note_attention(*lane, lane->attention_word().load(std::memory_order_relaxed));
     begin_placement(pool, *lane);
-    return lane;
+    return {lane, pool, bytes};
 }
 
 // While everything is recorded no lane is the current one, and so no call takes the hot path (record.hpp).
@@ -170,8 +231,32 @@ Lane *make_current(Lane *lane) {
 }
 }  // namespace
 
+std::uint32_t fork_generation() {
+    // acquire; partner: the stores of it. Whoever sees the child's generation finds the parent's forgotten.
+    Generation &ours = *generation.load(std::memory_order_acquire);
+    const std::uint32_t seen = ours.load(std::memory_order_acquire);
+    return seen != 0 && seen != kTelling ? seen : in_untold_child(ours);
+}
+
+void *wiped_in_child(std::size_t bytes) {
+    void *const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    (void)madvise(memory, bytes, MADV_NOHUGEPAGE);  // most of it is never touched
+    (void)madvise(memory, bytes, MADV_WIPEONFORK);  // before Linux 4.14: only children of fork() are told
+    return memory;
+}
+
+void stay_loaded() {
+    if (dladdr == nullptr || dlopen == nullptr) return;
+    Dl_info here{};
+    if (dladdr(reinterpret_cast<const void *>(&stay_loaded), &here) == 0 || here.dli_fname == nullptr) return;
+    // The reference is never given back. Of the program itself there is nothing to open, and nothing to fear.
+    (void)dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
 bool register_handle(numacre_pool *pool) {
     pthread_once(&once, initialise);
+    const std::uint32_t our_generation = fork_generation();
     pthread_mutex_lock(&registry_mutex);
     bool found = false;
     for (std::uint32_t index = 0; index < kMaxHandles && !found; ++index) {
@@ -179,7 +264,7 @@ bool register_handle(numacre_pool *pool) {
         handles[index] = pool;
         pool->index = index;
         pool->serial = ++last_serial;
-        pool->fork_generation = fork_generation;
+        pool->fork_generation = our_generation;
         found = true;
     }
     pthread_mutex_unlock(&registry_mutex);
@@ -193,18 +278,21 @@ void unregister_handle(numacre_pool *pool) {
 }
 
 Lane *enter_pool(numacre_pool *pool, int &error) {
-    if (pool->fork_generation != fork_generation) {
+    if (pool->fork_generation != fork_generation()) {
         error = fail(Errc::forked_handle, "this pool handle was made before fork()");
         return nullptr;
     }
+    if (pool->index < lane_table.count) {
+        const Seat &seat = lane_table.seats[pool->index];
+        if (seat.lane != nullptr && seat.pool == pool) return make_current(seat.lane);
+    }
+    const SignalsBlocked signals_blocked;
     if (!grow_table(pool->index)) {
         error = fail(Errc::too_many_clients, "no memory for this thread's table of pools");
         return nullptr;
     }
-    Lane *&lane = lane_table.lanes[pool->index];
-    if (lane != nullptr && lane->pool == pool) return make_current(lane);
-    if (lane != nullptr) free_lane(lane);  // of a pool that was detached
-    lane = nullptr;
+    Seat &seat = lane_table.seats[pool->index];
+    if (seat.lane != nullptr) free_lane(seat);  // of a pool that was detached
     std::uint64_t limit = 0;
     if (!may_have_thread(pool, limit)) {
         error = fail(Errc::too_many_clients,
@@ -219,23 +307,24 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
         error = fail(Errc::too_many_clients, "all %u thread slots of the pool are taken", pool->view.thread_slots - 1);
         return nullptr;
     }
-    lane = new_lane(pool, actor);
-    if (lane != nullptr) return make_current(lane);
+    seat = new_lane(pool, actor);
+    if (seat.lane != nullptr) return make_current(seat.lane);
     release_slot(pool, actor);
     error = fail(Errc::too_many_clients, "no memory for this thread's lane");
     return nullptr;
 }
 
 void leave_pool(numacre_pool *pool) {
+    const SignalsBlocked signals_blocked;
     LaneTable &table = lane_table;
-    if (pool->index >= table.count || table.lanes[pool->index] == nullptr) return;
-    Lane *const lane = table.lanes[pool->index];
-    table.lanes[pool->index] = nullptr;
-    if (lane->pool == pool) {
-        give_back_all(pool, *lane);  // what other threads have cached the daemon gives back
-        release_slot(pool, lane->actor);
+    if (pool->index >= table.count || table.seats[pool->index].lane == nullptr) return;
+    Seat &seat = table.seats[pool->index];
+    if (seat.pool == pool) {
+        forget_wish(pool, *seat.lane);
+        give_back_all(pool, *seat.lane);  // what other threads have cached the daemon gives back
+        release_slot(pool, seat.lane->actor);
     }
-    free_lane(lane);
+    free_lane(seat);
 }
 
 }  // namespace numacre::client

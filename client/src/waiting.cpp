@@ -67,8 +67,21 @@ bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Bl
     return given != Server::Given::no;
 }
 
+void forget_wish(numacre_pool *pool, const Lane &lane) {
+    const Nodes nodes{pool};
+    HandOff<Env, Nodes> hand_off{pool->view, nodes};
+    if (hand_off.look(lane.actor) == WaitWord{} || hand_off.withdraw(lane.actor)) return;
+    std::uint32_t numa_node = 0;
+    Block block;
+    Block freed;
+    if (!hand_off.receive(lane.actor, lane.since_now, numa_node, block)) return;
+    (void)nodes.at(numa_node).free(lane.actor, block.base, freed);
+    if (has_waiters(pool)) serve_waiters(pool, lane.actor);
+}
+
 Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Order order, Note note, unsigned timeout_ms,
                     Charge &charge, std::uint32_t &got, Block &block) {
+    forget_wish(pool, lane);
     const Nodes nodes{pool};
     const std::uint64_t would_do = bit_of(plan.first) | plan.sooner | plan.later;
     HandOff<Env, Nodes> hand_off{pool->view, nodes};
@@ -115,7 +128,7 @@ Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Orde
         if (over == Errc::ok && hand_off.look(actor) == wish) sleep(pool, actor.thread, wish, slice);
         WaitWord now = hand_off.look(actor);
         if (now == wish.nudged()) now = hand_off.calm(actor, wish);
-        if (now == wish) continue;
+        if (!hand_off.has_ended(wish, now)) continue;
         // While the block is still nobody's, so that what we hold is never more than what was allowed us.
         const bool is_charged = charge.make();
         received = hand_off.receive(actor, note.with_since(Attention::age(attention)), got, block);

@@ -55,14 +55,18 @@ Daemon::~Daemon() {
     worker_.reset();
     attach_server_.reset();
     std::vector<int> pidfds;  // the pools' client tables hold them open
+    bool can_be_watched = true;
     for (const auto &pool : registry_.all())
-        for (const Client &client : pool->client_table())
+        for (const Client &client : pool->client_table()) {
+            if (!client.peer.pidfd && client.state != ClientState::recovering) can_be_watched = false;
             if (client.peer.pidfd && !has_ended(*client.peer.pidfd)) pidfds.push_back(client.peer.pidfd->get());
+        }
     if (!pidfds.empty())
         log::info("pools stay for their clients and the next daemon",
                   {{"clients", pidfds.size()}, {"kept_by", std::string(keeper_->kind())}});
     // If the adoption was refused, what is kept is not ours to give up.
-    if (is_heir_) keeper_->leave(pidfds);
+    // Nor if nobody could tell when the last client has ended: then it is kept until somebody comes for it.
+    if (is_heir_ && can_be_watched) keeper_->leave(pidfds);
     for (const std::string &name : registry_.names()) registry_.remove(name);
     // What is posted but not run any more may hold the last reference to a pool.
     loop_.reset();
@@ -210,8 +214,20 @@ void Daemon::tell_clients() {
     for (const auto &pool : registry_.all()) {
         pool->tell_clients();
         publish_damage(*pool);
+        look_for_strays(pool);
     }
     loop_->after(kTellPeriod, [this] { tell_clients(); });
+}
+
+// A file's size on the machine is one system call; what is to be done about it is the worker's, behind the growth that
+// may be the reason.
+void Daemon::look_for_strays(const std::shared_ptr<ManagedPool> &pool) {
+    if (punching_strays_ || !pool->is_overfull()) return;
+    punching_strays_ = true;
+    worker_->post([this, pool] {
+        pool->punch_strays();
+        loop_->post([this] { punching_strays_ = false; });
+    });
 }
 
 void Daemon::watch_soft_limits() {
@@ -579,7 +595,9 @@ MachineStatus Daemon::machine() {
 }
 
 DaemonTotals Daemon::totals() {
-    return registry_.totals();
+    DaemonTotals totals = registry_.totals();
+    totals.log_messages_dropped = log::dropped();
+    return totals;
 }
 
 std::shared_ptr<void> Daemon::subscribe(std::function<void(const Event &)> handler) {

@@ -76,6 +76,7 @@ private:
     void watch_keeper();
     void tell_clients();
     void publish_damage(ManagedPool &pool);
+    void look_for_strays(const std::shared_ptr<ManagedPool> &pool);
     // Makes sure that soft quotas and low watermarks are looked after for as long as there are any. Any thread.
     void watch_soft_limits();
     void look_at_soft_limits();
@@ -108,6 +109,7 @@ private:
     std::unique_ptr<AttachServer> attach_server_;
     std::atomic<bool> stopping_{false};
     bool watching_soft_limits_ = false;  // the loop thread only
+    bool punching_strays_ = false;       // the loop thread only
     std::mutex news_mutex_;              // what is found first is published first
     std::mutex metrics_address_mutex_;
     std::string metrics_address_;  // guarded by metrics_address_mutex_

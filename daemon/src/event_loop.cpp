@@ -32,8 +32,11 @@ struct Wait {
     std::function<void(int)> on_accept;
     std::function<void(int, std::span<const std::byte>)> on_packet;
     std::function<void()> on_event;
-    __kernel_timespec delay{};                                // the kernel reads it when the entry is submitted
-    std::uint64_t one = 1;                                    // the kernel reads it
+    std::function<void()> on_gone;  // of one that is cancelled
+    iovec part{};
+    msghdr message{};           // the kernel writes it, and reads it when the entry is submitted
+    __kernel_timespec delay{};  // the kernel reads it when the entry is submitted
+    std::uint64_t one = 1;      // the kernel reads it
     std::array<std::byte, EventLoop::kPacketBytes> packet{};  // the kernel writes it until the completion arrives
 };
 
@@ -108,15 +111,19 @@ public:
         return begin(std::move(wait));
     }
 
-    void cancel(WaitId id) override {
+    void cancel(WaitId id, std::function<void()> on_gone) override {
         const auto found = waits_.find(id);
-        if (found == waits_.end() || found->second->cancelled) return;
+        if (found == waits_.end() || found->second->cancelled) {
+            if (on_gone) on_gone();
+            return;
+        }
         // The entry stays until the kernel has let go of its buffer; its callback goes now, with all it holds.
         Wait &wait = *found->second;
         wait.cancelled = true;
         wait.on_accept = nullptr;
         wait.on_packet = nullptr;
         wait.on_event = nullptr;
+        wait.on_gone = std::move(on_gone);
         io_uring_sqe *const entry = next_entry();
         io_uring_prep_cancel64(entry, id, 0);
         io_uring_sqe_set_data64(entry, kNobody);
@@ -141,8 +148,12 @@ private:
                 io_uring_prep_multishot_accept(entry, wait.fd, nullptr, nullptr, SOCK_CLOEXEC);
                 break;
             case Wait::Kind::receive:
-                // MSG_TRUNC: the result is the packet's own size, so that a packet that is too long shows.
-                io_uring_prep_recv(entry, wait.fd, wait.packet.data(), wait.packet.size(), MSG_TRUNC);
+                // MSG_TRUNC: the result is the packet's own size, so that a packet that is too long shows. MSG_PEEK:
+                // what comes with it shows (MSG_CTRUNC), and is still in the socket.
+                wait.part = {wait.packet.data(), wait.packet.size()};
+                wait.message.msg_iov = &wait.part;
+                wait.message.msg_iovlen = 1;
+                io_uring_prep_recvmsg(entry, wait.fd, &wait.message, MSG_TRUNC | MSG_PEEK);
                 break;
             case Wait::Kind::readable:
                 io_uring_prep_poll_add(entry, wait.fd, POLLIN);
@@ -186,8 +197,17 @@ private:
         }
         const std::unique_ptr<Wait> wait = std::move(found->second);
         waits_.erase(found);
-        if (wait->cancelled) return;
+        if (wait->cancelled) {
+            if (wait->on_gone) wait->on_gone();
+            return;
+        }
         if (wait->kind == Wait::Kind::receive) {
+            if (result > 0) {
+                if ((wait->message.msg_flags & MSG_CTRUNC) != 0)
+                    result = -EBADMSG;
+                else
+                    (void)::recv(wait->fd, nullptr, 0, MSG_DONTWAIT);  // nobody else reads: it is that packet
+            }
             const std::size_t kept = result > 0 ? std::min(static_cast<std::size_t>(result), wait->packet.size()) : 0;
             wait->on_packet(result, std::span<const std::byte>(wait->packet.data(), kept));
         } else {

@@ -34,7 +34,8 @@ public:
     // cancelled. The argument is a new descriptor, or a negative errno.
     virtual WaitId accept_each(int listening_fd, std::function<void(int)> on_accept) = 0;
     // One packet of a SEQPACKET socket, of at most kPacketBytes: size is what the packet had (0: end of stream), or a
-    // negative errno; the bytes are cut off at kPacketBytes and are valid during the call.
+    // negative errno; the bytes are cut off at kPacketBytes and are valid during the call. A packet with descriptors is
+    // -EBADMSG and stays where it is: taking it would close them here and now, which may take long (Closer).
     virtual WaitId receive_one(int fd, std::function<void(int size, std::span<const std::byte>)> on_packet) = 0;
     // Once, when the descriptor is readable (a pidfd: when its process has ended).
     virtual WaitId when_readable(int fd, std::function<void()> on_readable) = 0;
@@ -43,8 +44,9 @@ public:
     virtual WaitId signal(int event_fd, std::function<void()> on_done) = 0;
     // Once.
     virtual WaitId after(std::chrono::milliseconds delay, std::function<void()> on_time) = 0;
-    // Its callback is not called any more. Unknown and finished ones are ignored.
-    virtual void cancel(WaitId wait) = 0;
+    // Its callback is not called any more. Unknown and finished ones are ignored. on_gone is called when the kernel has
+    // let go of the descriptor: before that, closing it is not what closes the file.
+    virtual void cancel(WaitId wait, std::function<void()> on_gone = nullptr) = 0;
 
     static constexpr std::size_t kPacketBytes = 256;
 };

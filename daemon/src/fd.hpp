@@ -23,6 +23,8 @@ public:
 
     int get() const { return number_; }
     explicit operator bool() const { return number_ >= 0; }
+    // The caller closes it.
+    int release() { return std::exchange(number_, -1); }
     void reset() {
         if (number_ >= 0) ::close(std::exchange(number_, -1));
     }

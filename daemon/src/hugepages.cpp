@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/mempolicy.h>
-#include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "bytes.hpp"
+#include "lock_file.hpp"
 #include "log.hpp"
 
 namespace numacre::daemon {
@@ -84,10 +85,20 @@ std::string size_folder(std::uint64_t page_bytes) {
 
 }  // namespace
 
-Hugepages::Hugepages(bool may_reserve, std::string sysfs_nodes, std::string sysfs_machine)
-    : may_reserve_(may_reserve), sysfs_nodes_(std::move(sysfs_nodes)), sysfs_machine_(std::move(sysfs_machine)) {}
+Hugepages::Hugepages(bool may_reserve, std::string sysfs_nodes, std::string sysfs_machine, std::string lock_folder)
+    : may_reserve_(may_reserve),
+      sysfs_nodes_(std::move(sysfs_nodes)),
+      sysfs_machine_(std::move(sysfs_machine)),
+      lock_folder_(std::move(lock_folder)) {}
 
 namespace {
+
+// Ours, and nobody else can make, rename or remove files in it.
+bool is_private_folder(const std::string &path) {
+    struct stat status{};
+    return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&
+           (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
 
 // What of a change of nr_hugepages has come about, counted on the raised pages that there were before: not more than
 // was wanted, whoever else writes there.
@@ -100,6 +111,17 @@ std::uint64_t raised_after(std::uint64_t raised_before, std::uint64_t nr_before,
 }
 
 }  // namespace
+
+std::string hugepage_lock_folder() {
+    const std::string uid = std::to_string(::geteuid());
+    const std::string last = "/tmp/numacre-" + uid;
+    for (const std::string &folder : {std::string("/run/numacre"), "/run/user/" + uid, last}) {
+        // Only where nothing is: what others have made there stays as it is.
+        if (folder != "/run/user/" + uid) ::mkdir(folder.c_str(), folder == last ? S_IRWXU : 0755);
+        if (is_private_folder(folder) && ::access(folder.c_str(), W_OK) == 0) return folder;
+    }
+    return last;  // another's: opening a file there says so
+}
 
 void Hugepages::record_in(MachineLedger &ledger, std::span<const int> os_numa_nodes) {
     {
@@ -194,12 +216,50 @@ std::vector<HugepagePool> Hugepages::pools(int os_numa_node) const {
     return found;
 }
 
-Fd Hugepages::lock(int os_numa_node, std::uint64_t page_bytes) const {
-    Fd file(::open((folder(os_numa_node, page_bytes) + "/nr_hugepages").c_str(), O_RDONLY | O_CLOEXEC));
-    // Without the lock the worst is a populate that fails and is rolled back.
-    while (file && ::flock(file.get(), LOCK_EX) != 0 && errno == EINTR) {
+Fd Hugepages::lock(int os_numa_node, std::uint64_t page_bytes, std::chrono::milliseconds patience) const {
+    const std::string path =
+        lock_folder_ + "/node" + std::to_string(os_numa_node) + "-" + size_folder(page_bytes).substr(1) + ".lock";
+    const auto begun = std::chrono::steady_clock::now();
+    {
+        const std::lock_guard lock(lock_mutex_);
+        if (begun < distrusted_until_) patience = {};
     }
-    return file;
+    for (;;) {
+        auto file = open_lock_file(path);
+        if (!file) {
+            warn_of_lock(file.error().message);
+            return {};
+        }
+        const auto left =
+            std::chrono::ceil<std::chrono::milliseconds>(begun + patience - std::chrono::steady_clock::now());
+        if (!take_lock(*file, std::max(left, std::chrono::milliseconds{0}))) {
+            const auto holder = read_holder(*file);
+            warn_of_lock("lock file " + path + " is held by another program" +
+                         (holder ? " (pid " + std::to_string(*holder) + ")" : "") + " for too long: end it");
+            return {};
+        }
+        // Else it was removed meanwhile (systemd removes /run/numacre): the others lock the new one.
+        if (!is_at(*file, path)) continue;
+        write_holder(*file);
+        const std::lock_guard lock(lock_mutex_);
+        distrusted_until_ = {};
+        lock_trouble_.clear();
+        return std::move(*file);
+    }
+}
+
+// Once for each trouble: a growth takes the lock for every 64 MiB.
+void Hugepages::warn_of_lock(const std::string &reason) const {
+    const auto now = std::chrono::steady_clock::now();
+    {
+        const std::lock_guard lock(lock_mutex_);
+        const bool is_old = now < distrusted_until_ && lock_trouble_ == reason;
+        if (now >= distrusted_until_) distrusted_until_ = now + kDistrust;
+        if (is_old) return;
+        lock_trouble_ = reason;
+    }
+    log::warn("hugepages are counted without the lock between daemons: two that grow at once may both fail",
+              {{"reason", reason}});
 }
 
 Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages,

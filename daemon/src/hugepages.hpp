@@ -2,6 +2,7 @@
 // is taken back: hugepages that somebody else reserved stay reserved. Thread-safe.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -17,11 +18,16 @@
 
 namespace numacre::daemon {
 
+// Where the daemons of this user agree on locks, whatever their runtime directories: a folder that nobody else can
+// write to. The first that this user has or can make of /run/numacre, /run/user/UID and /tmp/numacre-UID.
+std::string hugepage_lock_folder();
+
 class Hugepages {
 public:
     // may_reserve: whether nr_hugepages may be written. Other folders only in tests.
     explicit Hugepages(bool may_reserve, std::string sysfs_nodes = "/sys/devices/system/node",
-                       std::string sysfs_machine = "/sys/kernel/mm/hugepages");
+                       std::string sysfs_machine = "/sys/kernel/mm/hugepages",
+                       std::string lock_folder = hugepage_lock_folder());
 
     bool may_reserve() const { return may_reserve_; }
     // From now on what is raised stands in the ledger too, which must outlive this; what a daemon before us has raised
@@ -33,8 +39,10 @@ public:
     std::vector<HugepagePool> pools(int os_numa_node) const;
 
     // Held between "are there enough free pages?" and using them, so that two daemons do not count the same ones.
-    // May block for as long as another daemon populates one batch.
-    Fd lock(int os_numa_node, std::uint64_t page_bytes) const;
+    // Blocks for as long as another daemon populates one batch, but for no longer than `patience`: then it goes on
+    // without the lock, says so in the log, and for kDistrust waits no more. Without the lock the worst is a populate
+    // that fails and is rolled back; waiting for ever would end the reaping and resizing of all pools.
+    Fd lock(int os_numa_node, std::uint64_t page_bytes, std::chrono::milliseconds patience = kLockPatience) const;
 
     // Makes sure that so many pages are free, raising nr_hugepages if that is allowed. available_bytes: what the numa
     // node has besides; reserving never takes its last headroom. On failure nothing stays reserved. By how much
@@ -51,7 +59,11 @@ public:
     void restore_surplus(int os_numa_node, std::uint64_t page_bytes);
 
 private:
+    static constexpr std::chrono::seconds kLockPatience{3};
+    static constexpr std::chrono::seconds kDistrust{60};
+
     using Key = std::pair<int, std::uint64_t>;  // numa node, page bytes
+    void warn_of_lock(const std::string &reason) const;
     std::string folder(int os_numa_node, std::uint64_t page_bytes) const;
     LedgerReservation *reservation(const Key &key) const;
     // Writes nr_hugepages; what changed by that counts as raised, or as given back, at whatever instant we die. 0 or
@@ -64,6 +76,11 @@ private:
     bool may_reserve_;
     std::string sysfs_nodes_;
     std::string sysfs_machine_;
+    std::string lock_folder_;
+    mutable std::mutex lock_mutex_;
+    // Guarded by lock_mutex_: until when locks are tried and not waited for.
+    mutable std::chrono::steady_clock::time_point distrusted_until_{};
+    mutable std::string lock_trouble_;  // guarded by lock_mutex_; what the log was told last
     std::mutex mutex_;
     std::map<Key, std::uint64_t> raised_pages_;  // guarded by mutex_
     std::map<Key, std::uint64_t> lost_surplus_;  // guarded by mutex_; some of the raised pages

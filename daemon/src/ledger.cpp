@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kPoolLedgerMagic = 0x7264'676c'6372'6d6e;     // "nmrclgdr" in memory
 constexpr std::uint64_t kMachineLedgerMagic = 0x686d'676c'6372'6d6e;  // "nmrclgmh" in memory
 
-static_assert(sizeof(LedgerClient) == 104);
+static_assert(sizeof(LedgerClient) == 120);
 static_assert(sizeof(LedgerAccount) == 40);
 static_assert(sizeof(LedgerNode) == 24);  // whole words: clients follow
 static_assert(sizeof(LedgerUnit) == 2);

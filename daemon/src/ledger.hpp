@@ -17,7 +17,7 @@
 namespace numacre::daemon {
 
 // Any change that moves or reinterprets a byte of a ledger raises it. A daemon of another version refuses to adopt.
-inline constexpr std::uint32_t kLedgerVersion = 4;
+inline constexpr std::uint32_t kLedgerVersion = 5;
 
 // A resize unit's way, so that its step can be finished or undone by whoever finds it.
 enum class UnitState : std::uint8_t {
@@ -36,10 +36,12 @@ struct LedgerClient {
     std::uint32_t pid;
     std::uint32_t uid;
     std::uint32_t gid;
-    std::uint64_t start_time_ticks;  // with the pid: tells a reused one
-    std::uint64_t stack_start;       // tells a process that has replaced its program
-    std::uint64_t generation;        // stays when the slot is free
-    std::int64_t attached_ns;        // since the epoch
+    std::uint64_t pid_space;  // ProcessIdentity, with the pid: tells a reused one
+    std::uint64_t pidfd_inode;
+    std::atomic<std::uint64_t> start_time_ticks;  // may be found out later
+    std::uint64_t stack_start;                    // tells a process that has replaced its program
+    std::uint64_t generation;                     // stays when the slot is free
+    std::int64_t attached_ns;                     // since the epoch
     std::atomic<std::uint64_t> quota_bytes;
     std::atomic<std::uint64_t> soft_quota_bytes;
     std::atomic<std::uint64_t> reserved_bytes;

@@ -1,7 +1,10 @@
 // Structured log lines on stderr: a sentence and key=value fields, as text or as one JSON object a line.
-// Thread-safe. Values may come from clients (names, command names): they are escaped, so that none can forge a line.
+// Thread-safe. Logging never waits for whoever reads stderr: lines are queued, and a thread of its own writes them. A
+// full queue drops its oldest lines, counts them, and says so in their place. What is queued when the process crashes
+// is lost. Values may come from clients (names, command names): they are escaped, so that none can forge a line.
 #pragma once
 
+#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
@@ -27,6 +30,11 @@ struct Field {
 };
 
 enum class Format : std::uint8_t { text, json };
+
+// Lines that were dropped since the start. Any thread.
+std::uint64_t dropped();
+// Blocks until what has been logged is written, for so long at most.
+void flush(std::chrono::milliseconds patience);
 
 // level: one of trace debug info warn error off. Call once, before threads start.
 Answer<void> setup(std::string_view level, Format format);

@@ -5,7 +5,10 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,18 +33,47 @@ namespace numacre::daemon {
 namespace {
 
 constexpr int kExitFailed = 1;  // 2: the configuration is wrong
+// For the log's last lines to be written, should somebody read them.
+constexpr std::chrono::milliseconds kLastLines{2000};
 
 int fail(const Failure &failure) {
     log::error("cannot start", {{"reason", failure.message}});
     return kExitFailed;
 }
 
-// Each client costs two descriptors, each pool two for every numa node.
-void raise_open_file_limit() {
+// How many connections there may be, so that whoever opens them, the daemon never runs out of descriptors.
+struct Connections {
+    std::uint32_t attach = 0;  // two descriptors each
+    ControlLimits control;     // three each
+};
+
+// The rest: pools (two, and two for every numa node), the metrics server, files that are read for a moment.
+constexpr std::uint64_t kOtherDescriptors = 128;
+
+Connections connections_within(std::uint64_t descriptors, std::uint32_t attach_wanted) {
+    constexpr std::uint64_t kControlShare = 16, kUserShare = 4;
+    Connections may;
+    may.control.connections = std::clamp<std::uint64_t>(descriptors / kControlShare, 8, may.control.connections);
+    may.control.reserved = may.control.of_a_user = may.control.connections / kUserShare;
+    const std::uint64_t taken = kOtherDescriptors + 3 * may.control.connections;
+    const std::uint64_t left = descriptors > taken ? (descriptors - taken) / 2 : 0;
+    may.attach = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(left, 1, attach_wanted));
+    if (may.attach < attach_wanted)
+        log::warn("the open file limit allows fewer clients than configured",
+                  {{"max_connections", attach_wanted},
+                   {"allowed", may.attach},
+                   {"open_files", descriptors},
+                   {"remedy", "raise the hard limit (LimitNOFILE=, ulimit -Hn), or lower max-connections"}});
+    return may;
+}
+
+std::uint64_t raise_open_file_limit() {
     rlimit limit{};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    constexpr std::uint64_t kUsual = 1024;
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kUsual;
     limit.rlim_cur = limit.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &limit);
+    return limit.rlim_cur;
 }
 
 // Before any thread is started, so that all inherit the mask and the signals come through the descriptor only.
@@ -87,7 +119,7 @@ private:
 };
 
 int serve(const Config &config) {
-    raise_open_file_limit();
+    const Connections may = connections_within(raise_open_file_limit(), config.max_connections);
     auto signals = take_over_signals();
     if (!signals) return fail(signals.error());
     auto runtime_dir = RuntimeDir::open(config.runtime_dir);
@@ -109,10 +141,12 @@ int serve(const Config &config) {
     Daemon::Options options;
     options.runtime_dir = config.runtime_dir;
     options.reserve_hugepages = config.reserve_hugepages;
-    options.limits.connections = config.max_connections;
+    options.limits.connections = may.attach;
     constexpr std::uint32_t kUserShare = 4;
-    options.limits.of_a_user = {config.max_connections_per_user, options.limits.silent_connections / kUserShare,
-                                config.max_connections_per_second};
+    const std::uint64_t of_a_user =
+        std::uint64_t{config.max_connections_per_user} * may.attach / config.max_connections;
+    options.limits.of_a_user = {static_cast<std::uint32_t>(std::max<std::uint64_t>(of_a_user, 1)),
+                                options.limits.silent_connections / kUserShare, config.max_connections_per_second};
     auto keeper = Keeper::create(config.keep_memory, config.runtime_dir);
     if (!keeper) return fail(keeper.error());
     Daemon daemon(std::move(options), std::move(*topology), std::move(*loop), std::move(*keeper));
@@ -143,7 +177,8 @@ int serve(const Config &config) {
         if (auto started = metrics->start(); !started) return fail(started.error());
         daemon.set_metrics_address(metrics->address());
     }
-    ControlServer control(daemon, runtime_dir->control_socket(), {config.control_group, config.control_mode});
+    ControlServer control(daemon, runtime_dir->control_socket(), {config.control_group, config.control_mode},
+                          may.control);
     if (auto started = control.start(); !started) return fail(started.error());
 
     EventLoop &running = daemon.loop();
@@ -189,5 +224,7 @@ int main(int argc, char **argv) {
         std::fputs(describe(*config).c_str(), stdout);
         return EXIT_SUCCESS;
     }
-    return serve(*config);
+    const int code = serve(*config);
+    log::flush(kLastLines);
+    return code;
 }

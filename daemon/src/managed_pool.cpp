@@ -29,6 +29,8 @@ namespace numacre::daemon {
 namespace {
 
 constexpr std::chrono::seconds kZeroAgainAfter{1};
+// A client can bring it about as often as it likes.
+constexpr std::chrono::seconds kStraysToldEvery{60};
 
 // Statistics are looked at as often as somebody asks for them.
 constexpr std::size_t kSamplesMax = 8192;
@@ -189,7 +191,6 @@ ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLed
     accounts_[kPoolAccount].is_used = true;
     records_[kDaemonProcess.value].state = ProcessState::active;
     seat_versions_[kDaemonProcess.value] = 1;  // it holds what it has seized
-    files_.push_back(identity_of(pool_region_.fd()));
 }
 
 NodeMemory::Plan ManagedPool::plan_of(NumaNode numa_node) const {
@@ -198,8 +199,6 @@ NodeMemory::Plan ManagedPool::plan_of(NumaNode numa_node) const {
 
 void ManagedPool::add_node(std::unique_ptr<NodeMemory> memory) {
     views_.push_back(memory->view());
-    files_.push_back(identity_of(memory->metadata().fd()));
-    files_.push_back(identity_of(memory->data().fd()));
     // relaxed: the ledger's entries are ours alone.
     autosize_history_.emplace_back();
     is_below_watermark_.push_back(
@@ -240,7 +239,7 @@ void ManagedPool::adopt_clients() {
     }
     const auto records = ledger_.clients();
     for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
-        const LedgerClient &record = records[slot];
+        LedgerClient &record = records[slot];
         const std::uint32_t id = record.id.load(std::memory_order_acquire);
         const bool departing = record.is_departing.load(std::memory_order_acquire) != 0;
         const ProcessState state = id == 0 ? ProcessState::free : departing ? ProcessState::dead : ProcessState::active;
@@ -248,8 +247,9 @@ void ManagedPool::adopt_clients() {
         const std::uint64_t reserved_bytes = id == 0 ? 0 : record.reserved_bytes.load(std::memory_order_relaxed);
         // Anew: the daemon before may have died between the ledger and the record.
         write_record(ProcessSlot{static_cast<std::uint16_t>(slot)},
-                     {state, record.generation, record.pid, record.start_time_ticks, quota_frames_of(quota_bytes),
-                      quota_frames_of(reserved_bytes), id == 0 ? kPoolAccount : account_of(record.uid)});
+                     {state, record.generation, record.pid, record.start_time_ticks.load(std::memory_order_relaxed),
+                      quota_frames_of(quota_bytes), quota_frames_of(reserved_bytes),
+                      id == 0 ? kPoolAccount : account_of(record.uid)});
         if (id == 0) {
             // The daemon before may have died while it cleared the seat.
             shared_.processes[slot].held.store(0, std::memory_order_relaxed);
@@ -260,8 +260,12 @@ void ManagedPool::adopt_clients() {
         client.id = id;
         client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
         client.generation = record.generation;
-        const auto peer = find_peer(record.pid, record.start_time_ticks);
-        if (peer) client.peer = *peer;
+        const std::uint64_t start_time_ticks = record.start_time_ticks.load(std::memory_order_relaxed);
+        const auto peer = find_peer({record.pid, record.pid_space, record.pidfd_inode, start_time_ticks});
+        if (peer) {
+            client.peer = *peer;
+            record.start_time_ticks.store(peer->start_time_ticks, std::memory_order_relaxed);  // perhaps found out now
+        }
         client.peer.pid = record.pid;
         client.peer.stack_start = record.stack_start;
         client.peer.uid = record.uid;
@@ -331,6 +335,13 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier 
         client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
         LedgerClient &ledger = ledger_.clients()[slot];
         client.generation = ++ledger.generation;
+        // Before the ledger names the client: if we die, the next daemon finds either nobody or a word that it
+        // understands. relaxed: the reply goes by the kernel, and a next daemon begins after our end.
+        shared_.processes[slot].presence.store(
+            Presence{client.generation,
+                     tier == wire::Tier::observer ? Presence::State::here : Presence::State::attaching}
+                .bits(),
+            std::memory_order_relaxed);
         client.peer = std::move(peer);
         client.tier = tier;
         client.attached = std::chrono::system_clock::now();
@@ -358,7 +369,9 @@ void ManagedPool::enter(const Client &client, LedgerClient &ledger) {
     ledger.pid = client.peer.pid;
     ledger.uid = client.peer.uid;
     ledger.gid = client.peer.gid;
-    ledger.start_time_ticks = client.peer.start_time_ticks;
+    ledger.pid_space = client.peer.pid_space;
+    ledger.pidfd_inode = client.peer.pidfd_inode;
+    ledger.start_time_ticks.store(client.peer.start_time_ticks, std::memory_order_relaxed);
     ledger.stack_start = client.peer.stack_start;
     ledger.attached_ns = nanoseconds_of(client.attached);
     std::memset(ledger.comm, 0, sizeof ledger.comm);
@@ -377,6 +390,21 @@ void ManagedPool::enter(const Client &client, LedgerClient &ledger) {
 void ManagedPool::set_client_state(ProcessSlot slot, ClientState state) {
     const std::lock_guard lock(mutex_);
     if (clients_[slot.value]) clients_[slot.value]->state = state;
+}
+
+Presence::State ManagedPool::ask_after(const Client &client) {
+    if (client.tier == wire::Tier::observer) return Presence::State::given_up;
+    return Presence::give_up(shared_.processes[client.slot.value].presence, client.generation);
+}
+
+void ManagedPool::set_peer(const Client &client, const Peer &peer) {
+    const std::lock_guard lock(mutex_);
+    auto &seat = clients_[client.slot.value];
+    if (!seat || seat->id != client.id) return;
+    seat->peer.pidfd = peer.pidfd;
+    seat->peer.is_certain = peer.is_certain;
+    seat->peer.start_time_ticks = peer.start_time_ticks;
+    ledger_.clients()[client.slot.value].start_time_ticks.store(peer.start_time_ticks, std::memory_order_relaxed);
 }
 
 void ManagedPool::mark_dead(ProcessSlot slot) {
@@ -462,6 +490,14 @@ std::optional<Client> ManagedPool::find_client(std::uint32_t client_id) const {
     for (const auto &client : clients_)
         if (client && client->id == client_id) return client;
     return std::nullopt;
+}
+
+std::optional<Client> ManagedPool::client_of(ThreadSlotIndex thread) const {
+    if (thread.value >= thread_slots_) return std::nullopt;
+    // relaxed: to be told to people.
+    const ThreadOwner owner{shared_.threads[thread.value].owner.load(std::memory_order_relaxed)};
+    const std::lock_guard lock(mutex_);
+    return owner.in_use() && owner.process().value < process_slots_ ? clients_[owner.process().value] : std::nullopt;
 }
 
 std::optional<Client> *ManagedPool::seat_of(std::uint32_t client_id) {
@@ -936,8 +972,14 @@ void ManagedPool::announce_deletion() {
     wake_waiters(true);
 }
 
+bool ManagedPool::is_draining() const {
+    return std::ranges::any_of(nodes_, [](const auto &memory) { return memory->is_draining(); });
+}
+
 void ManagedPool::ask_for_cached_blocks() {
-    // relaxed: a wish. Each thread sees it at its next call.
+    // relaxed: a wish. Each thread sees it at its next call. The flag goes first: who has given back what it had does
+    // not begin anew.
+    if (is_draining()) shared_.header->attention.fetch_or(Attention::kDraining, std::memory_order_relaxed);
     shared_.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
 }
 
@@ -957,9 +999,11 @@ void ManagedPool::tell_clients() {
     // relaxed: an age in seconds, and a hint to look at the state. Bounded: somebody may scribble here for ever; there
     // is a next time.
     std::uint64_t bits = attention.load(std::memory_order_relaxed);
-    for (unsigned round = 0; round < kCasRoundsMax && bits != Attention::told(bits, age, serves); ++round)
-        if (attention.compare_exchange_weak(bits, Attention::told(bits, age, serves), std::memory_order_relaxed))
-            return;
+    for (unsigned round = 0; round < kCasRoundsMax; ++round) {
+        // Each time: a drain may have begun or ended meanwhile.
+        const std::uint64_t told = Attention::told(bits, age, serves, is_draining());
+        if (bits == told || attention.compare_exchange_weak(bits, told, std::memory_order_relaxed)) return;
+    }
 }
 
 void ManagedPool::wake_waiters(bool all) {
@@ -1032,6 +1076,9 @@ std::string ManagedPool::damage_to_our_own() {
             record.reserved_frames.load(std::memory_order_relaxed) != ours.reserved_frames ||
             record.account.load(std::memory_order_relaxed) != ours.account)
             return "the record of process slot " + std::to_string(slot) + " has been overwritten";
+        // relaxed: its state is the client's business, the generation is ours.
+        if (clients_[slot] && !Presence{record.presence.load(std::memory_order_relaxed)}.is_of(ours.generation))
+            return "the presence of process slot " + std::to_string(slot) + " has been overwritten";
     }
     return {};
 }
@@ -1297,6 +1344,20 @@ RecoveryStep ManagedPool::reclaim(ProcessSlot slot, Reclaimed &total, ThreadSlot
     if (spec_.reclaim.kind == Reclaim::Kind::fast) return recovery.recover_process(slot, total, blocked_by);
     return recovery.seize_process(slot, total, blocked_by,
                                   [this](NumaNode numa_node, Block block) { seize(numa_node, block); });
+}
+
+bool ManagedPool::is_overfull() const {
+    return std::ranges::any_of(nodes_, [](const auto &memory) { return memory->is_overfull(); });
+}
+
+void ManagedPool::punch_strays() {
+    if (adopted_) return;  // a unit that was being filled is finish_units()'s
+    for (const auto &memory : nodes_) strays_bytes_ += memory->punch_strays();
+    const auto now = std::chrono::steady_clock::now();
+    if (strays_bytes_ == 0 || now - strays_told_ < kStraysToldEvery) return;
+    log::warn("a client had put memory behind frames that are offline: the machine has it back",
+              {{"pool", spec_.name}, {"bytes", std::exchange(strays_bytes_, 0)}});
+    strays_told_ = now;
 }
 
 void ManagedPool::seize(NumaNode numa_node, Block block) {

@@ -21,6 +21,7 @@
 #include "hugepages.hpp"
 #include "ledger.hpp"
 #include "node_memory.hpp"
+#include "numacre/shm/presence.hpp"
 #include "numacre/shm/recovery.hpp"
 #include "oldest_blocks.hpp"
 #include "pool_manager.hpp"
@@ -82,7 +83,6 @@ public:
     std::size_t numa_node_count() const { return nodes_.size(); }
     bool has(NumaNode numa_node) const { return numa_node.value < nodes_.size(); }
     NodeMemory &node_memory(NumaNode numa_node) { return *nodes_[numa_node.value]; }
-    const std::vector<FileIdentity> &files() const { return files_; }
     PoolLedger &ledger() { return ledger_; }
     // What has to be kept so that adopt() can be called: descriptors by name.
     std::map<std::string, int> kept_files() const;
@@ -92,6 +92,11 @@ public:
     // Gives the process a slot and makes its record active. too_many_clients: there is none, or none for observers.
     Answer<Client> seat(std::uint32_t client_id, Peer peer, wire::Tier tier);
     void set_client_state(ProcessSlot slot, ClientState state);
+    // Of a client whose connection has ended (presence.hpp): it is there, it has left, or it has been given up, now if
+    // it had not come. An observer has nothing that it could come to: given up.
+    Presence::State ask_after(const Client &client);
+    // The daemon before us had lost sight of its process, or we have found out more about it.
+    void set_peer(const Client &client, const Peer &peer);
     // The kernel has said that the process is gone, or it has told us that it has let go. From now on it counts as dead
     // in shared memory; reclaim() follows.
     void mark_dead(ProcessSlot slot);
@@ -103,6 +108,8 @@ public:
     void vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds);
     std::vector<Client> client_table() const;
     std::optional<Client> find_client(std::uint32_t client_id) const;
+    // Whose thread it is, as far as the shared memory says: to be told to people.
+    std::optional<Client> client_of(ThreadSlotIndex thread) const;
     // The holder's pool is this one. 0 bytes: none. bad_argument: no such client, or too many users with limits; for
     // reserve() out_of_frames: so much is not free. Both scan.
     Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes);
@@ -142,7 +149,11 @@ public:
     // Tells clients how old the pool is, for what they allocate from now on, and if it is damaged. Any thread, about
     // once a second.
     void tell_clients();
-    // The pool's threads give back what they have cached, each at its next call: those that are idle do not.
+    // There may be work for punch_strays(). Any thread.
+    bool is_overfull() const;
+    // The pool's threads give back what they have cached, each at its next call: those that are idle do not. While a
+    // unit is draining they go on giving back what they free of it, past their caches; until then, and where a call has
+    // missed it, only asking again helps.
     void ask_for_cached_blocks();
 
     // Any thread; these read the shared metadata beside running clients, and take as long as there is metadata.
@@ -161,6 +172,8 @@ public:
     // middle of an operation on the same block.
     RecoveryStep finish_predecessor(ThreadSlotIndex &blocked_by);
     RecoveryStep reclaim(ProcessSlot slot, Reclaimed &total, ThreadSlotIndex &blocked_by);
+    // Memory that a client has put behind frames that are offline goes back to the machine, and the log says so.
+    void punch_strays();
     // Frees what reclaim() has seized, as far as it is due: zeroed first, if the pool wants that; a bounded piece of
     // it. When to call again; nothing: there is no more.
     std::optional<std::chrono::steady_clock::time_point> release_seized();
@@ -177,6 +190,7 @@ private:
     void adopt_clients();
     void enter(const Client &client, LedgerClient &ledger);
     void seize(NumaNode numa_node, Block block);
+    bool is_draining() const;
     // What a client's record in shared memory has to say.
     struct Record {
         ProcessState state = ProcessState::free;
@@ -268,10 +282,11 @@ private:
     std::array<std::byte, offsetof(PoolHeader<ProductionEnv>, state)> header_{};
     std::vector<std::unique_ptr<NodeMemory>> nodes_;
     std::vector<View> views_;
-    std::vector<FileIdentity> files_;
 
     // The worker's thread only.
-    bool adopted_ = false;       // and not finished yet
+    bool adopted_ = false;            // and not finished yet
+    std::uint64_t strays_bytes_ = 0;  // that the log has not said yet
+    std::chrono::steady_clock::time_point strays_told_{};
     std::deque<Seized> seized_;  // in the order in which they are due
 
     mutable std::atomic<std::uint64_t> looks_{0};

@@ -35,6 +35,24 @@ Answer<void> check_available(const Topology &topology, NumaNode numa_node, std::
                                          " for the rest of the machine are needed: ask for less, or free some"}};
 }
 
+// Metadata is small pages, whatever the frames are, and comes with the frames that it is for; all of it a client that
+// maps it can touch at any time. So a pool whose metadata the machine could not hold is not made.
+Answer<void> check_left(std::uint64_t bytes, const std::string &what, const std::string &remedy) {
+    const MemoryLeft left = memory_left();
+    if (bytes <= left.bytes && left.bytes - bytes >= kNodeHeadroomBytes) return {};
+    return Unexpected{Failure{Errc::out_of_frames, what + " takes " + std::to_string(bytes >> 20) + "M, and " +
+                                                       left.said_by + " has " + std::to_string(left.bytes >> 20) +
+                                                       "M of memory left, " + format_bytes(kNodeHeadroomBytes) +
+                                                       " of them for the rest: " + remedy}};
+}
+
+// Of frames that come online: their share, rounded up.
+std::uint64_t metadata_bytes_for(const Geometry &geometry, std::uint64_t region_bytes, std::uint64_t bytes) {
+    return static_cast<std::uint64_t>(static_cast<double>(region_bytes) * static_cast<double>(bytes) /
+                                      static_cast<double>(geometry.capacity_bytes())) +
+           kPageBytes;
+}
+
 Answer<void> check_unbooked(const Topology &topology, NumaNode numa_node, std::uint64_t bytes) {
     const std::uint64_t left = topology.unbooked_bytes(numa_node);
     if (bytes <= left) return {};
@@ -115,6 +133,14 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::create(const Plan &plan, Topolog
     if (auto booked = check_unbooked(topology, plan.numa_node, plan.spec.online_bytes_on(plan.numa_node)); !booked)
         return Unexpected{booked.error()};
     const auto layout = NodeLayout<ProductionEnv>::of(plan.geometry, plan.thread_slots);
+    // Of all numa nodes, for each is made alike.
+    const std::uint64_t all_metadata = layout.region_bytes * topology.numa_nodes().size();
+    if (auto enough = check_left(all_metadata,
+                                 "the metadata of a capacity of " + format_bytes(plan.spec.capacity_bytes) +
+                                     " a numa node in frames of " + format_bytes(plan.spec.frame_bytes),
+                                 "use larger frames, or less capacity");
+        !enough)
+        return Unexpected{enough.error()};
     auto metadata = MetadataRegion::create(region_name(plan.spec, plan.numa_node, "metadata"), layout.region_bytes);
     if (!metadata) return Unexpected{metadata.error()};
     metadata->prefer(topology, plan.numa_node);
@@ -229,6 +255,13 @@ void NodeMemory::set_drain(std::uint64_t unit, Drain drain) {
     for (std::uint64_t chunk = unit * chunks_in_unit(); chunk < (unit + 1) * chunks_in_unit(); ++chunk)
         chunks_.set_drain(chunk, drain != Drain::none);
     if (drain == Drain::none) remembered.store(drain, std::memory_order_release);
+    // Not where chunks have no drain bit: clients would look for it at every call.
+    if (view_.top_layer == 0) return;
+    if (drain != Drain::none)
+        draining_.insert(unit);
+    else
+        draining_.erase(unit);
+    draining_units_.store(draining_.size(), std::memory_order_relaxed);  // a count
 }
 
 Drain NodeMemory::drain_of(std::uint64_t unit) const {
@@ -262,8 +295,17 @@ std::string NodeMemory::backing_note() const {
 
 Answer<void> NodeMemory::check_growth(std::uint64_t bytes) const {
     if (auto booked = check_unbooked(topology_, plan_.numa_node, bytes); !booked) return booked;
+    const bool is_huge = is_hugetlb(data_.backing());
+    const std::uint64_t metadata = metadata_bytes_for(plan_.geometry, metadata_.bytes(), bytes);
     const std::uint64_t available = topology_.available_bytes(plan_.numa_node);
-    if (!is_hugetlb(data_.backing())) return check_available(topology_, plan_.numa_node, bytes);
+    if (!is_huge)
+        if (auto enough = check_available(topology_, plan_.numa_node, bytes); !enough) return enough;
+    if (auto enough =
+            check_left(metadata + (is_huge ? 0 : bytes),
+                       (is_huge ? "the metadata of " : "with its metadata, a growth by ") + format_bytes(bytes),
+                       "ask for less, or free some");
+        !enough || !is_huge)
+        return enough;
     const std::uint64_t page = data_.page_bytes();
     if (auto allowed = check_hugetlb_cgroup(page, bytes); !allowed) return allowed;
     const auto pool = hugepages_.pool(os_numa_node(), page);
@@ -428,6 +470,19 @@ bool NodeMemory::close_and_punch(std::uint64_t unit) {
     online_units_.fetch_sub(1, std::memory_order_relaxed);
     topology_.give_back(plan_.numa_node, unit_bytes_);
     return true;
+}
+
+std::uint64_t NodeMemory::punch_strays() const {
+    // No growth is under way: it is a job of this thread from its first page to the last chunk that goes online.
+    if (!is_overfull()) return 0;
+    const std::uint64_t before = data_.backed_bytes();
+    for (std::uint64_t unit = 0; unit < online_.size();) {
+        std::uint64_t end = unit;
+        while (end < online_.size() && !online_[end]) ++end;
+        if (end != unit) data_.punch(unit * unit_bytes_, (end - unit) * unit_bytes_);
+        unit = end + 1;
+    }
+    return before - std::min(before, data_.backed_bytes());
 }
 
 Answer<void> NodeMemory::zero(Block block) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -79,8 +80,12 @@ public:
     void count_quarantined(std::int64_t frames) {
         quarantined_frames_.fetch_add(static_cast<std::uint64_t>(frames), std::memory_order_relaxed);  // a count
     }
+    // There is more memory behind the frames than is online: a growth is under way, or a client has put it there.
+    bool is_overfull() const { return data_.backed_bytes() > online_bytes(); }
     // An odd number while chunks go online or offline, another one after each such change.
     std::uint64_t online_changes() const { return online_changes_.load(std::memory_order_acquire); }
+    // Is there a unit that is draining, and of which clients can see it?
+    bool is_draining() const { return draining_units_.load(std::memory_order_relaxed) != 0; }  // a count
     // Free, and given to nobody any more: an operator is draining their units.
     std::uint64_t drained_free_frames() const;
     // False: somebody has overwritten the header of the metadata.
@@ -109,6 +114,9 @@ public:
     // What the kernel has moved to other numa nodes (a client's cpuset was narrowed, or somebody called migratepages)
     // comes back. How many pages that were.
     Answer<std::uint64_t> bring_home() const;
+    // What a client has put behind frames that are offline (fallocate(), or a touch without the guard) goes back to the
+    // machine. How many bytes that were.
+    std::uint64_t punch_strays() const;
     // Overwrites a block's bytes. One that lies where nothing is online (somebody has scribbled) is left alone.
     Answer<void> zero(Block block) const;
 
@@ -145,6 +153,8 @@ private:
     std::vector<bool> online_;
     std::uint64_t search_from_ = 0;           // no offline unit below
     std::uint64_t reserved_ahead_bytes_ = 0;  // hugepages that were reserved at creation and are not populated yet
+    std::set<std::uint64_t> draining_;        // the worker's thread only
+    std::atomic<std::uint64_t> draining_units_{0};
     std::atomic<std::uint64_t> online_units_{0};
     std::atomic<std::uint64_t> overwritten_chunks_{0};
     std::atomic<std::uint64_t> quarantined_frames_{0};

@@ -287,6 +287,7 @@ struct DaemonTotals {
     std::uint64_t autosize_grown = 0, autosize_shrunk = 0, autosize_failed = 0;  // of them, by the pool's own policy
     std::uint64_t attach_ok = 0, attach_refused = 0;
     std::uint64_t reaped_killed = 0, reaped_detached = 0, reaped_lost = 0;  // by cause
+    std::uint64_t log_messages_dropped = 0;
 };
 
 class PoolManager {

@@ -2,13 +2,13 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -65,6 +65,50 @@ std::uint64_t read_stat(std::uint32_t pid, int field) {
     return value;
 }
 
+#ifndef PID_FS_MAGIC
+#define PID_FS_MAGIC 0x50494446
+#endif
+
+// 0: the kernel is older than 6.9, and all pidfds have one inode.
+std::uint64_t inode_of_pidfd(int fd) {
+    struct statfs system{};
+    struct stat status{};
+    if (::fstatfs(fd, &system) != 0 || system.f_type != PID_FS_MAGIC || ::fstat(fd, &status) != 0) return 0;
+    return status.st_ino;
+}
+
+// Our pid namespace, as a number that no other has. 0: not known.
+std::uint64_t own_pid_space() {
+    static const std::uint64_t own = [] {
+        // Its first process, for the inodes of namespaces themselves are used again. In this order, so that daemons on
+        // one machine agree.
+        const Fd first(static_cast<int>(::syscall(SYS_pidfd_open, 1, 0)));
+        if (const std::uint64_t inode = first ? inode_of_pidfd(first.get()) : 0; inode != 0) return inode;
+        struct stat status{};
+        return ::stat("/proc/self/ns/pid", &status) == 0 ? std::uint64_t{status.st_ino} : std::uint64_t{0};
+    }();
+    return own;
+}
+
+std::optional<std::int64_t> own_offset_ticks() {
+    static const std::optional<std::int64_t> own = []() -> std::optional<std::int64_t> {
+        std::ifstream file("/proc/self/timens_offsets");
+        // A kernel without time namespaces; or no /proc, and then there is no start time either.
+        if (!file) return errno == ENOENT ? std::optional<std::int64_t>(0) : std::nullopt;
+        std::ostringstream text;
+        text << file.rdbuf();
+        return boot_time_offset_ticks(text.str(), ::sysconf(_SC_CLK_TCK));
+    }();
+    return own;
+}
+
+// Since the machine's start. 0: it cannot be told.
+std::uint64_t read_start_time(std::uint32_t pid) {
+    const auto offset = own_offset_ticks();
+    const std::uint64_t shown = offset ? read_stat(pid, kStartTimeField) : 0;
+    return shown == 0 ? 0 : shown - static_cast<std::uint64_t>(*offset);
+}
+
 constexpr auto kNobody = static_cast<std::uint32_t>(-1);
 
 // Nothing: errno says why.
@@ -118,31 +162,70 @@ Answer<Peer> peer_of(int connection_fd) {
         if (number < 0) return gone("pidfd_open", errno);
     }
     peer.pidfd = std::make_shared<const Fd>(number);
+    peer.pid_space = own_pid_space();
+    peer.pidfd_inode = inode_of_pidfd(number);
     if (peer.pid != 0) {
         peer.comm = read_comm(peer.pid);
         peer.cgroup = read_cgroup(peer.pid);
-        peer.start_time_ticks = read_stat(peer.pid, kStartTimeField);
+        peer.start_time_ticks = read_start_time(peer.pid);
         peer.stack_start = read_stat(peer.pid, kStackStartField);
     }
     return peer;
 }
 
-std::optional<Peer> find_peer(std::uint32_t pid, std::uint64_t start_time_ticks) {
+std::optional<std::int64_t> boot_time_offset_ticks(const std::string &text, long ticks_per_second) {
+    constexpr std::int64_t kNanoseconds = 1'000'000'000;
+    std::istringstream words(text);
+    std::string clock;
+    std::int64_t seconds = 0, nanoseconds = 0;
+    while (words >> clock >> seconds >> nanoseconds)
+        if (clock == "boottime") return seconds * ticks_per_second + nanoseconds * ticks_per_second / kNanoseconds;
+    return std::nullopt;
+}
+
+SameProcess compare(const ProcessIdentity &known, const ProcessIdentity &found) {
+    if (known.pidfd_inode != 0 && found.pidfd_inode != 0)
+        return known.pidfd_inode == found.pidfd_inode ? SameProcess::yes : SameProcess::no;
+    if (known.start_time_ticks == 0 || found.start_time_ticks == 0) return SameProcess::unknown;
+    // An offset that is no multiple of a tick moves a start time by one.
+    const auto apart = static_cast<std::int64_t>(known.start_time_ticks - found.start_time_ticks);
+    return std::abs(apart) <= 1 ? SameProcess::yes : SameProcess::no;
+}
+
+bool can_be_found(const ProcessIdentity &known) {
+    // An equal number in another namespace is another process: neither its life nor its end says anything.
+    return known.pid != 0 && known.pid_space != 0 && known.pid_space == own_pid_space();
+}
+
+std::optional<Peer> find_peer(const ProcessIdentity &known) {
     Peer peer;
-    peer.pid = pid;
-    peer.start_time_ticks = start_time_ticks;
-    if (pid == 0) return peer;
-    Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    peer.pid = known.pid;
+    peer.pid_space = known.pid_space;
+    peer.pidfd_inode = known.pidfd_inode;
+    peer.start_time_ticks = known.start_time_ticks;
+    peer.is_certain = false;
+    if (!can_be_found(known)) return peer;
+    Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, known.pid, 0)));
     // EINVAL: the number is that of a thread now.
     if (!pidfd && (errno == ESRCH || errno == EINVAL)) return std::nullopt;
     if (!pidfd) return peer;
-    // The pidfd first, then the look: it names the process that had the start time, or a later one.
-    const std::uint64_t found_ticks = read_stat(pid, kStartTimeField);
-    if (found_ticks != 0 && found_ticks != start_time_ticks) return std::nullopt;
+    // The pidfd first, then the look: the start time is that of the process that the pidfd names, or of a later one.
+    const ProcessIdentity found{known.pid, known.pid_space, inode_of_pidfd(pidfd.get()), read_start_time(known.pid)};
+    const SameProcess same = compare(known, found);
+    if (same == SameProcess::no) return std::nullopt;
+    peer.is_certain = same == SameProcess::yes;
     peer.pidfd = std::make_shared<const Fd>(std::move(pidfd));
-    peer.comm = read_comm(pid);
-    peer.cgroup = read_cgroup(pid);
+    peer.comm = read_comm(known.pid);
+    peer.cgroup = read_cgroup(known.pid);
+    if (peer.is_certain) complete_identity(peer);
     return peer;
+}
+
+void complete_identity(Peer &peer) {
+    if (peer.start_time_ticks != 0 || !peer.is_certain || !peer.pidfd || !can_be_found(peer.identity())) return;
+    const std::uint64_t found = read_start_time(peer.pid);
+    // Looked at last: it has lived all the time, and so the pid was its own.
+    if (!has_ended(*peer.pidfd)) peer.start_time_ticks = found;
 }
 
 bool has_executed(std::uint32_t pid, std::uint64_t stack_start) {
@@ -153,24 +236,6 @@ bool has_executed(std::uint32_t pid, std::uint64_t stack_start) {
 bool has_ended(const Fd &pidfd) {
     pollfd wait{pidfd.get(), POLLIN, 0};
     return ::poll(&wait, 1, 0) == 1;
-}
-
-std::optional<bool> maps_any(std::uint32_t pid, std::span<const FileIdentity> files) {
-    std::ifstream maps(proc_file(pid, "maps"));
-    if (!maps) return std::nullopt;
-    std::string line;
-    bool read_any = false;
-    while (std::getline(maps, line)) {
-        read_any = true;
-        unsigned major_number = 0, minor_number = 0;
-        unsigned long inode = 0;
-        // address range, permissions, offset, device, inode
-        if (std::sscanf(line.c_str(), "%*s %*s %*s %x:%x %lu", &major_number, &minor_number, &inode) != 3) continue;
-        const FileIdentity mapped{makedev(major_number, minor_number), inode};
-        if (std::find(files.begin(), files.end(), mapped) != files.end()) return true;
-    }
-    // A living process has at least its stack: an empty file is one that we were not shown.
-    return read_any ? std::optional<bool>(false) : std::nullopt;
 }
 
 int send_signal(const Fd &pidfd, int signal_number) {

@@ -6,14 +6,32 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "fd.hpp"
-#include "region.hpp"
+#include "pool_manager.hpp"
 
 namespace numacre::daemon {
+
+// What tells a process from all others, for a daemon that knew it and one that comes later. 0 in any field: not known,
+// which never makes two processes different.
+struct ProcessIdentity {
+    std::uint32_t pid = 0;        // 0: it lives in a pid namespace that we cannot see into
+    std::uint64_t pid_space = 0;  // the pid namespace that the pid is a number of
+    // The inode of its pidfd: since Linux 6.9 never used again until the machine is started anew.
+    std::uint64_t pidfd_inode = 0;
+    // Since the machine was started, as a process outside of all time namespaces reads it.
+    std::uint64_t start_time_ticks = 0;
+};
+
+enum class SameProcess : std::uint8_t { no, yes, unknown };
+// `found` has the pid of `known` in its pid space now. no and yes are proofs.
+SameProcess compare(const ProcessIdentity &known, const ProcessIdentity &found);
+
+// As the kernel writes it to /proc/self/timens_offsets, in ticks: what is added to start times that we read. Nothing:
+// it is not that file's text.
+std::optional<std::int64_t> boot_time_offset_ticks(const std::string &text, long ticks_per_second);
 
 struct Peer {
     std::uint32_t pid = 0;  // 0: it lives in a pid namespace that we cannot see into
@@ -22,9 +40,14 @@ struct Peer {
     std::vector<std::uint32_t> groups;  // supplementary; of a client of a daemon before us: unknown, empty
     std::string comm;
     std::string cgroup;
-    std::uint64_t start_time_ticks = 0;
+    std::uint64_t pid_space = 0, pidfd_inode = 0, start_time_ticks = 0;  // ProcessIdentity
     std::uint64_t stack_start = 0;    // changes when the process replaces its program; 0: not shown to us
     std::shared_ptr<const Fd> pidfd;  // names this very process for ever, however pids are reused
+    // The pidfd is the client's, for certain. If not, it is of a process that has the client's pid: the client itself,
+    // or one that came after it. When that has ended the client has, too; before that it counts as living.
+    bool is_certain = true;
+
+    ProcessIdentity identity() const { return {pid, pid_space, pidfd_inode, start_time_ticks}; }
 };
 
 // pid, uid and gid alone, by one system call. 0 and -1 when even that fails.
@@ -33,20 +56,23 @@ Peer credentials_of(int connection_fd);
 // Who connected to a unix socket. Fails (with errno's text) when that process has ended already.
 Answer<Peer> peer_of(int connection_fd);
 
-// A process that was known by pid and start time, without uid and gid. Nothing: it has ended, for certain. pidfd null:
-// it cannot be told (it lives in a pid namespace that we cannot see into, pid 0, or we have no descriptors left), and
-// it counts as living.
-std::optional<Peer> find_peer(std::uint32_t pid, std::uint64_t start_time_ticks);
+// A process that was known, without uid and gid. Nothing: it has ended, for certain. pidfd null: it cannot be told, and
+// counts as living; for good if the pid is 0 or of another pid namespace than ours, else until we have a descriptor
+// left.
+std::optional<Peer> find_peer(const ProcessIdentity &known);
+// Whether find_peer() may say more the next time.
+bool can_be_found(const ProcessIdentity &known);
+
+// The start time, if it was not known and can be read now, of a process that the pidfd proves to be the one.
+void complete_identity(Peer &peer);
 
 // Whether the process has replaced its program (exec) since it had this stack: nothing that it had mapped then is
 // mapped now, even if it maps the same files again. False also if it cannot be told: without address space
-// randomisation, or where /proc does not show it.
+// randomisation, or where /proc does not show it. The pid has to be one of our pid namespace. Does not wait for the
+// process, whatever it is in the middle of (as reading its maps would).
 bool has_executed(std::uint32_t pid, std::uint64_t stack_start);
 
 bool has_ended(const Fd &pidfd);
-
-// Whether a process maps one of these files. Nothing: cannot be told (no such process, or no permission).
-std::optional<bool> maps_any(std::uint32_t pid, std::span<const FileIdentity> files);
 
 // kill(2) by pidfd: 0 or an errno.
 int send_signal(const Fd &pidfd, int signal_number);

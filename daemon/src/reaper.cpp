@@ -48,9 +48,12 @@ void Reaper::step(std::shared_ptr<Case> job) {
             job->pool->note_blocked(job->client.slot, blocked_by);
             if (job->retry_after >= kLastRetry && !job->said_blocked) {
                 job->said_blocked = true;
+                const auto in_the_way = job->pool->client_of(blocked_by);
                 log::warn("recovery waits for a live client that stands still in the middle of an operation",
                           {{"pool", job->pool->spec().name},
                            {"client", job->client.id},
+                           {"blocked_by_client", in_the_way ? in_the_way->id : 0},
+                           {"blocked_by_pid", in_the_way ? in_the_way->peer.pid : 0},
                            {"blocked_by_thread_slot", blocked_by.value}});
             }
             loop_.after(job->retry_after, [this, job] { step(job); });
@@ -80,7 +83,7 @@ void Reaper::finish(const Case &job) {
     event.message = job.client.peer.comm + " (pid " + std::to_string(job.client.peer.pid) + ") " +
                     (detached                           ? "detached"
                      : job.departure == Departure::died ? "ended"
-                                                        : "unmapped the pool without saying so") +
+                                                        : "went without saying so") +
                     "; " + std::to_string(job.total.blocks) + " blocks came back";
     event.client_id = job.client.id;
     event.bytes = bytes;
@@ -125,9 +128,17 @@ void Reaper::try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::millisec
             loop_.post([this, pool = std::move(pool)] { watch_seized(pool); });
             return;
         }
-        if (retry_after == kLastRetry)
-            log::warn("what the daemon before was in the middle of waits for a live client that stands still",
-                      {{"pool", pool->spec().name}, {"blocked_by_thread_slot", blocked_by.value}});
+        if (retry_after == kLastRetry) {
+            const auto in_the_way = pool->client_of(blocked_by);
+            log::warn(
+                "what the daemon before was in the middle of waits for a live client that stands still: until it goes "
+                "on, "
+                "or has ended, nothing of this pool is reaped, resized or drained",
+                {{"pool", pool->spec().name},
+                 {"blocked_by_client", in_the_way ? in_the_way->id : 0},
+                 {"blocked_by_pid", in_the_way ? in_the_way->peer.pid : 0},
+                 {"blocked_by_thread_slot", blocked_by.value}});
+        }
         loop_.post([this, pool = std::move(pool), retry_after]() mutable {
             loop_.after(retry_after,
                         [this, pool, retry_after] { try_finish(pool, std::min(retry_after * 2, kLastRetry)); });

@@ -63,6 +63,11 @@ Answer<std::uint64_t> check_adopted(int fd, std::uint64_t bytes_at_least) {
     return bytes;
 }
 
+std::uint64_t backed_bytes_of(int fd) {
+    struct stat status{};
+    return ::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;
+}
+
 // A mapping of part of a file at an address that is a multiple of a page, of 2 MiB at least, for the length of a call.
 class AlignedWindow {
 public:
@@ -105,12 +110,6 @@ bool make_hugepages(const AlignedWindow &window) {
 }
 
 }  // namespace
-
-FileIdentity identity_of(int fd) {
-    struct stat status{};
-    if (::fstat(fd, &status) != 0) return {};
-    return {status.st_dev, status.st_ino};
-}
 
 Answer<Fd> reopen_read_only(int fd) {
     const std::string path = "/proc/self/fd/" + std::to_string(fd);
@@ -191,8 +190,7 @@ void MetadataRegion::collapse(std::uint64_t hugepage) const {
 }
 
 std::uint64_t MetadataRegion::resident_bytes() const {
-    struct stat status{};
-    return ::fstat(fd_.get(), &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;
+    return backed_bytes_of(fd_.get());
 }
 
 Answer<std::uint64_t> MetadataRegion::bring_home(const Topology &topology, NumaNode home) const {
@@ -249,6 +247,10 @@ Answer<DataRegion> DataRegion::adopt(Fd fd, std::uint64_t bytes, wire::Backing b
 
 std::uint64_t DataRegion::page_bytes() const {
     return page_bytes_of(backing_);
+}
+
+std::uint64_t DataRegion::backed_bytes() const {
+    return backed_bytes_of(fd_.get());
 }
 
 std::uint64_t DataRegion::window_page_bytes() const {

@@ -14,14 +14,6 @@
 
 namespace numacre::daemon {
 
-// Tells a memfd in /proc/<pid>/maps.
-struct FileIdentity {
-    dev_t device = 0;
-    ino_t inode = 0;
-    friend bool operator==(const FileIdentity &, const FileIdentity &) = default;
-};
-FileIdentity identity_of(int fd);
-
 // Metadata: a plain memfd, mapped here for as long as the object lives.
 class MetadataRegion {
 public:
@@ -69,6 +61,8 @@ public:
     std::uint64_t bytes() const { return bytes_; }
     wire::Backing backing() const { return backing_; }
     std::uint64_t page_bytes() const;
+    // What the kernel has put behind it. Any thread.
+    std::uint64_t backed_bytes() const;
 
     // Zeroed pages for a range of whole pages. All or nothing: on failure the range is punched again. For hugetlb the
     // calling thread must be bound to the numa node. Who calls has checked that the memory is there: the kernel would

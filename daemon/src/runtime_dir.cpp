@@ -1,12 +1,12 @@
 #include "runtime_dir.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -14,11 +14,14 @@
 #include <thread>
 #include <utility>
 
+#include "lock_file.hpp"
+
 namespace numacre::daemon {
 
 namespace {
 
 constexpr mode_t kAttachSocketMode = 0666;
+constexpr const char *kLockName = "numacred.lock";
 
 Unexpected<Failure> refuse(Errc code, std::string message) {
     return Unexpected{Failure{code, std::move(message)}};
@@ -45,7 +48,7 @@ bool is_answered(const sockaddr_un &address) {
 
 }  // namespace
 
-Answer<RuntimeDir> RuntimeDir::open(const std::string &path) {
+Answer<RuntimeDir> RuntimeDir::open(const std::string &path, std::chrono::milliseconds patience) {
     const std::string remedy = "; make it writable for this user, or choose another with --runtime-dir";
     sockaddr_un address{};
     if (!fill_address(path + "/control.sock", address))
@@ -58,17 +61,30 @@ Answer<RuntimeDir> RuntimeDir::open(const std::string &path) {
     if (error)
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " cannot be made: " + error.message() + remedy);
-    Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!folder)
+    if (const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); !folder)
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " cannot be opened: " + std::strerror(errno) + remedy);
     if (::faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " is not writable: " + std::strerror(errno) + remedy);
-    if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0)
-        return refuse(Errc::access_denied,
-                      "another numacred serves " + path + ": stop it, or choose another directory with --runtime-dir");
-    return RuntimeDir(path, std::move(folder));
+    const std::string lock_path = path + "/" + kLockName;
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    for (;;) {
+        auto lock = open_lock_file(lock_path);
+        if (!lock)
+            return refuse(lock.error().code, lock.error().message + ", or choose another directory with --runtime-dir");
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+        if (!take_lock(*lock, std::max(left, std::chrono::milliseconds{0}))) {
+            const auto holder = read_holder(*lock);
+            return refuse(Errc::access_denied,
+                          "another numacred" + (holder ? " (pid " + std::to_string(*holder) + ")" : "") + " serves " +
+                              path + ": stop it, or choose another directory with --runtime-dir");
+        }
+        // Else the file was removed while this waited for it, and the next daemon would lock another one.
+        if (!is_at(*lock, lock_path)) continue;
+        write_holder(*lock);
+        return RuntimeDir(path, std::move(*lock));
+    }
 }
 
 Answer<void> RuntimeDir::clear_socket(const std::string &socket_path, std::chrono::milliseconds patience) const {
@@ -114,6 +130,13 @@ Answer<Fd> listen_for_clients(const std::string &socket_path) {
     if (::bind(listener.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0)
         return failed("bind");
     if (::chmod(socket_path.c_str(), kAttachSocketMode) != 0) return failed("chmod");
+    // No descriptors with the messages: nobody needs to send any, and to close them may take as long as their sender
+    // likes. Connections inherit it. Before Linux 6.16 they come, and are left to Closer.
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+    const int passes_rights = 0;
+    (void)::setsockopt(listener.get(), SOL_SOCKET, SO_PASSRIGHTS, &passes_rights, sizeof passes_rights);
     if (::listen(listener.get(), SOMAXCONN) != 0) return failed("listen");
     return listener;
 }

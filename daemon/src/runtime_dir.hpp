@@ -11,8 +11,9 @@ namespace numacre::daemon {
 
 class RuntimeDir {
 public:
-    // Makes the folder if there is none, and takes it: refused while another daemon lives there.
-    static Answer<RuntimeDir> open(const std::string &path);
+    // Makes the folder if there is none, and takes it: refused while another daemon lives there. One that is just
+    // ending is waited for; blocks for `patience` at most.
+    static Answer<RuntimeDir> open(const std::string &path, std::chrono::milliseconds patience = kExitPatience);
 
     const std::string &path() const { return path_; }
     std::string attach_socket() const { return path_ + "/attach.sock"; }
@@ -25,11 +26,15 @@ private:
     // A killed daemon's attach socket answers for a moment after the process is gone (some 10 ms on an idle machine):
     // the kernel cancels what its io_uring was accepting only then.
     static constexpr std::chrono::seconds kPatience{5};
+    // A daemon that was killed keeps its lock until the kernel has taken down its address space.
+    static constexpr std::chrono::seconds kExitPatience{5};
 
     RuntimeDir(std::string path, Fd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
 
     std::string path_;
-    Fd lock_;  // the folder itself, flock'ed: nothing is left behind, however we end
+    // Of numacred.lock in the folder, which stays there: a file that comes and goes could be locked by two. Not of the
+    // folder itself, which others may open, and so lock.
+    Fd lock_;
 };
 
 // Listening, SEQPACKET, for everybody (access is checked for each connection).

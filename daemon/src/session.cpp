@@ -24,7 +24,7 @@ struct AttachServer::Session {
 
     SessionId id = 0;
     Phase phase = Phase::silent;
-    Fd connection;
+    Fd connection;  // closed by closer_
     Peer peer;
     bool is_limited = false;  // counted in user_limits_
     EventLoop::WaitId packet_wait = 0;
@@ -33,7 +33,7 @@ struct AttachServer::Session {
     Fd event_fd;  // if the client has asked for it
     EventLoop::WaitId signal_wait = 0;
     bool has_been_refused_events = false;  // and the log says so, once
-    bool signal_again = false;  // there is more to tell than what the signal under way is for
+    bool signal_again = false;             // there is more to tell than what the signal under way is for
     // From attaching on:
     std::shared_ptr<ManagedPool> pool;
     Client client;
@@ -45,6 +45,9 @@ namespace {
 bool is_limited(const Peer &who) {
     return who.uid != 0 && who.uid != ::geteuid();
 }
+
+// Of all connections, for root and the daemon's own user.
+constexpr std::uint32_t kReservedShare = 16;
 
 // Never blocks. 0 or an errno.
 int send_now(int connection, const void *data, std::size_t size, std::span<const int> fds) {
@@ -62,16 +65,29 @@ AttachServer::AttachServer(EventLoop &loop, Worker &worker, Registry &registry, 
       topology_(topology),
       listener_(std::move(listener)),
       limits_(limits),
-      user_limits_(limits.of_a_user) {
-    accepting_ = loop_.accept_each(listener_.get(), [this](int fd) { accepted(fd); });
+      user_limits_(limits.of_a_user),
+      refusal_lines_(std::chrono::steady_clock::now()) {
+    accept();
     subscription_ = registry_.events().subscribe([this](const Event &event) { tell_of(event); });
 }
 
 AttachServer::~AttachServer() {
     loop_.cancel(accepting_);
-    for (const auto &[id, session] : sessions_)
+    closer_.close(std::move(listener_));
+    for (const auto &[id, session] : sessions_) {
         for (const auto wait : {session->packet_wait, session->silence_wait, session->death_wait, session->signal_wait})
             loop_.cancel(wait);
+        closer_.close(std::move(session->connection));
+    }
+}
+
+void AttachServer::accept() {
+    // Somebody's descriptors take long to close. Until some have been, nobody is let in: to turn away is to close, too.
+    if (closer_.backlog() >= kClosingMax) {
+        loop_.after(kClosingPause, [this] { accept(); });
+        return;
+    }
+    accepting_ = loop_.accept_each(listener_.get(), [this](int fd) { accepted(fd); });
 }
 
 void AttachServer::accepted(int fd_or_error) {
@@ -82,6 +98,17 @@ void AttachServer::accepted(int fd_or_error) {
     auto made = std::make_unique<Session>();
     made->connection = Fd(fd_or_error);
     made->id = ++last_session_;
+    struct Turned {  // away: unless it becomes a session, it is closed like any other
+        Closer &closer;
+        std::unique_ptr<Session> &made;
+        ~Turned() {
+            if (made) closer.close(std::move(made->connection));
+        }
+    } const turned{closer_, made};
+    if (closer_.backlog() >= kClosingMax) {
+        loop_.cancel(std::exchange(accepting_, 0));
+        accept();
+    }
     const Peer who = credentials_of(made->connection.get());
     made->peer = who;
     if (is_limited(who)) {
@@ -97,12 +124,16 @@ void AttachServer::accepted(int fd_or_error) {
         if (made->is_limited) user_limits_.closed(who.uid, true);
         refuse(*made, code, message);
     };
-    if (sessions_.size() + event_fd_count_ >= limits_.connections || silent_count_ >= limits_.silent_connections) {
-        turn_away(Errc::too_many_clients, "the daemon has " + std::to_string(sessions_.size()) + " connections, " +
-                                              std::to_string(silent_count_) +
-                                              " of them not attached yet: close some, or raise --max-connections");
+    // Some are left for root, who has to be able to look at what the others do.
+    const std::uint32_t reserved = made->is_limited ? limits_.connections / kReservedShare : 0;
+    if (sessions_.size() + event_fd_count_ + reserved >= limits_.connections) {
+        turn_away(Errc::too_many_clients, "the daemon has " + std::to_string(sessions_.size() + event_fd_count_) +
+                                              " connections of " + std::to_string(limits_.connections) + ", " +
+                                              std::to_string(reserved) + " of them for root only: close some, or " +
+                                              "raise --max-connections and the open file limit");
         return;
     }
+    make_room_among_the_silent();
     auto peer = peer_of(made->connection.get());
     if (!peer) {
         turn_away(peer.error().code, peer.error().message);
@@ -118,9 +149,19 @@ void AttachServer::accepted(int fd_or_error) {
                "no attach request within " + std::to_string(limits_.silence.count()) + " ms of connecting");
         close_session(id);
     });
-    ++silent_count_;
+    silent_.add(made->is_limited, made->peer.uid, id);
     sessions_.emplace(id, std::move(made));
     listen_to(id);
+}
+
+void AttachServer::make_room_among_the_silent() {
+    if (silent_.count() < limits_.silent_connections) return;
+    const auto oldest = silent_.first_to_go();
+    if (!oldest) return;
+    refuse(*sessions_.at(*oldest), Errc::too_many_clients,
+           "this connection has not attached, and had to make room for another: " + std::to_string(silent_.count()) +
+               " are silent, and no user has more of them than this one: attach right after connecting");
+    close_session(*oldest);
 }
 
 void AttachServer::adopt(std::shared_ptr<ManagedPool> pool, const Client &client) {
@@ -140,12 +181,7 @@ void AttachServer::adopt(std::shared_ptr<ManagedPool> pool, const Client &client
         depart(session, Departure::died);
         return;
     }
-    if (session.peer.pidfd)
-        session.death_wait = loop_.when_readable(session.peer.pidfd->get(), [this, id] { process_ended(id); });
-    else
-        log::warn("a client's process cannot be watched (another pid namespace?): it counts as attached for ever",
-                  {{"pool", session.pool->spec().name}, {"client", client.id}, {"pid", client.peer.pid}});
-    watch_lost();
+    if (!has_said_so(session)) lose(session);
 }
 
 void AttachServer::listen_to(SessionId id) {
@@ -159,6 +195,8 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
     Session &session = *sessions_.at(id);
     session.packet_wait = 0;
     if (size <= 0) {
+        if (size == -EBADMSG && session.phase == Session::Phase::silent)
+            refuse(session, Errc::bad_argument, "descriptors came with the message, which nobody has asked for");
         connection_ended(session);
         return;
     }
@@ -193,20 +231,27 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
 
 void AttachServer::refuse(Session &session, Errc code, const std::string &message, bool is_news) {
     registry_.count(&DaemonTotals::attach_refused);
-    if (is_news)
-        log::warn(
-            "attach refused",
-            {{"pid", session.peer.pid}, {"uid", session.peer.uid}, {"comm", session.peer.comm}, {"reason", message}});
+    // A line each would be a flood that any user can make.
+    const auto now = std::chrono::steady_clock::now();
+    if (const auto left_out = is_news ? refusal_lines_.line_for(session.peer.uid, now) : std::nullopt)
+        log::warn("attach refused", {{"pid", session.peer.pid},
+                                     {"uid", session.peer.uid},
+                                     {"comm", session.peer.comm},
+                                     {"reason", message},
+                                     {"refused_before_without_a_line", *left_out}});
     wire::AttachReply reply;
     reply.error = static_cast<std::uint32_t>(code);
     put_message(reply, message);
     // Whoever does not read its reply does not get one.
     send_now(session.connection.get(), &reply, sizeof reply, {});
-    // Closing with packets unread would turn the reply into ECONNRESET at the other end.
+    // Closing with packets unread would turn the reply into ECONNRESET at the other end. Those with descriptors stay.
     constexpr int kUnreadPacketsMax = 4;
-    std::array<std::byte, EventLoop::kPacketBytes> unread;
-    for (int i = 0; i < kUnreadPacketsMax; ++i)
-        if (::recv(session.connection.get(), unread.data(), unread.size(), MSG_DONTWAIT) <= 0) break;
+    for (int i = 0; i < kUnreadPacketsMax; ++i) {
+        msghdr packet{};
+        if (::recvmsg(session.connection.get(), &packet, MSG_DONTWAIT | MSG_PEEK) < 0 ||
+            (packet.msg_flags & MSG_CTRUNC) != 0 || ::recv(session.connection.get(), nullptr, 0, MSG_DONTWAIT) < 0)
+            break;
+    }
 }
 
 Answer<void> AttachServer::check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const {
@@ -246,10 +291,10 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
         return;
     }
     loop_.cancel(std::exchange(session.silence_wait, 0));
-    --silent_count_;
+    silent_.remove(session.is_limited, session.peer.uid, id);
     if (session.is_limited) user_limits_.attached(session.peer.uid);
     session.phase = Session::Phase::attached;
-    session.death_wait = loop_.when_readable(session.peer.pidfd->get(), [this, id] { process_ended(id); });
+    watch_process(session);
     registry_.count(&DaemonTotals::attach_ok);
     log::info("client attached", {{"pool", name},
                                   {"client", client->id},
@@ -386,11 +431,48 @@ void AttachServer::connection_ended(Session &session) {
         return;
     }
     if (session.phase != Session::Phase::attached) return;
+    closer_.close(std::move(session.connection));
+    if (has_said_so(session)) return;
     // Nothing comes back by this alone: the process may have the memory mapped, and most likely it is just ending.
-    session.phase = Session::Phase::lost;
-    session.connection.reset();
     session.pool->set_client_state(session.client.slot, ClientState::lost);
+    lose(session);
+}
+
+// A client without connection that is there, as far as it has said.
+void AttachServer::lose(Session &session) {
+    session.phase = Session::Phase::lost;
+    if (!session.peer.pidfd)
+        log::warn(can_be_found(session.peer.identity())
+                      ? "a client's process cannot be watched for now: it counts as attached until it can"
+                      : "a client's process cannot be watched (another pid namespace?): it counts as attached until it "
+                        "detaches",
+                  {{"pool", session.pool->spec().name}, {"client", session.client.id}, {"pid", session.peer.pid}});
+    else if (!session.peer.is_certain)
+        log::warn(
+            "whether a process is the client that it was cannot be told (/proc did not show it, on a kernel before "
+            "6.9): the client counts as attached until the process with its pid ends",
+            {{"pool", session.pool->spec().name}, {"client", session.client.id}, {"pid", session.peer.pid}});
+    if (session.death_wait == 0) watch_process(session);
     watch_lost();
+}
+
+// Its record says that it has left, or it has never come and is given up: it departs.
+bool AttachServer::has_said_so(Session &session) {
+    switch (session.pool->ask_after(session.client)) {
+        case Presence::State::left:
+            depart(session, Departure::detached);
+            return true;
+        case Presence::State::given_up:
+            depart(session, Departure::unmapped);
+            return true;
+        default:
+            return false;
+    }
+}
+
+void AttachServer::watch_process(Session &session) {
+    if (!session.peer.pidfd) return;
+    session.death_wait = loop_.when_readable(session.peer.pidfd->get(), [this, id = session.id] { process_ended(id); });
 }
 
 void AttachServer::process_ended(SessionId id) {
@@ -400,9 +482,7 @@ void AttachServer::process_ended(SessionId id) {
     if (!has_ended(*found->second->peer.pidfd)) {  // the wait itself failed: nobody dies of that
         loop_.after(kFirstLostCheck, [this, id] {
             const auto again = sessions_.find(id);
-            if (again != sessions_.end())
-                again->second->death_wait =
-                    loop_.when_readable(again->second->peer.pidfd->get(), [this, id] { process_ended(id); });
+            if (again != sessions_.end()) watch_process(*again->second);
         });
         return;
     }
@@ -428,11 +508,13 @@ void AttachServer::close_session(SessionId id) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
     Session &session = *found->second;
-    for (const auto wait : {session.packet_wait, session.silence_wait, session.death_wait, session.signal_wait})
-        loop_.cancel(wait);
+    for (const auto wait : {session.silence_wait, session.death_wait, session.signal_wait}) loop_.cancel(wait);
+    // Not before the kernel has let go of it: else that would close it, in our thread.
+    auto connection = std::make_shared<Fd>(std::move(session.connection));
+    loop_.cancel(session.packet_wait, [this, connection] { closer_.close(std::move(*connection)); });
     if (session.event_fd) --event_fd_count_;
     const bool was_silent = session.phase == Session::Phase::silent;
-    if (was_silent) --silent_count_;
+    if (was_silent) silent_.remove(session.is_limited, session.peer.uid, id);
     if (session.is_limited) user_limits_.closed(session.peer.uid, was_silent);
     sessions_.erase(found);
 }
@@ -444,51 +526,79 @@ void AttachServer::watch_lost() {
     loop_.after(kFirstLostCheck, [this] { check_lost(); });
 }
 
+// What the kernel says about one of them.
+struct AttachServer::Lost {
+    SessionId id;
+    Peer peer;
+    bool has_ended = false;
+    bool has_executed = false;
+};
+
 void AttachServer::check_lost() {
-    struct Lost {
-        SessionId id;
-        std::uint32_t pid;
-        std::uint64_t stack_start;
-        std::shared_ptr<ManagedPool> pool;
-        bool unmapped;
-    };
     std::vector<Lost> lost;
+    bool any = false;
+    std::vector<SessionId> ids;
     for (const auto &[id, session] : sessions_)
-        if (session->phase == Session::Phase::lost && session->peer.pid != 0)
-            lost.push_back({id, session->peer.pid, session->peer.stack_start, session->pool, false});
-    const bool any = std::any_of(sessions_.begin(), sessions_.end(),
-                                 [](const auto &entry) { return entry.second->phase == Session::Phase::lost; });
+        if (session->phase == Session::Phase::lost) ids.push_back(id);
+    for (const SessionId id : ids) {
+        Session &session = *sessions_.at(id);
+        if (has_said_so(session)) continue;
+        any = true;
+        if (can_be_found(session.peer.identity())) lost.push_back({id, session.peer});
+    }
     if (!any) {
         watching_lost_ = false;
         return;
     }
-    // A large process has long maps: not on the loop.
+    // A few files of /proc each: not on the loop.
     worker_.post([this, lost = std::move(lost)]() mutable {
-        for (Lost &one : lost)
-            one.unmapped = has_executed(one.pid, one.stack_start) ||
-                           maps_any(one.pid, one.pool->files()) == std::optional<bool>(false);
-        loop_.post([this, lost = std::move(lost)] {
-            for (const Lost &one : lost) {
-                const auto found = sessions_.find(one.id);
-                if (found == sessions_.end() || found->second->phase != Session::Phase::lost) continue;
-                const Peer &peer = found->second->peer;
-                if (peer.pidfd && has_ended(*peer.pidfd)) continue;  // its own event is on the way
-                if (one.unmapped) {
-                    depart(*found->second, Departure::unmapped);
-                } else {
-                    log::debug("a client without connection still has the pool mapped",
-                               {{"client", found->second->client.id}, {"pid", one.pid}});
+        for (Lost &one : lost) {
+            if (!one.peer.pidfd) {
+                auto found = find_peer(one.peer.identity());
+                one.has_ended = !found;
+                if (found) {
+                    one.peer.pidfd = std::move(found->pidfd);
+                    one.peer.is_certain = found->is_certain;
+                    one.peer.start_time_ticks = found->start_time_ticks;
                 }
             }
+            complete_identity(one.peer);
+            one.has_executed = has_executed(one.peer.pid, one.peer.stack_start);
+        }
+        loop_.post([this, lost = std::move(lost)] {
+            for (const Lost &one : lost) judge(one);
             loop_.after(kLostPeriod, [this] { check_lost(); });
         });
     });
 }
 
+void AttachServer::judge(const Lost &one) {
+    const auto found = sessions_.find(one.id);
+    if (found == sessions_.end() || found->second->phase != Session::Phase::lost) return;
+    Session &session = *found->second;
+    const bool is_news =
+        !session.peer.pidfd != !one.peer.pidfd || session.peer.start_time_ticks != one.peer.start_time_ticks;
+    if (is_news) {
+        session.peer.pidfd = one.peer.pidfd;
+        session.peer.is_certain = one.peer.is_certain;
+        session.peer.start_time_ticks = one.peer.start_time_ticks;
+        session.pool->set_peer(session.client, session.peer);
+        if (session.death_wait == 0) watch_process(session);
+    }
+    if (one.has_ended) {
+        depart(session, Departure::died);
+        return;
+    }
+    // If it has ended its own event is on the way, and what /proc showed may have been another's.
+    if (session.peer.pidfd && has_ended(*session.peer.pidfd)) return;
+    if (one.has_executed) depart(session, Departure::unmapped);
+}
+
 void AttachServer::evict(const Client &client, std::chrono::milliseconds grace) {
     const std::shared_ptr<const Fd> pidfd = client.peer.pidfd;
-    if (!pidfd) {
-        log::warn("a client cannot be evicted: its process cannot be found", {{"client", client.id}});
+    if (!pidfd || !client.peer.is_certain) {
+        log::warn("a client cannot be evicted: its process cannot be found, or may be another's by now",
+                  {{"client", client.id}, {"pid", client.peer.pid}});
         return;
     }
     log::info("evicting a client", {{"client", client.id}, {"pid", client.peer.pid}, {"grace_ms", grace.count()}});

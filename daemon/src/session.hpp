@@ -11,6 +11,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "closer.hpp"
 #include "event_loop.hpp"
 #include "fd.hpp"
 #include "managed_pool.hpp"
@@ -27,7 +28,7 @@ class AttachServer {
 public:
     struct Limits {
         std::uint32_t connections = 4096;        // all together, descriptors for events counted as one more
-        std::uint32_t silent_connections = 256;  // that have not attached yet
+        std::uint32_t silent_connections = 256;  // that have not attached yet; beyond, the oldest of a user gives way
         std::chrono::milliseconds silence{10'000};
         UserLimits::Limits of_a_user;  // root and the daemon's own user have none
     };
@@ -39,8 +40,7 @@ public:
     // Closes all connections and gives nothing back: the clients go on with the memory that they have mapped.
     ~AttachServer();
 
-    // A client of a daemon before us, whose connection went with that one: it is gone when the kernel says that its
-    // process has ended, or that it does not map the pool any more. Before the loop runs.
+    // A client of a daemon before us, whose connection went with that one. Before the loop runs.
     void adopt(std::shared_ptr<ManagedPool> pool, const Client &client);
 
     // Ends a client's process: SIGTERM now, SIGKILL if it is still there after the grace period. Any thread.
@@ -50,7 +50,9 @@ private:
     struct Session;
     using SessionId = std::uint64_t;
 
+    void accept();
     void accepted(int fd_or_error);
+    void make_room_among_the_silent();
     void listen_to(SessionId id);
     void received(SessionId id, int size, std::span<const std::byte> packet);
     void attach(Session &session, std::span<const std::byte> packet);
@@ -64,12 +66,19 @@ private:
     Answer<void> check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const;
     bool send_attached(Session &session, wire::Tier tier, const Client &client);
     void connection_ended(Session &session);
+    void lose(Session &session);
+    bool has_said_so(Session &session);
+    void watch_process(Session &session);
     void process_ended(SessionId id);
     void depart(Session &session, Departure departure);
     void close_session(SessionId id);
     void watch_lost();
     void check_lost();
+    struct Lost;
+    void judge(const Lost &one);
 
+    static constexpr std::size_t kClosingMax = 256;
+    static constexpr std::chrono::milliseconds kClosingPause{100};
     static constexpr std::chrono::milliseconds kFirstLostCheck{1000};
     static constexpr std::chrono::milliseconds kLostPeriod{3000};
 
@@ -78,13 +87,15 @@ private:
     Registry &registry_;
     Reaper &reaper_;
     const Topology &topology_;
+    Closer closer_;
     Fd listener_;
     Limits limits_;
     EventLoop::WaitId accepting_ = 0;
     std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
     SessionId last_session_ = 0;
-    std::uint32_t silent_count_ = 0;
+    SilentConnections silent_;
     UserLimits user_limits_;
+    RefusalLines refusal_lines_;
     bool watching_lost_ = false;
     std::uint32_t event_fd_count_ = 0;
     std::shared_ptr<void> subscription_;

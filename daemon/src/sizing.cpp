@@ -319,7 +319,6 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa
             pool.draining.erase(key);
         } else {
             pool.draining.insert(key);
-            pool.ask_for_cached_blocks();
             finish_drains(pool);
         }
         now.offline = !memory.is_online(unit);
@@ -349,6 +348,8 @@ bool finish_drains(ManagedPool &pool) {
         at = pool.draining.erase(at);
     }
     pool.publish_sizes();
+    // Each time: a call that was under way when it was asked, or did not see the drain, has cached something since.
+    if (!pool.draining.empty()) pool.ask_for_cached_blocks();
     return !pool.draining.empty();
 }
 

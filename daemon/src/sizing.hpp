@@ -28,7 +28,8 @@ std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, Worker &worker, Nu
 // No new allocations in the unit that the chunk is part of; offline as soon as it is empty. undo: let them in again.
 Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa_node, std::uint64_t chunk, bool undo);
 
-// The worker's thread only: takes drained units offline that have become empty. True: some are still waited for.
+// The worker's thread only: takes drained units offline that have become empty. True: some are still waited for, and
+// clients have been asked for what they cache.
 bool finish_drains(ManagedPool &pool);
 
 }  // namespace numacre::daemon

@@ -1,21 +1,9 @@
 #include "user_limits.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace numacre::daemon {
-
-double TokenBucket::tokens_at(Time now) const {
-    if (now <= filled_) return tokens_;
-    return std::min(per_second_, tokens_ + std::chrono::duration<double>(now - filled_).count() * per_second_);
-}
-
-bool TokenBucket::take(Time now) {
-    tokens_ = tokens_at(now);
-    filled_ = std::max(filled_, now);
-    if (tokens_ < 1) return false;
-    tokens_ -= 1;
-    return true;
-}
 
 UserLimits::User &UserLimits::user_of(std::uint32_t uid, Time now) {
     return users_.try_emplace(uid, User{TokenBucket(limits_.connections_per_second, now), 0, 0, std::nullopt})
@@ -65,6 +53,44 @@ void UserLimits::forget_idle(Time now) {
     std::erase_if(
         users_, [now](const auto &entry) { return entry.second.connections == 0 && entry.second.bucket.is_full(now); });
     next_sweep_ = std::max(kFirstSweep, 2 * users_.size());
+}
+
+void SilentConnections::remove(bool is_limited, std::uint32_t uid, Id id) {
+    std::set<Id> &user = of(is_limited, uid);
+    user.erase(id);
+    if (is_limited && user.empty()) limited_.erase(uid);
+}
+
+std::size_t SilentConnections::count() const {
+    std::size_t all = unlimited_.size();
+    for (const auto &[uid, ids] : limited_) all += ids.size();
+    return all;
+}
+
+std::optional<SilentConnections::Id> SilentConnections::first_to_go() const {
+    const std::set<Id> *most = nullptr;
+    for (const auto &[uid, ids] : limited_) {
+        const bool is_more = most == nullptr || ids.size() > most->size();
+        if (is_more || (ids.size() == most->size() && *ids.begin() < *most->begin())) most = &ids;
+    }
+    if (most == nullptr) most = &unlimited_;
+    if (most->empty()) return std::nullopt;
+    return *most->begin();
+}
+
+std::optional<std::uint64_t> RefusalLines::line_for(std::uint32_t uid, Time now) {
+    // A user whose bucket is full is like one that has never come. Should all be busy, their counts are given up: what
+    // is kept stays bounded.
+    if (users_.size() >= kUsersMax && !users_.contains(uid)) {
+        std::erase_if(users_, [now](const auto &entry) { return entry.second.bucket.is_full(now); });
+        if (users_.size() >= kUsersMax) users_.clear();
+    }
+    User &user = users_.try_emplace(uid, User{TokenBucket(kPerSecond, kAtOnce, now)}).first->second;
+    if (!user.bucket.take(now) || !all_.take(now)) {
+        ++user.left_out;
+        return std::nullopt;
+    }
+    return std::exchange(user.left_out, 0);
 }
 
 }  // namespace numacre::daemon

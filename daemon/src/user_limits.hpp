@@ -5,30 +5,15 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 
+#include "token_bucket.hpp"
+
 namespace numacre::daemon {
-
-// So many tokens a second, and as many at once after a pause.
-class TokenBucket {
-public:
-    using Time = std::chrono::steady_clock::time_point;
-
-    explicit TokenBucket(std::uint32_t tokens_per_second, Time now)
-        : per_second_(tokens_per_second), tokens_(tokens_per_second), filled_(now) {}
-    // False: there is none left.
-    bool take(Time now);
-    bool is_full(Time now) const { return tokens_at(now) >= per_second_; }
-
-private:
-    double tokens_at(Time now) const;
-
-    double per_second_;
-    double tokens_;
-    Time filled_;
-};
 
 class UserLimits {
 public:
@@ -74,6 +59,48 @@ private:
     Limits limits_;
     std::unordered_map<std::uint32_t, User> users_;
     std::size_t next_sweep_ = kFirstSweep;
+};
+
+// Connections that have not attached yet, by age, so that one can be closed to make room for the next. A limited user
+// who has fewer of them than another is never the one to give way: whoever comes to attach gets in.
+class SilentConnections {
+public:
+    using Id = std::uint64_t;  // grows with each connection
+
+    // is_limited: of a user who is neither root nor the daemon's own.
+    void add(bool is_limited, std::uint32_t uid, Id id) { of(is_limited, uid).insert(id); }
+    void remove(bool is_limited, std::uint32_t uid, Id id);
+    std::size_t count() const;
+    // The oldest of the limited user who has most; the oldest of all where no limited user has any.
+    std::optional<Id> first_to_go() const;
+
+private:
+    std::set<Id> &of(bool is_limited, std::uint32_t uid) { return is_limited ? limited_[uid] : unlimited_; }
+
+    std::map<std::uint32_t, std::set<Id>> limited_;  // by uid; none is empty
+    std::set<Id> unlimited_;
+};
+
+// Which refusals get a line in the log: of each user, and of all users together, so many and no more. Those without a
+// line are counted in the user's next one.
+class RefusalLines {
+public:
+    using Time = TokenBucket::Time;
+
+    explicit RefusalLines(Time now) : all_(kAllPerSecond, kAllAtOnce, now) {}
+    // Nothing: no line. Else how many refusals of the user had none since its last one.
+    std::optional<std::uint64_t> line_for(std::uint32_t uid, Time now);
+
+private:
+    struct User {
+        TokenBucket bucket;
+        std::uint64_t left_out = 0;
+    };
+    static constexpr std::uint32_t kPerSecond = 1, kAtOnce = 10, kAllPerSecond = 20, kAllAtOnce = 200;
+    static constexpr std::size_t kUsersMax = 1024;
+
+    std::unordered_map<std::uint32_t, User> users_;
+    TokenBucket all_;
 };
 
 }  // namespace numacre::daemon

@@ -32,7 +32,7 @@ POOL = f"name=default,capacity={CAPACITY},online={CAPACITY // 2},frame=4K,larges
 # Offsets in a pool's ledger that never move, whatever the version.
 LAYOUT_VERSION_AT = 12
 # And one that does: the state of the first resize unit, behind the header, one node, 257 process slots and 64 accounts.
-UNITS_AT, UNIT_BYTES = 512 + 24 + 257 * 104 + 64 * 40, 2
+UNITS_AT, UNIT_BYTES = 512 + 24 + 257 * 120 + 64 * 40, 2
 # A user who is not there, what it was promised, and what the keeper may have.
 ABSENT, RESERVED, QUOTA = 4711, 4 * MIB, 8 * MIB
 OFFLINE, FILLING, OPENING, ONLINE, CLOSING, CLOSED = range(6)

@@ -112,6 +112,8 @@ def holding(daemon, pool, tier, count, uid=STRANGER):
                     reply, fds = stack.enter_context(attached(daemon, pool, tier))
                     assert reply.error == 0, reply.message
                     maps += [mmap.mmap(fd, 4096, mmap.MAP_SHARED, mmap.PROT_READ) for fd in fds]
+                    if tier == TRUSTED:
+                        reply.come(fds[0])
                 os.write(writer, b"!")
                 os.read(kept_reader, 1)
                 status = 0
@@ -325,7 +327,8 @@ class Restart(unittest.TestCase):
 
 
     def test_clients_that_are_adopted_count(self):
-        # Else a user's limit would begin anew with each daemon, and observers could fill a pool by and by.
+        # Else a user's limit would begin anew with each daemon. Observers hold nothing but a seat, which goes with the
+        # connection: they cannot fill a pool by and by.
         pool = f"name=default,{SIZES},mode=0666,max-clients=20"
         arguments = ("--topology", "synthetic:1x512M", "--max-connections", 40)  # ten of them of one user
         with tempfile.TemporaryDirectory(prefix="numacre-access-") as name:
@@ -333,25 +336,30 @@ class Restart(unittest.TestCase):
                 open_to_all(first)
                 clients = contextlib.ExitStack()
                 self.addCleanup(clients.close)
-                clients.enter_context(holding(first, "default", TRUSTED, 3))
-                clients.enter_context(holding(first, "default", OBSERVER, 5))
+                clients.enter_context(holding(first, "default", TRUSTED, 6))
+                clients.enter_context(holding(first, "default", OBSERVER, 4))
                 first.kill()
             with serving(*arguments, runtime_dir=name) as second:
                 open_to_all(second)
-                self.assertEqual([client["state"] for client in second.clients()], ["adopted"] * 8)
-
-                error, message = verdict(second, "default", OBSERVER)
-                self.assertEqual(error, TOO_MANY_CLIENTS, "root's, so that no other limit is met")
-                self.assertRegex(message, "its 5 observers, of 20 clients")
+                wait_until("the observers' seats are free", lambda: len(second.clients()) == 6)
+                self.assertEqual([client["state"] for client in second.clients()], ["adopted"] * 6)
+                # root's, so that no other limit is met
+                with contextlib.ExitStack() as stack:
+                    for _ in range(5):
+                        stack.enter_context(attached(second, "default", OBSERVER))
+                    error, message = verdict(second, "default", OBSERVER)
+                    self.assertEqual(error, TOO_MANY_CLIENTS)
+                    self.assertRegex(message, "its 5 observers, of 20 clients")
+                wait_until("they are gone", lambda: len(second.clients()) == 6)
 
                 def attach(count):
                     with contextlib.ExitStack() as stack:
                         connections = [stack.enter_context(connect(second)) for _ in range(count)]
                         return [Limits.attach(connection)[0] for connection in connections]
 
-                self.assertEqual(as_user(lambda: attach(2)), [0, 0])
-                wait_until("they are gone", lambda: len(second.clients()) == 8)
-                self.assertEqual(as_user(lambda: attach(3)), [0, 0, TOO_MANY_CLIENTS])
+                self.assertEqual(as_user(lambda: attach(4)), [0] * 4)
+                wait_until("they are gone", lambda: len(second.clients()) == 6)
+                self.assertEqual(as_user(lambda: attach(5)), [0] * 4 + [TOO_MANY_CLIENTS])
                 self.assertRegex(second.log(), "uid 65534 has its 10 connections")
                 clients.close()
                 wait_until("all are gone", lambda: not second.clients())

@@ -82,12 +82,13 @@ class Library:
 class ClientProcess:
     """One attached client. Each call returns what the library returned: 0 or -errno."""
 
-    def __init__(self, runtime_dir, pool="default", attach=True, uid=None):
+    def __init__(self, runtime_dir, pool="default", attach=True, uid=None, environment=None, prefix=()):
         self.process = subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__), str(library_path()), str(runtime_dir), pool, str(uid)],
+            [*prefix, sys.executable, os.path.abspath(__file__), str(library_path()), str(runtime_dir), pool, str(uid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, **(environment or {})},
         )
         self.pid = self.process.pid
         self.message = ""
@@ -196,6 +197,22 @@ class ClientProcess:
 
     def detach(self):
         return self.call("detach")["error"]
+
+    def keep(self):
+        """The next attach() makes another handle; this one stays, for detach_kept()."""
+        self.call("keep")
+
+    def detach_kept(self):
+        return self.call("detach_kept")["error"]
+
+    def close_descriptors(self):
+        """As a program does that makes a daemon of itself: everything but its three first descriptors, unasked. The
+        numbers are then used for sockets of its own."""
+        self.call("close_descriptors")
+
+    def descriptors_are_untouched(self):
+        """False: one of its own sockets was written to, or closed."""
+        return self.call("descriptors_are_untouched")["untouched"]
 
     def exec(self):
         """The process replaces its program by the same one: not attached, and with none of the mappings it had."""
@@ -415,6 +432,30 @@ class _Served:
         self.library.c.numacre_detach(self.pool)
         self.pool = ctypes.c_void_p()
         return self.answer(0)
+
+    def keep(self):
+        self.kept, self.pool = self.pool, ctypes.c_void_p()
+        return self.answer(0)
+
+    def detach_kept(self):
+        self.library.c.numacre_detach(self.kept)
+        return self.answer(0)
+
+    def close_descriptors(self):
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        os.closerange(3, highest + 1)
+        self.own = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(highest)]
+        return self.answer(0)
+
+    def descriptors_are_untouched(self):
+        try:
+            for pair in self.own:
+                for end in pair:
+                    if select.select([end], [], [], 0)[0]:
+                        return self.answer(0, untouched=False)
+        except OSError:
+            return self.answer(0, untouched=False)
+        return self.answer(0, untouched=True)
 
     def exec(self):
         # Before: what is written to us after the answer is the new program's to read.

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import unittest
@@ -12,9 +13,12 @@ import unittest
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
 sys.path.insert(0, str(SOURCE / "tests" / "crash"))
+sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
+from daemon_bad_input_test import REPLY_BYTES, Reply, connect, request  # noqa: E402
 from daemon_restart_test import RuntimeDir, online_bytes  # noqa: E402
-from support.daemon import bin_dir  # noqa: E402
+from numacre_client import ClientProcess  # noqa: E402
+from support.daemon import bin_dir, wait_until  # noqa: E402
 from support.gigantic_pages import GIB, pages_for  # noqa: E402
 
 MIB = 1 << 20
@@ -52,9 +56,9 @@ class OfflineTouch(unittest.TestCase):
             with self.subTest(how=how, backing=backing):
                 self.assertEqual(Toucher(self.directory.path, 2 * online, how).touch(), (-signal.SIGBUS, ""))
                 self.assertEqual(self.directory.frames_bytes(), online)
-        # Not so without the guard: nobody is told, and the machine has a page less.
+        # Not so without the guard: nobody is told, and the machine has a page less until the daemon looks.
         self.assertEqual(Toucher(self.directory.path, 2 * online, "unguarded").touch(), (0, "touched\n"))
-        self.assertGreater(self.directory.frames_bytes(), online)
+        wait_until("the machine has it back", lambda: self.directory.frames_bytes() == online)
         if grows:  # over it
             for size in (4 * online, online):
                 daemon.cli("resize", "default", size)
@@ -70,6 +74,37 @@ class OfflineTouch(unittest.TestCase):
         self.assertEqual(shrunk.touch(), (-signal.SIGBUS, ""))
         self.assertEqual(online_bytes(daemon), online)
         self.assertEqual(self.directory.frames_bytes(), online)
+
+    def check_allocated(self, backing, online=16 * MIB):
+        """By a client that asks the kernel for it, over what is offline, and goes."""
+        daemon = self.serve(backing, online)
+        with ClientProcess(self.directory.path) as client:
+            error, (mine,) = client.alloc(4 * MIB)
+            self.assertEqual(error, 0, client.message)
+            client.write(mine, 4 * MIB, 0x5C)
+            for size in (online, 2 * online, online):
+                daemon.cli("resize", "default", size)
+                with connect(daemon) as connection:
+                    connection.send(request())
+                    data, fds, _, _ = socket.recv_fds(connection, REPLY_BYTES, 1 + 2 * 64)
+                    self.assertEqual(Reply(data).error, 0)
+                    os.posix_fallocate(fds[2], 3 * online, online)
+                    os.posix_fallocate(fds[2], 0, size)  # there already
+                    for fd in fds:
+                        os.close(fd)
+                wait_until("the machine has it back", lambda: self.directory.frames_bytes() == size)
+                self.assertIn("behind frames that are offline", daemon.log())
+            self.assertEqual(client.read(mine, 4 * MIB), b"\x5c" * (4 * MIB), "what is online was touched")
+            # It was: under a growth that goes on over it, neither is in the other's way.
+            daemon.cli("resize", "default", 4 * online)
+            error, blocks = client.alloc(4 * MIB, count=4 * online // (4 * MIB) - 1)
+            self.assertEqual(error, 0, client.message)
+
+    def test_hugetlb_allocated(self):
+        self.check_allocated("hugetlb")
+
+    def test_small_allocated(self):
+        self.check_allocated("small")
 
     def test_hugetlb(self):
         self.check("hugetlb")

@@ -44,8 +44,9 @@ struct Client {
     std::vector<int> script{};
     // Decides where it likes to search. 0: 2 * its number + 1, so that all like the same half of the pool.
     std::uint16_t thread_slot = 0;
-    bool mortal = true;  // with Options::kills_max
-    int home = -1;       // the leaf word in which it looks first; -1: none yet
+    bool mortal = true;                                       // with Options::kills_max
+    int home = -1;                                            // the leaf word in which it looks first; -1: none yet
+    std::vector<std::pair<unsigned, std::uint64_t>> homes{};  // the same by order
     // It is a process that this client (by number) has forked, and that nobody refuses what its private memory says: it
     // acts in its parent's slots, and has a copy of what that holds and caches. The daemon does not know it.
     int forked_from = -1;
@@ -77,6 +78,8 @@ inline constexpr int kAwaitTaken = -19;     // waits until another process has i
 inline constexpr int kCacheSlowly = -20;
 inline constexpr int kUncacheSlowly = -21;
 inline constexpr int kRelease = -22;  // frees the first block that it holds as clients do, who look for those who wait
+inline constexpr int kReferShared = -23;  // makes a reference to the shared block, if it is its process's, and mails it
+inline constexpr int kNudge = -24;        // nudges all who wait, as the daemon does when it has released something
 // Waits for a block of an order: kWait + order; looks whether there is one and gives up: kWaitBriefly + order.
 inline constexpr int kWait = 300;
 inline constexpr int kWaitBriefly = 400;
@@ -193,6 +196,7 @@ private:
     void allocate_many(Thread &self, std::size_t client, Order order, BlockState state);
     void free_many(Thread &self, std::size_t client, BlockState state);
     void use_shared(Thread &self, std::size_t client, int what, unsigned room);
+    void refer_to_shared(Thread &self, std::size_t client);
     void add_operator();
     void take_chunk_step(ChunkStep step);
     void take_unit_step(Thread &self, ChunkStep step);
@@ -203,12 +207,14 @@ private:
     void use(Thread &self, Block block) const;
     void release_seized(Thread &self, Recovery<SimEnv> &recovery) const;
 
+    std::uint64_t beyond_the_end(std::uint64_t leaf_word) const;
     bool is_free(Block block) const;
     bool is_up_to_date(std::size_t client, Block block) const;
     std::uint64_t free_blocks(Order order, std::size_t client) const;
     std::vector<Owned> owned_blocks() const;
     bool somebody_died() const;
     bool somebody_thinks_again() const;
+    bool several_refer_to_shared() const;
     bool somebody_forked() const;
     bool is_shared_and_held(const Owned &entry) const;
     bool is_dead(std::uint16_t process) const;
@@ -240,6 +246,10 @@ private:
     // For each client, blocks of the order it is allocating that were free in every state since it began: with one
     // left, "out of frames" is a lie.
     Word *free_throughout_ = nullptr;
+    // ... and whether in each of those states some block of the order was free, not always the same: 1, else 0. (In
+    // weak memory no two threads agree about moments: not looked at there.)
+    Word *some_always_free_ = nullptr;
+    bool moments_are_common_ = true;
     Word *wanted_ = nullptr;  // by client: that order + 1, 0 = not allocating
     Word *daemon_died_ = nullptr;
     Word *frames_ = nullptr;  // what owners write to, a word for each smallest block that anybody allocates
@@ -262,6 +272,7 @@ inline std::string to_text(Block block) {
 
 inline EngineModel::EngineModel(const std::string &name, const Options &options, Setup setup)
     : explorer(name, options), setup_(std::move(setup)) {
+    moments_are_common_ = options.memory == MemoryMode::sequential;
     for (const Client &client : setup_.clients)
         if (client.process >= process_slots_) process_slots_ = client.process + 1U;
     for (std::size_t client = 0; client < setup_.clients.size(); ++client)
@@ -312,6 +323,10 @@ inline void EngineModel::lay_out() {
             view_.home[slot_of(client).value].word[order].store(
                 static_cast<std::uint64_t>(setup_.clients[client].home) * kLeafFrames + 1);
 
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client)
+        for (const auto &[order, word] : setup_.clients[client].homes)
+            view_.home[slot_of(client).value].word[order].store(word * kLeafFrames + 1);
+
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
         for (const unsigned order : setup_.clients[client].used) {
             Block block{};
@@ -351,6 +366,8 @@ inline void EngineModel::lay_out() {
     }
 
     free_throughout_ = static_cast<Word *>(explorer.allocate(setup_.clients.size() * sizeof(Word)));
+    some_always_free_ = static_cast<Word *>(explorer.allocate(setup_.clients.size() * sizeof(Word)));
+    explorer.keep_private(some_always_free_, setup_.clients.size() * sizeof(Word));
     wanted_ = static_cast<Word *>(explorer.allocate(setup_.clients.size() * sizeof(Word)));
     daemon_died_ = explorer.make<Word>();
     explorer.keep_private(free_throughout_, setup_.clients.size() * sizeof(Word));
@@ -450,7 +467,7 @@ inline void EngineModel::take_beforehand() {
     taken_.resize(setup_.geometry.word_count(0));
     for (const auto &[word, frames] : setup_.taken) {
         taken_[word] = frames;
-        view_.leaf[word].store(frames);
+        view_.leaf[word].store(frames | beyond_the_end(word));
         // Bits that no entry covers are what recovery clears, if somebody dies with an intent on the word.
         for (unsigned frame = 0; frame < kLeafFrames; ++frame)
             if ((frames >> frame & 1) != 0)
@@ -514,11 +531,14 @@ inline void EngineModel::allocate(Thread &self, std::size_t client, Order order,
     Local &local = self.local<Local>();
     wanted_[client].store(order.value + 1U);
     free_throughout_[client].store(~std::uint64_t{0});
+    some_always_free_[client].store(moments_are_common_ ? 1 : 0);
     Block block{};
     const Errc result = buddy_->allocate(actor_of(client), order, {}, block);
     const std::uint64_t was_free = free_throughout_[client].load();
+    const bool some_was_free = some_always_free_[client].load() != 0;
     wanted_[client].store(0);
     free_throughout_[client].store(0);
+    some_always_free_[client].store(0);
     if (result == Errc::ok) {
         if (block.order != order) self.fail("allocate gave another order than asked for");
         local.blocks[slot] = block;
@@ -528,6 +548,9 @@ inline void EngineModel::allocate(Thread &self, std::size_t client, Order order,
         self.fail(std::string("allocate returned ") + error_row(result).name);
     } else if (was_free != 0) {
         self.fail("out of frames, though a block of order " + std::to_string(order.value) + " was free all the time");
+    } else if (some_was_free) {
+        self.fail("out of frames, though at every moment some block of order " + std::to_string(order.value) +
+                  " was free");
     }
 }
 
@@ -553,6 +576,9 @@ inline void EngineModel::free(Thread &self, std::size_t client, unsigned slot) {
     if (freed != block) self.fail("free freed another block: " + to_text(freed) + " instead of " + to_text(block));
 }
 
+// The word that a waiter sleeps on has changed already: that is all there is to waking it.
+inline void nobody_to_wake(ThreadSlotIndex) {}
+
 inline void EngineModel::follow_script(Thread &self, std::size_t client, int what) {
     const Local &local = self.local<Local>();
     unsigned first = 0;
@@ -568,6 +594,16 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
     if (what <= kCache && what >= kFlushOrFree) {
         self.choose_operation(1);
         use_cache(self, client, what);
+        return;
+    }
+    if (what == kReferShared) {
+        self.choose_operation(1);
+        refer_to_shared(self, client);
+        return;
+    }
+    if (what == kNudge) {
+        self.choose_operation(1);
+        nudge_waiters(pool_, true, nobody_to_wake);
         return;
     }
     if (what <= kFreeShared && what != kRelease) {
@@ -614,9 +650,6 @@ struct OneNode {
     std::uint32_t nearest(std::uint32_t, std::uint32_t) const { return 0; }
 };
 
-// The word that a waiter sleeps on has changed already: that is all there is to waking it.
-inline void nobody_to_wake(ThreadSlotIndex) {}
-
 inline void EngineModel::serve_if_somebody_waits(std::size_t client) {
     if ((pool_.header->attention.load() & Attention::kWaiters) == 0) return;
     const OneNode node{*buddy_};
@@ -652,6 +685,8 @@ inline void EngineModel::wait_for(Thread &self, std::size_t client, Order order,
     const Actor actor = actor_of(client);
     const Word &word = pool_.threads[actor.thread.value].waiting;
     WaitWord wish;
+    // From here on nobody gives it anything of a chunk that drains already.
+    const bool drains = !setup_.chunk_steps.empty() && buddy_->is_draining(Block{FrameIndex{0}, order});
     for (bool received = false; !received;) {
         if (!wish.is_waiting()) wish = hand_off.announce(actor, order, NumaNode{0}, 1);
         hand_off.serve(actor, nobody_to_wake);
@@ -659,13 +694,15 @@ inline void EngineModel::wait_for(Thread &self, std::size_t client, Order order,
         self.rest_until([&] { return word.load() != wish.bits(); });
         WaitWord now = hand_off.look(actor);
         if (now == wish.nudged()) now = hand_off.calm(actor, wish);
-        if (now == wish) continue;
+        if (!hand_off.has_ended(wish, now)) continue;
         std::uint32_t numa_node = 0;
         Block block{};
         received = hand_off.receive(actor, {}, numa_node, block);
         wish = WaitWord{};
         if (!received) continue;
         if (block.order != order) self.fail("a waiter was given another order than it wanted");
+        if (drains && block.base.value >> setup_.geometry.largest_order == 0)
+            self.fail("a block of a chunk that drains was handed on");
         local.blocks[slot] = block;
         local.held[slot] = true;
         use(self, block);
@@ -800,6 +837,23 @@ inline void EngineModel::use_shared(Thread &self, std::size_t client, int what, 
         local.held[room] = true;
         use(self, shared_);
     }
+}
+
+// numacre_ref_of, beside other threads of the process that call it for the same block. Whoever comes second to the
+// mailbox throws its reference away: two references to one block are worth no more than one.
+inline void EngineModel::refer_to_shared(Thread &self, std::size_t client) {
+    const Actor actor = actor_of(client);
+    Reference name;
+    if (layer_of(shared_.order) != 0 || !buddy_->publish_in_leaf(buddy_->view_of(actor), shared_.base, name)) {
+        Block found{};
+        IndexEntry entry;
+        if (buddy_->find_entry(shared_.base, found, entry) != Errc::ok || entry.owner() != actor.process) return;
+        name = buddy_->publish(found, entry);
+    }
+    if (name.bits() == 0) return;  // another process has it by now
+    if (name.block() != shared_) self.fail("a reference names another block: " + to_text(name.block()));
+    std::uint64_t empty = 0;
+    (void)mailbox_->compare_exchange_strong(empty, name.bits());
 }
 
 inline void EngineModel::add_operator() {
@@ -948,18 +1002,22 @@ inline void EngineModel::think_again(Thread &self, std::size_t client, int what,
 
 inline void EngineModel::take(Thread &self, std::size_t client, unsigned slot) {
     Local &local = self.local<Local>();
-    const Reference reference{mailbox_->load()};
+    std::uint64_t mail = mailbox_->load();
+    const Reference reference{mail};
     Block block{};
     const Errc result = buddy_->take_in_leaf(buddy_->view_of(actor_of(client)), reference, {}, block)
                             ? Errc::ok
                             : buddy_->take(actor_of(client), reference, {}, block);
-    mailbox_->store(0);
+    (void)mailbox_->compare_exchange_strong(mail, 0);  // there may be another by now
     if (result == Errc::ok) {
         if (block != reference.block()) self.fail("take gave another block: " + to_text(block));
+        // Its process has the block back, whose threads go on referring to it: it is no thread's in particular.
+        if (several_refer_to_shared() && actor_of(client).process.value == process_slot_of(0)) return;
         local.blocks[slot] = block;
         local.held[slot] = true;
         use(self, block);
-    } else if (result != Errc::stale_ref || !(somebody_died() || somebody_thinks_again())) {
+    } else if (result != Errc::stale_ref ||
+               !(somebody_died() || somebody_thinks_again() || several_refer_to_shared())) {
         self.fail(std::string("take of a block on its way returned ") + error_row(result).name);
     }
 }
@@ -988,6 +1046,14 @@ inline bool EngineModel::somebody_thinks_again() const {
     for (const Client &client : setup_.clients)
         for (const int what : client.script)
             if (what <= kWithdraw && what >= kBulkFreeGiven) return true;
+    return false;
+}
+
+// The second reference may be to what has been taken by the first.
+inline bool EngineModel::several_refer_to_shared() const {
+    for (const Client &client : setup_.clients)
+        for (const int what : client.script)
+            if (what == kReferShared) return true;
     return false;
 }
 
@@ -1065,12 +1131,19 @@ inline void EngineModel::add_daemon() {
             if (setup_.clients[client].process != process) continue;
             wanted_[client].store(0);
             free_throughout_[client].store(0);
+            some_always_free_[client].store(0);
         }
     });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // What must hold
+
+// Bits of the last leaf word that stand for no frame.
+inline std::uint64_t EngineModel::beyond_the_end(std::uint64_t leaf_word) const {
+    const std::uint64_t exist = setup_.geometry.frame_count - leaf_word * kLeafFrames;
+    return exist >= kLeafFrames ? 0 : ~std::uint64_t{0} << exist;
+}
 
 // No frame of it is taken, no block above or below it allocated. Marks do not count.
 inline bool EngineModel::is_free(Block block) const {
@@ -1126,8 +1199,10 @@ inline void EngineModel::keep_history() {
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
         const std::uint64_t wanted = wanted_[client].load();
         const std::uint64_t before = free_throughout_[client].load();
-        if (wanted == 0 || before == 0) continue;
-        free_throughout_[client].store(before & free_blocks(Order{static_cast<std::uint32_t>(wanted - 1)}, client));
+        if (wanted == 0 || (before | some_always_free_[client].load()) == 0) continue;
+        const std::uint64_t now = free_blocks(Order{static_cast<std::uint32_t>(wanted - 1)}, client);
+        free_throughout_[client].store(before & now);
+        if (now == 0) some_always_free_[client].store(0);
     }
 }
 
@@ -1176,6 +1251,9 @@ inline void EngineModel::check_owned(const std::vector<Owned> &owned) {
 
 inline void EngineModel::check_state() {
     const std::vector<Owned> owned = owned_blocks();
+    const std::uint64_t last_word = setup_.geometry.word_count(0) - 1;
+    if (const std::uint64_t beyond = beyond_the_end(last_word); (view_.leaf[last_word].load() & beyond) != beyond)
+        fail("frames are open that do not exist");
     check_owned(owned);
     if (setup_.unit_chunks != 0) check_unit();
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
@@ -1291,6 +1369,7 @@ inline bool EngineModel::is_offline_child(unsigned layer, std::uint64_t child) c
 // Marks too many are allowed (check_that_free_memory_can_be_had), marks too few are check_owned's business.
 inline void EngineModel::check_words_when_quiet(const std::vector<Owned> &owned) {
     std::vector<std::uint64_t> leaf = taken_;
+    leaf.back() |= beyond_the_end(leaf.size() - 1);
     std::array<std::vector<std::uint8_t>, kMaxUpperLayers + 1> allocated;
     for (unsigned layer = 1; layer <= view_.top_layer; ++layer)
         allocated[layer].resize(setup_.geometry.word_count(layer));

@@ -195,6 +195,32 @@ TEST(Engine, a_block_freed_twice_past_the_cache_is_safe_if_that_is_checked) {
     expect_clean(model.run());
 }
 
+// Two threads of a process make a reference to one block, a client takes the block by the first one: from then on the
+// block is the taker's, however late the other thread comes, also if the taker frees it and has it again, or hands it
+// back.
+TEST(Engine, several_threads_of_a_process_refer_to_one_block) {
+    for (const int order : {5, 7})
+        for (const std::vector<int> &taker :
+             {std::vector<int>{kTake, kFreeFirst, order}, std::vector<int>{kTake, kGive}}) {
+            EngineModel model("engine-refer", {.solo_steps_max = 2000, .find_livelocks = true},
+                              {.clients = {{.process = 1, .script = {kReferShared}},
+                                           {.process = 1, .script = {kReferShared, kTake}},
+                                           {.process = 2, .script = taker}},
+                               .shared = order});
+            expect_clean(model.run());
+        }
+}
+
+TEST(Engine, a_death_beside_several_threads_that_refer_to_one_block) {
+    EngineModel model("engine-refer-death", {.kills_max = 1, .restarts_max = 1, .solo_steps_max = 4000},
+                      {.clients = {{.process = 1, .script = {kReferShared}},
+                                   {.process = 1, .script = {kReferShared}},
+                                   {.process = 2, .script = {kTake, kFreeFirst}}},
+                       .daemon = true,
+                       .shared = 5});
+    expect_clean(model.run());
+}
+
 // Why a forked child must not use what it has a copy of. These models let it, and things go wrong. In the library it is
 // refused (ECHILD), and the regions are not even mapped in it (MADV_DONTFORK): it makes no access, so that there is
 // nothing to explore, and its parent's death is that of any process. tests/crash/kill_test.py forks real clients, kills
@@ -355,6 +381,62 @@ TEST(Engine, a_death_in_a_bulk_call_in_a_pool_of_small_blocks) {
     expect_clean(model.run());
 }
 
+// The pool ends inside a leaf word, and a bulk call's intent names all of that.
+TEST(Engine, a_death_in_a_bulk_call_in_a_pool_that_ends_inside_a_leaf_word) {
+    for (const Geometry &geometry : {Geometry{.frame_shift = 12, .largest_order = 1, .frame_count = 6},
+                                     Geometry{.frame_shift = 12, .largest_order = 2, .frame_count = 68}}) {
+        std::vector<std::pair<std::uint64_t, std::uint64_t>> taken;
+        if (geometry.frame_count > kLeafFrames) taken.emplace_back(0, ~std::uint64_t{0});
+        const int home = geometry.frame_count > kLeafFrames ? 1 : 0;
+        EngineModel model("engine-odd-death", {.kills_max = 1, .restarts_max = 1, .solo_steps_max = 4000},
+                          {.geometry = geometry,
+                           .taken = taken,
+                           .clients = {{.process = 1, .script = {kTwo + 0, kFreeAll}, .home = home},
+                                       {.process = 2, .script = {1, kFreeFirst}, .mortal = false}},
+                           .daemon = true});
+        expect_clean(model.run());
+    }
+}
+
+// The pool ends inside an upper word: three chunks of a word that would have eight or four.
+TEST(Engine, a_death_in_a_pool_that_ends_inside_an_upper_word) {
+    for (const unsigned largest : {7U, 8U}) {
+        EngineModel model("engine-odd-upper",
+                          {.kills_max = 1, .preemptions_max = long_runs() ? -1 : 2, .solo_steps_max = 6000},
+                          {.geometry = {.frame_shift = 12, .largest_order = largest, .frame_count = 3U << largest},
+                           .clients = {{.process = 1, .script = {static_cast<int>(largest), 6, kFreeFirst, kFreeFirst}},
+                                       {.process = 2, .script = {7, kFreeFirst}, .mortal = false}},
+                           .daemon = true});
+        expect_clean(model.run());
+    }
+}
+
+// A block of a chunk that drains is not handed on, or the chunk would never be empty while somebody waits; it is given
+// back, and who waits finds something else when there is.
+TEST(Engine, a_drain_beside_a_hand_off) {
+    EngineModel model("engine-wait-drain", {.preemptions_max = long_runs() ? 3 : 2, .solo_steps_max = 6000},
+                      {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
+                       .taken = {{0, ~std::uint64_t{1}}, {1, kAllTaken}, {2, kAllTaken}, {3, kAllTaken}},
+                       .clients = {{.process = 1, .holds = {0}, .script = {kRelease}},
+                                   {.process = 2, .script = {kWait + 0, kRelease}}},
+                       .chunk_steps = {ChunkStep::drain}});
+    expect_clean(model.run());
+}
+
+// Two places for a block of order 7, and a client that has something small now in the one and now in the other, never
+// in both: one of the two is free at every moment. Whoever looks at one after the other may find each of them taken,
+// and has to prove that nothing was free before it says so.
+TEST(Engine, what_is_free_now_here_now_there_is_not_out_of_frames) {
+    std::vector<int> back_and_forth;
+    for (int i = 0; i < (long_runs() ? 8 : 5); ++i)
+        back_and_forth.insert(back_and_forth.end(), {kFreeFirst, i % 2 == 0 ? 6 : 5});
+    EngineModel model("engine-back-and-forth", {.preemptions_max = -1},
+                      {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
+                       .clients = {{.process = 1, .script = {7}},
+                                   {.process = 2, .holds = {5}, .script = back_and_forth, .homes = {{5, 0}, {6, 2}}}}});
+    expect_clean(model.run());
+}
+
 TEST(EngineLong, three_clients) {
     if (!long_runs()) GTEST_SKIP() << "set NUMACRE_MODEL_LONG=1";
     EngineModel model("engine-three", {.states_max = 60'000'000},
@@ -495,6 +577,18 @@ TEST(Engine, who_gives_up_waiting_may_have_been_given_a_block) {
                                    {.process = 2, .script = {kWaitBriefly + 0, kRelease}}},
                        .daemon = true});
     expect_clean(model.run());
+}
+
+// Between the waiter's answer to a nudge and its next look it is nudged again, and is given a block behind that.
+TEST(Engine, who_is_nudged_twice_loses_no_block_that_it_is_given) {
+    for (const int wait : {kWait, kWaitBriefly}) {
+        EngineModel model("engine-wait-nudges", {.preemptions_max = long_runs() ? -1 : 3, .solo_steps_max = 4000},
+                          {.taken = {{0, kOneFree}, {1, ~std::uint64_t{0}}},
+                           .clients = {{.process = 1, .holds = {0}, .script = {kRelease}},
+                                       {.process = 2, .script = {wait + 0, kRelease}},
+                                       {.process = 3, .script = {kNudge, kNudge}}}});
+        expect_clean(model.run());
+    }
 }
 
 // A look at the words, then a claim of what it found and nothing else (fit.hpp). Below a larger block that

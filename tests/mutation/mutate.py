@@ -256,7 +256,7 @@ def main():
     parser.add_argument("--link", action="append", metavar="LIB", help="default: the explorer in BUILD, and gtest")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seconds-max", type=int, default=180, help="that one run of a program may take")
+    parser.add_argument("--seconds-max", type=int, default=600, help="that one run of a program may take")
     parser.add_argument("source", nargs="?", default=".", help="the top of the tree")
     arguments = parser.parse_args()
     if arguments.table:

@@ -558,6 +558,17 @@ MUTATIONS = [
         program="shm_buddy_test",
     ),
     Mutation(
+        name="publish_without_CAS",
+        file="buddy.hpp",
+        old="""if (slot.compare_exchange_strong(bits, entry.published().bits(), std::memory_order_release,
+                                         std::memory_order_acquire)) [[likely]]
+            return true;""",
+        new="""slot.store(entry.published().bits(), std::memory_order_release);
+        if (entry.bits() == bits) return true;""",
+        why="a thread that comes late takes the block back from the process that has taken it by another thread's reference",
+        filter="Engine.several_threads_of_a_process_refer_to_one_block",
+    ),
+    Mutation(
         name="take_without_CAS",
         file="buddy.hpp",
         old="""if (!slot.compare_exchange_strong(bits, entry.handed_to(self.ours, since).bits(), std::memory_order_acq_rel))
@@ -690,10 +701,19 @@ MUTATIONS = [
     Mutation(
         name="nothing_is_ever_hidden",
         file="buddy.hpp",
-        old="if (round != 0 || nothing_is_hidden(self, order)) return Errc::out_of_frames;",
+        old="if (nothing_is_hidden(self, order)) return Errc::out_of_frames;",
         new="return Errc::out_of_frames;",
         why="false out-of-memory beside somebody in the middle of changing hints",
         filter="Engine.one_client_alone_is_exact",
+    ),
+    Mutation(
+        name="one_look_at_all_places_is_believed",
+        file="buddy.hpp",
+        old="if (now.stood_since(before) || round == refusal_rounds(layer)) return Errc::out_of_frames;",
+        new="if (now.everywhere || round == refusal_rounds(layer)) return Errc::out_of_frames;",
+        why="what is free now here, now there is refused: false out-of-memory for large blocks",
+        filter="Buddy.a_large_block_is_refused_only_if_none_was_free_at_some_moment",
+        program="shm_buddy_test",
     ),
     # --- recovery -----------------------------------------------------------------------------------------------------
     Mutation(
@@ -703,6 +723,23 @@ MUTATIONS = [
         new="view.index[layer] = words(layout.index[0]);",
         why="blocks of two layers that begin at one frame have one entry: who frees one takes it for the other",
         filter="Engine.two_clients_of_all_orders_in_a_tree_of_seven_blocks",
+    ),
+    Mutation(
+        name="resolve_opens_what_does_not_exist",
+        file="recovery.hpp",
+        old="std::uint64_t mine = existing_bits_of(view, layer, block);",
+        new="std::uint64_t mine = bits_of(layer, block);",
+        why="frames beyond the end of a pool that ends inside a leaf word are handed out",
+        filter="Engine.a_death_in_a_bulk_call_in_a_pool_that_ends_inside_a_leaf_word",
+    ),
+    Mutation(
+        name="recovery_ends_at_the_first_that_is_in_its_way",
+        file="recovery.hpp",
+        old="step = RecoveryStep::blocked;\n                continue;",
+        new="return RecoveryStep::blocked;",
+        why="one client that is stopped in the middle of an operation keeps all that a dead one's later threads had",
+        filter="Recovery.goes_on_past_the_thread_for_which_it_has_to_wait",
+        program="shm_recovery_test",
     ),
     Mutation(
         name="recovery_does_not_resolve",
@@ -882,9 +919,8 @@ MUTATIONS = [
     Mutation(
         name="recovery_gives_back_the_slot_of_whom_it_waits_for",
         file="recovery.hpp",
-        old="""if (finish_thread(ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, blocked_by) == RecoveryStep::blocked)
-                return RecoveryStep::blocked;""",
-        new="(void)finish_thread(ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, blocked_by);",
+        old="step = RecoveryStep::blocked;\n                continue;",
+        new="",
         why="what the dead thread had in flight is lost, and its slot is handed out with an intent in it",
         filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
     ),
@@ -901,8 +937,8 @@ MUTATIONS = [
     Mutation(
         name="chunk_taken_offline_over_marks",
         file="buddy.hpp",
-        old="while (((UpperWord{bits}.occupied_children() | UpperWord{bits}.allocated_children()) & group) == 0)",
-        new="while ((UpperWord{bits}.allocated_children() & group) == 0)",
+        old="return state.occupied_children() | state.allocated_children() |\n                   (if_draining",
+        new="return state.allocated_children() |\n                   (if_draining",
         why="memory is taken away from under live blocks",
         filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
     ),
@@ -998,5 +1034,48 @@ MUTATIONS = [
         "            if (served == Served::not_all) raise_flag();\n",
         why="what is released after the search and before the flag is up again is given to nobody",
         filter="Engine.a_released_block_goes_to_who_waits",
+    ),
+    Mutation(
+        name="who_still_waits_forgets_its_wish",
+        file="hand_off.hpp",
+        old="if (!given.is_given()) return false;\n        bool got = false;",
+        new="bool got = false;",
+        why="a wish that was nudged again is forgotten; by a store, so would be a block that is given at that moment",
+        filter="HandOff.who_still_waits_receives_nothing_and_goes_on_waiting",
+        program="shm_buddy_test",
+    ),
+    Mutation(
+        name="second_nudge_ends_the_wait",
+        file="hand_off.hpp",
+        old="return now.not_nudged() != wish;",
+        new="return now != wish;",
+        why="the waiter that is nudged twice begins a new wish over a word that waits, and a block given to it is lost",
+        filter="Engine.who_is_nudged_twice_loses_no_block_that_it_is_given",
+    ),
+    Mutation(
+        name="hand_off_out_of_a_draining_chunk",
+        file="hand_off.hpp",
+        old="if (buddy.is_draining(block)) return Given::no;",
+        new="",
+        why="a chunk that is to become empty is handed on for as long as threads wait",
+        filter="Engine.a_drain_beside_a_hand_off",
+    ),
+    Mutation(
+        name="wish_of_nobody_is_served",
+        file="hand_off.hpp",
+        old="if (!ThreadOwner{pool_.threads[thread].owner.load(std::memory_order_relaxed)}.in_use()) continue;",
+        new="",
+        why="a block is given to a thread slot that nobody has, and lost",
+        filter="HandOff.a_wish_in_a_thread_slot_without_a_thread_is_passed_over",
+        program="shm_buddy_test",
+    ),
+    Mutation(
+        name="chosen_place_in_a_draining_chunk",
+        file="buddy.hpp",
+        old="if (!claim_this(actor, block, IfDraining::refuse)) return false;",
+        new="if (!claim_this(actor, block, IfDraining::claim)) return false;",
+        why="who chose a place before the drain began gets it after",
+        filter="Buddy.a_place_in_a_draining_chunk_is_refused",
+        program="shm_buddy_test",
     ),
 ]

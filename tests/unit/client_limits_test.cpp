@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "numacre/numacre.h"
+#include "numacre/shm/chunks.hpp"
 #include "pool.hpp"
 
 namespace numacre::client {
@@ -178,6 +180,67 @@ TEST(CacheLimits, what_is_freed_when_memory_is_short_is_not_cached) {
     pool->view.header->attention.fetch_add(Attention::kPressureStep);
     ASSERT_EQ(numacre_free_bulk(pool, blocks + 2, 2), 0);
     EXPECT_EQ(cached_blocks(pool, Order{0}), 0U) << "many at once are no other";
+    numacre_detach(pool);
+}
+
+// Nothing of a chunk that the daemon wants empty goes into a cache; all else does, as ever.
+TEST(CacheLimits, what_is_freed_of_a_draining_chunk_is_not_cached) {
+    constexpr unsigned kChunkFrames = 1024;
+    const numacre_private_options options{sizeof options, 64 << 20, 4096, kChunkFrames * 4096, 0};
+    numacre_pool *pool = nullptr;
+    ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
+    std::vector<void *> blocks(2 * kChunkFrames);
+    ASSERT_EQ(numacre_alloc_bulk(pool, 4096, blocks.data(), static_cast<unsigned>(blocks.size())), 0);
+    const auto frame_of = [&](const void *block) {
+        return FrameIndex{static_cast<std::uint64_t>(static_cast<const std::byte *>(block) - pool->nodes[0].data) /
+                          4096};
+    };
+    const NodeView<Env> &view = pool->nodes[0].buddy().view();
+    const auto is_cached = [&](const void *block) {
+        return IndexEntry{view.index_entry({frame_of(block), Order{0}}).load()}.is_cached();
+    };
+    const std::uint64_t chunk = frame_of(blocks[0]).value / kChunkFrames;
+    const auto of_chunk = [&](bool inside) {
+        for (void *&block : blocks)
+            if (block != nullptr && (frame_of(block).value / kChunkFrames == chunk) == inside)
+                return std::exchange(block, nullptr);
+        return static_cast<void *>(nullptr);
+    };
+    void *const before = of_chunk(true);
+    ASSERT_EQ(numacre_free(pool, before), 0);
+    ASSERT_TRUE(is_cached(before));
+
+    // As the daemon begins a drain.
+    Chunks<Env>{view, pool->view}.set_drain(chunk, true);
+    auto &attention = pool->view.header->attention;
+    attention.fetch_or(Attention::kDraining);
+    attention.fetch_add(Attention::kPressureStep);
+    ASSERT_EQ(numacre_free(pool, of_chunk(true)), 0);
+    EXPECT_FALSE(is_cached(before)) << "what had been cached";
+    // Past the calls that go by after memory has been short.
+    void *block = nullptr;
+    for (int i = 0; i < 1000; ++i) {
+        ASSERT_EQ(numacre_alloc(pool, 4096, &block), 0);
+        ASSERT_EQ(numacre_free(pool, block), 0);
+    }
+    for (int i = 0; i < 100; ++i) {
+        void *const inside = of_chunk(true);
+        ASSERT_EQ(numacre_free(pool, inside), 0);
+        EXPECT_FALSE(is_cached(inside)) << i;
+        void *const outside = of_chunk(false);
+        ASSERT_EQ(numacre_free(pool, outside), 0);
+        EXPECT_TRUE(is_cached(outside)) << i;
+        ASSERT_EQ(numacre_alloc(pool, 4096, &block), 0);
+        EXPECT_EQ(block, outside) << "from the cache";
+        ASSERT_EQ(numacre_free(pool, block), 0);
+    }
+
+    // As it ends one.
+    Chunks<Env>{view, pool->view}.set_drain(chunk, false);
+    attention.fetch_and(~Attention::kDraining);
+    void *const after = of_chunk(true);
+    ASSERT_EQ(numacre_free(pool, after), 0);
+    EXPECT_TRUE(is_cached(after));
     numacre_detach(pool);
 }
 

@@ -626,6 +626,7 @@ constexpr StatusRow kStatusRows[] = {
     {Errc::access_denied, grpc::StatusCode::PERMISSION_DENIED},
     {Errc::forked_handle, grpc::StatusCode::FAILED_PRECONDITION},
     {Errc::already_exists, grpc::StatusCode::ALREADY_EXISTS},
+    {Errc::thread_is_inside, grpc::StatusCode::ABORTED},
 };
 static_assert(std::size(kStatusRows) == kErrors.size() - 1, "every error but ok has a row");
 

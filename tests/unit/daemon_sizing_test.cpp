@@ -199,6 +199,55 @@ TEST_F(SizingTest, what_is_free_where_an_operator_drains_is_not_promised) {
     EXPECT_EQ(free_bytes(), 4 * kMiB);
 }
 
+// Caches that fill again meanwhile are what would keep it from its end.
+TEST_F(SizingTest, a_drain_asks_for_caches_as_long_as_it_lasts_and_says_so) {
+    const auto attention = [&] { return shared_.header->attention.load(); };
+    const auto says_so = [&] { return (attention() & Attention::kDraining) != 0; };
+    allocate(2 * kMiB);
+    EXPECT_FALSE(says_so());
+    std::uint64_t before = attention();
+    ASSERT_TRUE(drain_chunk(*pool_, worker_, kNode, 0, false));
+    EXPECT_TRUE(says_so());
+    EXPECT_NE(attention() & ~Attention::kDraining, before);
+    for (int round = 0; round < 3; ++round) {
+        before = attention();
+        ASSERT_TRUE(worker_.run([&] { return finish_drains(*pool_); }));
+        EXPECT_NE(attention(), before) << round;
+        pool_->tell_clients();
+        EXPECT_TRUE(says_so()) << round;
+    }
+    restart();
+    shared_.header->attention.fetch_and(~Attention::kDraining);
+    ThreadSlotIndex blocked_by;
+    worker_.run([&] { return pool_->finish_predecessor(blocked_by); });
+    ASSERT_TRUE(worker_.run([&] { return finish_drains(*pool_); }));
+    EXPECT_TRUE(says_so()) << "the daemon after it goes on";
+    ASSERT_TRUE(drain_chunk(*pool_, worker_, kNode, 0, true));
+    pool_->tell_clients();
+    EXPECT_FALSE(says_so());
+    before = attention();
+    ASSERT_FALSE(worker_.run([&] { return finish_drains(*pool_); }));
+    EXPECT_EQ(attention(), before);
+}
+
+TEST_F(SizingTest, a_shrink_says_that_it_drains_and_when_it_does_no_more) {
+    ASSERT_TRUE(resize(16 * kMiB));
+    std::vector<Block> blocks;
+    for (int i = 0; i < 8; ++i) blocks.push_back(allocate(2 * kMiB));
+    for (std::size_t i = 0; i < blocks.size(); i += 2) free(blocks[i]);
+    bool said_so = false;
+    ASSERT_FALSE(resize(8 * kMiB, [&](int, const ResizeStep &step) {
+        if (step.note == "draining what is in use") {
+            pool_->tell_clients();
+            said_so = (shared_.header->attention.load() & Attention::kDraining) != 0;
+        }
+        return true;
+    }));
+    EXPECT_TRUE(said_so);
+    pool_->tell_clients();
+    EXPECT_EQ(shared_.header->attention.load() & Attention::kDraining, 0U);
+}
+
 TEST_F(SizingTest, several_drains_together_leave_what_is_promised) {
     ASSERT_TRUE(resize(12 * kMiB));
     std::vector<Block> blocks;

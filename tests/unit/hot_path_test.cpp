@@ -311,16 +311,27 @@ void publish() {
     ref = numacre_ref_of(pool, block);
     if (ref == NUMACRE_REF_NULL) _exit(1);
 }
-// What each block that goes from one process to another costs besides.
-TEST(HotPath, a_block_changes_hands_by_one_locked_instruction) {
+// What each block that goes from one process to another costs besides: its first reference one, take one. (Two threads
+// of a process may make the first reference: a CAS decides, or a late store would take the block back from its taker.)
+TEST(HotPath, a_block_changes_hands_by_two_locked_instructions) {
     void (*const parts[])() = {allocate, publish, take, free_it};
     for (const std::size_t size : {std::size_t{4096}, std::size_t{131072}}) {
         size_bytes = size;
         const std::vector<Tally> tallies =
-            expect_locked("allocate, publish, take, free", prepare_cached, parts, 4, {0, 0, 1, 0});
+            expect_locked("allocate, publish, take, free", prepare_cached, parts, 4, {0, 1, 1, 0});
         EXPECT_LE(tallies[1].instructions, 80U);
         EXPECT_LE(tallies[2].instructions, 135U);
         EXPECT_LE(tallies[1].calls + tallies[2].calls, 6U);
+    }
+}
+
+TEST(HotPath, a_second_reference_to_a_block_executes_no_locked_instruction) {
+    void (*const parts[])() = {allocate_uncached, publish, publish, publish};
+    for (const std::size_t size : {std::size_t{4096}, std::size_t{2} << 20}) {
+        size_bytes = size;
+        const std::vector<Tally> tallies =
+            expect_locked("uncached: allocate, publish, publish, publish", prepare_uncached, parts, 4, {1, 1, 0, 0});
+        EXPECT_LE(tallies[3].instructions, size == 4096 ? 80U : 240U);
     }
 }
 
@@ -329,14 +340,14 @@ TEST(HotPath, a_published_block_takes_two_locked_instructions_to_free) {
     void (*const parts[])() = {allocate_uncached, publish, free_uncached};
     for (const std::size_t size : {std::size_t{4096}, std::size_t{2} << 20}) {
         size_bytes = size;
-        expect_locked("uncached: allocate, publish, free", prepare_uncached, parts, 3, {1, 0, 2});
+        expect_locked("uncached: allocate, publish, free", prepare_uncached, parts, 3, {1, 1, 2});
     }
 }
-// The one that says that nobody has taken it; after that it is fit for the cache.
+// One to publish, and the one that says that nobody has taken it; after that it is fit for the cache.
 TEST(HotPath, a_published_block_goes_into_the_thread_cache_by_one_locked_instruction) {
     void (*const parts[])() = {allocate, publish, free_it, allocate};
     size_bytes = 4096;
-    expect_locked("allocate, publish, free, allocate", prepare_cached, parts, 4, {0, 0, 1, 0});
+    expect_locked("allocate, publish, free, allocate", prepare_cached, parts, 4, {0, 1, 1, 0});
 }
 
 void prepare_full_pool() {

@@ -1,9 +1,13 @@
 // The allocator with one thread: what goes in, what comes out, what is refused, what chunks and drains do.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdio>
+#include <functional>
 #include <set>
 #include <vector>
 
+#include "numacre/shm/hand_off.hpp"
 #include "support/cached_block.hpp"
 #include "support/shm_pool.hpp"
 
@@ -556,6 +560,119 @@ TEST(Buddy, a_draining_chunk_is_not_handed_out_whole) {
     EXPECT_EQ(buddy.allocate(actor, whole, {}, block), Errc::out_of_frames);
 }
 
+// Who chose a place by a look (fit.hpp) may have looked before the drain began.
+TEST(Buddy, a_place_in_a_draining_chunk_is_refused) {
+    for (const unsigned largest : {7U, 9U, 10U, 13U}) {
+        ShmPool pool{4096, std::uint64_t{4096} << largest, 2};
+        pool.online_all();
+        Chunks<ProductionEnv> chunks{pool.node, pool.view};
+        Buddy<ProductionEnv> buddy{pool.node, pool.view};
+        chunks.set_drain(0, true);
+        for (unsigned order = 0; order <= largest; ++order) {
+            EXPECT_FALSE(buddy.allocate_at(pool.actor(1, 1), {FrameIndex{0}, Order{order}}, {})) << order;
+            ASSERT_TRUE(buddy.allocate_at(pool.actor(1, 1), {FrameIndex{1U << largest}, Order{order}}, {})) << order;
+            Block freed;
+            ASSERT_EQ(buddy.free(pool.actor(1, 1), FrameIndex{1U << largest}, freed), Errc::ok);
+        }
+        EXPECT_TRUE(chunks.try_take_offline(0)) << "the drain is not in its own way";
+    }
+}
+
+struct OnlyNode {
+    Buddy<ProductionEnv> &buddy;
+    Buddy<ProductionEnv> &at(std::uint32_t) const { return buddy; }
+    std::uint32_t count() const { return 1; }
+    std::uint32_t nearest(std::uint32_t, std::uint32_t) const { return 0; }
+};
+using OneNodeHandOff = HandOff<ProductionEnv, OnlyNode>;
+
+// Or a chunk would be handed on from one to the next for as long as threads wait.
+TEST(HandOff, a_block_of_a_draining_chunk_goes_to_nobody_who_waits) {
+    for (const unsigned order : {0U, 6U, 7U, 9U, 10U}) {
+        SCOPED_TRACE(order);
+        ShmPool pool{4096, 4 << 20, 2};
+        pool.online_all();
+        Chunks<ProductionEnv> chunks{pool.node, pool.view};
+        Buddy<ProductionEnv> buddy{pool.node, pool.view};
+        const OnlyNode node{buddy};
+        OneNodeHandOff hand_off{pool.view, node};
+        const Actor releaser = pool.actor(1, 1);
+        const Actor waiter = pool.actor(2, 2);
+        const auto nobody_to_wake = [](ThreadSlotIndex) {};
+        for (const bool drains : {true, false}) {
+            Block block;
+            IndexEntry entry;
+            ASSERT_EQ(buddy.allocate(releaser, Order{order}, {}, block), Errc::ok);
+            ASSERT_EQ(buddy.find_entry(block.base, block, entry), Errc::ok);
+            const std::uint64_t chunk = block.base.value >> pool.geometry.largest_order;
+            chunks.set_drain(chunk, drains);
+            const WaitWord wish = hand_off.announce(waiter, Order{order}, NumaNode{0}, 1);
+            const auto given = hand_off.give(releaser, 0, block, entry, nobody_to_wake);
+            EXPECT_EQ(given, drains ? OneNodeHandOff::Given::no : OneNodeHandOff::Given::yes);
+            EXPECT_EQ(hand_off.look(waiter) == wish, drains);
+            Block freed;
+            if (drains) {
+                ASSERT_EQ(buddy.free(releaser, block.base, freed), Errc::ok);
+                EXPECT_EQ(chunks.used_frames(chunk), 0U);
+                hand_off.serve(releaser, nobody_to_wake);  // from the other chunk
+            }
+            std::uint32_t numa_node = 0;
+            ASSERT_TRUE(hand_off.receive(waiter, {}, numa_node, block));
+            EXPECT_EQ(block.base.value >> pool.geometry.largest_order == chunk, !drains);
+            ASSERT_EQ(buddy.free(waiter, block.base, freed), Errc::ok);
+            chunks.set_drain(chunk, false);
+        }
+    }
+}
+
+// What is left in a thread slot that nobody has, by a thread that went in the middle of its wait.
+TEST(HandOff, a_wish_in_a_thread_slot_without_a_thread_is_passed_over) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    Buddy<ProductionEnv> buddy{pool.node, pool.view};
+    const OnlyNode node{buddy};
+    OneNodeHandOff hand_off{pool.view, node};
+    const Actor releaser = pool.actor(1, 1);
+    const Actor gone = pool.actor(2, 2);
+    const Actor waiter = pool.actor(3, 2);
+    const auto nobody_to_wake = [](ThreadSlotIndex) {};
+    (void)hand_off.announce(gone, Order{0}, NumaNode{0}, 1);
+    pool.view.threads[gone.thread.value].owner.store(0);
+    (void)hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
+    hand_off.serve(releaser, nobody_to_wake);
+    EXPECT_TRUE(hand_off.look(gone).is_waiting());
+    std::uint32_t numa_node = 0;
+    Block block;
+    ASSERT_TRUE(hand_off.receive(waiter, {}, numa_node, block));
+    Block freed;
+    ASSERT_EQ(buddy.free(waiter, block.base, freed), Errc::ok);
+    EXPECT_EQ(pool.snapshot().used_frames, 0U);
+    EXPECT_EQ(pool.view.header->attention.load() & Attention::kWaiters, 0U) << "nobody who waits is left";
+}
+
+// receive() of who still waits must not forget the wish, nor what is given at this moment.
+TEST(HandOff, who_still_waits_receives_nothing_and_goes_on_waiting) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    Buddy<ProductionEnv> buddy{pool.node, pool.view};
+    const OnlyNode node{buddy};
+    OneNodeHandOff hand_off{pool.view, node};
+    const Actor releaser = pool.actor(1, 1);
+    const Actor waiter = pool.actor(2, 2);
+    const auto nobody_to_wake = [](ThreadSlotIndex) {};
+    const WaitWord wish = hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
+    nudge_waiters(pool.view, true, nobody_to_wake);
+    std::uint32_t numa_node = 0;
+    Block block;
+    EXPECT_FALSE(hand_off.receive(waiter, {}, numa_node, block));
+    EXPECT_EQ(hand_off.look(waiter), wish.nudged());
+    EXPECT_FALSE(OneNodeHandOff::has_ended(wish, hand_off.look(waiter)));
+    hand_off.serve(releaser, nobody_to_wake);
+    EXPECT_TRUE(OneNodeHandOff::has_ended(wish, hand_off.look(waiter)));
+    EXPECT_TRUE(hand_off.receive(waiter, {}, numa_node, block));
+    EXPECT_EQ(hand_off.look(waiter), WaitWord{});
+}
+
 TEST(Buddy, an_allocation_below_a_draining_chunk_is_undone) {
     ShmPool pool{4096, 4 << 20, 2};
     pool.online_all();
@@ -600,6 +717,123 @@ TEST(Buddy, finds_the_last_free_frame_of_a_full_pool_whatever_the_hints_said) {
         ASSERT_EQ(buddy.allocate(other, Order{0}, {}, freed), Errc::out_of_frames);
         ASSERT_EQ(buddy.free(other, block.base, freed), Errc::ok);
         ASSERT_EQ(buddy.allocate(actor, Order{0}, {}, block), Errc::ok);
+    }
+}
+
+// Production atomics; before each access, somebody else may do something.
+struct AdversaryEnv {
+    static inline std::function<void(const void *)> before;
+    template <class T>
+    class Atomic {
+    public:
+        T load(std::memory_order order = std::memory_order_seq_cst) const {
+            meet();
+            return value_.load(order);
+        }
+        void store(T value, std::memory_order order = std::memory_order_seq_cst) {
+            meet();
+            value_.store(value, order);
+        }
+        template <class... Orders>
+        bool compare_exchange_strong(T &expected, T desired, Orders... orders) {
+            meet();
+            return value_.compare_exchange_strong(expected, desired, orders...);
+        }
+        template <class... Orders>
+        bool compare_exchange_weak(T &expected, T desired, Orders... orders) {
+            return compare_exchange_strong(expected, desired, orders...);
+        }
+        T fetch_and(T value, std::memory_order order) {
+            meet();
+            return value_.fetch_and(value, order);
+        }
+        T fetch_or(T value, std::memory_order order) {
+            meet();
+            return value_.fetch_or(value, order);
+        }
+        T fetch_add(T value, std::memory_order order) {
+            meet();
+            return value_.fetch_add(value, order);
+        }
+
+    private:
+        void meet() const {
+            if (before) before(&value_);
+        }
+        std::atomic<T> value_;
+    };
+    static void pause() noexcept {}
+    static void crash_point(CrashPoint) noexcept {}
+};
+
+// Two places for a large block and a frame that is now in the one, now in the other: at every moment one of the two is
+// free. Whoever moves the frame sees each look of the other thread coming, and puts the frame where that looks next, so
+// many times. Returns what is told to who wants the large block.
+Errc allocate_while_a_frame_moves(unsigned order, unsigned moves_max, bool somebody_is_stopped, unsigned &moves) {
+    // Two chunks, and for orders below the largest nothing but one place in each.
+    ShmPool pool{4096, std::uint64_t{4096} << order, 2};
+    pool.online_all();
+    Buddy<ProductionEnv> mover{pool.node, pool.view};
+    const Actor moving = pool.actor(2, 2);
+    const Actor wanting = pool.actor(1, 1);
+    const std::uint64_t frames = std::uint64_t{1} << order;
+    std::uint64_t at = 0;
+    // Both have been used: their marks are there, and only the frames' own words say that one of them is free.
+    Block used;
+    EXPECT_TRUE(mover.allocate_at(moving, {FrameIndex{frames}, Order{0}}, {}));
+    EXPECT_EQ(mover.free(moving, FrameIndex{frames}, used), Errc::ok);
+    EXPECT_TRUE(mover.allocate_at(moving, {FrameIndex{at}, Order{0}}, {}));
+    // In the middle of an operation that is nowhere near; so it is not enough to look at hints.
+    if (somebody_is_stopped) {
+        pool.actor(3, 3);
+        pool.view.threads[3].intent.store(
+            Intent{IntentKind::allocate, NumaNode{0}, Block{FrameIndex{1}, Order{0}}}.bits());
+    }
+    moves = 0;
+    bool is_moving = false;
+    AdversaryEnv::before = [&](const void *address) {
+        const auto *const word = static_cast<const std::atomic<std::uint64_t> *>(address);
+        const auto *const leaf = reinterpret_cast<const std::atomic<std::uint64_t> *>(pool.node.leaf);
+        if (is_moving || moves == moves_max || word < leaf || word >= leaf + pool.node.word_count[0]) return;
+        const std::uint64_t looked_at = static_cast<std::uint64_t>(word - leaf) * kLeafFrames;
+        if (looked_at == at || looked_at % frames != 0) return;
+        is_moving = true;
+        ++moves;
+        Block freed;
+        EXPECT_EQ(mover.free(moving, FrameIndex{at}, freed), Errc::ok);
+        at = looked_at;
+        EXPECT_TRUE(mover.allocate_at(moving, {FrameIndex{at}, Order{0}}, {}));
+        is_moving = false;
+    };
+    Buddy<AdversaryEnv> buddy{
+        NodeView<AdversaryEnv>::at(pool.node_memory.address(), pool.geometry, NumaNode{0}, pool.thread_slots),
+        PoolView<AdversaryEnv>::at(pool.pool_memory.address(), ShmPool::kProcesses, pool.thread_slots)};
+    Block block;
+    const Errc result = buddy.allocate(wanting, Order{order}, {}, block);
+    AdversaryEnv::before = nullptr;
+    if (result == Errc::ok) {
+        EXPECT_NE(block.base.value, at / frames * frames);
+    }
+    return result;
+}
+
+TEST(Buddy, a_large_block_is_refused_only_if_none_was_free_at_some_moment) {
+    for (const bool somebody_is_stopped : {false, true})
+        for (const unsigned order : {7U, 8U, 9U, 10U, 12U, 13U})
+            for (unsigned moves_max = 0; moves_max <= 12; ++moves_max) {
+                unsigned moves = 0;
+                const Errc result = allocate_while_a_frame_moves(order, moves_max, somebody_is_stopped, moves);
+                EXPECT_EQ(result, Errc::ok) << "order " << order << ", the frame moved " << moves << " of " << moves_max
+                                            << " times, somebody stopped: " << somebody_is_stopped;
+                if (result != Errc::ok) break;
+            }
+}
+// What cannot be proven while the frame goes on and on moving is refused in the end, too.
+TEST(Buddy, a_search_ends_however_long_others_go_on) {
+    for (const unsigned order : {9U, 10U, 13U}) {
+        unsigned moves = 0;
+        EXPECT_EQ(allocate_while_a_frame_moves(order, ~0U, true, moves), Errc::out_of_frames);
+        std::printf("order %u: refused after the frame had moved %u times under its looks\n", order, moves);
     }
 }
 

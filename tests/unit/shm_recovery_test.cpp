@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "numacre/shm/audit.hpp"
 #include "numacre/shm/thread_slots.hpp"
 #include "support/shm_pool.hpp"
 
@@ -20,13 +21,17 @@ struct CrashEnv {
     using Atomic = std::atomic<T>;
     static void pause() noexcept {}
     static void crash_point(CrashPoint point) {
-        if (armed && point == at) {
-            armed = false;
-            throw Died{};
+        if (!armed || point != at) return;
+        if (passed != 0) {
+            --passed;
+            return;
         }
+        armed = false;
+        throw Died{};
     }
     static inline bool armed = false;
     static inline CrashPoint at{};
+    static inline unsigned passed = 0;  // so often it does not die there
 };
 
 NodeView<CrashEnv> crash_view(const ShmPool &pool) {
@@ -110,6 +115,122 @@ TEST_P(EveryCrashPoint, loses_nothing_and_leaves_the_others_alone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Points, EveryCrashPoint, ::testing::ValuesIn(kPoints));
+
+// Pools whose end lies inside a leaf word, or inside a word of a higher layer.
+struct OddGeometry {
+    unsigned largest_order;
+    std::uint64_t chunks;
+};
+constexpr OddGeometry kOddGeometries[] = {{0, 1},  {0, 3},   {0, 63},  {0, 65}, {0, 200}, {1, 1}, {1, 33}, {2, 1},
+                                          {2, 24}, {2, 143}, {3, 5},   {3, 9},  {4, 3},   {4, 7}, {4, 33}, {5, 1},
+                                          {5, 3},  {5, 17},  {6, 1},   {6, 9},  {7, 1},   {7, 5}, {8, 3},  {9, 1},
+                                          {9, 13}, {10, 1},  {10, 11}, {11, 3}, {12, 3}};
+
+// Bits of leaf words that stand for no frame: closed, whatever happens.
+bool nothing_is_open_beyond_the_end(const ShmPool &pool) {
+    const std::uint64_t frames = pool.geometry.frame_count;
+    const std::uint64_t exist = frames % kLeafFrames;
+    return exist == 0 || ~pool.node.leaf[frames / kLeafFrames].load() >> exist == 0;
+}
+std::uint64_t count_damage(const ShmPool &pool) {
+    const NodeView<ProductionEnv> nodes[] = {pool.node};
+    const NodeSnapshot snapshot = pool.snapshot();
+    return Audit<ProductionEnv>{pool.view, pool.node}.run() + snapshot.damaged_entries + snapshot.lost_blocks +
+           count_impossible_thread_slots<ProductionEnv>(pool.view, nodes);
+}
+// All frames, each once, none beyond the end.
+void expect_all_frames_can_be_had(ShmPool &pool, Actor actor) {
+    Buddy<ProductionEnv> buddy{pool.node, pool.view};
+    std::vector<bool> had(pool.geometry.frame_count, false);
+    std::vector<Block> blocks;
+    for (Block block; buddy.allocate(actor, Order{0}, {}, block) == Errc::ok;) {
+        ASSERT_LT(block.base.value, pool.geometry.frame_count) << "a frame that does not exist";
+        ASSERT_FALSE(had[block.base.value]);
+        had[block.base.value] = true;
+        blocks.push_back(block);
+    }
+    EXPECT_EQ(blocks.size(), pool.geometry.frame_count);
+    for (const Block &block : blocks) {
+        Block freed;
+        ASSERT_EQ(buddy.free(actor, block.base, freed), Errc::ok);
+    }
+}
+
+// Calls for many blocks have intents on whole leaf words, also where the last one is not whole.
+TEST(OddGeometry, a_death_in_calls_for_many_blocks_opens_nothing_beyond_the_end) {
+    for (const OddGeometry &geometry : kOddGeometries)
+        for (const CrashPoint point : kPoints)
+            for (const unsigned deaths_passed : {0U, 1U, 2U, 5U}) {
+                SCOPED_TRACE("order " + std::to_string(geometry.largest_order) + ", " +
+                             std::to_string(geometry.chunks) + " chunks, crash point " +
+                             std::to_string(static_cast<unsigned>(point)) + ", passed " +
+                             std::to_string(deaths_passed) + " times");
+                ShmPool pool{4096, std::uint64_t{4096} << geometry.largest_order, geometry.chunks};
+                pool.online_all();
+                Buddy<ProductionEnv> survivor{pool.node, pool.view};
+                const Actor living = pool.actor(1, 1);
+                const Actor doomed = pool.actor(2, 2);
+                // The last frame is somebody's: so the doomed one's last leaf word is in part another's.
+                Block kept{};
+                const Block last{FrameIndex{pool.geometry.frame_count - 1}, Order{0}};
+                const bool keeps = pool.geometry.frame_count > 1 && survivor.allocate_at(living, last, {});
+                if (keeps) kept = last;
+                Buddy<CrashEnv> victim{crash_view(pool), crash_pool_view(pool)};
+                CrashEnv::at = point;
+                CrashEnv::passed = deaths_passed;
+                CrashEnv::armed = true;
+                try {
+                    for (const unsigned order : {0U, 1U, 3U}) {
+                        if (order > geometry.largest_order) break;
+                        std::vector<FrameIndex> bases(pool.geometry.frame_count);
+                        for (const BlockState state : {BlockState::owned, BlockState::cached}) {
+                            const auto got = victim.allocate_many(doomed, Order{order}, state, {}, bases.data(),
+                                                                  static_cast<unsigned>(bases.size() >> order));
+                            EXPECT_EQ(victim.free_many(doomed, state, bases.data(), got), got);
+                        }
+                    }
+                } catch (const Died &) {
+                }
+                CrashEnv::armed = false;
+                CrashEnv::passed = 0;
+                Reclaimed total;
+                ThreadSlotIndex blocked_by;
+                ASSERT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::done);
+                EXPECT_TRUE(nothing_is_open_beyond_the_end(pool));
+                EXPECT_EQ(count_damage(pool), 0U);
+                EXPECT_EQ(pool.snapshot().used_frames, keeps ? 1U : 0U);
+                Block freed;
+                if (keeps) {
+                    ASSERT_EQ(survivor.free(living, kept.base, freed), Errc::ok);
+                }
+                expect_all_frames_can_be_had(pool, living);
+                if (HasFatalFailure() || HasNonfatalFailure()) return;
+            }
+}
+
+// Whatever the doomed was doing last, its intent may be on any word.
+TEST(OddGeometry, an_intent_on_the_last_word_clears_what_there_is_of_it) {
+    for (const OddGeometry &geometry : kOddGeometries) {
+        SCOPED_TRACE("order " + std::to_string(geometry.largest_order) + ", " + std::to_string(geometry.chunks) +
+                     " chunks");
+        ShmPool pool{4096, std::uint64_t{4096} << geometry.largest_order, geometry.chunks};
+        pool.online_all();
+        const Actor doomed = pool.actor(2, 2);
+        const std::uint64_t word = (pool.geometry.frame_count - 1) / kLeafFrames;
+        const std::uint64_t first = word * kLeafFrames;
+        // Claimed, and not committed.
+        pool.view.threads[2].intent.store(
+            Intent{IntentKind::word, NumaNode{0}, Block{FrameIndex{first}, Order{kLeafOrder}}}.bits());
+        pool.node.leaf[word].fetch_or(1);
+        Reclaimed total;
+        ThreadSlotIndex blocked_by;
+        ASSERT_EQ(pool.kill_and_recover(doomed.process.value, total, blocked_by), RecoveryStep::done);
+        EXPECT_EQ(pool.node.leaf[word].load() & 1, 0U) << "what was claimed is lost";
+        EXPECT_TRUE(nothing_is_open_beyond_the_end(pool));
+        EXPECT_EQ(count_damage(pool), 0U);
+        expect_all_frames_can_be_had(pool, pool.actor(1, 1));
+    }
+}
 
 TEST(Recovery, gives_back_all_blocks_of_the_dead_and_none_of_the_living) {
     ShmPool pool{4096, 4 << 20, 2};
@@ -201,6 +322,36 @@ TEST(Recovery, waits_for_a_living_thread_in_the_middle_of_an_overlapping_operati
     pool.view.threads[living.thread.value].intent.store(0);
     EXPECT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::done);
     EXPECT_EQ(word.load(), 0U);
+}
+
+// Two threads of the dead process: the first one's operation overlaps a living one's, the second one's does not.
+TEST(Recovery, goes_on_past_the_thread_for_which_it_has_to_wait) {
+    ShmPool pool{4096, 4 << 20, 2};
+    pool.online_all();
+    const auto intend = [&](unsigned thread, std::uint64_t frame) {
+        pool.view.threads[thread].intent.store(
+            Intent{IntentKind::allocate, NumaNode{0}, Block{FrameIndex{frame}, Order{0}}}.bits());
+        pool.node.leaf[frame / kLeafFrames].fetch_or(std::uint64_t{1} << frame % kLeafFrames);
+    };
+    pool.actor(1, 1);
+    for (const unsigned thread : {2U, 3U, 4U, 5U}) pool.actor(thread, 2);
+    intend(1, 100);
+    intend(2, 100);
+    intend(3, 300);
+    intend(4, 100);
+    intend(5, 500);
+    Reclaimed total;
+    ThreadSlotIndex blocked_by;
+    ASSERT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::blocked);
+    EXPECT_EQ(blocked_by.value, 1U);
+    EXPECT_EQ(pool.view.threads[3].owner.load(), 0U);
+    EXPECT_EQ(pool.view.threads[5].owner.load(), 0U);
+    EXPECT_EQ(pool.node.leaf[1].load(), leaf::mask(100 % kLeafFrames, 0)) << "the living one is about to have it";
+    EXPECT_EQ(pool.node.leaf[4].load() | pool.node.leaf[7].load(), 0U);
+    pool.view.threads[1].intent.store(0);
+    ASSERT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::done);
+    EXPECT_EQ(pool.view.threads[2].owner.load(), 0U);
+    EXPECT_EQ(pool.view.threads[4].owner.load(), 0U);
 }
 
 TEST(Recovery, waits_for_no_thread_slot_that_claims_to_be_the_daemon_s) {

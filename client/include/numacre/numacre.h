@@ -8,9 +8,25 @@
  * with the value, and what to do.
  *
  * Threads: every function may be called from any thread at any time, but not on a pool that another thread is detaching.
- * No thread has to register. Signals: not async-signal-safe.
+ * No thread has to register. No call is a cancellation point: pthread_cancel takes effect after it. A thread whose
+ * cancellation is asynchronous (PTHREAD_CANCEL_ASYNCHRONOUS) must not call. A thread may leave a call that waits for memory
+ * (NUMACRE_WAIT) by siglongjmp from a signal handler: its wish ends with its next call that goes past its cache, at the
+ * latest a second later, or with the thread. No other call may be left in that way. dlclose: the library stays loaded, for
+ * threads that have used it run its code as they end.
  *
- * fork: the child does not inherit the mapping. Every call on an inherited handle returns -ECHILD; attach again there.
+ * Signals: a handler may call the library as follows, if no trace is recorded (NUMACRE_TRACE) and its thread has made a call
+ * on the handle before. It may make any call but numacre_attach, numacre_open_private, numacre_detach and numacre_event_fd on
+ * a handle that is used in that handler only; two handlers that share it must not interrupt each other (sa_mask). On a handle
+ * that the interrupted code may be using it may call numacre_free_uncached, numacre_take, numacre_ref_of,
+ * numacre_usable_size, numacre_client_id and numacre_events, and nothing else: the caches of threads are not protected
+ * against their own signal handlers, and a block might be lost, or handed out twice. Where a call would have to change the
+ * pool's memory while its own thread is in the middle of such a change, it returns -EBUSY and has done nothing: call again
+ * when the handler has returned. After siglongjmp out of a call that does not wait, the calls of the thread may return -EBUSY
+ * for ever. A handler whose call fails leaves its own sentence in numacre_last_error().
+ *
+ * fork: the child does not inherit the mapping. Every call on an inherited handle returns -ECHILD; attach again there. A child
+ * of fork() of libc closes the inherited connections at once. A child of a raw fork (the system call, clone without CLONE_VM,
+ * _Fork) closes them at its first call: until then, or its end, it keeps what a parent held that has called exec.
  *
  * NUMACRE_TRACE=FILE in the environment records every allocation of the process in FILE (FILE.PID if that exists), for
  * `numacre bench replay`. Every call then enters the kernel and takes a lock of the process. Ignored in a set-user-id
@@ -83,16 +99,19 @@ NUMACRE_API void numacre_detach(numacre_pool *pool);
  * node, or the nearest that has room; or where a policy says (see numacre_set_policy). Never blocks, lock-free; enters the
  * kernel only in pools of several numa nodes, once a second at most, to look at the thread's mempolicy and cpuset. A thread
  * keeps blocks of up to 64 frames in a cache of its own, all threads together about a sixteenth of the pool; it gives them
- * back when it ends and, at its next call, when memory has run out anywhere.
- * Errors: -ENOMEM no free block of that size, or what is free is reserved for others; -EDQUOT a quota of this client, of all
- * clients of its user, or of the pool; -EINVAL size 0 or above the largest block; -EUSERS no thread slot left
- * in the pool or for this process; -EUCLEAN the daemon has found the pool's shared metadata damaged: nothing is allocated in
- * it any more, what one has may still be used and freed; -ECHILD. If the caller is killed inside, the block comes back. */
+ * back when it ends and, at its next call, when memory has run out anywhere or the pool is to shrink.
+ * Errors: -ENOMEM no free block of that size, or what is free is reserved for others (of blocks above 64 frames it is said
+ * after three looks at the whole node at most: where others move what is in the way just ahead of each, one may have been
+ * free); -EDQUOT a quota of this client, of all clients of its user, or of the pool; -EINVAL size 0 or above the largest
+ * block; -EUSERS no thread slot left in the pool or for this process; -EUCLEAN the daemon has found the pool's shared metadata
+ * damaged: nothing is allocated in it any more, what one has may still be used and freed; -ECHILD. If the caller is killed
+ * inside, the block comes back. */
 NUMACRE_API int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block);
 
 /* The same on a given numa node of the pool (-1: the calling thread's), with flags. Enters the kernel as
  * numacre_alloc, and to wait. Who waits holds nothing: -EDQUOT also if others have used up a quota by then.
- * Further errors: -ENODEV no such node; -EINVAL one that the thread's cpuset excludes; -ETIMEDOUT. */
+ * Further errors: -ENODEV no such node; -EINVAL one that the thread's cpuset excludes; -ETIMEDOUT; -EBUSY in a signal handler
+ * (see Signals). */
 NUMACRE_API int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block);
 
 /* Where blocks come from if a call does not say it (numacre_alloc, and node -1), in the words of set_mempolicy(2). Nodes are
@@ -136,7 +155,8 @@ NUMACRE_API int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa
  * the block is freed. */
 NUMACRE_API int numacre_free(numacre_pool *pool, void *block);
 
-/* The same past the calling thread's cache: the block is anybody's at once. */
+/* The same past the calling thread's cache: the block is anybody's at once.
+ * Further error: -EBUSY in a signal handler that has interrupted a call of its thread (see Signals): the block is still owned. */
 NUMACRE_API int numacre_free_uncached(numacre_pool *pool, void *block);
 
 /* All of `count` blocks, or none: then what `blocks` points to is meaningless. What the calling thread's cache has goes first;
@@ -148,7 +168,12 @@ NUMACRE_API int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void *
 NUMACRE_API int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count);
 
 /* The reference of a block that this process owns; NUMACRE_REF_NULL if it does not. Pass it to another process by any
- * means; passing it does not change the owner. */
+ * means; passing it does not change the owner. One locked instruction for a block's first reference, none for a further one.
+ * Threads of one process may refer to one block at the same time: all get the same reference, or NUMACRE_REF_NULL if another
+ * process has taken the block meanwhile by one of them. Not beside a numacre_free of the same block by another thread: that is
+ * use after free, and may take the block from its next owner. What is written into the block after its first reference was made
+ * reaches the taker by the way on which the reference is passed, which has to synchronise (a pipe, a lock, release and acquire).
+ * Whoever keeps a reference drops it when the block is taken: references of 2^19 owners ago name the block again. */
 NUMACRE_API numacre_ref numacre_ref_of(numacre_pool *pool, const void *block);
 
 /* Become the owner of a referenced block and learn its address here. One locked instruction.

@@ -1,11 +1,14 @@
 #include "control/control_server.hpp"
 
 #include <fcntl.h>
+#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
+#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -13,13 +16,18 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
+#include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "access.hpp"
 #include "control/control_service.hpp"
 #include "control/printable.hpp"
+#include "fd.hpp"
+#include "token_bucket.hpp"
 
 namespace numacre::daemon {
 namespace {
@@ -28,6 +36,12 @@ namespace {
 constexpr int kMaxRequestBytes = 64 * 1024;
 // Watchers take one each, so do resizes; beyond it calls are answered with RESOURCE_EXHAUSTED.
 constexpr int kMaxThreads = 48;
+constexpr std::size_t kMaxGrpcBytes = std::size_t{128} << 20;
+constexpr int kMaxStreams = 64;  // of a connection
+constexpr int kMaxPingStrikes = 2;
+constexpr int kIdleMs = 300'000;
+constexpr int kKeepaliveMs = 60'000;
+constexpr int kKeepaliveTimeoutMs = 20'000;
 // For streams to end, and then for answers that are almost out. Calls longer than both are told that they are
 // cancelled, and then waited for.
 constexpr std::chrono::milliseconds kStopGrace{250};
@@ -44,7 +58,7 @@ std::string reason(int error) {
     return std::strerror(error);
 }
 
-// gRPC removes whatever socket lies at the path before it binds, a live daemon's too: so look first.
+// A socket that nobody answers on makes room. A live daemon's does not.
 Answer<void> make_room(const std::string &socket_path) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -77,12 +91,16 @@ Answer<void> make_room(const std::string &socket_path) {
     const int connected = ::connect(probe, reinterpret_cast<const sockaddr *>(&address), sizeof(address));
     const int error = connected == 0 ? 0 : errno;
     ::close(probe);
-    if (error == ECONNREFUSED || error == ENOENT) return {};  // its daemon is gone; gRPC removes it
+    if (error == ECONNREFUSED || error == ENOENT) {
+        // Its daemon is gone.
+        if (::unlink(socket_path.c_str()) == 0 || errno == ENOENT) return {};
+        return failed(Errc::access_denied, socket_path, "a dead daemon's cannot be removed: " + reason(errno));
+    }
     return failed(Errc::bad_argument, socket_path,
                   "it is taken, another daemon answers there: stop that one, or use another --runtime-dir");
 }
 
-// gRPC makes the socket with whatever the umask leaves: nothing, for the life of this object.
+// bind() makes the socket with whatever the umask leaves: nothing, for the life of this object.
 class ClosedUmask {
 public:
     ClosedUmask() : before_(::umask(S_IRWXU | S_IRWXG | S_IRWXO)) {}
@@ -107,6 +125,39 @@ Answer<void> open_to(const std::string &socket_path, const ControlAccess &access
         return failed(Errc::access_denied, socket_path,
                       "cannot set its mode to " + format_mode(access.mode) + ": " + reason(errno));
     return {};
+}
+
+Answer<Fd> listen_at(const std::string &socket_path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);  // make_room() has looked at the length
+    Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!listener) return failed(Errc::daemon_gone, socket_path, "no socket to be had: " + reason(errno));
+    const ClosedUmask closed;
+    if (::bind(listener.get(), reinterpret_cast<const sockaddr *>(&address), sizeof(address)) != 0 ||
+        ::listen(listener.get(), SOMAXCONN) != 0)
+        return failed(Errc::access_denied, socket_path,
+                      "cannot listen there (" + reason(errno) + "): use another --runtime-dir");
+    return listener;
+}
+
+// gRPC's own lines go to our log, for by itself it writes to stderr and waits for whoever reads that. Callers can make
+// it write as much as they like, so it gets so many lines a second.
+void log_for_grpc(gpr_log_func_args *line) {
+    static std::mutex mutex;
+    static TokenBucket lines(5, 50, std::chrono::steady_clock::now());
+    static std::uint64_t left_out = 0;
+    const std::scoped_lock lock{mutex};
+    if (!lines.take(std::chrono::steady_clock::now())) {
+        ++left_out;
+        return;
+    }
+    const auto level = line->severity == GPR_LOG_SEVERITY_ERROR  ? spdlog::level::err
+                       : line->severity == GPR_LOG_SEVERITY_INFO ? spdlog::level::info
+                                                                 : spdlog::level::debug;
+    const std::string missing = left_out == 0 ? "" : " (" + std::to_string(left_out) + " lines before were left out)";
+    left_out = 0;
+    spdlog::log(level, "gRPC: {}{}", printable(line->message), missing);
 }
 
 }  // namespace
@@ -135,10 +186,11 @@ struct ControlServer::Running {
 
     ControlService service;  // before the server: it must live until the server's threads have ended
     std::unique_ptr<grpc::Server> server;
+    std::optional<ControlGate> gate;  // before the server in ending: it hands connections to it
 };
 
-ControlServer::ControlServer(PoolManager &pools, std::string socket_path, ControlAccess access)
-    : pools_(pools), socket_path_(std::move(socket_path)), access_(access) {}
+ControlServer::ControlServer(PoolManager &pools, std::string socket_path, ControlAccess access, ControlLimits limits)
+    : pools_(pools), socket_path_(std::move(socket_path)), access_(access), limits_(limits) {}
 
 ControlServer::~ControlServer() {
     stop();
@@ -148,38 +200,50 @@ Answer<void> ControlServer::start() {
     if (running_) return failed(Errc::bad_argument, socket_path_, "it is being served already: start once only");
     if (auto room = make_room(socket_path_); !room) return room;
 
+    gpr_set_log_function(log_for_grpc);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     auto running = std::make_unique<Running>(pools_);
-    int bound = 0;
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(socket_target(socket_path_), grpc::InsecureServerCredentials(), &bound);
     builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
-    builder.SetResourceQuota(grpc::ResourceQuota{"numacre control"}.SetMaxThreads(kMaxThreads));
+    builder.SetResourceQuota(grpc::ResourceQuota{"numacre control"}.SetMaxThreads(kMaxThreads).Resize(kMaxGrpcBytes));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxPingStrikes);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+    // Finds callers that are connected and do not answer any more.
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
     builder.RegisterService(&running->service);
-    {
-        const ClosedUmask closed;
-        running->server = builder.BuildAndStart();
+    running->server = builder.BuildAndStart();
+    if (!running->server)
+        return failed(Errc::access_denied, socket_path_, "gRPC cannot be started: see its line on stderr for why");
+    auto listener = listen_at(socket_path_);
+    if (!listener) {
+        running->server->Shutdown();
+        return Unexpected{std::move(listener.error())};
     }
-    if (!running->server || bound == 0)
-        return failed(Errc::access_denied, socket_path_,
-                      "gRPC cannot listen there: see its line on stderr for why, or use another --runtime-dir");
     running_ = std::move(running);
     if (auto opened = open_to(socket_path_, access_); !opened) {
         stop();
         return opened;
     }
     running_->server->GetHealthCheckService()->SetServingStatus(v1::Control::service_full_name(), true);
+    running_->gate.emplace(
+        std::move(*listener), [server = running_->server.get()](int fd) { grpc::AddInsecureChannelFromFd(server, fd); },
+        limits_);
     return {};
 }
 
 void ControlServer::stop() {
     if (!running_) return;
+    ::unlink(socket_path_.c_str());
+    if (running_->gate) running_->gate->stop_accepting();
     running_->server->GetHealthCheckService()->SetServingStatus(false);
     running_->service.end_streams(kStopGrace);
     std::this_thread::sleep_for(kReadGrace);
     running_->server->Shutdown(std::chrono::system_clock::now() + kStopGrace);
     running_->server->Wait();
+    if (running_->gate) running_->gate->finish(kStopGrace);
     running_.reset();
 }
 

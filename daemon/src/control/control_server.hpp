@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "control/control_gate.hpp"
 #include "pool_manager.hpp"
 
 namespace numacre::daemon {
@@ -20,7 +21,7 @@ struct ControlAccess {
 class ControlServer {
 public:
     // pools must outlive the server.
-    ControlServer(PoolManager &pools, std::string socket_path, ControlAccess access = {});
+    ControlServer(PoolManager &pools, std::string socket_path, ControlAccess access = {}, ControlLimits limits = {});
     ~ControlServer();
     ControlServer(const ControlServer &) = delete;
     ControlServer &operator=(const ControlServer &) = delete;
@@ -41,6 +42,7 @@ private:
     PoolManager &pools_;
     const std::string socket_path_;
     const ControlAccess access_;
+    const ControlLimits limits_;
     std::unique_ptr<Running> running_;
 };
 

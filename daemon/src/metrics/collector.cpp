@@ -155,6 +155,7 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
         for (const ClientStatus &client : *clients) add_client(scrape, client);
 
     const DaemonTotals totals = pools_.totals();
+    scrape.add<Metric::log_messages_dropped_total>(totals.log_messages_dropped);
     scrape.add<Metric::attaches_total>(totals.attach_ok, "ok");
     scrape.add<Metric::attaches_total>(totals.attach_refused, "refused");
     scrape.add<Metric::clients_reaped_total>(totals.reaped_killed, "killed");

@@ -23,7 +23,12 @@
 namespace numacre::daemon {
 namespace {
 
-constexpr const char *kThreads = "2";
+// A connection that sends no request, or one byte at a time, or does not read its answer, holds one thread for as long
+// as the time limit: so many such connections a second are withstood without any delay. More of them queue, N at once
+// delay a scrape by N / kThreads times the limit.
+constexpr const char *kThreads = "32";
+constexpr const char *kTimeLimitMs = "1000";
+constexpr const char *kRequestBytesMax = "8192";
 
 struct Endpoint {
     sockaddr_storage address{};
@@ -127,8 +132,9 @@ Answer<void> MetricsServer::start() {
     auto running = std::make_unique<Running>();
     running->collector = std::make_shared<Collector>(pools_);
     try {
-        running->exposer = std::make_unique<prometheus::Exposer>(
-            std::vector<std::string>{"listening_ports", spelled(*address), "num_threads", kThreads});
+        running->exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+            "listening_ports", spelled(*address), "num_threads", kThreads, "request_timeout_ms", kTimeLimitMs,
+            "linger_timeout_ms", "0", "enable_keep_alive", "no", "max_request_size", kRequestBytesMax});
     } catch (const std::exception &failure) {
         const int error = bind_error(*address);
         const std::string why = error != 0 ? std::strerror(error) : failure.what();

@@ -62,6 +62,7 @@ enum class Metric : std::uint8_t {
     resize_operations_total,
     autosize_operations_total,
     scan_duration_seconds,
+    log_messages_dropped_total,
     build_info,
 };
 
@@ -212,6 +213,8 @@ inline constexpr std::array<MetricRow, static_cast<std::size_t>(Metric::build_in
      "Of the resizes, those by pools' own policy, by result: grown, shrunk or failed.", metric_labels("result")},
     {Metric::scan_duration_seconds, "numacre_scan_duration_seconds", MetricKind::gauge, "seconds",
      "How long the scan of the pool for this scrape took.", metric_labels("pool")},
+    {Metric::log_messages_dropped_total, "numacre_log_messages_dropped_total", MetricKind::counter, "messages",
+     "Log lines that were not written because nobody read stderr fast enough.", metric_labels()},
     {Metric::build_info, "numacre_build_info", MetricKind::gauge, "",
      "The daemon's version and the version of the shared memory layout. Always 1.",
      metric_labels("version", "layout_version")},

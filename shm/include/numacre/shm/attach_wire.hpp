@@ -8,13 +8,17 @@
 //                                            node region and its data region (1 + 2 * numa_node_count fds)
 //   ... works ...
 //   EventsRequest (at most one)    ->
-//                                  <-        EventsReply + by SCM_RIGHTS an eventfd, signalled when the daemon has set a
+//                                  <-        EventsReply + by SCM_RIGHTS an eventfd, signalled when the daemon has set
+//                                  a
 //                                            bit of ProcessRecord::news; no fd: it has none left
 //   DetachRequest (after unmapping) ->
 //                                  <-        DetachReply (everything the client held has been given back)
 //
-// Closing the connection without DetachRequest gives nothing back by itself: the process may still have the memory
-// mapped. The daemon then waits for the kernel to say that the process has ended (pidfd) or no longer maps the pool.
+// Between the reply and its work the client says in its record that it has come, and before DetachRequest that it has
+// left (presence.hpp): that, not the connection, is what counts. Closing the connection before the first gives the
+// client up; after it nothing comes back by that alone: the process may still have the memory mapped. The daemon then
+// waits for the kernel to say that the process has ended (pidfd) or has replaced its program, or for the client's own
+// word.
 #pragma once
 
 #include <array>

@@ -181,17 +181,30 @@ public:
         return true;
     }
 
-    // Makes an owned, found block takeable by others; returns its name. A plain store: until then only the owner's
-    // process writes the entry. Caller dies inside: it was published or it was not; recovery gives it back either way.
-    Reference publish(Block block, IndexEntry entry) { return publish_at(view_.index_entry(block), block, entry); }
-    // publish() of a block of self's process in a leaf word. base exists. False: it is none, and nothing was done.
+    // Makes an owned, found block takeable by others; returns its name. One RMW, none if the block is published
+    // already. Other threads of the process may do the same at the same time: all return the same name. The name is 0
+    // if the block is not the process's any more: another process has taken it by the name that another thread made.
+    // Caller dies inside: it was published or it was not; recovery gives it back either way.
+    Reference publish(Block block, IndexEntry entry) {
+        Word &slot = view_.index_entry(block);
+        const ProcessSlot owner = entry.owner();
+        // Each round that fails, another thread has published the block, and it has gone or has come back since.
+        for (unsigned rounds = 0; rounds < kCasRoundsMax; ++rounds) {
+            if (publish_at(slot, entry)) return name_of(block, entry);
+            if (!entry.is_owned() || entry.owner() != owner || entry.order() != block.order) break;
+        }
+        return {};
+    }
+    // publish() of a block of self's process in a leaf word. base exists. False: it is none, or another thread of the
+    // process was quicker: ask publish().
     [[gnu::always_inline]] bool publish_in_leaf(const Self &self, FrameIndex base, Reference &name) {
         Word &slot = view_.index[0][base.value];
-        const IndexEntry entry{slot.load(std::memory_order_acquire)};  // EDGE look-up
+        IndexEntry entry{slot.load(std::memory_order_acquire)};  // EDGE look-up
         const Block block{base, entry.order()};
-        if (!entry.is_held_like_or_published(self.ours) || !can_be_in_leaf(block)) [[unlikely]]
+        if (!entry.is_held_like_or_published(self.ours) || !can_be_in_leaf(block) || !publish_at(slot, entry))
+            [[unlikely]]
             return false;
-        name = publish_at(slot, block, entry);
+        name = name_of(block, entry);
         return true;
     }
 
@@ -248,12 +261,12 @@ public:
     }
 
     // The given block and no other: FitLook has found it free, and not draining. False, nothing changed: it is free
-    // no more. Dying inside: as in allocate().
+    // no more, or draining by now. Dying inside: as in allocate().
     bool allocate_at(Actor actor, Block block, Note note) {
         if (!view_.contains(block)) return false;
         const unsigned layer = layer_of(block.order);
         if (layer != 0 && !clean_below(actor, block)) return false;
-        if (!claim_exactly(actor, block)) return false;
+        if (!claim_this(actor, block, IfDraining::refuse)) return false;
         keep_claim(view_of(actor), layer, block, IndexEntry::owned(actor.process, block.order, 0, note));
         return true;
     }
@@ -326,6 +339,16 @@ public:
         return false;
     }
 
+    // Does the daemon want the chunk empty that this frame lies in? A preference. Always false where chunks have no
+    // drain bit (Chunks::set_drain). The frame exists.
+    bool is_draining(FrameIndex frame) const {
+        if (view_.top_layer == 0) return false;
+        const std::uint64_t child = frame.value >> word_order(view_.top_layer - 1);
+        // relaxed: whoever misses it is asked again.
+        const Word &word = view_.upper[view_.top_layer][child / kUpperFanOut];
+        return UpperWord{word.load(std::memory_order_relaxed)}.draining(child % kUpperFanOut);
+    }
+
     // Frees an owned block that find_entry just showed. stale_ref: somebody was faster. tally: it is somebody's free,
     // not a chunk that comes online.
     Errc free_entry(Actor actor, Block block, IndexEntry entry, bool tally) {
@@ -340,19 +363,16 @@ public:
 
     // Claims exactly this block, even in a draining chunk. The intent stays set: the caller writes the index and ends
     // it.
-    bool claim_exactly(Actor actor, Block block) {
-        const Self self = view_of(actor);
-        const unsigned layer = layer_of(block.order);
-        const std::uint64_t word = block.base.value >> word_order(layer);
-        begin(self, IntentKind::allocate, block);
-        if (!claim(layer, word, block)) {
-            end(self);
-            return false;
-        }
-        if (climb(layer, word) == kClimbed) return true;
-        undo(self, layer, word, block);
-        end(self);
-        return false;
+    bool claim_exactly(Actor actor, Block block) { return claim_this(actor, block, IfDraining::claim); }
+
+    // Does the block lie in a chunk that is to become empty? As seen at this moment. (Pools whose largest block is 64
+    // frames or less have no drains.)
+    bool is_draining(Block block) const {
+        const unsigned top = view_.top_layer;
+        if (top == 0) return false;
+        const UpperWord word{view_.upper[top][block.base.value >> word_order(top)].load(std::memory_order_acquire)};
+        // A chunk drains as a whole.
+        return word.draining(static_cast<unsigned>(block.base.value >> word_order(top - 1)) % kUpperFanOut);
     }
 
     // CLEAN, one level: clears the mark of (layer, word) in its parent if the word is empty. True: there is no mark
@@ -448,6 +468,24 @@ private:
         unsigned closed_at = 0;  // level whose word has a closed child on our path; 0: the word itself had nothing
     };
 
+    enum class IfDraining : bool { refuse, claim };
+
+    // This block and no other. The intent stays set, unless it fails: then nothing is left behind.
+    bool claim_this(Actor actor, Block block, IfDraining if_draining) {
+        const Self self = view_of(actor);
+        const unsigned layer = layer_of(block.order);
+        const std::uint64_t word = block.base.value >> word_order(layer);
+        begin(self, IntentKind::allocate, block);
+        if (!claim(layer, word, block, if_draining)) {
+            end(self);
+            return false;
+        }
+        if (climb(layer, word) == kClimbed) return true;
+        undo(self, layer, word, block);
+        end(self);
+        return false;
+    }
+
     // What an entry is to say, its generation still 0.
     [[gnu::always_inline]] static IndexEntry owned_by(const Self &self, Order order, Note note) {
         const IndexEntry entry = self.ours.of(order, note);
@@ -477,9 +515,20 @@ private:
         count(self.counters->takes);
         return true;
     }
-    [[gnu::always_inline]] Reference publish_at(Word &slot, Block block, IndexEntry entry) {
-        // EDGE publish (release; partner: EDGE hand-over): whoever takes sees what the giver wrote into the block.
-        if (!entry.is_published()) slot.store(entry.published().bits(), std::memory_order_release);
+    // False: the entry is another one by now, which `entry` says afterwards.
+    [[gnu::always_inline]] bool publish_at(Word &slot, IndexEntry &entry) {
+        if (entry.is_published()) return true;
+        std::uint64_t bits = entry.bits();
+        // EDGE publish (release; partner: EDGE hand-over): whoever takes sees what the giver wrote into the block. A
+        // CAS, although only the owner's process writes the entry: another of its threads may publish the block at this
+        // moment, and another process take it. A store that came later would say that it is the giver's again.
+        if (slot.compare_exchange_strong(bits, entry.published().bits(), std::memory_order_release,
+                                         std::memory_order_acquire)) [[likely]]
+            return true;
+        entry = IndexEntry{bits};
+        return false;
+    }
+    Reference name_of(Block block, IndexEntry entry) const {
         return Reference{view_.numa_node, block, entry.generation()};
     }
 
@@ -776,8 +825,8 @@ private:
         return true;
     }
 
-    // The given block and no other; false if any of it is taken. Ignores DRAIN.
-    bool claim(unsigned layer, std::uint64_t word, Block block) {
+    // The given block and no other; false if any of it is taken.
+    bool claim(unsigned layer, std::uint64_t word, Block block, IfDraining if_draining) {
         unsigned rounds = 0;
         if (layer == 0) {
             const std::uint64_t mask = leaf::mask(block.base.value % kLeafFrames, block.order.value);
@@ -787,8 +836,12 @@ private:
             return false;
         }
         const std::uint8_t group = group_of(layer, block);
+        const auto closed = [if_draining](UpperWord state) {
+            return state.occupied_children() | state.allocated_children() |
+                   (if_draining == IfDraining::refuse ? state.draining_children() : 0);
+        };
         std::uint64_t bits = view_.upper[layer][word].load(std::memory_order_relaxed);
-        while (((UpperWord{bits}.occupied_children() | UpperWord{bits}.allocated_children()) & group) == 0) {
+        while ((closed(UpperWord{bits}) & group) == 0) {
             if (view_.upper[layer][word].compare_exchange_weak(bits, UpperWord{bits}.with_allocated(group).bits(),
                                                                std::memory_order_seq_cst))
                 return true;
@@ -973,16 +1026,138 @@ private:
         // A larger block goes where it does least harm, wherever that is; one as large as a leaf word, too, and so a
         // thread begins again where it began and does not wander into the part of the pool that another one uses.
         if (order.value >= kLeafOrder) home = kNoWord;
+        Obstacles before;
         for (unsigned round = 0;; ++round) {
             if (search_and_claim(self, layer, home, last, order, grant, out)) return Errc::ok;
-            if (round != 0 || nothing_is_hidden(self, order)) return Errc::out_of_frames;
+            if (nothing_is_hidden(self, order)) return Errc::out_of_frames;
             // Nothing, as the hints tell; but somebody is in the middle of changing hints, or was stopped or killed
-            // there: look at the words themselves.
+            // there: look at the words themselves. Looks at one word after another prove nothing: what is free may have
+            // been now here, now there. That the same blocks stood in all places before and after does.
+            const Obstacles now = layer == 0 ? Obstacles{} : obstacles_to(order);
+            if (now.stood_since(before) || round == refusal_rounds(layer)) return Errc::out_of_frames;
+            before = now;
             for (std::uint64_t top = 0; top < view_.word_count[view_.top_layer]; ++top)
                 if (scan_and_claim(self, view_.top_layer, top, order, grant, out)) return Errc::ok;
             home = kNoWord;
             last = {};
         }
+    }
+
+    // --- is it true that nothing is free? ----------------------------------------------------------------------------
+
+    // What stands in every place in which a block could lie, as one number: in each place one thing that cannot go and
+    // come back without a change. A block that is held cannot: whoever holds it next holds it with another generation.
+    struct Obstacles {
+        std::uint64_t digest = 0;
+        bool everywhere = false;  // in each place there is such a thing
+        void add(std::uint64_t place, std::uint64_t bits) {
+            digest = (digest ^ place) * 0x9e37'79b9'7f4a'7c15;
+            digest = (digest ^ digest >> 29 ^ bits) * 0xbf58'476d'1ce4'e5b9;
+        }
+        // They were all there at each moment between the two looks.
+        bool stood_since(Obstacles before) const { return everywhere && before.everywhere && digest == before.digest; }
+    };
+
+    // So many times a search is tried again that has found nothing and proven nothing, for others allocate and free all
+    // the time. After that the block is refused all the same: one may have been free at each moment, if it was another
+    // one at each look. Each look reads words of the whole node, so there are few. Blocks of a leaf word are looked for
+    // once more, by hints: to prove that there is none would take a look at every frame's entry, and hints do for them,
+    // but beside somebody who is changing hints at each look.
+    static constexpr unsigned refusal_rounds(unsigned layer) { return layer == 0 ? 1 : 2; }
+
+    // order: above kLeafOrder.
+    [[gnu::noinline]] Obstacles obstacles_to(Order order) const {
+        Obstacles obstacles;
+        for (std::uint64_t top = 0; top < view_.word_count[view_.top_layer]; ++top)
+            if (!stand_everywhere(view_.top_layer, top, order, obstacles)) return obstacles;
+        obstacles.everywhere = true;
+        return obstacles;
+    }
+    // False: there is a place below (level, word) in which there may be nothing, or nothing but an operation under way.
+    bool stand_everywhere(unsigned level, std::uint64_t word, Order order, Obstacles &obstacles) const {
+        const unsigned layer = layer_of(order);
+        if (level == layer) {
+            const unsigned levels = order.value - word_order(layer - 1);
+            for (unsigned child = 0; child < kUpperFanOut; child += 1U << levels)
+                if (!stands_in(level, word, upper::group(child, levels), obstacles)) return false;
+            return true;
+        }
+        // acquire: looks that follow each other are not to change places.
+        const UpperWord state{view_.upper[level][word].load(std::memory_order_acquire)};
+        for (unsigned child = 0; child < kUpperFanOut; ++child) {
+            const std::uint64_t below = word * kUpperFanOut + child;
+            if (below >= view_.word_count[level - 1]) break;
+            if (state.closed_to_allocation(child) ? !stands_in(level, word, upper::group(child, 0), obstacles)
+                                                  : !stand_everywhere(level - 1, below, order, obstacles))
+                return false;
+        }
+        return true;
+    }
+    // In one of these children of an upper word. From the last one on: what is allocated next is rather in the first.
+    bool stands_in(unsigned level, std::uint64_t word, std::uint8_t group, Obstacles &obstacles) const {
+        const UpperWord state{view_.upper[level][word].load(std::memory_order_acquire)};
+        for (unsigned child = kUpperFanOut; child-- > 0;) {
+            if ((group >> child & 1) == 0) continue;
+            const std::uint64_t below = word * kUpperFanOut + child;
+            if (below >= view_.word_count[level - 1]) return true;  // there is no such place
+            if (state.allocated_here(child)
+                    ? holder_stands_at(level, FrameIndex{below << word_order(level - 1)}, obstacles)
+                    : !state.draining(child) && state.occupied_below(child) &&
+                          (level == 1 ? holder_stands_in_leaf(below, obstacles)
+                                      : stands_in(level - 1, below, 0xff, obstacles)))
+                return true;
+            if (!state.closed_to_allocation(child)) continue;
+            // A drain, or an operation under way on a block of this word. The tag: were it open for a moment and closed
+            // again, the word would be another one.
+            obstacles.add(word << 4 | level, state.bits());
+            return true;
+        }
+        return false;
+    }
+    bool holder_stands_in_leaf(std::uint64_t word, Obstacles &obstacles) const {
+        const std::uint64_t taken = view_.leaf[word].load(std::memory_order_acquire);
+        for (std::uint64_t left = taken; left != 0;) {
+            const auto frame = static_cast<unsigned>(std::bit_width(left)) - 1;
+            if (holder_stands_at(0, FrameIndex{first_frame(word) + frame}, obstacles)) return true;
+            left &= ~(std::uint64_t{1} << frame);
+        }
+        return taken != 0 && operations_stand_in_leaf(word, taken, obstacles);
+    }
+    // Nothing but operations under way. They count as what they were before, or will be after: as long as they are the
+    // same, somebody's. (One may be stopped here: others are not to try again and again for its sake.)
+    [[gnu::noinline]] bool operations_stand_in_leaf(std::uint64_t word, std::uint64_t taken,
+                                                    Obstacles &obstacles) const {
+        bool some = false;
+        const std::uint32_t threads = pool_.threads_in_use_bound();
+        for (std::uint32_t thread = 0; thread < threads; ++thread) {
+            // acquire: as above.
+            const Intent intent{pool_.threads[thread].intent.load(std::memory_order_acquire)};
+            if (!intent.active() || intent.numa_node() != view_.numa_node ||
+                !overlaps(intent.block(), leaf_word_block(word)))
+                continue;
+            obstacles.add(thread, intent.bits());
+            some = true;
+        }
+        // One that has ended and begun again has left another generation.
+        for (; taken != 0; taken &= taken - 1) {
+            const std::uint64_t frame = first_frame(word) + static_cast<unsigned>(std::countr_zero(taken));
+            if (frame < view_.geometry.frame_count)
+                obstacles.add(frame, view_.index[0][frame].load(std::memory_order_acquire));
+        }
+        return some;
+    }
+    // A held block of this layer that covers the frame (or the child of an upper word that begins there).
+    bool holder_stands_at(unsigned layer, FrameIndex frame, Obstacles &obstacles) const {
+        const unsigned granule = view_.geometry.index_granule(layer);
+        for (unsigned order = granule; order <= word_order(layer) && order <= view_.geometry.largest_order; ++order) {
+            const Block block{FrameIndex{frame.value >> order << order}, Order{order}};
+            // acquire: as above.
+            const IndexEntry entry{view_.index_entry(layer, block).load(std::memory_order_acquire)};
+            if (!entry.is_held() || entry.order() != block.order) continue;
+            obstacles.add(block.base.value, entry.bits());
+            return true;
+        }
+        return false;
     }
 
     bool search_and_claim(const Self &self, unsigned layer, std::uint64_t home, Attempt last, Order order,

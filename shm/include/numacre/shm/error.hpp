@@ -26,6 +26,7 @@ enum class Errc : std::uint8_t {
     access_denied,
     forked_handle,
     already_exists,
+    thread_is_inside,
 };
 
 struct ErrorRow {
@@ -37,7 +38,7 @@ struct ErrorRow {
     const char *remedy;
 };
 
-inline constexpr std::array<ErrorRow, 17> kErrors{{
+inline constexpr std::array<ErrorRow, 18> kErrors{{
     {Errc::ok, 0, "OK", "ok", "nothing to do"},
     {Errc::out_of_frames, ENOMEM, "RESOURCE_EXHAUSTED", "out_of_frames",
      "free blocks, use another numa node, wait, or grow the pool"},
@@ -58,6 +59,7 @@ inline constexpr std::array<ErrorRow, 17> kErrors{{
     {Errc::access_denied, EACCES, "PERMISSION_DENIED", "access_denied", "ask the pool's owner for access"},
     {Errc::forked_handle, ECHILD, "FAILED_PRECONDITION", "forked_handle", "attach again in the child process"},
     {Errc::already_exists, EEXIST, "ALREADY_EXISTS", "already_exists", "use another name, or delete what has it"},
+    {Errc::thread_is_inside, EBUSY, "ABORTED", "thread_is_inside", "call again when the signal handler has returned"},
 }};
 
 constexpr const ErrorRow &error_row(Errc code) {

@@ -35,8 +35,8 @@ public:
     // --- who waits ---------------------------------------------------------------------------------------------------
 
     // Says what the thread waits for. Then: serve(), for there may be memory; sleep for as long as the word is what
-    // this returned; receive() if it says so; serve() again if it was only nudged. At the end, however it ends, serve()
-    // once more if the flag is up: a nudge was for the others, too.
+    // this returned; receive() if it says so; serve() again as long as it waits, nudged or not (has_ended()). At the
+    // end, however it ends, serve() once more if the flag is up: a nudge was for the others, too.
     // nodes: bit n: numa node n would do.
     WaitWord announce(Actor actor, Order order, NumaNode numa_node, std::uint64_t nodes) {
         // relaxed: a number, nothing more.
@@ -65,31 +65,38 @@ public:
             if (word.compare_exchange_weak(bits, 0, std::memory_order_acq_rel)) return true;
         return !WaitWord{bits}.is_given();
     }
-    // The daemon's nudge, taken note of: what the word is now.
+    // The daemon's nudge, taken note of: what the word is now. (Nudged again, perhaps.)
     WaitWord calm(Actor actor, WaitWord wish) {
         std::uint64_t bits = wish.nudged().bits();
         (void)word_of(actor.thread).compare_exchange_strong(bits, wish.bits(), std::memory_order_acq_rel);
         return look(actor);
     }
+    // Of the word as it is now: it does not wait for this any more.
+    static bool has_ended(WaitWord wish, WaitWord now) { return now.not_nudged() != wish; }
     WaitWord look(Actor actor) const { return WaitWord{word_of(actor.thread).load(std::memory_order_acquire)}; }
 
-    // The block that the thread has been given, now its. False: none (any more): it waits no more, either.
+    // The block that the thread has been given, now its; the thread waits no more. False: none. A word that still waits
+    // is left as it is: somebody may be giving the thread a block at this moment.
     bool receive(Actor actor, Note note, std::uint32_t &numa_node, Block &block) {
         const WaitWord given = look(actor);
+        if (!given.is_given()) return false;
         bool got = false;
-        if (given.is_given() && given.numa_node().value < nodes_.count()) {
+        if (given.numa_node().value < nodes_.count()) {
             numa_node = given.numa_node().value;
             got = nodes_.at(numa_node).receive(actor, given.base(), given.generation(), note, block);
         }
-        // release: the block is ours before the word forgets it.
-        word_of(actor.thread).store(0, std::memory_order_release);
+        // release: the block is ours before the word forgets it. By CAS: no word but the one that was read.
+        std::uint64_t bits = given.bits();
+        (void)word_of(actor.thread)
+            .compare_exchange_strong(bits, 0, std::memory_order_release, std::memory_order_relaxed);
         return got;
     }
 
     // --- who releases ------------------------------------------------------------------------------------------------
 
     enum class Given : std::uint8_t {
-        no,      // nothing was done: there is nobody, or who waits longest wants less of it, or it is not ours: free it
+        no,      // nothing was done: there is nobody, or who waits longest wants less of it, or it is not ours, or its
+                 // chunk is draining: free it
         yes,     // somebody has it
         undone,  // whom it was for has gone: it is free
     };
@@ -103,6 +110,9 @@ public:
         const std::uint64_t here = std::uint64_t{1} << numa_node;
         if (!find_oldest(here, {}, block.order, 0, waiter, wish) || wish.order() != block.order) return Given::no;
         Buddy<Env> &buddy = nodes_.at(numa_node);
+        // Or a chunk that is to become empty would be handed on for as long as threads wait. What is on its way when
+        // the drain begins arrives.
+        if (buddy.is_draining(block)) return Given::no;
         const bool tally = entry.is_owned();
         if (!buddy.put_on_its_way(actor, block, entry)) return Given::no;
         const WaitWord gift =
@@ -159,8 +169,9 @@ private:
 
     Word &word_of(ThreadSlotIndex thread) const { return pool_.threads[thread.value].waiting; }
 
-    // Of those with a ticket of at least `from`, the longest waiting for at most this order whom one of these numa
-    // nodes would do, but for those for whom all that would do is exhausted.
+    // The oldest waiter with order <= `order` and ticket >= `from` that accepts one of `nodes`. Skips waiters whose
+    // acceptable nodes are all exhausted, and wishes that a thread has left behind in a slot that is nobody's now: what
+    // would be given there is received by nobody.
     bool find_oldest(std::uint64_t nodes, const Exhausted &exhausted, Order order, std::uint64_t from,
                      ThreadSlotIndex &waiter, WaitWord &wish) const {
         bool found = false;
@@ -171,6 +182,10 @@ private:
             if (!word.is_waiting() || word.ticket() < from || word.order().value > order.value ||
                 (found && wish.ticket() <= word.ticket()))
                 continue;
+            // relaxed: a thread has its slot before it wishes, and the wish brought us here. A slot that is given back
+            // after this look is that of a thread that broke its wait off; its process's death does not do so before it
+            // has taken the wish back.
+            if (!ThreadOwner{pool_.threads[thread].owner.load(std::memory_order_relaxed)}.in_use()) continue;
             const ThreadSlotIndex candidate{static_cast<std::uint16_t>(thread)};
             if ((nodes_for(candidate) & nodes & ~exhausted.nodes(word.order())) == 0) continue;
             found = true;

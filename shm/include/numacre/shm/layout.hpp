@@ -19,7 +19,7 @@
 
 namespace numacre {
 
-inline constexpr std::uint32_t kLayoutVersion = 5;
+inline constexpr std::uint32_t kLayoutVersion = 6;
 inline constexpr std::uint64_t kPoolMagic = 0x6c6f'6f70'6372'6d6e;  // "nmrcpool" in memory
 inline constexpr std::uint64_t kNodeMagic = 0x6564'6f6e'6372'6d6e;  // "nmrcnode" in memory
 inline constexpr std::size_t kCacheLineBytes = 64;
@@ -147,7 +147,7 @@ private:
 
 enum class ProcessState : std::uint64_t { free = 0, active = 1, dead = 2 };
 
-// Written by the daemon, but for `held`; clients only read it.
+// Written by the daemon, but for `held`, `news` and `presence`; clients only read the rest.
 template <class Env>
 struct alignas(2 * kCacheLineBytes) ProcessRecord {
     using Word = typename Env::template Atomic<std::uint64_t>;
@@ -163,7 +163,8 @@ struct alignas(2 * kCacheLineBytes) ProcessRecord {
     // it.
     alignas(kCacheLineBytes) Word held;
     Word news;  // bits of EventBits that the client has not been told of; the daemon sets them, the client clears them
-    std::uint64_t reserved[6];
+    Word presence;  // Presence: whether the client is there, by the word of whom it concerns
+    std::uint64_t reserved[5];
 };
 
 // Events of which a client is told.
@@ -198,20 +199,22 @@ enum class PoolState : std::uint64_t { creating = 0, serving = 1, corrupt = 2, d
 
 // Bit 0: somebody may be waiting for a release. Bits 1 .. 47: how often memory has run out somewhere; a thread that
 // sees it change gives its cached blocks back. The daemon's: bits 48 .. 60 how old the pool is (it stands still while
-// there is no daemon), bit 61 look at the pool's state before you allocate: it may not serve any more. Whatever a
-// client scribbles here costs others time and nothing else.
+// there is no daemon), bit 61 look at the pool's state before you allocate: it may not serve any more, bit 62 a chunk
+// is draining: what is freed of it is not to be cached. Whatever a client scribbles here costs others time and nothing
+// else.
 struct Attention {
     static constexpr std::uint64_t kWaiters = 1;
     static constexpr std::uint64_t kPressureStep = 2;
     static constexpr unsigned kAgeShift = 48;
     static constexpr std::uint64_t kAgeMask = ((std::uint64_t{1} << PoolAge::kBits) - 1) << kAgeShift;
     static constexpr std::uint64_t kLookAtState = std::uint64_t{1} << (kAgeShift + PoolAge::kBits);
+    static constexpr std::uint64_t kDraining = kLookAtState << 1;
 
     static constexpr PoolAge age(std::uint64_t bits) { return PoolAge{static_cast<std::uint32_t>(bits >> kAgeShift)}; }
     // The daemon's bits anew.
-    static constexpr std::uint64_t told(std::uint64_t bits, PoolAge age, bool serves) {
+    static constexpr std::uint64_t told(std::uint64_t bits, PoolAge age, bool serves, bool drains) {
         return (bits & ((std::uint64_t{1} << kAgeShift) - 1)) | std::uint64_t{age.code()} << kAgeShift |
-               (serves ? 0 : kLookAtState);
+               (serves ? 0 : kLookAtState) | (drains ? kDraining : 0);
     }
 };
 
@@ -352,6 +355,7 @@ static_assert(offsetof(ThreadSlot<ProductionEnv>, hint_work) == 16);
 static_assert(offsetof(ThreadSlot<ProductionEnv>, waiting) == 24);
 static_assert(sizeof(ProcessRecord<ProductionEnv>) == 128);
 static_assert(offsetof(ProcessRecord<ProductionEnv>, held) == 64);
+static_assert(offsetof(ProcessRecord<ProductionEnv>, presence) == 80);
 static_assert(sizeof(Account<ProductionEnv>) == 16);
 static_assert(offsetof(PoolHeader<ProductionEnv>, name) == 32);
 static_assert(offsetof(PoolHeader<ProductionEnv>, geometry) == 96);

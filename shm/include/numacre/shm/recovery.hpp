@@ -6,6 +6,7 @@
 // `blocked` and by whom; the caller tries again later.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -106,17 +107,25 @@ private:
                 ++total.blocks;
                 total.frames += block.order.frames();
             });
+        RecoveryStep step = RecoveryStep::done;
         const std::uint32_t threads = pool_.threads_in_use_bound();
         for (std::uint32_t thread = 1; thread < threads; ++thread) {
             // acquire: with all that the dead did before.
             const ThreadOwner owner{pool_.threads[thread].owner.load(std::memory_order_acquire)};
             if (!owner.in_use() || owner.process() != process) continue;
-            if (finish_thread(ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, blocked_by) == RecoveryStep::blocked)
-                return RecoveryStep::blocked;
+            ThreadSlotIndex in_whose_way{};
+            if (finish_thread(ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, in_whose_way) ==
+                RecoveryStep::blocked) {
+                // The slot stays the dead one's. The others are given back all the same: a client that is stopped in
+                // the middle of an operation keeps what overlaps with that, and no more. Of several the first is named.
+                if (step != RecoveryStep::blocked) blocked_by = in_whose_way;
+                step = RecoveryStep::blocked;
+                continue;
+            }
             // release: the slot's next user finds everything finished.
             pool_.threads[thread].owner.store(0, std::memory_order_release);
         }
-        return RecoveryStep::done;
+        return step;
     }
 
     // In a pool whose largest block is smaller than a leaf word.
@@ -208,11 +217,13 @@ private:
         const unsigned granule = view.geometry.index_granule(layer);
 
         // Places in the index at which an entry of this layer that overlaps the block can begin: inside it, or at an
-        // aligned ancestor within the word.
+        // aligned ancestor within the word. The last leaf word may be there in part only, where an intent on several
+        // blocks of it names all: neither an entry nor a bit of what does not exist is touched, or frames beyond the
+        // pool's end would be handed out.
+        const std::uint64_t end = std::min(block.base.value + block.order.frames(), view.geometry.frame_count);
         std::array<std::uint64_t, kLeafFrames + kLeafOrder> places;
         std::size_t place_count = 0;
-        for (std::uint64_t base = block.base.value; base < block.base.value + block.order.frames();
-             base += std::uint64_t{1} << granule)
+        for (std::uint64_t base = block.base.value; base < end; base += std::uint64_t{1} << granule)
             places[place_count++] = base >> granule;
         for (unsigned order = block.order.value + 1; order <= word_order(layer) && order <= view.geometry.largest_order;
              ++order) {
@@ -222,7 +233,7 @@ private:
 
         for (unsigned round = 0; round < kResolveRounds; ++round) {
             std::array<std::uint64_t, kLeafFrames + kLeafOrder> seen;
-            std::uint64_t mine = bits_of(layer, block);
+            std::uint64_t mine = existing_bits_of(view, layer, block);
             for (std::size_t i = 0; i < place_count; ++i) {
                 seen[i] = view.index[layer][places[i]].load(std::memory_order_acquire);
                 const IndexEntry entry{seen[i]};
@@ -291,6 +302,14 @@ private:
         const unsigned child_order = word_order(layer - 1);
         return upper::group(static_cast<unsigned>(block.base.value >> child_order) % kUpperFanOut,
                             block.order.value - child_order);
+    }
+    // Those that stand for something: a block is in the pool as a whole, or is a leaf word of which a part is.
+    static std::uint64_t existing_bits_of(const NodeView<Env> &view, unsigned layer, Block block) {
+        const std::uint64_t bits = bits_of(layer, block);
+        const std::uint64_t exist = view.geometry.frame_count - block.base.value;
+        return layer != 0 || exist >= kLeafFrames
+                   ? bits
+                   : bits & ~(~std::uint64_t{0} << exist << block.base.value % kLeafFrames);
     }
     static std::uint64_t bits_in_word(const NodeView<Env> &view, unsigned layer, std::uint64_t word) {
         if (layer == 0) return view.leaf[word].load(std::memory_order_seq_cst);

@@ -1,0 +1,61 @@
+#include "closer.hpp"
+
+#include <pthread.h>
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace numacre::daemon {
+
+// The thread's as much as the owner's: it may outlive the owner.
+struct Closer::Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Fd> queue;     // guarded by mutex
+    bool is_closing = false;  // guarded by mutex: one that is not in the queue any more
+    bool stopping = false;    // guarded by mutex
+
+    void work() {
+        std::unique_lock lock(mutex);
+        for (;;) {
+            changed.wait(lock, [this] { return stopping || !queue.empty(); });
+            if (queue.empty()) return;
+            Fd fd = std::move(queue.front());
+            queue.pop_front();
+            is_closing = true;
+            lock.unlock();
+            fd.reset();
+            lock.lock();
+            is_closing = false;
+        }
+    }
+};
+
+Closer::Closer() : shared_(std::make_shared<Shared>()) {
+    std::thread thread([shared = shared_] { shared->work(); });
+    pthread_setname_np(thread.native_handle(), "numacred-close");
+    thread.detach();
+}
+
+Closer::~Closer() {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->stopping = true;
+    shared_->changed.notify_one();
+}
+
+void Closer::close(Fd fd) {
+    if (!fd) return;
+    const std::lock_guard lock(shared_->mutex);
+    shared_->queue.push_back(std::move(fd));
+    shared_->changed.notify_one();
+}
+
+std::size_t Closer::backlog() const {
+    const std::lock_guard lock(shared_->mutex);
+    return shared_->queue.size() + (shared_->is_closing ? 1 : 0);
+}
+
+}  // namespace numacre::daemon

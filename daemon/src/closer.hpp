@@ -1,0 +1,32 @@
+// Closes what strangers have sent on its way to us. A connection takes along the descriptors that lie in it unread, and
+// the last close of one of those may wait for whoever made it: a TCP socket that lingers, a file of a FUSE server. So
+// that is a thread's own business, which may take as long as it likes. (Linux 6.16 and later refuse such packets on our
+// socket: then there is nothing to wait for.)
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "fd.hpp"
+
+namespace numacre::daemon {
+
+class Closer {
+public:
+    Closer();
+    // Does not wait: what is not closed yet the process's end closes, which lingers for nobody.
+    ~Closer();
+    Closer(const Closer &) = delete;
+    Closer &operator=(const Closer &) = delete;
+
+    // Any thread. Does not block.
+    void close(Fd fd);
+    // How many have not been closed yet.
+    std::size_t backlog() const;
+
+private:
+    struct Shared;
+    std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace numacre::daemon

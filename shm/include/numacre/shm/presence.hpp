@@ -1,0 +1,89 @@
+// Is a client there? One word of its record (ProcessRecord::presence) in which the client and the daemon agree on that,
+// by compare-and-swap, wherever either of them is stopped or dies.
+//
+//                 client: come()            client: leave()
+//   attaching  -------------------->  here  -------------------->  left
+//       |
+//       |  daemon: give_up()
+//       v
+//   given_up
+//
+// The daemon writes `attaching` with a new generation before its ledger names the client, and replies to the client
+// after that. The client maps everything, says come(), and only then touches a frame or any other word.
+//
+// - come() against give_up(): one CAS decides, and the loser obeys. A client that loses unmaps everything and returns
+// an
+//   error: its seat may be another's already. A daemon that loses knows that the client is there. So it does not matter
+//   when the daemon looks: a client that is stopped between the reply and come() has nothing yet, and gets nothing.
+// - The daemon gives up a client only after the connection of the handshake has ended (it goes with the daemon, too):
+//   before that the client is still being served.
+// - `here` ends by leave(), which the client says after it has unmapped everything but this word; or when the kernel
+//   says that the process has ended, or has replaced its program. Nothing else is evidence: not a connection that is
+//   gone, not what /proc shows or does not show. leave() needs no connection. It is obeyed when the daemon looks next:
+//   at once if the client tells it by the connection, within seconds if there is none, when it adopts the pool if there
+//   was no daemon.
+// - Each word bears the generation of the seat. So a client that wakes up late cannot speak for its successor.
+//
+// Death: the daemon's between any two of these steps leaves a word that the next one understands (it reads `given_up`
+// as its own decision); the client's leaves the word as it is, and the kernel tells.
+//
+// An observer has no write access, owns nothing, and is `here` from the start; the connection tells when it goes.
+// A word that is none of these (somebody has scribbled) counts as `here`: memory is not taken away by accident.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace numacre {
+
+class Presence {
+public:
+    enum class State : std::uint64_t { attaching = 0, here = 1, left = 2, given_up = 3 };
+
+    constexpr explicit Presence(std::uint64_t bits) : bits_(bits) {}
+    constexpr Presence(std::uint64_t generation, State state)
+        : bits_(generation << kStateBits | static_cast<std::uint64_t>(state)) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+    constexpr State state() const { return static_cast<State>(bits_ & kStateMask); }
+    constexpr bool is_of(std::uint64_t generation) const {
+        return bits_ >> kStateBits == (generation << kStateBits) >> kStateBits;
+    }
+
+    // The client, once, with everything mapped. False: it has been given up, or the seat is another's.
+    template <class Word>
+    static bool come(Word &word, std::uint64_t generation) {
+        std::uint64_t bits = Presence{generation, State::attaching}.bits();
+        // relaxed: the word alone decides; what the client writes later is the daemon's to read only after leave() or
+        // the process's end.
+        return word.compare_exchange_strong(bits, Presence{generation, State::here}.bits(), std::memory_order_relaxed);
+    }
+
+    // The client, once, with nothing mapped any more but the word. By CAS: it may be nobody's by now.
+    template <class Word>
+    static void leave(Word &word, std::uint64_t generation) {
+        std::uint64_t bits = Presence{generation, State::here}.bits();
+        // EDGE leave (release; partner: the acquire in give_up()). Carries all that the client did in the pool.
+        // Weakened: recovery reads an intent or an entry of before, and frees what is free already, or too little.
+        word.compare_exchange_strong(bits, Presence{generation, State::left}.bits(), std::memory_order_release,
+                                     std::memory_order_relaxed);
+    }
+
+    // The daemon, about a client whose connection has ended: `here`, `left` or `given_up`. Never `attaching`.
+    template <class Word>
+    static State give_up(Word &word, std::uint64_t generation) {
+        std::uint64_t bits = Presence{generation, State::attaching}.bits();
+        // EDGE leave (acquire). Success: relaxed would do, for a client that has not come has done nothing.
+        if (word.compare_exchange_strong(bits, Presence{generation, State::given_up}.bits(), std::memory_order_acq_rel,
+                                         std::memory_order_acquire))
+            return State::given_up;
+        const Presence found{bits};
+        return found.is_of(generation) ? found.state() : State::here;
+    }
+
+private:
+    static constexpr unsigned kStateBits = 2;
+    static constexpr std::uint64_t kStateMask = 3;
+    std::uint64_t bits_;
+};
+
+}  // namespace numacre

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""What a client's process does beside calling the library: threads cancelled inside a call, fork and exec, few descriptors."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from integration.numacre_client import library_path  # noqa: E402
+from support.daemon import PATIENCE_SECONDS, Daemon, bin_dir, wait_until  # noqa: E402
+
+POOL = ("--pool", "name=default,capacity=64M,online=64M,frame=4K,largest=4M")
+MIB = 1 << 20
+
+# Attaches with room for so many more descriptors; its output: what that returned, and why.
+SHORT_OF_DESCRIPTORS = """
+import ctypes, os, resource, sys
+library, runtime_dir, room = ctypes.CDLL(sys.argv[1]), sys.argv[2].encode(), int(sys.argv[3])
+library.numacre_last_error.restype = ctypes.c_char_p
+pool = ctypes.c_void_p()
+lowest = os.dup(0)
+os.close(lowest)
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + room, hard))
+result = library.numacre_attach(runtime_dir, None, ctypes.byref(pool))
+print(-result, library.numacre_last_error().decode() if result else "")
+"""
+
+
+class ClientProcess(unittest.TestCase):
+    def setUp(self):
+        self.daemon = Daemon(*POOL)
+        self.addCleanup(self.daemon.stop)
+
+    def start(self, what):
+        program = bin_dir().parent / "test-bin" / "process_client"
+        client = subprocess.Popen([program, self.daemon.runtime_dir, what], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  text=True)
+        self.addCleanup(client.stdout.close)
+        self.addCleanup(client.wait, PATIENCE_SECONDS)
+        self.addCleanup(client.kill)
+        self.addCleanup(client.stdin.close)
+        return client
+
+    def tell(self, client):
+        client.stdin.write("\n")
+        client.stdin.flush()
+
+    def hear(self, client, word):
+        said = client.stdout.readline().split()
+        self.assertEqual(said[:1], [word])
+        return int(said[1])
+
+    def test_a_thread_that_is_cancelled_while_it_asks_for_the_events_descriptor_holds_nobody_up(self):
+        client = self.start("cancel")
+        self.hear(client, "attached")
+        os.kill(self.daemon.pid, signal.SIGSTOP)
+        try:
+            self.tell(client)
+            self.hear(client, "asking")
+            self.hear(client, "cancelled")
+        finally:
+            os.kill(self.daemon.pid, signal.SIGCONT)
+        self.tell(client)
+        self.assertLessEqual(self.hear(client, "again"), 0)
+        self.assertEqual(client.wait(PATIENCE_SECONDS), 0)
+
+    def test_exec_gives_all_back_although_a_forked_child_lives_on(self):
+        client = self.start("exec")
+        child = self.hear(client, "child")
+        self.addCleanup(os.kill, child, signal.SIGKILL)
+        self.assertEqual(self.daemon.used_bytes(), 8 * MIB)
+        self.tell(client)
+        wait_until("the blocks are free", lambda: self.daemon.used_bytes() == 0)
+        self.assertEqual(self.daemon.clients(), [])
+        os.kill(child, 0)  # it lives
+        self.assertIsNone(client.poll())
+
+    def test_too_few_descriptors_are_said_to_be_that(self):
+        answers = {}
+        for room in range(5):
+            done = subprocess.run([sys.executable, "-c", SHORT_OF_DESCRIPTORS, str(library_path()), self.daemon.runtime_dir,
+                                   str(room)], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True,
+                                  stdin=subprocess.DEVNULL)
+            error, _, why = done.stdout.strip().partition(" ")
+            answers[room] = (int(error), why)
+        self.assertEqual(answers[4], (0, ""), "a connection and three regions fit")
+        for room in range(4):
+            self.assertEqual(answers[room][0], 87, answers)  # EUSERS
+        for room in range(1, 4):
+            self.assertIn("ulimit -n", answers[room][1])
+        wait_until("nobody is left", lambda: not self.daemon.clients())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,465 @@
+#!/usr/bin/env python3
+"""What a local user without any rights can do to the service: hold locks, connections and descriptors, not read, not
+write, flood. Whatever it is, the daemon has to serve others meanwhile, or at the latest when it is over.
+
+Most of it needs root, to be somebody else for the length of a test.
+"""
+
+import contextlib
+import fcntl
+import glob
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import urllib.request
+
+SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(SOURCE / "tests"))
+sys.path.insert(0, str(SOURCE / "tests" / "integration"))
+sys.path.insert(0, str(SOURCE / "tests" / "crash"))
+
+import access_test  # noqa: E402
+from daemon_restart_test import Holder  # noqa: E402
+from daemon_bad_input_test import DETACH_REQUEST, HEADER, MAGIC, REPLY_BYTES, WIRE_VERSION, Reply, connect, request  # noqa: E402
+from numacre_client import ClientProcess  # noqa: E402
+from soft_limits_test import Watcher  # noqa: E402
+from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
+from support.stranger import STRANGER, Stranger  # noqa: E402
+
+SYNTHETIC = ("--topology", "synthetic:1x512M")
+POOL = ("--pool", "name=default,capacity=64M,online=16M,frame=4K,largest=4M,backing=small,mode=666")
+MIB = 1 << 20
+needs_root = unittest.skipUnless(os.geteuid() == 0, "NOT TESTED: needs root, to become another user")
+
+
+def lock(*paths):
+    kept = []
+    for path in paths:
+        kept.append(os.open(path, os.O_RDONLY))
+        fcntl.flock(kept[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return kept
+
+
+def raise_descriptor_limit():
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class HostileUser(unittest.TestCase):
+    def setUp(self):
+        # Another user has to reach the sockets.
+        self.runtime_dir = tempfile.mkdtemp(prefix="numacre-", dir="/tmp")
+        os.chmod(self.runtime_dir, 0o755)
+        self.addCleanup(shutil.rmtree, self.runtime_dir, ignore_errors=True)
+
+    def serve(self, *arguments, pool=POOL, topology=SYNTHETIC, **more):
+        daemon = Daemon(*topology, *pool, *arguments, runtime_dir=self.runtime_dir, **more)
+        self.addCleanup(daemon.stop)
+        return daemon
+
+    def stranger(self, prepare, uid=STRANGER):
+        stranger = Stranger(prepare, uid)
+        self.addCleanup(stranger.end)
+        return stranger
+
+    def check_attach(self, uid=None):
+        with ClientProcess(self.runtime_dir, uid=uid) as client:
+            self.assertEqual(client.alloc(4096)[0], 0, client.message)
+
+    def scrape(self, daemon):
+        with urllib.request.urlopen(f"http://{daemon.metrics_address}/metrics", timeout=PATIENCE_SECONDS) as answer:
+            return answer.read().decode()
+
+    def metric(self, daemon, name):
+        return sum(float(line.split()[-1]) for line in self.scrape(daemon).splitlines() if line.startswith(name + "{"))
+
+
+class Locks(HostileUser):
+    @needs_root
+    def test_a_lock_on_the_runtime_directory_keeps_no_daemon_out(self):
+        self.stranger(lambda: lock(self.runtime_dir))
+        self.serve()
+        self.check_attach()
+
+    @needs_root
+    def test_locks_on_the_counts_of_hugepages_stop_no_resize_and_no_reaping(self):
+        counts = glob.glob("/sys/devices/system/node/node*/hugepages/*/nr_hugepages")
+        if not counts:
+            self.skipTest("this kernel has no hugepages")
+        self.stranger(lambda: lock(*counts))
+        huge = ("--pool", "name=default,capacity=64M,online=2M,frame=4K,largest=2M,mode=666")
+        daemon = self.serve(pool=huge, topology=())
+        (pool,) = daemon.status()["pools"]
+        if pool["nodes"][0]["backing"] != "hugetlb":
+            self.skipTest(f"no hugepages: {pool['nodes'][0]['backing_note']}")
+        client = ClientProcess(self.runtime_dir)
+        self.assertEqual(client.alloc(MIB)[0], 0, client.message)
+        daemon.cli("resize", "default", "4M")
+        client.kill()
+        wait_until("it is reaped", lambda: not daemon.clients())
+
+    def test_of_daemons_that_race_one_wins_and_the_others_name_it(self):
+        with contextlib.ExitStack() as stack:
+            started = []
+            for number in range(4):
+                log = stack.enter_context(open(f"{self.runtime_dir}/{number}.log", "w+"))
+                started.append((subprocess.Popen(
+                    [program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL, "--metrics-address", ""],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log), log))
+            try:
+                wait_until("all but one have ended", lambda: sum(one.poll() is None for one, _ in started) <= 1)
+                (winner,) = [one for one, _ in started if one.poll() is None]
+                for one, log in started:
+                    if one is not winner:
+                        self.assertEqual(one.returncode, 1)
+                        log.seek(0)
+                        self.assertIn(f"another numacred (pid {winner.pid}) serves {self.runtime_dir}", log.read())
+                wait_until("the winner serves", lambda: subprocess.run(
+                    [program("numacre"), "--runtime-dir", self.runtime_dir, "status"], capture_output=True).returncode == 0)
+                self.check_attach()
+            finally:
+                for one, _ in started:
+                    if one.poll() is None:
+                        one.send_signal(signal.SIGTERM)
+                    one.wait(PATIENCE_SECONDS)
+
+    def test_a_daemon_that_starts_waits_for_one_that_is_ending(self):
+        first = self.serve()
+        first.process.send_signal(signal.SIGTERM)
+        # At once, and each waits for seconds: on a machine on which ending takes longer, the next one.
+        for attempt in range(8):
+            try:
+                self.serve()
+                break
+            except RuntimeError:
+                if attempt == 7:
+                    raise
+        self.check_attach()
+        self.assertEqual(first.wait(), 0)
+
+
+class Metrics(HostileUser):
+    @needs_root
+    def test_idle_and_slow_connections_keep_no_scrape_out(self):
+        daemon = self.serve()
+        host, port = daemon.metrics_address.split(":")
+
+        def hold():
+            kept = []
+            for number in range(60):
+                kept.append(socket.create_connection((host, int(port))))
+                if number % 3 == 1:
+                    kept[-1].send(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+                if number % 3 == 2:  # asks for much and reads nothing
+                    kept[-1].send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 50)
+
+            def drip():
+                while True:
+                    for one in kept[1::3]:
+                        with contextlib.suppress(OSError):
+                            one.send(b"x")
+                    time.sleep(0.1)
+
+            threading.Thread(target=drip, daemon=True).start()
+            return kept
+
+        stranger = self.stranger(hold)
+        self.assertIn("numacre_build_info", self.scrape(daemon))
+        # All that they hold is theirs no longer, though they let go of nothing.
+        mine = socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
+        self.addCleanup(mine.close)
+        self.assertEqual(mine.recv(1), b"", "an idle connection is cut")
+        self.assertTrue(os.path.exists(f"/proc/{stranger.pid}"))
+        self.assertIn("numacre_build_info", self.scrape(daemon))
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def frame(kind, payload=b"", flags=0, stream=0):
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+SETTINGS, PING = frame(4), frame(6, b"12345678")
+
+
+class Control(HostileUser):
+    def call(self, daemon):
+        """A connection to the control socket, over which nothing has been said."""
+        caller = socket.socket(socket.AF_UNIX)
+        caller.settimeout(PATIENCE_SECONDS)
+        caller.connect(f"{daemon.runtime_dir}/control.sock")
+        return caller
+
+    @unittest.skipUnless(shutil.which("prlimit"), "NOT TESTED: there is no prlimit")
+    def test_after_a_shortage_of_descriptors_it_is_served_again(self):
+        daemon = self.serve(prefix=("prlimit", "--nofile=256:256"))
+        with contextlib.ExitStack() as stack:
+            for number in range(400):
+                caller = stack.enter_context(socket.socket(socket.AF_UNIX))
+                caller.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    caller.connect(f"{daemon.runtime_dir}/control.sock")
+                with contextlib.suppress(OSError):
+                    caller.send(PREFACE + SETTINGS)
+            self.check_attach()
+            self.assertIn("numacre_build_info", self.scrape(daemon))
+        self.assertEqual([pool["name"] for pool in daemon.status()["pools"]], ["default"])
+
+    def test_a_flood_of_frames_whose_answers_nobody_reads_stays_small(self):
+        daemon = self.serve()
+        before = self.resident_bytes(daemon)
+        for flood in (PING, SETTINGS, frame(1, b"\x82", flags=5, stream=1)):
+            with contextlib.ExitStack() as stack:
+                for _ in range(4):
+                    caller = stack.enter_context(self.call(daemon))
+                    caller.setblocking(False)
+                    sent = PREFACE + SETTINGS + flood * (4 * MIB // len(flood))
+                    # Until it is cut off, or nothing more is taken.
+                    with contextlib.suppress(OSError):
+                        while sent:
+                            sent = sent[caller.send(sent):]
+                daemon.status()
+                grown = self.resident_bytes(daemon) - before
+                print(f"frames of type {flood[3]}: {grown / MIB:.1f} MiB more")
+                self.assertLess(grown, 64 * MIB)
+
+    def resident_bytes(self, daemon):
+        fields = pathlib.Path(f"/proc/{daemon.pid}/status").read_text()
+        return int(re.search(r"RssAnon:\s+(\d+) kB", fields).group(1)) << 10
+
+    def test_who_does_not_speak_http_2_is_cut_off(self):
+        daemon = self.serve()
+        with self.call(daemon) as caller:
+            caller.send(b"GET / HTTP/1.1\r\n\r\n")
+            # The server's own settings may have come before; then the end. Silence would be a time-out error here.
+            with contextlib.suppress(ConnectionResetError):
+                while caller.recv(1000):
+                    pass
+        daemon.status()
+
+    def test_watchers_that_do_not_read_hold_nobody_up(self):
+        daemon = self.serve()
+        watchers = [Watcher(self.runtime_dir) for _ in range(4)]
+        for watcher in watchers:
+            self.addCleanup(watcher.close)
+            self.addCleanup(watcher._process.send_signal, signal.SIGCONT)
+            watcher._process.send_signal(signal.SIGSTOP)
+        for _ in range(20):
+            self.check_attach()
+        self.assertEqual(len(daemon.status()["pools"]), 1)
+        self.assertEqual(daemon.stop(), 0)
+
+
+class Attach(HostileUser):
+    @needs_root
+    def test_four_users_with_all_silent_connections_keep_nobody_out(self):
+        daemon = self.serve()
+
+        def hold():
+            raise_descriptor_limit()
+            return [connect(daemon) for _ in range(64)]
+
+        for uid in range(STRANGER - 4, STRANGER):
+            self.stranger(hold, uid)
+        for uid in (STRANGER, 4711, None):
+            self.check_attach(uid)
+        self.assertRegex(daemon.log(), "had to make room for another.*attach right after connecting")
+
+    @needs_root
+    def test_all_connections_in_use_leave_some_for_root(self):
+        daemon = self.serve("--max-connections", 64, "--max-connections-per-user", 64)
+
+        def hold():
+            kept = []
+            while True:
+                one = connect(daemon)
+                error, said = access_test.Limits.attach(one)
+                if error != 0:
+                    assert "raise --max-connections" in said and len(kept) == 60, f"after {len(kept)}: {said}"
+                    return kept
+                kept.append(one)
+
+        self.stranger(hold)
+        self.check_attach()
+
+    @needs_root
+    def test_a_flood_of_refusals_gets_few_lines_and_all_are_counted(self):
+        daemon = self.serve()
+        refused = 500
+
+        def flood():
+            for number in range(refused):
+                with connect(daemon) as one:
+                    one.send(request(pool=b"no-such-pool"))
+                    assert Reply(one.recv(REPLY_BYTES)).error != 0
+
+        begun = time.monotonic()
+        self.stranger(flood)
+        seconds = time.monotonic() - begun
+        with urllib.request.urlopen(f"http://{daemon.metrics_address}/metrics", timeout=PATIENCE_SECONDS) as answer:
+            self.assertIn(f'numacre_attaches_total{{result="refused"}} {refused}\n', answer.read().decode())
+        lines = [line for line in daemon.log().splitlines() if "attach refused" in line]
+        self.assertLessEqual(len(lines), 10 + seconds + 1)
+        self.assertGreaterEqual(len(lines), 1)
+
+
+class Log(HostileUser):
+    """Standard error is a pipe that nobody reads, and full from the start."""
+
+    def setUp(self):
+        super().setUp()
+        self.reader, writer = os.pipe()
+        self.addCleanup(lambda: self.reader is None or os.close(self.reader))
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"." * 4096)
+        os.set_blocking(writer, True)
+        self.process = subprocess.Popen(
+            [program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL, "--metrics-address", "127.0.0.1:0"],
+            stdin=subprocess.DEVNULL, stdout=writer, stderr=writer)
+        self.addCleanup(self.end)
+        os.close(writer)
+        wait_until("numacred serves", lambda: self.cli("status").returncode == 0)
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def cli(self, *arguments):
+        return subprocess.run([program("numacre"), "--runtime-dir", self.runtime_dir, *arguments],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+
+    def drops(self):
+        address = json.loads(self.cli("status", "--json").stdout)["daemon"]["metrics_address"]
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_SECONDS) as answer:
+            return float(re.search(r"^numacre_log_messages_dropped_total (\S+)", answer.read().decode(), re.M).group(1))
+
+    def test_it_serves_and_ends_though_nobody_reads_its_log(self):
+        self.check_attach()
+        self.assertEqual(self.cli("pools").returncode, 0)
+        self.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.process.wait(PATIENCE_SECONDS), 0)
+
+    def test_what_does_not_fit_is_dropped_counted_and_said(self):
+        def make_lines():
+            for _ in range(500):
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+                    one.connect(f"{self.runtime_dir}/attach.sock")
+                    one.send(request())
+                    for fd in socket.recv_fds(one, REPLY_BYTES, 64)[1]:
+                        os.close(fd)
+                    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                        one.send(HEADER.pack(MAGIC, WIRE_VERSION, DETACH_REQUEST, HEADER.size, 0))
+                        one.recv(REPLY_BYTES)
+            return self.drops() > 0
+
+        wait_until("lines are dropped", make_lines)
+        self.check_attach()
+        text = b""
+        while b"messages dropped" not in text:
+            text = text[-100:] + os.read(self.reader, 65536)
+        self.assertRegex(text, rb"messages dropped.* messages=\d+")
+        os.close(self.reader)  # and now nobody can read it any more
+        self.reader = None
+        self.check_attach()
+        self.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.process.wait(PATIENCE_SECONDS), 0)
+
+
+class Create(HostileUser):
+    def test_a_pool_whose_metadata_the_machine_cannot_hold_is_refused_with_the_numbers(self):
+        daemon = self.serve(topology=())
+        text = pathlib.Path("/proc/meminfo").read_text()
+        available = int(re.search(r"MemAvailable:\s+(\d+)", text).group(1)) << 10
+        capacity = 1 << (16 * available).bit_length()  # an eighth of it and more is metadata
+        done = daemon.run_cli("create", "vast", "--capacity", capacity, "--online", "4M", "--frame", "64",
+                              "--backing", "small")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r"the metadata of a capacity of .* takes \d+M, and .* has \d+M of memory left")
+        self.assertIn("use larger frames, or less capacity", done.stderr)
+        # Large frames make the same capacity cheap, and what is not online takes nothing.
+        daemon.cli("create", "vast", "--capacity", capacity, "--online", "64M", "--frame", "64K", "--largest",
+                   "64M", "--backing", "small")
+        (pool,) = [each for each in daemon.status()["pools"] if each["name"] == "vast"]
+        self.assertLess(pool["nodes"][0]["metadata_resident_bytes"], 64 * MIB)
+
+
+class Damage(HostileUser):
+    """What the daemon reads at its start is damaged: it refuses or serves, and does not crash."""
+
+    def setUp(self):
+        super().setUp()
+        self.seed = int(os.environ.get("NUMACRE_SEED", random.randrange(1 << 32)))
+        print(f"replay: NUMACRE_SEED={self.seed} {sys.argv[0]} {self.id().removeprefix('__main__.')}", flush=True)
+        self.choose = random.Random(self.seed)
+
+    def test_configurations(self):
+        sound = (SOURCE / "deploy" / "numacred.toml").read_bytes().replace(b"\n#", b"\n")
+        path = f"{self.runtime_dir}/numacred.toml"
+        for _ in range(20):
+            text = bytearray(self.choose.choice([sound, (SOURCE / "deploy" / "numacred.toml").read_bytes()]))
+            for _ in range(self.choose.randrange(1, 8)):
+                at = self.choose.randrange(len(text))
+                text[at : at + self.choose.randrange(3)] = self.choose.randbytes(self.choose.randrange(4))
+            pathlib.Path(path).write_bytes(text)
+            done = subprocess.run([program("numacred"), "--config", path, "--check-config"], stdin=subprocess.DEVNULL,
+                                  capture_output=True, timeout=PATIENCE_SECONDS)
+            self.assertIn(done.returncode, (0, 2), done.stderr)
+            if done.returncode == 2:
+                self.assertIn(path.encode(), done.stderr)
+
+    def test_ledgers(self):
+        for _ in range(4):
+            daemon = self.serve()
+            client = ClientProcess(self.runtime_dir)
+            self.assertEqual(client.alloc(4096, count=3)[0], 0, client.message)
+            daemon.kill()
+            holder = Holder(self.runtime_dir)
+            kept = holder.kept()
+            holder.close()
+            ledger = kept["default/ledger"]
+            size = os.fstat(ledger).st_size
+            for _ in range(self.choose.randrange(1, 12)):
+                # The header, or anywhere.
+                at = self.choose.randrange(self.choose.choice([512, size - 8]))
+                os.pwrite(ledger, self.choose.randbytes(self.choose.choice([1, 4, 8])), at)
+            for fd in kept.values():
+                os.close(fd)
+            started = subprocess.Popen([program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL,
+                                        "--metrics-address", ""], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL)
+            try:
+                wait_until("it serves or has ended", lambda: started.poll() is not None or subprocess.run(
+                    [program("numacre"), "--runtime-dir", self.runtime_dir, "status"], capture_output=True,
+                    timeout=PATIENCE_SECONDS).returncode in (0, 3))
+                if started.poll() is None:
+                    started.send_signal(signal.SIGTERM)
+                self.assertIn(started.wait(PATIENCE_SECONDS), (0, 1))
+            finally:
+                if started.poll() is None:
+                    started.kill()
+                    started.wait()
+                client.close()
+                given_up = subprocess.run([program("numacred"), "--runtime-dir", self.runtime_dir, "--discard-kept"],
+                                          stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_SECONDS)
+            self.assertEqual(given_up.returncode, 0, given_up.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

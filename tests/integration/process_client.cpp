@@ -1,0 +1,73 @@
+// A client whose process does what processes do: threads of it are cancelled, it forks and executes another program.
+// usage: process_client RUNTIME_DIR cancel|exec
+//   cancel  attaches, says "attached"; for each line that it reads: a thread asks for the events' descriptor, "asking",
+//           is cancelled, "cancelled", and after the next line joined; then asks again itself and says what that
+//           returned
+//   exec    attaches, holds 8 MiB, forks a child that waits, says the child's pid, and executes cat when it reads a
+//   line
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "numacre/numacre.h"
+
+namespace {
+
+void say(const char *what, long number) {
+    std::printf("%s %ld\n", what, number);
+    std::fflush(stdout);
+}
+bool hear() {
+    char line[16];
+    return std::fgets(line, sizeof line, stdin) != nullptr;
+}
+
+void *ask(void *pool) {
+    int fd = -1;
+    say("asking", 0);
+    numacre_event_fd(static_cast<numacre_pool *>(pool), &fd);
+    return nullptr;
+}
+
+int cancel(numacre_pool *pool) {
+    say("attached", 0);
+    if (!hear()) return 1;
+    pthread_t thread;
+    if (pthread_create(&thread, nullptr, ask, pool) != 0) return 1;
+    usleep(200'000);  // it is in the middle of it by now, or the test sees less
+    pthread_cancel(thread);
+    say("cancelled", 0);
+    if (!hear()) return 1;
+    pthread_join(thread, nullptr);
+    int fd = -1;
+    say("again", numacre_event_fd(pool, &fd));
+    return 0;
+}
+
+int execute(numacre_pool *pool) {
+    void *blocks[2];
+    if (numacre_alloc_bulk(pool, 4 << 20, blocks, 2) != 0) return 1;
+    const pid_t child = fork();
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    say("child", child);
+    if (!hear()) return 1;
+    execlp("cat", "cat", static_cast<char *>(nullptr));
+    return 1;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    numacre_pool *pool = nullptr;
+    if (argc != 3 || numacre_attach(argv[1], nullptr, &pool) != 0) {
+        std::fprintf(stderr, "process_client: %s\n", argc == 3 ? numacre_last_error() : "two arguments");
+        return 1;
+    }
+    return std::strcmp(argv[2], "cancel") == 0 ? cancel(pool) : execute(pool);
+}

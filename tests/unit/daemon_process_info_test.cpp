@@ -1,0 +1,127 @@
+// Whether two looks at a pid saw one process.
+#include "process_info.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+
+namespace numacre::daemon {
+namespace {
+
+constexpr std::uint64_t kSpace = 2;
+
+ProcessIdentity process(std::uint64_t pidfd_inode, std::uint64_t start_time_ticks) {
+    return {1234, kSpace, pidfd_inode, start_time_ticks};
+}
+
+TEST(ProcessIdentity, what_is_not_known_is_never_evidence_of_difference) {
+    EXPECT_EQ(compare(process(0, 0), process(0, 0)), SameProcess::unknown);
+    EXPECT_EQ(compare(process(0, 0), process(77, 5000)), SameProcess::unknown);
+    EXPECT_EQ(compare(process(77, 0), process(0, 5000)), SameProcess::unknown);
+    EXPECT_EQ(compare(process(77, 5000), process(0, 0)), SameProcess::unknown);
+}
+
+TEST(ProcessIdentity, the_pidfd_decides_where_it_is_known) {
+    EXPECT_EQ(compare(process(77, 5000), process(77, 9000)), SameProcess::yes);
+    EXPECT_EQ(compare(process(77, 5000), process(78, 5000)), SameProcess::no);
+}
+
+TEST(ProcessIdentity, else_the_start_time_to_a_tick) {
+    EXPECT_EQ(compare(process(0, 5000), process(78, 5000)), SameProcess::yes);
+    EXPECT_EQ(compare(process(0, 5000), process(0, 5001)), SameProcess::yes);
+    EXPECT_EQ(compare(process(0, 5000), process(0, 4999)), SameProcess::yes);
+    EXPECT_EQ(compare(process(0, 5000), process(0, 5002)), SameProcess::no);
+    EXPECT_EQ(compare(process(0, 5002), process(0, 5000)), SameProcess::no);
+}
+
+TEST(ProcessIdentity, the_offset_of_a_time_namespace_is_that_of_the_boot_clock) {
+    constexpr long kTicks = 100;
+    EXPECT_EQ(boot_time_offset_ticks("monotonic           0         0\nboottime            0         0\n", kTicks), 0);
+    EXPECT_EQ(boot_time_offset_ticks("monotonic 7 0\nboottime 100000 250000000\n", kTicks), 10'000'025);
+    EXPECT_EQ(boot_time_offset_ticks("monotonic 7 0\nboottime -60 0\n", kTicks), -6000);
+    EXPECT_EQ(boot_time_offset_ticks("", kTicks), std::nullopt);
+    EXPECT_EQ(boot_time_offset_ticks("monotonic 7 0\n", kTicks), std::nullopt);
+    EXPECT_EQ(boot_time_offset_ticks("boottime x 0\n", kTicks), std::nullopt);
+}
+
+// A process that does nothing until it is told to end.
+class Child {
+public:
+    Child() {
+        if (::pipe(pipe_.data()) != 0) return;
+        pid_ = ::fork();
+        if (pid_ != 0) return;
+        ::close(pipe_[1]);
+        char byte = 0;
+        (void)!::read(pipe_[0], &byte, 1);
+        ::_exit(0);
+    }
+    Child(const Child &) = delete;
+    Child &operator=(const Child &) = delete;
+    ~Child() { end(); }
+    void end() {
+        if (pid_ <= 0) return;
+        ::close(pipe_[1]);
+        ::waitpid(pid_, nullptr, 0);
+        ::close(pipe_[0]);
+        pid_ = -1;
+    }
+    std::uint32_t pid() const { return static_cast<std::uint32_t>(pid_); }
+
+private:
+    std::array<int, 2> pipe_{-1, -1};
+    pid_t pid_ = -1;
+};
+
+// What this process's own socket pair says about it: its pid space, above all.
+ProcessIdentity own() {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()), 0);
+    const Fd one(ends[0]), other(ends[1]);
+    const auto peer = peer_of(one.get());
+    EXPECT_TRUE(peer.has_value());
+    return peer ? peer->identity() : ProcessIdentity{};
+}
+
+TEST(FindPeer, finds_a_living_process_and_says_how_certain_that_is) {
+    const ProcessIdentity me = own();
+    const auto found = find_peer(me);
+    ASSERT_TRUE(found);
+    EXPECT_TRUE(found->is_certain);
+    EXPECT_TRUE(found->pidfd);
+    const auto unknown = find_peer({me.pid, me.pid_space, 0, 0});
+    ASSERT_TRUE(unknown);
+    EXPECT_TRUE(unknown->pidfd);
+    EXPECT_FALSE(unknown->is_certain);
+    EXPECT_EQ(unknown->start_time_ticks, 0U) << "completed without a proof";
+    EXPECT_FALSE(find_peer({me.pid, me.pid_space, 0, me.start_time_ticks + 2})) << "another start time";
+}
+
+TEST(FindPeer, completes_a_start_time_only_with_a_proof) {
+    const ProcessIdentity me = own();
+    if (me.pidfd_inode == 0) GTEST_SKIP() << "NOT TESTED: a kernel before 6.9";
+    const auto found = find_peer({me.pid, me.pid_space, me.pidfd_inode, 0});
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->start_time_ticks, me.start_time_ticks);
+}
+
+TEST(FindPeer, a_pid_of_another_namespace_says_nothing) {
+    Child child;
+    const std::uint32_t pid = child.pid();
+    const std::uint64_t space = own().pid_space;
+    ASSERT_NE(space, 0U);
+    for (const std::uint64_t other : {std::uint64_t{0}, space + 1}) {
+        const auto found = find_peer({pid, other, 1, 1});
+        ASSERT_TRUE(found);
+        EXPECT_FALSE(found->pidfd);
+    }
+    child.end();
+    EXPECT_TRUE(find_peer({pid, space + 1, 0, 0}));
+    EXPECT_FALSE(find_peer({pid, space, 1, 1})) << "it has ended, or somebody else has its pid";
+}
+
+}  // namespace
+}  // namespace numacre::daemon
