@@ -1,0 +1,173 @@
+// The client's sources as they are, and the kernel that they see: futexes, clock, memory and the thread's numa node are
+// the scheduler's. Left out are those that talk to sockets, files and the kernel's tables (attach, regions, events,
+// guard, placement, record): the simulator's next stage.
+#include "client.hpp"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <dlfcn.h>
+#include <linux/futex.h>
+#include <sched.h>
+
+#include "scheduler.hpp"
+
+namespace numacre::simulation {
+namespace {
+
+constexpr std::size_t kHeapBytes = std::size_t{256} << 20;
+std::byte *heap = nullptr;
+std::size_t heap_used = 0;
+std::uint32_t os_node = 0;
+
+// What a killed fiber had is gone with its run: nothing is freed one by one.
+void *simulated_allocation(std::size_t bytes, std::size_t alignment) {
+    if (heap == nullptr) {
+        void *const memory =
+            mmap(nullptr, kHeapBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED) return nullptr;
+        heap = static_cast<std::byte *>(memory);
+    }
+    heap_used = round_up(heap_used, alignment);
+    if (heap_used + bytes > kHeapBytes) return nullptr;
+    void *const place = heap + heap_used;
+    heap_used += bytes;
+    return place;
+}
+void *simulated_realloc(void *old, std::size_t bytes) {
+    void *const place = simulated_allocation(bytes, 16);
+    // Whatever stands behind the old block is harmless to copy: it lies in the same heap.
+    if (old != nullptr && place != nullptr) std::memmove(place, old, bytes);
+    return place;
+}
+void simulated_free(void *) {}
+// Of the client's own memory only: what it maps of a pool is left out. What is tiny is the process's for good: the
+// generation that tells forked children.
+void *simulated_mmap(void *, std::size_t bytes, int protection, int flags, int, long) {
+    if (bytes < kCacheLineBytes) return mmap(nullptr, bytes, protection, flags, -1, 0);
+    void *const place = simulated_allocation(bytes, kPageBytes);  // zeroed: forget_clients()
+    return place == nullptr ? MAP_FAILED : place;
+}
+int simulated_munmap(void *, std::size_t) {
+    return 0;
+}
+int simulated_madvise(void *, std::size_t, int) {
+    return 0;
+}
+
+long simulated_futex(long call, std::uint32_t *word, int operation, std::uint32_t value, const timespec *time) {
+    if (call != SYS_futex) std::abort();
+    Scheduler &scheduler = *Scheduler::running;
+    step();
+    if (operation == FUTEX_WAKE) {
+        scheduler.wake(word);
+        return 0;
+    }
+    if (*word != value) return -1;
+    if (scheduler.random().one_in(16)) return 0;  // as the kernel may
+    scheduler.wait_on(
+        word, static_cast<std::uint64_t>(time->tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time->tv_nsec));
+    return 0;
+}
+long simulated_syscall(long call, std::uint32_t *word, int operation, int value, const timespec *time, void *, int) {
+    return simulated_futex(call, word, operation, static_cast<std::uint32_t>(value), time);
+}
+long simulated_syscall(long call, std::uint32_t *word, int operation, std::uint32_t value, const timespec *time, void *,
+                       int) {
+    return simulated_futex(call, word, operation, value, time);
+}
+
+int simulated_clock(clockid_t, timespec *time) {
+    const std::uint64_t now = Scheduler::running == nullptr ? 1 : Scheduler::running->now_ns();
+    time->tv_sec = static_cast<time_t>(now / 1'000'000'000);
+    time->tv_nsec = static_cast<long>(now % 1'000'000'000);
+    return 0;
+}
+
+}  // namespace
+}  // namespace numacre::simulation
+
+#define realloc ::numacre::simulation::simulated_realloc
+#define mmap ::numacre::simulation::simulated_mmap
+#define munmap ::numacre::simulation::simulated_munmap
+#define madvise ::numacre::simulation::simulated_madvise
+#define syscall ::numacre::simulation::simulated_syscall
+#define clock_gettime ::numacre::simulation::simulated_clock
+// Each source has one of its own in an unnamed namespace.
+#define kLookAgainAfterNanoseconds kLookAgainAfterNanosecondsOfWaiting
+#include "client/src/waiting.cpp"
+#undef kLookAgainAfterNanoseconds
+#define kLookAgainAfterNanoseconds kLookAgainAfterNanosecondsOfPolicy
+#include "client/src/policy.cpp"
+#undef kLookAgainAfterNanoseconds
+#include "client/src/api.cpp"
+#include "client/src/cache.cpp"
+#include "client/src/quota.cpp"
+// Only here: elsewhere it is a member's name.
+#define free(place) ::numacre::simulation::simulated_free(place)
+#include "client/src/threads.cpp"
+#undef free
+#undef realloc
+#undef mmap
+#undef munmap
+#undef madvise
+#undef syscall
+#undef clock_gettime
+
+// --- what the sources that are left out define -----------------------------------------------------------------------
+
+namespace numacre::client {
+
+int fail(Errc code, const char *, ...) {
+    return -to_errno(code);
+}
+const char *last_error() {
+    return "";
+}
+std::uint32_t os_numa_node() {
+    return simulation::os_node;
+}
+KernelPlacement ask_kernel(const numacre_pool *pool) {
+    return {{}, first_numa_nodes(pool->numa_nodes)};
+}
+numacre_pool *new_handle() {
+    void *const memory = simulation::simulated_allocation(sizeof(numacre_pool), alignof(numacre_pool));
+    return memory == nullptr ? nullptr : new (memory) numacre_pool;
+}
+void release_handle(numacre_pool *pool) {
+    pool->references.fetch_sub(1, std::memory_order_acq_rel);
+}
+std::atomic<bool> is_recording = false;
+void record_allocation(numacre_pool *, const void *, std::size_t) {}
+void record_free(numacre_pool *, const void *) {}
+void forget_recording_in_child() {}
+void forget_asking_in_child() {}
+void close_connection(numacre_pool *) {}
+
+}  // namespace numacre::client
+
+namespace numacre::simulation {
+
+static_assert(sizeof(client::lane_table) <= sizeof(ThreadLocals::table));
+
+void load_thread_locals(const ThreadLocals &locals) {
+    numacre_inline_lane_1 = locals.lane == nullptr ? &client::no_lane : static_cast<numacre_inline_lane *>(locals.lane);
+    std::memcpy(static_cast<void *>(&client::lane_table), locals.table, sizeof client::lane_table);
+}
+void save_thread_locals(ThreadLocals &locals) {
+    locals.lane = numacre_inline_lane_1;
+    std::memcpy(locals.table, static_cast<const void *>(&client::lane_table), sizeof client::lane_table);
+}
+void set_os_numa_node(std::uint32_t numa_node) {
+    os_node = numa_node;
+}
+void forget_clients() {
+    if (heap_used != 0) madvise(heap, round_up(heap_used, kPageBytes), MADV_DONTNEED);
+    heap_used = 0;
+    for (numacre_pool *&handle : client::handles) handle = nullptr;
+}
+
+}  // namespace numacre::simulation

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""Does the simulator see? Breaks the sources in one place at a time, and counts the seeds until it notices.
+
+Two lists: FAULTS below, mends of faults that once were there, each taken out again; and tests/mutation's mutations. For each:
+copies the sources, changes them, compiles the two files that depend on them, runs seed after seed.
+
+usage: faults.py --check SOURCE                 are all old texts there?
+       faults.py [--only NAME ...] [--mutations COUNT | --all-mutations] [--seeds N] [--jobs J] [--compiler CXX] SOURCE
+
+--mutations COUNT: so many of them, spread over the list, instead of FAULTS. Takes minutes: by hand, not by ctest.
+Exit status: 0 all FAULTS found within N seeds and the unchanged sources clean (mutations are only told of), 1 otherwise.
+"""
+import argparse
+import concurrent.futures
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SHM = "shm/include/numacre/shm/"
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    file: str
+    old: str
+    new: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    name: str
+    why: str
+    changes: tuple
+    seeds: int = 20000  # within which it must be found
+
+
+FAULTS = [
+    Fault(
+        name="publish_by_a_store",
+        why="two threads refer to one block; the later store takes it back from who has taken it (A1)",
+        changes=(
+            Change(
+                SHM + "buddy.hpp",
+                """if (slot.compare_exchange_strong(bits, entry.published().bits(), std::memory_order_release,
+                                         std::memory_order_acquire)) [[likely]]
+            return true;""",
+                "slot.store(IndexEntry{bits}.published().bits(), std::memory_order_release);\n        return true;",
+            ),
+        ),
+    ),
+    Fault(
+        name="resolve_beyond_the_end",
+        why="recovery opens the frames behind the last one (A2)",
+        changes=(
+            Change(
+                SHM + "recovery.hpp",
+                "const std::uint64_t end = std::min(block.base.value + block.order.frames(), view.geometry.frame_count);",
+                "const std::uint64_t end = block.base.value + block.order.frames();",
+            ),
+            Change(
+                SHM + "recovery.hpp",
+                "std::uint64_t mine = existing_bits_of(view, layer, block);",
+                "std::uint64_t mine = bits_of(layer, block);",
+            ),
+        ),
+    ),
+    Fault(
+        name="receive_forgets_by_a_store",
+        why="a waiter that was nudged twice erases what it is just being told: the block is lost for ever (A5)",
+        changes=(
+            Change(SHM + "hand_off.hpp", "if (!given.is_given()) return false;\n        bool got = false;", "bool got = false;"),
+            Change(SHM + "hand_off.hpp", "if (given.numa_node().value < nodes_.count()) {",
+                   "if (given.is_given() && given.numa_node().value < nodes_.count()) {"),
+            Change(
+                SHM + "hand_off.hpp",
+                """std::uint64_t bits = given.bits();
+        (void)word_of(actor.thread)
+            .compare_exchange_strong(bits, 0, std::memory_order_release, std::memory_order_relaxed);""",
+                "word_of(actor.thread).store(0, std::memory_order_release);",
+            ),
+            Change("client/src/waiting.cpp", "if (!hand_off.has_ended(wish, now)) continue;", "if (now == wish) continue;"),
+        ),
+    ),
+    Fault(
+        name="hand_off_out_of_a_draining_chunk",
+        why="a block of a draining chunk goes to who waits (A7)",
+        changes=(Change(SHM + "hand_off.hpp", "if (buddy.is_draining(block)) return Given::no;", ""),),
+    ),
+    Fault(
+        name="allocate_at_ignores_DRAIN",
+        why="a block that was chosen by fit is claimed although its chunk drains by now (A7)",
+        changes=(
+            Change(
+                SHM + "buddy.hpp",
+                "if (!claim_this(actor, block, IfDraining::refuse)) return false;",
+                "if (!claim_this(actor, block, IfDraining::claim)) return false;",
+            ),
+        ),
+    ),
+    Fault(
+        name="refusal_without_proof",
+        why="a large block is refused although at every moment one was free (A8)",
+        changes=(
+            Change(
+                SHM + "buddy.hpp",
+                "if (nothing_is_hidden(self, order)) return Errc::out_of_frames;",
+                "if (round != 0 || nothing_is_hidden(self, order)) return Errc::out_of_frames;",
+            ),
+        ),
+    ),
+]
+
+
+class Mistake(Exception):
+    """The list or its surroundings are wrong: nothing was learnt about the simulator."""
+
+
+def pattern_of(old):
+    # Re-indenting or wrapping a line differently is no reason to lose a fault.
+    return re.compile(r"\s+".join(re.escape(word) for word in old.split()))
+
+
+def apply(name, change, folder):
+    path = os.path.join(folder, change.file)
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    found = pattern_of(change.old).findall(text)
+    if len(found) != 1:
+        raise Mistake(f"{name}: its old text is in {change.file} {len(found)} times instead of once; the code has changed: say "
+                      "anew what is to be broken")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(pattern_of(change.old).sub(lambda _: change.new.strip("\n"), text))
+
+
+def check(source):
+    mistakes = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for fault in FAULTS:
+            folder = os.path.join(scratch, fault.name)
+            for change in fault.changes:
+                path = os.path.join(folder, change.file)
+                if not os.path.exists(path):
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    shutil.copy(os.path.join(source, change.file), path)
+            try:
+                for change in fault.changes:
+                    apply(fault.name, change, folder)
+            except Mistake as mistake:
+                print(mistake)
+                mistakes += 1
+    print(f"{len(FAULTS)} faults, {mistakes} mistakes in the list")
+    return 1 if mistakes else 0
+
+
+class Workshop:
+    DEPENDENT = ("tests/simulation/client.cpp", "tests/simulation/world.cpp")
+    OTHERS = ("tests/simulation/main.cpp", "tests/simulation/plan.cpp", "tests/simulation/scheduler.cpp", "tests/support/fiber_switch.cpp")
+
+    def __init__(self, source, scratch, compiler):
+        self.source = os.path.abspath(source)
+        self.scratch = scratch
+        self.compiler = compiler
+        self.others = [self.compile(self.source, name, scratch) for name in self.OTHERS]
+
+    def compile(self, folder, name, into):
+        target = os.path.join(into, os.path.basename(name) + ".o")
+        includes = [f"-I{os.path.join(folder, part)}" for part in ("shm/include", "client/include", "client/src", ".", "tests")]
+        result = subprocess.run(self.compiler + ["-std=c++20", "-O2", "-w", *includes, "-c", os.path.join(folder, name), "-o", target],
+                                capture_output=True, text=True, errors="replace")
+        if result.returncode != 0:
+            raise Mistake("does not compile: " + result.stderr[-1500:])
+        return target
+
+    def try_one(self, name, changes, seeds):
+        folder = os.path.join(self.scratch, name)
+        for part in ("shm", "client", "tests/simulation", "tests/support"):
+            shutil.copytree(os.path.join(self.source, part), os.path.join(folder, part))
+        try:
+            for change in changes:
+                apply(name, change, folder)
+            objects = [self.compile(folder, part, folder) for part in self.DEPENDENT]
+            binary = os.path.join(folder, "simulation")
+            subprocess.run(self.compiler + objects + self.others + ["-o", binary, "-pthread"], check=True)
+            try:
+                result = subprocess.run([binary, "--seed", "1", "--count", str(seeds)], capture_output=True, text=True, errors="replace",
+                                        timeout=900)
+            except subprocess.TimeoutExpired:
+                return "hangs", ""
+            if result.returncode < 0:
+                return f"crashes (signal {-result.returncode})", ""
+            if result.returncode == 0:
+                return "not found", ""
+            seed = re.search(r"REPLAY: simulation --seed (\d+)", result.stdout)
+            said = re.search(r"FAILED step \d+: (.*)", result.stdout)
+            if seed is None or said is None:
+                return "ends oddly", result.stdout[-500:]
+            return f"seed {seed.group(1)}", said.group(1)
+        except Mistake as mistake:
+            return "MISTAKE", str(mistake)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--mutations", type=int, default=0, metavar="COUNT")
+    parser.add_argument("--all-mutations", action="store_true")
+    parser.add_argument("--seeds", type=int, default=0, help="default: what the fault says; of mutations 10000")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--compiler", default="g++", help="may have arguments: 'ccache g++'")
+    parser.add_argument("source", nargs="?", default=".", help="the top of the tree")
+    arguments = parser.parse_args()
+    if arguments.check:
+        return check(arguments.source)
+
+    sys.path.insert(0, os.path.join(os.path.abspath(arguments.source), "tests", "mutation"))
+    jobs = []
+    is_mutations = arguments.mutations or arguments.all_mutations
+    if is_mutations:
+        from mutations import MUTATIONS
+        every = 1 if arguments.all_mutations else max(1, len(MUTATIONS) // arguments.mutations)
+        chosen = MUTATIONS[::every] if not arguments.mutations else MUTATIONS[::every][:arguments.mutations]
+        if arguments.only:
+            chosen = [m for m in MUTATIONS if m.name in arguments.only]
+        jobs = [(m.name, (Change(SHM + m.file, m.old, m.new),), arguments.seeds or 10000) for m in chosen]
+    else:
+        jobs = [("unchanged", (), arguments.seeds or 5000)]
+        jobs += [(f.name, f.changes, arguments.seeds or f.seeds) for f in FAULTS if not arguments.only or f.name in arguments.only]
+    wrong = 0
+    found = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        workshop = Workshop(arguments.source, scratch, arguments.compiler.split())
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+            futures = [(job, pool.submit(workshop.try_one, *job)) for job in jobs]
+            for (name, _, seeds), future in futures:
+                what, detail = future.result()
+                is_found = what.startswith("seed ") or what.startswith("crashes")
+                found += is_found
+                good = what == "not found" if name == "unchanged" else is_found
+                wrong += not good and not is_mutations
+                print(f"| {name.replace('_', ' ')} | {what if is_found else what + f' in {seeds} seeds'} | {detail} |", flush=True)
+    print(f"{found} of {len(jobs)} found")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
