@@ -374,7 +374,9 @@ namespace {
 std::uint64_t parse_limit(const std::string &text) {
     if (text == "none") return 0;
     const std::uint64_t bytes = parse_bytes(text);
-    if (bytes == 0) throw ArgumentError("a quota of 0 would mean none to the daemon: say none, or 1 to allow nothing");
+    if (bytes == 0)
+        throw ArgumentError(
+            "a quota of 0 would mean none to the daemon: say none, or 1 to allow no more than one frame");
     return bytes;
 }
 

@@ -214,6 +214,14 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
     return node.self.slot->intent.load(std::memory_order_relaxed) != 0;  // relaxed: this thread's own
 }
 
+// Of a free that a handler may make on a pool that the interrupted call is using. Between two changes, too, a thread
+// may be in the middle of something: the announcement that hints are too low for a moment would be overwritten.
+[[gnu::always_inline]] inline bool is_inside_or_changes_hints(const NodeLane &node) {
+    const auto &slot = *node.self.slot;
+    return (slot.intent.load(std::memory_order_relaxed) |
+            HintWork{slot.hint_work.load(std::memory_order_relaxed)}.active()) != 0;  // relaxed: as above
+}
+
 // An intent that somebody has scribbled looks the same to its thread, until the daemon has found the damage.
 [[gnu::cold, gnu::noinline]] int thread_is_inside(const numacre_pool *pool) {
     // relaxed: as in allocating_lane_of().
@@ -328,7 +336,7 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
     int error = 0;
     Lane *const lane = lane_of(pool, error);
     if (lane == nullptr) return error;
-    return is_inside(lane->nodes[0]) ? thread_is_inside(pool) : free_one(pool, lane->actor, address);
+    return is_inside_or_changes_hints(lane->nodes[0]) ? thread_is_inside(pool) : free_one(pool, lane->actor, address);
 }
 
 [[gnu::noinline]] int serve_after_free(const Lane &lane) {
@@ -358,7 +366,7 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
 [[gnu::always_inline]] inline int free_uncached(const Lane &lane, void *address) {
     NodeLane *node = nullptr;
     std::uint64_t frame = 0;
-    if (!find_frame(lane, address, node, frame) || is_regulated(lane) || is_inside(*node)) [[unlikely]]
+    if (!find_frame(lane, address, node, frame) || is_regulated(lane) || is_inside_or_changes_hints(*node)) [[unlikely]]
         return free_anything(lane.pool, address);
     Block freed;
     const auto way = node->buddy->free_in_leaf(node->self, FrameIndex{frame}, freed);
@@ -640,12 +648,13 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
 
 // Of whom take() would get the block, if it gets it: with the owner the generation changes.
 [[gnu::cold]] Giver giver_of(numacre_pool *pool, Reference reference) {
-    const std::uint32_t numa_node = reference.numa_node().value;
+    const std::uint32_t numa_node = pool->reference_format.numa_node(reference);
     if (numa_node >= pool->numa_nodes) return {pool->process, 0};
     const NodeView<Env> &view = pool->nodes[numa_node].buddy().view();
-    if (!view.contains(reference.block())) return {pool->process, 0};
+    const Block block = pool->reference_format.block(reference);
+    if (!view.contains(block)) return {pool->process, 0};
     // relaxed: the CAS of take() fails if this is not what it finds.
-    const ProcessSlot owner = IndexEntry{view.index_entry(reference.block()).load(std::memory_order_relaxed)}.owner();
+    const ProcessSlot owner = IndexEntry{view.index_entry(block).load(std::memory_order_relaxed)}.owner();
     return {owner, generation_of(pool, owner)};
 }
 
@@ -656,7 +665,7 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
 
 [[gnu::noinline]] int take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block) {
     const Reference reference{ref};
-    const std::uint32_t numa_node = reference.numa_node().value;
+    const std::uint32_t numa_node = pool->reference_format.numa_node(reference);
     Block taken;
     const bool is_counted = is_counting(pool);
     const Giver giver = is_counted ? giver_of(pool, reference) : Giver{pool->process, 0};
@@ -977,7 +986,7 @@ int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
     if (lane == nullptr) [[unlikely]]
         return take_without_lane(pool, ref, block);
     const Reference reference{ref};
-    const std::uint32_t numa_node = reference.numa_node().value;
+    const std::uint32_t numa_node = lane->reference_format.numa_node(reference);
     if (numa_node < lane->numa_nodes && !is_regulated(*lane)) [[likely]] {
         const NodeLane &node = lane->nodes[numa_node];
         Block taken;
@@ -987,6 +996,12 @@ int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
         }
     }
     return take(pool, *lane, ref, block);
+}
+
+int numacre_is_asleep(numacre_pool *pool) {
+    if (pool == nullptr || pool->fork_generation != fork_generation()) return 0;
+    const Lane *const lane = find_lane(pool);
+    return lane != nullptr && lane->is_asleep ? 1 : 0;
 }
 
 size_t numacre_usable_size(numacre_pool *pool, const void *block) {

@@ -1,6 +1,5 @@
 // The attach handshake: shm/attach_wire.hpp has the messages.
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -18,7 +17,7 @@
 namespace numacre::client {
 namespace {
 
-constexpr time_t kHandshakeSeconds = 5;
+constexpr std::uint64_t kHandshakeSeconds = 5;
 
 const char *runtime_dir_or_default(const char *runtime_dir) {
     if (runtime_dir != nullptr && *runtime_dir != 0) return runtime_dir;
@@ -26,7 +25,11 @@ const char *runtime_dir_or_default(const char *runtime_dir) {
     return from_environment != nullptr && *from_environment != 0 ? from_environment : "/run/numacre";
 }
 
-int connect_to_daemon(const char *runtime_dir, numacre_pool *pool) {
+int no_answer() {
+    return fail(Errc::timed_out, "the daemon did not answer within %d s", static_cast<int>(kHandshakeSeconds));
+}
+
+int connect_to_daemon(const Deadline &deadline, const char *runtime_dir, numacre_pool *pool) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     const int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/attach.sock", runtime_dir);
@@ -37,11 +40,9 @@ int connect_to_daemon(const char *runtime_dir, numacre_pool *pool) {
     pool->connection_inode = inode_of(connection);
     pool->connection = connection;
     if (connection < 0) return fail(Errc::too_many_clients, "cannot make a socket: %s", strerror(errno));
-    const timeval patience{kHandshakeSeconds, 0};
-    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    if (connect(connection, reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0) {
+    if (!connect_by(deadline, connection, address)) {
         const int error = errno;
+        if (error == EAGAIN) return no_answer();
         if (error == EACCES || error == EPERM) return fail(Errc::access_denied, "no access to %s", address.sun_path);
         return fail(Errc::daemon_gone, "no daemon at %s (%s)", address.sun_path, strerror(error));
     }
@@ -49,10 +50,9 @@ int connect_to_daemon(const char *runtime_dir, numacre_pool *pool) {
 }
 
 // Receives one reply and its fds; returns how many fds came, or -errno with the error remembered.
-int receive_reply(int connection, wire::AttachReply &reply, int *fds) {
-    const Received received = receive_with_fds(connection, &reply, sizeof reply, fds, wire::kMaxFds);
-    if (received.bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-        return fail(Errc::timed_out, "the daemon did not answer within %d s", static_cast<int>(kHandshakeSeconds));
+int receive_reply(const Deadline &deadline, int connection, wire::AttachReply &reply, int *fds) {
+    const Received received = receive_by(deadline, connection, &reply, sizeof reply, fds, wire::kMaxFds);
+    if (received.bytes < 0 && errno == EAGAIN) return no_answer();
     if (received.bytes <= 0) return fail(Errc::daemon_gone, "the daemon closed the connection during the handshake");
     const bool whole = static_cast<std::size_t>(received.bytes) == sizeof reply && reply.header.magic == wire::kMagic &&
                        (received.flags & MSG_TRUNC) == 0;
@@ -71,23 +71,23 @@ int receive_reply(int connection, wire::AttachReply &reply, int *fds) {
     return received.fds;
 }
 
-int shake_hands(numacre_pool *pool, const char *pool_name) {
+int shake_hands(const Deadline &deadline, numacre_pool *pool, const char *pool_name) {
     wire::AttachRequest request;
     const char *const name = pool_name != nullptr ? pool_name : "default";
     if (strlen(name) == 0 || strlen(name) >= kPoolNameBytes)
         return fail(Errc::bad_argument, "pool name '%s' has %zu characters instead of 1 .. %zu", name, strlen(name),
                     kPoolNameBytes - 1);
     memcpy(request.pool_name.data(), name, strlen(name));
-    const ssize_t sent = send(pool->connection, &request, sizeof request, MSG_NOSIGNAL);
     // EPIPE: it may have refused us before we asked, over a limit, and hung up. Its reply then waits for us.
-    if (sent != static_cast<ssize_t>(sizeof request) && errno != EPIPE)
-        return fail(Errc::daemon_gone, "cannot send to the daemon: %s", strerror(errno));
+    if (!send_by(deadline, pool->connection, &request, sizeof request) && errno != EPIPE)
+        return errno == EAGAIN ? no_answer()
+                               : fail(Errc::daemon_gone, "cannot send to the daemon: %s", strerror(errno));
 
     static_assert(std::is_trivially_copyable_v<wire::AttachReply>);
     auto *const reply = static_cast<wire::AttachReply *>(calloc(1, sizeof(wire::AttachReply)));
     if (reply == nullptr) return fail(Errc::out_of_frames, "no memory for the handshake");
     int fds[wire::kMaxFds];
-    const int count = receive_reply(pool->connection, *reply, fds);
+    const int count = receive_reply(deadline, pool->connection, *reply, fds);
     int result = count < 0 ? count : 0;
     if (count >= 0) {
         reply->message.back() = 0;
@@ -137,8 +137,9 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
         return fail(Errc::too_many_clients, "this process has too many pools open");
     }
     int error = read_checks(handle);
-    if (error == 0) error = connect_to_daemon(runtime_dir_or_default(runtime_dir), handle);
-    if (error == 0) error = shake_hands(handle, pool_name);
+    const Deadline deadline{kHandshakeSeconds};
+    if (error == 0) error = connect_to_daemon(deadline, runtime_dir_or_default(runtime_dir), handle);
+    if (error == 0) error = shake_hands(deadline, handle, pool_name);
     if (error != 0) {
         unregister_handle(handle);
         unmap_regions(handle);
@@ -153,7 +154,7 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
 extern "C" void numacre_detach(numacre_pool *pool) {
     if (pool == nullptr) return;
     const NotCancelled not_cancelled;
-    if (pool->event_fd >= 0) close(pool->event_fd);
+    if (pool->event_fd >= 0 && inode_of(pool->event_fd) == pool->event_fd_inode) close(pool->event_fd);
     if (pool->fork_generation != fork_generation()) {  // a forked child's copy: nothing is mapped, nobody is told
         close_guard(pool);
         close_connection(pool);
@@ -168,10 +169,11 @@ extern "C" void numacre_detach(numacre_pool *pool) {
     unmap_regions(pool);
     if (has_connection(pool)) {
         // The daemon may give our blocks to others since unmap_regions(). Its reply says that it has.
+        const Deadline deadline{kHandshakeSeconds};
         const wire::DetachRequest request;
         wire::DetachReply reply;
-        if (send(pool->connection, &request, sizeof request, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof request))
-            (void)recv(pool->connection, &reply, sizeof reply, 0);
+        if (send_by(deadline, pool->connection, &request, sizeof request))
+            (void)receive_by(deadline, pool->connection, &reply, sizeof reply, nullptr, 0);
         close_connection(pool);
     }
     release_handle(pool);

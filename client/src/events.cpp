@@ -24,6 +24,8 @@ namespace {
 // One request at a time on a connection; never on the data path.
 pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 
+constexpr std::uint64_t kPatienceSeconds = 5;
+
 int ask_for_descriptor(numacre_pool *pool) {
     if (pool->event_fd == numacre_pool::kNoEventFd)
         return fail(Errc::daemon_gone, "the daemon did not answer for events before: attach anew");
@@ -31,14 +33,14 @@ int ask_for_descriptor(numacre_pool *pool) {
         return fail(Errc::daemon_gone, "this process has closed the connection to the daemon: attach anew for events");
     const wire::EventsRequest request;
     pool->event_fd = numacre_pool::kNoEventFd;  // a late reply must not be taken for another
-    if (send(pool->connection, &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request))
+    const Deadline deadline{kPatienceSeconds};
+    if (!send_by(deadline, pool->connection, &request, sizeof request))
         return fail(Errc::daemon_gone, "the daemon that this pool was attached to is gone (%s): attach anew for events",
                     strerror(errno));
     wire::EventsReply reply;
     int fd = -1;
-    const Received received = receive_with_fds(pool->connection, &reply, sizeof reply, &fd, 1);
-    if (received.bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-        return fail(Errc::timed_out, "the daemon did not answer for events");
+    const Received received = receive_by(deadline, pool->connection, &reply, sizeof reply, &fd, 1);
+    if (received.bytes < 0 && errno == EAGAIN) return fail(Errc::timed_out, "the daemon did not answer for events");
     if (received.bytes != static_cast<ssize_t>(sizeof reply) || reply.header.type != wire::MessageType::events_reply) {
         if (fd >= 0) close(fd);
         return fail(Errc::daemon_gone, "the daemon closed the connection: attach anew for events");
@@ -50,6 +52,7 @@ int ask_for_descriptor(numacre_pool *pool) {
         pool->event_fd = -1;  // it may be asked again
         return fail(Errc::too_many_clients, "the daemon has no descriptor left for events");
     }
+    pool->event_fd_inode = inode_of(fd);
     pool->event_fd = fd;
     return 0;
 }
@@ -85,7 +88,8 @@ int numacre_events(numacre_pool *pool, uint32_t *events) {
     const NotCancelled not_cancelled;
     std::uint64_t signals = 0;
     // First: what is set after this signals again.
-    if (const int fd = pool->event_fd.load(std::memory_order_acquire); fd >= 0)
+    if (const int fd = pool->event_fd.load(std::memory_order_acquire);
+        fd >= 0 && inode_of(fd) == pool->event_fd_inode)  // the program may have closed it, and opened another file
         (void)!read(fd, &signals, sizeof signals);
     // seq_cst: behind the read; the daemon sets bits before it signals.
     *events = static_cast<std::uint32_t>(

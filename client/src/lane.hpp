@@ -139,9 +139,11 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     Actor actor;
     Note since_now;  // what a block says that is handed out now, but for its slack
     Streak freed;
+    ReferenceFormat reference_format;
     std::uint64_t looks;        // which chunks a FitLook reads next
     std::uint64_t asked_at_ns;  // when it last asked others for what they cache, being at a limit; 0: never
     std::uint32_t restraint;    // so many more slow allocations go by without filling the cache (memory has been short)
+    bool is_asleep;             // in wait_for_block(); for signal handlers of its thread
     Placement placement;
 
     NodeLane &only_node() const { return static_cast<NodeLane &>(*only); }

@@ -53,8 +53,10 @@ struct numacre_pool {
     int connection = -1;  // -1: private pool
     std::uint64_t connection_inode = 0;
     static constexpr int kNoEventFd = -2;
+    std::uint64_t event_fd_inode = 0;
     std::atomic<int> event_fd = -1;  // the daemon signals it; -1: not asked for, kNoEventFd: none came (events.cpp)
     numacre::Geometry geometry;
+    numacre::ReferenceFormat reference_format;
     numacre::PoolView<numacre::client::Env> view;
     void *pool_region = nullptr;
     std::uint64_t pool_region_bytes = 0;
@@ -128,6 +130,8 @@ int read_checks(numacre_pool *pool);
 
 // --- threads ---------------------------------------------------------------------------------------------------------
 
+// The calling thread's lane, if it has one. Async-signal-safe.
+const Lane *find_lane(const numacre_pool *pool);
 // The calling thread's lane of a pool that is not the one it used last: finds it, or claims a thread slot for it. Makes
 // it the current one. nullptr: it has none and can have none; `error` is -errno, remembered.
 [[gnu::cold]] Lane *enter_pool(numacre_pool *pool, int &error);
@@ -256,7 +260,7 @@ inline bool has_waiters(const Lane &lane) {
                                   IndexEntry entry);
 // Waits for a block until there is one or the time is over. timeout_ms 0: for ever. note: but for how old it is.
 // charge: not made; made for the block, if there is one. over_quota: a quota has been used up meanwhile.
-[[gnu::cold]] Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Order order, Note note,
+[[gnu::cold]] Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order order, Note note,
                                   unsigned timeout_ms, Charge &charge, std::uint32_t &got, Block &block);
 // A wish that the thread has left behind, by longjmp() out of a wait: it waits no more, and what it has been given
 // meanwhile is free again.

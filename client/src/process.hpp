@@ -41,17 +41,23 @@ private:
 // process without a word. Enters the kernel.
 class SignalsBlocked {
 public:
-    SignalsBlocked() {
-        sigset_t all;
-        sigfillset(&all);
-        for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&all, own);
-        pthread_sigmask(SIG_BLOCK, &all, &before_);
-    }
-    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    SignalsBlocked() { block(&before_); }
+    ~SignalsBlocked() { let_in(); }
     SignalsBlocked(const SignalsBlocked &) = delete;
     SignalsBlocked &operator=(const SignalsBlocked &) = delete;
 
+    // For a while: handlers run now, and may leave by siglongjmp().
+    void let_in() const { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    static void keep_out() { block(nullptr); }
+
 private:
+    static void block(sigset_t *before) {
+        sigset_t all;
+        sigfillset(&all);
+        for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&all, own);
+        pthread_sigmask(SIG_BLOCK, &all, before);
+    }
+
     sigset_t before_{};
 };
 

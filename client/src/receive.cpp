@@ -1,6 +1,8 @@
 #include "receive.hpp"
 
 #include <sys/socket.h>
+#include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,7 +12,59 @@
 
 namespace numacre::client {
 
-Received receive_with_fds(int connection, void *message, std::size_t bytes, int *fds, int room) {
+namespace {
+
+constexpr std::uint64_t kNanoseconds = 1'000'000'000;
+
+std::uint64_t monotonic_ns() {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * kNanoseconds + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+// The kernel begins its wait anew when a signal has interrupted it; we do not.
+template <class Call>
+ssize_t repeat_by(const Deadline &deadline, int connection, const Call &call) {
+    for (;;) {
+        deadline.limit(connection);
+        const ssize_t result = call();
+        if (result >= 0 || errno != EINTR) return result;
+        if (deadline.is_over()) {
+            errno = EAGAIN;
+            return -1;
+        }
+    }
+}
+
+}  // namespace
+
+Deadline::Deadline(std::uint64_t seconds) : at_ns_(monotonic_ns() + seconds * kNanoseconds) {}
+
+bool Deadline::is_over() const {
+    return monotonic_ns() >= at_ns_;
+}
+
+void Deadline::limit(int connection) const {
+    const std::uint64_t now = monotonic_ns();
+    const std::uint64_t left_us = now < at_ns_ ? (at_ns_ - now) / 1000 : 0;
+    // 0 would mean for ever.
+    const timeval patience{static_cast<time_t>(left_us / 1'000'000), static_cast<suseconds_t>(left_us % 1'000'000 | 1)};
+    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+}
+
+bool connect_by(const Deadline &deadline, int connection, const sockaddr_un &address) {
+    return repeat_by(deadline, connection, [&] {
+               return connect(connection, reinterpret_cast<const sockaddr *>(&address), sizeof address);
+           }) == 0;
+}
+
+bool send_by(const Deadline &deadline, int connection, const void *message, std::size_t bytes) {
+    return repeat_by(deadline, connection, [&] { return send(connection, message, bytes, MSG_NOSIGNAL); }) ==
+           static_cast<ssize_t>(bytes);
+}
+
+Received receive_by(const Deadline &deadline, int connection, void *message, std::size_t bytes, int *fds, int room) {
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * wire::kMaxFds)];
     iovec part{message, bytes};
     msghdr packet{};
@@ -22,9 +76,10 @@ Received receive_with_fds(int connection, void *message, std::size_t bytes, int 
     // ECONNRESET: it has hung up with our request unread, and its reply is behind that news.
     bool was_reset = false;
     for (;;) {
-        received.bytes = recvmsg(connection, &packet, MSG_CMSG_CLOEXEC);
-        if (received.bytes >= 0 || (errno != EINTR && (errno != ECONNRESET || was_reset))) break;
-        was_reset = was_reset || errno == ECONNRESET;
+        received.bytes =
+            repeat_by(deadline, connection, [&] { return recvmsg(connection, &packet, MSG_CMSG_CLOEXEC); });
+        if (received.bytes >= 0 || errno != ECONNRESET || was_reset) break;
+        was_reset = true;
     }
     if (received.bytes < 0) return received;
     received.flags = packet.msg_flags;

@@ -147,8 +147,10 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
         handle.data = where;
         handle.backing = reply.nodes[node].backing;
         handle.os_numa_node = reply.nodes[node].os_numa_node;
-        new (handle.buddy_storage)
-            Buddy<Env>(NodeView<Env>::at(handle.node_region, reply.geometry, dense, reply.thread_slots), pool->view);
+        new (handle.buddy_storage) Buddy<Env>(
+            NodeView<Env>::at(handle.node_region, reply.geometry, dense, reply.thread_slots, pool->numa_nodes),
+            pool->view);
+        pool->reference_format = handle.buddy().view().reference_format;
         if (handle.os_numa_node >= 0 && static_cast<std::size_t>(handle.os_numa_node) < kMaxOsNumaNodes)
             pool->dense_node_of[handle.os_numa_node] = dense.value;
         for (std::uint32_t rank = 0; rank < pool->numa_nodes; ++rank) {

@@ -97,8 +97,28 @@ bool may_have_thread(numacre_pool *pool, std::uint64_t &limit) {
     return true;
 }
 
+// The thread was taken out of a call in the middle of a change (by longjmp or pthread_exit in a signal handler), and
+// its slot says which. Whatever it changed next would say something else there, and what it had in its hands would be
+// nobody's for ever. So the slot, and what the thread has cached, stay as they are until the process ends or detaches:
+// recovery finishes what it reads there.
+bool was_torn_away(const numacre_pool *pool, Actor actor) {
+    const auto &slot = pool->view.threads[actor.thread.value];
+    // relaxed: the thread's own.
+    return slot.intent.load(std::memory_order_relaxed) != 0 ||
+           HintWork{slot.hint_work.load(std::memory_order_relaxed)}.active();
+}
+
+void give_up_slot(numacre_pool *pool, Lane &lane) {
+    if (was_torn_away(pool, lane.actor)) return;
+    forget_wish(pool, lane);
+    give_back_all(pool, lane);  // what other threads have cached the daemon gives back
+    release_slot(pool, lane.actor);
+}
+
 void at_thread_end(void *) {
-    const SignalsBlocked signals_blocked;
+    // For good: a handler that called now, or while other destructors run, would get a lane that nobody takes back. A
+    // destructor that calls makes this one run once more.
+    SignalsBlocked::keep_out();
     const std::uint32_t our_generation = fork_generation();
     LaneTable &table = lane_table;
     pthread_mutex_lock(&registry_mutex);
@@ -106,11 +126,7 @@ void at_thread_end(void *) {
         Seat &seat = table.seats[index];
         if (seat.lane == nullptr) continue;
         numacre_pool *const pool = handles[index];
-        if (pool == seat.pool && pool->fork_generation == our_generation) {
-            forget_wish(pool, *seat.lane);
-            give_back_all(pool, *seat.lane);
-            release_slot(pool, seat.lane->actor);
-        }
+        if (pool == seat.pool && pool->fork_generation == our_generation) give_up_slot(pool, *seat.lane);
         free_lane(seat);
     }
     pthread_mutex_unlock(&registry_mutex);
@@ -134,12 +150,16 @@ void forget_the_parents() {
 // By pthread_atfork(): the child has one thread.
 void in_forked_child() {
     Generation &ours = *generation.load(std::memory_order_relaxed);
+    // The child has been told already, by a call of another atfork handler or of a signal's: what it has attached since
+    // is its own.
+    if (&ours != &first_generation && ours.load(std::memory_order_relaxed) != 0) return;
     forget_the_parents();
     ours.store(last_generation, std::memory_order_release);
 }
 
 // A child that nobody told may have threads by now.
 [[gnu::cold, gnu::noinline]] std::uint32_t in_untold_child(Generation &ours) {
+    const SignalsBlocked signals_blocked;  // a handler that called here would wait for its own thread
     std::uint32_t seen = 0;
     if (ours.compare_exchange_strong(seen, kTelling, std::memory_order_acq_rel)) {
         forget_the_parents();
@@ -150,7 +170,6 @@ void in_forked_child() {
 }
 
 void initialise() {
-    stay_loaded();
     pthread_key_create(&thread_end_key, at_thread_end);
     pthread_atfork(nullptr, nullptr, in_forked_child);
     // Without it (Linux before 4.14) only children of fork() are told.
@@ -194,6 +213,7 @@ Seat new_lane(numacre_pool *pool, Actor actor) {
     lane->frame_count = pool->geometry.frame_count;
     lane->span = pool->span;
     lane->span_shift = pool->span_shift;
+    lane->reference_format = pool->reference_format;
     lane->frame_shift = pool->geometry.frame_shift;
     lane->numa_nodes = pool->numa_nodes;
     lane->orders = pool->geometry.largest_order + 1U;
@@ -255,6 +275,10 @@ void stay_loaded() {
 }
 
 bool register_handle(numacre_pool *pool) {
+    // Not inside pthread_once(): the loader's lock may be held by a thread whose module attaches as it is loaded.
+    // relaxed: to do it twice does no harm.
+    static constinit std::atomic<bool> is_staying{false};
+    if (!is_staying.exchange(true, std::memory_order_relaxed)) stay_loaded();
     pthread_once(&once, initialise);
     const std::uint32_t our_generation = fork_generation();
     pthread_mutex_lock(&registry_mutex);
@@ -314,16 +338,18 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
     return nullptr;
 }
 
+const Lane *find_lane(const numacre_pool *pool) {
+    const LaneTable &table = lane_table;
+    if (pool->index >= table.count || table.seats[pool->index].pool != pool) return nullptr;
+    return table.seats[pool->index].lane;
+}
+
 void leave_pool(numacre_pool *pool) {
     const SignalsBlocked signals_blocked;
     LaneTable &table = lane_table;
     if (pool->index >= table.count || table.seats[pool->index].lane == nullptr) return;
     Seat &seat = table.seats[pool->index];
-    if (seat.pool == pool) {
-        forget_wish(pool, *seat.lane);
-        give_back_all(pool, *seat.lane);  // what other threads have cached the daemon gives back
-        release_slot(pool, seat.lane->actor);
-    }
+    if (seat.pool == pool) give_up_slot(pool, *seat.lane);
     free_lane(seat);
 }
 

@@ -79,8 +79,12 @@ void forget_wish(numacre_pool *pool, const Lane &lane) {
     if (has_waiters(pool)) serve_waiters(pool, lane.actor);
 }
 
-Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Order order, Note note, unsigned timeout_ms,
+Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order order, Note note, unsigned timeout_ms,
                     Charge &charge, std::uint32_t &got, Block &block) {
+    // Handlers run while the thread sleeps and at no other time: then it holds nothing but its wish, and they may
+    // leave.
+    const SignalsBlocked signals_blocked;
+    lane.is_asleep = false;  // a handler may have left before
     forget_wish(pool, lane);
     const Nodes nodes{pool};
     const std::uint64_t would_do = bit_of(plan.first) | plan.sooner | plan.later;
@@ -125,7 +129,15 @@ Errc wait_for_block(numacre_pool *pool, const Lane &lane, const Plan &plan, Orde
                 slice = std::min(slice, patience - waited);
         }
         if (over != Errc::ok && hand_off.withdraw(actor)) break;
-        if (over == Errc::ok && hand_off.look(actor) == wish) sleep(pool, actor.thread, wish, slice);
+        if (over == Errc::ok && hand_off.look(actor) == wish) {
+            lane.is_asleep = true;
+            std::atomic_signal_fence(std::memory_order_seq_cst);  // handlers of this thread look at it
+            signals_blocked.let_in();
+            sleep(pool, actor.thread, wish, slice);
+            SignalsBlocked::keep_out();
+            std::atomic_signal_fence(std::memory_order_seq_cst);
+            lane.is_asleep = false;
+        }
         WaitWord now = hand_off.look(actor);
         if (now == wish.nudged()) now = hand_off.calm(actor, wish);
         if (!hand_off.has_ended(wish, now)) continue;

@@ -657,7 +657,10 @@ private:
         uncharge_frames(giver, block.order.frames());
     }
 
-    std::uint64_t reference() { return Reference{NumaNode{0}, some_block(), input_.byte()}.bits(); }
+    std::uint64_t reference() {
+        const Block block = some_block();
+        return pool_.node(0).reference_format.reference(NumaNode{0}, block, input_.byte()).bits();
+    }
 
     // A scribbled word may promise frames that there are not, but none beyond the word itself: the client's address
     // space is reserved as far as that (client/src/regions.cpp).

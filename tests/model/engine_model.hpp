@@ -214,6 +214,7 @@ private:
     std::vector<Owned> owned_blocks() const;
     bool somebody_died() const;
     bool somebody_thinks_again() const;
+    Block named_by(Reference reference) const { return view_.reference_format.block(reference); }
     bool several_refer_to_shared() const;
     bool somebody_forked() const;
     bool is_shared_and_held(const Owned &entry) const;
@@ -222,6 +223,7 @@ private:
     void check_owned(const std::vector<Owned> &owned);
     void check_state();
     void check_quiet();
+    void check_eras();
     void check_unit();
     void check_unit_when_quiet();
     bool is_offline_child(unsigned layer, std::uint64_t child) const;
@@ -448,6 +450,9 @@ inline void EngineModel::lay_out() {
             else
                 explorer.keep_private(&view_.index[layer][entry], sizeof(Word));
         }
+        // Nobody comes to the end of a half round unless generations begin there.
+        if (!setup_.wrapping)
+            explorer.keep_private(view_.era[layer], geometry.index_entry_count(layer) * sizeof(*view_.era[layer]));
     }
 }
 
@@ -851,7 +856,7 @@ inline void EngineModel::refer_to_shared(Thread &self, std::size_t client) {
         name = buddy_->publish(found, entry);
     }
     if (name.bits() == 0) return;  // another process has it by now
-    if (name.block() != shared_) self.fail("a reference names another block: " + to_text(name.block()));
+    if (named_by(name) != shared_) self.fail("a reference names another block: " + to_text(named_by(name)));
     std::uint64_t empty = 0;
     (void)mailbox_->compare_exchange_strong(empty, name.bits());
 }
@@ -1010,7 +1015,7 @@ inline void EngineModel::take(Thread &self, std::size_t client, unsigned slot) {
                             : buddy_->take(actor_of(client), reference, {}, block);
     (void)mailbox_->compare_exchange_strong(mail, 0);  // there may be another by now
     if (result == Errc::ok) {
-        if (block != reference.block()) self.fail("take gave another block: " + to_text(block));
+        if (block != named_by(reference)) self.fail("take gave another block: " + to_text(block));
         // Its process has the block back, whose threads go on referring to it: it is no thread's in particular.
         if (several_refer_to_shared() && actor_of(client).process.value == process_slot_of(0)) return;
         local.blocks[slot] = block;
@@ -1311,11 +1316,24 @@ inline bool EngineModel::is_shared_and_held(const Owned &entry) const {
     return held;
 }
 
+// Names go on where a round ends: all entries began at the end of a round's second half, with era words that say the
+// first (wrap_numbers()).
+inline void EngineModel::check_eras() {
+    for (const auto &place : places_) {
+        const std::uint32_t generation = IndexEntry{place.entry->load()}.generation();
+        const std::uint16_t era = view_.era_word(place.layer, Block{place.base, Order{0}}).load();
+        const std::uint16_t expected = generation == kGenerationMax ? 1 : 2;
+        if (era_of(era, generation) != expected)
+            explorer.fail("era word " + std::to_string(era) + " at generation " + std::to_string(generation));
+    }
+}
+
 inline void EngineModel::check_quiet() {
+    if (setup_.wrapping) check_eras();
     const std::vector<Owned> owned = owned_blocks();
     for (const Owned &entry : owned) {
         // What is in the mailbox is still its giver's.
-        bool held = Reference{mailbox_->load()}.bits() != 0 && Reference{mailbox_->load()}.block() == entry.block &&
+        bool held = mailbox_->load() != 0 && named_by(Reference{mailbox_->load()}) == entry.block &&
                     !explorer.dead(entry.process.value);
         held = held || is_shared_and_held(entry);
         for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
@@ -1454,8 +1472,10 @@ inline void EngineModel::label_words() {
         explorer.label(view_.upper[layer], geometry.word_count(layer) * 8, "upper" + std::to_string(layer));
     for (unsigned level = 2; level <= view_.hint_levels; ++level)
         explorer.label(view_.hint[level], geometry.word_count(level) * 8, "hint" + std::to_string(level));
-    for (unsigned layer = 0; layer <= view_.top_layer; ++layer)
+    for (unsigned layer = 0; layer <= view_.top_layer; ++layer) {
         explorer.label(view_.index[layer], geometry.index_entry_count(layer) * 8, "index" + std::to_string(layer));
+        explorer.label(view_.era[layer], geometry.index_entry_count(layer) * 2, "era" + std::to_string(layer), 2);
+    }
     for (std::uint32_t slot = 0; slot < thread_slots_; ++slot) {
         const std::string name = "slot" + std::to_string(slot);
         explorer.label(&pool_.threads[slot].intent, 8, name + ".intent");

@@ -20,6 +20,7 @@ PROGRAMS = {
     "model_engine": "tests/model/engine_test.cpp",
     "shm_buddy_test": "tests/unit/shm_buddy_test.cpp",
     "shm_recovery_test": "tests/unit/shm_recovery_test.cpp",
+    "shm_reference_test": "tests/unit/shm_reference_test.cpp",
 }
 
 
@@ -222,8 +223,8 @@ MUTATIONS = [
     Mutation(
         name="commit_does_not_advance_the_generation",
         file="owner.hpp",
-        old="const std::uint64_t next = (old.bits_ & kGenerationMask) + kGenerationStep;",
-        new="const std::uint64_t next = old.generation() == 0 ? kGenerationStep : old.bits_ & kGenerationMask;",
+        old="return IndexEntry{bits_ | ((old.bits_ & kGenerationMask) + kGenerationStep)};",
+        new="return IndexEntry{bits_ | (old.generation() == 0 ? kGenerationStep : old.bits_ & kGenerationMask)};",
         why="a reference of before the last free names the block again",
         filter="Buddy.a_reference_is_taken_once_and_goes_stale",
         program="shm_buddy_test",
@@ -247,8 +248,8 @@ MUTATIONS = [
     Mutation(
         name="undo_trace_does_not_advance_the_generation",
         file="buddy.hpp",
-        old="slot.store(IndexEntry::freeing(self.actor.thread, block.order, next_generation(old.generation())).bits(),",
-        new="slot.store(IndexEntry::freeing(self.actor.thread, block.order, old.generation()).bits(),",
+        old="slot.store(after(layer_of(block.order), block, trace, old).bits(), std::memory_order_release);",
+        new="slot.store(trace.bits() | std::uint64_t{old.generation()} << 24, std::memory_order_release);",
         why="recovery's second look does not see that a claim was undone meanwhile",
         filter="Engine.a_death_beside_a_claim_that_is_undone",
     ),
@@ -533,17 +534,17 @@ MUTATIONS = [
     Mutation(
         name="take_without_the_published_check",
         file="owner.hpp",
-        old="return ((bits_ ^ name.bits_) & (kStateMask | kPublished | kOrderMask | kGenerationMask)) == 0;",
-        new="return ((bits_ ^ name.bits_) & (kStateMask | kOrderMask | kGenerationMask)) == 0;",
+        old="return ((bits_ ^ name.bits_) & (kStateMask | kPublished | kOrderMask)) == 0;",
+        new="return ((bits_ ^ name.bits_) & (kStateMask | kOrderMask)) == 0;",
         why="a reference made up from the index takes a block that its owner writes by plain stores",
         filter="Buddy.a_reference_is_taken_once_and_goes_stale",
         program="shm_buddy_test",
     ),
     Mutation(
         name="take_without_the_generation_check",
-        file="owner.hpp",
-        old="return ((bits_ ^ name.bits_) & (kStateMask | kPublished | kOrderMask | kGenerationMask)) == 0;",
-        new="return ((bits_ ^ name.bits_) & (kStateMask | kPublished | kOrderMask)) == 0;",
+        file="buddy.hpp",
+        old="!view_.reference_format.has_number(reference, number_of_name(layer, block, entry)) ||",
+        new="",
         why="an old reference takes the block's next life",
         filter="Buddy.a_reference_is_taken_once_and_goes_stale",
         program="shm_buddy_test",
@@ -571,18 +572,17 @@ MUTATIONS = [
     Mutation(
         name="take_without_CAS",
         file="buddy.hpp",
-        old="""if (!slot.compare_exchange_strong(bits, entry.handed_to(self.ours, since).bits(), std::memory_order_acq_rel))
-            [[unlikely]]
+        old="""if (!slot.compare_exchange_strong(bits, ours.bits(), std::memory_order_acq_rel)) [[unlikely]]
             return false;""",
-        new="slot.store(entry.handed_to(self.ours, since).bits(), std::memory_order_release);",
+        new="slot.store(ours.bits(), std::memory_order_release);",
         why="two takers, or a taker and recovery of the giver, both have the block",
         filter="Engine.a_death_of_giver_or_taker_loses_nothing",
     ),
     Mutation(
         name="take_does_not_advance_the_generation",
-        file="owner.hpp",
-        old="return other.of(order(), note().with_since(since)).after(*this);",
-        new="return IndexEntry{other.of(order(), note().with_since(since)).bits_ | (bits_ & kGenerationMask)};",
+        file="buddy.hpp",
+        old="const IndexEntry ours = after(layer, block, entry.handed_to(self.ours, since), entry);",
+        new="const IndexEntry ours{entry.handed_to(self.ours, since).bits() | std::uint64_t{entry.generation()} << 24};",
         why="the reference that was taken still names the block",
         filter="Buddy.a_reference_is_taken_once_and_goes_stale",
         program="shm_buddy_test",
@@ -598,11 +598,30 @@ MUTATIONS = [
     Mutation(
         name="withdraw_does_not_advance_the_generation",
         file="buddy.hpp",
-        old="IndexEntry::owned(entry.owner(), entry.order(), next_generation(entry.generation()), entry.note());",
+        old="""after(layer_of(block.order), block,
+                                     IndexEntry::owned(entry.owner(), entry.order(), 0, entry.note()), entry);""",
         new="IndexEntry::owned(entry.owner(), entry.order(), entry.generation(), entry.note());",
         why="published anew, the block can be taken by what was withdrawn",
         filter="Buddy.a_reference_is_taken_once_and_goes_stale",
         program="shm_buddy_test",
+    ),
+    Mutation(
+        name="a_half_round_is_left_without_counting_it",
+        file="buddy.hpp",
+        old="count_half(layer, block, old);\n        return entry.after(old);",
+        new="(void)layer, (void)block;\n        return entry.after(old);",
+        why="names come round with the entry's generation: a reference that is some milliseconds old takes the block",
+        filter="Names.*",
+        program="shm_reference_test",
+    ),
+    Mutation(
+        name="an_era_word_that_is_one_behind_is_taken_for_the_era",
+        file="reference.hpp",
+        old="return static_cast<std::uint16_t>(era_word + ((era_word ^ generation >> kHalfRoundBits) & 1));",
+        new="return static_cast<std::uint16_t>(era_word + 0 * generation);",
+        why="a block has one name in two halves of a round, and another name once its half is counted",
+        filter="Names.*:Era.*",
+        program="shm_reference_test",
     ),
     # --- several threads of a process ---------------------------------------------------------------------------------
     Mutation(
@@ -901,8 +920,8 @@ MUTATIONS = [
     Mutation(
         name="take_keeps_the_time_of_the_giver",
         file="owner.hpp",
-        old="return other.of(order(), note().with_since(since)).after(*this);",
-        new="return (void)since, other.of(order(), note()).after(*this);",
+        old="return other.of(order(), note().with_since(since));",
+        new="return (void)since, other.of(order(), note());",
         why="a taker is said to have held what it has just taken for as long as the giver",
         filter="Buddy.a_block_says_since_when_its_holder_has_it",
         program="shm_buddy_test",

@@ -337,7 +337,7 @@ private:
         for (unsigned node = 0; node < plan_.numa_nodes; ++node) {
             const NumaNode number{static_cast<std::uint8_t>(node)};
             format_node_region<Env>(nodes + node * node_bytes_, geometry_, number, 1, thread_slots_);
-            views_.push_back(Node::at(nodes + node * node_bytes_, geometry_, number, thread_slots_));
+            views_.push_back(Node::at(nodes + node * node_bytes_, geometry_, number, thread_slots_, plan_.numa_nodes));
             const Node &view = views_.back();
             stamps_[node].frame.resize(view.word_count[0] * kLeafFrames);
             stamps_[node].claimed[0].resize(view.word_count[0] * kLeafFrames);
@@ -386,6 +386,7 @@ private:
         pool->client_id = static_cast<std::uint32_t>(instance.number);
         pool->numa_nodes = plan_.numa_nodes;
         pool->geometry = geometry_;
+        pool->reference_format = ReferenceFormat{geometry_.frame_count, plan_.numa_nodes};
         pool->view = pool_;
         pool->checks_frees = plan_.checks_frees;
         static constinit std::atomic<std::uint64_t> no_limit{0};
@@ -447,7 +448,7 @@ private:
                 const IndexEntry entry{peek(views_[token->numa_node].index_entry(token->block))};
                 if (token->state == Token::State::live && entry.is_owned() && entry.owner().value == instance.slot &&
                     entry.order() == token->block.order &&
-                    entry.generation() == next_generation(Reference{token->ref}.generation())) {
+                    entry.generation() == next_generation(generation_of(*token))) {
                     token->state = Token::State::taken;
                     token->taker = &instance;
                     for (std::uint64_t frame = first(token->block); frame < end(token->block); ++frame)
@@ -1143,6 +1144,12 @@ private:
         token.ref = ref;
     }
 
+    // Of the block's entry, as long as the token's reference names it.
+    std::uint32_t generation_of(const Token &token) const {
+        const ReferenceFormat &format = views_[token.numa_node].reference_format;
+        return static_cast<std::uint32_t>(format.number(Reference{token.ref})) & kGenerationMax;
+    }
+
     void take_some(Client &client) {
         if (mailbox_.empty()) return;
         Instance &instance = *client.instance;
@@ -1165,8 +1172,8 @@ private:
         --token.taker_calls;
         if (error == -ESTALE) {
             const IndexEntry entry{peek(views_[token.numa_node].index_entry(token.block))};
-            if (token.state == Token::State::live &&
-                entry.is_named(token.block.order, Reference{token.ref}.generation()))
+            if (token.state == Token::State::live && entry.is_published(token.block.order) &&
+                entry.generation() == generation_of(token))
                 fail("process %d is refused a published block", instance.number);
             return;
         }

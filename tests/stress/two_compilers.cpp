@@ -331,12 +331,13 @@ private:
     void publish_one() {
         if (held_.empty() || published_.size() >= kMailboxes) return;
         const Held held = let_go();
-        const Reference reference = buddy_.publish(held.block, entry_of(held.block));
+        const IndexEntry entry = entry_of(held.block);
+        const Reference reference = buddy_.publish(held.block, entry);
         std::uint64_t nothing = 0;
         // release: what lies in the block. (The reference alone would do: EDGE publish.)
         region_.control->mailbox[random_() % kMailboxes].compare_exchange_strong(nothing, reference.bits(),
                                                                                  std::memory_order_acq_rel);
-        published_.push_back({held, reference.generation()});
+        published_.push_back({held, entry.generation()});
     }
     void take_one() {
         const Reference reference{
@@ -345,8 +346,9 @@ private:
         Block block;
         const Errc result = buddy_.take(actor_, reference, {}, block);
         if (result == Errc::stale_ref) return;  // withdrawn
-        if (result != Errc::ok || block != reference.block())
-            fault("take of " + to_text(reference.block()) + " says " + error_row(result).name);
+        const Block named = region_.node.reference_format.block(reference);
+        if (result != Errc::ok || block != named)
+            fault("take of " + to_text(named) + " says " + error_row(result).name);
         const std::uint64_t stamp = pattern_.stamp_of(block);
         pattern_.verify(block, stamp);
         if (Pattern::build_of(stamp) != kBuild) ++taken_from_the_other_build_;

@@ -10,6 +10,8 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -25,8 +27,6 @@ protected:
         file = open("/dev/null", O_RDONLY | O_CLOEXEC);
         ASSERT_GE(file, 0);
         ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
-        const timeval patience{0, 1000};
-        setsockopt(ours(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     }
     void TearDown() override {
         close(file);
@@ -55,10 +55,10 @@ protected:
         }
         ASSERT_EQ(sendmsg(daemons(), &packet, 0), static_cast<ssize_t>(sizeof sent));
     }
-    Received receive(int room) {
+    Received receive(int room, std::uint64_t patience_seconds = 60) {
         message = 0;
         fds.fill(-1);
-        return receive_with_fds(ours(), &message, sizeof message, fds.data(), room);
+        return receive_by(Deadline{patience_seconds}, ours(), &message, sizeof message, fds.data(), room);
     }
     void hang_up() {
         close(ends[1]);
@@ -134,8 +134,30 @@ TEST_F(Receive, reads_what_is_behind_the_news_that_a_request_was_not_read) {
     close(fds[0]);
 }
 
+// Signals that come more often than the deadline would make a wait that begins anew with each of them one for ever.
+TEST_F(Receive, ends_by_its_deadline_however_often_signals_interrupt_it) {
+    struct sigaction action{};
+    action.sa_handler = [](int) {};
+    struct sigaction before{};
+    sigaction(SIGALRM, &action, &before);
+    const itimerval often{{0, 200'000}, {0, 200'000}};
+    setitimer(ITIMER_REAL, &often, nullptr);
+    EXPECT_EQ(receive(1, 1).bytes, -1);
+    EXPECT_EQ(errno, EAGAIN) << strerror(errno);
+    // A sender, too: nobody reads, and the socket is full.
+    errno = 0;
+    const std::vector<std::byte> packet(1 << 16);
+    const Deadline deadline{1};
+    while (send_by(deadline, ours(), packet.data(), packet.size())) {
+    }
+    EXPECT_EQ(errno, EAGAIN) << strerror(errno);
+    const itimerval never{};
+    setitimer(ITIMER_REAL, &never, nullptr);
+    sigaction(SIGALRM, &before, nullptr);
+}
+
 TEST_F(Receive, tells_silence_from_an_end) {
-    EXPECT_EQ(receive(1).bytes, -1);
+    EXPECT_EQ(receive(1, 0).bytes, -1);
     EXPECT_TRUE(errno == EAGAIN || errno == EWOULDBLOCK) << strerror(errno);
     hang_up();
     EXPECT_EQ(receive(1).bytes, 0);

@@ -14,18 +14,9 @@
 #include <vector>
 
 #include "numacre/numacre.h"
+#include "support/sanitizer.hpp"
 
 namespace {
-
-// ThreadSanitizer hands a signal on when it likes, and makes of one instruction of a count several. AddressSanitizer
-// makes calls so long that of their instructions too few could be tried.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define UNDER_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define UNDER_SANITIZER 1
-#endif
-#endif
 
 #if defined(__x86_64__) && !defined(UNDER_SANITIZER)
 

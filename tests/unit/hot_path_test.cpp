@@ -319,8 +319,9 @@ TEST(HotPath, a_block_changes_hands_by_two_locked_instructions) {
         size_bytes = size;
         const std::vector<Tally> tallies =
             expect_locked("allocate, publish, take, free", prepare_cached, parts, 4, {0, 1, 1, 0});
-        EXPECT_LE(tallies[1].instructions, 80U);
-        EXPECT_LE(tallies[2].instructions, 135U);
+        // Some twenty of each for a name that does not come round for a minute (reference.hpp).
+        EXPECT_LE(tallies[1].instructions, 95U);
+        EXPECT_LE(tallies[2].instructions, 150U);
         EXPECT_LE(tallies[1].calls + tallies[2].calls, 6U);
     }
 }
@@ -331,7 +332,7 @@ TEST(HotPath, a_second_reference_to_a_block_executes_no_locked_instruction) {
         size_bytes = size;
         const std::vector<Tally> tallies =
             expect_locked("uncached: allocate, publish, publish, publish", prepare_uncached, parts, 4, {1, 1, 0, 0});
-        EXPECT_LE(tallies[3].instructions, size == 4096 ? 80U : 240U);
+        EXPECT_LE(tallies[3].instructions, size == 4096 ? 95U : 265U);
     }
 }
 

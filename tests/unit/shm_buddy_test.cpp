@@ -101,6 +101,11 @@ TEST(Buddy, refuses_what_it_must) {
     EXPECT_EQ(buddy.free(mine, block.base, freed), Errc::ok);
 }
 
+// As long as the block is in its first half round.
+Reference reference_to(const ShmPool &pool, Block block, std::uint32_t generation) {
+    return pool.node.reference_format.reference(NumaNode{0}, block, name_number(0, generation));
+}
+
 // The short ways, which refuse what they are not for.
 TEST(Buddy, only_a_holder_publishes) {
     ShmPool pool{4096, 4 << 20, 1};
@@ -126,8 +131,8 @@ TEST(Buddy, only_a_holder_publishes) {
     EXPECT_EQ(again.bits(), name.bits()) << "its name is the same until it changes hands";
 
     Block taken;
-    const auto named = [&](Block of, std::uint32_t generation) { return Reference{NumaNode{0}, of, generation}; };
-    const std::uint32_t generation = name.generation();
+    const auto named = [&](Block of, std::uint32_t generation) { return reference_to(pool, of, generation); };
+    const std::uint32_t generation = look_at(slot).generation();
     const FrameIndex behind{pool.geometry.frame_count};
     for (const Reference wrong :
          {named(block, 0), named(block, generation + 1), named({block.base, Order{1}}, generation),
@@ -162,7 +167,7 @@ TEST(Buddy, a_reference_is_taken_once_and_goes_stale) {
     Block found;
     ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
     Block taken;
-    EXPECT_EQ(buddy.take(taker, Reference{NumaNode{0}, block, entry.generation()}, {}, taken), Errc::stale_ref)
+    EXPECT_EQ(buddy.take(taker, reference_to(pool, block, entry.generation()), {}, taken), Errc::stale_ref)
         << "a block that was not given";
     const Reference reference = buddy.publish(block, entry);
     ASSERT_EQ(buddy.take(taker, reference, {}, taken), Errc::ok);
@@ -176,7 +181,7 @@ TEST(Buddy, a_reference_is_taken_once_and_goes_stale) {
     EXPECT_EQ(buddy.take(giver, Reference{0}, {}, taken), Errc::bad_argument);
     // The same frames again, given again: the old reference still names the block of before.
     ASSERT_EQ(buddy.allocate(giver, Order{2}, {}, block), Errc::ok);
-    ASSERT_EQ(block, reference.block());
+    ASSERT_EQ(block, pool.node.reference_format.block(reference));
     EXPECT_EQ(buddy.take(taker, reference, {}, taken), Errc::stale_ref);
     ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
     const Reference second = buddy.publish(block, entry);
@@ -195,7 +200,7 @@ TEST(Buddy, a_reference_is_taken_once_and_goes_stale) {
     // Freed, though it was given.
     ASSERT_EQ(buddy.free(taker, block.base, freed), Errc::ok);
     ASSERT_EQ(buddy.allocate(taker, Order{2}, {}, block), Errc::ok);
-    ASSERT_EQ(block, fourth.block());
+    ASSERT_EQ(block, pool.node.reference_format.block(fourth));
     ASSERT_EQ(buddy.find_entry(block.base, found, entry), Errc::ok);
     (void)buddy.publish(block, entry);
     EXPECT_EQ(buddy.take(giver, fourth, {}, taken), Errc::stale_ref);

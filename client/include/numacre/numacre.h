@@ -9,10 +9,8 @@
  *
  * Threads: every function may be called from any thread at any time, but not on a pool that another thread is detaching.
  * No thread has to register. No call is a cancellation point: pthread_cancel takes effect after it. A thread whose
- * cancellation is asynchronous (PTHREAD_CANCEL_ASYNCHRONOUS) must not call. A thread may leave a call that waits for memory
- * (NUMACRE_WAIT) by siglongjmp from a signal handler: its wish ends with its next call that goes past its cache, at the
- * latest a second later, or with the thread. No other call may be left in that way. dlclose: the library stays loaded, for
- * threads that have used it run its code as they end.
+ * cancellation is asynchronous (PTHREAD_CANCEL_ASYNCHRONOUS) must not call. dlclose: the library stays loaded, for threads
+ * that have used it run its code as they end, with all signals blocked but those that their own instructions raise.
  *
  * Signals: a handler may call the library as follows, if no trace is recorded (NUMACRE_TRACE) and its thread has made a call
  * on the handle before. It may make any call but numacre_attach, numacre_open_private, numacre_detach and numacre_event_fd on
@@ -21,8 +19,14 @@
  * numacre_usable_size, numacre_client_id and numacre_events, and nothing else: the caches of threads are not protected
  * against their own signal handlers, and a block might be lost, or handed out twice. Where a call would have to change the
  * pool's memory while its own thread is in the middle of such a change, it returns -EBUSY and has done nothing: call again
- * when the handler has returned. After siglongjmp out of a call that does not wait, the calls of the thread may return -EBUSY
- * for ever. A handler whose call fails leaves its own sentence in numacre_last_error().
+ * when the handler has returned. A handler whose call fails leaves its own sentence in numacre_last_error().
+ *
+ * siglongjmp: a handler may leave a call of its thread that has fallen asleep for want of memory (NUMACRE_WAIT) by
+ * siglongjmp, if numacre_is_asleep says so. Once such a call has begun to wait, handlers run while it sleeps and at no other
+ * time. The wish ends with the thread's next call that goes past its cache, at the latest a second later, or with the
+ * thread. To leave any other call in that way, or by pthread_exit in a handler, is a mistake: what the thread had in its
+ * hands or in its cache, and its thread slot, then stay taken until the process ends or detaches, and its calls may return
+ * -EBUSY or crash.
  *
  * fork: the child does not inherit the mapping. Every call on an inherited handle returns -ECHILD; attach again there. A child
  * of fork() of libc closes the inherited connections at once. A child of a raw fork (the system call, clone without CLONE_VM,
@@ -61,7 +65,8 @@ extern "C" {
 typedef struct numacre_pool numacre_pool;
 
 /* The name of a block in every process of the pool: 64 bits, never 0 for a block. It goes stale when the block is freed or
- * changes owner; a stale one is recognised (after 2^19 re-uses of one block an old reference may match again). */
+ * changes owner; a stale one is recognised, at least for a minute in which processes do nothing but hand that block to and
+ * fro (2^34 re-uses; fewer in pools of more than 2^29 frames a numa node: shm/README.md). */
 typedef uint64_t numacre_ref;
 #define NUMACRE_REF_NULL ((numacre_ref)0)
 
@@ -88,7 +93,8 @@ typedef uint64_t numacre_ref;
  * once; each handle is a client of its own.
  * Errors: -ECONNREFUSED no daemon there; -ENOENT no such pool; -EPROTONOSUPPORT daemon of another layout version; -EUSERS
  * the pool's client limit, or the daemon's for this user; -EACCES by the pool's owner, group and mode; -EINVAL bad name;
- * -EUCLEAN the daemon's regions are not what they must be (short, unsealed, damaged); -ETIMEDOUT. */
+ * -EUCLEAN the daemon's regions are not what they must be (short, unsealed, damaged); -ETIMEDOUT; -ENOMEM no memory, or no
+ * address space for the pool's capacity, left in this process. */
 NUMACRE_API int numacre_attach(const char *runtime_dir, const char *pool_name, numacre_pool **pool);
 
 /* Give back everything that this handle still owns and unmap the pool: its pointers become invalid. NULL is ignored. No
@@ -172,14 +178,17 @@ NUMACRE_API int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsig
  * Threads of one process may refer to one block at the same time: all get the same reference, or NUMACRE_REF_NULL if another
  * process has taken the block meanwhile by one of them. Not beside a numacre_free of the same block by another thread: that is
  * use after free, and may take the block from its next owner. What is written into the block after its first reference was made
- * reaches the taker by the way on which the reference is passed, which has to synchronise (a pipe, a lock, release and acquire).
- * Whoever keeps a reference drops it when the block is taken: references of 2^19 owners ago name the block again. */
+ * reaches the taker by the way on which the reference is passed, which has to synchronise (a pipe, a lock, release and acquire). */
 NUMACRE_API numacre_ref numacre_ref_of(numacre_pool *pool, const void *block);
 
 /* Become the owner of a referenced block and learn its address here. One locked instruction.
  * Errors: -ESTALE it was freed, taken by somebody else, or its owner died; -EINVAL not a reference of this pool. If the
  * caller is killed inside, the block belongs to exactly one of the two, and comes back if that one is the dead. */
 NUMACRE_API int numacre_take(numacre_pool *pool, numacre_ref ref, void **block);
+
+/* For signal handlers: 1 if the handler has interrupted a call of its thread on this pool that sleeps (NUMACRE_WAIT), so that
+ * it may leave that call by siglongjmp; else 0. Async-signal-safe, enters no kernel, never fails. */
+NUMACRE_API int numacre_is_asleep(numacre_pool *pool);
 
 /* Bytes that may be used at block (its whole power-of-two size); 0 if this process does not own it. */
 NUMACRE_API size_t numacre_usable_size(numacre_pool *pool, const void *block);

@@ -165,17 +165,19 @@ public:
     // Becomes the owner of the referenced block, which it holds from `since` on. One RMW. Needs no intent: before the
     // CAS the block is the giver's, after it ours. Errors: bad_argument (not a reference of this pool), stale_ref.
     Errc take(Actor actor, Reference reference, PoolAge since, Block &taken) {
-        const Block block = reference.block();
-        if (!view_.contains(block) || reference.generation() == 0) return Errc::bad_argument;
-        if (!take_at(view_of(actor), view_.index_entry(block), reference, since)) return Errc::stale_ref;
+        const Block block = view_.reference_format.block(reference);
+        if (!view_.contains(block) || view_.reference_format.numa_node(reference) != view_.numa_node.value ||
+            view_.reference_format.is_impossible(reference))
+            return Errc::bad_argument;
+        if (!take_at(view_of(actor), layer_of(block.order), block, reference, since)) return Errc::stale_ref;
         taken = block;
         return Errc::ok;
     }
-    // take() of a block in a leaf word. False: nothing was done, ask take().
+    // take() of a block in a leaf word, by a reference to this numa node. False: nothing was done, ask take().
     [[gnu::always_inline]] bool take_in_leaf(const Self &self, Reference reference, PoolAge since, Block &taken) {
-        const Block block = reference.block();
-        if (block.base.value >= view_.geometry.frame_count || !can_be_in_leaf(block) || reference.generation() == 0 ||
-            !take_at(self, view_.index[0][block.base.value], reference, since)) [[unlikely]]
+        const Block block = view_.reference_format.block(reference);
+        if (block.base.value >= view_.geometry.frame_count || !can_be_in_leaf(block) ||
+            !take_at(self, 0, block, reference, since)) [[unlikely]]
             return false;
         taken = block;
         return true;
@@ -190,7 +192,8 @@ public:
         const ProcessSlot owner = entry.owner();
         // Each round that fails, another thread has published the block, and it has gone or has come back since.
         for (unsigned rounds = 0; rounds < kCasRoundsMax; ++rounds) {
-            if (publish_at(slot, entry)) return name_of(block, entry);
+            Reference name;
+            if (publish_at(slot, layer_of(block.order), block, entry, name)) return name;
             if (!entry.is_owned() || entry.owner() != owner || entry.order() != block.order) break;
         }
         return {};
@@ -201,11 +204,8 @@ public:
         Word &slot = view_.index[0][base.value];
         IndexEntry entry{slot.load(std::memory_order_acquire)};  // EDGE look-up
         const Block block{base, entry.order()};
-        if (!entry.is_held_like_or_published(self.ours) || !can_be_in_leaf(block) || !publish_at(slot, entry))
-            [[unlikely]]
-            return false;
-        name = name_of(block, entry);
-        return true;
+        return entry.is_held_like_or_published(self.ours) && can_be_in_leaf(block) &&
+               publish_at(slot, 0, block, entry, name);
     }
 
     // The steps of a hand-off (hand_off.hpp). First: the held block that entry tells of is nobody's, on its way. entry:
@@ -214,7 +214,7 @@ public:
         const Self self = view_of(actor);
         begin(self, IntentKind::free, block);
         std::uint64_t bits = entry.bits();
-        entry = IndexEntry::owned(kHandOffOwner, block.order, next_generation(entry.generation()), {});
+        entry = after(layer_of(block.order), block, IndexEntry::owned(kHandOffOwner, block.order, 0, {}), entry);
         // EDGE ownership, as in become_freer(): recovery that sees the block on its way finds the intent.
         if (!view_.index_entry(block).compare_exchange_strong(bits, entry.bits(), std::memory_order_acq_rel)) {
             end(self);
@@ -239,7 +239,8 @@ public:
             return false;
         // A store will do: nobody but the one who has been told of it writes the entry of a block on its way.
         // EDGE commit (release), as after a claim.
-        const auto ours = IndexEntry::owned(self.actor.process, block.order, next_generation(generation), note);
+        const IndexEntry ours =
+            after(layer_of(block.order), block, IndexEntry::owned(self.actor.process, block.order, 0, note), entry);
         view_.index_entry(block).store(ours.bits(), std::memory_order_release);
         Env::crash_point(CrashPoint::hand_off_received);
         count(self.counters->allocations[block.order.value]);
@@ -251,8 +252,8 @@ public:
     // is what it is now.
     bool withdraw(Block block, IndexEntry &entry) {
         std::uint64_t bits = entry.bits();
-        const IndexEntry now =
-            IndexEntry::owned(entry.owner(), entry.order(), next_generation(entry.generation()), entry.note());
+        const IndexEntry now = after(layer_of(block.order), block,
+                                     IndexEntry::owned(entry.owner(), entry.order(), 0, entry.note()), entry);
         // EDGE hand-over, the other side of it.
         if (!view_.index_entry(block).compare_exchange_strong(bits, now.bits(), std::memory_order_acq_rel))
             return false;
@@ -456,7 +457,16 @@ public:
         Word &slot = view_.index_entry(layer, block);
         // relaxed: whoever wrote the entry held these bits before us, and the claim acquired them.
         const IndexEntry old{slot.load(std::memory_order_relaxed)};
-        slot.store(entry.after(old).bits(), std::memory_order_release);
+        slot.store(after(layer, block, entry, old).bits(), std::memory_order_release);
+    }
+
+    // What the index is to say of the block next: `entry`, which has no generation, with the one that follows `old`'s,
+    // what it says now. Before a generation leaves its half, that half is counted (reference.hpp).
+    [[gnu::always_inline]] IndexEntry after(unsigned layer, Block block, IndexEntry entry, IndexEntry old) const {
+        if (!old.is_last_of_half()) [[likely]]
+            return entry.after_in_half(old);
+        count_half(layer, block, old);
+        return entry.after(old);
     }
 
 private:
@@ -499,26 +509,38 @@ private:
                (block.base.value & leaf::kRuns.length_less_one[block.order.value]) == 0;
     }
 
-    // slot: of the block that the reference names.
-    [[gnu::always_inline]] bool take_at(const Self &self, Word &slot, Reference reference, PoolAge since) {
+    // The block that the reference names is one that can be in this layer.
+    [[gnu::always_inline]] bool take_at(const Self &self, unsigned layer, Block block, Reference reference,
+                                        PoolAge since) {
+        Word &slot = view_.index_entry(layer, block);
         std::uint64_t bits = slot.load(std::memory_order_acquire);
         const IndexEntry entry{bits};
-        if (!entry.is_named(reference.block().order, reference.generation()) || entry.owner() == kOfflineOwner ||
-            entry.owner() == kDaemonProcess) [[unlikely]]
+        if (!entry.is_published(block.order) ||
+            !view_.reference_format.has_number(reference, number_of_name(layer, block, entry)) ||
+            entry.owner() == kOfflineOwner || entry.owner() == kDaemonProcess) [[unlikely]]
             return false;
+        const IndexEntry ours = after(layer, block, entry.handed_to(self.ours, since), entry);
         // EDGE hand-over (acq_rel; partners: EDGE publish, EDGE ownership). Acquires what publish() released, the
         // giver's bytes; releases our ownership to whoever tries after us. Weakened: the taker reads a frame from
         // before the giver wrote it.
-        if (!slot.compare_exchange_strong(bits, entry.handed_to(self.ours, since).bits(), std::memory_order_acq_rel))
-            [[unlikely]]
+        if (!slot.compare_exchange_strong(bits, ours.bits(), std::memory_order_acq_rel)) [[unlikely]]
             return false;
         count(self.counters->takes);
         return true;
     }
     // False: the entry is another one by now, which `entry` says afterwards.
-    [[gnu::always_inline]] bool publish_at(Word &slot, IndexEntry &entry) {
-        if (entry.is_published()) return true;
+    [[gnu::always_inline]] bool publish_at(Word &slot, unsigned layer, Block block, IndexEntry &entry,
+                                           Reference &name) {
+        name = view_.reference_format.reference(view_.numa_node, block, number_of_name(layer, block, entry));
         std::uint64_t bits = entry.bits();
+        if (entry.is_published()) {
+            // acquire: as in the look that `entry` is from. The same entry again: the name is the block's.
+            bits = slot.load(std::memory_order_acquire);
+            if (bits == entry.bits()) [[likely]]
+                return true;
+            entry = IndexEntry{bits};
+            return false;
+        }
         // EDGE publish (release; partner: EDGE hand-over): whoever takes sees what the giver wrote into the block. A
         // CAS, although only the owner's process writes the entry: another of its threads may publish the block at this
         // moment, and another process take it. A store that came later would say that it is the giver's again.
@@ -528,8 +550,24 @@ private:
         entry = IndexEntry{bits};
         return false;
     }
-    Reference name_of(Block block, IndexEntry entry) const {
-        return Reference{view_.numa_node, block, entry.generation()};
+    // Right if the entry still says the same when it is looked at again, by a CAS or otherwise.
+    [[gnu::always_inline]] std::uint64_t number_of_name(unsigned layer, Block block, IndexEntry entry) const {
+        // EDGE era (acquire: the second look at the entry comes after this one; partner: the entry's release, which
+        // follows count_half()). The first look acquired the entry, so the half before its own has been counted.
+        const std::uint16_t era = view_.era_word(layer, block).load(std::memory_order_acquire);
+        return name_number(era, entry.generation());
+    }
+    // The era word says which half the generation is in that the entry had when it was seen. No call: the common way
+    // past it would have registers to save.
+    [[gnu::always_inline]] void count_half(unsigned layer, Block block, IndexEntry seen) const {
+        auto &word = view_.era_word(layer, block);
+        std::uint16_t counted = word.load(std::memory_order_acquire);  // EDGE era
+        if (is_half_counted(counted, seen.generation())) return;
+        // Was it that half whose number is missing, when the word was read? If the generation has gone on since,
+        // whoever took it on has counted. relaxed: the load above keeps this one behind it.
+        if (view_.index_entry(layer, block).load(std::memory_order_relaxed) != seen.bits()) return;
+        // relaxed: the entry that follows is written by release. By CAS: another may count the same half.
+        (void)word.compare_exchange_strong(counted, static_cast<std::uint16_t>(counted + 1), std::memory_order_relaxed);
     }
 
     // The owned block that begins at base. base exists.
@@ -923,8 +961,8 @@ private:
     void leave_trace(const Self &self, Block block) {
         Word &slot = view_.index_entry(block);
         const IndexEntry old{slot.load(std::memory_order_relaxed)};  // relaxed: as in commit()
-        slot.store(IndexEntry::freeing(self.actor.thread, block.order, next_generation(old.generation())).bits(),
-                   std::memory_order_release);
+        const IndexEntry trace = IndexEntry::freeing(self.actor.thread, block.order, 0);
+        slot.store(after(layer_of(block.order), block, trace, old).bits(), std::memory_order_release);
     }
 
     // The index is written before the bits go: recovery must be able to tell an undone claim from one in flight.
@@ -1073,7 +1111,7 @@ private:
         obstacles.everywhere = true;
         return obstacles;
     }
-    // False: there is a place below (level, word) in which there may be nothing, or nothing but an operation under way.
+    // False: there is a place below (level, word) in which there may be nothing that stands.
     bool stand_everywhere(unsigned level, std::uint64_t word, Order order, Obstacles &obstacles) const {
         const unsigned layer = layer_of(order);
         if (level == layer) {
@@ -1124,7 +1162,9 @@ private:
         return taken != 0 && operations_stand_in_leaf(word, taken, obstacles);
     }
     // Nothing but operations under way. They count as what they were before, or will be after: as long as they are the
-    // same, somebody's. (One may be stopped here: others are not to try again and again for its sake.)
+    // same, somebody's. (One may be stopped here: others are not to try again and again for its sake.) Not those on
+    // many blocks of the word: a thread may end one and begin another, and between them all its blocks are free, with
+    // the same intent and the same entries before and after.
     [[gnu::noinline]] bool operations_stand_in_leaf(std::uint64_t word, std::uint64_t taken,
                                                     Obstacles &obstacles) const {
         bool some = false;
@@ -1132,7 +1172,7 @@ private:
         for (std::uint32_t thread = 0; thread < threads; ++thread) {
             // acquire: as above.
             const Intent intent{pool_.threads[thread].intent.load(std::memory_order_acquire)};
-            if (!intent.active() || intent.numa_node() != view_.numa_node ||
+            if (!intent.active() || intent.kind() == IntentKind::word || intent.numa_node() != view_.numa_node ||
                 !overlaps(intent.block(), leaf_word_block(word)))
                 continue;
             obstacles.add(thread, intent.bits());

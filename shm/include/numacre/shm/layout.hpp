@@ -15,6 +15,7 @@
 #include "numacre/shm/node_state.hpp"
 #include "numacre/shm/note.hpp"
 #include "numacre/shm/owner.hpp"
+#include "numacre/shm/reference.hpp"
 #include "numacre/shm/units.hpp"
 
 namespace numacre {
@@ -381,11 +382,13 @@ static_assert(std::is_standard_layout_v<PoolHeader<ProductionEnv>>);
 template <class Env>
 struct NodeLayout {
     using Word = typename Env::template Atomic<std::uint64_t>;
+    using EraWord = typename Env::template Atomic<std::uint16_t>;
 
     std::uint64_t leaf = 0;
     std::array<std::uint64_t, kMaxUpperLayers + 1> upper{};  // [1 .. top_layer]
     std::array<std::uint64_t, kMaxHintLevels + 1> hint{};    // [2 .. hint_levels]
     std::array<std::uint64_t, kMaxUpperLayers + 1> index{};  // [0 .. top_layer]
+    std::array<std::uint64_t, kMaxUpperLayers + 1> era{};    // [0 .. top_layer], a word for each index entry
     std::uint64_t home = 0;
     std::uint64_t counters = 0;
     std::uint64_t region_bytes = 0;
@@ -408,6 +411,8 @@ struct NodeLayout {
         layout.leaf = place(geometry.word_count(0), sizeof(Word));
         for (unsigned layer = geometry.top_layer() + 1; layer-- > 0;)
             layout.index[layer] = place(geometry.index_entry_count(layer), sizeof(Word));
+        for (unsigned layer = geometry.top_layer() + 1; layer-- > 0;)
+            layout.era[layer] = place(geometry.index_entry_count(layer), sizeof(EraWord));
         layout.region_bytes = end;
         return layout;
     }
@@ -440,6 +445,7 @@ inline constexpr std::uint32_t kMaxThreadSlots = 0xffff;
 template <class Env>
 struct NodeView {
     using Word = typename Env::template Atomic<std::uint64_t>;
+    using EraWord = typename NodeLayout<Env>::EraWord;
 
     Geometry geometry;
     NumaNode numa_node;
@@ -452,10 +458,14 @@ struct NodeView {
     std::array<Word *, kMaxUpperLayers + 1> upper{};
     std::array<Word *, kMaxHintLevels + 1> hint{};
     std::array<Word *, kMaxUpperLayers + 1> index{};
+    std::array<EraWord *, kMaxUpperLayers + 1> era{};
+    ReferenceFormat reference_format;
     HomeWords<Env> *home = nullptr;
     ThreadCounters<Env> *counters = nullptr;
 
-    static NodeView at(void *region, const Geometry &geometry, NumaNode numa_node, std::uint32_t thread_slots) {
+    // numa_nodes: of the pool. Whoever makes or takes references needs it; who does not may leave it out.
+    static NodeView at(void *region, const Geometry &geometry, NumaNode numa_node, std::uint32_t thread_slots,
+                       std::uint32_t numa_nodes = kMaxNumaNodes) {
         const auto layout = NodeLayout<Env>::of(geometry, thread_slots);
         auto *const bytes = static_cast<std::byte *>(region);
         const auto words = [bytes](std::uint64_t offset) { return reinterpret_cast<Word *>(bytes + offset); };
@@ -470,7 +480,11 @@ struct NodeView {
         view.leaf = words(layout.leaf);
         for (unsigned layer = 1; layer <= view.top_layer; ++layer) view.upper[layer] = words(layout.upper[layer]);
         for (unsigned level = 2; level <= view.hint_levels; ++level) view.hint[level] = words(layout.hint[level]);
-        for (unsigned layer = 0; layer <= view.top_layer; ++layer) view.index[layer] = words(layout.index[layer]);
+        for (unsigned layer = 0; layer <= view.top_layer; ++layer) {
+            view.index[layer] = words(layout.index[layer]);
+            view.era[layer] = reinterpret_cast<EraWord *>(bytes + layout.era[layer]);
+        }
+        view.reference_format = ReferenceFormat{geometry.frame_count, numa_nodes};
         view.home = reinterpret_cast<HomeWords<Env> *>(bytes + layout.home);
         view.counters = reinterpret_cast<ThreadCounters<Env> *>(bytes + layout.counters);
         return view;
@@ -480,6 +494,9 @@ struct NodeView {
     // layer: the block's.
     Word &index_entry(unsigned layer, Block block) const {
         return index[layer][block.base.value >> geometry.index_granule(layer)];
+    }
+    EraWord &era_word(unsigned layer, Block block) const {
+        return era[layer][block.base.value >> geometry.index_granule(layer)];
     }
     bool contains(Block block) const {
         return block.order.value <= geometry.largest_order && block.base.value < geometry.frame_count &&

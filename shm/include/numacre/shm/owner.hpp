@@ -21,7 +21,8 @@ inline constexpr ThreadSlotIndex kDaemonThread{0};
 inline constexpr unsigned kGenerationBits = 19;
 inline constexpr std::uint32_t kGenerationMax = (1U << kGenerationBits) - 1;
 
-// Generations count 1 .. kGenerationMax and begin again at 1: 0 is "never allocated", so that no reference is ever 0.
+// Generations count 1 .. kGenerationMax and begin again at 1: 0 is "never allocated". What tells references apart for
+// longer than that: reference.hpp.
 constexpr std::uint32_t next_generation(std::uint32_t generation) {
     return generation == kGenerationMax ? 1 : generation + 1;
 }
@@ -53,12 +54,19 @@ public:
     constexpr IndexEntry of(Order order, Note note) const {
         return IndexEntry{bits_ | std::uint64_t{order.value} << 3 | note.bits()};
     }
-    // One without generation, with the one that follows what the place said before. What runs over the last generation
+    // Returns this entry, which has no generation, with the one that follows `old`'s. A generation beyond the last one
     // ends up, 19 bits lower, as the first.
     constexpr IndexEntry after(IndexEntry old) const {
         static_assert(kGenerationMask + kGenerationStep == kGenerationStep << kGenerationBits);
         const std::uint64_t next = (old.bits_ & kGenerationMask) + kGenerationStep;
         return IndexEntry{bits_ | ((next | next >> kGenerationBits) & kGenerationMask)};
+    }
+    // The same, if `old`'s generation is not the last of its half (reference.hpp); else nothing sensible.
+    constexpr IndexEntry after_in_half(IndexEntry old) const {
+        return IndexEntry{bits_ | ((old.bits_ & kGenerationMask) + kGenerationStep)};
+    }
+    constexpr bool is_last_of_half() const {
+        return (((bits_ & kGenerationMask) ^ ((bits_ & kGenerationMask) + kGenerationStep)) & kHalfBit) != 0;
     }
     // The same order, generation and note, in the state and of the holder of one that has none of these; not published.
     constexpr IndexEntry now(IndexEntry other) const {
@@ -67,9 +75,10 @@ public:
     // One that has no note yet.
     constexpr IndexEntry with(Note note) const { return IndexEntry{bits_ | note.bits()}; }
     constexpr IndexEntry published() const { return IndexEntry{bits_ | kPublished}; }
-    // other: owned by somebody, without order, generation and note.
+    // Returns `other`, which names an owner and nothing else, with this block's order and slack, held since then. The
+    // generation is still to come.
     constexpr IndexEntry handed_to(IndexEntry other, PoolAge since) const {
-        return other.of(order(), note().with_since(since)).after(*this);
+        return other.of(order(), note().with_since(since));
     }
 
     constexpr BlockState state() const { return static_cast<BlockState>(bits_ & 3); }
@@ -84,10 +93,10 @@ public:
     constexpr bool is_held_like_or_published(IndexEntry other) const {
         return ((bits_ ^ other.bits_) & (kStateMask | kHolderMask)) == 0;
     }
-    // By a reference with this order and generation.
-    constexpr bool is_named(Order order, std::uint32_t generation) const {
-        const IndexEntry name = make(BlockState::owned, 0, order, generation, {}).published();
-        return ((bits_ ^ name.bits_) & (kStateMask | kPublished | kOrderMask | kGenerationMask)) == 0;
+    // There may be a reference to a block of this order here.
+    constexpr bool is_published(Order order) const {
+        const IndexEntry name = make(BlockState::owned, 0, order, 0, {}).published();
+        return ((bits_ ^ name.bits_) & (kStateMask | kPublished | kOrderMask)) == 0;
     }
     constexpr bool is_published() const { return (bits_ & kPublished) != 0; }
     // State, published and holder in one number, to be compared with private_to().
@@ -120,6 +129,7 @@ private:
     static constexpr std::uint32_t kStateMask = 3;
     static constexpr std::uint64_t kGenerationStep = std::uint64_t{1} << 24;
     static constexpr std::uint64_t kGenerationMask = kGenerationMax * kGenerationStep;
+    static constexpr std::uint64_t kHalfBit = kGenerationStep << (kGenerationBits - 1);
     static constexpr std::uint32_t kPublished = 4;
     static constexpr unsigned kHolderShift = 8;
     static constexpr std::uint32_t kHolderMask = std::uint32_t{0xffff} << kHolderShift;
@@ -198,26 +208,6 @@ public:
 private:
     static constexpr std::uint64_t kWaiting = 1;
     static constexpr std::uint64_t kGiven = 2;
-    std::uint64_t bits_ = 0;
-};
-
-// A block's name in every process: bits 0..33 base frame, 34..38 order, 39..44 numa node, 45..63 generation. Never 0.
-class Reference {
-public:
-    constexpr Reference() = default;
-    constexpr explicit Reference(std::uint64_t bits) : bits_(bits) {}
-    constexpr Reference(NumaNode numa_node, Block block, std::uint32_t generation)
-        : bits_(block.base.value | std::uint64_t{block.order.value} << 34 | std::uint64_t{numa_node.value} << 39 |
-                std::uint64_t{generation} << 45) {}
-    constexpr std::uint64_t bits() const { return bits_; }
-    constexpr Block block() const {
-        return {FrameIndex{bits_ & ((std::uint64_t{1} << kMaxFrameIndexBits) - 1)},
-                Order{static_cast<std::uint32_t>(bits_ >> 34 & 31)}};
-    }
-    constexpr NumaNode numa_node() const { return NumaNode{static_cast<std::uint8_t>(bits_ >> 39 & 63)}; }
-    constexpr std::uint32_t generation() const { return static_cast<std::uint32_t>(bits_ >> 45); }
-
-private:
     std::uint64_t bits_ = 0;
 };
 

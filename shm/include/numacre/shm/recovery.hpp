@@ -48,8 +48,9 @@ public:
         return recover(process, total, blocked_by, [&](const NodeView<Env> &view, Block block, IndexEntry entry) {
             std::uint64_t bits = entry.bits();
             // EDGE hand-over, the daemon as taker: against one who takes what the dead had given.
-            const IndexEntry ours =
-                entry.handed_to(IndexEntry::owned(kDaemonProcess, Order{0}, 0, {}), entry.note().since());
+            const IndexEntry ours = Buddy<Env>{view, pool_}.after(
+                layer_of(block.order), block,
+                entry.handed_to(IndexEntry::owned(kDaemonProcess, Order{0}, 0, {}), entry.note().since()), entry);
             if (!view.index_entry(block).compare_exchange_strong(bits, ours.bits(), std::memory_order_acq_rel))
                 return false;
             seized(view.numa_node, block);

@@ -1,0 +1,104 @@
+// A block's name in every process of its pool, and what keeps names apart when a block's generation comes round.
+//
+// A generation has 19 bits in the index entry, beside all else that changes in one step with it. Two processes that
+// hand one block to and fro as fast as they can, 30 cycles a time and two generations each, are through them in
+// milliseconds. So each block has an era besides: how many halves of a round its generation has been through. Era and
+// generation make a name's number of 34 bits, which comes round after a minute of nothing else (2^33 hand-overs).
+//
+//     entry's generation   half 0        half 1        half 0        half 1
+//     era                  0             1             2             3
+//     era word             0 ....... 0   0 | 1 ... 1   1 | 2 ... 2   2 | 3 ...     | : count_half(), by whoever leaves
+//     next
+//
+// The era word lies beside the index, not in the entry, and needs no step of its own at the boundary: whoever is about
+// to take a generation out of its half first makes the word say which half that is. So the word is the era or one less,
+// and the generation's highest bit, which is the era's lowest, tells which (era_of). Whoever looks at the word between
+// a look at the entry and a CAS that finds the entry unchanged has the right era. Death between any two steps: the word
+// says what it said, or what the next one would have made it say.
+//
+// A thread that is stopped between a look and a CAS for exactly 2^19 generations: as everywhere, the CAS cannot tell.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "numacre/shm/owner.hpp"
+#include "numacre/shm/units.hpp"
+
+namespace numacre {
+
+inline constexpr unsigned kEraBits = 16;
+inline constexpr unsigned kHalfRoundBits = kGenerationBits - 1;
+inline constexpr unsigned kNameNumberBits = kEraBits + kHalfRoundBits;
+
+// The era word knows the half that this generation is in.
+constexpr bool is_half_counted(std::uint16_t era_word, std::uint32_t generation) {
+    return ((era_word ^ generation >> kHalfRoundBits) & 1) == 0;
+}
+constexpr std::uint16_t era_of(std::uint16_t era_word, std::uint32_t generation) {
+    return static_cast<std::uint16_t>(era_word + ((era_word ^ generation >> kHalfRoundBits) & 1));
+}
+// Of the block whose entry has this generation, which is the number's lowest 19 bits.
+constexpr std::uint64_t name_number(std::uint16_t era_word, std::uint32_t generation) {
+    return std::uint64_t{era_of(era_word, generation)} << kHalfRoundBits | (generation & ((1U << kHalfRoundBits) - 1));
+}
+
+// 64 bits that a program passes on as it likes; only a pool's ReferenceFormat can read them. 0: none.
+class Reference {
+public:
+    constexpr Reference() = default;
+    constexpr explicit Reference(std::uint64_t bits) : bits_(bits) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+    friend constexpr bool operator==(Reference, Reference) = default;
+
+private:
+    std::uint64_t bits_ = 0;
+};
+
+// How references of a pool are read. The same in all its processes, for it follows from the pool's geometry:
+//   bits 0 .. f          the block: 2 * base + 2^order; its lowest bit that is set tells the order. Never 0.
+//   the next n           numa node
+//   the rest             the name's number, or as many of its lower bits as there is room for
+// f and n: as many bits as the last frame and the last numa node need. All 34 bits of the number have room in pools of
+// up to 2^29 frames a numa node (2 TiB of 4 KiB frames), with 8 numa nodes up to 2^26; in the largest there are, 23.
+class ReferenceFormat {
+public:
+    constexpr ReferenceFormat() = default;
+    // frame_count: of each numa node, 1 .. 2^34. numa_nodes: 1 .. 64.
+    constexpr ReferenceFormat(std::uint64_t frame_count, std::uint32_t numa_nodes)
+        : node_shift_(static_cast<std::uint32_t>(std::bit_width(frame_count - 1)) + 1),
+          number_shift_(node_shift_ + static_cast<std::uint32_t>(std::bit_width(numa_nodes - 1))),
+          block_mask_((std::uint64_t{1} << node_shift_) - 1),
+          place_mask_((std::uint64_t{1} << number_shift_) - 1) {}
+
+    constexpr Reference reference(NumaNode numa_node, Block block, std::uint64_t number) const {
+        return Reference{(block.base.value << 1 | std::uint64_t{1} << block.order.value) |
+                         std::uint64_t{numa_node.value} << node_shift_ | number << number_shift_};
+    }
+    // Of any bits: perhaps no block that there is.
+    constexpr Block block(Reference reference) const {
+        const std::uint64_t block = reference.bits() & block_mask_;
+        return {FrameIndex{(block & (block - 1)) >> 1}, Order{static_cast<std::uint32_t>(std::countr_zero(block))}};
+    }
+    constexpr std::uint32_t numa_node(Reference reference) const {
+        return static_cast<std::uint32_t>((reference.bits() & place_mask_) >> node_shift_);
+    }
+    // Its lower bits, if there is no room for all.
+    constexpr std::uint64_t number(Reference reference) const { return reference.bits() >> number_shift_; }
+    constexpr bool has_number(Reference reference, std::uint64_t number) const {
+        return (reference.bits() ^ number << number_shift_) <= place_mask_;
+    }
+    // Of bits that no pool of this geometry gives out: beyond the longest number there is.
+    constexpr bool is_impossible(Reference reference) const {
+        return number_bits() > kNameNumberBits && number(reference) >> kNameNumberBits != 0;
+    }
+    constexpr unsigned number_bits() const { return 64 - number_shift_; }
+
+private:
+    std::uint32_t node_shift_ = 1;    // at most 35
+    std::uint32_t number_shift_ = 1;  // at most 41
+    std::uint64_t block_mask_ = 1;
+    std::uint64_t place_mask_ = 1;  // of block and numa node
+};
+
+}  // namespace numacre
