@@ -99,10 +99,12 @@ std::optional<std::uint64_t> autosize_wants(const Autosize &autosize, std::span<
         }
         return false;
     };
-    const std::uint64_t step = round_up(autosize.step_bytes, unit_bytes);
+    // Sizes near 2^64 mean the same as this, and neither round up to 0 nor add up to little.
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 60;
+    const std::uint64_t step = round_up(std::min(autosize.step_bytes, kMost), unit_bytes);
     // Whole units within the limits: the ceiling is never passed, the floor neither.
     const std::uint64_t ceiling = autosize.max_bytes / unit_bytes * unit_bytes;
-    const std::uint64_t floor = round_up(autosize.min_bytes, unit_bytes);
+    const std::uint64_t floor = round_up(std::min(autosize.min_bytes, kMost), unit_bytes);
     if (now.online_bytes < ceiling && lasts(is_short)) return std::min(now.online_bytes + step, ceiling);
     if (now.online_bytes <= floor || !lasts(is_ample)) return std::nullopt;
     const std::uint64_t smaller = std::max(now.online_bytes - std::min(now.online_bytes, step), floor);

@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "close_timer.hpp"
+
 namespace numacre::daemon {
 
 // The thread's as much as the owner's: it may outlive the owner.
@@ -19,6 +21,7 @@ struct Closer::Shared {
     bool stopping = false;    // guarded by mutex
 
     void work() {
+        const CloseTimer timer;
         std::unique_lock lock(mutex);
         for (;;) {
             changed.wait(lock, [this] { return stopping || !queue.empty(); });
@@ -27,7 +30,10 @@ struct Closer::Shared {
             queue.pop_front();
             is_closing = true;
             lock.unlock();
-            fd.reset();
+            {
+                const CloseTimer::Armed armed(timer);
+                fd.reset();
+            }
             lock.lock();
             is_closing = false;
         }

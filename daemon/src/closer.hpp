@@ -1,7 +1,8 @@
 // Closes what strangers have sent on its way to us. A connection takes along the descriptors that lie in it unread, and
 // the last close of one of those may wait for whoever made it: a TCP socket that lingers, a file of a FUSE server. So
-// that is a thread's own business, which may take as long as it likes. (Linux 6.16 and later refuse such packets on our
-// socket: then there is nothing to wait for.)
+// that is a thread's own business, which gives each a few milliseconds (close_timer.hpp), and takes as long as it takes
+// where that does not help. (Linux 6.16 and later refuse such packets on our socket: then there is nothing to wait
+// for.)
 #pragma once
 
 #include <cstddef>

@@ -29,6 +29,7 @@ struct Wait {
     Kind kind{};
     int fd = -1;
     bool cancelled = false;
+    bool is_ending = false;  // stop_accepting()
     std::function<void(int)> on_accept;
     std::function<void(int, std::span<const std::byte>)> on_packet;
     std::function<void()> on_event;
@@ -124,15 +125,25 @@ public:
         wait.on_packet = nullptr;
         wait.on_event = nullptr;
         wait.on_gone = std::move(on_gone);
+        send_cancel(id);
+    }
+
+    void stop_accepting(WaitId id) override {
+        const auto found = waits_.find(id);
+        if (found == waits_.end() || found->second->cancelled || std::exchange(found->second->is_ending, true)) return;
+        send_cancel(id);
+    }
+
+private:
+    static constexpr WaitId kNobody = 0;
+
+    void send_cancel(WaitId id) {
         io_uring_sqe *const entry = next_entry();
         io_uring_prep_cancel64(entry, id, 0);
         io_uring_sqe_set_data64(entry, kNobody);
         // At once: the caller may close the descriptor next, and its number may be used again.
         io_uring_submit(&ring_);
     }
-
-private:
-    static constexpr WaitId kNobody = 0;
 
     WaitId begin(std::unique_ptr<Wait> wait) {
         const WaitId id = ++last_id_;
@@ -222,10 +233,10 @@ private:
             return;
         }
         const auto on_accept = wait.on_accept;  // a copy: it may cancel this wait
-        on_accept(result);
+        if (!wait.is_ending || result >= 0) on_accept(result);
         const auto still = waits_.find(id);
         if (more || still == waits_.end()) return;
-        if (still->second->cancelled) {
+        if (still->second->cancelled || still->second->is_ending) {
             waits_.erase(still);
             return;
         }
@@ -237,7 +248,7 @@ private:
         after(kAcceptPause, [this, id] {
             const auto paused = waits_.find(id);
             if (paused == waits_.end()) return;
-            if (paused->second->cancelled)
+            if (paused->second->cancelled || paused->second->is_ending)
                 waits_.erase(paused);
             else
                 submit(id, *paused->second);

@@ -47,6 +47,9 @@ public:
     // Its callback is not called any more. Unknown and finished ones are ignored. on_gone is called when the kernel has
     // let go of the descriptor: before that, closing it is not what closes the file.
     virtual void cancel(WaitId wait, std::function<void()> on_gone = nullptr) = 0;
+    // No more connections are accepted. Those that the kernel has accepted already are still delivered: whoever made
+    // one would otherwise see it closed without a word.
+    virtual void stop_accepting(WaitId wait) = 0;
 
     static constexpr std::size_t kPacketBytes = 256;
 };

@@ -9,7 +9,18 @@
 #include <cstring>
 #include <span>
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+
 namespace numacre::daemon {
+
+// Of a listening socket: no descriptors with the messages. Nobody needs to send any, and to close them may take as long
+// as their sender likes. Connections inherit it. Before Linux 6.16 they come: then see close_timer.hpp.
+inline void refuse_descriptors(int listening_fd) {
+    const int passes_rights = 0;
+    (void)::setsockopt(listening_fd, SOL_SOCKET, SO_PASSRIGHTS, &passes_rights, sizeof passes_rights);
+}
 
 // One packet with at most kFdsMax descriptors; waits for as long as the socket's SO_SNDTIMEO, or as flags say. 0 or an
 // errno: EPIPE if nobody listens any more.

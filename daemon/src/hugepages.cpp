@@ -216,9 +216,22 @@ std::vector<HugepagePool> Hugepages::pools(int os_numa_node) const {
     return found;
 }
 
-Fd Hugepages::lock(int os_numa_node, std::uint64_t page_bytes, std::chrono::milliseconds patience) const {
+Hugepages::Lock Hugepages::lock(int os_numa_node, std::uint64_t page_bytes, std::chrono::milliseconds patience) const {
+    const Key key{os_numa_node, page_bytes};
+    std::mutex *of_threads = nullptr;
+    {
+        const std::lock_guard lock(lock_mutex_);
+        of_threads = &thread_locks_[key];
+    }
+    Lock held;
+    held.among_threads_ = std::unique_lock(*of_threads);
+    held.among_daemons_ = lock_among_daemons(key, patience);
+    return held;
+}
+
+Fd Hugepages::lock_among_daemons(const Key &key, std::chrono::milliseconds patience) const {
     const std::string path =
-        lock_folder_ + "/node" + std::to_string(os_numa_node) + "-" + size_folder(page_bytes).substr(1) + ".lock";
+        lock_folder_ + "/node" + std::to_string(key.first) + "-" + size_folder(key.second).substr(1) + ".lock";
     const auto begun = std::chrono::steady_clock::now();
     {
         const std::lock_guard lock(lock_mutex_);
@@ -352,7 +365,7 @@ void Hugepages::give_back_all() {
     }
     for (const auto &[key, pages] : all) {
         if (pages == 0) continue;
-        const Fd held = lock(key.first, key.second);
+        const Lock held = lock(key.first, key.second);
         give_back(key.first, key.second, pages);
     }
 }

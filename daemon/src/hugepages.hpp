@@ -42,7 +42,17 @@ public:
     // Blocks for as long as another daemon populates one batch, but for no longer than `patience`: then it goes on
     // without the lock, says so in the log, and for kDistrust waits no more. Without the lock the worst is a populate
     // that fails and is rolled back; waiting for ever would end the reaping and resizing of all pools.
-    Fd lock(int os_numa_node, std::uint64_t page_bytes, std::chrono::milliseconds patience = kLockPatience) const;
+    // Threads of this daemon exclude each other in any case, and wait for each other without limit.
+    class Lock {
+        friend class Hugepages;
+        std::unique_lock<std::mutex> among_threads_;
+        Fd among_daemons_;  // released first
+
+    public:
+        // Other daemons are excluded, too.
+        explicit operator bool() const { return static_cast<bool>(among_daemons_); }
+    };
+    Lock lock(int os_numa_node, std::uint64_t page_bytes, std::chrono::milliseconds patience = kLockPatience) const;
 
     // Makes sure that so many pages are free, raising nr_hugepages if that is allowed. available_bytes: what the numa
     // node has besides; reserving never takes its last headroom. On failure nothing stays reserved. By how much
@@ -63,6 +73,7 @@ private:
     static constexpr std::chrono::seconds kDistrust{60};
 
     using Key = std::pair<int, std::uint64_t>;  // numa node, page bytes
+    Fd lock_among_daemons(const Key &key, std::chrono::milliseconds patience) const;
     void warn_of_lock(const std::string &reason) const;
     std::string folder(int os_numa_node, std::uint64_t page_bytes) const;
     LedgerReservation *reservation(const Key &key) const;
@@ -78,6 +89,7 @@ private:
     std::string sysfs_machine_;
     std::string lock_folder_;
     mutable std::mutex lock_mutex_;
+    mutable std::map<Key, std::mutex> thread_locks_;  // guarded by lock_mutex_, but for the locks themselves
     // Guarded by lock_mutex_: until when locks are tried and not waited for.
     mutable std::chrono::steady_clock::time_point distrusted_until_{};
     mutable std::string lock_trouble_;  // guarded by lock_mutex_; what the log was told last

@@ -32,7 +32,11 @@ Answer<Fd> open_lock_file(const std::string &path) {
     int error = ENOENT;
     for (int attempt = 0; attempt < kTries && !file && (error == ENOENT || error == EEXIST); ++attempt) {
         file = Fd(::open(path.c_str(), kFlags));
-        if (!file && errno == ENOENT) file = Fd(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, kPrivate));
+        if (!file && errno == ENOENT) {
+            file = Fd(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, kPrivate));
+            // Whatever the umask is at this moment (another thread may be making a socket).
+            if (file) (void)::fchmod(file.get(), kPrivate);
+        }
         error = file ? 0 : errno;
     }
     struct stat status{};
@@ -42,6 +46,8 @@ Answer<Fd> open_lock_file(const std::string &path) {
         return refuse("belongs to uid " + std::to_string(status.st_uid) + " and not to uid " +
                       std::to_string(::geteuid()) + ", which numacred runs as: remove it, and use a directory that " +
                       "only numacred's user can write to");
+    // A file of ours that somebody has linked there: it would be locked, and overwritten.
+    if (is_there && status.st_nlink != 1) return refuse("has another name, too (a hard link): remove it");
     if (!file) return refuse(std::string("cannot be opened: ") + std::strerror(error));
     // A user who could open the file could hold the lock for ever.
     if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0)

@@ -101,7 +101,7 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
         if (!is_hugetlb(backing)) break;
         const std::uint64_t page = page_bytes_of(backing);
         const std::uint64_t pages = pages_at_first(plan.spec, plan.numa_node, page);
-        const Fd held = hugepages.lock(os_numa_node, page);
+        const Hugepages::Lock held = hugepages.lock(os_numa_node, page);
         const auto allowed = check_hugetlb_cgroup(page, pages * page);
         const auto reserved =
             allowed ? hugepages.ensure_free(os_numa_node, page, pages, topology.available_bytes(plan.numa_node))
@@ -296,16 +296,10 @@ std::string NodeMemory::backing_note() const {
 Answer<void> NodeMemory::check_growth(std::uint64_t bytes) const {
     if (auto booked = check_unbooked(topology_, plan_.numa_node, bytes); !booked) return booked;
     const bool is_huge = is_hugetlb(data_.backing());
-    const std::uint64_t metadata = metadata_bytes_for(plan_.geometry, metadata_.bytes(), bytes);
     const std::uint64_t available = topology_.available_bytes(plan_.numa_node);
     if (!is_huge)
         if (auto enough = check_available(topology_, plan_.numa_node, bytes); !enough) return enough;
-    if (auto enough =
-            check_left(metadata + (is_huge ? 0 : bytes),
-                       (is_huge ? "the metadata of " : "with its metadata, a growth by ") + format_bytes(bytes),
-                       "ask for less, or free some");
-        !enough || !is_huge)
-        return enough;
+    if (auto enough = check_memory_left(bytes); !enough || !is_huge) return enough;
     const std::uint64_t page = data_.page_bytes();
     if (auto allowed = check_hugetlb_cgroup(page, bytes); !allowed) return allowed;
     const auto pool = hugepages_.pool(os_numa_node(), page);
@@ -320,6 +314,14 @@ Answer<void> NodeMemory::check_growth(std::uint64_t bytes) const {
                     (hugepages_.may_reserve() ? ", and only " + std::to_string(available >> 20) +
                                                     "M of memory to make more of: ask for less, or free some"
                                               : ": reserve them, or allow the daemon to (--reserve-hugepages)")}};
+}
+
+Answer<void> NodeMemory::check_memory_left(std::uint64_t bytes) const {
+    const bool is_huge = is_hugetlb(data_.backing());
+    const std::uint64_t metadata = metadata_bytes_for(plan_.geometry, metadata_.bytes(), bytes);
+    return check_left(metadata + (is_huge ? 0 : bytes),
+                      (is_huge ? "the metadata of " : "with its metadata, a growth by ") + format_bytes(bytes),
+                      "ask for less, or free some");
 }
 
 bool NodeMemory::header_is_ours() const {
@@ -345,16 +347,18 @@ Answer<void> NodeMemory::populate_metadata(FrameRange frames) {
     const auto layout = NodeLayout<ProductionEnv>::of(plan_.geometry, plan_.thread_slots);
     const std::uint64_t last = frames.first + frames.count - 1;
     Answer<void> result;
-    const auto populate = [&](std::uint64_t part, unsigned shift) {
-        const std::uint64_t from = part + (frames.first >> shift) * sizeof(View::Word);
-        const std::uint64_t to = part + ((last >> shift) + 1) * sizeof(View::Word);
+    const auto populate = [&](std::uint64_t part, unsigned shift, std::uint64_t bytes_each = sizeof(View::Word)) {
+        const std::uint64_t from = part + (frames.first >> shift) * bytes_each;
+        const std::uint64_t to = part + ((last >> shift) + 1) * bytes_each;
         if (result) result = metadata_.populate(from, to - from);
     };
     populate(layout.leaf, word_order(0));
     for (unsigned layer = 1; layer <= view_.top_layer; ++layer) populate(layout.upper[layer], word_order(layer));
     for (unsigned level = 2; level <= view_.hint_levels; ++level) populate(layout.hint[level], word_order(level));
-    for (unsigned layer = 0; layer <= view_.top_layer; ++layer)
+    for (unsigned layer = 0; layer <= view_.top_layer; ++layer) {
         populate(layout.index[layer], plan_.geometry.index_granule(layer));
+        populate(layout.era[layer], plan_.geometry.index_granule(layer), sizeof(View::EraWord));
+    }
     return result;
 }
 
@@ -367,7 +371,7 @@ Answer<void> NodeMemory::populate_thread_parts() {
 Answer<std::uint64_t> NodeMemory::populate_hugepages(std::uint64_t offset, std::uint64_t bytes) {
     const int os = os_numa_node();
     const std::uint64_t page = data_.page_bytes();
-    const Fd held = hugepages_.lock(os, page);
+    const Hugepages::Lock held = hugepages_.lock(os, page);
     // First: what is reserved needs no leave, what is allocated does.
     if (auto allowed = check_hugetlb_cgroup(page, bytes); !allowed) return Unexpected{allowed.error()};
     auto reserved = hugepages_.ensure_free(os, page, bytes / page, topology_.available_bytes(plan_.numa_node));
@@ -398,6 +402,8 @@ Answer<std::uint64_t> NodeMemory::populate_data(std::uint64_t offset, std::uint6
 Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
     const std::uint64_t offset = units.first * unit_bytes_;
     const std::uint64_t bytes = units.count * unit_bytes_;
+    // At each step: others take memory meanwhile, and beyond a cgroup's limit the kernel would end us, or clients.
+    if (auto enough = check_memory_left(bytes); !enough) return enough;
     if (auto booked = topology_.take(plan_.numa_node, bytes); !booked) return booked;
     set_state(units, UnitState::filling);
     const auto metadata = populate_metadata(frames_of(units));
@@ -421,7 +427,7 @@ Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
     reserved_ahead_bytes_ -= ahead;
     growth.ahead_bytes += ahead;
     if (reserved_ahead_bytes_ == 0 && is_hugetlb(data_.backing())) {
-        const Fd held = hugepages_.lock(os_numa_node(), data_.page_bytes());
+        const Hugepages::Lock held = hugepages_.lock(os_numa_node(), data_.page_bytes());
         hugepages_.restore_surplus(os_numa_node(), data_.page_bytes());
     }
     count_online(units);
@@ -514,7 +520,7 @@ Answer<std::uint64_t> NodeMemory::bring_home() const {
 void NodeMemory::give_back_pages(wire::Backing backing, std::uint64_t bytes) {
     if (!is_hugetlb(backing) || bytes == 0) return;
     const std::uint64_t page = page_bytes_of(backing);
-    const Fd held = hugepages_.lock(os_numa_node(), page);
+    const Hugepages::Lock held = hugepages_.lock(os_numa_node(), page);
     hugepages_.give_back(os_numa_node(), page, bytes / page);
 }
 

@@ -92,6 +92,9 @@ public:
     bool header_is_ours() const;
     // Whether so much could be brought online now; the failure says what is short.
     Answer<void> check_growth(std::uint64_t bytes) const;
+    // Of these, what comes out of the machine's memory and the daemon's cgroups as it is used: without it the kernel
+    // would kill, not refuse.
+    Answer<void> check_memory_left(std::uint64_t bytes) const;
 
     // The worker's thread only, from here on.
     bool is_online(std::uint64_t unit) const { return online_[unit]; }

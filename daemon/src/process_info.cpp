@@ -143,6 +143,10 @@ Peer credentials_of(int connection_fd) {
 
 Answer<Peer> peer_of(int connection_fd) {
     const auto gone = [](const char *call, int error) {
+        if (error == EMFILE || error == ENFILE || error == ENOMEM)
+            return Unexpected{
+                Failure{Errc::too_many_clients, std::string(call) + " failed: " + std::strerror(error) +
+                                                    " (in the daemon: raise its open file limit, or delete a pool)"}};
         return Unexpected{
             Failure{Errc::access_denied, std::string(call) + " failed: " + std::strerror(error) +
                                              " (the process has ended, or the kernel is older than 5.3)"}};
@@ -206,8 +210,8 @@ std::optional<Peer> find_peer(const ProcessIdentity &known) {
     peer.is_certain = false;
     if (!can_be_found(known)) return peer;
     Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, known.pid, 0)));
-    // EINVAL: the number is that of a thread now.
-    if (!pidfd && (errno == ESRCH || errno == EINVAL)) return std::nullopt;
+    // EINVAL, ENOENT (since Linux 6.15): the number is that of a thread now.
+    if (!pidfd && (errno == ESRCH || errno == EINVAL || errno == ENOENT)) return std::nullopt;
     if (!pidfd) return peer;
     // The pidfd first, then the look: the start time is that of the process that the pidfd names, or of a later one.
     const ProcessIdentity found{known.pid, known.pid_space, inode_of_pidfd(pidfd.get()), read_start_time(known.pid)};

@@ -31,6 +31,7 @@ Unexpected<Failure> failed(Errc code, const std::string &what, int error, const 
 }
 
 Errc code_of(int error) {
+    if (error == EMFILE || error == ENFILE) return Errc::too_many_clients;
     return error == ENOSPC || error == ENOMEM ? Errc::out_of_frames : Errc::access_denied;
 }
 

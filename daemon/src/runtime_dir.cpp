@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "fd_passing.hpp"
 #include "lock_file.hpp"
 
 namespace numacre::daemon {
@@ -61,9 +62,22 @@ Answer<RuntimeDir> RuntimeDir::open(const std::string &path, std::chrono::millis
     if (error)
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " cannot be made: " + error.message() + remedy);
-    if (const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); !folder)
+    const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    struct stat status{};
+    if (!folder || ::fstat(folder.get(), &status) != 0)
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " cannot be opened: " + std::strerror(errno) + remedy);
+    // Whoever owns it, or may write to it, can put another socket in the place of ours.
+    if (status.st_uid != 0 && status.st_uid != ::geteuid())
+        return refuse(Errc::access_denied,
+                      "runtime directory " + path + " belongs to uid " + std::to_string(status.st_uid) +
+                          ", who could put another socket in the place of the daemon's: remove it, or choose another "
+                          "with --runtime-dir");
+    if ((status.st_mode & (S_IWOTH | S_ISVTX)) == S_IWOTH)
+        return refuse(Errc::access_denied,
+                      "runtime directory " + path +
+                          " may be written to by everybody, who could put another socket in the place of the daemon's: "
+                          "chmod o-w it, or choose another with --runtime-dir");
     if (::faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " is not writable: " + std::strerror(errno) + remedy);
@@ -130,13 +144,7 @@ Answer<Fd> listen_for_clients(const std::string &socket_path) {
     if (::bind(listener.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0)
         return failed("bind");
     if (::chmod(socket_path.c_str(), kAttachSocketMode) != 0) return failed("chmod");
-    // No descriptors with the messages: nobody needs to send any, and to close them may take as long as their sender
-    // likes. Connections inherit it. Before Linux 6.16 they come, and are left to Closer.
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83
-#endif
-    const int passes_rights = 0;
-    (void)::setsockopt(listener.get(), SOL_SOCKET, SO_PASSRIGHTS, &passes_rights, sizeof passes_rights);
+    refuse_descriptors(listener.get());
     if (::listen(listener.get(), SOMAXCONN) != 0) return failed("listen");
     return listener;
 }

@@ -32,6 +32,7 @@ struct AttachServer::Session {
     EventLoop::WaitId death_wait = 0;
     Fd event_fd;  // if the client has asked for it
     EventLoop::WaitId signal_wait = 0;
+    unsigned events_requests = 0;
     bool has_been_refused_events = false;  // and the log says so, once
     bool signal_again = false;             // there is more to tell than what the signal under way is for
     // From attaching on:
@@ -46,8 +47,9 @@ bool is_limited(const Peer &who) {
     return who.uid != 0 && who.uid != ::geteuid();
 }
 
-// Of all connections, for root and the daemon's own user.
+// Of all connections, for root and the daemon's own user, who have to be able to look at what the others do.
 constexpr std::uint32_t kReservedShare = 16;
+constexpr unsigned kEventsRequestsMax = 16;
 
 // Never blocks. 0 or an errno.
 int send_now(int connection, const void *data, std::size_t size, std::span<const int> fds) {
@@ -105,8 +107,9 @@ void AttachServer::accepted(int fd_or_error) {
             if (made) closer.close(std::move(made->connection));
         }
     } const turned{closer_, made};
-    if (closer_.backlog() >= kClosingMax) {
-        loop_.cancel(std::exchange(accepting_, 0));
+    // Whom the kernel has let in meanwhile still comes by here.
+    if (accepting_ != 0 && closer_.backlog() >= kClosingMax) {
+        loop_.stop_accepting(std::exchange(accepting_, 0));
         accept();
     }
     const Peer who = credentials_of(made->connection.get());
@@ -124,8 +127,7 @@ void AttachServer::accepted(int fd_or_error) {
         if (made->is_limited) user_limits_.closed(who.uid, true);
         refuse(*made, code, message);
     };
-    // Some are left for root, who has to be able to look at what the others do.
-    const std::uint32_t reserved = made->is_limited ? limits_.connections / kReservedShare : 0;
+    const std::uint32_t reserved = reserved_from(*made);
     if (sessions_.size() + event_fd_count_ + reserved >= limits_.connections) {
         turn_away(Errc::too_many_clients, "the daemon has " + std::to_string(sessions_.size() + event_fd_count_) +
                                               " connections of " + std::to_string(limits_.connections) + ", " +
@@ -152,6 +154,10 @@ void AttachServer::accepted(int fd_or_error) {
     silent_.add(made->is_limited, made->peer.uid, id);
     sessions_.emplace(id, std::move(made));
     listen_to(id);
+}
+
+std::uint32_t AttachServer::reserved_from(const Session &session) const {
+    return session.is_limited ? limits_.connections / kReservedShare : 0;
 }
 
 void AttachServer::make_room_among_the_silent() {
@@ -212,9 +218,11 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
         return;
     }
     if (session.phase != Session::Phase::attached) return;
-    // Once: so what a connection can ask for stays bounded.
-    if (!session.event_fd && !check_message(static_cast<std::size_t>(size), packet, wire::MessageType::events_request,
-                                            sizeof(wire::EventsRequest))) {
+    // Once, and a few times more if there was none: so what a connection can ask for stays bounded.
+    if (!session.event_fd && session.events_requests < kEventsRequestsMax &&
+        !check_message(static_cast<std::size_t>(size), packet, wire::MessageType::events_request,
+                       sizeof(wire::EventsRequest))) {
+        ++session.events_requests;
         give_event_fd(session);
         return;
     }
@@ -358,7 +366,8 @@ bool AttachServer::send_attached(Session &session, wire::Tier tier, const Client
 
 void AttachServer::give_event_fd(Session &session) {
     Fd fd;
-    if (sessions_.size() + event_fd_count_ < limits_.connections) fd = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (sessions_.size() + event_fd_count_ + reserved_from(session) < limits_.connections)
+        fd = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!fd && !std::exchange(session.has_been_refused_events, true))
         log::warn("no descriptor for a client's events is left: raise --max-connections or the open file limit",
                   {{"pid", session.peer.pid}, {"client", session.client.id}});

@@ -52,6 +52,8 @@ private:
 
     void accept();
     void accepted(int fd_or_error);
+    // Connections, and descriptors for events, that the session's user may not have.
+    std::uint32_t reserved_from(const Session &session) const;
     void make_room_among_the_silent();
     void listen_to(SessionId id);
     void received(SessionId id, int size, std::span<const std::byte> packet);

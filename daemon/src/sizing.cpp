@@ -67,6 +67,10 @@ std::uint64_t undo(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::u
 Answer<void> grow(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::uint64_t target,
                   const Progress &progress) {
     const std::uint64_t before = memory.online_bytes();
+    if (auto enough = memory.check_memory_left(target - before); !enough) {
+        progress(ResizeStep{before, target, true, enough.error().message, {}});
+        return enough;
+    }
     Growth growth;
     // Half a growth helps nobody, and the memory is missed elsewhere. Says in the last step, and in the failure, what
     // has become of the pool.

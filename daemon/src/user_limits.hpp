@@ -22,7 +22,8 @@ public:
     struct Limits {
         std::uint32_t connections = 1024;
         std::uint32_t silent_connections = 64;  // that have not attached yet
-        // A connection carries three messages at most (attach, events, detach), so this bounds messages too.
+        // A connection carries few messages (attach, events until it gets a descriptor, detach), so this bounds
+        // messages too.
         std::uint32_t connections_per_second = 1000;
     };
     struct Verdict {

@@ -99,6 +99,63 @@ class Descriptors(unittest.TestCase):
         self.assertEqual(daemon.stop(), 0, daemon.log())
         return daemon.log()
 
+    def flooded(self, daemon):
+        """Many more connections than the daemon closes at once, some with such a socket in front of them."""
+        kept = []
+        for round_ in range(3):
+            for _ in range(20):
+                ours = lingering(kept)
+                with contextlib.suppress(OSError), connect(daemon) as connection:
+                    socket.send_fds(connection, [b"x"], [ours.fileno()])
+                threading.Thread(target=ours.close, daemon=True).start()
+            for _ in range(400):
+                with contextlib.suppress(OSError):
+                    connect(daemon).close()
+        return kept
+
+    def check_flood(self, environment=None):
+        daemon = self.enterContext(Daemon("--topology", "synthetic:1x512M", "--pool", POOL, environment=environment))
+        os.chmod(daemon.runtime_dir, 0o755)
+        os.chmod(os.path.join(daemon.runtime_dir, "attach.sock"), 0o666)
+        self.enterContext(Stranger(lambda: self.flooded(daemon)))
+        for _ in range(5):
+            with ClientProcess(daemon.runtime_dir) as client:
+                self.assertEqual(client.alloc(4096)[0], 0, client.message)
+        self.assertEqual(daemon.stop(), 0, daemon.log())
+
+    def check_control(self, environment=None):
+        """The control socket, for a user who may use it."""
+        daemon = self.enterContext(Daemon("--topology", "synthetic:1x512M", "--pool", POOL, "--control-mode", "0666",
+                                          environment=environment))
+        os.chmod(daemon.runtime_dir, 0o755)
+
+        def attack_control():
+            kept = []
+            for _ in range(3):
+                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                connection.connect(os.path.join(daemon.runtime_dir, "control.sock"))
+                for packet in (b"PRI * HTTP/2.0", b"!"):
+                    ours = lingering(kept)
+                    with contextlib.suppress(OSError):
+                        socket.send_fds(connection, [packet], [ours.fileno()])
+                    threading.Thread(target=ours.close, daemon=True).start()
+                kept.append(connection)
+            return kept
+
+        self.enterContext(Stranger(attack_control))
+        self.assertEqual(daemon.status()["pools"][0]["name"], "default")
+        self.assertEqual(daemon.stop(), 0, daemon.log())
+
+    def test_a_flood_of_connections_behind_them_keeps_nobody_out(self):
+        self.check_flood()
+        if old_kernel() is not None:
+            self.check_flood({"LD_PRELOAD": old_kernel()})
+
+    def test_those_sent_to_the_control_socket_stop_nobody(self):
+        self.check_control()
+        if old_kernel() is not None:
+            self.check_control({"LD_PRELOAD": old_kernel()})
+
     def test_the_kernel_refuses_them(self):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
             try:

@@ -13,7 +13,8 @@ sys.path.insert(0, str(SOURCE / "tests"))
 sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
 from numacre_client import ClientProcess  # noqa: E402
-from support.daemon import Daemon, wait_until  # noqa: E402
+from support.cgroup import Cgroup  # noqa: E402
+from support.daemon import Daemon  # noqa: E402
 from support.gigantic_pages import GIB, pages_for  # noqa: E402
 
 MIB = 1 << 20
@@ -21,46 +22,10 @@ POOL = "name=default,capacity=128M,online=16M,frame=4K,largest=4M"
 GIGANTIC_POOL = "name=default,capacity=8G,online=1G,frame=4K,largest=4M,backing=hugetlb-1g"
 
 
-class Cgroup:
-    """One of our own, v2 or v1, that limits hugepages of a size ("2MB", "1GB"). OSError: there cannot be one here."""
-
-    restore = None
-
-    def __init__(self, limit_bytes, size):
-        for line in pathlib.Path("/proc/self/mounts").read_text().splitlines():
-            _, where, kind, options, *_ = line.split()
-            where = pathlib.Path(where)
-            if kind == "cgroup2" and "hugetlb" in (where / "cgroup.controllers").read_text():
-                if "hugetlb" not in (where / "cgroup.subtree_control").read_text():
-                    (where / "cgroup.subtree_control").write_text("+hugetlb")
-                    self.restore = (where / "cgroup.subtree_control", "-hugetlb")
-                limit = f"hugetlb.{size}.max"
-            elif kind == "cgroup" and "hugetlb" in options.split(","):
-                limit = f"hugetlb.{size}.limit_in_bytes"
-            else:
-                continue
-            self.path = where / f"numacre-test-{os.getpid()}"
-            self.path.mkdir()
-            self.limit = self.path / limit
-            self.limit.write_text(str(limit_bytes))
-            return
-        raise OSError("no hierarchy with a hugetlb controller is mounted")
-
-    # A command that goes into the cgroup first.
-    def prefix(self):
-        return ("sh", "-c", f'echo $$ > {self.path}/cgroup.procs && exec "$@"', "sh")
-
-    def remove(self):
-        wait_until("the cgroup is empty", lambda: not (self.path / "cgroup.procs").read_text())
-        self.path.rmdir()
-        if self.restore:
-            self.restore[0].write_text(self.restore[1])
-
-
 class HugetlbCgroup(unittest.TestCase):
     def serve(self, limit_bytes, pool=POOL, size="2MB"):
         try:
-            self.cgroup = Cgroup(limit_bytes, size)
+            self.cgroup = Cgroup("hugetlb", limit_bytes, f"hugetlb.{size}")
         except OSError as problem:
             print(f"SKIP: {problem}", file=sys.stderr)
             self.skipTest(str(problem))

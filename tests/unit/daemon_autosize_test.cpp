@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 namespace numacre::daemon {
@@ -66,6 +67,14 @@ TEST(Autosize, the_ceiling_is_reached_and_never_passed) {
     EXPECT_EQ(wants(history(300, std::vector<std::uint64_t>(11, 0))), std::nullopt);
     EXPECT_EQ(wants(history(400, std::vector<std::uint64_t>(11, 0))), std::nullopt) << "an operator's";
     EXPECT_EQ(wants(history(280, std::vector<std::uint64_t>(11, 0)), policy("20%-60%:100M-299M:40M:10s")), 296U);
+}
+
+TEST(Autosize, a_step_that_no_number_holds_is_a_step_to_the_ceiling) {
+    for (const char *const step : {"18446744073709551615", "18446744073709547520", "9223372036854775808"})
+        EXPECT_EQ(wants(history(200, std::vector<std::uint64_t>(11, 0)),
+                        policy(("20%-60%:100M-300M:" + std::string(step) + ":10s").c_str())),
+                  300U)
+            << step;
 }
 
 TEST(Autosize, the_floor_is_reached_and_never_passed) {

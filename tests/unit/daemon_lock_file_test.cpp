@@ -7,10 +7,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "hugepages.hpp"
 #include "runtime_dir.hpp"
@@ -38,6 +41,14 @@ void expect_refused(const std::string &path, const std::string &says) {
     ASSERT_FALSE(file);
     EXPECT_NE(file.error().message.find(path), std::string::npos) << file.error().message;
     EXPECT_NE(file.error().message.find(says), std::string::npos) << file.error().message;
+}
+
+TEST_F(LockFileTest, another_name_of_one_of_our_files_is_refused_and_the_file_stays_as_it_is) {
+    std::ofstream(path("precious")) << "content";
+    ASSERT_EQ(::chmod(path("precious").c_str(), S_IRUSR | S_IWUSR), 0);
+    ASSERT_EQ(::link(path("precious").c_str(), path().c_str()), 0);
+    expect_refused(path(), "hard link");
+    EXPECT_EQ(std::filesystem::file_size(path("precious")), 7U);
 }
 
 TEST_F(LockFileTest, is_made_for_this_user_alone_and_excludes_others) {
@@ -135,13 +146,30 @@ TEST_F(HugepageLockTest, a_lock_on_what_everybody_may_read_holds_nobody_up) {
 
 TEST_F(HugepageLockTest, two_daemons_exclude_each_other_page_size_by_page_size) {
     const Hugepages one = hugepages(), other = hugepages();
-    Fd held = one.lock(0, kPage);
-    ASSERT_TRUE(held);
+    std::optional<Hugepages::Lock> held = one.lock(0, kPage);
+    ASSERT_TRUE(*held);
     EXPECT_FALSE(other.lock(0, kPage, milliseconds(20))) << "goes on without the lock";
     EXPECT_TRUE(other.lock(0, kPage << 9, milliseconds(20)));
     EXPECT_TRUE(other.lock(1, kPage, milliseconds(20)));
     held.reset();
     EXPECT_TRUE(other.lock(0, kPage, milliseconds(0)));
+}
+
+// What is counted and raised is written by more than one thread.
+TEST_F(HugepageLockTest, threads_of_a_daemon_exclude_each_other_also_where_the_file_cannot_be_locked) {
+    const Hugepages stranger = hugepages(), ours = hugepages();
+    const Hugepages::Lock in_the_way = stranger.lock(0, kPage);
+    std::optional<Hugepages::Lock> first = ours.lock(0, kPage, milliseconds(0));
+    ASSERT_FALSE(*first);
+    std::atomic<bool> second_has_it{false};
+    std::thread second([&] {
+        const Hugepages::Lock held = ours.lock(0, kPage, milliseconds(0));
+        second_has_it = true;
+    });
+    std::this_thread::sleep_for(milliseconds(50));
+    EXPECT_FALSE(second_has_it);
+    first.reset();
+    second.join();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -59,6 +60,25 @@ TEST_F(RuntimeDirTest, a_dead_socket_is_cleared) {
     listener_.reset();
     EXPECT_TRUE(directory_->clear_socket(directory_->attach_socket()));
     EXPECT_FALSE(std::filesystem::exists(directory_->attach_socket()));
+}
+
+// Whoever else could replace what lies in it could take the daemon's place.
+TEST_F(RuntimeDirTest, a_directory_that_others_may_change_is_refused) {
+    directory_.reset();
+    std::filesystem::permissions(path_, std::filesystem::perms{0777});
+    auto opened = RuntimeDir::open(path_);
+    ASSERT_FALSE(opened);
+    EXPECT_NE(opened.error().message.find("chmod o-w"), std::string::npos) << opened.error().message;
+    // As /tmp: what is in it only its owner may replace.
+    ASSERT_EQ(::chmod(path_.c_str(), 01777), 0);
+    EXPECT_TRUE(RuntimeDir::open(path_));
+    std::filesystem::permissions(path_, std::filesystem::perms{0755});
+    EXPECT_TRUE(RuntimeDir::open(path_));
+    if (::geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
+    ASSERT_EQ(::chown(path_.c_str(), 65534, 65534), 0);
+    opened = RuntimeDir::open(path_);
+    ASSERT_FALSE(opened);
+    EXPECT_NE(opened.error().message.find("belongs to uid 65534"), std::string::npos) << opened.error().message;
 }
 
 }  // namespace

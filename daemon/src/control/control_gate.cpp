@@ -14,6 +14,8 @@
 #include <string_view>
 #include <utility>
 
+#include "close_timer.hpp"
+
 namespace numacre::daemon {
 
 namespace {
@@ -119,7 +121,8 @@ struct ControlGate::Connection {
         short events = 0;
         if (to_caller.is_empty()) events |= POLLIN;
         if (admitted != 0) events |= POLLOUT;
-        return {server_has_ended ? -1 : server.get(), events, 0};
+        // Waited for nothing, its end would be told again and again as long as the caller does not read.
+        return {server_has_ended || events == 0 ? -1 : server.get(), events, 0};
     }
 };
 
@@ -191,6 +194,8 @@ void ControlGate::accept_all(Time now) {
         const std::uint32_t uid = uid_of(caller);
         if (!may_come_in(uid)) {
             tell(now, "a caller was turned away", "too many connections are open: end some");
+            const CloseTimer::Armed armed(*close_timer_);
+            caller.reset();
             continue;
         }
         const std::scoped_lock lock{mutex_};
@@ -207,6 +212,8 @@ bool ControlGate::pass(Connection &one, short caller_events, short server_events
     // Its last request may still be there; nobody would read the answer.
     if (caller_is_gone) return false;
     if ((caller_events & POLLIN) != 0 && one.to_server.is_empty() && one.to_caller.is_empty()) {
+        // Descriptors that came along are closed here (before Linux 6.16: refuse_descriptors()).
+        const CloseTimer::Armed armed(*close_timer_);
         const ssize_t got = one.to_server.fill(one.caller);
         if (got == 0 || (got < 0 && !would_block(errno))) return false;
         one.has_spoken = one.has_spoken || got > 0;
@@ -250,6 +257,8 @@ bool ControlGate::is_overdue(const Connection &one, Time now) const {
 }
 
 void ControlGate::work() {
+    const CloseTimer close_timer;
+    close_timer_ = &close_timer;
     std::vector<pollfd> waits;
     for (;;) {
         const Time begun = std::chrono::steady_clock::now();
@@ -289,10 +298,12 @@ void ControlGate::work() {
                 continue;
             }
             if (const auto user = of_users_.find(one->uid); --user->second == 0) of_users_.erase(user);
+            const CloseTimer::Armed armed(*close_timer_);
             one = connections_.erase(one);
         }
         if (waits[1].revents != 0) accept_all(now);
     }
+    const CloseTimer::Armed armed(close_timer);
     connections_.clear();
 }
 

@@ -52,6 +52,8 @@ private:
     std::uint32_t payload_left_ = 0;
 };
 
+class CloseTimer;
+
 class ControlGate {
 public:
     // serve gets the server's end of each connection, non-blocking, and owns it; called on the gate's thread.
@@ -88,6 +90,7 @@ private:
     std::list<Connection> connections_;              // the thread's only
     std::map<std::uint32_t, std::size_t> of_users_;  // the thread's only
     Time accept_again_{};                            // the thread's only
+    const CloseTimer *close_timer_ = nullptr;        // the thread's only, and lives there
     TokenBucket news_;                               // the thread's only
     std::mutex mutex_;
     bool is_accepting_ = true;          // guarded by mutex_

@@ -27,6 +27,7 @@
 #include "control/control_service.hpp"
 #include "control/printable.hpp"
 #include "fd.hpp"
+#include "fd_passing.hpp"
 #include "token_bucket.hpp"
 
 namespace numacre::daemon {
@@ -133,6 +134,7 @@ Answer<Fd> listen_at(const std::string &socket_path) {
     socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);  // make_room() has looked at the length
     Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!listener) return failed(Errc::daemon_gone, socket_path, "no socket to be had: " + reason(errno));
+    refuse_descriptors(listener.get());
     const ClosedUmask closed;
     if (::bind(listener.get(), reinterpret_cast<const sockaddr *>(&address), sizeof(address)) != 0 ||
         ::listen(listener.get(), SOMAXCONN) != 0)

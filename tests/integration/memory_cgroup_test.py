@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""A real cgroup with a limit of memory: a pool of small pages that would go beyond it is refused, or does not grow, by an
+error that names it. Otherwise the kernel would kill the daemon, or a client in the same group.
+"""
+
+import json
+import os
+import pathlib
+import sys
+import unittest
+
+SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(SOURCE / "tests"))
+sys.path.insert(0, str(SOURCE / "tests" / "integration"))
+
+from numacre_client import ClientProcess  # noqa: E402
+from support.cgroup import Cgroup  # noqa: E402
+from support.daemon import Daemon, wait_until  # noqa: E402
+
+MIB = 1 << 20
+LIMIT = 300 * MIB
+POOL = "name=default,capacity=1G,online=16M,frame=4K,largest=4M,backing=small"
+
+
+class MemoryCgroup(unittest.TestCase):
+    def serve(self, pool=POOL):
+        try:
+            self.cgroup = Cgroup("memory", LIMIT, "memory")
+        except OSError as problem:
+            print(f"SKIP: {problem}", file=sys.stderr)
+            self.skipTest(str(problem))
+        self.addCleanup(self.cgroup.remove)
+        daemon = Daemon("--topology", "synthetic:1x2G", "--pool", pool, "--keep-memory", "off",
+                        prefix=self.cgroup.prefix())
+        self.addCleanup(daemon.stop)
+        return daemon
+
+    def online_bytes(self, daemon):
+        return daemon.status()["pools"][0]["nodes"][0]["online_bytes"]
+
+    def test_a_growth_beyond_the_limit_is_refused_by_name_and_takes_nothing(self):
+        daemon = self.serve()
+        for how in (("resize", "default", "512M"), ("resize", "default", "512M", "--dry-run")):
+            said = json.loads(daemon.run_cli(*how, "--json").stdout)
+            self.assertEqual(said["error"]["code"], "RESOURCE_EXHAUSTED", said)
+            for part in (f"cgroup /{self.cgroup.path.name} ", "of memory left"):
+                self.assertIn(part, said["error"]["message"])
+            self.assertEqual(self.online_bytes(daemon), 16 * MIB)
+        daemon.cli("resize", "default", "64M")
+        with ClientProcess(daemon.runtime_dir) as client:
+            self.assertEqual(client.alloc(4 * MIB, count=16)[0], 0, client.message)
+        self.assertTrue(daemon.alive(), daemon.log())
+
+    def test_autosize_stops_before_the_limit(self):
+        daemon = self.serve(POOL + ",autosize=20%-90%:16M-1G:64M:0s")
+        with ClientProcess(daemon.runtime_dir) as client:
+            taken = 0
+
+            def takes_all():
+                nonlocal taken
+                while client.alloc(4 * MIB)[0] == 0:
+                    taken += 1
+                return "memory left" in daemon.log()
+
+            wait_until("a growth has been refused for want of memory", takes_all)
+            self.assertGreater(taken, 16 // 4)
+            self.assertTrue(daemon.alive(), daemon.log())
+            self.assertLess(self.online_bytes(daemon), LIMIT)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
