@@ -4,11 +4,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-
-#include "log.hpp"
-
 namespace numacre::daemon {
 
 namespace {
@@ -35,11 +30,7 @@ CloseTimer::CloseTimer() {
     event.sigev_signo = interrupting_signal();
     event._sigev_un._tid = ::gettid();
     timer_t timer{};
-    if (::timer_create(CLOCK_MONOTONIC, &event, &timer) == 0)
-        timer_ = timer;
-    else
-        log::warn("no timer to be had: descriptors that clients send may take long to close",
-                  {{"error", std::strerror(errno)}});
+    if (::timer_create(CLOCK_MONOTONIC, &event, &timer) == 0) timer_ = timer;
 }
 
 CloseTimer::~CloseTimer() {

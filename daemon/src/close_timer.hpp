@@ -13,7 +13,7 @@ namespace numacre::daemon {
 // Other threads, and the same thread while it is not armed, are left alone.
 class CloseTimer {
 public:
-    // Without a timer (none can be had) closes wait as long as they like, and the log says so.
+    // Where the kernel has no timer left (RLIMIT_SIGPENDING), closes wait for as long as they like.
     CloseTimer();
     ~CloseTimer();
     CloseTimer(const CloseTimer &) = delete;
