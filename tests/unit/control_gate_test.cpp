@@ -10,6 +10,7 @@
 
 #include <array>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -137,6 +138,23 @@ TEST_F(ControlGateTest, of_a_caller_who_does_not_read_nothing_more_is_read) {
     std::array<pollfd, 2> either{comes, pollfd{caller.get(), POLLIN, 0}};
     while (::poll(either.data(), either.size(), 60'000) > 0 && (either[0].revents & POLLIN) == 0) (void)read(caller);
     EXPECT_EQ(read(server), more);
+}
+
+// What the server has said before it ended waits for the caller, and nobody works meanwhile. In processor time, which is
+// the test's own: the gate that span took all there was.
+TEST_F(ControlGateTest, a_caller_who_does_not_read_what_an_ended_server_has_said_costs_nothing) {
+    open({});
+    const Fd caller = call();
+    Fd server(served_.get_future().get());
+    ASSERT_EQ(::send(caller.get(), kPreface.data(), kPreface.size(), 0), static_cast<ssize_t>(kPreface.size()));
+    EXPECT_EQ(read(server), kPreface);
+    const std::string answer(65536, 'a');
+    pollfd takes{server.get(), POLLOUT, 0};
+    while (::poll(&takes, 1, 300) == 1) (void)::send(server.get(), answer.data(), answer.size(), MSG_DONTWAIT);
+    server.reset();
+    const std::clock_t before = std::clock();
+    ::usleep(1'000'000);
+    EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 50);
 }
 
 TEST_F(ControlGateTest, who_says_nothing_or_does_not_read_is_cut_off) {
