@@ -16,6 +16,7 @@ Exit status: 0 all caught, 1 otherwise.
 import argparse
 import concurrent.futures
 import dataclasses
+import datetime
 import json
 import os
 import re
@@ -219,6 +220,10 @@ def run(arguments):
     chosen = [m for m in MUTATIONS if not arguments.only or m.name in arguments.only]
     if arguments.only and len(chosen) != len(set(arguments.only)):
         raise Mistake("no such mutation: " + ", ".join(set(arguments.only) - {m.name for m in chosen}))
+    if arguments.share > 1:
+        part = datetime.date.today().toordinal() % arguments.share
+        chosen = chosen[part :: arguments.share]
+        print(f"today part {part + 1} of {arguments.share} of the list; all of it: without --share")
     for mutation in MUTATIONS:
         mutated(mutation, read(path_of(workshop.source, mutation)))
     jobs = []
@@ -255,6 +260,7 @@ def main():
     parser.add_argument("--launcher", help="put before the compiler: ccache")
     parser.add_argument("--link", action="append", metavar="LIB", help="default: the explorer in BUILD, and gtest")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--share", type=int, default=1, metavar="N", help="only every Nth of the list, others each day")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds-max", type=int, default=600, help="that one run of a program may take")
     parser.add_argument("source", nargs="?", default=".", help="the top of the tree")
