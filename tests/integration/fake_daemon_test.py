@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""What a client gets as the answer to its attach request is damaged at random: bytes, length, descriptors. numacre_attach says
+what is wrong, or attaches, and the process lives on, with no descriptor and no mapping left behind.
+"""
+
+import ctypes
+import os
+import pathlib
+import random
+import signal
+import socket
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(SOURCE / "tests"))
+sys.path.insert(0, str(SOURCE / "tests" / "integration"))
+
+from daemon_bad_input_test import REPLY_BYTES, connect, request  # noqa: E402
+from numacre_client import Library, library_path  # noqa: E402
+from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
+
+ROUNDS = int(os.environ.get("NUMACRE_ROUNDS", "400"))
+POOL = "name=default,capacity=64M,online=16M,frame=4K,largest=4M,backing=small"
+HEAD_BYTES = 16 + 64  # where the fields are; behind the message come those of the numa nodes
+NODES_OFFSET = 16 + 64 + 256
+
+
+def attach_again_and_again(runtime_dir, rounds):
+    """The client: exit status 0 if nothing is left behind."""
+    signal.alarm(10 * PATIENCE_SECONDS)
+    library = Library(library_path())
+
+    def left_behind():
+        maps = pathlib.Path("/proc/self/maps").read_text()
+        return len(os.listdir("/proc/self/fd")), maps.count("memfd:numacre")
+
+    attached = 0
+    before = None
+    for _ in range(rounds):
+        pool = ctypes.c_void_p()
+        error = library.c.numacre_attach(os.fsencode(runtime_dir), b"default", ctypes.byref(pool))
+        if error > 0 or (error != 0 and not library.last_error()):
+            return 2
+        if error == 0:
+            attached += 1
+            block = ctypes.c_void_p()
+            if library.c.numacre_alloc(pool, 4096, ctypes.byref(block)) == 0:
+                library.c.numacre_free(pool, block)
+            library.c.numacre_detach(pool)
+        # The first attach loads what stays.
+        before = before or left_behind()
+        if left_behind() != before:
+            print(f"left behind: {left_behind()}, before: {before}; {library.last_error()}", file=sys.stderr)
+            return 3
+    print(f"attached {attached} times of {rounds}", flush=True)
+    return 0 if 0 < attached < rounds else 4
+
+
+class FakeDaemon(unittest.TestCase):
+    def setUp(self):
+        self.seed = int(os.environ.get("NUMACRE_SEED", random.randrange(1 << 32)))
+        print(f"replay: NUMACRE_SEED={self.seed} {sys.argv[0]} {self.id().removeprefix('__main__.')}", flush=True)
+        self.choose = random.Random(self.seed)
+        self.daemon = Daemon("--topology", "synthetic:1x512M", "--pool", POOL)
+        self.addCleanup(self.daemon.stop)
+
+    def damaged(self, data, fds):
+        """The reply and the descriptors as the client gets them."""
+        data, fds = bytearray(data), list(fds)
+        choose = self.choose
+        what = choose.randrange(8)
+        if what == 0:  # nothing is wrong
+            return bytes(data), fds
+        if what <= 4:
+            for _ in range(choose.randrange(1, 4)):
+                at = choose.choice([choose.randrange(HEAD_BYTES), NODES_OFFSET + choose.randrange(64)])
+                old = data[at]
+                data[at] = choose.choice([old ^ 1 << choose.randrange(8), 0, 255, choose.randrange(256)])
+        elif what == 5:
+            length = choose.choice([0, 1, 15, 16, len(data) - 1, len(data) + 1, choose.randrange(len(data))])
+            data = data[:length].ljust(length, b"\0") or bytearray(b"?")
+        elif what == 6:
+            del fds[choose.randrange(len(fds)) :]
+        else:
+            other = os.open(choose.choice(["/dev/null", "/dev/zero", __file__]), os.O_RDONLY)
+            self.opened.append(other)
+            short = os.memfd_create("short", os.MFD_ALLOW_SEALING)
+            self.opened.append(short)
+            os.ftruncate(short, 4096)
+            fds[choose.randrange(len(fds))] = choose.choice([other, short, fds[0], fds[-1]])
+        return bytes(data), fds
+
+    def test_no_reply_hurts_the_client(self):
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(f"{folder}/attach.sock")
+            listener.listen(4)
+            listener.settimeout(PATIENCE_SECONDS)
+            child = os.fork()
+            if child == 0:
+                os._exit(attach_again_and_again(folder, ROUNDS))
+            for _ in range(ROUNDS):
+                self.opened = []
+                caller, _ = listener.accept()
+                with caller, connect(self.daemon) as real:
+                    caller.recv(4096)
+                    real.send(request())
+                    data, fds, _, _ = socket.recv_fds(real, REPLY_BYTES, 1 + 2 * 64)
+                    try:
+                        reply, given = self.damaged(data, fds)
+                        socket.send_fds(caller, [reply], given)
+                        if self.choose.random() < 0.1:
+                            caller.close()
+                        else:
+                            caller.settimeout(PATIENCE_SECONDS)
+                            caller.recv(4096)  # it detaches, or has gone
+                    finally:
+                        for fd in [*fds, *self.opened]:
+                            os.close(fd)
+            _, status = os.waitpid(child, 0)
+            self.assertEqual(status, 0, f"the client has ended by {os.waitstatus_to_exitcode(status)}")
+        wait_until("all seats are free", lambda: not self.daemon.clients())
+        self.assertEqual(self.daemon.used_bytes(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
