@@ -460,6 +460,80 @@ class Damage(HostileUser):
                                           stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_SECONDS)
             self.assertEqual(given_up.returncode, 0, given_up.stderr)
 
+    def some_message(self, kinds):
+        """A message of the holder's, sound or not, and descriptors with it."""
+        choose = self.choose
+        name = choose.choice([b"", b"default/ledger", b"default/pool", b"x" * 96, choose.randbytes(96)])
+        message = Holder.HEADER.pack(choose.choice([Holder.MAGIC] * 5 + [0]), choose.choice([Holder.VERSION] * 5 + [9]),
+                                     choose.choice(kinds), choose.getrandbits(32), name)
+        message = choose.choice([message] * 6 + [message[:7], message + b"!", choose.randbytes(len(message))])
+        return message, [self.null] * choose.choice([0, 0, 1, 1, 2, 40])
+
+    def test_messages_to_the_holder(self):
+        """What is no message of a daemon's changes nothing of what is kept. (Drop and finish would: its user may.)"""
+        hello, keep, done = Holder.HELLO, 1, 7
+        with open("/dev/null") as null:
+            self.null = null.fileno()
+            daemon = self.serve()
+            client = self.enterContext(contextlib.closing(ClientProcess(self.runtime_dir)))
+            self.assertEqual(client.alloc(4096, count=3)[0], 0, client.message)
+            daemon.kill()
+            for _ in range(200):
+                holder = Holder(self.runtime_dir)
+                for _ in range(self.choose.randrange(1, 4)):
+                    message, fds = self.some_message([hello, keep, Holder.ENTRY, done, 8, 0xFFFF])
+                    if message[:8] == Holder.HEADER.pack(Holder.MAGIC, Holder.VERSION, keep, 0, b"")[:8] and b"default/" in message:
+                        continue  # a daemon's own way to replace what is kept
+                    with contextlib.suppress(OSError):
+                        socket.send_fds(holder.connection, [message], fds)
+                holder.close()
+        daemon = self.serve()
+        (found,) = daemon.clients()
+        self.assertEqual((found["pid"], found["used_bytes"]), (client.pid, 3 * 4096))
+        self.assertEqual(client.alloc(4096)[0], 0, client.message)
+
+    def test_a_holder_that_is_none(self):
+        """The daemon that starts is answered at random: it serves, or says why not."""
+        with open("/dev/null") as null, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            self.null = null.fileno()
+            listener.bind(f"{self.runtime_dir}/holder.sock")
+            listener.listen(8)
+
+            def answer():
+                with contextlib.suppress(OSError):
+                    while True:
+                        caller, _ = listener.accept()
+                        with caller, contextlib.suppress(OSError):
+                            for _ in range(20):
+                                if self.choose.random() < 0.7:
+                                    caller.send(Holder.HEADER.pack(Holder.MAGIC, Holder.VERSION, Holder.HELLO, os.getpid(), b""))
+                                message, fds = self.some_message(list(range(9)))
+                                socket.send_fds(caller, [message], fds)
+                                caller.settimeout(0.05)
+                                with contextlib.suppress(TimeoutError):
+                                    if not caller.recv(4096):
+                                        break
+
+            thread = threading.Thread(target=answer, daemon=True)
+            thread.start()
+            for _ in range(8):
+                started = subprocess.Popen([program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL,
+                                            "--metrics-address", ""], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                           stderr=subprocess.DEVNULL)
+                try:
+                    wait_until("it serves or has ended", lambda: started.poll() is not None or subprocess.run(
+                        [program("numacre"), "--runtime-dir", self.runtime_dir, "status"], capture_output=True,
+                        timeout=PATIENCE_SECONDS).returncode == 0)
+                    if started.poll() is None:
+                        started.send_signal(signal.SIGTERM)
+                    self.assertIn(started.wait(PATIENCE_SECONDS), (0, 1))
+                finally:
+                    if started.poll() is None:
+                        started.kill()
+                        started.wait()
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE_SECONDS)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
