@@ -142,9 +142,12 @@ private:
         for (unsigned level = 2; level <= view.hint_levels; ++level)
             view.hint[level] = words(layout.hint[level], geometry_.word_count(level));
         // Of whole words, see check(): the layout has room for them, its parts are whole pages.
-        for (unsigned layer = 0; layer <= view.top_layer; ++layer)
-            view.index[layer] = words(layout.index[layer], geometry_.word_count(layer) << word_order(layer) >>
-                                                               geometry_.index_granule(layer));
+        for (unsigned layer = 0; layer <= view.top_layer; ++layer) {
+            const std::uint64_t entries =
+                geometry_.word_count(layer) << word_order(layer) >> geometry_.index_granule(layer);
+            view.index[layer] = words(layout.index[layer], entries);
+            view.era[layer] = add(whole, layout.era[layer], entries * sizeof(NodeView<Env>::EraWord));
+        }
         nodes_.push_back(view);
     }
 
