@@ -67,7 +67,7 @@ Answer<RuntimeDir> RuntimeDir::open(const std::string &path, std::chrono::millis
     if (!folder || ::fstat(folder.get(), &status) != 0)
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " cannot be opened: " + std::strerror(errno) + remedy);
-    // Whoever owns it, or may write to it, can put another socket in the place of ours.
+    // Its owner, and anybody who may write to it, can put another socket in the place of ours.
     if (status.st_uid != 0 && status.st_uid != ::geteuid())
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " belongs to uid " + std::to_string(status.st_uid) +

@@ -152,7 +152,7 @@ inline std::uint64_t load_plainly(const std::uint64_t *place) {
     return test::word_at<SimulationEnv>(place).load();
 }
 
-// What is written in C (numacre/shm/cached_block.h, numacre/inline.h) goes through the same door.
+// The steps that are written in C (numacre/shm/cached_block.h, numacre/inline.h) go through the same door.
 #define NUMACRE_INLINE_LOAD(place) ::numacre::simulation::load_plainly(place)
 #define NUMACRE_INLINE_STORE(place, bits) \
     ::numacre::test::word_at<::numacre::simulation::SimulationEnv>(place).store(bits)

@@ -42,7 +42,7 @@ constexpr Kind kBulk{"bulk", kFrame, 0, kMany};
 struct Pool {
     numacre_pool *handle;
     std::byte *first_frame;
-    // Who has a frame as far as this test knows: 0 nobody, else a bit for each that has been told so.
+    // The holders of a frame as far as this test knows: 0 nobody, else a bit for each that has been told so.
     std::uint8_t holders[kCapacity / kFrame];
 };
 Pool first;

@@ -155,7 +155,7 @@ TEST_F(HugepageLockTest, two_daemons_exclude_each_other_page_size_by_page_size) 
     EXPECT_TRUE(other.lock(0, kPage, milliseconds(0)));
 }
 
-// What is counted and raised is written by more than one thread.
+// More than one thread counts and raises hugepages.
 TEST_F(HugepageLockTest, threads_of_a_daemon_exclude_each_other_also_where_the_file_cannot_be_locked) {
     const Hugepages stranger = hugepages(), ours = hugepages();
     const Hugepages::Lock in_the_way = stranger.lock(0, kPage);

@@ -62,7 +62,7 @@ TEST_F(RuntimeDirTest, a_dead_socket_is_cleared) {
     EXPECT_FALSE(std::filesystem::exists(directory_->attach_socket()));
 }
 
-// Whoever else could replace what lies in it could take the daemon's place.
+// A user who could replace a socket in it could take the daemon's place.
 TEST_F(RuntimeDirTest, a_directory_that_others_may_change_is_refused) {
     directory_.reset();
     std::filesystem::permissions(path_, std::filesystem::perms{0777});

@@ -565,7 +565,7 @@ TEST(Buddy, a_draining_chunk_is_not_handed_out_whole) {
     EXPECT_EQ(buddy.allocate(actor, whole, {}, block), Errc::out_of_frames);
 }
 
-// Who chose a place by a look (fit.hpp) may have looked before the drain began.
+// A place that was chosen by a look (fit.hpp) may have been looked at before the drain began.
 TEST(Buddy, a_place_in_a_draining_chunk_is_refused) {
     for (const unsigned largest : {7U, 9U, 10U, 13U}) {
         ShmPool pool{4096, std::uint64_t{4096} << largest, 2};
@@ -630,7 +630,7 @@ TEST(HandOff, a_block_of_a_draining_chunk_goes_to_nobody_who_waits) {
     }
 }
 
-// What is left in a thread slot that nobody has, by a thread that went in the middle of its wait.
+// A wish in a thread slot that is nobody's: its thread went in the middle of its wait.
 TEST(HandOff, a_wish_in_a_thread_slot_without_a_thread_is_passed_over) {
     ShmPool pool{4096, 4 << 20, 1};
     pool.online_all();

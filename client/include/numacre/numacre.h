@@ -161,7 +161,7 @@ NUMACRE_API int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa
  * the block is freed. */
 NUMACRE_API int numacre_free(numacre_pool *pool, void *block);
 
-/* The same past the calling thread's cache: the block is anybody's at once.
+/* numacre_free past the calling thread's cache: any process may get the block at once.
  * Further error: -EBUSY in a signal handler that has interrupted a call of its thread (see Signals): the block is still owned. */
 NUMACRE_API int numacre_free_uncached(numacre_pool *pool, void *block);
 

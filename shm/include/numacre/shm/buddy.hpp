@@ -1178,7 +1178,7 @@ private:
             obstacles.add(thread, intent.bits());
             some = true;
         }
-        // One that has ended and begun again has left another generation.
+        // An operation that has ended and begun again has left another generation.
         for (; taken != 0; taken &= taken - 1) {
             const std::uint64_t frame = first_frame(word) + static_cast<unsigned>(std::countr_zero(taken));
             if (frame < view_.geometry.frame_count)

@@ -61,7 +61,7 @@ public:
         const std::uint64_t next = (old.bits_ & kGenerationMask) + kGenerationStep;
         return IndexEntry{bits_ | ((next | next >> kGenerationBits) & kGenerationMask)};
     }
-    // The same, if `old`'s generation is not the last of its half (reference.hpp); else nothing sensible.
+    // after() for an `old` whose generation is not the last of its half (reference.hpp): one step less.
     constexpr IndexEntry after_in_half(IndexEntry old) const {
         return IndexEntry{bits_ | ((old.bits_ & kGenerationMask) + kGenerationStep)};
     }
