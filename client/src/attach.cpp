@@ -2,7 +2,6 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -11,6 +10,7 @@
 #include <new>
 
 #include "errors.hpp"
+#include "numacre/os/kernel.hpp"
 #include "pool.hpp"
 #include "receive.hpp"
 #include "record.hpp"
@@ -33,14 +33,14 @@ int connect_to_daemon(const char *runtime_dir, numacre_pool *pool) {
     if (length < 0 || static_cast<std::size_t>(length) >= sizeof address.sun_path)
         return fail(Errc::bad_argument, "runtime directory '%s' is too long for a socket's path (%zu bytes)",
                     runtime_dir, sizeof address.sun_path - sizeof "/attach.sock");
-    const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const int connection = os::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     pool->connection_inode = inode_of(connection);
     pool->connection = connection;
     if (connection < 0) return fail(Errc::too_many_clients, "cannot make a socket: %s", strerror(errno));
     const timeval patience{kHandshakeSeconds, 0};
-    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    if (connect(connection, reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0) {
+    os::setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    os::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    if (os::connect(connection, reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0) {
         const int error = errno;
         if (error == EACCES || error == EPERM) return fail(Errc::access_denied, "no access to %s", address.sun_path);
         return fail(Errc::daemon_gone, "no daemon at %s (%s)", address.sun_path, strerror(error));
@@ -58,11 +58,11 @@ int receive_reply(int connection, wire::AttachReply &reply, int *fds) {
                        (received.flags & MSG_TRUNC) == 0;
     if (!whole || reply.header.version != wire::kVersion || reply.header.type != wire::MessageType::attach_reply ||
         reply.header.size_bytes != sizeof reply) {
-        for (int i = 0; i < received.fds; ++i) close(fds[i]);
+        for (int i = 0; i < received.fds; ++i) os::close(fds[i]);
         return fail(Errc::version_mismatch, "the daemon's reply is not of wire version %u", wire::kVersion);
     }
     if ((received.flags & MSG_CTRUNC) != 0) {
-        for (int i = 0; i < received.fds; ++i) close(fds[i]);
+        for (int i = 0; i < received.fds; ++i) os::close(fds[i]);
         return fail(Errc::too_many_clients,
                     "this process has too few descriptors left for the pool's regions (%d of %u came): raise its limit "
                     "(ulimit -n), or close some, and attach again",
@@ -78,7 +78,7 @@ int shake_hands(numacre_pool *pool, const char *pool_name) {
         return fail(Errc::bad_argument, "pool name '%s' has %zu characters instead of 1 .. %zu", name, strlen(name),
                     kPoolNameBytes - 1);
     memcpy(request.pool_name.data(), name, strlen(name));
-    const ssize_t sent = send(pool->connection, &request, sizeof request, MSG_NOSIGNAL);
+    const ssize_t sent = os::send(pool->connection, &request, sizeof request, MSG_NOSIGNAL);
     // EPIPE: it may have refused us before we asked, over a limit, and hung up. Its reply then waits for us.
     if (sent != static_cast<ssize_t>(sizeof request) && errno != EPIPE)
         return fail(Errc::daemon_gone, "cannot send to the daemon: %s", strerror(errno));
@@ -103,7 +103,7 @@ int shake_hands(numacre_pool *pool, const char *pool_name) {
         } else {
             result = map_regions(pool, *reply, fds);
         }
-        for (int i = 0; i < count; ++i) close(fds[i]);
+        for (int i = 0; i < count; ++i) os::close(fds[i]);
     }
     free(reply);
     return result;
@@ -116,7 +116,7 @@ bool has_connection(const numacre_pool *pool) {
 }
 
 void close_connection(numacre_pool *pool) {
-    if (has_connection(pool)) close(pool->connection);
+    if (has_connection(pool)) os::close(pool->connection);
     pool->connection = -1;
 }
 
@@ -153,7 +153,7 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
 extern "C" void numacre_detach(numacre_pool *pool) {
     if (pool == nullptr) return;
     const NotCancelled not_cancelled;
-    if (pool->event_fd >= 0) close(pool->event_fd);
+    if (pool->event_fd >= 0) os::close(pool->event_fd);
     if (pool->fork_generation != fork_generation()) {  // a forked child's copy: nothing is mapped, nobody is told
         close_guard(pool);
         close_connection(pool);
@@ -170,8 +170,8 @@ extern "C" void numacre_detach(numacre_pool *pool) {
         // The daemon may give our blocks to others since unmap_regions(). Its reply says that it has.
         const wire::DetachRequest request;
         wire::DetachReply reply;
-        if (send(pool->connection, &request, sizeof request, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof request))
-            (void)recv(pool->connection, &reply, sizeof reply, 0);
+        if (os::send(pool->connection, &request, sizeof request, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof request))
+            (void)os::recv(pool->connection, &reply, sizeof reply, 0);
         close_connection(pool);
     }
     release_handle(pool);

@@ -2,12 +2,12 @@
 // for by whoever wants them; a client that does not look costs the daemon nothing.
 #include <pthread.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "errors.hpp"
+#include "numacre/os/kernel.hpp"
 #include "pool.hpp"
 #include "receive.hpp"
 
@@ -31,7 +31,7 @@ int ask_for_descriptor(numacre_pool *pool) {
         return fail(Errc::daemon_gone, "this process has closed the connection to the daemon: attach anew for events");
     const wire::EventsRequest request;
     pool->event_fd = numacre_pool::kNoEventFd;  // a late reply must not be taken for another
-    if (send(pool->connection, &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request))
+    if (os::send(pool->connection, &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request))
         return fail(Errc::daemon_gone, "the daemon that this pool was attached to is gone (%s): attach anew for events",
                     strerror(errno));
     wire::EventsReply reply;
@@ -40,7 +40,7 @@ int ask_for_descriptor(numacre_pool *pool) {
     if (received.bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return fail(Errc::timed_out, "the daemon did not answer for events");
     if (received.bytes != static_cast<ssize_t>(sizeof reply) || reply.header.type != wire::MessageType::events_reply) {
-        if (fd >= 0) close(fd);
+        if (fd >= 0) os::close(fd);
         return fail(Errc::daemon_gone, "the daemon closed the connection: attach anew for events");
     }
     if (fd < 0 && (received.flags & MSG_CTRUNC) != 0)
@@ -70,10 +70,10 @@ int numacre_event_fd(numacre_pool *pool, int *fd) {
         return fail(Errc::forked_handle, "this pool handle was made before fork()");
     const NotCancelled not_cancelled;
     if (pool->connection < 0) return fail(Errc::bad_argument, "a private pool has no daemon that would tell of events");
-    pthread_mutex_lock(&asking);
+    os::pthread_mutex_lock(&asking);
     const int error = pool->event_fd >= 0 ? 0 : ask_for_descriptor(pool);
     if (error == 0) *fd = pool->event_fd;
-    pthread_mutex_unlock(&asking);
+    os::pthread_mutex_unlock(&asking);
     return error;
 }
 
@@ -86,7 +86,7 @@ int numacre_events(numacre_pool *pool, uint32_t *events) {
     std::uint64_t signals = 0;
     // First: what is set after this signals again.
     if (const int fd = pool->event_fd.load(std::memory_order_acquire); fd >= 0)
-        (void)!read(fd, &signals, sizeof signals);
+        (void)!os::read(fd, &signals, sizeof signals);
     // seq_cst: behind the read; the daemon sets bits before it signals.
     *events = static_cast<std::uint32_t>(
         pool->view.processes[pool->process.value].news.exchange(0, std::memory_order_seq_cst));

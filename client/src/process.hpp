@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "numacre/os/kernel.hpp"
+
 namespace numacre::client {
 
 // Of the calling process; never 0, another one in a forked child. Handles made before the fork are refused there. The
@@ -45,9 +47,9 @@ public:
         sigset_t all;
         sigfillset(&all);
         for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&all, own);
-        pthread_sigmask(SIG_BLOCK, &all, &before_);
+        os::pthread_sigmask(SIG_BLOCK, &all, &before_);
     }
-    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    ~SignalsBlocked() { os::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
     SignalsBlocked(const SignalsBlocked &) = delete;
     SignalsBlocked &operator=(const SignalsBlocked &) = delete;
 

@@ -1,11 +1,11 @@
 #include "receive.hpp"
 
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "numacre/os/kernel.hpp"
 #include "numacre/shm/attach_wire.hpp"
 
 namespace numacre::client {
@@ -22,7 +22,7 @@ Received receive_with_fds(int connection, void *message, std::size_t bytes, int 
     // ECONNRESET: it has hung up with our request unread, and its reply is behind that news.
     bool was_reset = false;
     for (;;) {
-        received.bytes = recvmsg(connection, &packet, MSG_CMSG_CLOEXEC);
+        received.bytes = os::recvmsg(connection, &packet, MSG_CMSG_CLOEXEC);
         if (received.bytes >= 0 || (errno != EINTR && (errno != ECONNRESET || was_reset))) break;
         was_reset = was_reset || errno == ECONNRESET;
     }
@@ -37,7 +37,7 @@ Received receive_with_fds(int connection, void *message, std::size_t bytes, int 
             if (received.fds < room)
                 fds[received.fds++] = fd;
             else
-                close(fd);
+                os::close(fd);
         }
     }
     return received;

@@ -168,7 +168,7 @@ class Workshop:
 
     def compile(self, folder, name, into):
         target = os.path.join(into, os.path.basename(name) + ".o")
-        includes = [f"-I{os.path.join(folder, part)}" for part in ("shm/include", "client/include", "client/src", ".", "tests")]
+        includes = [f"-I{os.path.join(folder, part)}" for part in ("tests/simulation/seam", "shm/include", "client/include", "client/src", ".", "tests")]
         result = subprocess.run(self.compiler + ["-std=c++20", "-O2", "-w", *includes, "-c", os.path.join(folder, name), "-o", target],
                                 capture_output=True, text=True, errors="replace")
         if result.returncode != 0:
