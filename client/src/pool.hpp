@@ -66,7 +66,7 @@ struct numacre_pool {
     // Thread slots that this process has claimed through this handle. The daemon's word says how many it may; 0 = no
     // limit.
     std::atomic<std::uint32_t> threads{0};
-    const std::atomic<std::uint64_t> *thread_limit = nullptr;
+    const numacre::client::Env::Atomic<std::uint64_t> *thread_limit = nullptr;
     // Of the machine's numa nodes, by their number: what the pool calls them, or the nearest that it has.
     std::uint8_t dense_node_of[numacre::client::kMaxOsNumaNodes] = {};
     // Of those that the pool has not: how far its own are from there.

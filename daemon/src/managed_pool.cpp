@@ -771,7 +771,7 @@ void ManagedPool::correct_counts(const Use &use) {
 
 void ManagedPool::raise_peaks(const Use &use) {
     // relaxed, all: figures for people; written with mutex_ held.
-    const auto raise = [](std::atomic<std::uint64_t> &peak, std::uint64_t bytes) {
+    const auto raise = [](Durable<std::uint64_t> &peak, std::uint64_t bytes) {
         if (bytes > peak.load(std::memory_order_relaxed)) peak.store(bytes, std::memory_order_relaxed);
     };
     for (std::size_t i = 0; i < use.nodes.size(); ++i)

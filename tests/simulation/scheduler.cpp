@@ -12,6 +12,7 @@ namespace numacre::simulation {
 namespace {
 
 constexpr std::size_t kStackBytes = 256 << 10;
+constexpr std::size_t kFibersMax = 512;
 constexpr std::uint64_t kNoFault = ~std::uint64_t{0};
 
 std::vector<std::byte *> free_stacks;  // kept from one run to the next
@@ -74,7 +75,7 @@ Scheduler::Scheduler(World &world, const SchedulePlan &plan) : world_(world), pl
     close_door();
     door.steps = 0;
     door.points_left = door.spurious_left = kNever;
-    fibers_.reserve(256);  // fibers are referred to by their place; none may move while it runs
+    fibers_.reserve(kFibersMax);  // fibers are referred to by their place; none may move while it runs
     for (unsigned i = 0; i < plan.changes; ++i) change_steps_.push_back(random_.below(plan.steps_expected));
     std::sort(change_steps_.begin(), change_steps_.end(), std::greater<>());
     next_pause_ = plan.pause_every == 0 ? kNoFault : random_.between(1, 2 * plan.pause_every);
@@ -95,6 +96,7 @@ int Scheduler::spawn(int process, std::function<void()> body) {
     }
     Fiber &fiber = fibers_.emplace_back();
     fiber.process = process;
+    fiber.locals.process = process;
     fiber.body = std::move(body);
     fiber.priority = random_.below(1'000'000) + 1'000'001;
     fiber.stack = take_stack();
@@ -146,7 +148,7 @@ void Scheduler::grant(int fiber) {
 }
 
 int Scheduler::pick() {
-    int ready[256];
+    int ready[kFibersMax];
     int count = 0;
     const std::uint64_t now = now_ns();
     if (urgent_ != kNobody) {
@@ -332,6 +334,22 @@ void Scheduler::wake(const std::uint32_t *futex) {
             return;
         }
 }
+void Scheduler::wake_all(const std::uint32_t *futex) {
+    for (Fiber &fiber : fibers_)
+        if (fiber.state == FiberState::sleeping && fiber.futex == futex) {
+            fiber.state = FiberState::ready;
+            fiber.futex = nullptr;
+        }
+}
+void Scheduler::leave() {
+    leave_fiber();
+    std::abort();
+}
+void Scheduler::kill_others(int process) {
+    for (std::size_t i = 0; i < fibers_.size(); ++i)
+        if (fibers_[i].process == process && static_cast<int>(i) != current_ && fibers_[i].state != FiberState::ended)
+            fibers_[i].state = FiberState::dead;
+}
 void Scheduler::kill(int process) {
     for (Fiber &fiber : fibers_)
         if (fiber.process == process && fiber.state != FiberState::ended) fiber.state = FiberState::dead;
@@ -355,6 +373,12 @@ bool Scheduler::resume_earliest_paused() {
     if (first == nullptr) return false;
     first->state = FiberState::ready;
     return true;
+}
+std::uint64_t Scheduler::earliest_wake_ns() const {
+    std::uint64_t earliest = ~std::uint64_t{0};
+    for (const Fiber &fiber : fibers_)
+        if (fiber.state == FiberState::sleeping) earliest = std::min(earliest, fiber.wake_ns);
+    return earliest;
 }
 bool Scheduler::wake_earliest() {
     const Fiber *first = nullptr;
