@@ -153,7 +153,7 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
 extern "C" void numacre_detach(numacre_pool *pool) {
     if (pool == nullptr) return;
     const NotCancelled not_cancelled;
-    if (pool->event_fd >= 0) os::close(pool->event_fd);
+    if (const int fd = event_fd_of(pool); fd >= 0) os::close(fd);
     if (pool->fork_generation != fork_generation()) {  // a forked child's copy: nothing is mapped, nobody is told
         close_guard(pool);
         close_connection(pool);

@@ -50,11 +50,18 @@ int ask_for_descriptor(numacre_pool *pool) {
         pool->event_fd = -1;  // it may be asked again
         return fail(Errc::too_many_clients, "the daemon has no descriptor left for events");
     }
+    pool->event_fd_inode = inode_of(fd);
     pool->event_fd = fd;
     return 0;
 }
 
 }  // namespace
+
+int numacre::client::event_fd_of(const numacre_pool *pool) {
+    // acquire: with the inode.
+    const int fd = pool->event_fd.load(std::memory_order_acquire);
+    return fd >= 0 && inode_of(fd) == pool->event_fd_inode ? fd : -1;
+}
 
 void numacre::client::forget_asking_in_child() {
     asking = PTHREAD_MUTEX_INITIALIZER;
@@ -71,7 +78,11 @@ int numacre_event_fd(numacre_pool *pool, int *fd) {
     const NotCancelled not_cancelled;
     if (pool->connection < 0) return fail(Errc::bad_argument, "a private pool has no daemon that would tell of events");
     os::pthread_mutex_lock(&asking);
-    const int error = pool->event_fd >= 0 ? 0 : ask_for_descriptor(pool);
+    int error = 0;
+    if (pool->event_fd < 0)
+        error = ask_for_descriptor(pool);
+    else if (event_fd_of(pool) < 0)
+        error = fail(Errc::daemon_gone, "this process has closed the descriptor for events: attach anew");
     if (error == 0) *fd = pool->event_fd;
     os::pthread_mutex_unlock(&asking);
     return error;
@@ -85,7 +96,7 @@ int numacre_events(numacre_pool *pool, uint32_t *events) {
     const NotCancelled not_cancelled;
     std::uint64_t signals = 0;
     // First: what is set after this signals again.
-    if (const int fd = pool->event_fd.load(std::memory_order_acquire); fd >= 0)
+    if (const int fd = event_fd_of(pool); fd >= 0)
         (void)!os::read(fd, &signals, sizeof signals);
     // seq_cst: behind the read; the daemon sets bits before it signals.
     *events = static_cast<std::uint32_t>(

@@ -54,6 +54,7 @@ struct numacre_pool {
     std::uint64_t connection_inode = 0;
     static constexpr int kNoEventFd = -2;
     std::atomic<int> event_fd = -1;  // the daemon signals it; -1: not asked for, kNoEventFd: none came (events.cpp)
+    std::atomic<std::uint64_t> event_fd_inode = 0;
     numacre::Geometry geometry;
     numacre::PoolView<numacre::client::Env> view;
     void *pool_region = nullptr;
@@ -120,6 +121,8 @@ bool register_handle(numacre_pool *pool);
 // False: a private pool, or the program has closed the descriptor (closefrom()). Both are async-signal-safe.
 bool has_connection(const numacre_pool *pool);
 void close_connection(numacre_pool *pool);
+// The descriptor for events, if there is one and it is still ours; else -1.
+int event_fd_of(const numacre_pool *pool);
 // No thread may use the handle any more; every thread's slot has been given up (or is left to recovery).
 void unregister_handle(numacre_pool *pool);
 

@@ -156,6 +156,10 @@ Peer credentials_of(int connection_fd) {
 
 Answer<Peer> peer_of(int connection_fd) {
     const auto gone = [](const char *call, int error) {
+        if (error == EMFILE || error == ENFILE)
+            return Unexpected{Failure{Errc::too_many_clients,
+                                      std::string("the daemon has no descriptor left (") + call +
+                                          "): close some connections, or raise its open file limit (LimitNOFILE=)"}};
         return Unexpected{
             Failure{Errc::access_denied, std::string(call) + " failed: " + std::strerror(error) +
                                              " (the process has ended, or the kernel is older than 5.3)"}};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "support/fiber_switch.hpp"
 
@@ -90,23 +91,36 @@ Scheduler::~Scheduler() {
 }
 
 int Scheduler::spawn(int process, std::function<void()> body) {
+    int place = static_cast<int>(fibers_.size());
+    std::byte *stack = nullptr;
     if (fibers_.size() == fibers_.capacity()) {
-        std::fprintf(stderr, "simulation: more than %zu fibers in one run\n", fibers_.size());
-        std::abort();
+        // The place of one that is gone.
+        for (place = 0; place < static_cast<int>(fibers_.size()); ++place) {
+            const FiberState state = fibers_[static_cast<std::size_t>(place)].state;
+            if (place != current_ && (state == FiberState::ended || state == FiberState::dead)) break;
+        }
+        if (place == static_cast<int>(fibers_.size())) {
+            std::fprintf(stderr, "simulation: more than %zu fibers at once\n", fibers_.size());
+            std::abort();
+        }
+        stack = std::exchange(fibers_[static_cast<std::size_t>(place)].stack, nullptr);
+        fibers_[static_cast<std::size_t>(place)] = Fiber{};
+    } else {
+        fibers_.emplace_back();
     }
-    Fiber &fiber = fibers_.emplace_back();
+    Fiber &fiber = fibers_[static_cast<std::size_t>(place)];
     fiber.process = process;
     fiber.locals.process = process;
     fiber.body = std::move(body);
     fiber.priority = random_.below(1'000'000) + 1'000'001;
-    fiber.stack = take_stack();
+    fiber.stack = stack != nullptr ? stack : take_stack();
     // As if it had been left by numacre_fiber_switch: saved registers, then where to go on.
     auto **top = reinterpret_cast<void **>(fiber.stack + kStackBytes);
     *--top = nullptr;  // what enter() would return to; keeps the stack aligned as after a call
     *--top = reinterpret_cast<void *>(&Scheduler::enter);
     for (std::size_t i = 0; i < kFiberSavedRegisters; ++i) *--top = nullptr;
     fiber.stack_pointer = top;
-    return static_cast<int>(fibers_.size()) - 1;
+    return place;
 }
 
 void Scheduler::enter() {

@@ -475,7 +475,7 @@ void run_daemon(DaemonFace &face, const DaemonPlan &plan, Kept &kept) {
             face.could_not_start = true;
         };
         if (auto adopted = daemon.adopt_pools(); !adopted) {
-            if (Kernel::running->plan().enospc_every == 0 && Kernel::running->plan().enomem_every == 0)
+            if (!plan.may_lack_memory)
                 fail("the daemon does not adopt what was kept: %s", adopted.error().message.c_str());
             return could_not(adopted.error());
         }
@@ -496,7 +496,7 @@ void run_daemon(DaemonFace &face, const DaemonPlan &plan, Kept &kept) {
             spec.fit = static_cast<Fit>(plan.fit);
             spec.quota_bytes = plan.quota_bytes;
             if (auto created = daemon.create_pool(spec); !created) {
-                if (Kernel::running->plan().enospc_every == 0 && Kernel::running->plan().enomem_every == 0)
+                if (!plan.may_lack_memory)
                     fail("the daemon cannot make the pool: %s", created.error().message.c_str());
                 return could_not(created.error());
             }

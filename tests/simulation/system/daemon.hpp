@@ -20,6 +20,7 @@ struct DaemonPlan {
     unsigned reclaim = 0;  // fast, zero, quarantine
     unsigned fit = 0;
     std::uint64_t quota_bytes = 0;
+    bool may_lack_memory = false;  // the kernel may say so
 };
 
 // What outlives daemons.

@@ -149,9 +149,10 @@ private:
         if (process.is_client) {
             ++result_.deaths;
             if (call_deaths_left_ == 0 || --call_deaths_left_ == 0) kernel_.plan().kill_client_every = 0;
-        } else if (process.id == daemon_ && !is_stopping_) {
+        } else if (process.id == daemon_) {
             face_ = {};
             daemon_ = -1;
+            is_stopping_ = false;
             if (call_daemon_deaths_left_ == 0 || --call_daemon_deaths_left_ == 0) kernel_.plan().kill_daemon_every = 0;
         }
         scheduler_.wake_all(key_of(this));
@@ -159,7 +160,10 @@ private:
 
     // --- the director: it starts and ends everybody -------------------------------------------------------------------
 
-    void rest(std::uint64_t nanoseconds) { scheduler_.wait_on(key_of(this), nanoseconds + 1); }
+    void rest(std::uint64_t nanoseconds) {
+        step();
+        scheduler_.wait_on(key_of(this), nanoseconds + 1);
+    }
 
     void start_daemon() {
         ++result_.daemons;
@@ -174,8 +178,10 @@ private:
                     fail("a daemon that has ended well leaves %zu descriptors open", kernel_.current().fds.size());
             }
             if (!kernel_.current().mappings.empty()) fail("a daemon that has ended well leaves memory mapped");
-            if (id == daemon_) daemon_ = -1;
-            is_stopping_ = false;
+            if (id == daemon_) {
+                daemon_ = -1;
+                is_stopping_ = false;
+            }
             kernel_.exit_process();
         });
     }
@@ -284,7 +290,9 @@ private:
         trace("all clients have ended");
         constexpr unsigned kLooksMax = 2000;
         constexpr std::uint64_t kLookNs = 50'000'000;
+        constexpr unsigned kFullLooksMax = 50;
         PoolReport report;
+        unsigned full_looks = 0;
         for (unsigned look = 0;; ++look) {
             if (look == kLooksMax) {
                 fail("clients that have ended are still there after %llu s:%s; %s",
@@ -303,7 +311,10 @@ private:
                 scheduler_.wake_all(key_of(this));
             });
             while (!is_there) rest(kLookNs);
-            if (report.clients == 0 && report.quarantined_bytes == 0 && jobs_running_ <= 0) break;
+            // One report is not of one moment: what it finds in use may have been freed since.
+            if (report.clients == 0 && report.quarantined_bytes == 0 && jobs_running_ <= 0 &&
+                (report.free_frames == report.online_frames || ++full_looks > kFullLooksMax))
+                break;
         }
         if (!report.is_there) fail("the pool is gone");
         if (report.is_corrupt) fail("the pool counts as damaged: %s", report.reason.c_str());
