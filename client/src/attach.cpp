@@ -134,7 +134,7 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
     // Before there is a connection: a child forked meanwhile, by another thread, closes it.
     if (!register_handle(handle)) {
         release_handle(handle);
-        return fail(Errc::too_many_clients, "this process has too many pools open");
+        return fail(Errc::too_many_clients, "this process has too many pools open, or no memory for one more");
     }
     int error = read_checks(handle);
     if (error == 0) error = connect_to_daemon(runtime_dir_or_default(runtime_dir), handle);

@@ -116,7 +116,7 @@ void open_guard(numacre_pool *pool);
 void guard_frames(const numacre_pool *pool, void *frames, std::uint64_t bytes);
 void close_guard(numacre_pool *pool);
 
-// Gives the handle its serial and index. False: too many handles.
+// Gives the handle its serial and index. False: too many handles, or no memory.
 bool register_handle(numacre_pool *pool);
 // False: a private pool, or the program has closed the descriptor (closefrom()). Both are async-signal-safe.
 bool has_connection(const numacre_pool *pool);

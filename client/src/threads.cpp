@@ -152,11 +152,16 @@ void initialise() {
     stay_loaded();
     os::pthread_key_create(&thread_end_key, at_thread_end);
     os::pthread_atfork(nullptr, nullptr, in_forked_child);
-    // Without it (Linux before 4.14) only children of fork() are told.
-    if (void *const page = wiped_in_child(sizeof(Generation))) {
-        auto *const wiped = new (page) Generation{last_generation};
-        generation.store(wiped, std::memory_order_release);
-    }
+}
+
+// Before there is a handle. False: no memory; without the page only children of fork() would be told. registry_mutex is
+// held.
+bool make_generation_page() {
+    if (generation.load(std::memory_order_relaxed) != &first_generation) return true;
+    void *const page = wiped_in_child(sizeof(Generation));
+    if (page == nullptr) return false;
+    generation.store(new (page) Generation{last_generation}, std::memory_order_release);
+    return true;
 }
 
 bool grow_table(std::uint32_t index) {
@@ -255,10 +260,12 @@ void stay_loaded() {
 
 bool register_handle(numacre_pool *pool) {
     os::pthread_once(&once, initialise);
-    const std::uint32_t our_generation = fork_generation();
+    (void)fork_generation();  // a child that nobody told forgets its parent's lock first
     os::pthread_mutex_lock(&registry_mutex);
+    const bool has_page = make_generation_page();
+    const std::uint32_t our_generation = fork_generation();
     bool found = false;
-    for (std::uint32_t index = 0; index < kMaxHandles && !found; ++index) {
+    for (std::uint32_t index = 0; index < kMaxHandles && has_page && !found; ++index) {
         if (handles[index] != nullptr) continue;
         handles[index] = pool;
         pool->index = index;

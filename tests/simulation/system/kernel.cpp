@@ -19,10 +19,11 @@ namespace numacre::simulation {
 namespace {
 
 constexpr std::size_t kArenaBytes = std::size_t{8} << 20;
-constexpr int kFamiliesMax = 64;
+constexpr int kFamiliesMax = 128;
 constexpr std::size_t kPage = 4096;
 constexpr int kFirstFd = 3;
 constexpr std::uint32_t kFirstPid = 100;
+constexpr std::uint32_t kFirstServicePid = 10'000;
 
 std::byte *arenas() {
     static std::byte *const place = static_cast<std::byte *>(::mmap(nullptr, kArenaBytes *kFamiliesMax, PROT_READ | PROT_WRITE,
@@ -131,7 +132,10 @@ Process &Kernel::current() {
 }
 
 // A number that nobody has; one that somebody had is as good.
-std::uint32_t Kernel::free_pid() {
+std::uint32_t Kernel::free_pid(bool is_client) {
+    // Those of services are no client's: what is said of a client whose number the daemon itself has by now (on old
+    // kernels) stands in daemon/README.md.
+    if (!is_client) return kFirstServicePid + static_cast<std::uint32_t>(processes_.size());
     for (std::uint32_t room = 6;; ++room) {
         const auto pid = static_cast<std::uint32_t>(kFirstPid + random_.below(room));
         if (by_pid(pid) == nullptr) return pid;
@@ -140,7 +144,7 @@ std::uint32_t Kernel::free_pid() {
 
 int Kernel::start_process(const std::string &comm, std::uint32_t uid, bool is_client) {
     auto made = std::make_unique<Process>();
-    made->pid = free_pid();
+    made->pid = free_pid(is_client);
     made->id = static_cast<int>(processes_.size());
     made->comm = comm;
     made->uid = uid;
@@ -165,10 +169,9 @@ Process *Kernel::by_pid(std::uint32_t pid) {
 
 int Kernel::fork() {
     const int parent_id = current().id;
-    const int id = start_process(current().comm, current().uid, false);
+    const int id = start_process(current().comm, current().uid, true);
     Process &parent = process(parent_id);
     Process &child = process(id);
-    child.is_client = true;
     child.stack_start = parent.stack_start;
     child.family = parent.family;
     child.arena = parent.arena;

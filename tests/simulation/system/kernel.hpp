@@ -199,7 +199,7 @@ private:
     friend struct File;
     void drop_mappings(Process &process);
     void place_family(Process &process);
-    std::uint32_t free_pid();
+    std::uint32_t free_pid(bool is_client);
     std::byte *base_of(int family) const;
 
     Scheduler &scheduler_;

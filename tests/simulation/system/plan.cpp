@@ -91,7 +91,7 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
     }
     plan.daemon.may_lack_memory = plan.kernel.enospc_every != 0 || plan.kernel.enomem_every != 0;
     plan.is_clean = is_calm && plan.forks == 0 && plan.execs == 0 && plan.close_from_percent == 0 && plan.jobs == 0 &&
-                    plan.daemon.max_clients > plan.together * plan.handles;
+                    plan.daemon.max_clients > plan.processes * plan.handles * plan.rounds;
 
     Random order(seed, 106 + 1000 * limits.schedule);
     plan.schedule.seed = order.next();

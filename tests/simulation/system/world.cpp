@@ -300,7 +300,10 @@ private:
                      face_.is_serving ? "the daemon serves" : "no daemon serves");
                 return;
             }
-            if (!daemon_lives()) start_daemon();
+            if (!daemon_lives()) {
+                jobs_running_ = 0;
+                start_daemon();
+            }
             rest(kLookNs);
             if (!face_.is_serving) continue;
             report = {};
@@ -667,7 +670,10 @@ private:
             if (!programs_[at].stale.empty()) try_stale(programs_[at]);
             const std::size_t files_before = process.fds.size();
             const auto wanted = static_cast<unsigned>(random_.between(1, plan_.handles));
-            for (unsigned i = 0; i < wanted; ++i) attach_one(programs_[at]);
+            constexpr unsigned kTriesMax = 5;  // while there is no daemon
+            for (unsigned i = 0; i < wanted; ++i)
+                for (unsigned tries = 0; tries < kTriesMax && !attach_one(programs_[at]); ++tries)
+                    scheduler_.sleep_ns(random_.below(20'000'000));
             if (programs_[at].handles.empty()) {
                 scheduler_.sleep_ns(random_.below(20'000'000));
                 continue;
