@@ -96,8 +96,7 @@ int numacre_events(numacre_pool *pool, uint32_t *events) {
     const NotCancelled not_cancelled;
     std::uint64_t signals = 0;
     // First: what is set after this signals again.
-    if (const int fd = event_fd_of(pool); fd >= 0)
-        (void)!os::read(fd, &signals, sizeof signals);
+    if (const int fd = event_fd_of(pool); fd >= 0) (void)!os::read(fd, &signals, sizeof signals);
     // seq_cst: behind the read; the daemon sets bits before it signals.
     *events = static_cast<std::uint32_t>(
         pool->view.processes[pool->process.value].news.exchange(0, std::memory_order_seq_cst));

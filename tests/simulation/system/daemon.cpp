@@ -33,7 +33,8 @@ const std::uint32_t *key_of(const void *object) {
 
 }  // namespace
 
-// --- the worker: a fiber of the daemon's process -----------------------------------------------------------------------
+// --- the worker: a fiber of the daemon's process
+// -----------------------------------------------------------------------
 
 struct Worker::Thread {
     std::deque<std::function<void()>> jobs;
@@ -84,7 +85,8 @@ void Worker::run_and_wait(const std::function<void()> &job) {
     while (!is_done) kernel().scheduler().wait_on(key_of(&is_done), Kernel::kForEver);
 }
 
-// --- the closer: nobody's close takes long here ------------------------------------------------------------------------
+// --- the closer: nobody's close takes long here
+// ------------------------------------------------------------------------
 
 struct Closer::Shared {};
 Closer::Closer() = default;
@@ -96,7 +98,8 @@ std::size_t Closer::backlog() const {
     return 0;
 }
 
-// --- the machine -------------------------------------------------------------------------------------------------------
+// --- the machine
+// -------------------------------------------------------------------------------------------------------
 
 ThreadBinding::ThreadBinding(ThreadBinding &&other) noexcept : bound_(std::exchange(other.bound_, false)) {}
 ThreadBinding::~ThreadBinding() = default;
@@ -199,7 +202,8 @@ public:
         constexpr unsigned kLocal = 10, kRemote = 20;
         for (unsigned i = 0; i < numa_nodes; ++i) {
             MemoryNode made{static_cast<int>(i), kBytes, "0", {}};
-            for (unsigned other = 0; other < numa_nodes; ++other) made.distances.push_back(i == other ? kLocal : kRemote);
+            for (unsigned other = 0; other < numa_nodes; ++other)
+                made.distances.push_back(i == other ? kLocal : kRemote);
             numa_nodes_.push_back(std::move(made));
         }
     }
@@ -221,7 +225,8 @@ private:
     std::vector<std::uint64_t> taken_;
 };
 
-// --- the event loop: what is ready goes in any order -------------------------------------------------------------------
+// --- the event loop: what is ready goes in any order
+// -------------------------------------------------------------------
 
 class SimulatedLoop final : public EventLoop {
 public:
@@ -243,7 +248,8 @@ public:
             }
             if (!posts_.empty()) ready.push_back(0);
             if (ready.empty()) {
-                kernel().scheduler().wait_on(reinterpret_cast<const std::uint32_t *>(&kernel()), next - std::min(now, next));
+                kernel().scheduler().wait_on(reinterpret_cast<const std::uint32_t *>(&kernel()),
+                                             next - std::min(now, next));
                 continue;
             }
             const WaitId chosen = ready[kernel().random().below(ready.size())];
@@ -288,7 +294,8 @@ public:
     WaitId after(std::chrono::milliseconds delay, std::function<void()> on_time) override {
         Wait wait(Kind::timer);
         wait.on_event = std::move(on_time);
-        wait.deadline = kernel().scheduler().now_ns() + static_cast<std::uint64_t>(std::max<std::int64_t>(0, delay.count())) * 1'000'000;
+        wait.deadline = kernel().scheduler().now_ns() +
+                        static_cast<std::uint64_t>(std::max<std::int64_t>(0, delay.count())) * 1'000'000;
         return begin(std::move(wait), -1);
     }
     void cancel(WaitId id, std::function<void()> on_gone) override {
@@ -496,8 +503,7 @@ void run_daemon(DaemonFace &face, const DaemonPlan &plan, Kept &kept) {
             spec.fit = static_cast<Fit>(plan.fit);
             spec.quota_bytes = plan.quota_bytes;
             if (auto created = daemon.create_pool(spec); !created) {
-                if (!plan.may_lack_memory)
-                    fail("the daemon cannot make the pool: %s", created.error().message.c_str());
+                if (!plan.may_lack_memory) fail("the daemon cannot make the pool: %s", created.error().message.c_str());
                 return could_not(created.error());
             }
         }
@@ -537,17 +543,19 @@ PoolReport ask_daemon(DaemonFace &face) {
     if (clients)
         for (const daemon::ClientStatus &client : *clients) {
             report.client_ids.push_back(client.client_id);
-            report.table += " " + std::to_string(client.client_id) + " (" + client.comm + ", pid " + std::to_string(client.pid) +
-                            ", " + client.state + ", " + std::to_string(client.used_bytes) + " B)";
+            report.table += " " + std::to_string(client.client_id) + " (" + client.comm + ", pid " +
+                            std::to_string(client.pid) + ", " + client.state + ", " +
+                            std::to_string(client.used_bytes) + " B)";
         }
     return report;
 }
 
 void resize_pool(DaemonFace &face, unsigned numa_node, std::uint64_t online_bytes) {
     if (face.daemon == nullptr) return;
-    const auto result = daemon_of(face).resize(kPool, NumaNode{static_cast<std::uint8_t>(numa_node)}, online_bytes, false,
-                                               [](const daemon::ResizeStep &) { return true; });
-    trace("resize to %llu: %s", static_cast<unsigned long long>(online_bytes), result ? "ok" : result.error().message.c_str());
+    const auto result = daemon_of(face).resize(kPool, NumaNode{static_cast<std::uint8_t>(numa_node)}, online_bytes,
+                                               false, [](const daemon::ResizeStep &) { return true; });
+    trace("resize to %llu: %s", static_cast<unsigned long long>(online_bytes),
+          result ? "ok" : result.error().message.c_str());
 }
 
 void drain_chunk(DaemonFace &face, unsigned numa_node, std::uint64_t chunk, bool undo) {

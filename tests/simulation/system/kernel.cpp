@@ -26,8 +26,9 @@ constexpr std::uint32_t kFirstPid = 100;
 constexpr std::uint32_t kFirstServicePid = 10'000;
 
 std::byte *arenas() {
-    static std::byte *const place = static_cast<std::byte *>(::mmap(nullptr, kArenaBytes *kFamiliesMax, PROT_READ | PROT_WRITE,
-                                                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    static std::byte *const place =
+        static_cast<std::byte *>(::mmap(nullptr, kArenaBytes * kFamiliesMax, PROT_READ | PROT_WRITE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     return place;
 }
 
@@ -182,7 +183,8 @@ int Kernel::fork() {
     const std::byte *const base = base_of(parent.family);
     child.image.assign(base, base + parent.arena.used);
     for (const std::size_t offset : child.arena.wiped_in_child)
-        std::fill_n(child.image.begin() + static_cast<std::ptrdiff_t>(offset), child.arena.live.at(offset), std::byte{0});
+        std::fill_n(child.image.begin() + static_cast<std::ptrdiff_t>(offset), child.arena.live.at(offset),
+                    std::byte{0});
     save_client_globals(parent.globals);
     forget_once_in_child();
     save_client_globals(child.globals);
@@ -372,7 +374,7 @@ void Kernel::enter_call() {
     step();
     if (!in_process()) return;
     const Process &process = current();
-    const std::uint64_t every = process.is_client                 ? plan_.kill_client_every
+    const std::uint64_t every = process.is_client            ? plan_.kill_client_every
                                 : process.comm == "numacred" ? plan_.kill_daemon_every
                                                              : 0;
     if (!fails(every)) return;
@@ -660,7 +662,9 @@ int Kernel::open(const std::string &path) {
         made->text = std::to_string(found->pid) + " (" + found->comm + ") S";
         constexpr int kFirst = 4, kStart = 22, kStack = 28, kLast = 52;
         for (int field = kFirst; field <= kLast; ++field)
-            made->text += " " + std::to_string(field == kStart ? found->start_ticks : field == kStack ? found->stack_start : 0);
+            made->text += " " + std::to_string(field == kStart   ? found->start_ticks
+                                               : field == kStack ? found->stack_start
+                                                                 : 0);
         made->text += "\n";
     } else {
         return missing();
@@ -670,7 +674,8 @@ int Kernel::open(const std::string &path) {
 
 }  // namespace numacre::simulation
 
-// --- what the sources under test call ---------------------------------------------------------------------------------
+// --- what the sources under test call
+// ---------------------------------------------------------------------------------
 
 namespace numacre::os {
 
@@ -765,7 +770,8 @@ int fstatfs(int fd, struct statfs *system) {
     const FilePtr file = kernel().file(fd);
     if (!file) return -1;
     *system = {};
-    system->f_type = file->kind == File::Kind::pidfd && kernel().plan().version == KernelPlan::Version::with_pidfs ? kPidFsMagic : 1;
+    system->f_type =
+        file->kind == File::Kind::pidfd && kernel().plan().version == KernelPlan::Version::with_pidfs ? kPidFsMagic : 1;
     return 0;
 }
 
@@ -998,15 +1004,17 @@ int poll(pollfd *fds, nfds_t count, int) {
 }
 ssize_t getrandom(void *buffer, size_t bytes) {
     kernel().enter_call();
-    for (std::size_t i = 0; i < bytes; ++i) static_cast<std::byte *>(buffer)[i] = static_cast<std::byte>(kernel().random().next());
+    for (std::size_t i = 0; i < bytes; ++i)
+        static_cast<std::byte *>(buffer)[i] = static_cast<std::byte>(kernel().random().next());
     return static_cast<ssize_t>(bytes);
 }
 
 void futex_wait(uint32_t *word, uint32_t value, const timespec *duration) {
     kernel().enter_call();
     if (*word != value || kernel().random().one_in(16)) return;
-    kernel().scheduler().wait_on(kernel().futex_key(word), static_cast<std::uint64_t>(duration->tv_sec) * 1'000'000'000 +
-                                                               static_cast<std::uint64_t>(duration->tv_nsec));
+    kernel().scheduler().wait_on(
+        kernel().futex_key(word),
+        static_cast<std::uint64_t>(duration->tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(duration->tv_nsec));
 }
 void futex_wake(uint32_t *word, int) {
     kernel().enter_call();

@@ -1,7 +1,7 @@
-// The simulated kernel: processes, descriptors, memory maps, sockets, pidfds, /proc, futexes. What is behind a memfd is a
-// real one, mapped for real at an address of its own for each process, so that a touch of what is not mapped (any more)
-// is a SIGSEGV here too; who has what, who lives and which number is whose is decided here. Each call is a place where
-// the scheduler may switch, stop or kill, and where a plan may let it fail.
+// The simulated kernel: processes, descriptors, memory maps, sockets, pidfds, /proc, futexes. What is behind a memfd is
+// a real one, mapped for real at an address of its own for each process, so that a touch of what is not mapped (any
+// more) is a SIGSEGV here too; who has what, who lives and which number is whose is decided here. Each call is a place
+// where the scheduler may switch, stop or kill, and where a plan may let it fail.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +24,7 @@ namespace numacre::simulation {
 // Which faults the kernel makes: about one in so many of the calls that may fail so; 0: never.
 struct KernelPlan {
     enum class Version : std::uint8_t { with_pidfs, with_peer_pidfd, old } version = Version::with_pidfs;  // 6.9, 6.5
-    unsigned hidden_percent = 0;   // of looks at another process's /proc
+    unsigned hidden_percent = 0;  // of looks at another process's /proc
     std::uint64_t emfile_every = 0;
     std::uint64_t enomem_every = 0;
     std::uint64_t enospc_every = 0;
@@ -206,7 +206,7 @@ private:
     KernelPlan plan_;
     Random random_;
     std::vector<std::unique_ptr<Process>> processes_;
-    int loaded_ = -1;  // whose globals are in place
+    int loaded_ = -1;            // whose globals are in place
     std::map<int, int> placed_;  // family, process whose image is in place
     int families_ = 0;
     std::uint64_t last_inode_ = 1000;

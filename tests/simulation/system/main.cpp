@@ -67,7 +67,8 @@ void tell(const Told &told) {
 
 void on_crash(int signal_number, siginfo_t *info, void *) {
     static Told told;
-    const int process = Kernel::running != nullptr && Kernel::running->in_process() ? Kernel::running->current().id : -1;
+    const int process =
+        Kernel::running != nullptr && Kernel::running->in_process() ? Kernel::running->current().id : -1;
     const char *const name = process < 0 ? "nobody" : Kernel::running->process(process).comm.c_str();
     std::snprintf(told.failure, sizeof told.failure, "step %llu: process %d (%s) crashes: signal %d%s",
                   static_cast<unsigned long long>(steps_done()), process, name, signal_number,
@@ -86,7 +87,8 @@ void catch_crashes() {
     struct sigaction action{};
     action.sa_sigaction = on_crash;
     action.sa_flags = SA_ONSTACK | SA_SIGINFO;
-    for (const int signal_number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(signal_number, &action, nullptr);
+    for (const int signal_number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
+        sigaction(signal_number, &action, nullptr);
 }
 
 SystemResult try_seed(std::uint64_t seed, const SystemLimits &limits, bool trace = false) {
@@ -196,9 +198,10 @@ SystemLimits shrink(std::uint64_t seed, SystemLimits limits, const std::string &
 }
 
 int usage() {
-    std::fputs("usage: simulation_system [--seed N | --seeds A..B | --seed time] [--count C] [--seconds S] [--total-steps N] "
-               "[--replay] [--shrink] [--keep-going] [--quiet]\n       limits:",
-               stderr);
+    std::fputs(
+        "usage: simulation_system [--seed N | --seeds A..B | --seed time] [--count C] [--seconds S] [--total-steps N] "
+        "[--replay] [--shrink] [--keep-going] [--quiet]\n       limits:",
+        stderr);
     for (const Option &option : kLimits) std::fprintf(stderr, " %s", option.name);
     std::fputs("\n", stderr);
     return 2;
@@ -283,19 +286,20 @@ int main(int count, char **arguments) {
             smallest = shrink(seed, limits, failure);
             failure = try_seed(seed, smallest).failure;
         }
-        std::printf("FAILED %s\n       (%s)\nREPLAY: %s\n", failure.c_str(), to_text(make_system_plan(seed, smallest)).c_str(),
-                    replay_line(seed, smallest).c_str());
+        std::printf("FAILED %s\n       (%s)\nREPLAY: %s\n", failure.c_str(),
+                    to_text(make_system_plan(seed, smallest)).c_str(), replay_line(seed, smallest).c_str());
         std::fflush(stdout);
         if (!keeps_going) break;
     }
     if (!quiet || failures == 0)
-        std::printf("%llu seeds, %llu failed; %llu steps, %llu operations, %llu attaches, %llu refusals, %llu processes and "
-                    "%llu daemons begun, %llu forks, %llu takes; %lld s\n",
-                    static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(failures),
-                    static_cast<unsigned long long>(all.steps), static_cast<unsigned long long>(all.operations),
-                    static_cast<unsigned long long>(all.attaches), static_cast<unsigned long long>(all.refusals),
-                    static_cast<unsigned long long>(all.deaths), static_cast<unsigned long long>(all.daemons),
-                    static_cast<unsigned long long>(all.forks), static_cast<unsigned long long>(all.takes),
-                    static_cast<long long>(std::time(nullptr) - began));
+        std::printf(
+            "%llu seeds, %llu failed; %llu steps, %llu operations, %llu attaches, %llu refusals, %llu processes and "
+            "%llu daemons begun, %llu forks, %llu takes; %lld s\n",
+            static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(failures),
+            static_cast<unsigned long long>(all.steps), static_cast<unsigned long long>(all.operations),
+            static_cast<unsigned long long>(all.attaches), static_cast<unsigned long long>(all.refusals),
+            static_cast<unsigned long long>(all.deaths), static_cast<unsigned long long>(all.daemons),
+            static_cast<unsigned long long>(all.forks), static_cast<unsigned long long>(all.takes),
+            static_cast<long long>(std::time(nullptr) - began));
     return failures == 0 ? 0 : 1;
 }

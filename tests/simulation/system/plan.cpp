@@ -48,6 +48,7 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
     plan.wait_percent = static_cast<unsigned>(what.one_in(4) ? what.between(5, 60) : 0);
     plan.uncached_percent = static_cast<unsigned>(what.below(60));
     plan.bulk_percent = static_cast<unsigned>(what.one_in(3) ? what.between(5, 40) : 0);
+    plan.stranger_percent = static_cast<unsigned>(what.one_in(3) ? what.between(5, 50) : 0);
     plan.stop_percent = static_cast<unsigned>(what.one_in(3) ? 20 : 2);
     plan.jobs = at_most(what.one_in(2) ? what.scaled(40) : 0, limits.jobs);
     plan.rest_ns = std::uint64_t{1000} << what.below(12);
@@ -89,9 +90,10 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
             plan.schedule.pause_max = 100 + faults.scaled(60'000);
         }
     }
+    if (!is_calm && fate.one_in(3)) plan.schedule.point_every = 1 + fate.scaled(3000);
     plan.daemon.may_lack_memory = plan.kernel.enospc_every != 0 || plan.kernel.enomem_every != 0;
     plan.is_clean = is_calm && plan.forks == 0 && plan.execs == 0 && plan.close_from_percent == 0 && plan.jobs == 0 &&
-                    plan.daemon.max_clients > plan.processes * plan.handles * plan.rounds;
+                    plan.stranger_percent == 0 && plan.daemon.max_clients > plan.processes * plan.handles * plan.rounds;
 
     Random order(seed, 106 + 1000 * limits.schedule);
     plan.schedule.seed = order.next();
@@ -107,13 +109,13 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
 
 std::string to_text(const SystemPlan &plan) {
     const auto number = [](std::uint64_t value) { return std::to_string(value); };
-    return number(plan.daemon.capacity_bytes) + " bytes in frames of " + number(plan.daemon.frame_bytes) + " on each of " +
-           number(plan.daemon.numa_nodes) + " numa nodes; " + number(plan.daemon.max_clients) + " seats, " +
-           number(plan.processes) + " processes, " + number(plan.together) + " at once, of " + number(1 + plan.threads) +
-           " threads, " + number(plan.rounds) + " rounds of " + number(plan.operations) + " operations; kernel " +
-           number(static_cast<std::uint64_t>(plan.kernel.version)) + "; deaths " + number(plan.deaths.size()) + "+" +
-           number(plan.call_deaths) + ", of daemons " + number(plan.daemon_deaths.size()) + "+" +
-           number(plan.call_daemon_deaths);
+    return number(plan.daemon.capacity_bytes) + " bytes in frames of " + number(plan.daemon.frame_bytes) +
+           " on each of " + number(plan.daemon.numa_nodes) + " numa nodes; " + number(plan.daemon.max_clients) +
+           " seats, " + number(plan.processes) + " processes, " + number(plan.together) + " at once, of " +
+           number(1 + plan.threads) + " threads, " + number(plan.rounds) + " rounds of " + number(plan.operations) +
+           " operations; kernel " + number(static_cast<std::uint64_t>(plan.kernel.version)) + "; deaths " +
+           number(plan.deaths.size()) + "+" + number(plan.call_deaths) + ", of daemons " +
+           number(plan.daemon_deaths.size()) + "+" + number(plan.call_daemon_deaths);
 }
 
 }  // namespace numacre::simulation

@@ -23,8 +23,8 @@ struct SystemLimits {
     std::uint64_t execs = 4;
     std::uint64_t deaths = 6;
     std::uint64_t daemon_deaths = 5;
-    std::uint64_t jobs = 40;    // of the control plane
-    std::uint64_t faults = 1;   // 0: no call of the kernel fails, nobody stands still
+    std::uint64_t jobs = 40;   // of the control plane
+    std::uint64_t faults = 1;  // 0: no call of the kernel fails, nobody stands still
     std::uint64_t schedule = 0;
 };
 
@@ -36,8 +36,9 @@ struct SystemPlan {
     unsigned forks = 0, execs = 0, jobs = 0;
     unsigned fork_percent = 0, exec_percent = 0, close_from_percent = 0, event_percent = 0, leave_percent = 0;
     unsigned publish_percent = 0, take_percent = 0, wait_percent = 0, uncached_percent = 0, bulk_percent = 0;
-    unsigned stop_percent = 0;  // of the daemon's jobs: it ends as systemd would have it
-    unsigned squeeze_percent = 0;  // of the attaches: few descriptors are left
+    unsigned stop_percent = 0;                         // of the daemon's jobs: it ends as systemd would have it
+    unsigned stranger_percent = 0;                     // of the processes: they speak to the socket without the library
+    unsigned squeeze_percent = 0;                      // of the attaches: few descriptors are left
     std::vector<std::uint64_t> deaths, daemon_deaths;  // steps
     unsigned call_deaths = 0, call_daemon_deaths = 0;  // in calls of the kernel, at most
     std::uint64_t daemon_away_ns = 0;                  // at most, after its death

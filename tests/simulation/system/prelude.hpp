@@ -1,5 +1,5 @@
-// Before each source of the daemon (-include): with ProductionEnv as it is all that asserts its layout, and then the one
-// Env that there is, whose every access is the scheduler's.
+// Before each source of the daemon (-include): with ProductionEnv as it is all that asserts its layout, and then the
+// one Env that there is, whose every access is the scheduler's.
 #pragma once
 
 #include <atomic>

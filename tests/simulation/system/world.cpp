@@ -1,5 +1,6 @@
 // Who does what in a run of the second stage, and what is checked all the time and at the end.
 #include <sys/mman.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +12,9 @@
 #include <vector>
 
 #include "../client.hpp"
+#include "numacre/os/kernel.hpp"
 #include "plan.hpp"
+#include "receive.hpp"
 
 namespace numacre::simulation {
 namespace {
@@ -49,6 +52,7 @@ struct Token {
 struct Owner {
     int session = -1;
     std::uint64_t serial = 0;
+    int taker = -1;  // a session in the middle of numacre_take(): if it dies there, the block may be its own, and free
 };
 
 // A process of the run, as its own program sees it.
@@ -70,7 +74,10 @@ const std::uint32_t *key_of(const void *object) {
 class SystemWorld final : public World {
 public:
     explicit SystemWorld(const SystemPlan &plan)
-        : plan_(plan), scheduler_(*this, plan.schedule), kernel_(scheduler_, plan.kernel, plan.seed), random_(plan.seed, 201) {
+        : plan_(plan),
+          scheduler_(*this, plan.schedule),
+          kernel_(scheduler_, plan.kernel, plan.seed),
+          random_(plan.seed, 201) {
         the_world = this;
         Kernel::on_failure = [](const std::string &what) { the_world->failed(what); };
         kernel_.on_death = [this](const Process &process) { on_death(process); };
@@ -116,10 +123,19 @@ public:
         }
         std::uint64_t next = ~std::uint64_t{0};
         if (next_death_ < plan_.deaths.size()) next = plan_.deaths[next_death_];
-        if (next_daemon_death_ < plan_.daemon_deaths.size()) next = std::min(next, plan_.daemon_deaths[next_daemon_death_]);
+        if (next_daemon_death_ < plan_.daemon_deaths.size())
+            next = std::min(next, plan_.daemon_deaths[next_daemon_death_]);
         return next;
     }
-    bool on_point_fault(Random &) override { return false; }
+    bool on_point_fault(Random &random) override {
+        const Process &process = kernel_.current();
+        const bool is_mortal =
+            process.is_client ? call_deaths_left_ != 0 : process.id == daemon_ && call_daemon_deaths_left_ != 0;
+        if (is_ending_ || !is_mortal || random.one_in(4)) return false;
+        trace("dies at a named point");
+        kernel_.kill(process.id);
+        return true;
+    }
     void on_store(const void *, std::uint64_t, std::uint64_t) override {}
     void on_look(const void *) override {}
     void on_change(const void *, std::uint64_t, std::uint64_t) override {}
@@ -158,7 +174,8 @@ private:
         scheduler_.wake_all(key_of(this));
     }
 
-    // --- the director: it starts and ends everybody -------------------------------------------------------------------
+    // --- the director: it starts and ends everybody
+    // -------------------------------------------------------------------
 
     void rest(std::uint64_t nanoseconds) {
         step();
@@ -218,7 +235,13 @@ private:
         const int id = kernel_.start_process("app", random_.one_in(2) ? kUid : 0, true);
         Program &program = programs_.emplace_back();
         program.process = id;
-        scheduler_.spawn(id, [this, at = programs_.size() - 1] { run_client(at); });
+        const bool is_strange = random_.percent(plan_.stranger_percent);
+        scheduler_.spawn(id, [this, at = programs_.size() - 1, is_strange] {
+            if (is_strange)
+                run_stranger();
+            else
+                run_client(at);
+        });
     }
 
     void one_job() {
@@ -235,7 +258,8 @@ private:
                 break;
             }
             case 3: {
-                const std::uint64_t chunk = random_.below(plan_.daemon.capacity_bytes / plan_.daemon.largest_block_bytes);
+                const std::uint64_t chunk =
+                    random_.below(plan_.daemon.capacity_bytes / plan_.daemon.largest_block_bytes);
                 const auto numa_node = static_cast<unsigned>(random_.below(plan_.daemon.numa_nodes));
                 const bool undo = random_.one_in(2);
                 in_daemon([this, chunk, numa_node, undo] { drain_chunk(face_, numa_node, chunk, undo); });
@@ -259,7 +283,9 @@ private:
         start_daemon();
         if (plan_.is_clean)
             while (!face_.is_serving) rest(plan_.rest_ns);
+        std::uint64_t pause_ns = plan_.rest_ns;
         while (to_start != 0 || living_clients() != 0) {
+            const unsigned left = to_start + jobs;
             give_up_kept(kept_);
             if (!daemon_lives()) {
                 jobs_running_ = 0;
@@ -274,7 +300,10 @@ private:
                 --jobs;
                 one_job();
             }
-            rest(random_.below(2 * plan_.rest_ns));
+            // Seldom, while there is nothing to do.
+            constexpr std::uint64_t kPauseMaxNs = 200'000'000;
+            pause_ns = left != to_start + jobs ? plan_.rest_ns : std::min(kPauseMaxNs, pause_ns + pause_ns / 8);
+            rest(random_.below(2 * pause_ns));
         }
         finish();
         is_done_ = true;
@@ -331,7 +360,8 @@ private:
                  face_.files_when_idle);
         stop_the_daemon();
         if (!kept_.files.empty()) fail("at the end %zu descriptors are kept for nobody", kept_.files.size());
-        if (kernel_.memory_files() != 0) fail("at the end %zu memfds have not gone back to the machine", kernel_.memory_files());
+        if (kernel_.memory_files() != 0)
+            fail("at the end %zu memfds have not gone back to the machine", kernel_.memory_files());
     }
 
     // In the shared memory itself.
@@ -355,14 +385,16 @@ private:
         ::munmap(place, bytes);
     }
 
-    // --- what is true of blocks ---------------------------------------------------------------------------------------
+    // --- what is true of blocks
+    // ---------------------------------------------------------------------------------------
 
     // The kernel's answer: can this client still reach what it holds?
     bool is_holding(int session) const {
         if (session < 0) return false;
         const Session &who = sessions_[static_cast<std::size_t>(session)];
         const Process &process = const_cast<Kernel &>(kernel_).process(who.process);
-        return !who.has_left && process.is_alive && process.program == who.program && kernel_.file_at(who.process, who.frames) != nullptr;
+        return !who.has_left && process.is_alive && process.program == who.program &&
+               kernel_.file_at(who.process, who.frames) != nullptr;
     }
     std::string name_of(int session) const {
         const Session &who = sessions_[static_cast<std::size_t>(session)];
@@ -380,29 +412,35 @@ private:
         const auto offset = static_cast<std::uint64_t>(static_cast<std::byte *>(place) - pool->span);
         block.numa_node = static_cast<unsigned>(offset >> pool->span_shift);
         if (block.numa_node >= plan_.daemon.numa_nodes) {
-            fail("%s gets a block of numa node %u, which does not exist", name_of(handle.session).c_str(), block.numa_node);
+            fail("%s gets a block of numa node %u, which does not exist", name_of(handle.session).c_str(),
+                 block.numa_node);
             return block;
         }
-        block.first = (static_cast<std::byte *>(place) - pool->nodes[block.numa_node].data) >> pool->geometry.frame_shift;
+        block.first =
+            (static_cast<std::byte *>(place) - pool->nodes[block.numa_node].data) >> pool->geometry.frame_shift;
         block.count = numacre_usable_size(pool, place) >> pool->geometry.frame_shift;
         if (block.count == 0 || block.first + block.count > frames_) {
             fail("%s gets %llu frames at frame %llu of numa node %u; there are %llu", name_of(handle.session).c_str(),
-                 static_cast<unsigned long long>(block.count), static_cast<unsigned long long>(block.first), block.numa_node,
-                 static_cast<unsigned long long>(frames_));
+                 static_cast<unsigned long long>(block.count), static_cast<unsigned long long>(block.first),
+                 block.numa_node, static_cast<unsigned long long>(frames_));
             return block;
         }
         for (std::uint64_t frame = block.first; frame < block.first + block.count; ++frame) {
             Owner &owner = owners_[block.numa_node][frame];
             const bool is_givers = from != nullptr && owner.serial == from->serial;
-            if (!is_givers && is_holding(owner.session)) {
+            const bool may_be_free = owner.taker >= 0 && !is_holding(owner.taker);
+            if (!is_givers && !may_be_free && is_holding(owner.session)) {
                 fail("%s gets %llu frames at frame %llu of numa node %u; frame %llu is owned by %s",
                      name_of(handle.session).c_str(), static_cast<unsigned long long>(block.count),
-                     static_cast<unsigned long long>(block.first), block.numa_node, static_cast<unsigned long long>(frame),
-                     name_of(owner.session).c_str());
+                     static_cast<unsigned long long>(block.first), block.numa_node,
+                     static_cast<unsigned long long>(frame), name_of(owner.session).c_str());
                 return block;
             }
-            owner = {handle.session, block.serial};
+            owner = {handle.session, block.serial, -1};
         }
+        trace("%s %llu frames at %llu of numa node %u, block %llu", from == nullptr ? "gets" : "takes",
+              static_cast<unsigned long long>(block.count), static_cast<unsigned long long>(block.first),
+              block.numa_node, static_cast<unsigned long long>(block.serial));
         sign(block);
         return block;
     }
@@ -421,6 +459,7 @@ private:
     }
     // Before it is freed.
     void gives_up(const HeldBlock &block) {
+        trace("frees block %llu", static_cast<unsigned long long>(block.serial));
         check_signature(block);
         for (std::uint64_t frame = block.first; frame < block.first + block.count; ++frame) {
             Owner &owner = owners_[block.numa_node][frame];
@@ -459,13 +498,15 @@ private:
         check_seat(handle);
     }
 
-    // --- a client -----------------------------------------------------------------------------------------------------
+    // --- a client
+    // -----------------------------------------------------------------------------------------------------
 
     std::size_t size_for(const numacre_pool *pool) {
         const std::uint64_t largest = plan_.daemon.largest_block_bytes;
         (void)pool;
         if (random_.one_in(8)) return largest;
-        return 1 + random_.below(std::max<std::uint64_t>(1, plan_.daemon.frame_bytes << random_.below(4)) % (largest + 1));
+        return 1 +
+               random_.below(std::max<std::uint64_t>(1, plan_.daemon.frame_bytes << random_.below(4)) % (largest + 1));
     }
 
     void allocate(const Handle &handle, std::vector<HeldBlock> &held) {
@@ -516,6 +557,7 @@ private:
                 check_seat(handle);
                 return;
             }
+            trace("gives away block %llu", static_cast<unsigned long long>(block.serial));
             tokens_.push_back({reference, block});
         } else if (random_.percent(plan_.take_percent) && !tokens_.empty()) {
             const std::size_t chosen = random_.below(tokens_.size());
@@ -523,7 +565,15 @@ private:
             tokens_.erase(tokens_.begin() + static_cast<std::ptrdiff_t>(chosen));
             const bool giver_held = is_holding(token.block.session);
             void *place = nullptr;
+            const auto note_taker = [&](int session) {
+                for (std::uint64_t frame = token.block.first; frame < token.block.first + token.block.count; ++frame) {
+                    Owner &owner = owners_[token.block.numa_node][frame];
+                    if (owner.serial == token.block.serial) owner.taker = session;
+                }
+            };
+            note_taker(handle.session);
             const int error = numacre_take(handle.pool, token.reference, &place);
+            if (error != 0) note_taker(-1);
             if (error == 0) {
                 ++result_.takes;
                 held.push_back(got(handle, place, &token.block));
@@ -541,7 +591,8 @@ private:
             const int error = numacre_free(handle.pool, block.place);
             if (error == -EUSERS) return;  // no lane for this thread: it stays the client's
             if (error != 0)
-                fail("numacre_free of a block of %s: %d (%s)", name_of(handle.session).c_str(), error, numacre_last_error());
+                fail("numacre_free of a block of %s: %d (%s)", name_of(handle.session).c_str(), error,
+                     numacre_last_error());
             check_seat(handle);
         } else {
             allocate(handle, held);
@@ -576,11 +627,13 @@ private:
         Process &process = kernel_.current();
         const std::size_t files = process.fds.size();
         const std::size_t maps = process.mappings.size();
-        if (random_.percent(plan_.squeeze_percent)) process.fd_limit = static_cast<unsigned>(3 + files + random_.below(8));
+        if (random_.percent(plan_.squeeze_percent))
+            process.fd_limit = static_cast<unsigned>(3 + files + random_.below(8));
         const int error = numacre_attach("/run/numacre", nullptr, &pool);
         process.fd_limit = 1024;
         if (error == 0) {
-            sessions_.push_back({process.id, process.program, pool->client_id, pool->process.value, pool->nodes[0].data, false, false});
+            sessions_.push_back(
+                {process.id, process.program, pool->client_id, pool->process.value, pool->nodes[0].data, false, false});
             const int session = static_cast<int>(sessions_.size()) - 1;
             program.handles.push_back({pool, session});
             trace("attached as client %u in seat %u", pool->client_id, pool->process.value);
@@ -603,7 +656,8 @@ private:
                 fail("process %d cannot attach: %d (%s)", process.id, error, numacre_last_error());
         }
         if (process.fds.size() != files)
-            fail("process %d has %zu descriptors after it was refused, %zu before", process.id, process.fds.size(), files);
+            fail("process %d has %zu descriptors after it was refused, %zu before", process.id, process.fds.size(),
+                 files);
         if (process.mappings.size() != maps)
             fail("process %d has %zu maps after it was refused, %zu before", process.id, process.mappings.size(), maps);
         return false;
@@ -616,7 +670,8 @@ private:
             sessions_[static_cast<std::size_t>(handle.session)].is_leaving = true;
             trace("%s detaches", name_of(handle.session).c_str());
             numacre_detach(handle.pool);
-            if (is_holding(handle.session)) fail("%s has detached and still has its frames mapped", name_of(handle.session).c_str());
+            if (is_holding(handle.session))
+                fail("%s has detached and still has its frames mapped", name_of(handle.session).c_str());
             sessions_[static_cast<std::size_t>(handle.session)].has_left = true;
         }
     }
@@ -733,12 +788,104 @@ private:
         kernel_.exit_process();
     }
 
+    // --- who speaks to the attach socket without the library
+    // ------------------------------------------------------------
+
+    void run_stranger() {
+        const int fd = os::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        const timeval patience{5, 0};
+        os::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        sockaddr_un address{};
+        std::snprintf(address.sun_path, sizeof address.sun_path, "/run/numacre/attach.sock");
+        if (fd >= 0 && os::connect(fd, reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0) {
+            switch (random_.below(5)) {
+                case 0:
+                    trace("says nothing");
+                    scheduler_.sleep_ns(random_.below(12'000'000'000));
+                    break;
+                case 1: {
+                    trace("sends nonsense");
+                    char nonsense[300] = {1};
+                    for (unsigned i = 0; i < 3; ++i)
+                        (void)os::send(fd, nonsense, random_.between(1, sizeof nonsense), 0);
+                    (void)os::recv(fd, nonsense, sizeof nonsense, 0);
+                    break;
+                }
+                case 2:
+                    trace("sends a descriptor");
+                    send_with_descriptor(fd);
+                    break;
+                case 3:
+                    observe(fd);
+                    break;
+                default: {
+                    // Its seat is given up, although it lives.
+                    trace("attaches and does not come");
+                    const wire::AttachRequest request = request_for(wire::Tier::trusted);
+                    (void)os::send(fd, &request, sizeof request, 0);
+                    if (random_.one_in(2)) scheduler_.sleep_ns(random_.below(1'000'000'000));
+                    os::close(fd);
+                    scheduler_.sleep_ns(random_.below(10'000'000'000));
+                }
+            }
+        }
+        kernel_.exit_process();
+    }
+    static wire::AttachRequest request_for(wire::Tier tier) {
+        wire::AttachRequest request;
+        request.tier = tier;
+        std::memcpy(request.pool_name.data(), "default", sizeof "default");
+        return request;
+    }
+    static void send_with_descriptor(int fd) {
+        wire::AttachRequest request = request_for(wire::Tier::trusted);
+        iovec part{&request, sizeof request};
+        alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+        msghdr message{};
+        message.msg_iov = &part;
+        message.msg_iovlen = 1;
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        cmsghdr *const rights = CMSG_FIRSTHDR(&message);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(sizeof(int));
+        std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+        (void)os::sendmsg(fd, &message, 0);
+        (void)os::recv(fd, &request, sizeof request, 0);
+    }
+    // Reads, until it goes in one of several ways. What it gets it can read, and not write.
+    void observe(int fd) {
+        trace("observes");
+        const wire::AttachRequest request = request_for(wire::Tier::observer);
+        if (os::send(fd, &request, sizeof request, 0) < 0) return;
+        wire::AttachReply reply;
+        int fds[wire::kMaxFds];
+        const client::Received received = client::receive_with_fds(fd, &reply, sizeof reply, fds, wire::kMaxFds);
+        if (received.bytes != static_cast<ssize_t>(sizeof reply) || reply.error != 0 || received.fds == 0) return;
+        if (os::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0) != MAP_FAILED)
+            fail("an observer can write to the pool");
+        void *const place = os::mmap(nullptr, reply.pool_region_bytes, PROT_READ, MAP_SHARED, fds[0], 0);
+        scheduler_.sleep_ns(random_.below(5'000'000'000));
+        if (place != MAP_FAILED) {
+            const Pool pool = Pool::at(place, reply.process_slots, reply.thread_slots);
+            (void)pool.processes[reply.process_slot].state.load();
+        }
+        if (random_.one_in(2)) {
+            const wire::DetachRequest detach;
+            wire::DetachReply over;
+            if (os::send(fd, &detach, sizeof detach, 0) > 0) (void)os::recv(fd, &over, sizeof over, 0);
+        }
+        os::close(fd);
+        if (random_.one_in(2)) scheduler_.sleep_ns(random_.below(10'000'000'000));
+    }
+
     // Of what the library had for handles that are detached.
     void check_nothing_left(const Program &program, std::size_t files_before) {
         const Process &process = kernel_.current();
         if (!program.has_closed_all && process.fds.size() != files_before)
-            fail("process %d has %zu descriptors after it has detached, %zu before it attached", process.id, process.fds.size(),
-                 files_before);
+            fail("process %d has %zu descriptors after it has detached, %zu before it attached", process.id,
+                 process.fds.size(), files_before);
         if (!process.mappings.empty())
             fail("process %d has %zu maps after it has detached", process.id, process.mappings.size());
         // The page that a child finds empty, and the first thread's table.
