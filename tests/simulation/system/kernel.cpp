@@ -32,6 +32,21 @@ std::byte *arenas() {
     return place;
 }
 
+// From here on processes have their maps.
+std::byte *addresses() {
+    constexpr std::size_t kRoom = std::size_t{1} << 40, kAlignment = std::size_t{1} << 30;
+    static std::byte *const place = [] {
+        void *const found = ::mmap(nullptr, kRoom, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (found == MAP_FAILED) {
+            std::perror("simulation_system: no addresses");
+            std::exit(2);
+        }
+        const auto number = reinterpret_cast<std::uintptr_t>(found);
+        return reinterpret_cast<std::byte *>((number + kAlignment - 1) / kAlignment * kAlignment);
+    }();
+    return place;
+}
+
 std::uintptr_t number_of(const void *address) {
     return reinterpret_cast<std::uintptr_t>(address);
 }
@@ -100,6 +115,7 @@ File::~File() {
 Kernel::Kernel(Scheduler &scheduler, const KernelPlan &plan, std::uint64_t seed)
     : scheduler_(scheduler), plan_(plan), random_(seed, 11) {
     running = this;
+    next_address_ = number_of(addresses());
     (void)start_process("init", 0, false);
     processes_[0]->pid = 1;
 }
@@ -377,6 +393,10 @@ void Kernel::enter_call() {
     const std::uint64_t every = process.is_client            ? plan_.kill_client_every
                                 : process.comm == "numacred" ? plan_.kill_daemon_every
                                                              : 0;
+    if (process.is_client && fails(plan_.stall_every)) {
+        constexpr std::uint64_t kLongest = 20'000;
+        scheduler_.pause_for(random_.scaled(kLongest) + 1);
+    }
     if (!fails(every)) return;
     trace("dies in a call");
     exit_process();
@@ -550,7 +570,13 @@ void *Kernel::map(void *where, std::size_t bytes, int protection, int flags, int
     }
     const std::size_t length = in_pages(bytes);
     if ((flags & MAP_FIXED) != 0) cut_out(process, number_of(where), length, [](std::uintptr_t, std::size_t) {});
-    void *const place = ::mmap(where, length, protection, flags, found ? found->real_fd : -1, offset);
+    if ((flags & MAP_FIXED) == 0) {
+        // Where each run has them, in the same way: sources look at the alignment of what they get. Never twice.
+        next_address_ += (1 + random_.below(600)) * kPage;
+        where = address_of(next_address_);
+        next_address_ += length;
+    }
+    void *const place = ::mmap(where, length, protection, flags | MAP_FIXED, found ? found->real_fd : -1, offset);
     if (place == MAP_FAILED) return place;
     process.mappings[number_of(place)] = {length, found, false};
     return place;

@@ -29,6 +29,7 @@ struct KernelPlan {
     std::uint64_t enomem_every = 0;
     std::uint64_t enospc_every = 0;
     std::uint64_t interrupt_every = 0;
+    std::uint64_t stall_every = 0;        // calls of clients: they stand still for long
     std::uint64_t kill_client_every = 0;  // the caller dies in the call
     std::uint64_t kill_daemon_every = 0;
     bool has_userfaultfd = false;
@@ -209,6 +210,7 @@ private:
     int loaded_ = -1;            // whose globals are in place
     std::map<int, int> placed_;  // family, process whose image is in place
     int families_ = 0;
+    std::uintptr_t next_address_ = 0;
     std::uint64_t last_inode_ = 1000;
     std::uint64_t last_ticks_ = 1000;
     std::size_t memory_files_ = 0;

@@ -82,6 +82,7 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
     plan.kernel.enomem_every = rate(10);
     plan.kernel.enospc_every = rate(4);
     plan.kernel.interrupt_every = rate(3);
+    plan.kernel.stall_every = rate(10);
     if (!is_calm && limits.faults != 0) {
         if (faults.one_in(3)) plan.kernel.hidden_percent = static_cast<unsigned>(faults.between(5, 95));
         if (faults.one_in(4)) plan.squeeze_percent = static_cast<unsigned>(faults.between(5, 60));
