@@ -293,7 +293,7 @@ int main(int count, char **arguments) {
     }
     if (!quiet || failures == 0)
         std::printf(
-            "%llu seeds, %llu failed; %llu steps, %llu operations, %llu attaches, %llu refusals, %llu processes and "
+            "%llu seeds, %llu failed; %llu steps, %llu operations, %llu attaches, %llu refusals, %llu processes ended, "
             "%llu daemons begun, %llu forks, %llu takes; %lld s\n",
             static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(failures),
             static_cast<unsigned long long>(all.steps), static_cast<unsigned long long>(all.operations),
