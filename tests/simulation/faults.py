@@ -136,7 +136,10 @@ FAULTS = [
                 """if (word.compare_exchange_strong(bits, Presence{generation, State::given_up}.bits(), std::memory_order_acq_rel,
                                          std::memory_order_acquire))
             return State::given_up;""",
-                """if (word.load(std::memory_order_acquire) == bits) {
+                """const std::uint64_t seen = word.load(std::memory_order_acquire);
+        const bool is_attaching = seen == bits;
+        bits = seen;
+        if (is_attaching) {
             word.store(Presence{generation, State::given_up}.bits(), std::memory_order_release);
             return State::given_up;
         }""",
@@ -311,6 +314,48 @@ FAULTS = [
                 "",
             ),
         ),
+    ),
+    Fault(
+        name="who_dies_without_a_connection_stays",
+        system=True,
+        why="planted in session.cpp: the end of a process counts only while it is connected",
+        changes=(
+            Change(
+                "daemon/src/session.cpp",
+                "if (phase == Session::Phase::attached || phase == Session::Phase::lost) depart(*found->second, Departure::died);",
+                "if (phase == Session::Phase::attached) depart(*found->second, Departure::died);",
+            ),
+        ),
+    ),
+    Fault(
+        name="a_blocked_recovery_is_not_tried_again",
+        system=True,
+        why="planted in reaper.cpp",
+        changes=(Change("daemon/src/reaper.cpp", "loop_.after(job->retry_after, [this, job] { step(job); });", ""),),
+    ),
+    Fault(
+        name="what_the_predecessor_began_is_left",
+        system=True,
+        why="planted in managed_pool.cpp: the intent of a daemon that died is not resolved",
+        changes=(
+            Change(
+                "daemon/src/managed_pool.cpp",
+                "if (recovery.resume(blocked_by) == RecoveryStep::blocked) return RecoveryStep::blocked;",
+                "",
+            ),
+        ),
+    ),
+    Fault(
+        name="half_opened_units_stay_so",
+        system=True,
+        why="planted in managed_pool.cpp: units that a daemon died over are not finished",
+        changes=(Change("daemon/src/managed_pool.cpp", "memory->finish_units();", ""),),
+    ),
+    Fault(
+        name="a_child_is_of_its_parents_generation",
+        system=True,
+        why="planted in threads.cpp: a forked child may use its parent's handle",
+        changes=(Change("client/src/threads.cpp", "++last_generation;", ""),),
     ),
 ]
 

@@ -70,6 +70,7 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
     if (!is_calm && fate.one_in(2)) {
         plan.kernel.kill_daemon_every = fate.between(10, 600);
         plan.call_daemon_deaths = at_most(fate.between(1, 5), limits.daemon_deaths);
+        plan.orphan_percent = static_cast<unsigned>(fate.one_in(2) ? fate.between(10, 80) : 0);
     }
 
     Random faults(seed, 105);
@@ -82,7 +83,7 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
     plan.kernel.enomem_every = rate(10);
     plan.kernel.enospc_every = rate(4);
     plan.kernel.interrupt_every = rate(3);
-    plan.kernel.stall_every = rate(10);
+    plan.kernel.stall_every = rate(3);
     if (!is_calm && limits.faults != 0) {
         if (faults.one_in(3)) plan.kernel.hidden_percent = static_cast<unsigned>(faults.between(5, 95));
         if (faults.one_in(4)) plan.squeeze_percent = static_cast<unsigned>(faults.between(5, 60));

@@ -36,6 +36,7 @@ struct SystemPlan {
     unsigned forks = 0, execs = 0, jobs = 0;
     unsigned fork_percent = 0, exec_percent = 0, close_from_percent = 0, event_percent = 0, leave_percent = 0;
     unsigned publish_percent = 0, take_percent = 0, wait_percent = 0, uncached_percent = 0, bulk_percent = 0;
+    unsigned orphan_percent = 0;                       // of the detaches: the daemon dies at that moment
     unsigned stop_percent = 0;                         // of the daemon's jobs: it ends as systemd would have it
     unsigned stranger_percent = 0;                     // of the processes: they speak to the socket without the library
     unsigned squeeze_percent = 0;                      // of the attaches: few descriptors are left

@@ -667,11 +667,28 @@ private:
         return false;
     }
 
+    // Threads that have ended have given back their slots; the first one's may be there.
+    void check_thread_slots(const Program &program) {
+        for (const Handle &handle : program.handles) {
+            unsigned slots = 0;
+            for (std::uint32_t thread = 1; thread < handle.pool->view.thread_slots; ++thread) {
+                const ThreadOwner owner{handle.pool->view.threads[thread].owner.load()};
+                if (owner.in_use() && owner.process() == handle.pool->process) ++slots;
+            }
+            if (slots > 1) fail("%s has %u thread slots, and one thread", name_of(handle.session).c_str(), slots);
+        }
+    }
+
     void detach_all(Program &program) {
         while (!program.handles.empty()) {
             const Handle handle = program.handles.back();
             program.handles.pop_back();
             sessions_[static_cast<std::size_t>(handle.session)].is_leaving = true;
+            if (random_.percent(plan_.orphan_percent) && daemon_lives() && call_daemon_deaths_left_ != 0 &&
+                !is_ending_) {
+                trace("the daemon dies as a client detaches");
+                kernel_.kill(daemon_);
+            }
             trace("%s detaches", name_of(handle.session).c_str());
             numacre_detach(handle.pool);
             if (is_holding(handle.session))
@@ -783,6 +800,7 @@ private:
             }
             if (random_.percent(plan_.leave_percent)) break;  // without a word
             while (programs_[at].working != 0) scheduler_.wait_on(key_of(&programs_[at]), Kernel::kForEver);
+            if (programs_[at].lingering == 0) check_thread_slots(programs_[at]);
             detach_all(programs_[at]);
             programs_[at].may_end = true;
             scheduler_.wake_all(key_of(&programs_[at]));
