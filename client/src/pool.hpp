@@ -121,7 +121,8 @@ bool register_handle(numacre_pool *pool);
 // False: a private pool, or the program has closed the descriptor (closefrom()). Both are async-signal-safe.
 bool has_connection(const numacre_pool *pool);
 void close_connection(numacre_pool *pool);
-// The descriptor for events, if there is one and it is still ours; else -1.
+// The descriptor for events, if there is one and it is still ours; else -1. Another eventfd, or whatever else has no
+// inode of its own, that the program has opened by this number cannot be told from it.
 int event_fd_of(const numacre_pool *pool);
 // No thread may use the handle any more; every thread's slot has been given up (or is left to recovery).
 void unregister_handle(numacre_pool *pool);
