@@ -56,6 +56,10 @@ void *address_of(std::uintptr_t number) {
 std::size_t in_pages(std::size_t bytes) {
     return (bytes + kPage - 1) / kPage * kPage;
 }
+// Nobody's again, and inaccessible; nor do our own allocations get it.
+void give_back(std::uintptr_t address, std::size_t bytes) {
+    ::mmap(address_of(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
 const std::uint32_t *key_of(const File *file) {
     return reinterpret_cast<const std::uint32_t *>(file);
 }
@@ -259,7 +263,7 @@ void Kernel::exit_process() {
 }
 
 void Kernel::drop_mappings(Process &process) {
-    for (const auto &[address, mapping] : process.mappings) ::munmap(address_of(address), mapping.bytes);
+    for (const auto &[address, mapping] : process.mappings) give_back(address, mapping.bytes);
     process.mappings.clear();
 }
 
@@ -586,7 +590,7 @@ int Kernel::unmap(void *address, std::size_t bytes) {
     if (release(address)) return 0;
     // What is no map of this process's is nothing: it may be another's, at its addresses.
     cut_out(current(), number_of(address), in_pages(bytes),
-            [](std::uintptr_t from, std::size_t length) { ::munmap(address_of(from), length); });
+            [](std::uintptr_t from, std::size_t length) { give_back(from, length); });
     return 0;
 }
 

@@ -1,9 +1,9 @@
-// The second stage's command line: ../README.md. Each seed runs in a process of its own: what killed fibers had is gone
-// with it, and a crash is a failure with a seed.
+// The second stage's command line: ../README.md. Seeds run in processes of their own: what killed fibers had is gone
+// with them, and a crash is a failure with a seed.
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -51,6 +51,7 @@ std::string replay_line(std::uint64_t seed, const SystemLimits &limits) {
 struct Told {
     char failure[1200];
     std::uint64_t steps, operations, attaches, refusals, deaths, daemons, forks, takes;
+    std::uint64_t has_crashed;
 };
 
 int told_to = -1;
@@ -74,6 +75,7 @@ void on_crash(int signal_number, siginfo_t *info, void *) {
                   static_cast<unsigned long long>(steps_done()), process, name, signal_number,
                   info->si_addr == nullptr ? ", at 0" : "");
     told.steps = steps_done();
+    told.has_crashed = 1;
     tell(told);
     _exit(0);
 }
@@ -91,57 +93,99 @@ void catch_crashes() {
         sigaction(signal_number, &action, nullptr);
 }
 
-SystemResult try_seed(std::uint64_t seed, const SystemLimits &limits, bool trace = false) {
-    int ends[2];
-    if (pipe(ends) != 0) std::exit(2);
-    std::fflush(stdout);
-    const pid_t child = ::fork();
-    if (child == 0) {
-        close(ends[0]);
-        told_to = ends[1];
-        catch_crashes();
-        const SystemResult result = run_system(make_system_plan(seed, limits), trace);
+// Seeds one after the other in a process of their own; when it crashes, the next seed begins another.
+class Runs {
+public:
+    Runs(SystemLimits limits, bool traces, std::uint64_t at_once)
+        : limits_(limits), traces_(traces), at_once_(at_once) {}
+    Runs(const Runs &) = delete;
+    Runs &operator=(const Runs &) = delete;
+    ~Runs() { end(); }
+
+    // Of seeds that follow each other.
+    SystemResult next(std::uint64_t seed) {
+        if (child_ < 0 || left_ == 0) {
+            end();
+            begin(seed);
+        }
+        --left_;
         static Told told;
-        std::snprintf(told.failure, sizeof told.failure, "%s", result.failure.c_str());
-        told.steps = result.steps;
-        told.operations = result.operations;
-        told.attaches = result.attaches;
-        told.refusals = result.refusals;
-        told.deaths = result.deaths;
-        told.daemons = result.daemons;
-        told.forks = result.forks;
-        told.takes = result.takes;
-        tell(told);
-        std::fflush(stdout);
-        _exit(0);
-    }
-    close(ends[1]);
-    static Told told;
-    std::memset(&told, 0, sizeof told);
-    std::size_t got = 0;
-    while (got < sizeof told) {
-        const ssize_t more = read(ends[0], reinterpret_cast<char *>(&told) + got, sizeof told - got);
-        if (more <= 0) break;
-        got += static_cast<std::size_t>(more);
-    }
-    close(ends[0]);
-    int status = 0;
-    waitpid(child, &status, 0);
-    SystemResult result;
-    if (got < sizeof told) {
-        result.failure = "step 0: the run ends with status " + std::to_string(status);
+        std::size_t got = 0;
+        while (got < sizeof told) {
+            const ssize_t more = read(from_, reinterpret_cast<char *>(&told) + got, sizeof told - got);
+            if (more <= 0) break;
+            got += static_cast<std::size_t>(more);
+        }
+        SystemResult result;
+        if (got < sizeof told) {
+            result.failure = "step 0: the run ends with status " + std::to_string(end());
+            return result;
+        }
+        if (told.has_crashed != 0) (void)end();
+        result.failure = told.failure;
+        result.steps = told.steps;
+        result.operations = told.operations;
+        result.attaches = told.attaches;
+        result.refusals = told.refusals;
+        result.deaths = told.deaths;
+        result.daemons = told.daemons;
+        result.forks = told.forks;
+        result.takes = told.takes;
         return result;
     }
-    result.failure = told.failure;
-    result.steps = told.steps;
-    result.operations = told.operations;
-    result.attaches = told.attaches;
-    result.refusals = told.refusals;
-    result.deaths = told.deaths;
-    result.daemons = told.daemons;
-    result.forks = told.forks;
-    result.takes = told.takes;
-    return result;
+
+private:
+    void begin(std::uint64_t seed) {
+        int ends[2];
+        if (pipe(ends) != 0) std::exit(2);
+        std::fflush(stdout);
+        child_ = ::fork();
+        if (child_ != 0) {
+            close(ends[1]);
+            from_ = ends[0];
+            left_ = at_once_;
+            return;
+        }
+        close(ends[0]);
+        std::signal(SIGPIPE, SIG_DFL);  // nobody listens any more: the end
+        told_to = ends[1];
+        catch_crashes();
+        for (std::uint64_t i = 0; i < at_once_; ++i) {
+            const SystemResult result = run_system(make_system_plan(seed + i, limits_), traces_);
+            static Told told;
+            std::snprintf(told.failure, sizeof told.failure, "%s", result.failure.c_str());
+            told.steps = result.steps;
+            told.operations = result.operations;
+            told.attaches = result.attaches;
+            told.refusals = result.refusals;
+            told.deaths = result.deaths;
+            told.daemons = result.daemons;
+            told.forks = result.forks;
+            told.takes = result.takes;
+            std::fflush(stdout);
+            tell(told);
+        }
+        _exit(0);
+    }
+    int end() {
+        if (child_ < 0) return 0;
+        close(from_);
+        int status = 0;
+        waitpid(child_, &status, 0);
+        child_ = -1;
+        return status;
+    }
+
+    const SystemLimits limits_;
+    const bool traces_;
+    const std::uint64_t at_once_;
+    pid_t child_ = -1;
+    int from_ = -1;
+    std::uint64_t left_ = 0;
+};
+
+SystemResult try_seed(std::uint64_t seed, const SystemLimits &limits) {
+    return Runs(limits, false, 1).next(seed);
 }
 
 // What a failure says, without its numbers: a smaller run that fails otherwise is another failure.
@@ -259,6 +303,8 @@ int main(int count, char **arguments) {
     warm_up_daemon();
     (void)fresh_client_globals();
     std::time_t began = std::time(nullptr);  // steady_clock is the simulated one here
+    constexpr std::uint64_t kAtOnce = 50;
+    Runs runs(limits, replay, std::min(kAtOnce, last - first + 1 == 0 ? kAtOnce : last - first + 1));
     SystemResult all;
     std::uint64_t seeds = 0, failures = 0;
     if (!quiet) std::printf("seeds from %llu on\n", static_cast<unsigned long long>(first));
@@ -268,7 +314,7 @@ int main(int count, char **arguments) {
         if (replay)
             std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
                         to_text(make_system_plan(seed, limits)).c_str());
-        const SystemResult result = try_seed(seed, limits, replay);
+        const SystemResult result = runs.next(seed);
         ++seeds;
         all.steps += result.steps;
         all.operations += result.operations;

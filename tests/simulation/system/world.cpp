@@ -208,10 +208,8 @@ private:
     void in_daemon(std::function<void()> what) {
         if (!daemon_lives() || !face_.is_serving || is_stopping_) return;
         ++jobs_running_;
-        const int whose = daemon_;
-        scheduler_.spawn(daemon_, [this, what = std::move(what), whose] {
+        scheduler_.spawn(daemon_, [this, what = std::move(what)] {
             what();
-            (void)whose;
             --jobs_running_;
             scheduler_.wake_all(key_of(this));
         });
@@ -505,17 +503,16 @@ private:
     // --- a client
     // -----------------------------------------------------------------------------------------------------
 
-    std::size_t size_for(const numacre_pool *pool) {
+    // Mostly small, now and then the largest.
+    std::size_t some_size() {
         const std::uint64_t largest = plan_.daemon.largest_block_bytes;
-        (void)pool;
         if (random_.one_in(8)) return largest;
-        return 1 +
-               random_.below(std::max<std::uint64_t>(1, plan_.daemon.frame_bytes << random_.below(4)) % (largest + 1));
+        return 1 + random_.below(std::min(largest, plan_.daemon.frame_bytes << random_.below(4)));
     }
 
     void allocate(const Handle &handle, std::vector<HeldBlock> &held) {
         void *place = nullptr;
-        const std::size_t size = std::min<std::size_t>(size_for(handle.pool), plan_.daemon.largest_block_bytes);
+        const std::size_t size = some_size();
         int error = 0;
         if (random_.percent(plan_.wait_percent)) {
             error = numacre_alloc_on(handle.pool, -1, size, NUMACRE_WAIT_MS(1 + random_.below(30)), &place);
@@ -536,7 +533,7 @@ private:
         check_answer(handle, "numacre_alloc", error);
     }
 
-    // Anybody's last block that is of this handle.
+    // One of the thread's blocks that is of this handle.
     bool pick(const Handle &handle, std::vector<HeldBlock> &held, HeldBlock &block) {
         std::vector<std::size_t> own;
         for (std::size_t i = 0; i < held.size(); ++i)
