@@ -19,5 +19,5 @@ add_library(numacred_control STATIC
 target_include_directories(numacred_control PUBLIC ${CMAKE_CURRENT_LIST_DIR}/src)
 target_compile_definitions(numacred_control PRIVATE NUMACRE_VERSION="${PROJECT_VERSION}")
 target_link_libraries(numacred_control
-  PUBLIC numacre_shm numacred_words numacre_proto prometheus-cpp::core
+  PUBLIC numacre_os numacre_shm numacred_words numacre_proto prometheus-cpp::core
   PRIVATE numacre_options gRPC::grpc++ gRPC::grpc++_reflection prometheus-cpp::pull spdlog::spdlog)

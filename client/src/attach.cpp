@@ -1,7 +1,6 @@
 // The attach handshake: shm/attach_wire.hpp has the messages.
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -10,6 +9,7 @@
 #include <new>
 
 #include "errors.hpp"
+#include "numacre/os/kernel.hpp"
 #include "pool.hpp"
 #include "receive.hpp"
 #include "record.hpp"
@@ -36,7 +36,7 @@ int connect_to_daemon(const Deadline &deadline, const char *runtime_dir, numacre
     if (length < 0 || static_cast<std::size_t>(length) >= sizeof address.sun_path)
         return fail(Errc::bad_argument, "runtime directory '%s' is too long for a socket's path (%zu bytes)",
                     runtime_dir, sizeof address.sun_path - sizeof "/attach.sock");
-    const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const int connection = os::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     pool->connection_inode = inode_of(connection);
     pool->connection = connection;
     if (connection < 0) return fail(Errc::too_many_clients, "cannot make a socket: %s", strerror(errno));
@@ -58,11 +58,11 @@ int receive_reply(const Deadline &deadline, int connection, wire::AttachReply &r
                        (received.flags & MSG_TRUNC) == 0;
     if (!whole || reply.header.version != wire::kVersion || reply.header.type != wire::MessageType::attach_reply ||
         reply.header.size_bytes != sizeof reply) {
-        for (int i = 0; i < received.fds; ++i) close(fds[i]);
+        for (int i = 0; i < received.fds; ++i) os::close(fds[i]);
         return fail(Errc::version_mismatch, "the daemon's reply is not of wire version %u", wire::kVersion);
     }
     if ((received.flags & MSG_CTRUNC) != 0) {
-        for (int i = 0; i < received.fds; ++i) close(fds[i]);
+        for (int i = 0; i < received.fds; ++i) os::close(fds[i]);
         return fail(Errc::too_many_clients,
                     "this process has too few descriptors left for the pool's regions (%d of %u came): raise its limit "
                     "(ulimit -n), or close some, and attach again",
@@ -103,7 +103,7 @@ int shake_hands(const Deadline &deadline, numacre_pool *pool, const char *pool_n
         } else {
             result = map_regions(pool, *reply, fds);
         }
-        for (int i = 0; i < count; ++i) close(fds[i]);
+        for (int i = 0; i < count; ++i) os::close(fds[i]);
     }
     free(reply);
     return result;
@@ -116,7 +116,7 @@ bool has_connection(const numacre_pool *pool) {
 }
 
 void close_connection(numacre_pool *pool) {
-    if (has_connection(pool)) close(pool->connection);
+    if (has_connection(pool)) os::close(pool->connection);
     pool->connection = -1;
 }
 
@@ -134,7 +134,7 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
     // Before there is a connection: a child forked meanwhile, by another thread, closes it.
     if (!register_handle(handle)) {
         release_handle(handle);
-        return fail(Errc::too_many_clients, "this process has too many pools open");
+        return fail(Errc::too_many_clients, "this process has too many pools open, or no memory for one more");
     }
     int error = read_checks(handle);
     const Deadline deadline{kHandshakeSeconds};
@@ -154,7 +154,7 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
 extern "C" void numacre_detach(numacre_pool *pool) {
     if (pool == nullptr) return;
     const NotCancelled not_cancelled;
-    if (pool->event_fd >= 0 && inode_of(pool->event_fd) == pool->event_fd_inode) close(pool->event_fd);
+    if (const int fd = event_fd_of(pool); fd >= 0) os::close(fd);
     if (pool->fork_generation != fork_generation()) {  // a forked child's copy: nothing is mapped, nobody is told
         close_guard(pool);
         close_connection(pool);

@@ -2,12 +2,12 @@
 // for by whoever wants them; a client that does not look costs the daemon nothing.
 #include <pthread.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "errors.hpp"
+#include "numacre/os/kernel.hpp"
 #include "pool.hpp"
 #include "receive.hpp"
 
@@ -42,7 +42,7 @@ int ask_for_descriptor(numacre_pool *pool) {
     const Received received = receive_by(deadline, pool->connection, &reply, sizeof reply, &fd, 1);
     if (received.bytes < 0 && errno == EAGAIN) return fail(Errc::timed_out, "the daemon did not answer for events");
     if (received.bytes != static_cast<ssize_t>(sizeof reply) || reply.header.type != wire::MessageType::events_reply) {
-        if (fd >= 0) close(fd);
+        if (fd >= 0) os::close(fd);
         return fail(Errc::daemon_gone, "the daemon closed the connection: attach anew for events");
     }
     if (fd < 0 && (received.flags & MSG_CTRUNC) != 0)
@@ -59,6 +59,12 @@ int ask_for_descriptor(numacre_pool *pool) {
 
 }  // namespace
 
+int numacre::client::event_fd_of(const numacre_pool *pool) {
+    // acquire: with the inode.
+    const int fd = pool->event_fd.load(std::memory_order_acquire);
+    return fd >= 0 && inode_of(fd) == pool->event_fd_inode ? fd : -1;
+}
+
 void numacre::client::forget_asking_in_child() {
     asking = PTHREAD_MUTEX_INITIALIZER;
 }
@@ -73,10 +79,14 @@ int numacre_event_fd(numacre_pool *pool, int *fd) {
         return fail(Errc::forked_handle, "this pool handle was made before fork()");
     const NotCancelled not_cancelled;
     if (pool->connection < 0) return fail(Errc::bad_argument, "a private pool has no daemon that would tell of events");
-    pthread_mutex_lock(&asking);
-    const int error = pool->event_fd >= 0 ? 0 : ask_for_descriptor(pool);
+    os::pthread_mutex_lock(&asking);
+    int error = 0;
+    if (pool->event_fd < 0)
+        error = ask_for_descriptor(pool);
+    else if (event_fd_of(pool) < 0)
+        error = fail(Errc::daemon_gone, "this process has closed the descriptor for events: attach anew");
     if (error == 0) *fd = pool->event_fd;
-    pthread_mutex_unlock(&asking);
+    os::pthread_mutex_unlock(&asking);
     return error;
 }
 
@@ -88,9 +98,7 @@ int numacre_events(numacre_pool *pool, uint32_t *events) {
     const NotCancelled not_cancelled;
     std::uint64_t signals = 0;
     // First: what is set after this signals again.
-    if (const int fd = pool->event_fd.load(std::memory_order_acquire);
-        fd >= 0 && inode_of(fd) == pool->event_fd_inode)  // the program may have closed it, and opened another file
-        (void)!read(fd, &signals, sizeof signals);
+    if (const int fd = event_fd_of(pool); fd >= 0) (void)!os::read(fd, &signals, sizeof signals);
     // seq_cst: behind the read; the daemon sets bits before it signals.
     *events = static_cast<std::uint32_t>(
         pool->view.processes[pool->process.value].news.exchange(0, std::memory_order_seq_cst));

@@ -3,24 +3,22 @@
 // it (and EFAULT from a system call).
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
-#include <sys/ioctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
+#include "numacre/os/kernel.hpp"
 #include "pool.hpp"
 
 namespace numacre::client {
 
 void open_guard(numacre_pool *pool) {
     // User mode only: what an unprivileged process may have. Nobody reads from it, for the kernel answers by itself.
-    const long fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+    const int fd = os::userfaultfd(O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
     if (fd < 0) return;
-    pool->guard = static_cast<int>(fd);
+    pool->guard = fd;
     pool->guard_inode = inode_of(pool->guard);
     uffdio_api api{};
     api.api = UFFD_API;
     api.features = UFFD_FEATURE_SIGBUS | UFFD_FEATURE_MISSING_HUGETLBFS | UFFD_FEATURE_MISSING_SHMEM;
-    if (ioctl(pool->guard, UFFDIO_API, &api) != 0) close_guard(pool);
+    if (os::ioctl(pool->guard, UFFDIO_API, &api) != 0) close_guard(pool);
 }
 
 void guard_frames(const numacre_pool *pool, void *frames, std::uint64_t bytes) {
@@ -30,11 +28,11 @@ void guard_frames(const numacre_pool *pool, void *frames, std::uint64_t bytes) {
     range.range.len = bytes;
     // Missing pages: those that are in the file fault in as ever.
     range.mode = UFFDIO_REGISTER_MODE_MISSING;
-    (void)ioctl(pool->guard, UFFDIO_REGISTER, &range);
+    (void)os::ioctl(pool->guard, UFFDIO_REGISTER, &range);
 }
 
 void close_guard(numacre_pool *pool) {
-    if (pool->guard >= 0 && inode_of(pool->guard) == pool->guard_inode) close(pool->guard);
+    if (pool->guard >= 0 && inode_of(pool->guard) == pool->guard_inode) os::close(pool->guard);
     pool->guard = -1;
 }
 

@@ -14,6 +14,7 @@
 
 #include "errors.hpp"
 #include "numacre/numacre.h"
+#include "numacre/os/kernel.hpp"
 #include "pool.hpp"
 
 namespace numacre::client {
@@ -23,7 +24,7 @@ constexpr std::uint64_t kLookAgainAfterNanoseconds = 1'000'000'000;
 
 std::uint64_t coarse_now() {
     timespec time{};
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);  // vdso
+    os::clock_gettime(CLOCK_MONOTONIC_COARSE, &time);  // vdso
     return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
 }
 
@@ -105,15 +106,15 @@ int none_allowed(const char *function, std::uint64_t nodes, std::uint64_t allowe
 int make_choices(numacre_pool *pool) {
     if (pool->numa_nodes == 1) return 0;
     // Touched for threads that there are.
-    void *const memory = mmap(nullptr, pool->view.thread_slots * sizeof(Choices), PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *const memory = os::mmap(nullptr, pool->view.thread_slots * sizeof(Choices), PROT_READ | PROT_WRITE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return fail(Errc::out_of_frames, "no memory for a pool handle: %s", strerror(errno));
     pool->choices = static_cast<Choices *>(memory);
     return 0;
 }
 
 void delete_choices(numacre_pool *pool) {
-    if (pool->choices != nullptr) munmap(pool->choices, pool->view.thread_slots * sizeof(Choices));
+    if (pool->choices != nullptr) os::munmap(pool->choices, pool->view.thread_slots * sizeof(Choices));
 }
 
 void begin_placement(numacre_pool *pool, Lane &lane) {

@@ -53,8 +53,8 @@ struct numacre_pool {
     int connection = -1;  // -1: private pool
     std::uint64_t connection_inode = 0;
     static constexpr int kNoEventFd = -2;
-    std::uint64_t event_fd_inode = 0;
     std::atomic<int> event_fd = -1;  // the daemon signals it; -1: not asked for, kNoEventFd: none came (events.cpp)
+    std::atomic<std::uint64_t> event_fd_inode = 0;
     numacre::Geometry geometry;
     numacre::ReferenceFormat reference_format;
     numacre::PoolView<numacre::client::Env> view;
@@ -68,7 +68,7 @@ struct numacre_pool {
     // Thread slots that this process has claimed through this handle. The daemon's word says how many it may; 0 = no
     // limit.
     std::atomic<std::uint32_t> threads{0};
-    const std::atomic<std::uint64_t> *thread_limit = nullptr;
+    const numacre::client::Env::Atomic<std::uint64_t> *thread_limit = nullptr;
     // Of the machine's numa nodes, by their number: what the pool calls them, or the nearest that it has.
     std::uint8_t dense_node_of[numacre::client::kMaxOsNumaNodes] = {};
     // Of those that the pool has not: how far its own are from there.
@@ -117,11 +117,14 @@ void open_guard(numacre_pool *pool);
 void guard_frames(const numacre_pool *pool, void *frames, std::uint64_t bytes);
 void close_guard(numacre_pool *pool);
 
-// Gives the handle its serial and index. False: too many handles.
+// Gives the handle its serial and index. False: too many handles, or no memory.
 bool register_handle(numacre_pool *pool);
 // False: a private pool, or the program has closed the descriptor (closefrom()). Both are async-signal-safe.
 bool has_connection(const numacre_pool *pool);
 void close_connection(numacre_pool *pool);
+// The descriptor for events, if there is one and it is still ours; else -1. Another eventfd, or whatever else has no
+// inode of its own, that the program has opened by this number cannot be told from it.
+int event_fd_of(const numacre_pool *pool);
 // No thread may use the handle any more; every thread's slot has been given up (or is left to recovery).
 void unregister_handle(numacre_pool *pool);
 

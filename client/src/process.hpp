@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "numacre/os/kernel.hpp"
+
 namespace numacre::client {
 
 // Of the calling process; never 0, another one in a forked child. Handles made before the fork are refused there. The
@@ -47,7 +49,7 @@ public:
     SignalsBlocked &operator=(const SignalsBlocked &) = delete;
 
     // For a while: handlers run now, and may leave by siglongjmp().
-    void let_in() const { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    void let_in() const { os::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
     static void keep_out() { block(nullptr); }
 
 private:
@@ -55,7 +57,7 @@ private:
         sigset_t all;
         sigfillset(&all);
         for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&all, own);
-        pthread_sigmask(SIG_BLOCK, &all, before);
+        os::pthread_sigmask(SIG_BLOCK, &all, before);
     }
 
     sigset_t before_{};

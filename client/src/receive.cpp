@@ -3,11 +3,11 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "numacre/os/kernel.hpp"
 #include "numacre/shm/attach_wire.hpp"
 
 namespace numacre::client {
@@ -18,7 +18,7 @@ constexpr std::uint64_t kNanoseconds = 1'000'000'000;
 
 std::uint64_t monotonic_ns() {
     timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    os::clock_gettime(CLOCK_MONOTONIC, &now);
     return static_cast<std::uint64_t>(now.tv_sec) * kNanoseconds + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
@@ -49,18 +49,18 @@ void Deadline::limit(int connection) const {
     const std::uint64_t left_us = now < at_ns_ ? (at_ns_ - now) / 1000 : 0;
     // 0 would mean for ever.
     const timeval patience{static_cast<time_t>(left_us / 1'000'000), static_cast<suseconds_t>(left_us % 1'000'000 | 1)};
-    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    os::setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    os::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
 }
 
 bool connect_by(const Deadline &deadline, int connection, const sockaddr_un &address) {
     return repeat_by(deadline, connection, [&] {
-               return connect(connection, reinterpret_cast<const sockaddr *>(&address), sizeof address);
+               return os::connect(connection, reinterpret_cast<const sockaddr *>(&address), sizeof address);
            }) == 0;
 }
 
 bool send_by(const Deadline &deadline, int connection, const void *message, std::size_t bytes) {
-    return repeat_by(deadline, connection, [&] { return send(connection, message, bytes, MSG_NOSIGNAL); }) ==
+    return repeat_by(deadline, connection, [&] { return os::send(connection, message, bytes, MSG_NOSIGNAL); }) ==
            static_cast<ssize_t>(bytes);
 }
 
@@ -77,7 +77,7 @@ Received receive_by(const Deadline &deadline, int connection, void *message, std
     bool was_reset = false;
     for (;;) {
         received.bytes =
-            repeat_by(deadline, connection, [&] { return recvmsg(connection, &packet, MSG_CMSG_CLOEXEC); });
+            repeat_by(deadline, connection, [&] { return os::recvmsg(connection, &packet, MSG_CMSG_CLOEXEC); });
         if (received.bytes >= 0 || errno != ECONNRESET || was_reset) break;
         was_reset = true;
     }
@@ -92,7 +92,7 @@ Received receive_by(const Deadline &deadline, int connection, void *message, std
             if (received.fds < room)
                 fds[received.fds++] = fd;
             else
-                close(fd);
+                os::close(fd);
         }
     }
     return received;

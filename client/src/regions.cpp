@@ -9,6 +9,7 @@
 #include <new>
 
 #include "errors.hpp"
+#include "numacre/os/kernel.hpp"
 #include "numacre/shm/presence.hpp"
 #include "numacre/shm/validate.hpp"
 #include "pool.hpp"
@@ -18,21 +19,21 @@ namespace {
 
 int check_fd(int fd, std::uint64_t bytes, const char *what) {
     struct stat status{};
-    if (fstat(fd, &status) != 0 || static_cast<std::uint64_t>(status.st_size) < bytes)
+    if (os::fstat(fd, &status) != 0 || static_cast<std::uint64_t>(status.st_size) < bytes)
         return fail(Errc::corrupt, "the daemon's %s region has %lld bytes instead of %llu", what,
                     static_cast<long long>(status.st_size), static_cast<unsigned long long>(bytes));
     // Without the seal somebody could cut the file short under us: every access beyond would be a SIGBUS.
-    const int seals = fcntl(fd, F_GET_SEALS);
+    const int seals = os::get_seals(fd);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
         return fail(Errc::corrupt, "the daemon's %s region is not sealed against shrinking", what);
     return 0;
 }
 
 void *map_shared(void *where, std::uint64_t bytes, int fd) {
-    void *const address = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
+    void *const address = os::mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
     if (address == MAP_FAILED) return nullptr;
     // A forked child must not work on the pool as if it were us.
-    madvise(address, bytes, MADV_DONTFORK);
+    os::madvise(address, bytes, MADV_DONTFORK);
     return address;
 }
 
@@ -40,29 +41,29 @@ void *map_shared(void *where, std::uint64_t bytes, int fd) {
 
 numacre_pool *new_handle() {
     void *const memory =
-        mmap(nullptr, sizeof(numacre_pool), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        os::mmap(nullptr, sizeof(numacre_pool), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return memory == MAP_FAILED ? nullptr : new (memory) numacre_pool;
 }
 
 std::uint64_t inode_of(int fd) {
     struct stat status{};
-    return fstat(fd, &status) == 0 ? status.st_ino : 0;
+    return os::fstat(fd, &status) == 0 ? status.st_ino : 0;
 }
 
 void release_handle(numacre_pool *pool) {
     // acq_rel: whoever is last finds that the others are done with it.
-    if (pool->references.fetch_sub(1, std::memory_order_acq_rel) == 1) munmap(pool, sizeof(numacre_pool));
+    if (pool->references.fetch_sub(1, std::memory_order_acq_rel) == 1) os::munmap(pool, sizeof(numacre_pool));
 }
 
 void *reserve_addresses(std::uint64_t bytes, std::uint64_t alignment) {
     void *const reserved =
-        mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        os::mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserved == MAP_FAILED) return nullptr;
     const auto begin = reinterpret_cast<std::uintptr_t>(reserved);
     const std::uintptr_t aligned = round_up(begin, alignment);
-    if (aligned > begin) munmap(reserved, aligned - begin);
+    if (aligned > begin) os::munmap(reserved, aligned - begin);
     const std::uintptr_t end = round_up(aligned + bytes, kPageBytes);
-    if (begin + bytes + alignment > end) munmap(reinterpret_cast<void *>(end), begin + bytes + alignment - end);
+    if (begin + bytes + alignment > end) os::munmap(reinterpret_cast<void *>(end), begin + bytes + alignment - end);
     return reinterpret_cast<void *>(aligned);
 }
 
@@ -90,7 +91,7 @@ void *map_metadata(std::uint64_t bytes, int fd) {
     void *const where = reserve_addresses(bytes, kHugepageBytes);
     if (where == nullptr) return nullptr;
     void *const mapped = map_shared(where, bytes, fd);
-    if (mapped == nullptr) munmap(where, bytes);
+    if (mapped == nullptr) os::munmap(where, bytes);
     return mapped;
 }
 }  // namespace
@@ -173,15 +174,15 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
 
 void unmap_regions(numacre_pool *pool) {
     delete_choices(pool);
-    if (pool->span != nullptr) munmap(pool->span, pool->span_bytes);
+    if (pool->span != nullptr) os::munmap(pool->span, pool->span_bytes);
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
         if (pool->nodes[node].node_region != nullptr)
-            munmap(pool->nodes[node].node_region, pool->nodes[node].node_region_bytes);
+            os::munmap(pool->nodes[node].node_region, pool->nodes[node].node_region_bytes);
     // Nothing of the pool is used after this; the daemon may be listening or not.
     if (pool->process_generation != 0)
         Presence::leave(pool->view.processes[pool->process.value].presence, pool->process_generation);
     pool->process_generation = 0;
-    if (pool->pool_region != nullptr) munmap(pool->pool_region, pool->pool_region_bytes);
+    if (pool->pool_region != nullptr) os::munmap(pool->pool_region, pool->pool_region_bytes);
     close_guard(pool);
 }
 

@@ -3,9 +3,7 @@
 // has its slots taken back by recovery.
 #include <dlfcn.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +13,7 @@
 
 #include "cache.hpp"
 #include "errors.hpp"
+#include "numacre/os/kernel.hpp"
 #include "numacre/shm/thread_slots.hpp"
 #include "pool.hpp"
 #include "process.hpp"
@@ -75,7 +74,7 @@ thread_local LaneTable lane_table __attribute__((tls_model("initial-exec"))) = {
 
 void free_lane(Seat &seat) {
     if (numacre_inline_lane_1 == seat.lane) numacre_inline_lane_1 = &no_lane;
-    munmap(seat.lane, seat.bytes);
+    os::munmap(seat.lane, seat.bytes);
     release_handle(seat.pool);
     seat = {};
 }
@@ -121,7 +120,7 @@ void at_thread_end(void *) {
     SignalsBlocked::keep_out();
     const std::uint32_t our_generation = fork_generation();
     LaneTable &table = lane_table;
-    pthread_mutex_lock(&registry_mutex);
+    os::pthread_mutex_lock(&registry_mutex);
     for (std::uint32_t index = 0; index < table.count; ++index) {
         Seat &seat = table.seats[index];
         if (seat.lane == nullptr) continue;
@@ -129,7 +128,7 @@ void at_thread_end(void *) {
         if (pool == seat.pool && pool->fork_generation == our_generation) give_up_slot(pool, *seat.lane);
         free_lane(seat);
     }
-    pthread_mutex_unlock(&registry_mutex);
+    os::pthread_mutex_unlock(&registry_mutex);
     free(table.seats);
     table = {nullptr, 0};
 }
@@ -165,18 +164,23 @@ void in_forked_child() {
         forget_the_parents();
         ours.store(last_generation, std::memory_order_release);
     }
-    while ((seen = ours.load(std::memory_order_acquire)) == kTelling) sched_yield();
+    while ((seen = ours.load(std::memory_order_acquire)) == kTelling) os::sched_yield();
     return seen;
 }
 
 void initialise() {
-    pthread_key_create(&thread_end_key, at_thread_end);
-    pthread_atfork(nullptr, nullptr, in_forked_child);
-    // Without it (Linux before 4.14) only children of fork() are told.
-    if (void *const page = wiped_in_child(sizeof(Generation))) {
-        auto *const wiped = new (page) Generation{last_generation};
-        generation.store(wiped, std::memory_order_release);
-    }
+    os::pthread_key_create(&thread_end_key, at_thread_end);
+    os::pthread_atfork(nullptr, nullptr, in_forked_child);
+}
+
+// Before there is a handle. False: no memory; without the page only children of fork() would be told. registry_mutex is
+// held.
+bool make_generation_page() {
+    if (generation.load(std::memory_order_relaxed) != &first_generation) return true;
+    void *const page = wiped_in_child(sizeof(Generation));
+    if (page == nullptr) return false;
+    generation.store(new (page) Generation{last_generation}, std::memory_order_release);
+    return true;
 }
 
 bool grow_table(std::uint32_t index) {
@@ -187,7 +191,7 @@ bool grow_table(std::uint32_t index) {
     if (seats == nullptr) return false;
     for (std::uint32_t i = table.count; i < count; ++i) seats[i] = {};
     table = {seats, count};
-    pthread_setspecific(thread_end_key, seats);
+    os::pthread_setspecific(thread_end_key, seats);
     return true;
 }
 
@@ -259,10 +263,10 @@ std::uint32_t fork_generation() {
 }
 
 void *wiped_in_child(std::size_t bytes) {
-    void *const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *const memory = os::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
-    (void)madvise(memory, bytes, MADV_NOHUGEPAGE);  // most of it is never touched
-    (void)madvise(memory, bytes, MADV_WIPEONFORK);  // before Linux 4.14: only children of fork() are told
+    (void)os::madvise(memory, bytes, MADV_NOHUGEPAGE);  // most of it is never touched
+    (void)os::madvise(memory, bytes, MADV_WIPEONFORK);  // before Linux 4.14: only children of fork() are told
     return memory;
 }
 
@@ -279,11 +283,13 @@ bool register_handle(numacre_pool *pool) {
     // relaxed: to do it twice does no harm.
     static constinit std::atomic<bool> is_staying{false};
     if (!is_staying.exchange(true, std::memory_order_relaxed)) stay_loaded();
-    pthread_once(&once, initialise);
+    os::pthread_once(&once, initialise);
+    (void)fork_generation();  // a child that nobody told forgets its parent's lock first
+    os::pthread_mutex_lock(&registry_mutex);
+    const bool has_page = make_generation_page();
     const std::uint32_t our_generation = fork_generation();
-    pthread_mutex_lock(&registry_mutex);
     bool found = false;
-    for (std::uint32_t index = 0; index < kMaxHandles && !found; ++index) {
+    for (std::uint32_t index = 0; index < kMaxHandles && has_page && !found; ++index) {
         if (handles[index] != nullptr) continue;
         handles[index] = pool;
         pool->index = index;
@@ -291,14 +297,14 @@ bool register_handle(numacre_pool *pool) {
         pool->fork_generation = our_generation;
         found = true;
     }
-    pthread_mutex_unlock(&registry_mutex);
+    os::pthread_mutex_unlock(&registry_mutex);
     return found;
 }
 
 void unregister_handle(numacre_pool *pool) {
-    pthread_mutex_lock(&registry_mutex);
+    os::pthread_mutex_lock(&registry_mutex);
     if (handles[pool->index] == pool) handles[pool->index] = nullptr;
-    pthread_mutex_unlock(&registry_mutex);
+    os::pthread_mutex_unlock(&registry_mutex);
 }
 
 Lane *enter_pool(numacre_pool *pool, int &error) {

@@ -1,13 +1,11 @@
 // Waiting for memory: the system calls of a hand-off (shm/hand_off.hpp). Threads with cached blocks see the flag at
 // their next call and give them back. A waiter looks again by itself from time to time: whoever would have given it a
 // block may have died while there is no daemon to notice.
-#include <linux/futex.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 
+#include "numacre/os/kernel.hpp"
 #include "numacre/shm/hand_off.hpp"
 #include "policy.hpp"
 #include "pool.hpp"
@@ -33,23 +31,20 @@ std::uint32_t *futex_word(numacre_pool *pool, ThreadSlotIndex thread) {
 
 struct Wake {
     numacre_pool *pool;
-    void operator()(ThreadSlotIndex thread) const {
-        syscall(SYS_futex, futex_word(pool, thread), FUTEX_WAKE, 1, nullptr, nullptr, 0);
-    }
+    void operator()(ThreadSlotIndex thread) const { os::futex_wake(futex_word(pool, thread), 1); }
 };
 
 void sleep(numacre_pool *pool, ThreadSlotIndex thread, WaitWord wish, std::uint64_t nanoseconds) {
     const timespec duration{static_cast<time_t>(nanoseconds / 1'000'000'000),
                             static_cast<long>(nanoseconds % 1'000'000'000)};
-    syscall(SYS_futex, futex_word(pool, thread), FUTEX_WAIT, static_cast<std::uint32_t>(wish.bits()), &duration,
-            nullptr, 0);
+    os::futex_wait(futex_word(pool, thread), static_cast<std::uint32_t>(wish.bits()), &duration);
 }
 
 }  // namespace
 
 std::uint64_t now_nanoseconds() {
     timespec time{};
-    clock_gettime(CLOCK_MONOTONIC, &time);
+    os::clock_gettime(CLOCK_MONOTONIC, &time);
     return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
 }
 

@@ -1,9 +1,9 @@
 // A file descriptor that closes itself. Move-only.
 #pragma once
 
-#include <unistd.h>
-
 #include <utility>
+
+#include "numacre/os/kernel.hpp"
 
 namespace numacre::daemon {
 
@@ -26,7 +26,7 @@ public:
     // The caller closes it.
     int release() { return std::exchange(number_, -1); }
     void reset() {
-        if (number_ >= 0) ::close(std::exchange(number_, -1));
+        if (number_ >= 0) os::close(std::exchange(number_, -1));
     }
 
 private:

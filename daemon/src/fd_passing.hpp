@@ -9,6 +9,8 @@
 #include <cstring>
 #include <span>
 
+#include "numacre/os/kernel.hpp"
+
 #ifndef SO_PASSRIGHTS
 #define SO_PASSRIGHTS 83
 #endif
@@ -42,7 +44,7 @@ int send_packet(int connection, const void *data, std::size_t size, std::span<co
     }
     for (;;) {
         // A packet goes as a whole or not at all.
-        const ssize_t sent = ::sendmsg(connection, &message, flags | MSG_NOSIGNAL);
+        const ssize_t sent = os::sendmsg(connection, &message, flags | MSG_NOSIGNAL);
         if (sent >= 0) return 0;
         if (errno != EINTR) return errno;
     }

@@ -1,6 +1,7 @@
 #include "ledger.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -65,8 +66,8 @@ struct PoolLedger::Header {
     std::uint32_t hold_seconds;
     std::int64_t created_ns;         // since the epoch
     std::int64_t created_steady_ns;  // of the monotonic clock: a ledger lives no longer than the boot
-    std::atomic<LedgerState> state;
-    std::atomic<std::uint32_t> last_client_id;
+    Durable<LedgerState> state;
+    Durable<std::uint32_t> last_client_id;
     std::uint32_t max_threads_per_client;
     std::uint32_t access_owner;
     std::uint32_t access_group;
@@ -78,7 +79,7 @@ struct PoolLedger::Header {
         std::uint32_t is_on, low_percent, high_percent, after_seconds;
         std::uint64_t min_bytes, max_bytes, step_bytes;
     } autosize;
-    std::atomic<std::uint64_t> peak_client_bytes;
+    Durable<std::uint64_t> peak_client_bytes;
     std::uint32_t fit;
     std::uint32_t reserved;
 };
@@ -242,7 +243,7 @@ void PoolLedger::set_last_client_id(std::uint32_t client_id) {
     header_->last_client_id.store(client_id, std::memory_order_release);
 }
 
-std::atomic<std::uint64_t> &PoolLedger::peak_client_bytes() const {
+Durable<std::uint64_t> &PoolLedger::peak_client_bytes() const {
     return header_->peak_client_bytes;
 }
 

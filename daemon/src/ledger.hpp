@@ -4,13 +4,13 @@
 // value; an entry of several words becomes valid by its last store.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
 
 #include "fd.hpp"
+#include "numacre/shm/env.hpp"
 #include "pool_manager.hpp"
 #include "region.hpp"
 
@@ -29,25 +29,29 @@ enum class UnitState : std::uint8_t {
     closed = 5,   // all of its chunks are ours: punch it
 };
 
+// One word of a ledger: an Env's, so that the simulator may end the daemon at each.
+template <class T>
+using Durable = ProductionEnv::Atomic<T>;
+
 enum class LedgerState : std::uint64_t { making = 0, serving = 1, corrupt = 2, deleted = 3 };
 
 struct LedgerClient {
-    std::atomic<std::uint32_t> id;  // 0: the slot is free. Stored last, cleared first.
+    Durable<std::uint32_t> id;  // 0: the slot is free. Stored last, cleared first.
     std::uint32_t pid;
     std::uint32_t uid;
     std::uint32_t gid;
     std::uint64_t pid_space;  // ProcessIdentity, with the pid: tells a reused one
     std::uint64_t pidfd_inode;
-    std::atomic<std::uint64_t> start_time_ticks;  // may be found out later
-    std::uint64_t stack_start;                    // tells a process that has replaced its program
-    std::uint64_t generation;                     // stays when the slot is free
-    std::int64_t attached_ns;                     // since the epoch
-    std::atomic<std::uint64_t> quota_bytes;
-    std::atomic<std::uint64_t> soft_quota_bytes;
-    std::atomic<std::uint64_t> reserved_bytes;
-    std::atomic<std::uint32_t> is_departing;  // it has let go or has ended: recovery has begun, whatever /proc says
+    Durable<std::uint64_t> start_time_ticks;  // may be found out later
+    std::uint64_t stack_start;                // tells a process that has replaced its program
+    std::uint64_t generation;                 // stays when the slot is free
+    std::int64_t attached_ns;                 // since the epoch
+    Durable<std::uint64_t> quota_bytes;
+    Durable<std::uint64_t> soft_quota_bytes;
+    Durable<std::uint64_t> reserved_bytes;
+    Durable<std::uint32_t> is_departing;  // it has let go or has ended: recovery has begun, whatever /proc says
     std::uint32_t is_observer;
-    std::atomic<std::uint32_t> is_over_soft_quota;  // it has been told: not again by a daemon after us
+    Durable<std::uint32_t> is_over_soft_quota;  // it has been told: not again by a daemon after us
     std::uint32_t reserved;
     char comm[16];
 };
@@ -61,26 +65,26 @@ enum class Drain : std::uint8_t {
 
 // Limits of several clients together: entry kPoolAccount is the pool's, the others are users'.
 struct LedgerAccount {
-    std::atomic<std::uint32_t> is_used;  // stored last
-    std::atomic<std::uint32_t> uid;
-    std::atomic<std::uint64_t> quota_bytes;
-    std::atomic<std::uint64_t> soft_quota_bytes;
-    std::atomic<std::uint64_t> reserved_bytes;
-    std::atomic<std::uint32_t> is_over_soft_quota;  // it has been told
+    Durable<std::uint32_t> is_used;  // stored last
+    Durable<std::uint32_t> uid;
+    Durable<std::uint64_t> quota_bytes;
+    Durable<std::uint64_t> soft_quota_bytes;
+    Durable<std::uint64_t> reserved_bytes;
+    Durable<std::uint32_t> is_over_soft_quota;  // it has been told
     std::uint32_t reserved;
 };
 
 struct LedgerUnit {
-    std::atomic<UnitState> state;
-    std::atomic<Drain> drain;
+    Durable<UnitState> state;
+    Durable<Drain> drain;
 };
 
 struct LedgerNode {
     std::int32_t os_numa_node;
     std::uint32_t backing;
-    std::atomic<std::uint32_t> is_below_watermark;  // it has been told
+    Durable<std::uint32_t> is_below_watermark;  // it has been told
     std::uint32_t reserved;
-    std::atomic<std::uint64_t> peak_used_bytes;
+    Durable<std::uint64_t> peak_used_bytes;
 };
 
 std::int64_t nanoseconds_of(std::chrono::system_clock::time_point time);
@@ -107,7 +111,7 @@ public:
     std::uint32_t last_client_id() const;
     void set_last_client_id(std::uint32_t client_id);
     // The most that one client has been found to hold.
-    std::atomic<std::uint64_t> &peak_client_bytes() const;
+    Durable<std::uint64_t> &peak_client_bytes() const;
     std::span<LedgerNode> nodes() const { return nodes_; }
     LedgerNode &node(NumaNode numa_node) const { return nodes_[numa_node.value]; }
     std::span<LedgerUnit> units(NumaNode numa_node) const;
@@ -131,10 +135,10 @@ private:
 // two files of the kernel and of ours cannot be written at once, and a death in between must not leave pages that
 // nobody counts.
 struct LedgerReservation {
-    std::atomic<std::uint64_t> raised_pages;
+    Durable<std::uint64_t> raised_pages;
     std::uint64_t raised_before;
-    std::uint64_t nr_before, nr_after;       // as they read, and as they were to be written
-    std::atomic<std::uint64_t> is_changing;  // 1: the three above count. Stored last, cleared last.
+    std::uint64_t nr_before, nr_after;   // as they read, and as they were to be written
+    Durable<std::uint64_t> is_changing;  // 1: the three above count. Stored last, cleared last.
 };
 
 // What the whole daemon has taken from the machine.

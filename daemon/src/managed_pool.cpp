@@ -1,10 +1,5 @@
 #include "managed_pool.hpp"
 
-#include <linux/futex.h>
-#include <sys/random.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <climits>
@@ -15,6 +10,7 @@
 #include "bytes.hpp"
 #include "limits.hpp"
 #include "log.hpp"
+#include "numacre/os/kernel.hpp"
 #include "numacre/shm/account.hpp"
 #include "numacre/shm/audit.hpp"
 #include "numacre/shm/fit.hpp"
@@ -41,7 +37,7 @@ constexpr std::uint64_t kPopulateBytesMax = std::uint64_t{64} << 20;
 std::uint64_t random_id() {
     std::uint64_t id = 0;
     while (id == 0)
-        if (::getrandom(&id, sizeof id, 0) != sizeof id)
+        if (os::getrandom(&id, sizeof id) != sizeof id)
             id = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
     return id;
 }
@@ -775,7 +771,7 @@ void ManagedPool::correct_counts(const Use &use) {
 
 void ManagedPool::raise_peaks(const Use &use) {
     // relaxed, all: figures for people; written with mutex_ held.
-    const auto raise = [](std::atomic<std::uint64_t> &peak, std::uint64_t bytes) {
+    const auto raise = [](Durable<std::uint64_t> &peak, std::uint64_t bytes) {
         if (bytes > peak.load(std::memory_order_relaxed)) peak.store(bytes, std::memory_order_relaxed);
     };
     for (std::size_t i = 0; i < use.nodes.size(); ++i)
@@ -1010,7 +1006,7 @@ void ManagedPool::wake_waiters(bool all) {
     nudge_waiters(shared_, all, [this](ThreadSlotIndex thread) {
         auto *const low_half = reinterpret_cast<std::uint32_t *>(&shared_.threads[thread.value].waiting);
         static_assert(std::endian::native == std::endian::little, "the futex word is the first half");
-        ::syscall(SYS_futex, low_half, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+        os::futex_wake(low_half, 1);
     });
 }
 

@@ -250,7 +250,7 @@ std::uint64_t NodeMemory::open_chunks(UnitRange units, bool only_closed) {
 
 void NodeMemory::set_drain(std::uint64_t unit, Drain drain) {
     // The ledger says so for as long as any chunk may: who finds it there does the rest.
-    std::atomic<Drain> &remembered = plan_.ledger->units(plan_.numa_node)[unit].drain;
+    Durable<Drain> &remembered = plan_.ledger->units(plan_.numa_node)[unit].drain;
     if (drain != Drain::none) remembered.store(drain, std::memory_order_release);
     for (std::uint64_t chunk = unit * chunks_in_unit(); chunk < (unit + 1) * chunks_in_unit(); ++chunk)
         chunks_.set_drain(chunk, drain != Drain::none);

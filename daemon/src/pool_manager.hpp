@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "numacre/shm/attach_wire.hpp"
-#include "numacre/shm/fit.hpp"
 #include "numacre/shm/counters.hpp"
 #include "numacre/shm/error.hpp"
+#include "numacre/shm/fit.hpp"
 #include "numacre/shm/layout.hpp"
 #include "numacre/shm/policy.hpp"
 #include "numacre/shm/result.hpp"
@@ -38,11 +38,16 @@ inline constexpr std::uint64_t kGiganticPageBytes = std::uint64_t{1} << 30;
 // The one spelling of a backing: in the configuration, in logs, in metrics.
 constexpr const char *backing_name(wire::Backing backing) {
     switch (backing) {
-        case wire::Backing::private_memory: return "private";
-        case wire::Backing::hugetlb: return "hugetlb";
-        case wire::Backing::hugetlb_1g: return "hugetlb-1g";
-        case wire::Backing::thp: return "thp";
-        case wire::Backing::small_pages: return "small";
+        case wire::Backing::private_memory:
+            return "private";
+        case wire::Backing::hugetlb:
+            return "hugetlb";
+        case wire::Backing::hugetlb_1g:
+            return "hugetlb-1g";
+        case wire::Backing::thp:
+            return "thp";
+        case wire::Backing::small_pages:
+            return "small";
     }
     return "unknown";
 }
@@ -57,11 +62,14 @@ constexpr bool is_hugetlb(wire::Backing backing) {
 
 constexpr std::uint64_t page_bytes_of(wire::Backing backing) {
     switch (backing) {
-        case wire::Backing::hugetlb_1g: return kGiganticPageBytes;
+        case wire::Backing::hugetlb_1g:
+            return kGiganticPageBytes;
         case wire::Backing::hugetlb:
-        case wire::Backing::thp: return kHugepageBytes;
+        case wire::Backing::thp:
+            return kHugepageBytes;
         case wire::Backing::small_pages:
-        case wire::Backing::private_memory: break;
+        case wire::Backing::private_memory:
+            break;
     }
     return kPageBytes;
 }
@@ -130,9 +138,9 @@ struct PoolSpec {
     std::vector<std::uint64_t> node_online_bytes;
     std::uint64_t frame_bytes = 4096;
     std::uint64_t largest_block_bytes = std::uint64_t{4} << 20;
-    std::uint32_t max_clients = 256;   // process slots
-    std::uint32_t max_threads = 4096;  // thread slots of all clients together
-    std::uint32_t max_threads_per_client = 0;  // of them; 0: all
+    std::uint32_t max_clients = 256;                 // process slots
+    std::uint32_t max_threads = 4096;                // thread slots of all clients together
+    std::uint32_t max_threads_per_client = 0;        // of them; 0: all
     wire::Backing backing = wire::Backing::hugetlb;  // the best to try; falls back to the next of kBackings
     Reclaim reclaim;
     std::uint64_t low_watermark_bytes = 0;  // per numa node: less free than this is an event; 0: none
@@ -160,9 +168,9 @@ struct NodeStatus {
     std::uint64_t online_bytes = 0;
     std::uint64_t metadata_bytes = 0;           // address space
     std::uint64_t metadata_resident_bytes = 0;  // touched
-    NodeSnapshot snapshot;  // free and live blocks, used frames
+    NodeSnapshot snapshot;                      // free and live blocks, used frames
     CounterTotals counters;
-    std::uint32_t waiting_threads = 0;  // for memory, best of all from this numa node
+    std::uint32_t waiting_threads = 0;    // for memory, best of all from this numa node
     std::uint64_t cached_bytes = 0;       // part of the used bytes: in clients' thread caches
     std::uint64_t quarantined_bytes = 0;  // part of the used bytes: taken back and held before their next use
     bool is_below_watermark = false;      // as far as events have told it
@@ -184,15 +192,15 @@ struct PoolStatus {
     std::chrono::system_clock::time_point created;
     std::uint32_t clients = 0;
     std::vector<NodeStatus> nodes;
-    std::uint64_t clients_reaped = 0;         // died with or without blocks
-    std::uint64_t reclaimed_bytes = 0;        // taken back from dead or detached clients
+    std::uint64_t clients_reaped = 0;   // died with or without blocks
+    std::uint64_t reclaimed_bytes = 0;  // taken back from dead or detached clients
     double last_recovery_seconds = 0;
-    std::uint32_t recoveries_waiting = 0;     // for a living client that stands still in the middle of an operation
+    std::uint32_t recoveries_waiting = 0;  // for a living client that stands still in the middle of an operation
     std::uint64_t quota_bytes = 0, soft_quota_bytes = 0;  // of all clients together, now; 0: none
     std::uint64_t peak_client_bytes = 0;                  // the most that a scan has found one client to hold
     std::uint64_t reserved_bytes = 0;                     // free, and left to those who were promised it
     std::vector<UserStatus> users;                        // with clients or limits, by uid
-    double scan_seconds = 0;                  // how long the snapshot in `nodes` took
+    double scan_seconds = 0;                              // how long the snapshot in `nodes` took
 };
 
 struct ClientStatus {
@@ -217,7 +225,7 @@ struct HeldBlock {
     NumaNode node;
     std::uint64_t offset_bytes = 0;  // from the numa node's first frame
     std::uint64_t bytes = 0, requested_bytes = 0;
-    bool is_published = false;  // somebody may have a reference to it
+    bool is_published = false;         // somebody may have a reference to it
     std::chrono::seconds held_for{0};  // by this client, at least
 };
 struct BlockList {
@@ -306,8 +314,8 @@ public:
     virtual Answer<DrainStatus> drain_chunk(const std::string &pool, NumaNode node, std::uint64_t chunk, bool undo) = 0;
     // pool empty: of all pools.
     virtual Answer<std::vector<ClientStatus>> clients(const std::string &pool) = 0;
-    // Blocks in use that have been held longest, the oldest first; at most limit. pool empty: of all pools. client_id 0:
-    // of all clients.
+    // Blocks in use that have been held longest, the oldest first; at most limit. pool empty: of all pools. client_id
+    // 0: of all clients.
     virtual Answer<BlockList> blocks(const std::string &pool, std::uint32_t client_id, std::uint32_t limit) = 0;
     virtual Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) = 0;
     // 0: none. Above soft_bytes nothing fails, it is an event.

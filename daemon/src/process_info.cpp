@@ -3,15 +3,15 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <sstream>
+
+#include "numacre/os/kernel.hpp"
 
 namespace numacre::daemon {
 
@@ -25,16 +25,33 @@ std::string proc_file(std::uint32_t pid, const char *name) {
     return "/proc/" + std::to_string(pid) + "/" + name;
 }
 
+// Nothing: errno says why.
+std::optional<std::string> read_text(const std::string &path) {
+    const Fd file(os::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file) return std::nullopt;
+    std::string text;
+    for (;;) {
+        constexpr std::size_t kPiece = 1024;
+        const std::size_t before = text.size();
+        text.resize(before + kPiece);
+        const ssize_t got = os::read(file.get(), text.data() + before, kPiece);
+        text.resize(before + (got > 0 ? static_cast<std::size_t>(got) : 0));
+        if (got == 0) return text;
+        if (got < 0 && errno != EINTR) return std::nullopt;  // the process has ended meanwhile
+    }
+}
+
+std::string first_line(const std::string &text) {
+    return text.substr(0, text.find('\n'));
+}
+
 std::string read_comm(std::uint32_t pid) {
-    std::ifstream file(proc_file(pid, "comm"));
-    std::string line;
-    std::getline(file, line);
-    return line;
+    return first_line(read_text(proc_file(pid, "comm")).value_or(""));
 }
 
 // The cgroup v2 path, or that of the first hierarchy.
 std::string read_cgroup(std::uint32_t pid) {
-    std::ifstream file(proc_file(pid, "cgroup"));
+    std::istringstream file(read_text(proc_file(pid, "cgroup")).value_or(""));
     std::string line, first;
     while (std::getline(file, line)) {
         const std::size_t colon = line.rfind(':');
@@ -51,9 +68,7 @@ constexpr int kStackStartField = 28;
 
 // 0: it cannot be read.
 std::uint64_t read_stat(std::uint32_t pid, int field) {
-    std::ifstream file(proc_file(pid, "stat"));
-    std::string line;
-    std::getline(file, line);
+    const std::string line = first_line(read_text(proc_file(pid, "stat")).value_or(""));
     const std::size_t name_end = line.rfind(')');  // the name before it may hold anything
     if (name_end == std::string::npos) return 0;
     std::istringstream words(line.substr(name_end + 1));
@@ -73,7 +88,7 @@ std::uint64_t read_stat(std::uint32_t pid, int field) {
 std::uint64_t inode_of_pidfd(int fd) {
     struct statfs system{};
     struct stat status{};
-    if (::fstatfs(fd, &system) != 0 || system.f_type != PID_FS_MAGIC || ::fstat(fd, &status) != 0) return 0;
+    if (os::fstatfs(fd, &system) != 0 || system.f_type != PID_FS_MAGIC || os::fstat(fd, &status) != 0) return 0;
     return status.st_ino;
 }
 
@@ -82,22 +97,20 @@ std::uint64_t own_pid_space() {
     static const std::uint64_t own = [] {
         // Its first process, for the inodes of namespaces themselves are used again. In this order, so that daemons on
         // one machine agree.
-        const Fd first(static_cast<int>(::syscall(SYS_pidfd_open, 1, 0)));
+        const Fd first(os::pidfd_open(1));
         if (const std::uint64_t inode = first ? inode_of_pidfd(first.get()) : 0; inode != 0) return inode;
         struct stat status{};
-        return ::stat("/proc/self/ns/pid", &status) == 0 ? std::uint64_t{status.st_ino} : std::uint64_t{0};
+        return os::stat("/proc/self/ns/pid", &status) == 0 ? std::uint64_t{status.st_ino} : std::uint64_t{0};
     }();
     return own;
 }
 
 std::optional<std::int64_t> own_offset_ticks() {
     static const std::optional<std::int64_t> own = []() -> std::optional<std::int64_t> {
-        std::ifstream file("/proc/self/timens_offsets");
+        const auto text = read_text("/proc/self/timens_offsets");
         // A kernel without time namespaces; or no /proc, and then there is no start time either.
-        if (!file) return errno == ENOENT ? std::optional<std::int64_t>(0) : std::nullopt;
-        std::ostringstream text;
-        text << file.rdbuf();
-        return boot_time_offset_ticks(text.str(), ::sysconf(_SC_CLK_TCK));
+        if (!text) return errno == ENOENT ? std::optional<std::int64_t>(0) : std::nullopt;
+        return boot_time_offset_ticks(*text, ::sysconf(_SC_CLK_TCK));
     }();
     return own;
 }
@@ -118,7 +131,7 @@ std::optional<std::vector<std::uint32_t>> read_groups(int connection_fd) {
     std::vector<std::uint32_t> groups(kRoom);
     for (;;) {
         auto size = static_cast<socklen_t>(groups.size() * sizeof groups[0]);
-        if (::getsockopt(connection_fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) == 0) {
+        if (os::getsockopt(connection_fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) == 0) {
             groups.resize(size / sizeof groups[0]);
             return groups;
         }
@@ -134,7 +147,7 @@ Peer credentials_of(int connection_fd) {
     Peer peer;
     ucred credentials{0, kNobody, kNobody};
     socklen_t size = sizeof credentials;
-    (void)::getsockopt(connection_fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size);
+    (void)os::getsockopt(connection_fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size);
     peer.pid = static_cast<std::uint32_t>(credentials.pid);
     peer.uid = credentials.uid;
     peer.gid = credentials.gid;
@@ -144,9 +157,9 @@ Peer credentials_of(int connection_fd) {
 Answer<Peer> peer_of(int connection_fd) {
     const auto gone = [](const char *call, int error) {
         if (error == EMFILE || error == ENFILE || error == ENOMEM)
-            return Unexpected{
-                Failure{Errc::too_many_clients, std::string(call) + " failed: " + std::strerror(error) +
-                                                    " (in the daemon: raise its open file limit, or delete a pool)"}};
+            return Unexpected{Failure{Errc::too_many_clients,
+                                      std::string("the daemon has no descriptor left (") + call +
+                                          "): close some connections, or raise its open file limit (LimitNOFILE=)"}};
         return Unexpected{
             Failure{Errc::access_denied, std::string(call) + " failed: " + std::strerror(error) +
                                              " (the process has ended, or the kernel is older than 5.3)"}};
@@ -158,11 +171,11 @@ Answer<Peer> peer_of(int connection_fd) {
     peer.groups = std::move(*groups);
     int number = -1;
     socklen_t size = sizeof number;
-    if (::getsockopt(connection_fd, SOL_SOCKET, SO_PEERPIDFD, &number, &size) != 0) {
+    if (os::getsockopt(connection_fd, SOL_SOCKET, SO_PEERPIDFD, &number, &size) != 0) {
         if (errno != ENOPROTOOPT) return gone("SO_PEERPIDFD", errno);
         // An older kernel: the pid may have been reused between connect() and here, which costs that one client its
         // reaping, nobody else anything.
-        number = static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0));
+        number = os::pidfd_open(static_cast<pid_t>(peer.pid));
         if (number < 0) return gone("pidfd_open", errno);
     }
     peer.pidfd = std::make_shared<const Fd>(number);
@@ -209,7 +222,7 @@ std::optional<Peer> find_peer(const ProcessIdentity &known) {
     peer.start_time_ticks = known.start_time_ticks;
     peer.is_certain = false;
     if (!can_be_found(known)) return peer;
-    Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, known.pid, 0)));
+    Fd pidfd(os::pidfd_open(static_cast<pid_t>(known.pid)));
     // EINVAL, ENOENT (since Linux 6.15): the number is that of a thread now.
     if (!pidfd && (errno == ESRCH || errno == EINVAL || errno == ENOENT)) return std::nullopt;
     if (!pidfd) return peer;
@@ -239,11 +252,11 @@ bool has_executed(std::uint32_t pid, std::uint64_t stack_start) {
 
 bool has_ended(const Fd &pidfd) {
     pollfd wait{pidfd.get(), POLLIN, 0};
-    return ::poll(&wait, 1, 0) == 1;
+    return os::poll(&wait, 1, 0) == 1;
 }
 
 int send_signal(const Fd &pidfd, int signal_number) {
-    return ::syscall(SYS_pidfd_send_signal, pidfd.get(), signal_number, nullptr, 0) == 0 ? 0 : errno;
+    return os::pidfd_send_signal(pidfd.get(), signal_number) == 0 ? 0 : errno;
 }
 
 }  // namespace numacre::daemon

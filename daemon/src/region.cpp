@@ -4,8 +4,6 @@
 #include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +13,7 @@
 #include "bytes.hpp"
 #include "hugetlb_cgroup.hpp"
 #include "log.hpp"
+#include "numacre/os/kernel.hpp"
 #include "pool_spec.hpp"
 
 namespace numacre::daemon {
@@ -39,25 +38,24 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 Answer<Fd> make_memfd(const std::string &name, std::uint64_t bytes, unsigned flags) {
     // Through syscall(): one spelling for every glibc, and flags that its headers do not know yet.
-    Fd fd(static_cast<int>(::syscall(SYS_memfd_create, name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | flags)));
+    Fd fd(os::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
     if (!fd)
         return failed(code_of(errno), "memfd_create for " + name, errno, "raise the open file limit (LimitNOFILE=)");
     // The kernel makes them 0777: whoever was given a read-only descriptor could open the file again by
     // /proc/self/fd, writable.
-    if (::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0)
+    if (os::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0)
         return failed(code_of(errno), "taking away the mode of the memfd of " + name, errno);
-    if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+    if (os::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
         return failed(code_of(errno), "a file of " + format_bytes(bytes) + " for " + name, errno, "lower the capacity");
-    if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
-        return failed(code_of(errno), "sealing the memfd of " + name, errno);
+    if (os::add_seals(fd.get(), kSeals) != 0) return failed(code_of(errno), "sealing the memfd of " + name, errno);
     return fd;
 }
 
 // The size of a memfd that make_memfd() made in another process.
 Answer<std::uint64_t> check_adopted(int fd, std::uint64_t bytes_at_least) {
     struct stat status{};
-    const std::uint64_t bytes = ::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
-    if (bytes < bytes_at_least || (::fcntl(fd, F_GET_SEALS) & kSeals) != kSeals)
+    const std::uint64_t bytes = os::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
+    if (bytes < bytes_at_least || (os::get_seals(fd) & kSeals) != kSeals)
         return Unexpected{Failure{Errc::corrupt, "a region that was kept has " + std::to_string(bytes) +
                                                      " bytes instead of " + std::to_string(bytes_at_least) +
                                                      ", or not our seals; give it up with numacred --discard-kept"}};
@@ -66,7 +64,7 @@ Answer<std::uint64_t> check_adopted(int fd, std::uint64_t bytes_at_least) {
 
 std::uint64_t backed_bytes_of(int fd) {
     struct stat status{};
-    return ::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;
+    return os::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;
 }
 
 // A mapping of part of a file at an address that is a multiple of a page, of 2 MiB at least, for the length of a call.
@@ -75,18 +73,18 @@ public:
     AlignedWindow(int fd, std::uint64_t offset, std::uint64_t bytes, int protection,
                   std::uint64_t page_bytes = kHugepageBytes)
         : reserved_bytes_(bytes + page_bytes), bytes_(bytes) {
-        reserved_ = ::mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        reserved_ = os::mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (reserved_ == MAP_FAILED) return;
         const auto start = round_up(reinterpret_cast<std::uintptr_t>(reserved_), page_bytes);
-        void *const address = ::mmap(reinterpret_cast<void *>(start), bytes, protection,
-                                     MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, static_cast<off_t>(offset));
+        void *const address = os::mmap(reinterpret_cast<void *>(start), bytes, protection,
+                                       MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, static_cast<off_t>(offset));
         if (address != MAP_FAILED) address_ = address;
     }
     AlignedWindow(const AlignedWindow &) = delete;
     AlignedWindow &operator=(const AlignedWindow &) = delete;
     ~AlignedWindow() {
         const int error = errno;
-        if (reserved_ != MAP_FAILED) ::munmap(reserved_, reserved_bytes_);
+        if (reserved_ != MAP_FAILED) os::munmap(reserved_, reserved_bytes_);
         errno = error;
     }
     void *address() const { return address_; }  // null: errno says why
@@ -105,16 +103,16 @@ bool make_hugepages(const AlignedWindow &window) {
     // One small page of each is mapped first: where there is no page table yet, Linux 6.1 says EINVAL for what it could
     // do. By madvise, not by a read: where a client has punched a hole and no page can be had, that is an error.
     for (std::uint64_t at = 0; at < window.bytes(); at += kHugepageBytes)
-        if (::madvise(static_cast<std::byte *>(window.address()) + at, kSmallPageBytes, MADV_POPULATE_READ) != 0)
+        if (os::madvise(static_cast<std::byte *>(window.address()) + at, kSmallPageBytes, MADV_POPULATE_READ) != 0)
             return false;
-    return ::madvise(window.address(), window.bytes(), MADV_COLLAPSE) == 0;
+    return os::madvise(window.address(), window.bytes(), MADV_COLLAPSE) == 0;
 }
 
 }  // namespace
 
 Answer<Fd> reopen_read_only(int fd) {
     const std::string path = "/proc/self/fd/" + std::to_string(fd);
-    Fd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    Fd reader(os::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!reader) return failed(Errc::access_denied, "opening " + path + " for reading", errno, "is /proc mounted?");
     return reader;
 }
@@ -134,7 +132,7 @@ Answer<MetadataRegion> MetadataRegion::adopt(Fd fd, std::uint64_t bytes_at_least
 }
 
 Answer<MetadataRegion> MetadataRegion::map(Fd fd, std::uint64_t bytes) {
-    void *const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+    void *const address = os::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
     if (address == MAP_FAILED)
         return failed(Errc::out_of_frames, "mapping " + format_bytes(bytes) + " of metadata", errno,
                       "raise the address space limit (ulimit -v), or lower the capacity");
@@ -163,13 +161,13 @@ MetadataRegion::MetadataRegion(MetadataRegion &&other) noexcept
       populated_pages_(std::move(other.populated_pages_)) {}
 
 MetadataRegion::~MetadataRegion() {
-    if (address_ != nullptr) ::munmap(address_, bytes_);
+    if (address_ != nullptr) os::munmap(address_, bytes_);
 }
 
 Answer<void> MetadataRegion::populate(std::uint64_t offset, std::uint64_t bytes) {
     const std::uint64_t first = offset / kSmallPageBytes * kSmallPageBytes;
     const std::uint64_t last = round_up(offset + bytes, kSmallPageBytes);
-    while (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first), static_cast<off_t>(last - first)) !=
+    while (os::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first), static_cast<off_t>(last - first)) !=
            0)
         if (errno != EINTR)
             return failed(code_of(errno), "allocating " + format_bytes(last - first) + " of metadata", errno,
@@ -197,14 +195,14 @@ std::uint64_t MetadataRegion::resident_bytes() const {
 Answer<std::uint64_t> MetadataRegion::bring_home(const Topology &topology, NumaNode home) const {
     std::uint64_t moved = 0;
     for (off_t end = 0;;) {
-        const off_t begin = ::lseek(fd_.get(), end, SEEK_DATA);
+        const off_t begin = os::lseek(fd_.get(), end, SEEK_DATA);
         if (begin < 0) return moved;  // ENXIO: nothing behind
-        end = ::lseek(fd_.get(), begin, SEEK_HOLE);
+        end = os::lseek(fd_.get(), begin, SEEK_HOLE);
         if (end <= begin) return moved;
         auto *const address = static_cast<std::byte *>(address_) + begin;
         const auto bytes = static_cast<std::uint64_t>(end - begin);
         // By madvise, not by a read: as in make_hugepages().
-        if (::madvise(address, bytes, MADV_POPULATE_READ) != 0) continue;
+        if (os::madvise(address, bytes, MADV_POPULATE_READ) != 0) continue;
         const auto home_now = topology.bring_home(address, bytes, kSmallPageBytes, home);
         if (!home_now) return home_now;
         moved += *home_now;
@@ -259,7 +257,7 @@ std::uint64_t DataRegion::window_page_bytes() const {
 }
 
 Answer<void> DataRegion::populate(std::uint64_t offset, std::uint64_t bytes) const {
-    while (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+    while (os::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
         const int error = errno;
         if (error == EINTR) continue;
         punch(offset, bytes);
@@ -286,10 +284,10 @@ Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
         return failed(code_of(errno), "mapping " + format_bytes(bytes) + " to zero them", errno);
     // By the kernel, not by memset: a client has this file too, and may punch it under us. The kernel's own access to a
     // page that is not to be had is an error; ours would be the daemon's end.
-    const Fd zeroes(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+    const Fd zeroes(os::open("/dev/zero", O_RDONLY | O_CLOEXEC));
     auto *const begin = static_cast<std::byte *>(window.address()) + (offset - first);
     for (std::uint64_t done = 0; done < bytes;) {
-        const ssize_t more = ::read(zeroes.get(), begin + done, bytes - done);
+        const ssize_t more = os::read(zeroes.get(), begin + done, bytes - done);
         if (more > 0)
             done += static_cast<std::uint64_t>(more);
         else if (more == 0 || errno != EINTR)
@@ -309,7 +307,7 @@ Answer<std::uint64_t> DataRegion::bring_home(const Topology &topology, NumaNode 
     auto *const begin = static_cast<std::byte *>(window.address()) + (offset - first);
     // By madvise, not by a read: as in make_hugepages().
     const auto is_there = [](void *address, std::uint64_t length) {
-        return ::madvise(address, length, MADV_POPULATE_READ) == 0;
+        return os::madvise(address, length, MADV_POPULATE_READ) == 0;
     };
     constexpr int kRoundsMax = 4;
     std::uint64_t moved = 0;
@@ -337,8 +335,8 @@ Answer<std::uint64_t> DataRegion::bring_home(const Topology &topology, NumaNode 
 }
 
 void DataRegion::punch(std::uint64_t offset, std::uint64_t bytes) const {
-    while (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                       static_cast<off_t>(bytes)) != 0) {
+    while (os::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                         static_cast<off_t>(bytes)) != 0) {
         if (errno == EINTR) continue;
         log::error("memory could not be given back",
                    {{"offset", offset}, {"bytes", bytes}, {"error", std::strerror(errno)}});

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -16,6 +15,7 @@
 #include "attach_message.hpp"
 #include "fd_passing.hpp"
 #include "log.hpp"
+#include "numacre/os/kernel.hpp"
 
 namespace numacre::daemon {
 
@@ -44,7 +44,7 @@ namespace {
 
 // Root and the daemon's own user are in nobody's way.
 bool is_limited(const Peer &who) {
-    return who.uid != 0 && who.uid != ::geteuid();
+    return who.uid != 0 && who.uid != os::geteuid();
 }
 
 // Of all connections, for root and the daemon's own user, who have to be able to look at what the others do.
@@ -256,8 +256,8 @@ void AttachServer::refuse(Session &session, Errc code, const std::string &messag
     constexpr int kUnreadPacketsMax = 4;
     for (int i = 0; i < kUnreadPacketsMax; ++i) {
         msghdr packet{};
-        if (::recvmsg(session.connection.get(), &packet, MSG_DONTWAIT | MSG_PEEK) < 0 ||
-            (packet.msg_flags & MSG_CTRUNC) != 0 || ::recv(session.connection.get(), nullptr, 0, MSG_DONTWAIT) < 0)
+        if (os::recvmsg(session.connection.get(), &packet, MSG_DONTWAIT | MSG_PEEK) < 0 ||
+            (packet.msg_flags & MSG_CTRUNC) != 0 || os::recv(session.connection.get(), nullptr, 0, MSG_DONTWAIT) < 0)
             break;
     }
 }
@@ -265,7 +265,7 @@ void AttachServer::refuse(Session &session, Errc code, const std::string &messag
 Answer<void> AttachServer::check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const {
     const PoolAccess &access = pool.spec().access;
     const Peer &peer = session.peer;
-    if (may_attach(access, {peer.uid, peer.gid, peer.groups}, tier, ::geteuid())) return {};
+    if (may_attach(access, {peer.uid, peer.gid, peer.groups}, tier, os::geteuid())) return {};
     const char *const wanted = tier == wire::Tier::observer ? "observe (r)" : "use (w)";
     return Unexpected{Failure{Errc::access_denied,
                               "uid " + std::to_string(peer.uid) + " may not " + wanted + " pool \"" + pool.spec().name +
@@ -367,7 +367,7 @@ bool AttachServer::send_attached(Session &session, wire::Tier tier, const Client
 void AttachServer::give_event_fd(Session &session) {
     Fd fd;
     if (sessions_.size() + event_fd_count_ + reserved_from(session) < limits_.connections)
-        fd = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        fd = Fd(os::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!fd && !std::exchange(session.has_been_refused_events, true))
         log::warn("no descriptor for a client's events is left: raise --max-connections or the open file limit",
                   {{"pid", session.peer.pid}, {"client", session.client.id}});

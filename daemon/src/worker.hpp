@@ -2,12 +2,11 @@
 // online, recover. One at a time, in order, so that the engine has the single daemon-side caller that it wants.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
-#include <future>
-#include <mutex>
-#include <thread>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
 
 namespace numacre::daemon {
 
@@ -26,20 +25,16 @@ public:
     // for itself) nor from the event loop (it would stall every client).
     template <class Job>
     auto run(Job job) -> decltype(job()) {
-        std::packaged_task<decltype(job())()> task(std::move(job));
-        auto answer = task.get_future();
-        post([&task] { task(); });  // outlives the post: this frame waits
-        return answer.get();
+        std::optional<decltype(job())> answer;
+        run_and_wait([&] { answer.emplace(job()); });
+        return *std::move(answer);
     }
 
 private:
-    void work();
+    struct Thread;  // worker.cpp alone knows what it is; the simulator has a fiber
+    void run_and_wait(const std::function<void()> &job);
 
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<std::function<void()>> jobs_;  // guarded by mutex_
-    bool stopping_ = false;                   // guarded by mutex_
-    std::thread thread_;                      // last: it uses the others
+    std::unique_ptr<Thread> thread_;
 };
 
 }  // namespace numacre::daemon

@@ -225,13 +225,16 @@ class WhoIsAlive(unittest.TestCase):
     def test_detach_after_the_program_has_closed_all_descriptors(self):
         client = self.client()
         blocks = self.fill(client, 0x5A)
+        self.assertEqual(client.event_fd(), 0, client.message)
         client.close_descriptors()
         wait_until("the connection is lost", lambda: self.daemon.clients()[0]["state"] == "lost connection")
         # A connection that is gone is no evidence of anything.
         self.check_owned_once(client, blocks, 0x5A)
+        client.events()
+        self.assertNotEqual(client.event_fd(), 0, "it gives a descriptor of the program's for its own")
         client.detach()
         self.check_nothing_is_lost()
-        self.assertTrue(client.descriptors_are_untouched(), "it took a descriptor of the program's for its connection")
+        self.assertTrue(client.descriptors_are_untouched(), "it took a descriptor of the program's for its own")
 
     # --- /proc that shows nothing, or another time ---
 

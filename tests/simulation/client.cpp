@@ -5,12 +5,10 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <dlfcn.h>
-#include <linux/futex.h>
 #include <sched.h>
 
 #include "scheduler.hpp"
@@ -44,58 +42,71 @@ void *simulated_realloc(void *old, std::size_t bytes) {
     return place;
 }
 void simulated_free(void *) {}
+}  // namespace
+}  // namespace numacre::simulation
+
+// What these sources ask of the kernel.
+namespace numacre::os {
+
+using simulation::Scheduler;
+
 // Of the client's own memory only: what it maps of a pool is left out. What is tiny is the process's for good: the
 // generation that tells forked children.
-void *simulated_mmap(void *, std::size_t bytes, int protection, int flags, int, long) {
-    if (bytes < kCacheLineBytes) return mmap(nullptr, bytes, protection, flags, -1, 0);
-    void *const place = simulated_allocation(bytes, kPageBytes);  // zeroed: forget_clients()
+void *mmap(void *, std::size_t bytes, int protection, int flags, int, off_t) {
+    if (bytes < kCacheLineBytes) return ::mmap(nullptr, bytes, protection, flags, -1, 0);
+    void *const place = simulation::simulated_allocation(bytes, kPageBytes);  // zeroed: forget_clients()
     return place == nullptr ? MAP_FAILED : place;
 }
-int simulated_munmap(void *, std::size_t) {
+int munmap(void *, std::size_t) {
     return 0;
 }
-int simulated_madvise(void *, std::size_t, int) {
+int madvise(void *, std::size_t, int) {
     return 0;
 }
-
-long simulated_futex(long call, std::uint32_t *word, int operation, std::uint32_t value, const timespec *time) {
-    if (call != SYS_futex) std::abort();
-    Scheduler &scheduler = *Scheduler::running;
-    step();
-    if (operation == FUTEX_WAKE) {
-        scheduler.wake(word);
-        return 0;
-    }
-    if (*word != value) return -1;
-    if (scheduler.random().one_in(16)) return 0;  // as the kernel may
-    scheduler.wait_on(
+void futex_wake(std::uint32_t *word, int) {
+    simulation::step();
+    Scheduler::running->wake(word);
+}
+void futex_wait(std::uint32_t *word, std::uint32_t value, const timespec *time) {
+    simulation::step();
+    if (*word != value || Scheduler::running->random().one_in(16)) return;  // as the kernel may
+    Scheduler::running->wait_on(
         word, static_cast<std::uint64_t>(time->tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time->tv_nsec));
-    return 0;
 }
-long simulated_syscall(long call, std::uint32_t *word, int operation, int value, const timespec *time, void *, int) {
-    return simulated_futex(call, word, operation, static_cast<std::uint32_t>(value), time);
-}
-long simulated_syscall(long call, std::uint32_t *word, int operation, std::uint32_t value, const timespec *time, void *,
-                       int) {
-    return simulated_futex(call, word, operation, value, time);
-}
-
-int simulated_clock(clockid_t, timespec *time) {
+int clock_gettime(clockid_t, timespec *time) {
     const std::uint64_t now = Scheduler::running == nullptr ? 1 : Scheduler::running->now_ns();
     time->tv_sec = static_cast<time_t>(now / 1'000'000'000);
     time->tv_nsec = static_cast<long>(now % 1'000'000'000);
     return 0;
 }
+int sched_yield() {
+    return ::sched_yield();
+}
+int pthread_sigmask(int, const sigset_t *, sigset_t *) {
+    return 0;
+}
+int pthread_once(pthread_once_t *once, void (*routine)()) {
+    return ::pthread_once(once, routine);
+}
+int pthread_mutex_lock(pthread_mutex_t *mutex) {
+    return ::pthread_mutex_lock(mutex);
+}
+int pthread_mutex_unlock(pthread_mutex_t *mutex) {
+    return ::pthread_mutex_unlock(mutex);
+}
+int pthread_key_create(pthread_key_t *key, void (*at_thread_end)(void *)) {
+    return ::pthread_key_create(key, at_thread_end);
+}
+int pthread_setspecific(pthread_key_t key, const void *value) {
+    return ::pthread_setspecific(key, value);
+}
+int pthread_atfork(void (*prepare)(), void (*in_parent)(), void (*in_child)()) {
+    return ::pthread_atfork(prepare, in_parent, in_child);
+}
 
-}  // namespace
-}  // namespace numacre::simulation
+}  // namespace numacre::os
 
 #define realloc ::numacre::simulation::simulated_realloc
-#define mmap ::numacre::simulation::simulated_mmap
-#define munmap ::numacre::simulation::simulated_munmap
-#define madvise ::numacre::simulation::simulated_madvise
-#define syscall ::numacre::simulation::simulated_syscall
-#define clock_gettime ::numacre::simulation::simulated_clock
 // Each source has one of its own in an unnamed namespace.
 #define kLookAgainAfterNanoseconds kLookAgainAfterNanosecondsOfWaiting
 #include "client/src/waiting.cpp"
@@ -111,11 +122,6 @@ int simulated_clock(clockid_t, timespec *time) {
 #include "client/src/threads.cpp"
 #undef free
 #undef realloc
-#undef mmap
-#undef munmap
-#undef madvise
-#undef syscall
-#undef clock_gettime
 
 // --- what the sources that are left out define -----------------------------------------------------------------------
 

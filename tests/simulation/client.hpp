@@ -2,9 +2,6 @@
 // all the rest as client.cpp builds them, never as libnumacre does.
 #pragma once
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -34,17 +31,9 @@
 #include "numacre/shm/thread_slots.hpp"
 #include "numacre/shm/walk.hpp"
 
-namespace numacre::simulation {
-// Signals are not simulated.
-inline int simulated_sigmask(int, const sigset_t *, sigset_t *) {
-    return 0;
-}
-}  // namespace numacre::simulation
-
 // From here on the one Env that there is. (numacre/inline.h has one load that is not by NUMACRE_INLINE_LOAD.)
 #define ProductionEnv simulation::SimulationEnv
 #define __atomic_load_n(place, order) ::numacre::simulation::load_plainly(place)
-#define pthread_sigmask ::numacre::simulation::simulated_sigmask
 #include "client/src/pool.hpp"
 #undef __atomic_load_n
 

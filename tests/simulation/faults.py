@@ -36,6 +36,7 @@ class Fault:
     why: str
     changes: tuple
     seeds: int = 20000  # within which it must be found
+    system: bool = False  # the second stage's, simulation_system
 
 
 FAULTS = [
@@ -112,6 +113,250 @@ FAULTS = [
             ),
         ),
     ),
+    # --- the second stage: mends of the attach protocol ---
+    Fault(
+        name="come_without_the_CAS",
+        system=True,
+        why="a client that is slow to map goes on although the daemon has given it up (A3)",
+        changes=(
+            Change(
+                SHM + "presence.hpp",
+                "return word.compare_exchange_strong(bits, Presence{generation, State::here}.bits(), std::memory_order_relaxed);",
+                "word.store(Presence{generation, State::here}.bits(), std::memory_order_relaxed);\n        return bits != 0;",
+            ),
+        ),
+    ),
+    Fault(
+        name="give_up_without_the_CAS",
+        system=True,
+        why="a client that has come is given up all the same (A3)",
+        changes=(
+            Change(
+                SHM + "presence.hpp",
+                """if (word.compare_exchange_strong(bits, Presence{generation, State::given_up}.bits(), std::memory_order_acq_rel,
+                                         std::memory_order_acquire))
+            return State::given_up;""",
+                """const std::uint64_t seen = word.load(std::memory_order_acquire);
+        const bool is_attaching = seen == bits;
+        bits = seen;
+        if (is_attaching) {
+            word.store(Presence{generation, State::given_up}.bits(), std::memory_order_release);
+            return State::given_up;
+        }""",
+            ),
+        ),
+    ),
+    Fault(
+        name="a_lost_connection_is_evidence",
+        system=True,
+        why="a client whose connection has gone is taken for gone (A3)",
+        changes=(
+            Change(
+                "daemon/src/session.cpp",
+                "session.pool->set_client_state(session.client.slot, ClientState::lost);\n    lose(session);",
+                "depart(session, Departure::unmapped);",
+            ),
+        ),
+    ),
+    Fault(
+        name="nobody_is_given_up",
+        system=True,
+        why="a client that dies, or is refused, between the reply and its maps keeps its seat (A3)",
+        changes=(
+            Change(
+                "daemon/src/session.cpp",
+                "case Presence::State::given_up:\n            depart(session, Departure::unmapped);\n            return true;",
+                "",
+            ),
+        ),
+    ),
+    Fault(
+        name="an_unknown_start_time_differs",
+        system=True,
+        why="where /proc did not show a client, the next daemon takes it for another process (A4)",
+        changes=(
+            Change(
+                "daemon/src/process_info.cpp",
+                "if (known.start_time_ticks == 0 || found.start_time_ticks == 0) return SameProcess::unknown;",
+                "",
+            ),
+        ),
+    ),
+    Fault(
+        name="leave_is_not_said",
+        system=True,
+        why="a detach after a restart of the daemon leaks until the process ends (A6)",
+        changes=(
+            Change(
+                "client/src/regions.cpp",
+                """if (pool->process_generation != 0)
+        Presence::leave(pool->view.processes[pool->process.value].presence, pool->process_generation);""",
+                "",
+            ),
+        ),
+    ),
+    Fault(
+        name="nobody_looks_who_has_left",
+        system=True,
+        why="the word of a client without a connection is not read (A6)",
+        changes=(Change("daemon/src/session.cpp", "if (has_said_so(session)) continue;", ""),),
+    ),
+    Fault(
+        name="closes_what_has_the_number",
+        system=True,
+        why="the program has closed all descriptors and opened others; detach closes one of them (A6)",
+        changes=(
+            Change(
+                "client/src/attach.cpp",
+                "return pool->connection >= 0 && inode_of(pool->connection) == pool->connection_inode;",
+                "return pool->connection >= 0;",
+            ),
+        ),
+    ),
+    Fault(
+        name="events_of_a_foreign_descriptor",
+        system=True,
+        why="the same of the descriptor for events (found by the simulator)",
+        changes=(
+            Change("client/src/events.cpp", "return fd >= 0 && inode_of(fd) == pool->event_fd_inode ? fd : -1;", "return fd;"),
+        ),
+    ),
+    Fault(
+        name="no_page_no_matter",
+        system=True,
+        why="memory was short as the first pool was opened: a raw fork's child goes on as its parent (found by the simulator)",
+        changes=(
+            Change("client/src/threads.cpp", "if (page == nullptr) return false;", "if (page == nullptr) return true;"),
+        ),
+    ),
+    # --- planted, by somebody tired ---
+    Fault(
+        name="seat_is_kept_when_the_reply_fails",
+        system=True,
+        why="planted in session.cpp: who cannot be sent the reply keeps its seat",
+        changes=(Change("daemon/src/session.cpp", "session.pool->vacate(client->slot, Departure::detached, {}, 0);", ""),),
+    ),
+    Fault(
+        name="is_departing_is_not_cleared",
+        system=True,
+        why="planted in managed_pool.cpp: the ledger says of a new client that it departs, as the one before did",
+        changes=(Change("daemon/src/managed_pool.cpp", "ledger.is_departing.store(0, std::memory_order_relaxed);", ""),),
+    ),
+    Fault(
+        name="mark_dead_is_forgotten",
+        system=True,
+        why="planted in reaper.cpp: recovery runs over a process that counts as living",
+        changes=(Change("daemon/src/reaper.cpp", "pool->mark_dead(client.slot);", ""),),
+    ),
+    Fault(
+        name="ledger_keeps_who_has_gone",
+        system=True,
+        why="planted in managed_pool.cpp: the next daemon finds a client that has been vacated",
+        changes=(
+            Change("daemon/src/managed_pool.cpp", "ledger_.clients()[slot.value].id.store(0, std::memory_order_release);", ""),
+        ),
+    ),
+    Fault(
+        name="leave_before_the_frames_are_unmapped",
+        system=True,
+        why="planted in regions.cpp: the client says that it has left, and then unmaps",
+        changes=(
+            Change(
+                "client/src/regions.cpp",
+                "delete_choices(pool);\n    if (pool->span != nullptr)",
+                """delete_choices(pool);
+    if (pool->process_generation != 0)
+        Presence::leave(pool->view.processes[pool->process.value].presence, pool->process_generation);
+    if (pool->span != nullptr)""",
+            ),
+        ),
+    ),
+    Fault(
+        name="thread_ends_and_keeps_its_slot",
+        system=True,
+        why="planted in threads.cpp",
+        changes=(
+            Change(
+                "client/src/threads.cpp",
+                "give_back_all(pool, *seat.lane);\n            release_slot(pool, seat.lane->actor);\n        }\n        free_lane(seat);\n    }\n    os::",
+                "give_back_all(pool, *seat.lane);\n        }\n        free_lane(seat);\n    }\n    os::",
+            ),
+        ),
+    ),
+    Fault(
+        name="child_keeps_the_parents_connection",
+        system=True,
+        why="planted in threads.cpp: a forked child does not close what is its parent's",
+        changes=(Change("client/src/threads.cpp", "if (pool != nullptr) close_connection(pool);", ""),),
+    ),
+    Fault(
+        name="refused_attach_keeps_its_connection",
+        system=True,
+        why="planted in attach.cpp: one way out closes nothing",
+        changes=(
+            Change("client/src/attach.cpp", "unmap_regions(handle);\n        close_connection(handle);", "unmap_regions(handle);"),
+        ),
+    ),
+    Fault(
+        name="adopted_without_generation",
+        system=True,
+        why="planted in managed_pool.cpp: the next daemon does not know which generation of the seat its client is",
+        changes=(Change("daemon/src/managed_pool.cpp", "client.generation = record.generation;", ""),),
+    ),
+    Fault(
+        name="the_dead_are_not_found_out",
+        system=True,
+        why="planted in process_info.cpp: a pid that nobody has any more counts as living",
+        changes=(
+            Change(
+                "daemon/src/process_info.cpp",
+                "if (!pidfd && (errno == ESRCH || errno == EINVAL)) return std::nullopt;",
+                "",
+            ),
+        ),
+    ),
+    Fault(
+        name="who_dies_without_a_connection_stays",
+        system=True,
+        why="planted in session.cpp: the end of a process counts only while it is connected",
+        changes=(
+            Change(
+                "daemon/src/session.cpp",
+                "if (phase == Session::Phase::attached || phase == Session::Phase::lost) depart(*found->second, Departure::died);",
+                "if (phase == Session::Phase::attached) depart(*found->second, Departure::died);",
+            ),
+        ),
+    ),
+    Fault(
+        name="a_blocked_recovery_is_not_tried_again",
+        system=True,
+        why="planted in reaper.cpp",
+        changes=(Change("daemon/src/reaper.cpp", "loop_.after(job->retry_after, [this, job] { step(job); });", ""),),
+    ),
+    Fault(
+        name="what_the_predecessor_began_is_left",
+        system=True,
+        why="planted in managed_pool.cpp: the intent of a daemon that died is not resolved",
+        changes=(
+            Change(
+                "daemon/src/managed_pool.cpp",
+                "if (recovery.resume(blocked_by) == RecoveryStep::blocked) return RecoveryStep::blocked;",
+                "",
+            ),
+        ),
+    ),
+    Fault(
+        name="half_opened_units_stay_so",
+        system=True,
+        why="planted in managed_pool.cpp: units that a daemon died over are not finished",
+        changes=(Change("daemon/src/managed_pool.cpp", "memory->finish_units();", ""),),
+    ),
+    Fault(
+        name="a_child_is_of_its_parents_generation",
+        system=True,
+        why="planted in threads.cpp: a forked child may use its parent's handle",
+        changes=(Change("client/src/threads.cpp", "++last_generation;", ""),),
+    ),
 ]
 
 
@@ -156,6 +401,79 @@ def check(source):
     return 1 if mistakes else 0
 
 
+class SystemWorkshop:
+    """Builds simulation_system: the daemon's sources one by one, the client's in one."""
+
+    DAEMON = """access attach_message autosize bytes daemon event_hub ledger managed_pool node_memory policy_text pool_spec
+        process_info reaper reclaim region registry session sizing user_limits""".split()
+    PLAIN = ["tests/simulation/system/" + name for name in ("main.cpp", "plan.cpp", "world.cpp", "kernel.cpp", "client.cpp", "interpose.cpp")]
+    PLAIN += ["tests/simulation/scheduler.cpp", "tests/support/fiber_switch.cpp"]
+
+    def __init__(self, source, scratch, compiler, jobs):
+        self.source = os.path.abspath(source)
+        self.scratch = scratch
+        self.compiler = compiler
+        self.sources = [f"daemon/src/{name}.cpp" for name in self.DAEMON] + ["tests/simulation/system/daemon.cpp"] + self.PLAIN
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            objects = pool.map(lambda name: self.compile(self.source, name, scratch), self.sources)
+            self.objects = dict(zip(self.sources, objects))
+
+    def compile(self, folder, name, into):
+        target = os.path.join(into, name.replace("/", "_") + ".o")
+        parts = ["tests/simulation/seam", "tests/simulation", ".", "tests", "shm/include"]
+        command = self.compiler + ["-std=c++20", "-O2", "-w", "-D_GNU_SOURCE"]
+        if name in self.PLAIN:
+            parts += ["client/include", "client/src"]
+        else:
+            parts += ["daemon/src"]
+            command += ["-include", os.path.join(folder, "tests/simulation/system/prelude.hpp")]
+        command += [f"-I{os.path.join(folder, part)}" for part in parts]
+        result = subprocess.run(command + ["-c", os.path.join(folder, name), "-o", target], capture_output=True, text=True, errors="replace")
+        if result.returncode != 0:
+            raise Mistake("does not compile: " + result.stderr[-1500:])
+        return target
+
+    def depends(self, name, changed):
+        if changed.endswith(".cpp"):
+            return name == (changed if changed.startswith("daemon/") else "tests/simulation/system/client.cpp")
+        return changed.startswith("shm/") and (name not in self.PLAIN or name.endswith(("client.cpp", "world.cpp")))
+
+    def try_one(self, name, changes, seeds):
+        folder = os.path.join(self.scratch, name)
+        for part in ("shm", "client", "daemon/src", "tests/simulation", "tests/support"):
+            shutil.copytree(os.path.join(self.source, part), os.path.join(folder, part))
+        try:
+            for change in changes:
+                apply(name, change, folder)
+            objects = [
+                self.compile(folder, part, folder) if any(self.depends(part, change.file) for change in changes) else kept
+                for part, kept in self.objects.items()
+            ]
+            binary = os.path.join(folder, "simulation_system")
+            subprocess.run(self.compiler + objects + ["-o", binary, "-pthread"], check=True)
+            return verdict(binary, seeds)
+        except Mistake as mistake:
+            return "MISTAKE", str(mistake)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def verdict(binary, seeds):
+    try:
+        result = subprocess.run([binary, "--seed", "1", "--count", str(seeds)], capture_output=True, text=True, errors="replace", timeout=900)
+    except subprocess.TimeoutExpired:
+        return "hangs", ""
+    if result.returncode < 0:
+        return f"crashes (signal {-result.returncode})", ""
+    if result.returncode == 0:
+        return "not found", ""
+    seed = re.search(r"REPLAY: \w+ --seed (\d+)", result.stdout)
+    said = re.search(r"FAILED step \d+: (.*)", result.stdout)
+    if seed is None or said is None:
+        return "ends oddly", result.stdout[-500:]
+    return f"seed {seed.group(1)}", said.group(1)
+
+
 class Workshop:
     DEPENDENT = ("tests/simulation/client.cpp", "tests/simulation/world.cpp")
     OTHERS = ("tests/simulation/main.cpp", "tests/simulation/plan.cpp", "tests/simulation/scheduler.cpp", "tests/support/fiber_switch.cpp")
@@ -168,7 +486,7 @@ class Workshop:
 
     def compile(self, folder, name, into):
         target = os.path.join(into, os.path.basename(name) + ".o")
-        includes = [f"-I{os.path.join(folder, part)}" for part in ("shm/include", "client/include", "client/src", ".", "tests")]
+        includes = [f"-I{os.path.join(folder, part)}" for part in ("tests/simulation/seam", "shm/include", "client/include", "client/src", ".", "tests")]
         result = subprocess.run(self.compiler + ["-std=c++20", "-O2", "-w", *includes, "-c", os.path.join(folder, name), "-o", target],
                                 capture_output=True, text=True, errors="replace")
         if result.returncode != 0:
@@ -185,20 +503,7 @@ class Workshop:
             objects = [self.compile(folder, part, folder) for part in self.DEPENDENT]
             binary = os.path.join(folder, "simulation")
             subprocess.run(self.compiler + objects + self.others + ["-o", binary, "-pthread"], check=True)
-            try:
-                result = subprocess.run([binary, "--seed", "1", "--count", str(seeds)], capture_output=True, text=True, errors="replace",
-                                        timeout=900)
-            except subprocess.TimeoutExpired:
-                return "hangs", ""
-            if result.returncode < 0:
-                return f"crashes (signal {-result.returncode})", ""
-            if result.returncode == 0:
-                return "not found", ""
-            seed = re.search(r"REPLAY: simulation --seed (\d+)", result.stdout)
-            said = re.search(r"FAILED step \d+: (.*)", result.stdout)
-            if seed is None or said is None:
-                return "ends oddly", result.stdout[-500:]
-            return f"seed {seed.group(1)}", said.group(1)
+            return verdict(binary, seeds)
         except Mistake as mistake:
             return "MISTAKE", str(mistake)
         finally:
@@ -211,6 +516,7 @@ def main():
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--mutations", type=int, default=0, metavar="COUNT")
     parser.add_argument("--all-mutations", action="store_true")
+    parser.add_argument("--stage", choices=("engine", "system", "both"), default="both")
     parser.add_argument("--seeds", type=int, default=0, help="default: what the fault says; of mutations 10000")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--compiler", default="g++", help="may have arguments: 'ccache g++'")
@@ -230,19 +536,27 @@ def main():
             chosen = [m for m in MUTATIONS if m.name in arguments.only]
         jobs = [(m.name, (Change(SHM + m.file, m.old, m.new),), arguments.seeds or 10000) for m in chosen]
     else:
-        jobs = [("unchanged", (), arguments.seeds or 5000)]
-        jobs += [(f.name, f.changes, arguments.seeds or f.seeds) for f in FAULTS if not arguments.only or f.name in arguments.only]
+        stages = {"engine": (False,), "system": (True,), "both": (False, True)}[arguments.stage]
+        chosen = [f for f in FAULTS if f.system in stages and (not arguments.only or f.name in arguments.only)]
+        for system in stages:
+            jobs.append(("unchanged" + " system" * system, (), arguments.seeds or 5000))
+            jobs += [(f.name, f.changes, arguments.seeds or f.seeds) for f in chosen if f.system == system]
+        system_jobs = {"unchanged system", *(f.name for f in chosen if f.system)}
+    if is_mutations:
+        system_jobs = set()
     wrong = 0
     found = 0
     with tempfile.TemporaryDirectory() as scratch:
-        workshop = Workshop(arguments.source, scratch, arguments.compiler.split())
+        compiler = arguments.compiler.split()
+        system = SystemWorkshop(arguments.source, scratch, compiler, arguments.jobs) if system_jobs else None
+        engine = Workshop(arguments.source, scratch, compiler) if any(job[0] not in system_jobs for job in jobs) else None
         with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-            futures = [(job, pool.submit(workshop.try_one, *job)) for job in jobs]
+            futures = [(job, pool.submit((system if job[0] in system_jobs else engine).try_one, *job)) for job in jobs]
             for (name, _, seeds), future in futures:
                 what, detail = future.result()
                 is_found = what.startswith("seed ") or what.startswith("crashes")
                 found += is_found
-                good = what == "not found" if name == "unchanged" else is_found
+                good = what == "not found" if name.startswith("unchanged") else is_found
                 wrong += not good and not is_mutations
                 print(f"| {name.replace('_', ' ')} | {what if is_found else what + f' in {seeds} seeds'} | {detail} |", flush=True)
     print(f"{found} of {len(jobs)} found")

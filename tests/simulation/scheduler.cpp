@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "support/fiber_switch.hpp"
 
@@ -12,6 +13,7 @@ namespace numacre::simulation {
 namespace {
 
 constexpr std::size_t kStackBytes = 256 << 10;
+constexpr std::size_t kFibersMax = 512;
 constexpr std::uint64_t kNoFault = ~std::uint64_t{0};
 
 std::vector<std::byte *> free_stacks;  // kept from one run to the next
@@ -74,7 +76,7 @@ Scheduler::Scheduler(World &world, const SchedulePlan &plan) : world_(world), pl
     close_door();
     door.steps = 0;
     door.points_left = door.spurious_left = kNever;
-    fibers_.reserve(256);  // fibers are referred to by their place; none may move while it runs
+    fibers_.reserve(kFibersMax);  // fibers are referred to by their place; none may move while it runs
     for (unsigned i = 0; i < plan.changes; ++i) change_steps_.push_back(random_.below(plan.steps_expected));
     std::sort(change_steps_.begin(), change_steps_.end(), std::greater<>());
     next_pause_ = plan.pause_every == 0 ? kNoFault : random_.between(1, 2 * plan.pause_every);
@@ -89,22 +91,36 @@ Scheduler::~Scheduler() {
 }
 
 int Scheduler::spawn(int process, std::function<void()> body) {
+    int place = static_cast<int>(fibers_.size());
+    std::byte *stack = nullptr;
     if (fibers_.size() == fibers_.capacity()) {
-        std::fprintf(stderr, "simulation: more than %zu fibers in one run\n", fibers_.size());
-        std::abort();
+        // The place of one that is gone.
+        for (place = 0; place < static_cast<int>(fibers_.size()); ++place) {
+            const FiberState state = fibers_[static_cast<std::size_t>(place)].state;
+            if (place != current_ && (state == FiberState::ended || state == FiberState::dead)) break;
+        }
+        if (place == static_cast<int>(fibers_.size())) {
+            std::fprintf(stderr, "simulation: more than %zu fibers at once\n", fibers_.size());
+            std::abort();
+        }
+        stack = std::exchange(fibers_[static_cast<std::size_t>(place)].stack, nullptr);
+        fibers_[static_cast<std::size_t>(place)] = Fiber{};
+    } else {
+        fibers_.emplace_back();
     }
-    Fiber &fiber = fibers_.emplace_back();
+    Fiber &fiber = fibers_[static_cast<std::size_t>(place)];
     fiber.process = process;
+    fiber.locals.process = process;
     fiber.body = std::move(body);
     fiber.priority = random_.below(1'000'000) + 1'000'001;
-    fiber.stack = take_stack();
+    fiber.stack = stack != nullptr ? stack : take_stack();
     // As if it had been left by numacre_fiber_switch: saved registers, then where to go on.
     auto **top = reinterpret_cast<void **>(fiber.stack + kStackBytes);
     *--top = nullptr;  // what enter() would return to; keeps the stack aligned as after a call
     *--top = reinterpret_cast<void *>(&Scheduler::enter);
     for (std::size_t i = 0; i < kFiberSavedRegisters; ++i) *--top = nullptr;
     fiber.stack_pointer = top;
-    return static_cast<int>(fibers_.size()) - 1;
+    return place;
 }
 
 void Scheduler::enter() {
@@ -146,7 +162,7 @@ void Scheduler::grant(int fiber) {
 }
 
 int Scheduler::pick() {
-    int ready[256];
+    int ready[kFibersMax];
     int count = 0;
     const std::uint64_t now = now_ns();
     if (urgent_ != kNobody) {
@@ -332,6 +348,22 @@ void Scheduler::wake(const std::uint32_t *futex) {
             return;
         }
 }
+void Scheduler::wake_all(const std::uint32_t *futex) {
+    for (Fiber &fiber : fibers_)
+        if (fiber.state == FiberState::sleeping && fiber.futex == futex) {
+            fiber.state = FiberState::ready;
+            fiber.futex = nullptr;
+        }
+}
+void Scheduler::leave() {
+    leave_fiber();
+    std::abort();
+}
+void Scheduler::kill_others(int process) {
+    for (std::size_t i = 0; i < fibers_.size(); ++i)
+        if (fibers_[i].process == process && static_cast<int>(i) != current_ && fibers_[i].state != FiberState::ended)
+            fibers_[i].state = FiberState::dead;
+}
 void Scheduler::kill(int process) {
     for (Fiber &fiber : fibers_)
         if (fiber.process == process && fiber.state != FiberState::ended) fiber.state = FiberState::dead;
@@ -355,6 +387,12 @@ bool Scheduler::resume_earliest_paused() {
     if (first == nullptr) return false;
     first->state = FiberState::ready;
     return true;
+}
+std::uint64_t Scheduler::earliest_wake_ns() const {
+    std::uint64_t earliest = ~std::uint64_t{0};
+    for (const Fiber &fiber : fibers_)
+        if (fiber.state == FiberState::sleeping) earliest = std::min(earliest, fiber.wake_ns);
+    return earliest;
 }
 bool Scheduler::wake_earliest() {
     const Fiber *first = nullptr;

@@ -19,6 +19,10 @@ enum class FiberState : std::uint8_t { ready, paused, sleeping, parked, ended, d
 struct ThreadLocals {
     void *lane = nullptr;
     std::byte table[16] = {};
+    // The second stage's:
+    int process = 0;
+    int error = 0;          // errno
+    void *value = nullptr;  // pthread_setspecific()
 };
 
 struct Fiber {
@@ -49,6 +53,7 @@ struct SchedulePlan {
     std::uint64_t pause_every = 0;             // about every so many steps somebody stands still
     std::uint64_t pause_max = 20'000;
     std::uint64_t steps_max = 50'000'000;  // more: somebody never ends
+    std::uint64_t step_ns = 100;
 };
 
 // What the scheduler asks of the world that it moves. Called outside fibers, but for locals.
@@ -83,6 +88,7 @@ public:
     // By a fiber, about itself.
     void park();
     void sleep_ns(std::uint64_t nanoseconds);
+    void leave();  // dead by now: does not return
     // nullptr: only for so long.
     void wait_on(const std::uint32_t *futex, std::uint64_t nanoseconds);
     void pause_for(std::uint64_t steps);
@@ -92,12 +98,15 @@ public:
     // By anybody.
     void stop();  // the run is over, whatever others are in the middle of; does not return to a fiber
     void wake(const std::uint32_t *futex);
+    void wake_all(const std::uint32_t *futex);
+    void kill_others(int process);  // all threads of it but the running one
     void kill(int process);
     void pause_process(int process, std::uint64_t steps);
     void unpark_all();
     bool resume_earliest_paused();
     bool wake_earliest();
-    std::uint64_t now_ns() const { return jumped_ns_ + steps_done() * kStepNs; }
+    std::uint64_t earliest_wake_ns() const;  // the greatest number: nobody sleeps
+    std::uint64_t now_ns() const { return jumped_ns_ + steps_done() * plan_.step_ns; }
 
     int current() const { return current_; }
     std::vector<Fiber> &fibers() { return fibers_; }
@@ -121,7 +130,6 @@ public:
     static Scheduler *running;
 
 private:
-    static constexpr std::uint64_t kStepNs = 100;
     static constexpr int kNobody = -1;
 
     int pick();

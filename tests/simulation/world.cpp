@@ -389,7 +389,7 @@ private:
         pool->reference_format = ReferenceFormat{geometry_.frame_count, plan_.numa_nodes};
         pool->view = pool_;
         pool->checks_frees = plan_.checks_frees;
-        static constinit std::atomic<std::uint64_t> no_limit{0};
+        static constinit client::Env::Atomic<std::uint64_t> no_limit{0};
         pool->thread_limit = &no_limit;
         pool->data_bytes = geometry_.capacity_bytes();
         pool->span_shift = static_cast<std::uint32_t>(std::bit_width(pool->data_bytes - 1)) + 1;

@@ -95,6 +95,12 @@ def shm_depends_on_nothing(tree):
             yield path, line, f"shm includes <{name}>; it may include numacre/shm/* and plain standard headers only"
 
 
+def os_is_a_thin_seam(tree):
+    for path, line, name, resolved in includes(tree, ("os/",)):
+        if not (name.endswith(".h") and "numacre" not in name and not resolved.startswith(("client/", "daemon/", "shm/"))):
+            yield path, line, f"os includes <{name}>; it may include libc's and the kernel's headers only"
+
+
 def client_library_is_light(tree):
     forbidden = re.compile(
         r"(^|/)(grpc|grpcpp|google/protobuf|prometheus|spdlog|toml\+\+|toml|CLI|nlohmann|systemd)/|\.pb\.h$|^(numaif|numa|liburing|pcap)\.h$"
@@ -126,7 +132,7 @@ def liburing_only_in_event_loop(tree):
 
 
 def nothing_includes_tests(tree):
-    for path, line, name, resolved in includes(tree, ("shm/", "client/", "daemon/", "proto/", "deploy/", "dashboards/")):
+    for path, line, name, resolved in includes(tree, ("os/", "shm/", "client/", "daemon/", "proto/", "deploy/", "dashboards/")):
         if resolved.startswith("tests/") or "/tests/" in resolved or name.startswith("support/"):
             yield path, line, f"includes {name}: what ships must not depend on the tests"
 
@@ -218,11 +224,24 @@ RULES = {
             {"shm/include/numacre/shm/a.hpp": "#include <unistd.h>\n"},
             {"shm/include/numacre/shm/a.hpp": "#include <mutex>\n"},
             {"shm/include/numacre/shm/a.hpp": "#include <numacre/numacre.h>\n"},
+            {"shm/include/numacre/shm/a.hpp": "#include <numacre/os/kernel.hpp>\n"},
             {"shm/include/numacre/shm/a.hpp": '#  include "../../../../client/src/x.hpp"\n', "client/src/x.hpp": ""},
         ],
         [
             {"shm/include/numacre/shm/a.hpp": '#include <atomic>\n#include "numacre/shm/b.hpp"\n// #include <unistd.h>\n'},
             {"shm/include/numacre/shm/a.h": "#include <stdint.h>\n"},
+        ],
+    ),
+    "os-is-a-thin-seam": (
+        os_is_a_thin_seam,
+        [
+            {"os/include/numacre/os/kernel.hpp": "#include <string>\n"},
+            {"os/include/numacre/os/kernel.hpp": "#include <numacre/shm/layout.hpp>\n"},
+            {"os/include/numacre/os/kernel.hpp": '#include "../../../../daemon/src/log.h"\n', "daemon/src/log.h": ""},
+        ],
+        [
+            {"os/include/numacre/os/kernel.hpp": "#include <sys/mman.h>\n#include <linux/futex.h>\n"},
+            {"client/src/a.cpp": '#include "numacre/os/kernel.hpp"\n', "daemon/src/a.cpp": '#include "numacre/os/kernel.hpp"\n'},
         ],
     ),
     "client-library-is-light": (

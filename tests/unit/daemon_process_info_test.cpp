@@ -2,6 +2,7 @@
 #include "process_info.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -84,6 +85,21 @@ ProcessIdentity own() {
     const auto peer = peer_of(one.get());
     EXPECT_TRUE(peer.has_value());
     return peer ? peer->identity() : ProcessIdentity{};
+}
+
+TEST(PeerOf, says_when_our_own_descriptors_are_used_up) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()), 0);
+    const Fd one(ends[0]), other(ends[1]);
+    rlimit usual{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+    const Fd next(::dup(one.get()));
+    const rlimit none{static_cast<rlim_t>(next.get() + 1), usual.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+    const auto peer = peer_of(one.get());
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+    ASSERT_FALSE(peer);
+    EXPECT_EQ(peer.error().code, Errc::too_many_clients) << peer.error().message;
 }
 
 TEST(FindPeer, finds_a_living_process_and_says_how_certain_that_is) {

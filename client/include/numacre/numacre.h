@@ -209,8 +209,8 @@ NUMACRE_API int numacre_client_id(numacre_pool *pool, uint32_t *client_id);
  * kernel; later ones give the same descriptor. It is readable at first, for what happened before. Thread-safe. Limits are looked at every few seconds, so these events come late; nobody waits for a
  * client that does not look.
  * Errors: -ECONNREFUSED the daemon that the pool was attached to is gone (a daemon after it goes on setting what
- * numacre_events tells, but has no descriptor: attach anew); -EUSERS the daemon's descriptors are used up; -ETIMEDOUT;
- * -EINVAL a private pool; -ECHILD. */
+ * numacre_events tells, but has no descriptor: attach anew), or the program has closed the descriptor; -EUSERS the daemon's
+ * descriptors are used up; -ETIMEDOUT; -EINVAL a private pool; -ECHILD. */
 NUMACRE_API int numacre_event_fd(numacre_pool *pool, int *fd);
 
 /* Which of NUMACRE_EVENT_... have happened since the last call, and makes the descriptor unreadable. 0 may come although it

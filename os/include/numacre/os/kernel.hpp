@@ -1,0 +1,177 @@
+// The seam to the kernel: what the client and the daemon ask of it, one inline function a system call, with libc's
+// arguments, results and errno. It costs nothing. The simulator has a header of this name too, found before this one.
+#pragma once
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NUMACRE_OS_CALL [[gnu::always_inline]] inline
+
+namespace numacre::os {
+
+// --- files -----------------------------------------------------------------------------------------------------------
+
+NUMACRE_OS_CALL int open(const char *path, int flags) {
+    return ::open(path, flags);
+}
+NUMACRE_OS_CALL ssize_t read(int fd, void *buffer, size_t bytes) {
+    return ::read(fd, buffer, bytes);
+}
+NUMACRE_OS_CALL int close(int fd) {
+    return ::close(fd);
+}
+NUMACRE_OS_CALL int fstat(int fd, struct stat *status) {
+    return ::fstat(fd, status);
+}
+NUMACRE_OS_CALL int fstatfs(int fd, struct statfs *system) {
+    return ::fstatfs(fd, system);
+}
+NUMACRE_OS_CALL int stat(const char *path, struct stat *status) {
+    return ::stat(path, status);
+}
+NUMACRE_OS_CALL int fchmod(int fd, mode_t mode) {
+    return ::fchmod(fd, mode);
+}
+NUMACRE_OS_CALL int ftruncate(int fd, off_t bytes) {
+    return ::ftruncate(fd, bytes);
+}
+NUMACRE_OS_CALL int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+    return ::fallocate(fd, mode, offset, bytes);
+}
+NUMACRE_OS_CALL off_t lseek(int fd, off_t offset, int whence) {
+    return ::lseek(fd, offset, whence);
+}
+NUMACRE_OS_CALL int add_seals(int fd, int seals) {
+    return ::fcntl(fd, F_ADD_SEALS, seals);
+}
+NUMACRE_OS_CALL int get_seals(int fd) {
+    return ::fcntl(fd, F_GET_SEALS);
+}
+// Through syscall(): one spelling for every libc, and flags that its headers do not know yet.
+NUMACRE_OS_CALL int memfd_create(const char *name, unsigned flags) {
+    return static_cast<int>(::syscall(SYS_memfd_create, name, flags));
+}
+NUMACRE_OS_CALL int eventfd(unsigned count, int flags) {
+    return ::eventfd(count, flags);
+}
+NUMACRE_OS_CALL int userfaultfd(int flags) {
+    return static_cast<int>(::syscall(SYS_userfaultfd, flags));
+}
+NUMACRE_OS_CALL int ioctl(int fd, unsigned long request, void *argument) {
+    return ::ioctl(fd, request, argument);
+}
+
+// --- memory ----------------------------------------------------------------------------------------------------------
+
+NUMACRE_OS_CALL void *mmap(void *where, size_t bytes, int protection, int flags, int fd, off_t offset) {
+    return ::mmap(where, bytes, protection, flags, fd, offset);
+}
+NUMACRE_OS_CALL int munmap(void *address, size_t bytes) {
+    return ::munmap(address, bytes);
+}
+NUMACRE_OS_CALL int madvise(void *address, size_t bytes, int advice) {
+    return ::madvise(address, bytes, advice);
+}
+
+// --- sockets ---------------------------------------------------------------------------------------------------------
+
+NUMACRE_OS_CALL int socket(int domain, int type, int protocol) {
+    return ::socket(domain, type, protocol);
+}
+NUMACRE_OS_CALL int connect(int fd, const sockaddr *address, socklen_t bytes) {
+    return ::connect(fd, address, bytes);
+}
+NUMACRE_OS_CALL int setsockopt(int fd, int level, int option, const void *value, socklen_t bytes) {
+    return ::setsockopt(fd, level, option, value, bytes);
+}
+NUMACRE_OS_CALL int getsockopt(int fd, int level, int option, void *value, socklen_t *bytes) {
+    return ::getsockopt(fd, level, option, value, bytes);
+}
+NUMACRE_OS_CALL ssize_t send(int fd, const void *data, size_t bytes, int flags) {
+    return ::send(fd, data, bytes, flags);
+}
+NUMACRE_OS_CALL ssize_t recv(int fd, void *data, size_t bytes, int flags) {
+    return ::recv(fd, data, bytes, flags);
+}
+NUMACRE_OS_CALL ssize_t sendmsg(int fd, const msghdr *message, int flags) {
+    return ::sendmsg(fd, message, flags);
+}
+NUMACRE_OS_CALL ssize_t recvmsg(int fd, msghdr *message, int flags) {
+    return ::recvmsg(fd, message, flags);
+}
+
+// --- processes -------------------------------------------------------------------------------------------------------
+
+NUMACRE_OS_CALL uid_t geteuid() {
+    return ::geteuid();
+}
+NUMACRE_OS_CALL int pidfd_open(pid_t pid) {
+    return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+}
+NUMACRE_OS_CALL int pidfd_send_signal(int pidfd, int signal_number) {
+    return static_cast<int>(::syscall(SYS_pidfd_send_signal, pidfd, signal_number, nullptr, 0));
+}
+NUMACRE_OS_CALL int poll(pollfd *fds, nfds_t count, int milliseconds) {
+    return ::poll(fds, count, milliseconds);
+}
+NUMACRE_OS_CALL ssize_t getrandom(void *buffer, size_t bytes) {
+    return ::getrandom(buffer, bytes, 0);
+}
+
+// --- threads ---------------------------------------------------------------------------------------------------------
+
+// Sleeps while *word is `value`, for so long at most. May return without cause.
+NUMACRE_OS_CALL void futex_wait(uint32_t *word, uint32_t value, const timespec *duration) {
+    (void)::syscall(SYS_futex, word, FUTEX_WAIT, value, duration, nullptr, 0);
+}
+NUMACRE_OS_CALL void futex_wake(uint32_t *word, int count) {
+    (void)::syscall(SYS_futex, word, FUTEX_WAKE, count, nullptr, nullptr, 0);
+}
+NUMACRE_OS_CALL int clock_gettime(clockid_t clock, timespec *time) {
+    return ::clock_gettime(clock, time);
+}
+NUMACRE_OS_CALL int sched_yield() {
+    return ::sched_yield();
+}
+NUMACRE_OS_CALL int pthread_sigmask(int how, const sigset_t *signals, sigset_t *before) {
+    return ::pthread_sigmask(how, signals, before);
+}
+NUMACRE_OS_CALL int pthread_once(pthread_once_t *once, void (*routine)()) {
+    return ::pthread_once(once, routine);
+}
+NUMACRE_OS_CALL int pthread_mutex_lock(pthread_mutex_t *mutex) {
+    return ::pthread_mutex_lock(mutex);
+}
+NUMACRE_OS_CALL int pthread_mutex_unlock(pthread_mutex_t *mutex) {
+    return ::pthread_mutex_unlock(mutex);
+}
+NUMACRE_OS_CALL int pthread_key_create(pthread_key_t *key, void (*at_thread_end)(void *)) {
+    return ::pthread_key_create(key, at_thread_end);
+}
+NUMACRE_OS_CALL int pthread_setspecific(pthread_key_t key, const void *value) {
+    return ::pthread_setspecific(key, value);
+}
+NUMACRE_OS_CALL int pthread_atfork(void (*prepare)(), void (*in_parent)(), void (*in_child)()) {
+    return ::pthread_atfork(prepare, in_parent, in_child);
+}
+
+}  // namespace numacre::os
+
+#undef NUMACRE_OS_CALL
