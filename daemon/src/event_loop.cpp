@@ -171,6 +171,9 @@ private:
                 break;
             case Wait::Kind::signal:
                 io_uring_prep_write(entry, wait.fd, &wait.one, sizeof wait.one, 0);
+                // By a thread of the kernel's: whoever shares the file can fill it and make it block between the
+                // kernel's look and its write, which would then wait in this thread.
+                entry->flags |= IOSQE_ASYNC;
                 break;
             case Wait::Kind::timer:
                 io_uring_prep_timeout(entry, &wait.delay, 0, 0);

@@ -64,6 +64,26 @@ TEST(FrameMeter, refuses_what_is_no_http_2_at_the_first_wrong_byte) {
     EXPECT_EQ(admit(meter, "/ HTTP/1.1"), std::nullopt);
 }
 
+// Without the acknowledgement gRPC does not limit streams: sixteen connections took gigabytes of the daemon's memory.
+TEST(FrameMeter, refuses_streams_of_a_caller_that_does_not_acknowledge_the_servers_settings) {
+    const auto typed = [](char type, char flags) {
+        std::string bytes = frame(0);
+        bytes[3] = type;
+        bytes[4] = flags;
+        return bytes;
+    };
+    const std::string headers = typed(1, 4), settings = typed(4, 0), acknowledgement = typed(4, 1);
+    for (const bool acknowledges : {true, false}) {
+        ControlLimits limits;
+        limits.frames_at_once = 1000;
+        FrameMeter meter(limits, kStart);
+        EXPECT_TRUE(admit(meter, kPreface + settings));
+        for (int i = 0; i < 16; ++i) EXPECT_TRUE(admit(meter, headers)) << i;
+        EXPECT_TRUE(admit(meter, acknowledges ? acknowledgement : settings));
+        for (int i = 0; i < 100; ++i) EXPECT_EQ(admit(meter, headers).has_value(), acknowledges) << i;
+    }
+}
+
 // A gate whose server is this test.
 class ControlGateTest : public testing::Test {
 protected:

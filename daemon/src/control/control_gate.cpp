@@ -58,8 +58,17 @@ std::optional<std::size_t> FrameMeter::admit(const char *bytes, std::size_t coun
             at += passed;
         } else {
             if (header_seen_ == 0 && !bucket_.take(now)) return at;
-            // The first three bytes are the payload's length, high byte first.
-            if (header_seen_ < 3) length_ = length_ << 8 | static_cast<unsigned char>(bytes[at]);
+            // Three bytes are the payload's length, high byte first; then its type, and flags.
+            const auto byte = static_cast<unsigned char>(bytes[at]);
+            if (header_seen_ < 3)
+                length_ = length_ << 8 | byte;
+            else if (header_seen_ == 3)
+                type_ = byte;
+            else if (header_seen_ == 4) {
+                if (type_ == kSettingsFrame && (byte & kAcknowledges) != 0) has_acknowledged_ = true;
+                if (type_ == kHeadersFrame && !has_acknowledged_ && ++streams_before_ > kStreamsBeforeMax)
+                    return std::nullopt;
+            }
             ++at;
             if (++header_seen_ == kHeaderBytes) {
                 payload_left_ = std::exchange(length_, 0);
@@ -221,7 +230,7 @@ bool ControlGate::pass(Connection &one, short caller_events, short server_events
     if (!one.to_server.is_empty() && one.admitted == 0) {
         const auto admitted = one.meter.admit(one.to_server.data(), one.to_server.size(), now);
         if (!admitted) {
-            tell(now, "a caller was cut off", "it does not speak HTTP/2");
+            tell(now, "a caller was cut off", "it does not speak HTTP/2, or does not acknowledge its limits");
             return false;
         }
         one.admitted = *admitted;

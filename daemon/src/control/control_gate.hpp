@@ -39,17 +39,24 @@ class FrameMeter {
 public:
     using Time = TokenBucket::Time;
     FrameMeter(const ControlLimits &limits, Time now) : bucket_(limits.frames_per_second, limits.frames_at_once, now) {}
-    // How many of these bytes, which follow those that were admitted last, may pass now. Nothing: no HTTP/2.
+    // How many of these bytes, which follow those that were admitted last, may pass now. Nothing: no HTTP/2, or of a
+    // caller that goes on opening streams without having acknowledged the server's settings: until then gRPC does not
+    // limit their number.
     std::optional<std::size_t> admit(const char *bytes, std::size_t count, Time now);
 
 private:
     static constexpr std::size_t kHeaderBytes = 9;
+    static constexpr unsigned char kHeadersFrame = 1, kSettingsFrame = 4, kAcknowledges = 1;
+    static constexpr unsigned kStreamsBeforeMax = 16;
 
     TokenBucket bucket_;
     std::size_t preface_seen_ = 0;
     std::size_t header_seen_ = 0;  // bytes of the header under way
     std::uint32_t length_ = 0;     // as far as the header has said it
     std::uint32_t payload_left_ = 0;
+    unsigned char type_ = 0;         // of the header under way
+    bool has_acknowledged_ = false;  // the server's settings
+    unsigned streams_before_ = 0;    // opened before that
 };
 
 class CloseTimer;
