@@ -1000,8 +1000,12 @@ int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
 
 int numacre_is_asleep(numacre_pool *pool) {
     if (pool == nullptr || pool->fork_generation != fork_generation()) return 0;
-    const Lane *const lane = find_lane(pool);
-    return lane != nullptr && lane->is_asleep ? 1 : 0;
+    Lane *const lane = find_lane(pool);
+    // Or another handler has interrupted the sleep before, and is inside a call of its own.
+    if (lane == nullptr || !lane->is_asleep || is_inside_or_changes_hints(lane->nodes[0])) return 0;
+    // Once: nobody lowers it for a thread that leaves now.
+    lane->is_asleep = false;
+    return 1;
 }
 
 size_t numacre_usable_size(numacre_pool *pool, const void *block) {

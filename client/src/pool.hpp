@@ -134,7 +134,7 @@ int read_checks(numacre_pool *pool);
 // --- threads ---------------------------------------------------------------------------------------------------------
 
 // The calling thread's lane, if it has one. Async-signal-safe.
-const Lane *find_lane(const numacre_pool *pool);
+Lane *find_lane(const numacre_pool *pool);
 // The calling thread's lane of a pool that is not the one it used last: finds it, or claims a thread slot for it. Makes
 // it the current one. nullptr: it has none and can have none; `error` is -errno, remembered.
 [[gnu::cold]] Lane *enter_pool(numacre_pool *pool, int &error);

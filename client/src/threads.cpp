@@ -344,7 +344,7 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
     return nullptr;
 }
 
-const Lane *find_lane(const numacre_pool *pool) {
+Lane *find_lane(const numacre_pool *pool) {
     const LaneTable &table = lane_table;
     if (pool->index >= table.count || table.seats[pool->index].pool != pool) return nullptr;
     return table.seats[pool->index].lane;

@@ -134,18 +134,22 @@ Answer<Fd> listen_for_clients(const std::string &socket_path) {
         return refuse(Errc::access_denied, std::string(call) + " for " + socket_path + " failed: " +
                                                std::strerror(errno) + "; choose another directory with --runtime-dir");
     };
+    // Made under another name: at its own nobody is to find it before it may be used, and listens.
+    const std::string new_path = socket_path + "+";
     sockaddr_un address{};
-    if (!fill_address(socket_path, address)) {
+    if (!fill_address(new_path, address)) {
         errno = ENAMETOOLONG;
         return failed("bind");
     }
+    ::unlink(new_path.c_str());  // of a daemon that was killed here
     Fd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (!listener) return failed("socket");
     if (::bind(listener.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0)
         return failed("bind");
-    if (::chmod(socket_path.c_str(), kAttachSocketMode) != 0) return failed("chmod");
+    if (::chmod(new_path.c_str(), kAttachSocketMode) != 0) return failed("chmod");
     refuse_descriptors(listener.get());
     if (::listen(listener.get(), SOMAXCONN) != 0) return failed("listen");
+    if (::rename(new_path.c_str(), socket_path.c_str()) != 0) return failed("rename");
     return listener;
 }
 

@@ -110,6 +110,8 @@ private:
             numacre_alloc_on(pool_, -1, kChunk, NUMACRE_WAIT, &block);
             abort();  // nothing is free
         }
+        // It has left, and a handler that asks again must not tear it out of its next call.
+        if (numacre_is_asleep(pool_) != 0) abort();
         sem_post(&left_);
         for (;;) {
             sem_wait(&next_);

@@ -23,8 +23,8 @@
  *
  * siglongjmp: a handler may leave a call of its thread that has fallen asleep for want of memory (NUMACRE_WAIT) by
  * siglongjmp, if numacre_is_asleep says so. Once such a call has begun to wait, handlers run while it sleeps and at no other
- * time. The wish ends with the thread's next call that goes past its cache, at the latest a second later, or with the
- * thread. To leave any other call in that way, or by pthread_exit in a handler, is a mistake: what the thread had in its
+ * time. The wish ends with the thread's next call that goes past its cache (at the latest its first call a second later), or
+ * with the thread; until then a block that the thread is given stays with it. To leave any other call in that way, or by pthread_exit in a handler, is a mistake: what the thread had in its
  * hands or in its cache, and its thread slot, then stay taken until the process ends or detaches, and its calls may return
  * -EBUSY or crash.
  *
@@ -187,7 +187,9 @@ NUMACRE_API numacre_ref numacre_ref_of(numacre_pool *pool, const void *block);
 NUMACRE_API int numacre_take(numacre_pool *pool, numacre_ref ref, void **block);
 
 /* For signal handlers: 1 if the handler has interrupted a call of its thread on this pool that sleeps (NUMACRE_WAIT), so that
- * it may leave that call by siglongjmp; else 0. Async-signal-safe, enters no kernel, never fails. */
+ * it may leave that call by siglongjmp; else 0. It says 1 once for each sleep (of a second at most): ask where you leave if
+ * it says 1. A handler that may be interrupted by one that leaves must not be inside a call on a handle of its own.
+ * Async-signal-safe, enters no kernel, never fails. */
 NUMACRE_API int numacre_is_asleep(numacre_pool *pool);
 
 /* Bytes that may be used at block (its whole power-of-two size); 0 if this process does not own it. */
