@@ -59,9 +59,12 @@ TEST(CppFace, options_reach_the_allocator) {
     Pool pool = small_pool();
     auto all = pool.allocate(1 << 20, {.zero = true});
     ASSERT_TRUE(all);
-    auto late = pool.allocate(4096, {.wait = true, .timeout = std::chrono::milliseconds{5}});
-    ASSERT_FALSE(late);
-    EXPECT_EQ(late.error().code, Errc::timed_out);
+    // A negative one would wait for ever if it wrapped.
+    for (const int milliseconds : {5, -1}) {
+        auto late = pool.allocate(4096, {.wait = true, .timeout = std::chrono::milliseconds{milliseconds}});
+        ASSERT_FALSE(late);
+        EXPECT_EQ(late.error().code, Errc::timed_out);
+    }
     auto elsewhere = pool.allocate(4096, {.numa_node = 3});
     ASSERT_FALSE(elsewhere);
     EXPECT_EQ(elsewhere.error().code, Errc::no_such_node);

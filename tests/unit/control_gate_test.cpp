@@ -160,8 +160,8 @@ TEST_F(ControlGateTest, of_a_caller_who_does_not_read_nothing_more_is_read) {
     EXPECT_EQ(read(server), more);
 }
 
-// What the server has said before it ended waits for the caller, and nobody works meanwhile. In processor time, which is
-// the test's own: the gate that span took all there was.
+// What the server has said before it ended waits for the caller, and nobody works meanwhile. In processor time, which
+// is the test's own: the gate that span took all there was.
 TEST_F(ControlGateTest, a_caller_who_does_not_read_what_an_ended_server_has_said_costs_nothing) {
     open({});
     const Fd caller = call();

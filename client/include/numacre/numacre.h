@@ -22,11 +22,11 @@
  * when the handler has returned. A handler whose call fails leaves its own sentence in numacre_last_error().
  *
  * siglongjmp: a handler may leave a call of its thread that has fallen asleep for want of memory (NUMACRE_WAIT) by
- * siglongjmp, if numacre_is_asleep says so. Once such a call has begun to wait, handlers run while it sleeps and at no other
- * time. The wish ends with the thread's next call that goes past its cache (at the latest its first call a second later), or
- * with the thread; until then a block that the thread is given stays with it. To leave any other call in that way, or by pthread_exit in a handler, is a mistake: what the thread had in its
- * hands or in its cache, and its thread slot, then stay taken until the process ends or detaches, and its calls may return
- * -EBUSY or crash.
+ * siglongjmp, if numacre_is_asleep says so. Once such a call has begun to wait, handlers run while it sleeps and at no
+ * other time. The wish ends with the thread's next call that goes past its cache (at the latest its first call a second
+ * later), or with the thread; until then a block that the thread is given stays with it. To leave any other call in that
+ * way, or by pthread_exit in a handler, is a mistake: what the thread had in its hands or in its cache, and its thread
+ * slot, then stay taken until the process ends or detaches, and its calls may return -EBUSY or crash.
  *
  * fork: the child does not inherit the mapping. Every call on an inherited handle returns -ECHILD; attach again there. A child
  * of fork() of libc closes the inherited connections at once. A child of a raw fork (the system call, clone without CLONE_VM,
@@ -162,7 +162,8 @@ NUMACRE_API int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa
 NUMACRE_API int numacre_free(numacre_pool *pool, void *block);
 
 /* numacre_free past the calling thread's cache: any process may get the block at once.
- * Further error: -EBUSY in a signal handler that has interrupted a call of its thread (see Signals): the block is still owned. */
+ * Further error: -EBUSY in a signal handler that has interrupted a call of its thread (see Signals): the block is still
+ * owned. */
 NUMACRE_API int numacre_free_uncached(numacre_pool *pool, void *block);
 
 /* All of `count` blocks, or none: then what `blocks` points to is meaningless. What the calling thread's cache has goes first;
@@ -178,7 +179,8 @@ NUMACRE_API int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsig
  * Threads of one process may refer to one block at the same time: all get the same reference, or NUMACRE_REF_NULL if another
  * process has taken the block meanwhile by one of them. Not beside a numacre_free of the same block by another thread: that is
  * use after free, and may take the block from its next owner. What is written into the block after its first reference was made
- * reaches the taker by the way on which the reference is passed, which has to synchronise (a pipe, a lock, release and acquire). */
+ * reaches the taker by the way on which the reference is passed, which has to synchronise (a pipe, a lock, release and
+ * acquire). */
 NUMACRE_API numacre_ref numacre_ref_of(numacre_pool *pool, const void *block);
 
 /* Become the owner of a referenced block and learn its address here. One locked instruction.
@@ -208,8 +210,8 @@ NUMACRE_API int numacre_client_id(numacre_pool *pool, uint32_t *client_id);
 
 /* A descriptor that becomes readable when something has happened (an eventfd; for poll, epoll, io_uring). The handle's own:
  * do not read or close it, numacre_detach does. The first call asks the daemon: it blocks for 5 s at most and enters the
- * kernel; later ones give the same descriptor. It is readable at first, for what happened before. Thread-safe. Limits are looked at every few seconds, so these events come late; nobody waits for a
- * client that does not look.
+ * kernel; later ones give the same descriptor. It is readable at first, for what happened before. Thread-safe. Limits are
+ * looked at every few seconds, so these events come late; nobody waits for a client that does not look.
  * Errors: -ECONNREFUSED the daemon that the pool was attached to is gone (a daemon after it goes on setting what
  * numacre_events tells, but has no descriptor: attach anew), or the program has closed the descriptor; -EUSERS the daemon's
  * descriptors are used up; -ETIMEDOUT; -EINVAL a private pool; -ECHILD. */

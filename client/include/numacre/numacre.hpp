@@ -102,7 +102,7 @@ struct AllocateOptions {
     bool local = false;       // likewise: whatever policy there is
     bool compact = false;     // in fuller chunks
     bool wait = false;
-    std::chrono::milliseconds timeout{0};  // with wait; 0: for ever
+    std::chrono::milliseconds timeout{0};  // with wait; 0: for ever; less: 1 ms; more than 4.6 h (2^24 ms): that
 };
 
 class Pool {
@@ -138,7 +138,9 @@ public:
         return Block{handle_, address, numacre_usable_size(handle_, address)};
     }
     Expected<Block> allocate(std::size_t size_bytes, const AllocateOptions &options) {
-        const auto milliseconds = static_cast<unsigned>(options.timeout.count());
+        constexpr std::chrono::milliseconds::rep kMost = 0xff'ffff;  // that NUMACRE_WAIT_MS has room for
+        const auto asked = options.timeout.count();
+        const auto milliseconds = static_cast<unsigned>(asked == 0 ? 0 : asked < 1 ? 1 : asked > kMost ? kMost : asked);
         const unsigned flags = (options.strict ? NUMACRE_STRICT : 0) | (options.zero ? NUMACRE_ZERO : 0) |
                                (options.uncached ? NUMACRE_UNCACHED : 0) | (options.compact ? NUMACRE_COMPACT : 0) |
                                (options.interleave ? NUMACRE_INTERLEAVE : 0) | (options.local ? NUMACRE_LOCAL : 0) |
