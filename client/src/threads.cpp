@@ -49,6 +49,7 @@ std::uint64_t last_serial = 0;
 
 pthread_once_t once = PTHREAD_ONCE_INIT;
 pthread_key_t thread_end_key;
+std::atomic<bool> is_staying{false};  // stay_loaded() has been called
 
 // 0: the process is a forked child that has not been told. kTelling: a thread of it is forgetting the parent's.
 using Generation = std::atomic<std::uint32_t>;
@@ -281,7 +282,6 @@ void stay_loaded() {
 bool register_handle(numacre_pool *pool) {
     // Not inside pthread_once(): the loader's lock may be held by a thread whose module attaches as it is loaded.
     // relaxed: to do it twice does no harm.
-    static constinit std::atomic<bool> is_staying{false};
     if (!is_staying.exchange(true, std::memory_order_relaxed)) stay_loaded();
     os::pthread_once(&once, initialise);
     (void)fork_generation();  // a child that nobody told forgets its parent's lock first

@@ -278,8 +278,8 @@ FAULTS = [
         changes=(
             Change(
                 "client/src/threads.cpp",
-                "give_back_all(pool, *seat.lane);\n            release_slot(pool, seat.lane->actor);\n        }\n        free_lane(seat);\n    }\n    os::",
-                "give_back_all(pool, *seat.lane);\n        }\n        free_lane(seat);\n    }\n    os::",
+                "give_back_all(pool, lane);  // what other threads have cached the daemon gives back\n    release_slot(pool, lane.actor);",
+                "give_back_all(pool, lane);",
             ),
         ),
     ),
@@ -310,7 +310,7 @@ FAULTS = [
         changes=(
             Change(
                 "daemon/src/process_info.cpp",
-                "if (!pidfd && (errno == ESRCH || errno == EINVAL)) return std::nullopt;",
+                "if (!pidfd && (errno == ESRCH || errno == EINVAL || errno == ENOENT)) return std::nullopt;",
                 "",
             ),
         ),
