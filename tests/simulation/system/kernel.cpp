@@ -588,7 +588,7 @@ void *Kernel::map(void *where, std::size_t bytes, int protection, int flags, int
 
 int Kernel::unmap(void *address, std::size_t bytes) {
     if (release(address)) return 0;
-    // What is no map of this process's is nothing: it may be another's, at its addresses.
+    // Addresses outside this process's maps are ignored: another process may have a map there.
     cut_out(current(), number_of(address), in_pages(bytes),
             [](std::uintptr_t from, std::size_t length) { give_back(from, length); });
     return 0;

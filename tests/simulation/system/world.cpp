@@ -1,4 +1,4 @@
-// Who does what in a run of the second stage, and what is checked all the time and at the end.
+// The work of a run of the second stage, and the checks all the time and at the end.
 #include <sys/mman.h>
 #include <sys/un.h>
 
