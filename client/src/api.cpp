@@ -101,7 +101,10 @@ Errc try_allocate(numacre_pool *pool, Actor actor, const Plan &plan, Order order
 // Nothing is free: perhaps what we or others keep in caches would do.
 [[gnu::cold]] Errc allocate_under_pressure(numacre_pool *pool, Lane &lane, const Plan &plan, Order order, Note note,
                                            std::uint32_t &got, Block &block) {
-    if (give_back_all(pool, lane) != 0 && try_allocate(pool, lane.actor, plan, order, note, got, block) == Errc::ok)
+    // A wait that a handler left may have been given a block since.
+    const bool has_forgotten = forget_wish(pool, lane);
+    if ((give_back_all(pool, lane) != 0 || has_forgotten) &&
+        try_allocate(pool, lane.actor, plan, order, note, got, block) == Errc::ok)
         return Errc::ok;
     ask_others_to_give_back(pool, lane);
     return Errc::out_of_frames;

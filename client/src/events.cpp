@@ -1,10 +1,13 @@
 // What the daemon tells a client: bits in its process record, and an eventfd that the daemon signals. Both are asked
 // for by whoever wants them; a client that does not look costs the daemon nothing.
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <optional>
 
 #include "errors.hpp"
 #include "numacre/os/kernel.hpp"
@@ -25,6 +28,36 @@ namespace {
 pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 
 constexpr std::uint64_t kPatienceSeconds = 5;
+
+// All eventfds have one inode, and so has much else; each has a number of its own, here plus 1. 0: no eventfd, a kernel
+// before 5.2, or no descriptor is left to look. Nothing: there is no /proc.
+std::optional<std::uint64_t> eventfd_id_of(int fd) {
+    // By hand: handlers of signals ask, too.
+    char path[] = "/proc/self/fdinfo/0123456789";
+    char *digit = path + sizeof "/proc/self/fdinfo/" - 1;
+    int power = 1;
+    while (fd / power >= 10) power *= 10;
+    for (; power != 0; power /= 10) *digit++ = static_cast<char>('0' + fd / power % 10);
+    *digit = '\0';
+    const int file = os::open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0 && (errno == EMFILE || errno == ENFILE)) return 0;
+    if (file < 0) return std::nullopt;
+    char text[512] = {};
+    std::size_t bytes = 0;
+    for (;;) {
+        const ssize_t got = os::read(file, text + bytes, sizeof text - 1 - bytes);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        bytes += static_cast<std::size_t>(got);
+    }
+    os::close(file);
+    const char *const line = std::strstr(text, "eventfd-id:");
+    if (line == nullptr) return 0;
+    std::uint64_t id = 0;
+    for (const char *at = line + sizeof "eventfd-id:" - 1; *at != '\0' && *at != '\n'; ++at)
+        if (*at >= '0' && *at <= '9') id = 10 * id + static_cast<std::uint64_t>(*at - '0');
+    return 1 + id;
+}
 
 int ask_for_descriptor(numacre_pool *pool) {
     if (pool->event_fd == numacre_pool::kNoEventFd)
@@ -53,6 +86,7 @@ int ask_for_descriptor(numacre_pool *pool) {
         return fail(Errc::too_many_clients, "the daemon has no descriptor left for events");
     }
     pool->event_fd_inode = inode_of(fd);
+    pool->event_fd_id = eventfd_id_of(fd).value_or(0);
     pool->event_fd = fd;
     return 0;
 }
@@ -62,7 +96,9 @@ int ask_for_descriptor(numacre_pool *pool) {
 int numacre::client::event_fd_of(const numacre_pool *pool) {
     // acquire: with the inode.
     const int fd = pool->event_fd.load(std::memory_order_acquire);
-    return fd >= 0 && inode_of(fd) == pool->event_fd_inode ? fd : -1;
+    if (fd < 0 || inode_of(fd) != pool->event_fd_inode) return -1;
+    const std::uint64_t known = pool->event_fd_id;
+    return known == 0 || eventfd_id_of(fd).value_or(known) == known ? fd : -1;
 }
 
 void numacre::client::forget_asking_in_child() {

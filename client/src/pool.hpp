@@ -55,6 +55,7 @@ struct numacre_pool {
     static constexpr int kNoEventFd = -2;
     std::atomic<int> event_fd = -1;  // the daemon signals it; -1: not asked for, kNoEventFd: none came (events.cpp)
     std::atomic<std::uint64_t> event_fd_inode = 0;
+    std::atomic<std::uint64_t> event_fd_id = 0;  // the kernel's number of that eventfd, plus 1; 0: not known
     numacre::Geometry geometry;
     numacre::ReferenceFormat reference_format;
     numacre::PoolView<numacre::client::Env> view;
@@ -122,8 +123,8 @@ bool register_handle(numacre_pool *pool);
 // False: a private pool, or the program has closed the descriptor (closefrom()). Both are async-signal-safe.
 bool has_connection(const numacre_pool *pool);
 void close_connection(numacre_pool *pool);
-// The descriptor for events, if there is one and it is still ours; else -1. Another eventfd, or whatever else has no
-// inode of its own, that the program has opened by this number cannot be told from it.
+// The descriptor for events, if there is one and it is still ours; else -1. Before Linux 5.2, and where /proc cannot be
+// read, what else has no inode of its own (another eventfd) and was opened by this number cannot be told from it.
 int event_fd_of(const numacre_pool *pool);
 // No thread may use the handle any more; every thread's slot has been given up (or is left to recovery).
 void unregister_handle(numacre_pool *pool);
@@ -266,8 +267,8 @@ inline bool has_waiters(const Lane &lane) {
 [[gnu::cold]] Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order order, Note note,
                                   unsigned timeout_ms, Charge &charge, std::uint32_t &got, Block &block);
 // A wish that the thread has left behind, by longjmp() out of a wait: it waits no more, and what it has been given
-// meanwhile is free again.
-[[gnu::cold]] void forget_wish(numacre_pool *pool, const Lane &lane);
+// meanwhile is free again. True: there was such a block.
+[[gnu::cold]] bool forget_wish(numacre_pool *pool, const Lane &lane);
 std::uint64_t now_nanoseconds();  // monotonic
 
 // The daemon has found that the pool's shared metadata is damaged. attention: what Attention says.

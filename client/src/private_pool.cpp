@@ -92,8 +92,8 @@ int build(numacre_pool *pool) {
     pool->view = PoolView<Env>::at(pool->pool_region, processes, kThreadSlots);
     pool->thread_limit = &pool->view.processes[pool->process.value].thread_limit;
     pool->view.processes[kOnlyProcess.value].state.store(static_cast<std::uint64_t>(ProcessState::active));
-    new (node.buddy_storage)
-        Buddy<Env>(NodeView<Env>::at(node.node_region, pool->geometry, NumaNode{0}, kThreadSlots, 1), pool->view);
+    new (node.buddy_storage) Buddy<Env>(
+        NodeView<Env>::at(node.node_region, pool->geometry, NumaNode{0}, kThreadSlots, 1, pool->serial), pool->view);
     pool->reference_format = node.buddy().view().reference_format;
     Chunks<Env> chunks{node.buddy().view(), pool->view};
     for (std::uint64_t chunk = 0; chunk < pool->geometry.chunk_count(); ++chunk) chunks.bring_online(chunk);

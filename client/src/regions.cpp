@@ -29,12 +29,17 @@ int check_fd(int fd, std::uint64_t bytes, const char *what) {
     return 0;
 }
 
-void *map_shared(void *where, std::uint64_t bytes, int fd) {
-    void *const address = os::mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
+// Nobody may touch it yet: in a process that has called mlockall(MCL_FUTURE), mmap() makes real all that may be
+// touched, offline memory and metadata of the whole capacity as well.
+void *map_closed(void *where, std::uint64_t bytes, int fd) {
+    void *const address = os::mmap(where, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
     if (address == MAP_FAILED) return nullptr;
     // A forked child must not work on the pool as if it were us.
     os::madvise(address, bytes, MADV_DONTFORK);
     return address;
+}
+bool open_map(void *address, std::uint64_t bytes) {
+    return os::mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
 }  // namespace
@@ -90,9 +95,9 @@ namespace {
 void *map_metadata(std::uint64_t bytes, int fd) {
     void *const where = reserve_addresses(bytes, kHugepageBytes);
     if (where == nullptr) return nullptr;
-    void *const mapped = map_shared(where, bytes, fd);
-    if (mapped == nullptr) os::munmap(where, bytes);
-    return mapped;
+    if (map_closed(where, bytes, fd) != nullptr && open_map(where, bytes)) return where;
+    os::munmap(where, bytes);
+    return nullptr;
 }
 }  // namespace
 
@@ -142,15 +147,20 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
             handle.node_region, {reply.geometry, reply.instance_id, node_bytes}, dense, reply.thread_slots);
         if (node_sound != Errc::ok) return fail(node_sound, "the header of numa node %u's metadata does not fit", node);
         std::byte *const where = pool->span + (std::uint64_t{node} << pool->span_shift);
-        if (map_shared(where, pool->data_bytes, data_fd) == nullptr)
+        const bool is_mapped = map_closed(where, pool->data_bytes, data_fd) != nullptr;
+        if (is_mapped) guard_frames(pool, where, pool->data_bytes);
+        // As a whole: hugepages are not opened in part.
+        const std::uint64_t page =
+            reply.nodes[node].page_bytes > kPageBytes ? reply.nodes[node].page_bytes : kPageBytes;
+        if (!is_mapped || !open_map(where, round_up(pool->data_bytes, page)))
             return fail(Errc::out_of_frames, "cannot map the frames of numa node %u: %s", node, strerror(errno));
-        guard_frames(pool, where, pool->data_bytes);
         handle.data = where;
         handle.backing = reply.nodes[node].backing;
         handle.os_numa_node = reply.nodes[node].os_numa_node;
-        new (handle.buddy_storage) Buddy<Env>(
-            NodeView<Env>::at(handle.node_region, reply.geometry, dense, reply.thread_slots, pool->numa_nodes),
-            pool->view);
+        new (handle.buddy_storage)
+            Buddy<Env>(NodeView<Env>::at(handle.node_region, reply.geometry, dense, reply.thread_slots,
+                                         pool->numa_nodes, reply.instance_id),
+                       pool->view);
         pool->reference_format = handle.buddy().view().reference_format;
         if (handle.os_numa_node >= 0 && static_cast<std::size_t>(handle.os_numa_node) < kMaxOsNumaNodes)
             pool->dense_node_of[handle.os_numa_node] = dense.value;

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "numacre/os/kernel.hpp"
 #include "numacre/shm/hand_off.hpp"
@@ -14,6 +15,7 @@ namespace numacre::client {
 namespace {
 
 constexpr std::uint64_t kLookAgainAfterNanoseconds = 1'000'000'000;
+constexpr std::uint64_t kShortestNapNanoseconds = 1'000'000;
 // What is free is reserved for others: nobody tells when it is not any more.
 constexpr std::uint64_t kReservedAgainAfterNanoseconds = 50'000'000;
 
@@ -34,11 +36,44 @@ struct Wake {
     void operator()(ThreadSlotIndex thread) const { os::futex_wake(futex_word(pool, thread), 1); }
 };
 
-void sleep(numacre_pool *pool, ThreadSlotIndex thread, WaitWord wish, std::uint64_t nanoseconds) {
-    const timespec duration{static_cast<time_t>(nanoseconds / 1'000'000'000),
-                            static_cast<long>(nanoseconds % 1'000'000'000)};
-    os::futex_wait(futex_word(pool, thread), static_cast<std::uint32_t>(wish.bits()), &duration);
+// An observer has the word mapped as well, and needs no right to write for taking a wake-up that is meant for us, or
+// moving us to another futex (FUTEX_REQUEUE). So naps grow with the wait: a waiter that is told nothing finds its block
+// in twice the time, or a second later. since: of the wait.
+void sleep(numacre_pool *pool, ThreadSlotIndex thread, WaitWord wish, std::uint64_t since, std::uint64_t nanoseconds) {
+    std::uint64_t now = now_nanoseconds();
+    const std::uint64_t end = now + nanoseconds;
+    int error = ETIMEDOUT;
+    while (error == ETIMEDOUT && now < end) {
+        const std::uint64_t nap =
+            std::min(end - now, std::clamp(now - since, kShortestNapNanoseconds, kLookAgainAfterNanoseconds));
+        const timespec duration{static_cast<time_t>(nap / 1'000'000'000), static_cast<long>(nap % 1'000'000'000)};
+        error = os::futex_wait(futex_word(pool, thread), static_cast<std::uint32_t>(wish.bits()), &duration);
+        now = now_nanoseconds();
+    }
 }
+
+// While this thread serves others it may have a block in its hands that is in no record but the index. If it does so in
+// a signal handler that has interrupted a sleep, another handler must not leave that sleep by siglongjmp.
+class NotAsleep {
+public:
+    explicit NotAsleep(numacre_pool *pool) : lane_(find_lane(pool)) {
+        if (lane_ == nullptr || !lane_->is_asleep) {
+            lane_ = nullptr;
+            return;
+        }
+        lane_->is_asleep = false;
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+    }
+    NotAsleep(const NotAsleep &) = delete;
+    NotAsleep &operator=(const NotAsleep &) = delete;
+    ~NotAsleep() {
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        if (lane_ != nullptr) lane_->is_asleep = true;
+    }
+
+private:
+    Lane *lane_;
+};
 
 }  // namespace
 
@@ -49,12 +84,14 @@ std::uint64_t now_nanoseconds() {
 }
 
 void serve_waiters(numacre_pool *pool, Actor actor) {
+    const NotAsleep not_asleep{pool};
     const Nodes nodes{pool};
     HandOff<Env, Nodes>{pool->view, nodes}.serve(actor, Wake{pool});
 }
 
 bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry) {
     using Server = HandOff<Env, Nodes>;
+    const NotAsleep not_asleep{pool};
     const Nodes nodes{pool};
     Server server{pool->view, nodes};
     const auto given = server.give(actor, numa_node, block, entry, Wake{pool});
@@ -62,16 +99,17 @@ bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Bl
     return given != Server::Given::no;
 }
 
-void forget_wish(numacre_pool *pool, const Lane &lane) {
+bool forget_wish(numacre_pool *pool, const Lane &lane) {
     const Nodes nodes{pool};
     HandOff<Env, Nodes> hand_off{pool->view, nodes};
-    if (hand_off.look(lane.actor) == WaitWord{} || hand_off.withdraw(lane.actor)) return;
+    if (hand_off.look(lane.actor) == WaitWord{} || hand_off.withdraw(lane.actor)) return false;
     std::uint32_t numa_node = 0;
     Block block;
     Block freed;
-    if (!hand_off.receive(lane.actor, lane.since_now, numa_node, block)) return;
+    if (!hand_off.receive(lane.actor, lane.since_now, numa_node, block)) return false;
     (void)nodes.at(numa_node).free(lane.actor, block.base, freed);
     if (has_waiters(pool)) serve_waiters(pool, lane.actor);
+    return true;
 }
 
 Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order order, Note note, unsigned timeout_ms,
@@ -128,7 +166,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
             lane.is_asleep = true;
             std::atomic_signal_fence(std::memory_order_seq_cst);  // handlers of this thread look at it
             signals_blocked.let_in();
-            sleep(pool, actor.thread, wish, slice);
+            sleep(pool, actor.thread, wish, begin, slice);
             SignalsBlocked::keep_out();
             std::atomic_signal_fence(std::memory_order_seq_cst);
             lane.is_asleep = false;

@@ -26,6 +26,7 @@
 #include "metrics/metrics_server.hpp"
 #include "runtime_dir.hpp"
 #include "service_manager.hpp"
+#include "socket_file.hpp"
 #include "topology.hpp"
 #include "version.hpp"
 
@@ -78,6 +79,8 @@ std::uint64_t raise_open_file_limit() {
 
 // Before any thread is started, so that all inherit the mask and the signals come through the descriptor only.
 Answer<Fd> take_over_signals() {
+    // A limit on files' sizes (ulimit -f) is then an error of the call that meets it.
+    ::signal(SIGXFSZ, SIG_IGN);
     ::signal(SIGPIPE, SIG_IGN);
     sigset_t ending;
     sigemptyset(&ending);
@@ -104,18 +107,6 @@ private:
     }
     EventLoop &loop_;
     std::optional<std::chrono::milliseconds> period_;
-};
-
-// Removes a socket file however the daemon's start or run ends.
-class SocketFile {
-public:
-    explicit SocketFile(std::string path) : path_(std::move(path)) {}
-    SocketFile(const SocketFile &) = delete;
-    SocketFile &operator=(const SocketFile &) = delete;
-    ~SocketFile() { ::unlink(path_.c_str()); }
-
-private:
-    std::string path_;
 };
 
 int serve(const Config &config) {
@@ -167,8 +158,8 @@ int serve(const Config &config) {
             "no pool is configured: make one with `numacre create`, --pool or [[pool]] in the configuration file");
 
     auto listener = listen_for_clients(runtime_dir->attach_socket());
-    const SocketFile attach_socket(runtime_dir->attach_socket());
     if (!listener) return fail(listener.error());
+    const SocketFile attach_socket(runtime_dir->attach_socket());
     daemon.serve_clients(std::move(*listener));
 
     std::optional<MetricsServer> metrics;

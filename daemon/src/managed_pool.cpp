@@ -1331,15 +1331,23 @@ std::vector<BlockHolder> ManagedPool::holders(NumaNode numa_node, const std::vec
     return found;
 }
 
-RecoveryStep ManagedPool::reclaim(ProcessSlot slot, Reclaimed &total, ThreadSlotIndex &blocked_by) {
+void ManagedPool::reclaim(std::span<Departed> departed) {
+    const auto all = [&](RecoveryStep step, ThreadSlotIndex blocked_by) {
+        for (Departed &one : departed) {
+            one.step = step;
+            one.blocked_by = blocked_by;
+        }
+    };
+    ThreadSlotIndex blocked_by;
     // What a damaged pool says about owners is not to be believed, and what it says about who is in the way may be so
     // for ever.
-    if (look_for_damage()) return RecoveryStep::done;
-    if (finish_predecessor(blocked_by) == RecoveryStep::blocked) return RecoveryStep::blocked;
+    if (look_for_damage()) return all(RecoveryStep::done, blocked_by);
+    if (finish_predecessor(blocked_by) == RecoveryStep::blocked) return all(RecoveryStep::blocked, blocked_by);
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
-    if (spec_.reclaim.kind == Reclaim::Kind::fast) return recovery.recover_process(slot, total, blocked_by);
-    return recovery.seize_process(slot, total, blocked_by,
-                                  [this](NumaNode numa_node, Block block) { seize(numa_node, block); });
+    if (spec_.reclaim.kind == Reclaim::Kind::fast)
+        recovery.recover(departed);
+    else
+        recovery.seize(departed, [this](NumaNode numa_node, Block block) { seize(numa_node, block); });
 }
 
 bool ManagedPool::is_overfull() const {

@@ -6,10 +6,12 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
+#include <string_view>
 
 #include "numacre/os/kernel.hpp"
 
@@ -45,13 +47,22 @@ std::string first_line(const std::string &text) {
     return text.substr(0, text.find('\n'));
 }
 
-std::string read_comm(std::uint32_t pid) {
-    return first_line(read_text(proc_file(pid, "comm")).value_or(""));
+// Whether /proc has the processes of our pid namespace under their numbers. Where it is another namespace's (a
+// container with the machine's /proc, `unshare --pid` without a new one), strangers have the numbers of our clients,
+// and what it shows is no evidence of anything. Asked each time: it can be mounted anew.
+bool numbers_as_we_do() {
+    const auto status = read_text("/proc/self/status");
+    return status && has_one_number(*status);
+}
+
+// Empty: /proc does not show it.
+std::string read_of(std::uint32_t pid, const char *name) {
+    return read_text(proc_file(pid, name)).value_or("");
 }
 
 // The cgroup v2 path, or that of the first hierarchy.
 std::string read_cgroup(std::uint32_t pid) {
-    std::istringstream file(read_text(proc_file(pid, "cgroup")).value_or(""));
+    std::istringstream file(read_of(pid, "cgroup"));
     std::string line, first;
     while (std::getline(file, line)) {
         const std::size_t colon = line.rfind(':');
@@ -68,7 +79,7 @@ constexpr int kStackStartField = 28;
 
 // 0: it cannot be read.
 std::uint64_t read_stat(std::uint32_t pid, int field) {
-    const std::string line = first_line(read_text(proc_file(pid, "stat")).value_or(""));
+    const std::string line = first_line(read_of(pid, "stat"));
     const std::size_t name_end = line.rfind(')');  // the name before it may hold anything
     if (name_end == std::string::npos) return 0;
     std::istringstream words(line.substr(name_end + 1));
@@ -93,26 +104,29 @@ std::uint64_t inode_of_pidfd(int fd) {
 }
 
 // Our pid namespace, as a number that no other has. 0: not known.
+std::uint64_t find_own_pid_space() {
+    // Its first process, for the inodes of namespaces themselves are used again. In this order, so that daemons on one
+    // machine agree.
+    const Fd first(os::pidfd_open(1));
+    if (!first && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) return 0;
+    if (const std::uint64_t inode = first ? inode_of_pidfd(first.get()) : 0; inode != 0) return inode;
+    struct stat status{};
+    return os::stat("/proc/self/ns/pid", &status) == 0 ? std::uint64_t{status.st_ino} : std::uint64_t{0};
+}
+
 std::uint64_t own_pid_space() {
-    static const std::uint64_t own = [] {
-        // Its first process, for the inodes of namespaces themselves are used again. In this order, so that daemons on
-        // one machine agree.
-        const Fd first(os::pidfd_open(1));
-        if (const std::uint64_t inode = first ? inode_of_pidfd(first.get()) : 0; inode != 0) return inode;
-        struct stat status{};
-        return os::stat("/proc/self/ns/pid", &status) == 0 ? std::uint64_t{status.st_ino} : std::uint64_t{0};
-    }();
-    return own;
+    static std::atomic<std::uint64_t> own{0};  // relaxed: everybody finds the same
+    if (const std::uint64_t known = own.load(std::memory_order_relaxed); known != 0) return known;
+    const std::uint64_t found = find_own_pid_space();
+    own.store(found, std::memory_order_relaxed);
+    return found;
 }
 
 std::optional<std::int64_t> own_offset_ticks() {
-    static const std::optional<std::int64_t> own = []() -> std::optional<std::int64_t> {
-        const auto text = read_text("/proc/self/timens_offsets");
-        // A kernel without time namespaces; or no /proc, and then there is no start time either.
-        if (!text) return errno == ENOENT ? std::optional<std::int64_t>(0) : std::nullopt;
-        return boot_time_offset_ticks(*text, ::sysconf(_SC_CLK_TCK));
-    }();
-    return own;
+    const auto text = read_text("/proc/self/timens_offsets");
+    // A kernel without time namespaces; or no /proc, and then there is no start time either.
+    if (!text) return errno == ENOENT ? std::optional<std::int64_t>(0) : std::nullopt;
+    return boot_time_offset_ticks(*text, ::sysconf(_SC_CLK_TCK));
 }
 
 // Since the machine's start. 0: it cannot be told.
@@ -181,13 +195,28 @@ Answer<Peer> peer_of(int connection_fd) {
     peer.pidfd = std::make_shared<const Fd>(number);
     peer.pid_space = own_pid_space();
     peer.pidfd_inode = inode_of_pidfd(number);
-    if (peer.pid != 0) {
-        peer.comm = read_comm(peer.pid);
+    if (peer.pid != 0 && numbers_as_we_do()) {
+        peer.comm = first_line(read_of(peer.pid, "comm"));
         peer.cgroup = read_cgroup(peer.pid);
         peer.start_time_ticks = read_start_time(peer.pid);
         peer.stack_start = read_stat(peer.pid, kStackStartField);
     }
     return peer;
+}
+
+bool has_one_number(const std::string &status) {
+    std::istringstream lines(status);
+    std::string line;
+    while (std::getline(lines, line)) {
+        constexpr std::string_view kNumbers = "NSpid:";
+        if (!line.starts_with(kNumbers)) continue;
+        std::istringstream numbers(line.substr(kNumbers.size()));
+        std::uint32_t number = 0;
+        unsigned count = 0;
+        while (numbers >> number) ++count;
+        return count == 1;
+    }
+    return !status.empty();  // a kernel without pid namespaces
 }
 
 std::optional<std::int64_t> boot_time_offset_ticks(const std::string &text, long ticks_per_second) {
@@ -226,28 +255,34 @@ std::optional<Peer> find_peer(const ProcessIdentity &known) {
     // EINVAL, ENOENT (since Linux 6.15): the number is that of a thread now.
     if (!pidfd && (errno == ESRCH || errno == EINVAL || errno == ENOENT)) return std::nullopt;
     if (!pidfd) return peer;
+    const bool is_shown = numbers_as_we_do();
     // The pidfd first, then the look: the start time is that of the process that the pidfd names, or of a later one.
-    const ProcessIdentity found{known.pid, known.pid_space, inode_of_pidfd(pidfd.get()), read_start_time(known.pid)};
+    const ProcessIdentity found{known.pid, known.pid_space, inode_of_pidfd(pidfd.get()),
+                                is_shown ? read_start_time(known.pid) : 0};
     const SameProcess same = compare(known, found);
     if (same == SameProcess::no) return std::nullopt;
     peer.is_certain = same == SameProcess::yes;
     peer.pidfd = std::make_shared<const Fd>(std::move(pidfd));
-    peer.comm = read_comm(known.pid);
-    peer.cgroup = read_cgroup(known.pid);
+    if (is_shown) {
+        peer.comm = first_line(read_of(known.pid, "comm"));
+        peer.cgroup = read_cgroup(known.pid);
+    }
     if (peer.is_certain) complete_identity(peer);
     return peer;
 }
 
 void complete_identity(Peer &peer) {
     if (peer.start_time_ticks != 0 || !peer.is_certain || !peer.pidfd || !can_be_found(peer.identity())) return;
+    if (!numbers_as_we_do()) return;
     const std::uint64_t found = read_start_time(peer.pid);
     // Looked at last: it has lived all the time, and so the pid was its own.
     if (!has_ended(*peer.pidfd)) peer.start_time_ticks = found;
 }
 
 bool has_executed(std::uint32_t pid, std::uint64_t stack_start) {
+    if (stack_start == 0 || !numbers_as_we_do()) return false;
     const std::uint64_t now = read_stat(pid, kStackStartField);
-    return stack_start != 0 && now != 0 && now != stack_start;
+    return now != 0 && now != stack_start;
 }
 
 bool has_ended(const Fd &pidfd) {

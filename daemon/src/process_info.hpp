@@ -33,6 +33,10 @@ SameProcess compare(const ProcessIdentity &known, const ProcessIdentity &found);
 // it is not that file's text.
 std::optional<std::int64_t> boot_time_offset_ticks(const std::string &text, long ticks_per_second);
 
+// Of /proc/self/status: whether this process has one number from the pid namespace of that /proc down to its own, that
+// is, whether both are one namespace.
+bool has_one_number(const std::string &status);
+
 struct Peer {
     std::uint32_t pid = 0;  // 0: it lives in a pid namespace that we cannot see into
     std::uint32_t uid = 0;
@@ -68,8 +72,8 @@ void complete_identity(Peer &peer);
 
 // Whether the process has replaced its program (exec) since it had this stack: nothing that it had mapped then is
 // mapped now, even if it maps the same files again. False also if it cannot be told: without address space
-// randomisation, or where /proc does not show it. The pid has to be one of our pid namespace. Does not wait for the
-// process, whatever it is in the middle of (as reading its maps would).
+// randomisation, or where /proc does not show it or is another pid namespace's. The pid has to be one of our pid
+// namespace. Does not wait for the process, whatever it is in the middle of (as reading its maps would).
 bool has_executed(std::uint32_t pid, std::uint64_t stack_start);
 
 bool has_ended(const Fd &pidfd);

@@ -37,29 +37,59 @@ void Reaper::reap(std::shared_ptr<ManagedPool> pool, const Client &client, Depar
 }
 
 void Reaper::step(std::shared_ptr<Case> job) {
-    worker_.post([this, job = std::move(job)]() mutable {
-        ThreadSlotIndex blocked_by;
-        const RecoveryStep result = job->pool->reclaim(job->client.slot, job->total, blocked_by);
-        loop_.post([this, job = std::move(job), result, blocked_by] {
-            if (result == RecoveryStep::done) {
-                finish(*job);
-                return;
-            }
-            job->pool->note_blocked(job->client.slot, blocked_by);
-            if (job->retry_after >= kLastRetry && !job->said_blocked) {
-                job->said_blocked = true;
-                const auto in_the_way = job->pool->client_of(blocked_by);
-                log::warn("recovery waits for a live client that stands still in the middle of an operation",
-                          {{"pool", job->pool->spec().name},
-                           {"client", job->client.id},
-                           {"blocked_by_client", in_the_way ? in_the_way->id : 0},
-                           {"blocked_by_pid", in_the_way ? in_the_way->peer.pid : 0},
-                           {"blocked_by_thread_slot", blocked_by.value}});
-            }
-            loop_.after(job->retry_after, [this, job] { step(job); });
-            job->retry_after = std::min(job->retry_after * 2, kLastRetry);
+    const std::uint64_t instance_id = job->pool->instance_id();
+    const auto [waiting, is_first] = waiting_.try_emplace(instance_id);
+    waiting->second.push_back(std::move(job));
+    if (is_first) work_on(instance_id);
+}
+
+void Reaper::work_on(std::uint64_t instance_id) {
+    auto jobs = std::exchange(waiting_.at(instance_id), {});
+    // An observer owns nothing, and what it has mapped it cannot write to.
+    const auto observers =
+        std::ranges::stable_partition(jobs, [](const auto &job) { return job->client.tier != wire::Tier::observer; });
+    const std::vector<std::shared_ptr<Case>> done(observers.begin(), observers.end());
+    jobs.erase(observers.begin(), observers.end());
+    std::ranges::sort(jobs, {}, [](const auto &job) { return job->client.slot.value; });
+    std::vector<Departed> departed;
+    departed.reserve(jobs.size());
+    for (const auto &job : jobs) departed.push_back({job->client.slot, job->total, {}});
+    if (jobs.empty()) {
+        waiting_.erase(instance_id);
+    } else {
+        worker_.post([this, instance_id, jobs = std::move(jobs), departed = std::move(departed)]() mutable {
+            jobs.front()->pool->reclaim(departed);
+            loop_.post([this, instance_id, jobs = std::move(jobs), departed = std::move(departed)] {
+                for (std::size_t i = 0; i < jobs.size(); ++i) has_stepped(jobs[i], departed[i]);
+                if (waiting_.at(instance_id).empty())
+                    waiting_.erase(instance_id);
+                else
+                    work_on(instance_id);
+            });
         });
-    });
+    }
+    for (const auto &job : done) finish(*job);
+}
+
+void Reaper::has_stepped(const std::shared_ptr<Case> &job, const Departed &departed) {
+    job->total = departed.total;
+    if (departed.step == RecoveryStep::done) {
+        finish(*job);
+        return;
+    }
+    job->pool->note_blocked(job->client.slot, departed.blocked_by);
+    if (job->retry_after >= kLastRetry && !job->said_blocked) {
+        job->said_blocked = true;
+        const auto in_the_way = job->pool->client_of(departed.blocked_by);
+        log::warn("recovery waits for a live client that stands still in the middle of an operation",
+                  {{"pool", job->pool->spec().name},
+                   {"client", job->client.id},
+                   {"blocked_by_client", in_the_way ? in_the_way->id : 0},
+                   {"blocked_by_pid", in_the_way ? in_the_way->peer.pid : 0},
+                   {"blocked_by_thread_slot", departed.blocked_by.value}});
+    }
+    loop_.after(job->retry_after, [this, job] { step(job); });
+    job->retry_after = std::min(job->retry_after * 2, kLastRetry);
 }
 
 void Reaper::finish(const Case &job) {

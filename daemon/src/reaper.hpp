@@ -4,8 +4,10 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "event_loop.hpp"
 #include "managed_pool.hpp"
@@ -33,6 +35,8 @@ public:
 private:
     struct Case;
     void step(std::shared_ptr<Case> job);
+    void work_on(std::uint64_t instance_id);
+    void has_stepped(const std::shared_ptr<Case> &job, const Departed &departed);
     void try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::milliseconds retry_after);
     void finish(const Case &job);
     void check_drains();
@@ -47,6 +51,9 @@ private:
     Worker &worker_;
     Registry &registry_;
     bool watching_drains_ = false;
+    // By the pool's instance id: what waits for the pool's job that is on its way. One job at a time, for all that have
+    // departed meanwhile: neither many clients of a pool nor its size make other pools wait for longer than one walk.
+    std::map<std::uint64_t, std::vector<std::shared_ptr<Case>>> waiting_;
     std::set<std::uint64_t> releasing_;  // pools (instance ids) whose next release_seized() is on its way
 };
 

@@ -16,6 +16,8 @@ namespace {
 
 // Small units go together up to this, so that a pool of 64 KiB chunks does not take a step each.
 constexpr std::uint64_t kStepBytes = std::uint64_t{16} << 20;
+// Looked at in one job at most: a pool of tiny chunks has millions, and the dead of all pools wait for the worker.
+constexpr std::uint64_t kFramesAtOnce = std::uint64_t{1} << 22;
 constexpr std::chrono::milliseconds kPatienceWithCaches{20};
 // How often a shrink looks at units that it drains, before it says who is in the way.
 constexpr int kDrainAttempts = 5;
@@ -43,6 +45,21 @@ std::string describe(const std::vector<BlockHolder> &holders) {
 
 std::uint64_t units_in_step(const NodeMemory &memory) {
     return std::max<std::uint64_t>(1, kStepBytes / memory.unit_bytes());
+}
+
+std::uint64_t frames_of_unit(const ManagedPool &pool, const NodeMemory &memory) {
+    return memory.unit_bytes() >> pool.geometry().frame_shift;
+}
+
+// Calls job(first, last) on the worker for pieces of [0, count), one job a piece; `frames` each of them has.
+template <class Job>
+void in_pieces(Worker &worker, std::uint64_t count, std::uint64_t frames, Job &&job) {
+    const std::uint64_t piece = std::max<std::uint64_t>(1, kFramesAtOnce / frames);
+    for (std::uint64_t first = 0; first < count; first += piece)
+        worker.run([&] {
+            job(first, std::min(count, first + piece));
+            return true;
+        });
 }
 
 // Takes back what a grow has brought online; blocks that clients have by now keep their units. The bytes that went.
@@ -104,16 +121,20 @@ Answer<void> grow(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::ui
 }
 
 // The units that a shrink would like to take: the emptiest first, of equals the highest.
-std::vector<std::uint64_t> candidates(NodeMemory &memory, std::uint64_t limit) {
+std::vector<std::uint64_t> candidates(const ManagedPool &pool, Worker &worker, NodeMemory &memory,
+                                      std::uint64_t limit) {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> units;  // used frames, unit
-    for (std::uint64_t unit = memory.unit_count(); unit-- > 0;)
-        if (memory.is_online(unit)) units.emplace_back(memory.used_frames(unit), unit);
-    std::sort(units.begin(), units.end(), [](const auto &a, const auto &b) {
-        return a.first != b.first ? a.first < b.first : a.second > b.second;
+    in_pieces(worker, memory.unit_count(), frames_of_unit(pool, memory), [&](std::uint64_t unit, std::uint64_t last) {
+        for (; unit < last; ++unit)
+            if (memory.is_online(unit)) units.emplace_back(memory.used_frames(unit), unit);
     });
-    if (units.size() > limit) units.resize(limit);
+    const auto is_sooner = [](const auto &a, const auto &b) {
+        return a.first != b.first ? a.first < b.first : a.second > b.second;
+    };
+    const auto end = units.begin() + static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(units.size(), limit));
+    std::partial_sort(units.begin(), end, units.end(), is_sooner);
     std::vector<std::uint64_t> chosen;
-    for (const auto &unit : units) chosen.push_back(unit.second);
+    for (auto unit = units.begin(); unit != end; ++unit) chosen.push_back(unit->second);
     return chosen;
 }
 
@@ -133,21 +154,19 @@ public:
     ShrinkDrain &operator=(const ShrinkDrain &) = delete;
     ~ShrinkDrain() {
         if (drained_.empty()) return;
-        worker_.run([&] {
-            for (const std::uint64_t unit : drained_)
-                if (memory_.drain_of(unit) == Drain::resize) memory_.set_drain(unit, Drain::none);
-            return true;
+        in_pieces(worker_, drained_.size(), frames_of_unit(pool_, memory_), [&](std::uint64_t i, std::uint64_t last) {
+            for (; i < last; ++i)
+                if (memory_.drain_of(drained_[i]) == Drain::resize) memory_.set_drain(drained_[i], Drain::none);
         });
         pool_.wake_waiters();
     }
     void add(const std::vector<std::uint64_t> &units) {
-        worker_.run([&] {
-            for (const std::uint64_t unit : units) {
-                if (!memory_.is_online(unit) || memory_.drain_of(unit) != Drain::none) continue;
-                memory_.set_drain(unit, Drain::resize);
-                drained_.push_back(unit);
+        in_pieces(worker_, units.size(), frames_of_unit(pool_, memory_), [&](std::uint64_t i, std::uint64_t last) {
+            for (; i < last; ++i) {
+                if (!memory_.is_online(units[i]) || memory_.drain_of(units[i]) != Drain::none) continue;
+                memory_.set_drain(units[i], Drain::resize);
+                drained_.push_back(units[i]);
             }
-            return true;
         });
     }
 
@@ -183,7 +202,7 @@ Pass shrink_pass(ManagedPool &pool, Worker &worker, NodeMemory &memory, const st
 Answer<void> shrink(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::uint64_t target,
                     const Progress &progress) {
     const auto chosen = [&] {
-        return worker.run([&] { return candidates(memory, (memory.online_bytes() - target) / memory.unit_bytes()); });
+        return candidates(pool, worker, memory, (memory.online_bytes() - target) / memory.unit_bytes());
     };
     const auto cancelled = [&] {
         Failure why{Errc::timed_out, "cancelled; " + format_bytes(memory.online_bytes()) +
@@ -235,7 +254,7 @@ Answer<void> rehearse(ManagedPool &pool, Worker &worker, NodeMemory &memory, std
         return possible;
     }
     const std::uint64_t excess = (step.online_bytes - target) / memory.unit_bytes();
-    const auto units = worker.run([&] { return candidates(memory, excess); });
+    const auto units = candidates(pool, worker, memory, excess);
     step.blocked_by = pool.holders(memory.numa_node(), as_ranges(units));
     step.note = step.blocked_by.empty() ? "would shrink by " + format_bytes(step.online_bytes - target)
                                         : "in the way: " + describe(step.blocked_by);

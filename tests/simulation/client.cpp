@@ -3,6 +3,7 @@
 // guard, placement, record): the simulator's next stage.
 #include "client.hpp"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -67,11 +68,13 @@ void futex_wake(std::uint32_t *word, int) {
     simulation::step();
     Scheduler::running->wake(word);
 }
-void futex_wait(std::uint32_t *word, std::uint32_t value, const timespec *time) {
+int futex_wait(std::uint32_t *word, std::uint32_t value, const timespec *time) {
     simulation::step();
-    if (*word != value || Scheduler::running->random().one_in(16)) return;  // as the kernel may
-    Scheduler::running->wait_on(
+    if (*word != value) return EAGAIN;
+    if (Scheduler::running->random().one_in(16)) return 0;  // as the kernel may
+    const bool is_woken = Scheduler::running->wait_on(
         word, static_cast<std::uint64_t>(time->tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time->tv_nsec));
+    return is_woken ? 0 : ETIMEDOUT;
 }
 int clock_gettime(clockid_t, timespec *time) {
     const std::uint64_t now = Scheduler::running == nullptr ? 1 : Scheduler::running->now_ns();

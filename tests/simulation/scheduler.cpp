@@ -309,14 +309,16 @@ void Scheduler::park() {
     leave_fiber();
 }
 void Scheduler::sleep_ns(std::uint64_t nanoseconds) {
-    wait_on(nullptr, nanoseconds);
+    (void)wait_on(nullptr, nanoseconds);
 }
-void Scheduler::wait_on(const std::uint32_t *futex, std::uint64_t nanoseconds) {
+bool Scheduler::wait_on(const std::uint32_t *futex, std::uint64_t nanoseconds) {
     Fiber &fiber = fibers_[static_cast<std::size_t>(current_)];
     fiber.state = FiberState::sleeping;
     fiber.futex = futex;
     fiber.wake_ns = now_ns() + nanoseconds;
+    const std::uint64_t end = fiber.wake_ns;
     leave_fiber();
+    return now_ns() < end;
 }
 void Scheduler::pause_for(std::uint64_t steps) {
     Fiber &fiber = fibers_[static_cast<std::size_t>(current_)];

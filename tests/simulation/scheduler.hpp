@@ -89,8 +89,8 @@ public:
     void park();
     void sleep_ns(std::uint64_t nanoseconds);
     void leave();  // dead by now: does not return
-    // nullptr: only for so long.
-    void wait_on(const std::uint32_t *futex, std::uint64_t nanoseconds);
+    // nullptr: only for so long. False: the time is over.
+    bool wait_on(const std::uint32_t *futex, std::uint64_t nanoseconds);
     void pause_for(std::uint64_t steps);
     // Others go on until holds() does, or for so many steps; then the caller goes on at once, and for a while.
     void let_others_until(const std::function<bool()> &holds, std::uint64_t steps);

@@ -28,7 +28,7 @@ TEST(ReferenceFormat, keeps_every_field_apart_in_pools_of_all_sizes) {
     for (const std::uint64_t frames : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3}, std::uint64_t{96},
                                        std::uint64_t{1} << 18, (std::uint64_t{1} << 29) - 64, kMostFrames})
         for (const std::uint32_t nodes : {1U, 2U, 3U, 8U, 63U, kMaxNumaNodes}) {
-            const ReferenceFormat format{frames, nodes};
+            const ReferenceFormat format{frames, nodes, frames % 3 * 0x123456789abcdef};
             const std::uint64_t numbers = ~std::uint64_t{0} >> (64 - std::min(format.number_bits(), kNameNumberBits));
             for (const std::uint32_t node : {0U, nodes - 1})
                 for (Order order{0}; order.value <= kMaxOrder && order.frames() <= frames; ++order.value)
@@ -49,6 +49,23 @@ TEST(ReferenceFormat, keeps_every_field_apart_in_pools_of_all_sizes) {
     EXPECT_EQ((ReferenceFormat{std::uint64_t{1} << 29, 1}.number_bits()), kNameNumberBits);
     EXPECT_EQ((ReferenceFormat{std::uint64_t{1} << 26, 8}.number_bits()), kNameNumberBits);
     EXPECT_EQ((ReferenceFormat{kMostFrames, kMaxNumaNodes}.number_bits()), 23U) << "as reference.hpp says";
+}
+
+TEST(ReferenceFormat, tells_the_instances_of_a_pool_apart) {
+    constexpr std::uint32_t kNodes = 2;
+    for (const std::uint64_t frames : {std::uint64_t{96}, std::uint64_t{1} << kMaxFrameIndexBits})
+        for (const std::uint64_t instance : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{0xfedcba9876543210}}) {
+            const ReferenceFormat one{frames, kNodes, instance};
+            const ReferenceFormat next{frames, kNodes, instance + 1};
+            const Block block{FrameIndex{64}, Order{3}};
+            // As many numbers of the next instance as a young pool has.
+            const Reference reference = one.reference(NumaNode{1}, block, 7);
+            ASSERT_TRUE(one.has_number(reference, 7));
+            ASSERT_EQ(next.block(reference), block);
+            ASSERT_EQ(next.numa_node(reference), 1U);
+            for (std::uint64_t number = 0; number < 1000; ++number)
+                ASSERT_FALSE(next.has_number(reference, number)) << frames << " frames, instance " << instance;
+        }
 }
 
 TEST(Era, is_told_by_its_word_and_the_half_of_the_generation) {

@@ -23,9 +23,9 @@
  *
  * siglongjmp: a handler may leave a call of its thread that has fallen asleep for want of memory (NUMACRE_WAIT) by
  * siglongjmp, if numacre_is_asleep says so. Once such a call has begun to wait, handlers run while it sleeps and at no
- * other time. The wish ends with the thread's next call that goes past its cache (at the latest its first call a second
- * later), or with the thread; until then a block that the thread is given stays with it. To leave any other call in that
- * way, or by pthread_exit in a handler, is a mistake: what the thread had in its hands or in its cache, and its thread
+ * other time. The wish ends with the thread's next allocation that finds nothing free or waits, with its first call a second
+ * later (in a private pool: not by that), or with the thread; until then a block that the thread is given stays with it. To
+ * leave any other call in that way, or by pthread_exit in a handler, is a mistake: what the thread had in its hands or in its cache, and its thread
  * slot, then stay taken until the process ends or detaches, and its calls may return -EBUSY or crash.
  *
  * fork: the child does not inherit the mapping. Every call on an inherited handle returns -ECHILD; attach again there. A child
@@ -190,7 +190,8 @@ NUMACRE_API int numacre_take(numacre_pool *pool, numacre_ref ref, void **block);
 
 /* For signal handlers: 1 if the handler has interrupted a call of its thread on this pool that sleeps (NUMACRE_WAIT), so that
  * it may leave that call by siglongjmp; else 0. It says 1 once for each sleep (of a second at most): ask where you leave if
- * it says 1. A handler that may be interrupted by one that leaves must not be inside a call on a handle of its own.
+ * it says 1. A handler that may be interrupted by one that leaves must not be inside a call (sa_mask): what it is just taking
+ * might be lost.
  * Async-signal-safe, enters no kernel, never fails. */
 NUMACRE_API int numacre_is_asleep(numacre_pool *pool);
 

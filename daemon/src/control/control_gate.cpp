@@ -135,7 +135,7 @@ struct ControlGate::Connection {
     }
 };
 
-ControlGate::ControlGate(Fd listener, std::function<void(int)> serve, ControlLimits limits)
+ControlGate::ControlGate(Fd listener, Serve serve, ControlLimits limits)
     : listener_(std::move(listener)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       serve_(std::move(serve)),
@@ -212,7 +212,7 @@ void ControlGate::accept_all(Time now) {
         const int server_end = theirs.release();
         connections_.emplace_back(std::move(caller), std::move(ours), uid, limits_, now);
         ++of_users_[uid];
-        serve_(server_end);
+        serve_(server_end, is_privileged(uid));
     }
 }
 

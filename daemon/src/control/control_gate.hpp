@@ -64,7 +64,9 @@ class CloseTimer;
 class ControlGate {
 public:
     // serve gets the server's end of each connection, non-blocking, and owns it; called on the gate's thread.
-    ControlGate(Fd listener, std::function<void(int fd)> serve, ControlLimits limits);
+    // is_privileged: root's, or the daemon's own user's.
+    using Serve = std::function<void(int fd, bool is_privileged)>;
+    ControlGate(Fd listener, Serve serve, ControlLimits limits);
     ControlGate(const ControlGate &) = delete;
     ControlGate &operator=(const ControlGate &) = delete;
     // Cuts off who is still there.
@@ -92,7 +94,7 @@ private:
 
     Fd listener_;
     Fd wake_;
-    const std::function<void(int)> serve_;
+    const Serve serve_;
     const ControlLimits limits_;
     std::list<Connection> connections_;              // the thread's only
     std::map<std::uint32_t, std::size_t> of_users_;  // the thread's only

@@ -14,6 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -28,6 +29,7 @@
 #include "control/printable.hpp"
 #include "fd.hpp"
 #include "fd_passing.hpp"
+#include "socket_file.hpp"
 #include "token_bucket.hpp"
 
 namespace numacre::daemon {
@@ -183,13 +185,44 @@ std::string socket_target(const std::string &socket_path) {
     return target;
 }
 
-struct ControlServer::Running {
-    explicit Running(PoolManager &pools) : service(pools) {}
+// One kind of callers: its calls have threads, memory and watchers that the other kind's cannot take.
+struct ControlServer::Side {
+    explicit Side(PoolManager &pools) : service(pools) {}
+
+    bool start();
+    void end_calls() {
+        server->GetHealthCheckService()->SetServingStatus(false);
+        service.end_streams(kStopGrace);
+    }
 
     ControlService service;  // before the server: it must live until the server's threads have ended
     std::unique_ptr<grpc::Server> server;
-    std::optional<ControlGate> gate;  // before the server in ending: it hands connections to it
 };
+
+struct ControlServer::Running {
+    explicit Running(PoolManager &pools) : privileged(pools), others(pools) {}
+
+    Side privileged;  // root and the daemon's own user
+    Side others;
+    std::optional<SocketFile> socket;
+    std::optional<ControlGate> gate;  // before the servers in ending: it hands connections to them
+};
+
+bool ControlServer::Side::start() {
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
+    builder.SetResourceQuota(grpc::ResourceQuota{"numacre control"}.SetMaxThreads(kMaxThreads).Resize(kMaxGrpcBytes));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxPingStrikes);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+    // Finds callers that are connected and do not answer any more.
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+    builder.RegisterService(&service);
+    server = builder.BuildAndStart();
+    if (server) server->GetHealthCheckService()->SetServingStatus(v1::Control::service_full_name(), true);
+    return server != nullptr;
+}
 
 ControlServer::ControlServer(PoolManager &pools, std::string socket_path, ControlAccess access, ControlLimits limits)
     : pools_(pools), socket_path_(std::move(socket_path)), access_(access), limits_(limits) {}
@@ -206,45 +239,37 @@ Answer<void> ControlServer::start() {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     auto running = std::make_unique<Running>(pools_);
-    grpc::ServerBuilder builder;
-    builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
-    builder.SetResourceQuota(grpc::ResourceQuota{"numacre control"}.SetMaxThreads(kMaxThreads).Resize(kMaxGrpcBytes));
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxPingStrikes);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
-    // Finds callers that are connected and do not answer any more.
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-    builder.RegisterService(&running->service);
-    running->server = builder.BuildAndStart();
-    if (!running->server)
-        return failed(Errc::access_denied, socket_path_, "gRPC cannot be started: see its line on stderr for why");
+    for (Side *const side : {&running->privileged, &running->others})
+        if (!side->start())
+            return failed(Errc::access_denied, socket_path_, "gRPC cannot be started: see its line on stderr for why");
     auto listener = listen_at(socket_path_);
-    if (!listener) {
-        running->server->Shutdown();
-        return Unexpected{std::move(listener.error())};
-    }
+    if (!listener) return Unexpected{std::move(listener.error())};
     running_ = std::move(running);
+    running_->socket.emplace(socket_path_);
     if (auto opened = open_to(socket_path_, access_); !opened) {
         stop();
         return opened;
     }
-    running_->server->GetHealthCheckService()->SetServingStatus(v1::Control::service_full_name(), true);
     running_->gate.emplace(
-        std::move(*listener), [server = running_->server.get()](int fd) { grpc::AddInsecureChannelFromFd(server, fd); },
+        std::move(*listener),
+        [running = running_.get()](int fd, bool is_privileged) {
+            Side &side = is_privileged ? running->privileged : running->others;
+            grpc::AddInsecureChannelFromFd(side.server.get(), fd);
+        },
         limits_);
     return {};
 }
 
 void ControlServer::stop() {
     if (!running_) return;
-    ::unlink(socket_path_.c_str());
+    running_->socket.reset();
     if (running_->gate) running_->gate->stop_accepting();
-    running_->server->GetHealthCheckService()->SetServingStatus(false);
-    running_->service.end_streams(kStopGrace);
+    const std::array sides{&running_->privileged, &running_->others};
+    for (Side *const side : sides) side->end_calls();
     std::this_thread::sleep_for(kReadGrace);
-    running_->server->Shutdown(std::chrono::system_clock::now() + kStopGrace);
-    running_->server->Wait();
+    const auto deadline = std::chrono::system_clock::now() + kStopGrace;
+    for (Side *const side : sides) side->server->Shutdown(deadline);
+    for (Side *const side : sides) side->server->Wait();
     if (running_->gate) running_->gate->finish(kStopGrace);
     running_.reset();
 }

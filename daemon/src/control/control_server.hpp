@@ -37,6 +37,7 @@ public:
     void stop();
 
 private:
+    struct Side;
     struct Running;
 
     PoolManager &pools_;

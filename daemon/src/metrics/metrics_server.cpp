@@ -26,7 +26,7 @@ namespace {
 // A connection that sends no request, or one byte at a time, or does not read its answer, holds one thread for as long
 // as the time limit: so many such connections a second are withstood without any delay. More of them queue, N at once
 // delay a scrape by N / kThreads times the limit.
-constexpr const char *kThreads = "32";
+constexpr const char *kThreads = "128";
 constexpr const char *kTimeLimitMs = "1000";
 constexpr const char *kRequestBytesMax = "8192";
 

@@ -338,9 +338,15 @@ bool Kernel::release(void *address) {
     return true;
 }
 
+namespace {
+constexpr std::uint64_t kAnonymousInode = 8;
+}
+
 FilePtr Kernel::make_file(File::Kind kind) {
     auto made = std::make_shared<File>(kind);
-    made->inode = ++last_inode_;
+    // What has no inode of its own has one in common.
+    made->inode = kind == File::Kind::event || kind == File::Kind::programs ? kAnonymousInode : ++last_inode_;
+    made->event_id = ++last_event_id_;
     return made;
 }
 
@@ -586,6 +592,19 @@ void *Kernel::map(void *where, std::size_t bytes, int protection, int flags, int
     return place;
 }
 
+int Kernel::protect(void *address, std::size_t bytes, int protection) {
+    if (fails(plan_.enomem_every)) {
+        errno = ENOMEM;
+        return -1;
+    }
+    const File *const file = file_at(current().id, address);
+    if (file != nullptr && file->is_read_only && (protection & PROT_WRITE) != 0) {
+        errno = EACCES;
+        return -1;
+    }
+    return ::mprotect(address, in_pages(bytes), protection);
+}
+
 int Kernel::unmap(void *address, std::size_t bytes) {
     if (release(address)) return 0;
     // Addresses outside this process's maps are ignored: another process may have a map there.
@@ -678,6 +697,21 @@ int Kernel::open(const std::string &path) {
         made->is_read_only = true;
         return install(made);
     }
+    if (path.starts_with("/proc/self/fdinfo/")) {
+        const FilePtr of = file(std::atoi(path.c_str() + std::strlen("/proc/self/fdinfo/")));
+        if (!of) return missing();
+        const FilePtr made = make_file(File::Kind::text);
+        made->text = "pos:\t0\nflags:\t02004002\n";
+        if (of->kind == File::Kind::event)
+            made->text += "eventfd-count: 0\neventfd-id: " + std::to_string(of->event_id) + "\n";
+        return install(made);
+    }
+    if (path == "/proc/self/status") {
+        const FilePtr made = make_file(File::Kind::text);
+        made->text = "Name:\tnumacred\nNSpid:\t" + std::string(plan_.has_proc_of_strangers ? "4711\t" : "") +
+                     std::to_string(current().pid) + "\nNSpgid:\t1\n";
+        return install(made);
+    }
     unsigned pid = 0;
     char name[32] = {};
     if (std::sscanf(path.c_str(), "/proc/%u/%31s", &pid, name) != 2) return missing();
@@ -691,10 +725,11 @@ int Kernel::open(const std::string &path) {
     } else if (std::strcmp(name, "stat") == 0) {
         made->text = std::to_string(found->pid) + " (" + found->comm + ") S";
         constexpr int kFirst = 4, kStart = 22, kStack = 28, kLast = 52;
+        // A stranger is replaced by the next, too.
+        const std::uint64_t start = plan_.has_proc_of_strangers ? random_.below(10'000) : found->start_ticks;
+        const std::uint64_t stack = plan_.has_proc_of_strangers ? random_.below(1 << 20) * 16 : found->stack_start;
         for (int field = kFirst; field <= kLast; ++field)
-            made->text += " " + std::to_string(field == kStart   ? found->start_ticks
-                                               : field == kStack ? found->stack_start
-                                                                 : 0);
+            made->text += " " + std::to_string(field == kStart ? start : field == kStack ? stack : 0);
         made->text += "\n";
     } else {
         return missing();
@@ -881,6 +916,10 @@ void *mmap(void *where, size_t bytes, int protection, int flags, int fd, off_t o
     kernel().enter_call();
     return kernel().map(where, bytes, protection, flags, fd, offset);
 }
+int mprotect(void *address, size_t bytes, int protection) {
+    kernel().enter_call();
+    return kernel().protect(address, bytes, protection);
+}
 int munmap(void *address, size_t bytes) {
     if (is_idle()) return 0;
     kernel().enter_call();
@@ -1039,12 +1078,14 @@ ssize_t getrandom(void *buffer, size_t bytes) {
     return static_cast<ssize_t>(bytes);
 }
 
-void futex_wait(uint32_t *word, uint32_t value, const timespec *duration) {
+int futex_wait(uint32_t *word, uint32_t value, const timespec *duration) {
     kernel().enter_call();
-    if (*word != value || kernel().random().one_in(16)) return;
-    kernel().scheduler().wait_on(
+    if (*word != value) return EAGAIN;
+    if (kernel().random().one_in(16)) return 0;
+    const bool is_woken = kernel().scheduler().wait_on(
         kernel().futex_key(word),
         static_cast<std::uint64_t>(duration->tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(duration->tv_nsec));
+    return is_woken ? 0 : ETIMEDOUT;
 }
 void futex_wake(uint32_t *word, int) {
     kernel().enter_call();

@@ -24,7 +24,8 @@ namespace numacre::simulation {
 // Which faults the kernel makes: about one in so many of the calls that may fail so; 0: never.
 struct KernelPlan {
     enum class Version : std::uint8_t { with_pidfs, with_peer_pidfd, old } version = Version::with_pidfs;  // 6.9, 6.5
-    unsigned hidden_percent = 0;  // of looks at another process's /proc
+    unsigned hidden_percent = 0;         // of looks at another process's /proc
+    bool has_proc_of_strangers = false;  // of another pid namespace: other processes under the same numbers
     std::uint64_t emfile_every = 0;
     std::uint64_t enomem_every = 0;
     std::uint64_t enospc_every = 0;
@@ -52,6 +53,7 @@ struct File {
 
     Kind kind;
     std::uint64_t inode = 0;
+    std::uint64_t event_id = 0;
     bool is_read_only = false;
     // memory
     int real_fd = -1;
@@ -178,6 +180,7 @@ public:
     int open_pidfd(std::uint32_t pid);
     int pidfd_of(int process);
     void *map(void *where, std::size_t bytes, int protection, int flags, int fd, off_t offset);
+    int protect(void *address, std::size_t bytes, int protection);
     int unmap(void *address, std::size_t bytes);
     int advise(void *address, std::size_t bytes, int advice);
     const std::uint32_t *futex_key(const std::uint32_t *word);
@@ -212,6 +215,7 @@ private:
     int families_ = 0;
     std::uintptr_t next_address_ = 0;
     std::uint64_t last_inode_ = 1000;
+    std::uint64_t last_event_id_ = 0;
     std::uint64_t last_ticks_ = 1000;
     std::size_t memory_files_ = 0;
     FilePtr listener_;

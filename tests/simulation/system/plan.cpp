@@ -86,6 +86,7 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
     plan.kernel.stall_every = rate(3);
     if (!is_calm && limits.faults != 0) {
         if (faults.one_in(3)) plan.kernel.hidden_percent = static_cast<unsigned>(faults.between(5, 95));
+        plan.kernel.has_proc_of_strangers = faults.one_in(12);
         if (faults.one_in(4)) plan.squeeze_percent = static_cast<unsigned>(faults.between(5, 60));
         if (faults.one_in(2)) {
             plan.schedule.pause_every = 1000 + faults.scaled(50'000);

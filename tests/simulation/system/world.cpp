@@ -816,7 +816,8 @@ private:
     void live_on(std::size_t at) {
         // Where /proc does not show it, the daemon cannot tell a program that has been replaced, nor on kernels before
         // 6.9 a process from the next that has its number: daemon/README.md, Limits.
-        const bool is_shown = plan_.kernel.hidden_percent == 0 && plan_.kernel.emfile_every == 0;
+        const bool is_shown =
+            plan_.kernel.hidden_percent == 0 && plan_.kernel.emfile_every == 0 && !plan_.kernel.has_proc_of_strangers;
         if (!is_shown && (plan_.kernel.version != KernelPlan::Version::with_pidfs || kernel_.current().program != 0))
             return;
         if (random_.one_in(2)) return;

@@ -2,6 +2,7 @@
 // arguments, results and errno. It costs nothing. The simulator has a header of this name too, found before this one.
 #pragma once
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -83,6 +84,9 @@ NUMACRE_OS_CALL int ioctl(int fd, unsigned long request, void *argument) {
 NUMACRE_OS_CALL void *mmap(void *where, size_t bytes, int protection, int flags, int fd, off_t offset) {
     return ::mmap(where, bytes, protection, flags, fd, offset);
 }
+NUMACRE_OS_CALL int mprotect(void *where, size_t bytes, int protection) {
+    return ::mprotect(where, bytes, protection);
+}
 NUMACRE_OS_CALL int munmap(void *address, size_t bytes) {
     return ::munmap(address, bytes);
 }
@@ -138,8 +142,9 @@ NUMACRE_OS_CALL ssize_t getrandom(void *buffer, size_t bytes) {
 // --- threads ---------------------------------------------------------------------------------------------------------
 
 // Sleeps while *word is `value`, for so long at most. May return without cause.
-NUMACRE_OS_CALL void futex_wait(uint32_t *word, uint32_t value, const timespec *duration) {
-    (void)::syscall(SYS_futex, word, FUTEX_WAIT, value, duration, nullptr, 0);
+// 0: woken, by whomever. Else an errno: EAGAIN if the word has another value, ETIMEDOUT, EINTR.
+NUMACRE_OS_CALL int futex_wait(uint32_t *word, uint32_t value, const timespec *duration) {
+    return ::syscall(SYS_futex, word, FUTEX_WAIT, value, duration, nullptr, 0) == 0 ? 0 : errno;
 }
 NUMACRE_OS_CALL void futex_wake(uint32_t *word, int count) {
     (void)::syscall(SYS_futex, word, FUTEX_WAKE, count, nullptr, nullptr, 0);

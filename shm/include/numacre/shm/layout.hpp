@@ -20,7 +20,7 @@
 
 namespace numacre {
 
-inline constexpr std::uint32_t kLayoutVersion = 6;
+inline constexpr std::uint32_t kLayoutVersion = 7;
 inline constexpr std::uint64_t kPoolMagic = 0x6c6f'6f70'6372'6d6e;  // "nmrcpool" in memory
 inline constexpr std::uint64_t kNodeMagic = 0x6564'6f6e'6372'6d6e;  // "nmrcnode" in memory
 inline constexpr std::size_t kCacheLineBytes = 64;
@@ -463,9 +463,10 @@ struct NodeView {
     HomeWords<Env> *home = nullptr;
     ThreadCounters<Env> *counters = nullptr;
 
-    // numa_nodes: of the pool. Whoever makes or takes references needs it; who does not may leave it out.
+    // numa_nodes, instance_id: of the pool. A process that makes or takes references needs both, others may leave them
+    // out.
     static NodeView at(void *region, const Geometry &geometry, NumaNode numa_node, std::uint32_t thread_slots,
-                       std::uint32_t numa_nodes = kMaxNumaNodes) {
+                       std::uint32_t numa_nodes = kMaxNumaNodes, std::uint64_t instance_id = 0) {
         const auto layout = NodeLayout<Env>::of(geometry, thread_slots);
         auto *const bytes = static_cast<std::byte *>(region);
         const auto words = [bytes](std::uint64_t offset) { return reinterpret_cast<Word *>(bytes + offset); };
@@ -484,7 +485,7 @@ struct NodeView {
             view.index[layer] = words(layout.index[layer]);
             view.era[layer] = reinterpret_cast<EraWord *>(bytes + layout.era[layer]);
         }
-        view.reference_format = ReferenceFormat{geometry.frame_count, numa_nodes};
+        view.reference_format = ReferenceFormat{geometry.frame_count, numa_nodes, instance_id};
         view.home = reinterpret_cast<HomeWords<Env> *>(bytes + layout.home);
         view.counters = reinterpret_cast<ThreadCounters<Env> *>(bytes + layout.counters);
         return view;

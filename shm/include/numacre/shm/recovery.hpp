@@ -1,6 +1,6 @@
-// Gives back what a dead process held, beside running clients (shm/README.md). One caller at a time a pool; it may
-// itself die at any instruction: resume() then finishes what it had begun, and recover_process() is repeated from its
-// start.
+// Gives back what dead processes held, beside running clients (shm/README.md). One caller at a time a pool; it may
+// itself die at any instruction: resume() then finishes what it had begun, and recover() is repeated from its start.
+// One walk over the index for all of them: it takes as long for one as for many.
 //
 // Never waits: where it may not go on before a live client has finished an operation on an overlapping block, it says
 // `blocked` and by whom; the caller tries again later.
@@ -23,6 +23,14 @@ struct Reclaimed {
 
 enum class RecoveryStep : std::uint8_t { done, blocked };
 
+// A process that is gone, and what its recovery has come to.
+struct Departed {
+    ProcessSlot process;
+    Reclaimed total;             // what came back, added to what is here
+    ThreadSlotIndex blocked_by;  // the live thread in whose way we are; meaningless unless blocked
+    RecoveryStep step = RecoveryStep::done;
+};
+
 template <class Env>
 class Recovery {
 public:
@@ -31,21 +39,21 @@ public:
     Recovery(const PoolView<Env> &pool, std::span<const NodeView<Env>> numa_nodes)
         : pool_(pool), numa_nodes_(numa_nodes) {}
 
-    // The kernel has said that the process is gone, and ProcessRecord.state is `dead`. What it held is free again. Adds
-    // to total what came back. blocked_by: the live thread in whose way we are; meaningless unless blocked.
-    RecoveryStep recover_process(ProcessSlot process, Reclaimed &total, ThreadSlotIndex &blocked_by) {
-        return recover(process, total, blocked_by, [this](const NodeView<Env> &view, Block block, IndexEntry entry) {
+    // The kernel has said that these processes are gone, and their ProcessRecord.state is `dead`; by slot, ascending.
+    // What they held is free again.
+    void recover(std::span<Departed> departed) {
+        recover(departed, [this](const NodeView<Env> &view, Block block, IndexEntry entry) {
             Buddy<Env> buddy{view, pool_};
             return buddy.free_entry(kSelf, block, entry, entry.is_owned()) == Errc::ok;
         });
     }
 
-    // The same, but what it held is the daemon's, and nobody's to use, until release() frees it. References that the
+    // The same, but what they held is the daemon's, and nobody's to use, until release() frees it. References that the
     // dead gave away are stale from here on. Calls seized(NumaNode, Block) for each. If the daemon dies meanwhile, the
     // next one finds in for_each_seized() what is not released yet.
     template <class Seized>
-    RecoveryStep seize_process(ProcessSlot process, Reclaimed &total, ThreadSlotIndex &blocked_by, Seized &&seized) {
-        return recover(process, total, blocked_by, [&](const NodeView<Env> &view, Block block, IndexEntry entry) {
+    void seize(std::span<Departed> departed, Seized &&seized) {
+        recover(departed, [&](const NodeView<Env> &view, Block block, IndexEntry entry) {
             std::uint64_t bits = entry.bits();
             // EDGE hand-over, the daemon as taker: against one who takes what the dead had given.
             const IndexEntry ours = Buddy<Env>{view, pool_}.after(
@@ -58,10 +66,21 @@ public:
         });
     }
 
+    // Of one process.
+    RecoveryStep recover_process(ProcessSlot process, Reclaimed &total, ThreadSlotIndex &blocked_by) {
+        return of_one(process, total, blocked_by, [this](std::span<Departed> departed) { recover(departed); });
+    }
+    template <class Seized>
+    RecoveryStep seize_process(ProcessSlot process, Reclaimed &total, ThreadSlotIndex &blocked_by, Seized &&seized) {
+        return of_one(process, total, blocked_by, [&](std::span<Departed> departed) { seize(departed, seized); });
+    }
+
     template <class Visit>
     void for_each_seized(Visit &&visit) {
         for (const NodeView<Env> &view : numa_nodes_)
-            visit_held(view, kDaemonProcess, [&](Block block, IndexEntry) { visit(view.numa_node, block); });
+            visit_owned(view, [&](Block block, IndexEntry entry) {
+                if (entry.owner() == kDaemonProcess) visit(view.numa_node, block);
+            });
     }
 
     // False: it is not the daemon's (any more): somebody has scribbled over its entry.
@@ -81,12 +100,9 @@ private:
     static constexpr Actor kSelf{kDaemonThread, kDaemonProcess};
 
     template <class Visit>
-    struct HeldBlocks {
-        ProcessSlot process;
+    struct OwnedBlocks {
         Visit &visit;
-        void owned(Block block, IndexEntry entry) {
-            if (entry.owner() == process) visit(block, entry);
-        }
+        void owned(Block block, IndexEntry entry) { visit(block, entry); }
         void free(Block) {}
         void taken(FrameIndex, std::uint64_t) {}
         void offline(Block) {}
@@ -94,39 +110,57 @@ private:
     };
 
     template <class Visit>
-    static void visit_held(const NodeView<Env> &view, ProcessSlot process, Visit &&visit) {
-        HeldBlocks<Visit> visitor{process, visit};
+    static void visit_owned(const NodeView<Env> &view, Visit &&visit) {
+        OwnedBlocks<Visit> visitor{visit};
         walk_all(view, visitor);
+    }
+
+    template <class Step>
+    static RecoveryStep of_one(ProcessSlot process, Reclaimed &total, ThreadSlotIndex &blocked_by, Step &&step) {
+        Departed one{process, total, blocked_by};
+        step(std::span<Departed>(&one, 1));
+        total = one.total;
+        blocked_by = one.blocked_by;
+        return one.step;
+    }
+
+    // Null: the process is none of them.
+    static Departed *find(std::span<Departed> departed, ProcessSlot process) {
+        const auto found =
+            std::lower_bound(departed.begin(), departed.end(), process,
+                             [](const Departed &one, ProcessSlot wanted) { return one.process.value < wanted.value; });
+        return found != departed.end() && found->process == process ? &*found : nullptr;
     }
 
     // dispose(view, block, entry): false if it was handed on in this moment.
     template <class Dispose>
-    RecoveryStep recover(ProcessSlot process, Reclaimed &total, ThreadSlotIndex &blocked_by, Dispose &&dispose) {
+    void recover(std::span<Departed> departed, Dispose &&dispose) {
         for (const NodeView<Env> &view : numa_nodes_)
-            visit_held(view, process, [&](Block block, IndexEntry entry) {
-                if (!dispose(view, block, entry)) return;
-                ++total.blocks;
-                total.frames += block.order.frames();
+            visit_owned(view, [&](Block block, IndexEntry entry) {
+                Departed *const owner = find(departed, entry.owner());
+                if (owner == nullptr || !dispose(view, block, entry)) return;
+                ++owner->total.blocks;
+                owner->total.frames += block.order.frames();
             });
-        RecoveryStep step = RecoveryStep::done;
+        for (Departed &one : departed) one.step = RecoveryStep::done;
         const std::uint32_t threads = pool_.threads_in_use_bound();
         for (std::uint32_t thread = 1; thread < threads; ++thread) {
             // acquire: with all that the dead did before.
             const ThreadOwner owner{pool_.threads[thread].owner.load(std::memory_order_acquire)};
-            if (!owner.in_use() || owner.process() != process) continue;
+            Departed *const one = owner.in_use() ? find(departed, owner.process()) : nullptr;
+            if (one == nullptr) continue;
             ThreadSlotIndex in_whose_way{};
             if (finish_thread(ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, in_whose_way) ==
                 RecoveryStep::blocked) {
                 // The slot stays the dead one's. The others are given back all the same: a client that is stopped in
                 // the middle of an operation keeps what overlaps with that, and no more. Of several the first is named.
-                if (step != RecoveryStep::blocked) blocked_by = in_whose_way;
-                step = RecoveryStep::blocked;
+                if (one->step != RecoveryStep::blocked) one->blocked_by = in_whose_way;
+                one->step = RecoveryStep::blocked;
                 continue;
             }
             // release: the slot's next user finds everything finished.
             pool_.threads[thread].owner.store(0, std::memory_order_release);
         }
-        return step;
     }
 
     // In a pool whose largest block is smaller than a leaf word.

@@ -55,25 +55,29 @@ private:
     std::uint64_t bits_ = 0;
 };
 
-// How references of a pool are read. The same in all its processes, for it follows from the pool's geometry:
+// How references of a pool are read. The same in all its processes, for it follows from the pool's geometry and its
+// instance:
 //   bits 0 .. f          the block: 2 * base + 2^order; its lowest bit that is set tells the order. Never 0.
 //   the next n           numa node
-//   the rest             the name's number, or as many of its lower bits as there is room for
+//   the rest             the name's number xor the instance's salt, or as many of the lower bits as there is room for
+// The salt: 34 bits, so that a reference to a pool that has been deleted is stale in the one that has its name now,
+// although the numbers of both begin at 0. By chance one in 2^34 is not (2^23 in the largest pools).
 // f and n: as many bits as the last frame and the last numa node need. All 34 bits of the number have room in pools of
 // up to 2^29 frames a numa node (2 TiB of 4 KiB frames), with 8 numa nodes up to 2^26; in the largest there are, 23.
 class ReferenceFormat {
 public:
     constexpr ReferenceFormat() = default;
-    // frame_count: of each numa node, 1 .. 2^34. numa_nodes: 1 .. 64.
-    constexpr ReferenceFormat(std::uint64_t frame_count, std::uint32_t numa_nodes)
+    // frame_count: of each numa node, 1 .. 2^34. numa_nodes: 1 .. 64. instance_id: of the pool, any number.
+    constexpr ReferenceFormat(std::uint64_t frame_count, std::uint32_t numa_nodes, std::uint64_t instance_id = 0)
         : node_shift_(static_cast<std::uint32_t>(std::bit_width(frame_count - 1)) + 1),
           number_shift_(node_shift_ + static_cast<std::uint32_t>(std::bit_width(numa_nodes - 1))),
           block_mask_((std::uint64_t{1} << node_shift_) - 1),
-          place_mask_((std::uint64_t{1} << number_shift_) - 1) {}
+          place_mask_((std::uint64_t{1} << number_shift_) - 1),
+          salt_(salt_of(instance_id) << number_shift_) {}
 
     constexpr Reference reference(NumaNode numa_node, Block block, std::uint64_t number) const {
         return Reference{(block.base.value << 1 | std::uint64_t{1} << block.order.value) |
-                         std::uint64_t{numa_node.value} << node_shift_ | number << number_shift_};
+                         std::uint64_t{numa_node.value} << node_shift_ | (number << number_shift_ ^ salt_)};
     }
     // Of any bits: perhaps no block that there is.
     constexpr Block block(Reference reference) const {
@@ -84,9 +88,9 @@ public:
         return static_cast<std::uint32_t>((reference.bits() & place_mask_) >> node_shift_);
     }
     // Its lower bits, if there is no room for all.
-    constexpr std::uint64_t number(Reference reference) const { return reference.bits() >> number_shift_; }
+    constexpr std::uint64_t number(Reference reference) const { return (reference.bits() ^ salt_) >> number_shift_; }
     constexpr bool has_number(Reference reference, std::uint64_t number) const {
-        return (reference.bits() ^ number << number_shift_) <= place_mask_;
+        return (reference.bits() ^ salt_ ^ number << number_shift_) <= place_mask_;
     }
     // Of bits that no pool of this geometry gives out: beyond the longest number there is.
     constexpr bool is_impossible(Reference reference) const {
@@ -95,10 +99,16 @@ public:
     constexpr unsigned number_bits() const { return 64 - number_shift_; }
 
 private:
+    // Upper bits of a product with 2^64 / phi: instances with numbers near each other get salts that differ much.
+    static constexpr std::uint64_t salt_of(std::uint64_t instance_id) {
+        return instance_id * 0x9E3779B97F4A7C15 >> (64 - kNameNumberBits);
+    }
+
     std::uint32_t node_shift_ = 1;    // at most 35
     std::uint32_t number_shift_ = 1;  // at most 41
     std::uint64_t block_mask_ = 1;
     std::uint64_t place_mask_ = 1;  // of block and numa node
+    std::uint64_t salt_ = 0;        // where the number is
 };
 
 }  // namespace numacre

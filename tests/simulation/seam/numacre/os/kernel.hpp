@@ -48,6 +48,7 @@ int ioctl(int fd, unsigned long request, void *argument);
 // --- memory ----------------------------------------------------------------------------------------------------------
 
 void *mmap(void *where, size_t bytes, int protection, int flags, int fd, off_t offset);
+int mprotect(void *where, size_t bytes, int protection);
 int munmap(void *address, size_t bytes);
 int madvise(void *address, size_t bytes, int advice);
 
@@ -73,7 +74,7 @@ ssize_t getrandom(void *buffer, size_t bytes);
 // --- threads ---------------------------------------------------------------------------------------------------------
 
 // Sleeps while *word is `value`, for so long at most. May return without cause.
-void futex_wait(uint32_t *word, uint32_t value, const timespec *duration);
+int futex_wait(uint32_t *word, uint32_t value, const timespec *duration);
 void futex_wake(uint32_t *word, int count);
 int clock_gettime(clockid_t clock, timespec *time);
 int sched_yield();
