@@ -27,6 +27,8 @@ constexpr int kLookShare = 20;
 // How often it is looked at whether the kernel has moved pages to other numa nodes, and for what share of the time.
 constexpr std::chrono::milliseconds kPlacementPeriod{10'000};
 constexpr int kPlacementShare = 50;
+// A job of a pool's worker takes a second at most, but for what the kernel makes it wait for.
+constexpr std::chrono::milliseconds kStuckAfter{10'000};
 // The same where a pool is to be sized by what is found.
 constexpr std::chrono::milliseconds kAutosizePeriod{1000};
 
@@ -40,18 +42,12 @@ Daemon::Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_
       hugepages_(options_.reserve_hugepages),
       loop_(std::move(loop)),
       worker_(std::make_unique<Worker>()),
-      sizer_(std::make_unique<Worker>()),
-      reaper_(*loop_, *worker_, registry_) {}
+      reaper_(*loop_, registry_) {}
 
 Daemon::~Daemon() {
     begin_shutdown();
-    std::unique_ptr<Worker> sizer;
-    worker_->run([&] {  // where it is used
-        sizer = std::move(sizer_);
-        return true;
-    });
-    sizer.reset();
-    // Before all else: its jobs use what follows. What they post is not run any more.
+    // Before all else: their jobs use what follows. What they post is not run any more.
+    for (const auto &pool : registry_.all()) pool->end_workers();
     worker_.reset();
     attach_server_.reset();
     std::vector<int> pidfds;  // the pools' client tables hold them open
@@ -215,6 +211,7 @@ void Daemon::tell_clients() {
         pool->tell_clients();
         publish_damage(*pool);
         look_for_strays(pool);
+        look_for_stuck_worker(*pool);
     }
     loop_->after(kTellPeriod, [this] { tell_clients(); });
 }
@@ -222,40 +219,58 @@ void Daemon::tell_clients() {
 // A file's size on the machine is one system call; what is to be done about it is the worker's, behind the growth that
 // may be the reason.
 void Daemon::look_for_strays(const std::shared_ptr<ManagedPool> &pool) {
-    if (punching_strays_ || !pool->is_overfull()) return;
-    punching_strays_ = true;
-    worker_->post([this, pool] {
+    if (!pool->is_overfull() || !punching_strays_.insert(pool->instance_id()).second) return;
+    pool->worker().post([this, pool] {
         pool->punch_strays();
-        loop_->post([this] { punching_strays_ = false; });
+        loop_->post([this, id = pool->instance_id()] { punching_strays_.erase(id); });
     });
+}
+
+// A client can keep the kernel from the pool's files for as long as it likes (a write() to one of them, from a page
+// that is never there): then nothing of this pool is reaped, resized or drained.
+void Daemon::look_for_stuck_worker(ManagedPool &pool) {
+    if (pool.worker().busy_for() < kStuckAfter) {
+        if (stuck_.erase(pool.instance_id()) != 0) log::info("a pool's worker goes on", {{"pool", pool.spec().name}});
+    } else if (stuck_.insert(pool.instance_id()).second) {
+        log::error(
+            "the kernel lets the daemon wait for a pool's files: nothing of this pool is reaped or resized until "
+            "the client that keeps them busy ends. Other pools go on",
+            {{"pool", pool.spec().name},
+             {"seconds", std::chrono::duration_cast<std::chrono::seconds>(kStuckAfter).count()},
+             {"remedy", "evict the pool's clients, one after the other (numacre clients, numacre evict)"}});
+    }
 }
 
 void Daemon::watch_soft_limits() {
     loop_->post([this] {
-        if (watching_soft_limits_) return;
-        watching_soft_limits_ = true;
-        look_at_soft_limits();
+        for (const auto &pool : registry_.all())
+            if (pool->has_limits_to_watch() && watched_for_limits_.insert(pool->instance_id()).second)
+                look_at_soft_limits(pool);
     });
 }
 
-void Daemon::look_at_soft_limits() {
-    worker_->post([this] {
+void Daemon::look_at_soft_limits(const std::shared_ptr<ManagedPool> &pool) {
+    pool->worker().post([this, pool] {
         const auto begun = std::chrono::steady_clock::now();
-        std::chrono::milliseconds period = kLookPeriod;
-        for (const auto &pool : registry_.all()) {
-            if (!pool->has_limits_to_watch()) continue;
-            pool->look_at_use();
-            publish_news(*pool);
-            autosize(pool);
-            if (pool->spec().autosize.is_on) period = kAutosizePeriod;
-        }
+        pool->look_at_use();
+        publish_news(*pool);
+        autosize(pool);
         const auto scanned = std::chrono::steady_clock::now() - begun;
-        const auto wait = std::max(period, std::chrono::ceil<std::chrono::milliseconds>(scanned * kLookShare));
-        loop_->post([this, wait] {
+        const auto wait = std::max(pool->spec().autosize.is_on ? kAutosizePeriod : kLookPeriod,
+                                   std::chrono::ceil<std::chrono::milliseconds>(scanned * kLookShare));
+        loop_->post([this, wait, id = pool->instance_id(), weak = std::weak_ptr(pool)] {
             // Here: whoever sets a limit after this look at them finds that nobody watches, and begins anew.
-            watching_soft_limits_ =
-                std::ranges::any_of(registry_.all(), [](const auto &pool) { return pool->has_limits_to_watch(); });
-            if (watching_soft_limits_) loop_->after(wait, [this] { look_at_soft_limits(); });
+            const auto here = weak.lock();
+            if (!here || !here->has_limits_to_watch()) {
+                watched_for_limits_.erase(id);
+                return;
+            }
+            loop_->after(wait, [this, id, weak] {
+                if (const auto again = weak.lock())
+                    look_at_soft_limits(again);
+                else
+                    watched_for_limits_.erase(id);
+            });
         });
     });
 }
@@ -264,15 +279,16 @@ void Daemon::look_at_soft_limits() {
 // takes what the client has mapped along, for everybody.
 void Daemon::watch_placement() {
     if (!topology_->is_placement_needed()) return;
-    struct Sweep {
-        std::chrono::steady_clock::duration taken{0};
-        bool refused = false;
-    };
-    const auto sweep = std::make_shared<Sweep>();
-    // One numa node at a time: between them the worker looks after dead clients.
-    for (const auto &pool : registry_.all())
+    for (const auto &pool : registry_.all()) {
+        if (!being_placed_.insert(pool->instance_id()).second) continue;
+        struct Sweep {
+            std::chrono::steady_clock::duration taken{0};
+            bool refused = false;
+        };
+        const auto sweep = std::make_shared<Sweep>();
+        // One numa node at a time: between them the worker looks after dead clients.
         for (std::size_t i = 0; i < pool->numa_node_count(); ++i)
-            worker_->post([pool, i, sweep] {
+            pool->worker().post([pool, i, sweep] {
                 if (sweep->refused) return;
                 const auto begun = std::chrono::steady_clock::now();
                 const auto moved = pool->node_memory(NumaNode{static_cast<std::uint8_t>(i)}).bring_home();
@@ -285,12 +301,13 @@ void Daemon::watch_placement() {
                     log::warn("pages had been moved to other numa nodes, and were moved back",
                               {{"pool", pool->spec().name}, {"numa_node", i}, {"pages", *moved}});
             });
-    worker_->post([this, sweep] {
-        if (sweep->refused) return;
-        const auto wait =
-            std::max(kPlacementPeriod, std::chrono::ceil<std::chrono::milliseconds>(sweep->taken * kPlacementShare));
-        loop_->post([this, wait] { loop_->after(wait, [this] { watch_placement(); }); });
-    });
+        pool->worker().post([this, id = pool->instance_id(), sweep] {
+            if (sweep->refused) return;  // and never looked at again
+            const auto wait = std::chrono::ceil<std::chrono::milliseconds>(sweep->taken * kPlacementShare);
+            loop_->post([this, id, wait] { loop_->after(wait, [this, id] { being_placed_.erase(id); }); });
+        });
+    }
+    loop_->after(kPlacementPeriod, [this] { watch_placement(); });
 }
 
 void Daemon::publish_news(ManagedPool &pool) {
@@ -348,7 +365,7 @@ Answer<void> Daemon::create_pool(const PoolSpec &spec) {
     if (!registry_.claim_name(spec.name))
         return Unexpected{Failure{Errc::already_exists, "there is a pool named \"" + spec.name +
                                                             "\" already: use another name, or delete it"}};
-    auto pool = ManagedPool::create(spec, *topology_, hugepages_, *worker_);
+    auto pool = ManagedPool::create(spec, *topology_, hugepages_);
     if (!pool) {
         registry_.release_name(spec.name);
         return Unexpected{Failure{pool.error().code, "pool \"" + spec.name + "\": " + pool.error().message}};
@@ -432,7 +449,7 @@ Answer<void> Daemon::resize(const std::string &name, NumaNode node, std::uint64_
     if (!pool) return Unexpected{pool.error()};
     const std::uint64_t before = (*pool)->has(node) ? (*pool)->node_memory(node).online_bytes() : 0;
     const auto begun = std::chrono::steady_clock::now();
-    const auto result = resize_numa_node(**pool, *worker_, node, online_bytes, dry_run, progress);
+    const auto result = resize_numa_node(**pool, node, online_bytes, dry_run, progress);
     if (dry_run || !(*pool)->has(node)) return result;
 
     note_resize(**pool, node, before, (*pool)->node_memory(node).online_bytes(), result, {}, begun);
@@ -464,14 +481,13 @@ void Daemon::note_resize(const ManagedPool &pool, NumaNode node, std::uint64_t b
 }
 
 void Daemon::autosize(const std::shared_ptr<ManagedPool> &pool) {
-    if (!sizer_) return;
     for (const ManagedPool::Wish &wish : pool->take_autosize_wishes()) {
-        sizer_->post([this, pool, wish] {
+        pool->post_sizing([this, pool, wish] {
             const auto begun = std::chrono::steady_clock::now();
             const auto go_on = [this](const ResizeStep &) {
                 return !stopping_.load(std::memory_order_relaxed);  // relaxed: seen at the next step at the latest
             };
-            const auto result = resize_if_idle(*pool, *worker_, wish.numa_node, wish.from_bytes, wish.to_bytes, go_on);
+            const auto result = resize_if_idle(*pool, wish.numa_node, wish.from_bytes, wish.to_bytes, go_on);
             const std::uint64_t now = pool->node_memory(wish.numa_node).online_bytes();
             if (!result) return;  // an operator was before us, or what would go is reserved: that is what counts
             registry_.count(!*result                          ? &DaemonTotals::autosize_failed
@@ -485,8 +501,8 @@ void Daemon::autosize(const std::shared_ptr<ManagedPool> &pool) {
 Answer<DrainStatus> Daemon::drain_chunk(const std::string &name, NumaNode node, std::uint64_t chunk, bool undo) {
     const auto pool = registry_.find(name);
     if (!pool) return Unexpected{pool.error()};
-    auto status = numacre::daemon::drain_chunk(**pool, *worker_, node, chunk, undo);
-    if (status && status->draining) reaper_.watch_drains();
+    auto status = numacre::daemon::drain_chunk(**pool, node, chunk, undo);
+    if (status && status->draining) reaper_.watch_drains(*pool);
     return status;
 }
 

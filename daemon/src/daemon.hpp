@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -79,12 +80,13 @@ private:
     void look_for_strays(const std::shared_ptr<ManagedPool> &pool);
     // Makes sure that soft quotas and low watermarks are looked after for as long as there are any. Any thread.
     void watch_soft_limits();
-    void look_at_soft_limits();
+    void look_at_soft_limits(const std::shared_ptr<ManagedPool> &pool);
     void watch_placement();
+    void look_for_stuck_worker(ManagedPool &pool);
     void publish_news(ManagedPool &pool);
     // A client's, or the one that is named.
     Answer<std::shared_ptr<ManagedPool>> pool_of(const Holder &holder);
-    // What the pool's policy wants, on a thread of its own: the worker has the single steps to do. From the worker.
+    // What the pool's policy wants. From the pool's worker.
     void autosize(const std::shared_ptr<ManagedPool> &pool);
     void note_resize(const ManagedPool &pool, NumaNode node, std::uint64_t before, std::uint64_t after,
                      const Answer<void> &result, const std::string &by_whom,
@@ -102,15 +104,13 @@ private:
     Hugepages hugepages_;
     std::unique_ptr<EventLoop> loop_;
     Registry registry_;
-    std::unique_ptr<Worker> worker_;  // ended by hand, before all that its jobs use
-    // Posts to worker_ and waits for it: ended before that. The worker's thread only.
-    std::unique_ptr<Worker> sizer_;
+    std::unique_ptr<Worker> worker_;  // for what is no pool's; ended by hand, before all that its jobs use
     Reaper reaper_;
     std::unique_ptr<AttachServer> attach_server_;
     std::atomic<bool> stopping_{false};
-    bool watching_soft_limits_ = false;  // the loop thread only
-    bool punching_strays_ = false;       // the loop thread only
-    std::mutex news_mutex_;              // what is found first is published first
+    // The loop's thread only; pools by instance id, whose worker has such a job, or will have by a timer.
+    std::set<std::uint64_t> watched_for_limits_, punching_strays_, being_placed_, stuck_;
+    std::mutex news_mutex_;  // what is found first is published first
     std::mutex metrics_address_mutex_;
     std::string metrics_address_;  // guarded by metrics_address_mutex_
 };

@@ -8,13 +8,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -109,7 +113,32 @@ private:
     std::optional<std::chrono::milliseconds> period_;
 };
 
+// The end of a daemon that does not come to its end, because the kernel makes one of its threads wait (for a file that
+// a client keeps busy): as safe as any other kill.
+class LastResort {
+public:
+    void arm() {
+        thread_ = std::jthread([](const std::stop_token &disarmed) {
+            std::mutex mutex;
+            std::condition_variable_any changed;
+            std::unique_lock lock(mutex);
+            (void)changed.wait_for(lock, disarmed, kPatience, [] { return false; });
+            if (disarmed.stop_requested()) return;
+            log::error(
+                "the daemon cannot end in order, for the kernel makes it wait: it is killed",
+                {{"seconds", kPatience.count()}, {"remedy", "end the clients of the pool whose worker is stuck"}});
+            log::flush(kLastLines);
+            ::_exit(EXIT_FAILURE);
+        });
+    }
+
+private:
+    static constexpr std::chrono::seconds kPatience{30};
+    std::jthread thread_;
+};
+
 int serve(const Config &config) {
+    LastResort last_resort;  // first: the daemon's own end counts
     const Connections may = connections_within(raise_open_file_limit(), config.max_connections);
     auto signals = take_over_signals();
     if (!signals) return fail(signals.error());
@@ -186,6 +215,7 @@ int serve(const Config &config) {
                           {"metrics_address", metrics ? metrics->address() : "off"}});
     running.run();
 
+    last_resort.arm();
     service_manager::stopping();
     daemon.begin_shutdown();
     control.stop();

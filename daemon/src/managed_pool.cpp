@@ -90,8 +90,8 @@ std::string_view client_state_name(ClientState state) {
     return "unknown";
 }
 
-Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, Topology &topology, Hugepages &hugepages,
-                                                         Worker &worker) {
+Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, Topology &topology,
+                                                         Hugepages &hugepages) {
     const auto geometry = geometry_of(spec);
     if (!geometry) return Unexpected{geometry.error()};
     const auto numa_nodes = static_cast<std::uint32_t>(topology.numa_nodes().size());
@@ -113,7 +113,7 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
     std::memcpy(pool->header_.data(), pool->pool_region_.address(), pool->header_.size());
     for (std::uint32_t i = 0; i < numa_nodes; ++i) {
         const NodeMemory::Plan plan = pool->plan_of(NumaNode{static_cast<std::uint8_t>(i)});
-        auto made = worker.run([&] { return NodeMemory::create(plan, topology, hugepages); });
+        auto made = pool->worker().run([&] { return NodeMemory::create(plan, topology, hugepages); });
         if (!made) return Unexpected{made.error()};
         pool->add_node(std::move(*made));
         NodeMemory &memory = *pool->nodes_.back();
@@ -125,7 +125,7 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
         Growth growth;  // nothing of it is undone: the pool as a whole is not made
         while (memory.online_bytes() < online_bytes) {
             const std::uint64_t wanted = (online_bytes - memory.online_bytes()) / memory.unit_bytes();
-            const auto grown = worker.run(
+            const auto grown = pool->worker().run(
                 [&] { return memory.bring_online(memory.next_offline(std::min(step_units, wanted)), growth); });
             if (!grown) return Unexpected{grown.error()};
         }
@@ -281,6 +281,21 @@ void ManagedPool::adopt_clients() {
     // They have counted on without a daemon: only the first limit makes them begin anew.
     accounting_ = shared_.header->accounting.load(std::memory_order_relaxed) & Accounting::kCount;
     write_accounting();
+}
+
+void ManagedPool::post_sizing(std::function<void()> job) {
+    if (ends_) return;
+    if (!sizer_) sizer_ = std::make_unique<Worker>();
+    sizer_->post(std::move(job));
+}
+
+void ManagedPool::end_workers() {
+    std::unique_ptr<Worker> sizer = worker_.run([this] {
+        ends_ = true;
+        return std::move(sizer_);
+    });
+    sizer.reset();
+    worker_.finish();
 }
 
 RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {

@@ -60,15 +60,22 @@ struct Client {
 
 class ManagedPool {
 public:
-    // Populates what the spec wants online, through the worker; may take long. Never from the worker or the event loop.
-    static Answer<std::shared_ptr<ManagedPool>> create(const PoolSpec &spec, Topology &topology, Hugepages &hugepages,
-                                                       Worker &worker);
+    // Populates what the spec wants online, through its worker; may take long. Never from the event loop.
+    static Answer<std::shared_ptr<ManagedPool>> create(const PoolSpec &spec, Topology &topology, Hugepages &hugepages);
     // What a daemon before us has left, with its clients in their seats; descriptors by the names of kept_files(), of
     // which none may be missing. They are to be finished or reaped by who calls. Damage of the headers marks the pool.
     static Answer<std::shared_ptr<ManagedPool>> adopt(PoolLedger ledger, std::map<std::string, Fd> files,
                                                       Topology &topology, Hugepages &hugepages);
     ManagedPool(const ManagedPool &) = delete;
     ManagedPool &operator=(const ManagedPool &) = delete;
+
+    // Its own: see "the worker's thread only" below.
+    Worker &worker() { return worker_; }
+    // On a thread that may wait for the worker: what the pool's policy wants. Dropped once the workers have ended. The
+    // worker's thread only.
+    void post_sizing(std::function<void()> job);
+    // What has been posted runs, what is posted later is dropped. Waits. Before what the jobs use ends; not from them.
+    void end_workers();
 
     // Any thread, no blocking to speak of.
     const PoolSpec &spec() const { return spec_; }
@@ -311,6 +318,11 @@ private:
     std::uint64_t clients_reaped_ = 0;
     std::uint64_t reclaimed_bytes_ = 0;
     double last_recovery_seconds_ = 0;
+
+    // Last: what they do uses the others. The sizer posts to the worker and waits for it.
+    Worker worker_;
+    std::unique_ptr<Worker> sizer_;  // the worker's thread only
+    bool ends_ = false;              // the worker's thread only
 };
 
 }  // namespace numacre::daemon

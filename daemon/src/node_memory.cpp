@@ -182,8 +182,6 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::adopt(const Plan &plan, Topology
     std::unique_ptr<NodeMemory> made(new NodeMemory(plan, topology, hugepages, std::move(*metadata), std::move(*data)));
     if (made->data_.backing() != plan.spec.backing) made->note_ = "chosen before the daemon's last start";
 
-    (void)made->populate_thread_parts();  // is there, but for what a daemon of before left to the threads
-
     made->online_changes_ = 1;  // until finish_units()
     const auto units = plan.ledger->units(plan.numa_node);
     const auto is_online = [&](std::uint64_t unit) {
@@ -196,13 +194,19 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::adopt(const Plan &plan, Topology
         made->count_online(run);
         // It was granted once, and is there: a synthetic node that has become smaller is over-booked.
         (void)topology.take(plan.numa_node, run.count * made->unit_bytes_);
-        // Is there; but what of it may be made hugepages is counted anew.
-        (void)made->populate_metadata(made->frames_of(run));
     }
     return made;
 }
 
 void NodeMemory::finish_units() {
+    // Metadata is there, but for what a daemon of before left to the threads; what of it may be made hugepages is
+    // counted anew. Not in adopt(): a client can make the kernel wait for its file.
+    (void)populate_thread_parts();
+    for (std::uint64_t unit = 0; unit < online_.size(); ++unit) {
+        UnitRange run{unit, 0};
+        for (; unit < online_.size() && online_[unit]; ++unit) ++run.count;
+        if (run.count != 0) (void)populate_metadata(frames_of(run));
+    }
     const auto units = plan_.ledger->units(plan_.numa_node);
     for (std::uint64_t unit = 0; unit < units.size(); ++unit) {
         const UnitState state = units[unit].state.load(std::memory_order_relaxed);

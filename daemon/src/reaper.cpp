@@ -19,8 +19,7 @@ struct Reaper::Case {
     bool said_blocked = false;
 };
 
-Reaper::Reaper(EventLoop &loop, Worker &worker, Registry &registry)
-    : loop_(loop), worker_(worker), registry_(registry) {}
+Reaper::Reaper(EventLoop &loop, Registry &registry) : loop_(loop), registry_(registry) {}
 
 void Reaper::reap(std::shared_ptr<ManagedPool> pool, const Client &client, Departure departure,
                   std::function<void()> on_done) {
@@ -57,7 +56,8 @@ void Reaper::work_on(std::uint64_t instance_id) {
     if (jobs.empty()) {
         waiting_.erase(instance_id);
     } else {
-        worker_.post([this, instance_id, jobs = std::move(jobs), departed = std::move(departed)]() mutable {
+        Worker &worker = jobs.front()->pool->worker();
+        worker.post([this, instance_id, jobs = std::move(jobs), departed = std::move(departed)]() mutable {
             jobs.front()->pool->reclaim(departed);
             loop_.post([this, instance_id, jobs = std::move(jobs), departed = std::move(departed)] {
                 for (std::size_t i = 0; i < jobs.size(); ++i) has_stepped(jobs[i], departed[i]);
@@ -129,9 +129,13 @@ void Reaper::watch_seized(const std::shared_ptr<ManagedPool> &pool) {
 }
 
 void Reaper::release_seized(std::uint64_t instance_id, const std::weak_ptr<ManagedPool> &pool) {
-    worker_.post([this, instance_id, pool] {
-        const std::shared_ptr<ManagedPool> here = pool.lock();
-        const auto next = here ? here->release_seized() : std::nullopt;
+    const std::shared_ptr<ManagedPool> here = pool.lock();
+    if (!here) {
+        releasing_.erase(instance_id);
+        return;
+    }
+    here->worker().post([this, instance_id, pool, here] {
+        const auto next = here->release_seized();
         loop_.post([this, instance_id, pool, next] {
             if (!next) {
                 releasing_.erase(instance_id);
@@ -151,10 +155,11 @@ void Reaper::finish_predecessor(std::shared_ptr<ManagedPool> pool) {
 }
 
 void Reaper::try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::milliseconds retry_after) {
-    worker_.post([this, pool = std::move(pool), retry_after]() mutable {
+    Worker &worker = pool->worker();
+    worker.post([this, pool = std::move(pool), retry_after]() mutable {
         ThreadSlotIndex blocked_by;
         if (pool->finish_predecessor(blocked_by) == RecoveryStep::done) {
-            if (!pool->draining.empty()) watch_drains();
+            if (!pool->draining.empty()) watch_drains(pool);
             loop_.post([this, pool = std::move(pool)] { watch_seized(pool); });
             return;
         }
@@ -176,21 +181,26 @@ void Reaper::try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::millisec
     });
 }
 
-void Reaper::watch_drains() {
-    loop_.post([this] {
-        if (watching_drains_) return;
-        watching_drains_ = true;
-        check_drains();
+void Reaper::watch_drains(const std::shared_ptr<ManagedPool> &pool) {
+    loop_.post([this, pool] {
+        if (draining_.insert(pool->instance_id()).second) check_drains(pool);
     });
 }
 
-void Reaper::check_drains() {
-    worker_.post([this] {
-        bool more = false;
-        for (const auto &pool : registry_.all()) more = finish_drains(*pool) || more;
-        loop_.post([this, more] {
-            watching_drains_ = more;
-            if (more) loop_.after(kDrainPeriod, [this] { check_drains(); });
+void Reaper::check_drains(const std::shared_ptr<ManagedPool> &pool) {
+    pool->worker().post([this, pool] {
+        const bool more = finish_drains(*pool);
+        loop_.post([this, more, id = pool->instance_id(), weak = std::weak_ptr(pool)] {
+            if (!more) {
+                draining_.erase(id);
+                return;
+            }
+            loop_.after(kDrainPeriod, [this, id, weak] {
+                if (const auto again = weak.lock())
+                    check_drains(again);
+                else
+                    draining_.erase(id);
+            });
         });
     });
 }

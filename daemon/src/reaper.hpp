@@ -1,4 +1,4 @@
-// Takes back what departed clients held. Belongs to the event loop's thread; the work itself is the worker's.
+// Takes back what departed clients held. Belongs to the event loop's thread; the work itself is the pools' workers'.
 #pragma once
 
 #include <chrono>
@@ -12,13 +12,12 @@
 #include "event_loop.hpp"
 #include "managed_pool.hpp"
 #include "registry.hpp"
-#include "worker.hpp"
 
 namespace numacre::daemon {
 
 class Reaper {
 public:
-    Reaper(EventLoop &loop, Worker &worker, Registry &registry);
+    Reaper(EventLoop &loop, Registry &registry);
 
     // The client is gone, or has let go of the memory: recovery runs, again and again while a live client is in the
     // middle of something on an overlapping block; then the slot is free and on_done is called. Call once a client.
@@ -29,8 +28,8 @@ public:
     // is in the way.
     void finish_predecessor(std::shared_ptr<ManagedPool> pool);
 
-    // Makes sure that drained units are looked after for as long as there are any. Any thread.
-    void watch_drains();
+    // Makes sure that the pool's drained units are looked after for as long as there are any. Any thread.
+    void watch_drains(const std::shared_ptr<ManagedPool> &pool);
 
 private:
     struct Case;
@@ -39,7 +38,7 @@ private:
     void has_stepped(const std::shared_ptr<Case> &job, const Departed &departed);
     void try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::milliseconds retry_after);
     void finish(const Case &job);
-    void check_drains();
+    void check_drains(const std::shared_ptr<ManagedPool> &pool);
     void watch_seized(const std::shared_ptr<ManagedPool> &pool);
     void release_seized(std::uint64_t instance_id, const std::weak_ptr<ManagedPool> &pool);
 
@@ -48,9 +47,8 @@ private:
     static constexpr std::chrono::milliseconds kDrainPeriod{500};
 
     EventLoop &loop_;
-    Worker &worker_;
     Registry &registry_;
-    bool watching_drains_ = false;
+    std::set<std::uint64_t> draining_;  // pools (instance ids) whose next check_drains() is on its way
     // By the pool's instance id: what waits for the pool's job that is on its way. One job at a time, for all that have
     // departed meanwhile: neither many clients of a pool nor its size make other pools wait for longer than one walk.
     std::map<std::uint64_t, std::vector<std::shared_ptr<Case>>> waiting_;

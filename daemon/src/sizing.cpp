@@ -53,20 +53,20 @@ std::uint64_t frames_of_unit(const ManagedPool &pool, const NodeMemory &memory) 
 
 // Calls job(first, last) on the worker for pieces of [0, count), one job a piece; `frames` each of them has.
 template <class Job>
-void in_pieces(Worker &worker, std::uint64_t count, std::uint64_t frames, Job &&job) {
+void in_pieces(ManagedPool &pool, std::uint64_t count, std::uint64_t frames, Job &&job) {
     const std::uint64_t piece = std::max<std::uint64_t>(1, kFramesAtOnce / frames);
     for (std::uint64_t first = 0; first < count; first += piece)
-        worker.run([&] {
+        pool.worker().run([&] {
             job(first, std::min(count, first + piece));
             return true;
         });
 }
 
 // Takes back what a grow has brought online; blocks that clients have by now keep their units. The bytes that went.
-std::uint64_t undo(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::uint64_t before, Growth growth) {
+std::uint64_t undo(ManagedPool &pool, NodeMemory &memory, std::uint64_t before, Growth growth) {
     const std::uint64_t reached = memory.online_bytes();
     const auto pass = [&](Growth part) {
-        while (!part.units.empty()) worker.run([&] { return memory.undo(part, units_in_step(memory)); });
+        while (!part.units.empty()) pool.worker().run([&] { return memory.undo(part, units_in_step(memory)); });
         pool.publish_sizes();
         growth.reserved_pages = part.reserved_pages;
         growth.ahead_bytes = part.ahead_bytes;
@@ -81,8 +81,7 @@ std::uint64_t undo(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::u
     return reached - std::min(reached, memory.online_bytes());
 }
 
-Answer<void> grow(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::uint64_t target,
-                  const Progress &progress) {
+Answer<void> grow(ManagedPool &pool, NodeMemory &memory, std::uint64_t target, const Progress &progress) {
     const std::uint64_t before = memory.online_bytes();
     if (auto enough = memory.check_memory_left(target - before); !enough) {
         progress(ResizeStep{before, target, true, enough.error().message, {}});
@@ -92,7 +91,7 @@ Answer<void> grow(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::ui
     // Half a growth helps nobody, and the memory is missed elsewhere. Says in the last step, and in the failure, what
     // has become of the pool.
     const auto give_up = [&](Failure why) {
-        const std::uint64_t undone = undo(pool, worker, memory, before, std::move(growth));
+        const std::uint64_t undone = undo(pool, memory, before, std::move(growth));
         const std::uint64_t left = memory.online_bytes();
         why.message += "; ";
         if (undone != 0) why.message += format_bytes(undone) + " that had come online went back, ";
@@ -103,7 +102,7 @@ Answer<void> grow(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::ui
     };
     while (memory.online_bytes() < target) {
         const std::uint64_t missing = (target - memory.online_bytes()) / memory.unit_bytes();
-        auto grown = worker.run([&]() -> Answer<void> {
+        auto grown = pool.worker().run([&]() -> Answer<void> {
             const UnitRange units = memory.next_offline(std::min(units_in_step(memory), missing));
             if (units.count == 0) return Unexpected{Failure{Errc::bad_argument, "everything is online already"}};
             return memory.bring_online(units, growth);
@@ -121,10 +120,9 @@ Answer<void> grow(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::ui
 }
 
 // The units that a shrink would like to take: the emptiest first, of equals the highest.
-std::vector<std::uint64_t> candidates(const ManagedPool &pool, Worker &worker, NodeMemory &memory,
-                                      std::uint64_t limit) {
+std::vector<std::uint64_t> candidates(ManagedPool &pool, NodeMemory &memory, std::uint64_t limit) {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> units;  // used frames, unit
-    in_pieces(worker, memory.unit_count(), frames_of_unit(pool, memory), [&](std::uint64_t unit, std::uint64_t last) {
+    in_pieces(pool, memory.unit_count(), frames_of_unit(pool, memory), [&](std::uint64_t unit, std::uint64_t last) {
         for (; unit < last; ++unit)
             if (memory.is_online(unit)) units.emplace_back(memory.used_frames(unit), unit);
     });
@@ -148,20 +146,19 @@ std::vector<UnitRange> as_ranges(const std::vector<std::uint64_t> &units) {
 // that are online then are open again, unless an operator is draining them.
 class ShrinkDrain {
 public:
-    ShrinkDrain(ManagedPool &pool, Worker &worker, NodeMemory &memory)
-        : pool_(pool), worker_(worker), memory_(memory) {}
+    ShrinkDrain(ManagedPool &pool, NodeMemory &memory) : pool_(pool), memory_(memory) {}
     ShrinkDrain(const ShrinkDrain &) = delete;
     ShrinkDrain &operator=(const ShrinkDrain &) = delete;
     ~ShrinkDrain() {
         if (drained_.empty()) return;
-        in_pieces(worker_, drained_.size(), frames_of_unit(pool_, memory_), [&](std::uint64_t i, std::uint64_t last) {
+        in_pieces(pool_, drained_.size(), frames_of_unit(pool_, memory_), [&](std::uint64_t i, std::uint64_t last) {
             for (; i < last; ++i)
                 if (memory_.drain_of(drained_[i]) == Drain::resize) memory_.set_drain(drained_[i], Drain::none);
         });
         pool_.wake_waiters();
     }
     void add(const std::vector<std::uint64_t> &units) {
-        in_pieces(worker_, units.size(), frames_of_unit(pool_, memory_), [&](std::uint64_t i, std::uint64_t last) {
+        in_pieces(pool_, units.size(), frames_of_unit(pool_, memory_), [&](std::uint64_t i, std::uint64_t last) {
             for (; i < last; ++i) {
                 if (!memory_.is_online(units[i]) || memory_.drain_of(units[i]) != Drain::none) continue;
                 memory_.set_drain(units[i], Drain::resize);
@@ -172,7 +169,6 @@ public:
 
 private:
     ManagedPool &pool_;
-    Worker &worker_;
     NodeMemory &memory_;
     std::vector<std::uint64_t> drained_;
 };
@@ -180,14 +176,14 @@ private:
 enum class Pass : std::uint8_t { over, cancelled };
 
 // One pass over units that are to go.
-Pass shrink_pass(ManagedPool &pool, Worker &worker, NodeMemory &memory, const std::vector<std::uint64_t> &units,
-                 std::uint64_t target, const Progress &progress) {
+Pass shrink_pass(ManagedPool &pool, NodeMemory &memory, const std::vector<std::uint64_t> &units, std::uint64_t target,
+                 const Progress &progress) {
     const std::uint64_t step_units = units_in_step(memory);
     for (std::size_t i = 0; i < units.size() && memory.online_bytes() > target; i += step_units) {
         const std::uint64_t before = memory.online_bytes();
         // Each time: others may have taken what was free, and what is promised is to be there.
         if (!pool.check_shrink(std::min(step_units * memory.unit_bytes(), before - target))) return Pass::over;
-        worker.run([&] {
+        pool.worker().run([&] {
             for (std::size_t k = i; k < units.size() && k < i + step_units; ++k) memory.try_take_offline(units[k]);
             return true;
         });
@@ -199,10 +195,9 @@ Pass shrink_pass(ManagedPool &pool, Worker &worker, NodeMemory &memory, const st
     return Pass::over;
 }
 
-Answer<void> shrink(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::uint64_t target,
-                    const Progress &progress) {
+Answer<void> shrink(ManagedPool &pool, NodeMemory &memory, std::uint64_t target, const Progress &progress) {
     const auto chosen = [&] {
-        return candidates(pool, worker, memory, (memory.online_bytes() - target) / memory.unit_bytes());
+        return candidates(pool, memory, (memory.online_bytes() - target) / memory.unit_bytes());
     };
     const auto cancelled = [&] {
         Failure why{Errc::timed_out, "cancelled; " + format_bytes(memory.online_bytes()) +
@@ -210,14 +205,14 @@ Answer<void> shrink(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::
         progress(ResizeStep{memory.online_bytes(), target, true, why.message, {}});
         return Unexpected{std::move(why)};
     };
-    if (shrink_pass(pool, worker, memory, chosen(), target, progress) == Pass::cancelled) return cancelled();
+    if (shrink_pass(pool, memory, chosen(), target, progress) == Pass::cancelled) return cancelled();
     if (memory.online_bytes() <= target) return {};
     if (auto free = pool.check_shrink(memory.online_bytes() - target); !free) return free;
 
     // The hard way: nobody may allocate in what is to go.
     std::vector<BlockHolder> in_the_way;
     {
-        ShrinkDrain drain(pool, worker, memory);
+        ShrinkDrain drain(pool, memory);
         const auto drained = chosen();
         drain.add(drained);
         for (int attempt = 0; attempt < kDrainAttempts; ++attempt) {
@@ -227,7 +222,7 @@ Answer<void> shrink(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::
             std::this_thread::sleep_for(kPatienceWithCaches);
             // Those first, then whatever else has become empty.
             for (const auto &units : {drained, chosen()})
-                if (shrink_pass(pool, worker, memory, units, target, progress) == Pass::cancelled) return cancelled();
+                if (shrink_pass(pool, memory, units, target, progress) == Pass::cancelled) return cancelled();
             if (memory.online_bytes() <= target) return {};
             if (!progress(ResizeStep{memory.online_bytes(), target, false, "draining what is in use", {}}))
                 return cancelled();
@@ -244,8 +239,7 @@ Answer<void> shrink(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::
                              ": have it freed or evict the client, then try again"}};
 }
 
-Answer<void> rehearse(ManagedPool &pool, Worker &worker, NodeMemory &memory, std::uint64_t target,
-                      const Progress &progress) {
+Answer<void> rehearse(ManagedPool &pool, NodeMemory &memory, std::uint64_t target, const Progress &progress) {
     ResizeStep step{memory.online_bytes(), target, true, {}, {}};
     if (target > step.online_bytes) {
         const auto possible = memory.check_growth(target - step.online_bytes);
@@ -254,7 +248,7 @@ Answer<void> rehearse(ManagedPool &pool, Worker &worker, NodeMemory &memory, std
         return possible;
     }
     const std::uint64_t excess = (step.online_bytes - target) / memory.unit_bytes();
-    const auto units = candidates(pool, worker, memory, excess);
+    const auto units = candidates(pool, memory, excess);
     step.blocked_by = pool.holders(memory.numa_node(), as_ranges(units));
     step.note = step.blocked_by.empty() ? "would shrink by " + format_bytes(step.online_bytes - target)
                                         : "in the way: " + describe(step.blocked_by);
@@ -262,14 +256,14 @@ Answer<void> rehearse(ManagedPool &pool, Worker &worker, NodeMemory &memory, std
     return {};
 }
 
-Answer<void> check_resizable(ManagedPool &pool, Worker &worker, NumaNode numa_node) {
+Answer<void> check_resizable(ManagedPool &pool, NumaNode numa_node) {
     if (pool.look_for_damage()) return Unexpected{damaged(pool)};
     if (!pool.has(numa_node))
         return Unexpected{Failure{Errc::no_such_node, "pool \"" + pool.spec().name + "\" has no numa node " +
                                                           std::to_string(numa_node.value) + ": use 0 to " +
                                                           std::to_string(pool.numa_node_count() - 1)}};
     ThreadSlotIndex blocked_by;
-    if (worker.run([&] { return pool.finish_predecessor(blocked_by); }) == RecoveryStep::done) return {};
+    if (pool.worker().run([&] { return pool.finish_predecessor(blocked_by); }) == RecoveryStep::done) return {};
     return Unexpected{Failure{
         Errc::contended, "pool \"" + pool.spec().name + "\" is not ready after the daemon's restart: thread slot " +
                              std::to_string(blocked_by.value) +
@@ -278,9 +272,9 @@ Answer<void> check_resizable(ManagedPool &pool, Worker &worker, NumaNode numa_no
 
 }  // namespace
 
-Answer<void> resize_numa_node(ManagedPool &pool, Worker &worker, NumaNode numa_node, std::uint64_t online_bytes,
-                              bool dry_run, const Progress &progress) {
-    if (auto known = check_resizable(pool, worker, numa_node); !known) return known;
+Answer<void> resize_numa_node(ManagedPool &pool, NumaNode numa_node, std::uint64_t online_bytes, bool dry_run,
+                              const Progress &progress) {
+    if (auto known = check_resizable(pool, numa_node); !known) return known;
     const std::uint64_t capacity = pool.geometry().capacity_bytes();
     if (online_bytes > capacity)
         return Unexpected{Failure{Errc::bad_argument, std::to_string(online_bytes) +
@@ -293,7 +287,7 @@ Answer<void> resize_numa_node(ManagedPool &pool, Worker &worker, NumaNode numa_n
     const std::lock_guard lock(pool.resize_mutex);
     if (target < memory.online_bytes())
         if (auto free = pool.check_shrink(memory.online_bytes() - target); !free) return free;
-    if (dry_run) return rehearse(pool, worker, memory, target, progress);
+    if (dry_run) return rehearse(pool, memory, target, progress);
     if (target == memory.online_bytes()) {
         std::string note = "nothing to do";
         if (target != online_bytes)
@@ -302,24 +296,23 @@ Answer<void> resize_numa_node(ManagedPool &pool, Worker &worker, NumaNode numa_n
         progress(ResizeStep{target, target, true, std::move(note), {}});
         return {};
     }
-    return target > memory.online_bytes() ? grow(pool, worker, memory, target, progress)
-                                          : shrink(pool, worker, memory, target, progress);
+    return target > memory.online_bytes() ? grow(pool, memory, target, progress)
+                                          : shrink(pool, memory, target, progress);
 }
 
-std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, Worker &worker, NumaNode numa_node,
-                                           std::uint64_t from_bytes, std::uint64_t to_bytes, const Progress &progress) {
-    if (auto known = check_resizable(pool, worker, numa_node); !known) return known;
+std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, NumaNode numa_node, std::uint64_t from_bytes,
+                                           std::uint64_t to_bytes, const Progress &progress) {
+    if (auto known = check_resizable(pool, numa_node); !known) return known;
     NodeMemory &memory = pool.node_memory(numa_node);
     const std::unique_lock lock(pool.resize_mutex, std::try_to_lock);
     if (!lock.owns_lock() || memory.online_bytes() != from_bytes) return std::nullopt;
     // What is reserved stays, whatever the policy says; that is nothing to complain of.
     if (to_bytes < from_bytes && !pool.check_shrink(from_bytes - to_bytes)) return std::nullopt;
-    return to_bytes > from_bytes ? grow(pool, worker, memory, to_bytes, progress)
-                                 : shrink(pool, worker, memory, to_bytes, progress);
+    return to_bytes > from_bytes ? grow(pool, memory, to_bytes, progress) : shrink(pool, memory, to_bytes, progress);
 }
 
-Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa_node, std::uint64_t chunk, bool undo) {
-    if (auto known = check_resizable(pool, worker, numa_node); !known) return Unexpected{known.error()};
+Answer<DrainStatus> drain_chunk(ManagedPool &pool, NumaNode numa_node, std::uint64_t chunk, bool undo) {
+    if (auto known = check_resizable(pool, numa_node); !known) return Unexpected{known.error()};
     if (chunk >= pool.geometry().chunk_count())
         return Unexpected{Failure{Errc::bad_argument, "pool \"" + pool.spec().name + "\" has no chunk " +
                                                           std::to_string(chunk) + ": use 0 to " +
@@ -327,7 +320,7 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa
     NodeMemory &memory = pool.node_memory(numa_node);
     const std::uint64_t unit = memory.unit_of_chunk(chunk);
     Answer<void> allowed;
-    DrainStatus status = worker.run([&] {
+    DrainStatus status = pool.worker().run([&] {
         DrainStatus now;
         const std::pair<std::uint8_t, std::uint64_t> key{numa_node.value, unit};
         if (!memory.is_online(unit)) {

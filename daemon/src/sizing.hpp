@@ -1,6 +1,6 @@
 // Growing, shrinking and draining a pool's numa node by whole units, one at a time, so that dead clients are looked
 // after in between. All but finish_drains() block, and run on the caller's thread: never on the event loop or the
-// worker.
+// pool's worker.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,6 @@
 
 #include "managed_pool.hpp"
 #include "pool_manager.hpp"
-#include "worker.hpp"
 
 namespace numacre::daemon {
 
@@ -16,20 +15,20 @@ namespace numacre::daemon {
 // but for units that clients use already; a shrink stays as near as it could get, and what it drained is open again.
 // The last step and the failure say what is online then, and who is in the way or what is short. progress: see
 // PoolManager::resize.
-Answer<void> resize_numa_node(ManagedPool &pool, Worker &worker, NumaNode numa_node, std::uint64_t online_bytes,
-                              bool dry_run, const std::function<bool(const ResizeStep &)> &progress);
+Answer<void> resize_numa_node(ManagedPool &pool, NumaNode numa_node, std::uint64_t online_bytes, bool dry_run,
+                              const std::function<bool(const ResizeStep &)> &progress);
 
 // The same, if the numa node has `from_bytes` online still and nobody is resizing the pool. Nothing: somebody is, or
 // has, or what would go is reserved; it was not touched.
-std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, Worker &worker, NumaNode numa_node,
-                                           std::uint64_t from_bytes, std::uint64_t to_bytes,
+std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, NumaNode numa_node, std::uint64_t from_bytes,
+                                           std::uint64_t to_bytes,
                                            const std::function<bool(const ResizeStep &)> &progress);
 
 // No new allocations in the unit that the chunk is part of; offline as soon as it is empty. undo: let them in again.
-Answer<DrainStatus> drain_chunk(ManagedPool &pool, Worker &worker, NumaNode numa_node, std::uint64_t chunk, bool undo);
+Answer<DrainStatus> drain_chunk(ManagedPool &pool, NumaNode numa_node, std::uint64_t chunk, bool undo);
 
-// The worker's thread only: takes drained units offline that have become empty. True: some are still waited for, and
-// clients have been asked for what they cache.
+// The pool's worker's thread only: takes drained units offline that have become empty. True: some are still waited for,
+// and clients have been asked for what they cache.
 bool finish_drains(ManagedPool &pool);
 
 }  // namespace numacre::daemon

@@ -6,50 +6,77 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 namespace numacre::daemon {
 
 struct Worker::Thread {
+    using Time = std::chrono::steady_clock::time_point;
+
     std::mutex mutex;
     std::condition_variable changed;
     std::deque<std::function<void()>> jobs;  // guarded by mutex
     bool stopping = false;                   // guarded by mutex
-    std::thread thread;                      // last: it uses the others
-
-    Thread() : thread([this] { work(); }) { pthread_setname_np(thread.native_handle(), "numacred-work"); }
+    std::optional<Time> begun;               // guarded by mutex; the job in hand
+    std::thread thread;
 
     void work() {
         std::unique_lock lock(mutex);
         for (;;) {
             changed.wait(lock, [this] { return stopping || !jobs.empty(); });
             if (jobs.empty()) return;
-            const std::function<void()> job = std::move(jobs.front());
+            begun = std::chrono::steady_clock::now();
+            std::function<void()> job = std::move(jobs.front());
             jobs.pop_front();
             lock.unlock();
             job();
+            job = nullptr;  // what it holds goes here, not under the lock
             lock.lock();
+            begun.reset();
         }
+    }
+    void stop() {
+        {
+            const std::lock_guard lock(mutex);
+            stopping = true;
+        }
+        changed.notify_one();
     }
 };
 
-Worker::Worker() : thread_(std::make_unique<Thread>()) {}
+Worker::Worker() : thread_(std::make_shared<Thread>()) {
+    thread_->thread = std::thread([thread = thread_] { thread->work(); });
+    pthread_setname_np(thread_->thread.native_handle(), "numacred-work");
+}
 
 Worker::~Worker() {
-    {
-        const std::lock_guard lock(thread_->mutex);
-        thread_->stopping = true;
+    if (thread_->thread.get_id() != std::this_thread::get_id()) {
+        finish();
+        return;
     }
-    thread_->changed.notify_one();
-    thread_->thread.join();
+    thread_->stop();
+    thread_->thread.detach();
+}
+
+void Worker::finish() {
+    thread_->stop();
+    if (thread_->thread.joinable()) thread_->thread.join();
 }
 
 void Worker::post(std::function<void()> job) {
     {
         const std::lock_guard lock(thread_->mutex);
+        if (thread_->stopping) return;
         thread_->jobs.push_back(std::move(job));
     }
     thread_->changed.notify_one();
+}
+
+std::chrono::milliseconds Worker::busy_for() const {
+    const std::lock_guard lock(thread_->mutex);
+    if (!thread_->begun) return std::chrono::milliseconds{0};
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - *thread_->begun);
 }
 
 void Worker::run_and_wait(const std::function<void()> &job) {

@@ -38,7 +38,7 @@ protected:
     // on_step: as progress, with the number of the step from 0.
     Answer<void> resize(std::uint64_t bytes, const std::function<bool(int, const ResizeStep &)> &on_step = {}) {
         steps_.clear();
-        return resize_numa_node(*pool_, worker_, kNode, bytes, false, [&](const ResizeStep &step) {
+        return resize_numa_node(*pool_, kNode, bytes, false, [&](const ResizeStep &step) {
             steps_.push_back(step);
             return !on_step || on_step(static_cast<int>(steps_.size()) - 1, step);
         });
@@ -112,7 +112,7 @@ TEST_F(SizingTest, a_shrink_that_is_blocked_opens_again_what_it_drained) {
     bool was_draining = false;
     const auto shrunk = resize(8 * kMiB, [&](int, const ResizeStep &step) {
         if (step.note == "draining what is in use")
-            worker_.run([&] {
+            pool_->worker().run([&] {
                 for (std::uint64_t unit = 0; unit < 4; ++unit) was_draining |= memory().drain_of(unit) == Drain::resize;
                 return true;
             });
@@ -160,7 +160,7 @@ TEST_F(SizingTest, a_shrink_that_is_cancelled_keeps_what_it_has_and_drains_nothi
 
 TEST_F(SizingTest, a_drain_leaves_what_is_promised) {
     ASSERT_TRUE(reserve(6 * kMiB));
-    const auto refused = drain_chunk(*pool_, worker_, kNode, 0, false);
+    const auto refused = drain_chunk(*pool_, kNode, 0, false);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, Errc::contended);
     EXPECT_THAT(refused.error().message, HasSubstr("6M are reserved"));
@@ -170,7 +170,7 @@ TEST_F(SizingTest, a_drain_leaves_what_is_promised) {
     for (int i = 0; i < 2; ++i) free(allocate(4 * kMiB));
 
     ASSERT_TRUE(reserve(4 * kMiB));
-    const auto drained = drain_chunk(*pool_, worker_, kNode, 0, false);
+    const auto drained = drain_chunk(*pool_, kNode, 0, false);
     ASSERT_TRUE(drained) << drained.error().message;
     EXPECT_TRUE(drained->offline);
     expect_online(4 * kMiB);
@@ -178,11 +178,11 @@ TEST_F(SizingTest, a_drain_leaves_what_is_promised) {
 
 TEST_F(SizingTest, a_drain_is_called_off_whatever_is_promised) {
     allocate(2 * kMiB);  // in the first unit, so that it does not go at once
-    const auto drained = drain_chunk(*pool_, worker_, kNode, 0, false);
+    const auto drained = drain_chunk(*pool_, kNode, 0, false);
     ASSERT_TRUE(drained) << drained.error().message;
     EXPECT_TRUE(drained->draining);
     ASSERT_TRUE(reserve(4 * kMiB));
-    ASSERT_TRUE(drain_chunk(*pool_, worker_, kNode, 0, true));
+    ASSERT_TRUE(drain_chunk(*pool_, kNode, 0, true));
     EXPECT_EQ(memory().drain_of(0), Drain::none);
     allocate(4 * kMiB);
     allocate(2 * kMiB);
@@ -190,12 +190,12 @@ TEST_F(SizingTest, a_drain_is_called_off_whatever_is_promised) {
 
 TEST_F(SizingTest, what_is_free_where_an_operator_drains_is_not_promised) {
     const Block block = allocate(2 * kMiB);
-    ASSERT_TRUE(drain_chunk(*pool_, worker_, kNode, 0, false));
+    ASSERT_TRUE(drain_chunk(*pool_, kNode, 0, false));
     EXPECT_FALSE(reserve(6 * kMiB)) << "2 of them nobody would be given";
     EXPECT_TRUE(reserve(4 * kMiB));
-    EXPECT_TRUE(drain_chunk(*pool_, worker_, kNode, 0, false)) << "as it is already";
+    EXPECT_TRUE(drain_chunk(*pool_, kNode, 0, false)) << "as it is already";
     free(block);
-    worker_.run([&] { return finish_drains(*pool_); });
+    pool_->worker().run([&] { return finish_drains(*pool_); });
     EXPECT_EQ(free_bytes(), 4 * kMiB);
 }
 
@@ -206,12 +206,12 @@ TEST_F(SizingTest, a_drain_asks_for_caches_as_long_as_it_lasts_and_says_so) {
     allocate(2 * kMiB);
     EXPECT_FALSE(says_so());
     std::uint64_t before = attention();
-    ASSERT_TRUE(drain_chunk(*pool_, worker_, kNode, 0, false));
+    ASSERT_TRUE(drain_chunk(*pool_, kNode, 0, false));
     EXPECT_TRUE(says_so());
     EXPECT_NE(attention() & ~Attention::kDraining, before);
     for (int round = 0; round < 3; ++round) {
         before = attention();
-        ASSERT_TRUE(worker_.run([&] { return finish_drains(*pool_); }));
+        ASSERT_TRUE(pool_->worker().run([&] { return finish_drains(*pool_); }));
         EXPECT_NE(attention(), before) << round;
         pool_->tell_clients();
         EXPECT_TRUE(says_so()) << round;
@@ -219,14 +219,14 @@ TEST_F(SizingTest, a_drain_asks_for_caches_as_long_as_it_lasts_and_says_so) {
     restart();
     shared_.header->attention.fetch_and(~Attention::kDraining);
     ThreadSlotIndex blocked_by;
-    worker_.run([&] { return pool_->finish_predecessor(blocked_by); });
-    ASSERT_TRUE(worker_.run([&] { return finish_drains(*pool_); }));
+    pool_->worker().run([&] { return pool_->finish_predecessor(blocked_by); });
+    ASSERT_TRUE(pool_->worker().run([&] { return finish_drains(*pool_); }));
     EXPECT_TRUE(says_so()) << "the daemon after it goes on";
-    ASSERT_TRUE(drain_chunk(*pool_, worker_, kNode, 0, true));
+    ASSERT_TRUE(drain_chunk(*pool_, kNode, 0, true));
     pool_->tell_clients();
     EXPECT_FALSE(says_so());
     before = attention();
-    ASSERT_FALSE(worker_.run([&] { return finish_drains(*pool_); }));
+    ASSERT_FALSE(pool_->worker().run([&] { return finish_drains(*pool_); }));
     EXPECT_EQ(attention(), before);
 }
 
@@ -255,9 +255,9 @@ TEST_F(SizingTest, several_drains_together_leave_what_is_promised) {
     std::ranges::sort(blocks, {}, [](const Block &block) { return block.base.value; });
     for (const std::size_t freed : {1U, 3U, 4U, 5U})
         free(blocks[freed]);  // half of the first two units, all of the last
-    for (const std::uint64_t chunk : {0U, 1U}) ASSERT_TRUE(drain_chunk(*pool_, worker_, kNode, chunk, false));
+    for (const std::uint64_t chunk : {0U, 1U}) ASSERT_TRUE(drain_chunk(*pool_, kNode, chunk, false));
     ASSERT_TRUE(reserve(4 * kMiB));
-    EXPECT_FALSE(drain_chunk(*pool_, worker_, kNode, 2, false)) << "all that others may still be given";
+    EXPECT_FALSE(drain_chunk(*pool_, kNode, 2, false)) << "all that others may still be given";
     allocate(4 * kMiB);
 }
 
@@ -294,10 +294,10 @@ TEST_F(SizingTest, a_shrink_that_would_break_a_promise_is_refused_as_a_whole) {
 TEST_F(SizingTest, a_policy_of_size_leaves_what_is_promised) {
     ASSERT_TRUE(reserve(6 * kMiB));
     const auto nothing = [](const ResizeStep &) { return true; };
-    EXPECT_FALSE(resize_if_idle(*pool_, worker_, kNode, 8 * kMiB, 4 * kMiB, nothing));
+    EXPECT_FALSE(resize_if_idle(*pool_, kNode, 8 * kMiB, 4 * kMiB, nothing));
     EXPECT_EQ(online(), 8 * kMiB);
     ASSERT_TRUE(reserve(4 * kMiB));
-    EXPECT_TRUE(resize_if_idle(*pool_, worker_, kNode, 8 * kMiB, 4 * kMiB, nothing));
+    EXPECT_TRUE(resize_if_idle(*pool_, kNode, 8 * kMiB, 4 * kMiB, nothing));
     EXPECT_EQ(online(), 4 * kMiB);
 }
 

@@ -28,7 +28,7 @@ protected:
         spec.capacity_bytes = 128 * kMiB;
         spec.online_bytes = 8 * kMiB;
         spec.backing = wire::Backing::small_pages;
-        auto made = ManagedPool::create(spec, *topology_, hugepages_, worker_);
+        auto made = ManagedPool::create(spec, *topology_, hugepages_);
         ASSERT_TRUE(made) << made.error().message;
         serve(*made);
         actor_ = seat(1);
@@ -77,7 +77,6 @@ protected:
 
     std::unique_ptr<Topology> topology_;
     Hugepages hugepages_{false};
-    Worker worker_;
     std::shared_ptr<ManagedPool> pool_;
     PoolView<ProductionEnv> shared_;
     Actor actor_;  // of client 1

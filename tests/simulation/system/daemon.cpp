@@ -40,6 +40,7 @@ struct Worker::Thread {
     std::deque<std::function<void()>> jobs;
     bool stopping = false;
     bool has_ended = false;
+    int fiber = -1;
 
     void work() {
         for (;;) {
@@ -59,18 +60,30 @@ struct Worker::Thread {
     }
 };
 
-Worker::Worker() : thread_(std::make_unique<Thread>()) {
-    kernel().scheduler().spawn(kernel().current().id, [thread = thread_.get()] { thread->work(); });
+Worker::Worker() : thread_(std::make_shared<Thread>()) {
+    thread_->fiber = kernel().scheduler().spawn(kernel().current().id, [thread = thread_] { thread->work(); });
 }
 
 Worker::~Worker() {
+    if (kernel().scheduler().current() == thread_->fiber)
+        thread_->stopping = true;
+    else
+        finish();
+}
+
+void Worker::finish() {
     thread_->stopping = true;
     kernel().scheduler().wake_all(key_of(thread_.get()));
     while (!thread_->has_ended) kernel().scheduler().wait_on(key_of(thread_.get()), Kernel::kForEver);
 }
 
+std::chrono::milliseconds Worker::busy_for() const {
+    return std::chrono::milliseconds{0};
+}
+
 void Worker::post(std::function<void()> job) {
     simulation::step();
+    if (thread_->stopping) return;
     thread_->jobs.push_back(std::move(job));
     kernel().scheduler().wake_all(key_of(thread_.get()));
 }
