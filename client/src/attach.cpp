@@ -134,7 +134,9 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
     // Before there is a connection: a child forked meanwhile, by another thread, closes it.
     if (!register_handle(handle)) {
         release_handle(handle);
-        return fail(Errc::too_many_clients, "this process has too many pools open, or no memory for one more");
+        return fail(Errc::too_many_clients,
+                    "this process has too many pools open, or no memory or thread-specific key (PTHREAD_KEYS_MAX) for "
+                    "one more");
     }
     int error = read_checks(handle);
     const Deadline deadline{kHandshakeSeconds};

@@ -140,7 +140,9 @@ extern "C" int numacre_open_private(const numacre_private_options *options, numa
     handle->geometry = make_geometry(wanted.frame_bytes, wanted.largest_block_bytes, wanted.capacity_bytes);
     if (!register_handle(handle)) {
         release_handle(handle);
-        return fail(Errc::too_many_clients, "this process has too many pools open, or no memory for one more");
+        return fail(Errc::too_many_clients,
+                    "this process has too many pools open, or no memory or thread-specific key (PTHREAD_KEYS_MAX) for "
+                    "one more");
     }
     if (const int error = build(handle)) {
         unregister_handle(handle);

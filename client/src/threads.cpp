@@ -49,6 +49,7 @@ std::uint64_t last_serial = 0;
 
 pthread_once_t once = PTHREAD_ONCE_INIT;
 pthread_key_t thread_end_key;
+bool has_key = false;                 // thread_end_key is one: a process may have used up all
 std::atomic<bool> is_staying{false};  // stay_loaded() has been called
 
 // 0: the process is a forked child that has not been told. kTelling: a thread of it is forgetting the parent's.
@@ -170,7 +171,7 @@ void in_forked_child() {
 }
 
 void initialise() {
-    os::pthread_key_create(&thread_end_key, at_thread_end);
+    has_key = os::pthread_key_create(&thread_end_key, at_thread_end) == 0;
     os::pthread_atfork(nullptr, nullptr, in_forked_child);
 }
 
@@ -187,12 +188,13 @@ bool make_generation_page() {
 bool grow_table(std::uint32_t index) {
     LaneTable &table = lane_table;
     if (index < table.count) return true;
+    // First: without it nobody would tell of the thread's end. Any value but NULL; at_thread_end() looks at the table.
+    if (table.count == 0 && os::pthread_setspecific(thread_end_key, &table) != 0) return false;
     const std::uint32_t count = index + 8;
     auto *seats = static_cast<Seat *>(realloc(table.seats, count * sizeof(Seat)));
     if (seats == nullptr) return false;
     for (std::uint32_t i = table.count; i < count; ++i) seats[i] = {};
     table = {seats, count};
-    os::pthread_setspecific(thread_end_key, seats);
     return true;
 }
 
@@ -289,7 +291,7 @@ bool register_handle(numacre_pool *pool) {
     const bool has_page = make_generation_page();
     const std::uint32_t our_generation = fork_generation();
     bool found = false;
-    for (std::uint32_t index = 0; index < kMaxHandles && has_page && !found; ++index) {
+    for (std::uint32_t index = 0; index < kMaxHandles && has_page && has_key && !found; ++index) {
         if (handles[index] != nullptr) continue;
         handles[index] = pool;
         pool->index = index;

@@ -156,7 +156,10 @@ private:
         io_uring_sqe *const entry = next_entry();
         switch (wait.kind) {
             case Wait::Kind::accept:
-                io_uring_prep_multishot_accept(entry, wait.fd, nullptr, nullptr, SOCK_CLOEXEC);
+                if (accepts_many_)
+                    io_uring_prep_multishot_accept(entry, wait.fd, nullptr, nullptr, SOCK_CLOEXEC);
+                else
+                    io_uring_prep_accept(entry, wait.fd, nullptr, nullptr, SOCK_CLOEXEC);
                 break;
             case Wait::Kind::receive:
                 // MSG_TRUNC: the result is the packet's own size, so that a packet that is too long shows. MSG_PEEK:
@@ -235,6 +238,11 @@ private:
             if (!more) waits_.erase(id);
             return;
         }
+        // Before Linux 5.19: one connection a submission.
+        if (result == -EINVAL && !more && !wait.is_ending && std::exchange(accepts_many_, false)) {
+            submit(id, wait);
+            return;
+        }
         const auto on_accept = wait.on_accept;  // a copy: it may cancel this wait
         if (!wait.is_ending || result >= 0) on_accept(result);
         const auto still = waits_.find(id);
@@ -278,6 +286,7 @@ private:
     Fd wake_;
     std::unordered_map<WaitId, std::unique_ptr<Wait>> waits_;
     WaitId last_id_ = 0;
+    bool accepts_many_ = true;
     std::atomic<bool> stopping_{false};
     std::mutex posts_mutex_;
     std::vector<std::function<void()>> posts_;  // guarded by posts_mutex_
@@ -294,7 +303,7 @@ Answer<std::unique_ptr<EventLoop>> EventLoop::create() {
             message +=
                 "; a container's default seccomp profile forbids io_uring: allow io_uring_setup, io_uring_enter and "
                 "io_uring_register in the profile (--security-opt seccomp=<profile>); on a bare machine check "
-                "`sysctl kernel.io_uring_disabled` (0 allows it) and that the kernel is 5.19 or newer";
+                "`sysctl kernel.io_uring_disabled` (0 allows it) and that the kernel is 5.15 or newer";
         else if (failed == -ENOMEM)
             message += "; raise the memlock limit (ulimit -l, LimitMEMLOCK=)";
         return Unexpected{Failure{Errc::access_denied, std::move(message)}};

@@ -73,22 +73,27 @@ std::string read_cgroup(std::uint32_t pid) {
     return first;
 }
 
-// Fields of /proc/<pid>/stat, counted from 1 as proc(5) does.
-constexpr int kStartTimeField = 22;
-constexpr int kStackStartField = 28;
+struct Stat {  // 0: it cannot be read
+    std::uint64_t start_time = 0;
+    std::uint64_t stack_start = 0;
+};
 
-// 0: it cannot be read.
-std::uint64_t read_stat(std::uint32_t pid, int field) {
-    const std::string line = first_line(read_of(pid, "stat"));
+// The first thread's: the kernel makes the process's own by a walk over all its threads, of which it may have many
+// thousands.
+Stat read_stat(std::uint32_t pid) {
+    const std::string line = first_line(read_of(pid, ("task/" + std::to_string(pid) + "/stat").c_str()));
     const std::size_t name_end = line.rfind(')');  // the name before it may hold anything
-    if (name_end == std::string::npos) return 0;
+    if (name_end == std::string::npos) return {};
     std::istringstream words(line.substr(name_end + 1));
-    constexpr int kFirstBehindName = 3;
+    // Fields, counted from 1 as proc(5) does.
+    constexpr int kFirstBehindName = 3, kStartTimeField = 22, kStackStartField = 28;
+    Stat stat;
     std::string skipped;
-    for (int at = kFirstBehindName; at < field; ++at) words >> skipped;
-    std::uint64_t value = 0;
-    words >> value;
-    return value;
+    for (int at = kFirstBehindName; at < kStartTimeField; ++at) words >> skipped;
+    words >> stat.start_time;
+    for (int at = kStartTimeField + 1; at < kStackStartField; ++at) words >> skipped;
+    words >> stat.stack_start;
+    return stat;
 }
 
 #ifndef PID_FS_MAGIC
@@ -130,10 +135,12 @@ std::optional<std::int64_t> own_offset_ticks() {
 }
 
 // Since the machine's start. 0: it cannot be told.
+std::uint64_t since_machine_start(std::uint64_t shown) {
+    const auto offset = shown == 0 ? std::nullopt : own_offset_ticks();
+    return offset ? shown - static_cast<std::uint64_t>(*offset) : 0;
+}
 std::uint64_t read_start_time(std::uint32_t pid) {
-    const auto offset = own_offset_ticks();
-    const std::uint64_t shown = offset ? read_stat(pid, kStartTimeField) : 0;
-    return shown == 0 ? 0 : shown - static_cast<std::uint64_t>(*offset);
+    return since_machine_start(read_stat(pid).start_time);
 }
 
 constexpr auto kNobody = static_cast<std::uint32_t>(-1);
@@ -195,13 +202,21 @@ Answer<Peer> peer_of(int connection_fd) {
     peer.pidfd = std::make_shared<const Fd>(number);
     peer.pid_space = own_pid_space();
     peer.pidfd_inode = inode_of_pidfd(number);
-    if (peer.pid != 0 && numbers_as_we_do()) {
-        peer.comm = first_line(read_of(peer.pid, "comm"));
-        peer.cgroup = read_cgroup(peer.pid);
-        peer.start_time_ticks = read_start_time(peer.pid);
-        peer.stack_start = read_stat(peer.pid, kStackStartField);
-    }
     return peer;
+}
+
+void describe(Peer &peer) {
+    if (peer.pid == 0 || !peer.pidfd || !numbers_as_we_do()) return;
+    Peer found;
+    found.comm = first_line(read_of(peer.pid, "comm"));
+    found.cgroup = read_cgroup(peer.pid);
+    const Stat stat = read_stat(peer.pid);
+    // Looked at last: it has lived all the time, and so the pid was its own.
+    if (has_ended(*peer.pidfd)) return;
+    peer.comm = std::move(found.comm);
+    peer.cgroup = std::move(found.cgroup);
+    peer.start_time_ticks = since_machine_start(stat.start_time);
+    peer.stack_start = stat.stack_start;
 }
 
 bool has_one_number(const std::string &status) {
@@ -281,7 +296,7 @@ void complete_identity(Peer &peer) {
 
 bool has_executed(std::uint32_t pid, std::uint64_t stack_start) {
     if (stack_start == 0 || !numbers_as_we_do()) return false;
-    const std::uint64_t now = read_stat(pid, kStackStartField);
+    const std::uint64_t now = read_stat(pid).stack_start;
     return now != 0 && now != stack_start;
 }
 

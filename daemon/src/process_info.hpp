@@ -57,8 +57,13 @@ struct Peer {
 // pid, uid and gid alone, by one system call. 0 and -1 when even that fails.
 Peer credentials_of(int connection_fd);
 
-// Who connected to a unix socket. Fails (with errno's text) when that process has ended already.
+// Who connected to a unix socket, without what /proc says. Fails (with errno's text) when that process has ended
+// already.
 Answer<Peer> peer_of(int connection_fd);
+
+// What /proc says of a peer: comm, cgroup, start time and stack. Costs four small files: not for callers without
+// rights.
+void describe(Peer &peer);
 
 // A process that was known, without uid and gid. Nothing: it has ended, for certain. pidfd null: it cannot be told, and
 // counts as living; for good if the pid is 0 or of another pid namespace than ours, else until we have a descriptor

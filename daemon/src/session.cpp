@@ -49,6 +49,7 @@ bool is_limited(const Peer &who) {
 
 // Of all connections, for root and the daemon's own user, who have to be able to look at what the others do.
 constexpr std::uint32_t kReservedShare = 16;
+constexpr int kSparedAtOnce = 8;
 constexpr unsigned kEventsRequestsMax = 16;
 
 // Never blocks. 0 or an errno.
@@ -162,8 +163,17 @@ std::uint32_t AttachServer::reserved_from(const Session &session) const {
 
 void AttachServer::make_room_among_the_silent() {
     if (silent_.count() < limits_.silent_connections) return;
-    const auto oldest = silent_.first_to_go();
-    if (!oldest) return;
+    auto oldest = silent_.first_to_go();
+    // Not one that has spoken, and has only not been heard yet: in a flood of many users' connections it is the honest
+    // one. What it says is looked at before long, so it counts no more.
+    for (int spared = 0; oldest && spared < kSparedAtOnce; ++spared) {
+        const Session &session = *sessions_.at(*oldest);
+        std::byte byte{};
+        if (os::recv(session.connection.get(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) <= 0) break;
+        silent_.remove(session.is_limited, session.peer.uid, *oldest);
+        oldest = silent_.first_to_go();
+    }
+    if (!oldest || silent_.count() < limits_.silent_connections) return;
     refuse(*sessions_.at(*oldest), Errc::too_many_clients,
            "this connection has not attached, and had to make room for another: " + std::to_string(silent_.count()) +
                " are silent, and no user has more of them than this one: attach right after connecting");
@@ -241,12 +251,14 @@ void AttachServer::refuse(Session &session, Errc code, const std::string &messag
     registry_.count(&DaemonTotals::attach_refused);
     // A line each would be a flood that any user can make.
     const auto now = std::chrono::steady_clock::now();
-    if (const auto left_out = is_news ? refusal_lines_.line_for(session.peer.uid, now) : std::nullopt)
+    if (const auto left_out = is_news ? refusal_lines_.line_for(session.peer.uid, now) : std::nullopt) {
+        if (session.peer.comm.empty()) describe(session.peer);
         log::warn("attach refused", {{"pid", session.peer.pid},
                                      {"uid", session.peer.uid},
                                      {"comm", session.peer.comm},
                                      {"reason", message},
                                      {"refused_before_without_a_line", *left_out}});
+    }
     wire::AttachReply reply;
     reply.error = static_cast<std::uint32_t>(code);
     put_message(reply, message);
@@ -286,6 +298,7 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     if (!pool) return fail(pool.error().code, pool.error().message);
     if (const auto allowed = check_access(session, **pool, wish->tier); !allowed)
         return fail(allowed.error().code, allowed.error().message);
+    describe(session.peer);
     auto client = (*pool)->seat(registry_.next_client_id(), session.peer, wish->tier);
     if (!client) return fail(client.error().code, client.error().message);
 

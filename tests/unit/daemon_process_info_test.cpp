@@ -48,6 +48,31 @@ TEST(ProcessIdentity, the_offset_of_a_time_namespace_is_that_of_the_boot_clock) 
     EXPECT_EQ(boot_time_offset_ticks("boottime x 0\n", kTicks), std::nullopt);
 }
 
+TEST(ProcNumbers, are_ours_if_there_is_one_from_that_proc_down_to_us) {
+    EXPECT_TRUE(has_one_number("Name:\tnumacred\nNSpid:\t4711\nNSpgid:\t1\n"));
+    EXPECT_FALSE(has_one_number("Name:\tnumacred\nNSpid:\t4711\t12\nNSpgid:\t1\n")) << "of a namespace above ours";
+    EXPECT_FALSE(has_one_number("NSpid:\t4711\t12\t3\n"));
+    EXPECT_FALSE(has_one_number("NSpid:\n")) << "nonsense is no proof";
+    EXPECT_FALSE(has_one_number(""));
+    EXPECT_TRUE(has_one_number("Name:\tnumacred\n")) << "a kernel without pid namespaces";
+}
+
+TEST(Describe, tells_what_proc_shows_of_the_process) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()), 0);
+    const Fd one(ends[0]), other(ends[1]);
+    auto peer = peer_of(one.get());
+    ASSERT_TRUE(peer);
+    EXPECT_EQ(peer->comm, "") << "asked before its rights have been looked at";
+    EXPECT_EQ(peer->stack_start, 0U);
+    describe(*peer);
+    EXPECT_NE(peer->comm, "");
+    EXPECT_NE(peer->start_time_ticks, 0U);
+    EXPECT_NE(peer->stack_start, 0U);
+    EXPECT_FALSE(has_executed(peer->pid, peer->stack_start));
+    EXPECT_TRUE(has_executed(peer->pid, peer->stack_start + 16));
+}
+
 // A process that does nothing until it is told to end.
 class Child {
 public:
@@ -82,8 +107,9 @@ ProcessIdentity own() {
     std::array<int, 2> ends{};
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()), 0);
     const Fd one(ends[0]), other(ends[1]);
-    const auto peer = peer_of(one.get());
+    auto peer = peer_of(one.get());
     EXPECT_TRUE(peer.has_value());
+    if (peer) describe(*peer);
     return peer ? peer->identity() : ProcessIdentity{};
 }
 

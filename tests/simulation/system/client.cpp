@@ -105,6 +105,7 @@ void for_each_global(const Visit &visit) {
     visit(&client::last_serial, sizeof client::last_serial);
     visit(&client::once, sizeof client::once);
     visit(&client::thread_end_key, sizeof client::thread_end_key);
+    visit(&client::has_key, sizeof client::has_key);
     visit(&client::first_generation, sizeof client::first_generation);
     visit(&client::generation, sizeof client::generation);
     visit(&client::last_generation, sizeof client::last_generation);

@@ -714,7 +714,12 @@ int Kernel::open(const std::string &path) {
     }
     unsigned pid = 0;
     char name[32] = {};
-    if (std::sscanf(path.c_str(), "/proc/%u/%31s", &pid, name) != 2) return missing();
+    unsigned thread = 0;
+    if (std::sscanf(path.c_str(), "/proc/%u/task/%u/%31s", &pid, &thread, name) == 3) {
+        if (thread != pid) return missing();
+    } else if (std::sscanf(path.c_str(), "/proc/%u/%31s", &pid, name) != 2) {
+        return missing();
+    }
     const Process *const found = by_pid(pid);
     if (found == nullptr || random_.percent(plan_.hidden_percent)) return missing();
     const FilePtr made = make_file(File::Kind::text);
