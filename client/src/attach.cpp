@@ -36,9 +36,9 @@ int connect_to_daemon(const Deadline &deadline, const char *runtime_dir, numacre
     if (length < 0 || static_cast<std::size_t>(length) >= sizeof address.sun_path)
         return fail(Errc::bad_argument, "runtime directory '%s' is too long for a socket's path (%zu bytes)",
                     runtime_dir, sizeof address.sun_path - sizeof "/attach.sock");
-    const int connection = os::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    // At once: another thread may fork. Until the inode is there, the number counts as ours (has_connection()).
+    const int connection = pool->connection = os::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     pool->connection_inode = inode_of(connection);
-    pool->connection = connection;
     if (connection < 0) return fail(Errc::too_many_clients, "cannot make a socket: %s", strerror(errno));
     if (!connect_by(deadline, connection, address)) {
         const int error = errno;
@@ -112,7 +112,8 @@ int shake_hands(const Deadline &deadline, numacre_pool *pool, const char *pool_n
 }  // namespace
 
 bool has_connection(const numacre_pool *pool) {
-    return pool->connection >= 0 && inode_of(pool->connection) == pool->connection_inode;
+    return pool->connection >= 0 &&
+           (pool->connection_inode == 0 || inode_of(pool->connection) == pool->connection_inode);
 }
 
 void close_connection(numacre_pool *pool) {
@@ -167,7 +168,7 @@ extern "C" void numacre_detach(numacre_pool *pool) {
     }
     if (recording()) record_detach(pool);
     leave_pool(pool);
-    unregister_handle(pool);
+    close_handle(pool);
     unmap_regions(pool);
     if (has_connection(pool)) {
         // The daemon may give our blocks to others since unmap_regions(). Its reply says that it has.
@@ -178,5 +179,6 @@ extern "C" void numacre_detach(numacre_pool *pool) {
             (void)receive_by(deadline, pool->connection, &reply, sizeof reply, nullptr, 0);
         close_connection(pool);
     }
+    unregister_handle(pool);
     release_handle(pool);
 }

@@ -24,9 +24,6 @@ static_assert(NUMACRE_EVENT_LOW_WATERMARK == EventBits::kLowWatermark &&
 
 namespace {
 
-// One request at a time on a connection; never on the data path.
-pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
-
 constexpr std::uint64_t kPatienceSeconds = 5;
 
 // All eventfds have one inode, and so has much else; each has a number of its own, here plus 1. 0: no eventfd, a kernel
@@ -101,10 +98,6 @@ int numacre::client::event_fd_of(const numacre_pool *pool) {
     return known == 0 || eventfd_id_of(fd).value_or(known) == known ? fd : -1;
 }
 
-void numacre::client::forget_asking_in_child() {
-    asking = PTHREAD_MUTEX_INITIALIZER;
-}
-
 extern "C" {
 
 int numacre_event_fd(numacre_pool *pool, int *fd) {
@@ -115,14 +108,14 @@ int numacre_event_fd(numacre_pool *pool, int *fd) {
         return fail(Errc::forked_handle, "this pool handle was made before fork()");
     const NotCancelled not_cancelled;
     if (pool->connection < 0) return fail(Errc::bad_argument, "a private pool has no daemon that would tell of events");
-    os::pthread_mutex_lock(&asking);
+    os::pthread_mutex_lock(&pool->asking);
     int error = 0;
     if (pool->event_fd < 0)
         error = ask_for_descriptor(pool);
     else if (event_fd_of(pool) < 0)
         error = fail(Errc::daemon_gone, "this process has closed the descriptor for events: attach anew");
     if (error == 0) *fd = pool->event_fd;
-    os::pthread_mutex_unlock(&asking);
+    os::pthread_mutex_unlock(&pool->asking);
     return error;
 }
 

@@ -46,6 +46,7 @@ struct numacre_pool {
     std::atomic<std::uint32_t> references{1};
     std::uint32_t index = 0;            // place in every thread's table; reused
     std::uint32_t fork_generation = 0;  // of the process that attached
+    bool is_leaving = false;            // numacre_detach has begun: ends of threads leave it alone. registry_mutex
     numacre::ProcessSlot process;
     std::uint64_t process_generation = 0;  // of a process that has come (presence.hpp); 0: it has not, or needs not
     std::uint32_t client_id = 0;
@@ -55,7 +56,8 @@ struct numacre_pool {
     static constexpr int kNoEventFd = -2;
     std::atomic<int> event_fd = -1;  // the daemon signals it; -1: not asked for, kNoEventFd: none came (events.cpp)
     std::atomic<std::uint64_t> event_fd_inode = 0;
-    std::atomic<std::uint64_t> event_fd_id = 0;  // the kernel's number of that eventfd, plus 1; 0: not known
+    pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;  // for events: one request at a time on a connection
+    std::atomic<std::uint64_t> event_fd_id = 0;          // the kernel's number of that eventfd, plus 1; 0: not known
     numacre::Geometry geometry;
     numacre::ReferenceFormat reference_format;
     numacre::PoolView<numacre::client::Env> view;
@@ -126,7 +128,10 @@ void close_connection(numacre_pool *pool);
 // The descriptor for events, if there is one and it is still ours; else -1. Before Linux 5.2, and where /proc cannot be
 // read, what else has no inode of its own (another eventfd) and was opened by this number cannot be told from it.
 int event_fd_of(const numacre_pool *pool);
-// No thread may use the handle any more; every thread's slot has been given up (or is left to recovery).
+// No thread may use the handle any more: whose end comes now leaves its slot to recovery. The handle stays registered
+// for children of fork(), which close its connection.
+void close_handle(numacre_pool *pool);
+// After close_handle() or before any thread has used it; nothing of it is open any more.
 void unregister_handle(numacre_pool *pool);
 
 // NUMACRE_CHECK_FREES. 0, or -errno with the error remembered.
@@ -136,6 +141,8 @@ int read_checks(numacre_pool *pool);
 
 // The calling thread's lane, if it has one. Async-signal-safe.
 Lane *find_lane(const numacre_pool *pool);
+// Gives up the slots of threads that are gone and could not do so themselves. Costs a load if there are none.
+void give_up_for_the_gone();
 // The calling thread's lane of a pool that is not the one it used last: finds it, or claims a thread slot for it. Makes
 // it the current one. nullptr: it has none and can have none; `error` is -errno, remembered.
 [[gnu::cold]] Lane *enter_pool(numacre_pool *pool, int &error);
@@ -239,9 +246,6 @@ struct Charge {
     }
     bool is_over_quota() const { return answer != Admission::granted && answer != Admission::reserved; }
 };
-
-// A thread that asks for a descriptor in the moment of a fork() does not exist in the child.
-void forget_asking_in_child();
 
 // --- waiting ---------------------------------------------------------------------------------------------------------
 

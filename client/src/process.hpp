@@ -56,7 +56,7 @@ private:
     static void block(sigset_t *before) {
         sigset_t all;
         sigfillset(&all);
-        for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&all, own);
+        for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&all, own);
         os::pthread_sigmask(SIG_BLOCK, &all, before);
     }
 

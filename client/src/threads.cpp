@@ -71,14 +71,28 @@ struct Seat {
 struct LaneTable {
     Seat *seats;
     std::uint32_t count;
+    bool is_ending;  // at_thread_end() has run
 };
-thread_local LaneTable lane_table __attribute__((tls_model("initial-exec"))) = {nullptr, 0};
+thread_local LaneTable lane_table __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false};
 
+// Of a thread that has called after at_thread_end(): a destructor of the last round (PTHREAD_DESTRUCTOR_ITERATIONS) may
+// have done so, and nothing tells of that thread's end any more. Whoever comes by looks whether it is gone.
+struct LateTable {
+    LateTable *next;
+    pid_t thread;
+    LaneTable table;
+};
+constinit std::atomic<LateTable *> late_tables{nullptr};  // written under registry_mutex
+
+// Handlers of signals that cannot be blocked (SIGTRAP, SIGSEGV sent by another process) may look at any moment: what
+// goes is out of sight before it goes.
 void free_lane(Seat &seat) {
-    if (numacre_inline_lane_1 == seat.lane) numacre_inline_lane_1 = &no_lane;
-    os::munmap(seat.lane, seat.bytes);
-    release_handle(seat.pool);
+    const Seat gone = seat;
+    if (numacre_inline_lane_1 == gone.lane) numacre_inline_lane_1 = &no_lane;
     seat = {};
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    os::munmap(gone.lane, gone.bytes);
+    release_handle(gone.pool);
 }
 
 void release_slot(numacre_pool *pool, Actor actor) {
@@ -116,23 +130,75 @@ void give_up_slot(numacre_pool *pool, Lane &lane) {
     release_slot(pool, lane.actor);
 }
 
-void at_thread_end(void *) {
-    // For good: a handler that called now, or while other destructors run, would get a lane that nobody takes back. A
-    // destructor that calls makes this one run once more.
-    SignalsBlocked::keep_out();
+// Gives up all of a thread's slots, its own or those of one that is gone. registry_mutex is held.
+void give_up_table(LaneTable &table) {
     const std::uint32_t our_generation = fork_generation();
-    LaneTable &table = lane_table;
-    os::pthread_mutex_lock(&registry_mutex);
     for (std::uint32_t index = 0; index < table.count; ++index) {
         Seat &seat = table.seats[index];
         if (seat.lane == nullptr) continue;
         numacre_pool *const pool = handles[index];
-        if (pool == seat.pool && pool->fork_generation == our_generation) give_up_slot(pool, *seat.lane);
+        if (pool == seat.pool && !pool->is_leaving && pool->fork_generation == our_generation)
+            give_up_slot(pool, *seat.lane);
         free_lane(seat);
     }
+    Seat *const seats = table.seats;
+    table.count = 0;
+    table.seats = nullptr;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    free(seats);
+}
+
+// Takes out of the list what `is_wanted` says. registry_mutex is held.
+template <class IsWanted>
+void give_up_late_tables(const IsWanted &is_wanted) {
+    LateTable *kept = nullptr;
+    // relaxed, all of it: by the mutex.
+    for (LateTable *late = late_tables.load(std::memory_order_relaxed); late != nullptr;) {
+        LateTable *const next = late->next;
+        if (is_wanted(*late)) {
+            give_up_table(late->table);
+            free(late);
+        } else {
+            late->next = kept;
+            kept = late;
+        }
+        late = next;
+    }
+    late_tables.store(kept, std::memory_order_relaxed);
+}
+
+// The calling thread's table has changed, after at_thread_end(). False: no memory.
+bool note_late_table(const LaneTable &table) {
+    const pid_t self = os::gettid();
+    os::pthread_mutex_lock(&registry_mutex);
+    LateTable *late = late_tables.load(std::memory_order_relaxed);
+    while (late != nullptr && late->thread != self) late = late->next;
+    if (late == nullptr && (late = static_cast<LateTable *>(malloc(sizeof *late))) != nullptr) {
+        late->next = late_tables.load(std::memory_order_relaxed);
+        late->thread = self;
+        late_tables.store(late, std::memory_order_relaxed);
+    }
+    if (late != nullptr) late->table = table;
     os::pthread_mutex_unlock(&registry_mutex);
-    free(table.seats);
-    table = {nullptr, 0};
+    return late != nullptr;
+}
+
+void at_thread_end(void *) {
+    // For good: a handler that called now, or while other destructors run, would get a lane that nobody takes back. A
+    // destructor that calls makes this one run once more, but in the last round (LateTable).
+    SignalsBlocked::keep_out();
+    LaneTable &table = lane_table;
+    os::pthread_mutex_lock(&registry_mutex);
+    if (table.is_ending) {
+        const pid_t self = os::gettid();
+        give_up_late_tables([self](const LateTable &late) { return late.thread == self; });
+        table.seats = nullptr;
+        table.count = 0;
+    } else {
+        give_up_table(table);
+    }
+    os::pthread_mutex_unlock(&registry_mutex);
+    table.is_ending = true;
 }
 
 // In the child no mapping of a pool exists, and mutexes may have been held by threads that do not exist here. The
@@ -142,9 +208,12 @@ void forget_the_parents() {
     numacre_inline_lane_1 = &no_lane;
     registry_mutex = PTHREAD_MUTEX_INITIALIZER;
     forget_recording_in_child();
-    forget_asking_in_child();
-    for (numacre_pool *const pool : handles)
-        if (pool != nullptr) close_connection(pool);
+    late_tables.store(nullptr, std::memory_order_relaxed);
+    for (numacre_pool *const pool : handles) {
+        if (pool == nullptr) continue;
+        close_connection(pool);
+        close_guard(pool);
+    }
     ++last_generation;
 }
 
@@ -191,11 +260,19 @@ bool grow_table(std::uint32_t index) {
     // First: without it nobody would tell of the thread's end. Any value but NULL; at_thread_end() looks at the table.
     if (table.count == 0 && os::pthread_setspecific(thread_end_key, &table) != 0) return false;
     const std::uint32_t count = index + 8;
-    auto *seats = static_cast<Seat *>(realloc(table.seats, count * sizeof(Seat)));
+    auto *const seats = static_cast<Seat *>(calloc(count, sizeof(Seat)));
     if (seats == nullptr) return false;
-    for (std::uint32_t i = table.count; i < count; ++i) seats[i] = {};
-    table = {seats, count};
-    return true;
+    Seat *const before = table.seats;
+    std::copy_n(before, table.count, seats);
+    table.seats = seats;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    table.count = count;
+    free(before);
+    if (!table.is_ending || note_late_table(table)) return true;
+    free(seats);
+    table.seats = nullptr;
+    table.count = 0;
+    return false;
 }
 
 constinit const Word always{1};
@@ -303,6 +380,12 @@ bool register_handle(numacre_pool *pool) {
     return found;
 }
 
+void close_handle(numacre_pool *pool) {
+    os::pthread_mutex_lock(&registry_mutex);
+    pool->is_leaving = true;
+    os::pthread_mutex_unlock(&registry_mutex);
+}
+
 void unregister_handle(numacre_pool *pool) {
     os::pthread_mutex_lock(&registry_mutex);
     if (handles[pool->index] == pool) handles[pool->index] = nullptr;
@@ -325,6 +408,7 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
     }
     Seat &seat = lane_table.seats[pool->index];
     if (seat.lane != nullptr) free_lane(seat);  // of a pool that was detached
+    give_up_for_the_gone();
     std::uint64_t limit = 0;
     if (!may_have_thread(pool, limit)) {
         error = fail(Errc::too_many_clients,
@@ -344,6 +428,14 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
     release_slot(pool, actor);
     error = fail(Errc::too_many_clients, "no memory for this thread's lane");
     return nullptr;
+}
+
+void give_up_for_the_gone() {
+    // relaxed: somebody who comes later sees it.
+    if (late_tables.load(std::memory_order_relaxed) == nullptr) return;
+    os::pthread_mutex_lock(&registry_mutex);
+    give_up_late_tables([](const LateTable &late) { return os::thread_is_gone(late.thread); });
+    os::pthread_mutex_unlock(&registry_mutex);
 }
 
 Lane *find_lane(const numacre_pool *pool) {

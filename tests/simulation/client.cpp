@@ -36,10 +36,9 @@ void *simulated_allocation(std::size_t bytes, std::size_t alignment) {
     heap_used += bytes;
     return place;
 }
-void *simulated_realloc(void *old, std::size_t bytes) {
+void *simulated_malloc(std::size_t bytes) {
     void *const place = simulated_allocation(bytes, 16);
-    // Whatever stands behind the old block is harmless to copy: it lies in the same heap.
-    if (old != nullptr && place != nullptr) std::memmove(place, old, bytes);
+    if (place != nullptr) std::memset(place, 0, bytes);
     return place;
 }
 void simulated_free(void *) {}
@@ -97,6 +96,12 @@ int pthread_mutex_lock(pthread_mutex_t *mutex) {
 int pthread_mutex_unlock(pthread_mutex_t *mutex) {
     return ::pthread_mutex_unlock(mutex);
 }
+pid_t gettid() {
+    return 0;
+}
+bool thread_is_gone(pid_t) {
+    return false;
+}
 int pthread_key_create(pthread_key_t *key, void (*at_thread_end)(void *)) {
     return ::pthread_key_create(key, at_thread_end);
 }
@@ -109,7 +114,8 @@ int pthread_atfork(void (*prepare)(), void (*in_parent)(), void (*in_child)()) {
 
 }  // namespace numacre::os
 
-#define realloc ::numacre::simulation::simulated_realloc
+#define malloc(bytes) ::numacre::simulation::simulated_malloc(bytes)
+#define calloc(count, bytes) ::numacre::simulation::simulated_malloc((count) * (bytes))
 // Each source has one of its own in an unnamed namespace.
 #define kLookAgainAfterNanoseconds kLookAgainAfterNanosecondsOfWaiting
 #include "client/src/waiting.cpp"
@@ -124,7 +130,8 @@ int pthread_atfork(void (*prepare)(), void (*in_parent)(), void (*in_child)()) {
 #define free(place) ::numacre::simulation::simulated_free(place)
 #include "client/src/threads.cpp"
 #undef free
-#undef realloc
+#undef malloc
+#undef calloc
 
 // --- what the sources that are left out define -----------------------------------------------------------------------
 
@@ -153,8 +160,8 @@ std::atomic<bool> is_recording = false;
 void record_allocation(numacre_pool *, const void *, std::size_t) {}
 void record_free(numacre_pool *, const void *) {}
 void forget_recording_in_child() {}
-void forget_asking_in_child() {}
 void close_connection(numacre_pool *) {}
+void close_guard(numacre_pool *) {}
 
 }  // namespace numacre::client
 

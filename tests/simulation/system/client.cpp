@@ -11,12 +11,10 @@
 namespace numacre::simulation {
 namespace {
 
-void *simulated_realloc(void *old, std::size_t bytes) {
-    Kernel &kernel = *Kernel::running;
-    void *const place = kernel.allocate(bytes);
-    if (old == nullptr || place == nullptr) return place;
-    std::memcpy(place, old, std::min(bytes, kernel.bytes_at(old)));
-    kernel.release(old);
+// Zeroed, as calloc()'s is: a piece may have been another's.
+void *simulated_malloc(std::size_t bytes) {
+    void *const place = Kernel::running->allocate(bytes);
+    if (place != nullptr) std::memset(place, 0, bytes);
     return place;
 }
 void simulated_free(void *place) {
@@ -26,7 +24,8 @@ void simulated_free(void *place) {
 }  // namespace
 }  // namespace numacre::simulation
 
-#define realloc ::numacre::simulation::simulated_realloc
+#define malloc(bytes) ::numacre::simulation::simulated_malloc(bytes)
+#define calloc(count, bytes) ::numacre::simulation::simulated_malloc((count) * (bytes))
 // Each source has one of its own in an unnamed namespace.
 #define kLookAgainAfterNanoseconds kLookAgainAfterNanosecondsOfWaiting
 #include "client/src/waiting.cpp"
@@ -47,7 +46,8 @@ void simulated_free(void *place) {
 #include "client/src/attach.cpp"
 #include "client/src/threads.cpp"
 #undef free
-#undef realloc
+#undef malloc
+#undef calloc
 
 // --- what the sources that are left out define -----------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ void for_each_global(const Visit &visit) {
     visit(&client::generation, sizeof client::generation);
     visit(&client::last_generation, sizeof client::last_generation);
     visit(&client::is_staying, sizeof client::is_staying);
-    visit(&asking, sizeof asking);
+    visit(&client::late_tables, sizeof client::late_tables);
 }
 
 }  // namespace

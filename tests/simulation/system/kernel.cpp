@@ -1125,6 +1125,12 @@ int pthread_mutex_lock(pthread_mutex_t *mutex) {
 int pthread_mutex_unlock(pthread_mutex_t *mutex) {
     return ::pthread_mutex_unlock(mutex);
 }
+pid_t gettid() {
+    return 1 + kernel().scheduler().current();
+}
+bool thread_is_gone(pid_t thread) {
+    return kernel().scheduler().fibers()[static_cast<std::size_t>(thread - 1)].state == FiberState::dead;
+}
 int pthread_key_create(pthread_key_t *key, void (*at_thread_end)(void *)) {
     *key = 0;
     kernel().current().at_thread_end = at_thread_end;

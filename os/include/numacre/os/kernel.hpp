@@ -167,6 +167,13 @@ NUMACRE_OS_CALL int pthread_mutex_lock(pthread_mutex_t *mutex) {
 NUMACRE_OS_CALL int pthread_mutex_unlock(pthread_mutex_t *mutex) {
     return ::pthread_mutex_unlock(mutex);
 }
+NUMACRE_OS_CALL pid_t gettid() {
+    return static_cast<pid_t>(::syscall(SYS_gettid));
+}
+// Of this process. A later thread may have its number.
+NUMACRE_OS_CALL bool thread_is_gone(pid_t thread) {
+    return ::syscall(SYS_tgkill, ::getpid(), thread, 0) != 0 && errno == ESRCH;
+}
 NUMACRE_OS_CALL int pthread_key_create(pthread_key_t *key, void (*at_thread_end)(void *)) {
     return ::pthread_key_create(key, at_thread_end);
 }

@@ -82,6 +82,8 @@ int pthread_sigmask(int how, const sigset_t *signals, sigset_t *before);
 int pthread_once(pthread_once_t *once, void (*routine)());
 int pthread_mutex_lock(pthread_mutex_t *mutex);
 int pthread_mutex_unlock(pthread_mutex_t *mutex);
+pid_t gettid();
+bool thread_is_gone(pid_t thread);
 int pthread_key_create(pthread_key_t *key, void (*at_thread_end)(void *));
 int pthread_setspecific(pthread_key_t key, const void *value);
 int pthread_atfork(void (*prepare)(), void (*in_parent)(), void (*in_child)());
