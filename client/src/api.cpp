@@ -441,7 +441,7 @@ bool own_block(numacre_pool *pool, const void *address, Place &place, Block &blo
 // The calling thread's lane, with what others wait for given back. nullptr: as lane_of(), or the thread is inside.
 Lane *attentive_lane_of(numacre_pool *pool, int &error) {
     Lane *const lane = lane_of(pool, error);
-    if (lane != nullptr && is_inside(lane->nodes[0])) [[unlikely]] {
+    if (lane != nullptr && is_inside_or_changes_hints(lane->nodes[0])) [[unlikely]] {
         error = thread_is_inside(pool);
         return nullptr;
     }

@@ -18,14 +18,15 @@ namespace numacre::client {
 namespace {
 
 int check_fd(int fd, std::uint64_t bytes, const char *what) {
+    // Without the seal somebody could cut the file short under us: every access beyond would be a SIGBUS. Before the
+    // size, which is what it is from then on.
+    const int seals = os::get_seals(fd);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+        return fail(Errc::corrupt, "the daemon's %s region is not sealed against shrinking", what);
     struct stat status{};
     if (os::fstat(fd, &status) != 0 || static_cast<std::uint64_t>(status.st_size) < bytes)
         return fail(Errc::corrupt, "the daemon's %s region has %lld bytes instead of %llu", what,
                     static_cast<long long>(status.st_size), static_cast<unsigned long long>(bytes));
-    // Without the seal somebody could cut the file short under us: every access beyond would be a SIGBUS.
-    const int seals = os::get_seals(fd);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-        return fail(Errc::corrupt, "the daemon's %s region is not sealed against shrinking", what);
     return 0;
 }
 

@@ -167,10 +167,12 @@ void give_up_late_tables(const IsWanted &is_wanted) {
     late_tables.store(kept, std::memory_order_relaxed);
 }
 
-// The calling thread's table has changed, after at_thread_end(). False: no memory.
-bool note_late_table(const LaneTable &table) {
+// The calling thread's table has changed, after at_thread_end(). False: no memory. is_new: it has had none since; what
+// is in the list under this thread's number is of one that is gone.
+bool note_late_table(const LaneTable &table, bool is_new) {
     const pid_t self = os::gettid();
     os::pthread_mutex_lock(&registry_mutex);
+    if (is_new) give_up_late_tables([self](const LateTable &late) { return late.thread == self; });
     LateTable *late = late_tables.load(std::memory_order_relaxed);
     while (late != nullptr && late->thread != self) late = late->next;
     if (late == nullptr && (late = static_cast<LateTable *>(malloc(sizeof *late))) != nullptr) {
@@ -268,7 +270,7 @@ bool grow_table(std::uint32_t index) {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     table.count = count;
     free(before);
-    if (!table.is_ending || note_late_table(table)) return true;
+    if (!table.is_ending || note_late_table(table, before == nullptr)) return true;
     free(seats);
     table.seats = nullptr;
     table.count = 0;
@@ -364,6 +366,8 @@ bool register_handle(numacre_pool *pool) {
     if (!is_staying.exchange(true, std::memory_order_relaxed)) stay_loaded();
     os::pthread_once(&once, initialise);
     (void)fork_generation();  // a child that nobody told forgets its parent's lock first
+    // Wherever the mutex is held: a handler's call may want it (give_up_for_the_gone()).
+    const SignalsBlocked signals_blocked;
     os::pthread_mutex_lock(&registry_mutex);
     const bool has_page = make_generation_page();
     const std::uint32_t our_generation = fork_generation();
@@ -381,12 +385,14 @@ bool register_handle(numacre_pool *pool) {
 }
 
 void close_handle(numacre_pool *pool) {
+    const SignalsBlocked signals_blocked;
     os::pthread_mutex_lock(&registry_mutex);
     pool->is_leaving = true;
     os::pthread_mutex_unlock(&registry_mutex);
 }
 
 void unregister_handle(numacre_pool *pool) {
+    const SignalsBlocked signals_blocked;
     os::pthread_mutex_lock(&registry_mutex);
     if (handles[pool->index] == pool) handles[pool->index] = nullptr;
     os::pthread_mutex_unlock(&registry_mutex);

@@ -18,6 +18,7 @@ namespace {
 constexpr std::chrono::milliseconds kForceGrace{2000};
 constexpr std::chrono::milliseconds kForcePatience{10'000};
 constexpr std::chrono::milliseconds kForcePoll{20};
+constexpr std::chrono::milliseconds kReviveAgainAfter{2000};
 // Also the finest that a pool's age is told in.
 constexpr std::chrono::milliseconds kTellPeriod{1000};
 // How often the use of pools with soft limits is looked at, which is a scan of their metadata: and that takes no more
@@ -199,11 +200,18 @@ void Daemon::let_go(const ManagedPool &pool) {
 }
 
 void Daemon::watch_keeper() {
-    if (keeper_->death_fd() < 0) return;
-    loop_->when_readable(keeper_->death_fd(), [this] {
-        keeper_->revive();
-        watch_keeper();
-    });
+    if (keeper_->death_fd() >= 0) {
+        loop_->when_readable(keeper_->death_fd(), [this] {
+            keeper_->revive();
+            watch_keeper();
+        });
+    } else if (keeper_->can_be_revived()) {
+        // It could not be started: no process or descriptor is left, or its file is just being replaced.
+        loop_->after(kReviveAgainAfter, [this] {
+            keeper_->revive();
+            watch_keeper();
+        });
+    }
 }
 
 void Daemon::tell_clients() {

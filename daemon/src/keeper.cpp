@@ -117,6 +117,7 @@ public:
 
     std::string_view kind() const override { return "holder"; }
     int death_fd() const override { return death_.get(); }
+    bool can_be_revived() const override { return true; }
 
     Answer<std::map<std::string, Fd>> inherited() override {
         const std::lock_guard lock(mutex_);
@@ -168,16 +169,20 @@ public:
 
     void revive() override {
         const std::lock_guard lock(mutex_);
-        log::error("the holder process has ended: the pools would not have outlived the daemon; starting another one",
-                   {{"pools_descriptors", kept_.size()}});
+        if (!is_missing_)
+            log::error(
+                "the holder process has ended: the pools would not have outlived the daemon; starting another one",
+                {{"pools_descriptors", kept_.size()}});
         if (child_ > 0) ::waitpid(std::exchange(child_, -1), nullptr, WNOHANG);
         connection_.reset();
         death_.reset();
         if (auto started = start(); !started) {
-            log::error("no holder process: the pools will not outlive the daemon",
-                       {{"reason", started.error().message}});
+            if (!std::exchange(is_missing_, true))
+                log::error("no holder process: the pools will not outlive the daemon; trying again until there is one",
+                           {{"reason", started.error().message}});
             return;
         }
+        is_missing_ = false;
         const auto taken = std::count_if(kept_.begin(), kept_.end(), [this](const auto &kept) {
             return tell(MessageType::keep, kept.first, {&kept.second, 1});
         });
@@ -269,8 +274,9 @@ private:
 
     std::string path_;
     std::mutex mutex_;
-    Fd connection_;  // guarded by mutex_
-    Fd death_;       // changed by revive() only
+    Fd connection_;            // guarded by mutex_
+    bool is_missing_ = false;  // guarded by mutex_: it could not be started the last time
+    Fd death_;                 // changed by revive() only
     pid_t child_ = -1;
     std::map<std::string, int> kept_;  // guarded by mutex_
 };

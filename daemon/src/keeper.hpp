@@ -30,8 +30,10 @@ public:
     virtual void drop(const std::string &name) = 0;
     // The daemon ends. Processes that still use what is kept: none, and nothing is kept any longer.
     virtual void leave(std::span<const int> pidfds) = 0;
-    // Becomes readable when the keeper has died; then revive() gets another one. -1: it does not die before us.
+    // Becomes readable when the keeper has died; then revive() gets another one. -1: it does not die before us, or it
+    // has died and there is no other one yet: then revive() is to be tried again.
     virtual int death_fd() const { return -1; }
+    virtual bool can_be_revived() const { return false; }
     virtual void revive() {}
 };
 

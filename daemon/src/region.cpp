@@ -167,9 +167,10 @@ MetadataRegion::~MetadataRegion() {
 Answer<void> MetadataRegion::populate(std::uint64_t offset, std::uint64_t bytes) {
     const std::uint64_t first = offset / kSmallPageBytes * kSmallPageBytes;
     const std::uint64_t last = round_up(offset + bytes, kSmallPageBytes);
-    while (os::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first), static_cast<off_t>(last - first)) !=
-           0)
-        if (errno != EINTR)
+    // By faults, for fallocate() waits for whoever holds the file's lock, and a client can hold that for ever (a
+    // write() from a page that is never there).
+    while (os::madvise(static_cast<std::byte *>(address_) + first, last - first, MADV_POPULATE_WRITE) != 0)
+        if (errno != EINTR && errno != EAGAIN)
             return failed(code_of(errno), "allocating " + format_bytes(last - first) + " of metadata", errno,
                           "free memory on the machine, or raise the cgroup's limit");
     constexpr std::uint64_t kSmallPages = kHugepageBytes / kSmallPageBytes;

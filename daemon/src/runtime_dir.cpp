@@ -16,6 +16,7 @@
 
 #include "fd_passing.hpp"
 #include "lock_file.hpp"
+#include "umask.hpp"
 
 namespace numacre::daemon {
 
@@ -73,6 +74,11 @@ Answer<RuntimeDir> RuntimeDir::open(const std::string &path, std::chrono::millis
                       "runtime directory " + path + " belongs to uid " + std::to_string(status.st_uid) +
                           ", who could put another socket in the place of the daemon's: remove it, or choose another "
                           "with --runtime-dir");
+    if ((status.st_mode & S_IWGRP) != 0 && status.st_gid != 0 && status.st_gid != ::getegid())
+        return refuse(Errc::access_denied,
+                      "runtime directory " + path + " may be written to by the group " + std::to_string(status.st_gid) +
+                          ", whose members could put another socket in the place of the daemon's: chmod g-w it, or "
+                          "choose another with --runtime-dir");
     if ((status.st_mode & (S_IWOTH | S_ISVTX)) == S_IWOTH)
         return refuse(Errc::access_denied,
                       "runtime directory " + path +
@@ -141,12 +147,23 @@ Answer<Fd> listen_for_clients(const std::string &socket_path) {
         errno = ENAMETOOLONG;
         return failed("bind");
     }
-    ::unlink(new_path.c_str());  // of a daemon that was killed here
+    // Of a daemon that was killed here. Else it is somebody else's, or no file.
+    if (::unlink(new_path.c_str()) != 0 && errno != ENOENT) {
+        struct stat status{};
+        const bool is_there = ::lstat(new_path.c_str(), &status) == 0;
+        return refuse(Errc::access_denied,
+                      new_path + " is in the way" +
+                          (is_there ? " (it belongs to uid " + std::to_string(status.st_uid) + ")" : std::string()) +
+                          ": remove it, or choose another directory with --runtime-dir");
+    }
     Fd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (!listener) return failed("socket");
-    if (::bind(listener.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0)
-        return failed("bind");
-    if (::chmod(new_path.c_str(), kAttachSocketMode) != 0) return failed("chmod");
+    {
+        // Its mode from the beginning: by the name another file could be given it that has been put there meanwhile.
+        const UmaskFor masked(kAttachSocketMode);
+        if (::bind(listener.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0)
+            return failed("bind");
+    }
     refuse_descriptors(listener.get());
     if (::listen(listener.get(), SOMAXCONN) != 0) return failed("listen");
     if (::rename(new_path.c_str(), socket_path.c_str()) != 0) return failed("rename");

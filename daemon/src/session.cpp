@@ -379,17 +379,23 @@ bool AttachServer::send_attached(Session &session, wire::Tier tier, const Client
 
 void AttachServer::give_event_fd(Session &session) {
     Fd fd;
-    if (sessions_.size() + event_fd_count_ + reserved_from(session) < limits_.connections)
-        fd = Fd(os::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    const bool is_counted = sessions_.size() + event_fd_count_ + reserved_from(session) < limits_.connections &&
+                            (!session.is_limited || user_limits_.takes_event_fd(session.peer.uid));
+    if (is_counted) fd = Fd(os::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (is_counted && !fd && session.is_limited) user_limits_.closed(session.peer.uid, false);
     if (!fd && !std::exchange(session.has_been_refused_events, true))
-        log::warn("no descriptor for a client's events is left: raise --max-connections or the open file limit",
-                  {{"pid", session.peer.pid}, {"client", session.client.id}});
+        log::warn(
+            "no descriptor for a client's events is left: raise --max-connections, --max-connections-per-user or the "
+            "open file "
+            "limit",
+            {{"pid", session.peer.pid}, {"client", session.client.id}});
     const wire::EventsReply reply;
     const int raw = fd.get();
     const std::span<const int> fds = fd ? std::span<const int>(&raw, 1) : std::span<const int>();
     if (const int error = send_now(session.connection.get(), &reply, sizeof reply, fds); error != 0) {
         log::warn("a client's descriptor for events could not be sent",
                   {{"pid", session.peer.pid}, {"error", std::strerror(error)}});
+        if (fd && session.is_limited) user_limits_.closed(session.peer.uid, false);
         connection_ended(session);
         return;
     }
@@ -534,7 +540,10 @@ void AttachServer::close_session(SessionId id) {
     // Not before the kernel has let go of it: else that would close it, in our thread.
     auto connection = std::make_shared<Fd>(std::move(session.connection));
     loop_.cancel(session.packet_wait, [this, connection] { closer_.close(std::move(*connection)); });
-    if (session.event_fd) --event_fd_count_;
+    if (session.event_fd) {
+        --event_fd_count_;
+        if (session.is_limited) user_limits_.closed(session.peer.uid, false);
+    }
     const bool was_silent = session.phase == Session::Phase::silent;
     if (was_silent) silent_.remove(session.is_limited, session.peer.uid, id);
     if (session.is_limited) user_limits_.closed(session.peer.uid, was_silent);

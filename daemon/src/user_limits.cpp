@@ -48,6 +48,13 @@ void UserLimits::closed(std::uint32_t uid, bool was_silent) {
     if (found != users_.end() && found->second.connections != 0) --found->second.connections;
 }
 
+bool UserLimits::takes_event_fd(std::uint32_t uid) {
+    const auto found = users_.find(uid);
+    if (found == users_.end() || found->second.connections >= limits_.connections) return false;
+    ++found->second.connections;
+    return true;
+}
+
 // A user without connections whose bucket is full is like one that has never come.
 void UserLimits::forget_idle(Time now) {
     std::erase_if(

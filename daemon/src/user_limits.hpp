@@ -41,6 +41,8 @@ public:
     // One that was let in has attached.
     void attached(std::uint32_t uid);
     void closed(std::uint32_t uid, bool was_silent);
+    // A descriptor for events, which counts like a connection until closed(). False: the user has its connections.
+    bool takes_event_fd(std::uint32_t uid);
 
     std::size_t known_users() const { return users_.size(); }
 

@@ -31,6 +31,7 @@
 #include "fd_passing.hpp"
 #include "socket_file.hpp"
 #include "token_bucket.hpp"
+#include "umask.hpp"
 
 namespace numacre::daemon {
 namespace {
@@ -103,28 +104,23 @@ Answer<void> make_room(const std::string &socket_path) {
                   "it is taken, another daemon answers there: stop that one, or use another --runtime-dir");
 }
 
-// bind() makes the socket with whatever the umask leaves: nothing, for the life of this object.
-class ClosedUmask {
-public:
-    ClosedUmask() : before_(::umask(S_IRWXU | S_IRWXG | S_IRWXO)) {}
-    ClosedUmask(const ClosedUmask &) = delete;
-    ClosedUmask &operator=(const ClosedUmask &) = delete;
-    ~ClosedUmask() { ::umask(before_); }
-
-private:
-    mode_t before_;
-};
-
-// First the group, then the mode: never the mode for another group.
+// First the group, then the mode: never the mode for another group. Not by the name, at which somebody who may write to
+// the folder could have put a link meanwhile.
 Answer<void> open_to(const std::string &socket_path, const ControlAccess &access) {
-    struct stat made{};
-    if (::lstat(socket_path.c_str(), &made) != 0)
+    const Fd made(::open(socket_path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    struct stat status{};
+    if (!made || ::fstat(made.get(), &status) != 0)
         return failed(Errc::access_denied, socket_path, "it is gone again: " + reason(errno));
-    if (made.st_gid != access.group && ::lchown(socket_path.c_str(), static_cast<uid_t>(-1), access.group) != 0)
+    if (!S_ISSOCK(status.st_mode) || status.st_uid != ::geteuid())
+        return failed(Errc::access_denied, socket_path, "somebody has put another file there: use another directory");
+    if (status.st_gid != access.group &&
+        ::fchownat(made.get(), "", static_cast<uid_t>(-1), access.group, AT_EMPTY_PATH) != 0)
         return failed(Errc::access_denied, socket_path,
                       "cannot give it to group " + quoted(group_name(access.group)) + " (" + reason(errno) +
                           "): run as root, or choose with --control-group one that this user is a member of");
-    if (::chmod(socket_path.c_str(), access.mode) != 0)
+    // There is no chmod() for a descriptor of O_PATH but this.
+    const std::string by_descriptor = "/proc/self/fd/" + std::to_string(made.get());
+    if (::chmod(by_descriptor.c_str(), access.mode) != 0)
         return failed(Errc::access_denied, socket_path,
                       "cannot set its mode to " + format_mode(access.mode) + ": " + reason(errno));
     return {};
@@ -137,7 +133,7 @@ Answer<Fd> listen_at(const std::string &socket_path) {
     Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!listener) return failed(Errc::daemon_gone, socket_path, "no socket to be had: " + reason(errno));
     refuse_descriptors(listener.get());
-    const ClosedUmask closed;
+    const UmaskFor closed(0);
     if (::bind(listener.get(), reinterpret_cast<const sockaddr *>(&address), sizeof(address)) != 0 ||
         ::listen(listener.get(), SOMAXCONN) != 0)
         return failed(Errc::access_denied, socket_path,

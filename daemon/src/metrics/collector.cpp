@@ -139,7 +139,16 @@ void add_client(Scrape &scrape, const ClientStatus &client) {
 }  // namespace
 
 std::vector<prometheus::MetricFamily> Collector::Collect() const {
+    const auto came = std::chrono::steady_clock::now();
     const std::scoped_lock lock{one_scrape_};
+    if (latest_result_.empty() || begun_ < came) {
+        begun_ = std::chrono::steady_clock::now();
+        latest_result_ = scan();
+    }
+    return latest_result_;
+}
+
+std::vector<prometheus::MetricFamily> Collector::scan() const {
     Scrape scrape;
     scrape.add<Metric::build_info>(1, NUMACRE_VERSION, to_string(kLayoutVersion));
     for (const std::string &pool : pools_.pool_names()) {

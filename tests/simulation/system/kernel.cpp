@@ -615,13 +615,23 @@ int Kernel::unmap(void *address, std::size_t bytes) {
 
 int Kernel::advise(void *address, std::size_t bytes, int advice) {
     Process &process = current();
-    constexpr int kPopulateRead = 22, kCollapse = 25;
+    constexpr int kPopulateRead = 22, kPopulateWrite = 23, kCollapse = 25;
     if (advice == MADV_WIPEONFORK && process.family >= 0) {
         const auto offset = static_cast<std::size_t>(static_cast<std::byte *>(address) - base_of(process.family));
         if (process.arena.live.contains(offset)) process.arena.wiped_in_child.insert(offset);
     } else if (advice == MADV_DONTFORK) {
         const auto found = process.mappings.find(number_of(address));
         if (found != process.mappings.end()) found->second.is_kept_from_children = true;
+    } else if (advice == kPopulateWrite) {
+        if (fails(plan_.interrupt_every)) {
+            errno = EINTR;
+            return -1;
+        }
+        if (fails(plan_.enospc_every)) {
+            errno = ENOMEM;
+            return -1;
+        }
+        return ::madvise(address, bytes, advice);
     } else if (advice == kPopulateRead) {
         return ::madvise(address, bytes, advice);
     } else if (advice == kCollapse) {

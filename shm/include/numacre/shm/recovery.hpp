@@ -171,6 +171,8 @@ private:
 
     RecoveryStep finish_thread(ThreadSlotIndex thread, ThreadSlotIndex &blocked_by) {
         auto &slot = pool_.threads[thread.value];
+        // First, for it needs nobody to get out of the way: a wish that stands is served by whoever releases memory.
+        take_back_given(slot);
         const Intent intent{slot.intent.load(std::memory_order_acquire)};
         if (intent.active() && intent.numa_node().value < numa_nodes_.size()) {
             const NodeView<Env> &view = numa_nodes_[intent.numa_node().value];
@@ -184,7 +186,6 @@ private:
                 raise_to_root(view, level, intent.block().base.value >> word_order(level));
             }
         }
-        take_back_given(slot);
         for (const NodeView<Env> &view : numa_nodes_) finish_hints(view, thread);
         // release: recovery of the same slot begins anew if we die before this, and finds nothing to do after it.
         const HintWork work{slot.hint_work.load(std::memory_order_acquire)};

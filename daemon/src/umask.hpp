@@ -1,0 +1,20 @@
+// What bind() makes has this mode, for the life of the object. The umask is the process's: no other thread should be
+// making files.
+#pragma once
+
+#include <sys/stat.h>
+
+namespace numacre::daemon {
+
+class UmaskFor {
+public:
+    explicit UmaskFor(mode_t mode) : before_(::umask(~mode & (S_IRWXU | S_IRWXG | S_IRWXO))) {}
+    UmaskFor(const UmaskFor &) = delete;
+    UmaskFor &operator=(const UmaskFor &) = delete;
+    ~UmaskFor() { ::umask(before_); }
+
+private:
+    mode_t before_;
+};
+
+}  // namespace numacre::daemon
