@@ -26,18 +26,33 @@ namespace {
 
 constexpr std::uint64_t kPatienceSeconds = 5;
 
-// All eventfds have one inode, and so has much else; each has a number of its own, here plus 1. 0: no eventfd, a kernel
-// before 5.2, or no descriptor is left to look. Nothing: there is no /proc.
-std::optional<std::uint64_t> eventfd_id_of(int fd) {
-    // By hand: handlers of signals ask, too.
-    char path[] = "/proc/self/fdinfo/0123456789";
-    char *digit = path + sizeof "/proc/self/fdinfo/" - 1;
+constexpr char kProcFds[] = "/proc/self/fd/", kProcInfos[] = "/proc/self/fdinfo/";
+
+// path: has room for ten digits more. By hand: handlers of signals ask, too.
+void write_path(char *path, const char *folder, int fd) {
+    while (*folder != '\0') *path++ = *folder++;
     int power = 1;
     while (fd / power >= 10) power *= 10;
-    for (; power != 0; power /= 10) *digit++ = static_cast<char>('0' + fd / power % 10);
-    *digit = '\0';
+    for (; power != 0; power /= 10) *path++ = static_cast<char>('0' + fd / power % 10);
+    *path = '\0';
+}
+
+// For want of a descriptor the file itself cannot be looked at: is it an eventfd at all?
+bool is_an_eventfd(int fd) {
+    constexpr char kName[] = "anon_inode:[eventfd]";
+    char path[sizeof kProcFds + 10];
+    write_path(path, kProcFds, fd);
+    char name[sizeof kName];
+    return os::readlink(path, name, sizeof name) == sizeof kName - 1 && std::memcmp(name, kName, sizeof kName - 1) == 0;
+}
+
+// All eventfds have one inode, and so has much else; each has a number of its own, here plus 1. 0: no eventfd, or a
+// kernel before 5.2. Nothing: it cannot be told.
+std::optional<std::uint64_t> eventfd_id_of(int fd) {
+    char path[sizeof kProcInfos + 10];
+    write_path(path, kProcInfos, fd);
     const int file = os::open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0 && (errno == EMFILE || errno == ENFILE)) return 0;
+    if (file < 0 && (errno == EMFILE || errno == ENFILE) && !is_an_eventfd(fd)) return 0;
     if (file < 0) return std::nullopt;
     char text[512] = {};
     std::size_t bytes = 0;

@@ -139,7 +139,8 @@ private:
 
 int serve(const Config &config) {
     LastResort last_resort;  // first: the daemon's own end counts
-    const Connections may = connections_within(raise_open_file_limit(), config.max_connections);
+    const std::uint64_t open_files = raise_open_file_limit();
+    const Connections may = connections_within(open_files, config.max_connections);
     auto signals = take_over_signals();
     if (!signals) return fail(signals.error());
     auto runtime_dir = RuntimeDir::open(config.runtime_dir);
@@ -162,6 +163,7 @@ int serve(const Config &config) {
     options.runtime_dir = config.runtime_dir;
     options.reserve_hugepages = config.reserve_hugepages;
     options.limits.connections = may.attach;
+    options.limits.descriptors_in_flight = open_files;
     constexpr std::uint32_t kUserShare = 4;
     const std::uint64_t of_a_user =
         std::uint64_t{config.max_connections_per_user} * may.attach / config.max_connections;

@@ -194,10 +194,11 @@ Answer<Peer> peer_of(int connection_fd) {
     socklen_t size = sizeof number;
     if (os::getsockopt(connection_fd, SOL_SOCKET, SO_PEERPIDFD, &number, &size) != 0) {
         if (errno != ENOPROTOOPT) return gone("SO_PEERPIDFD", errno);
-        // An older kernel: the pid may have been reused between connect() and here, which costs that one client its
-        // reaping, nobody else anything.
+        // An older kernel: the pid may have been used again between connect() and here. Then the client is not reaped
+        // before that other process ends; nobody else is hurt, for what is not certain gets no signals.
         number = os::pidfd_open(static_cast<pid_t>(peer.pid));
         if (number < 0) return gone("pidfd_open", errno);
+        peer.is_certain = false;
     }
     peer.pidfd = std::make_shared<const Fd>(number);
     peer.pid_space = own_pid_space();
@@ -207,6 +208,11 @@ Answer<Peer> peer_of(int connection_fd) {
 
 void describe(Peer &peer) {
     if (peer.pid == 0 || !peer.pidfd || !numbers_as_we_do()) return;
+    // On an older kernel: of the same user. So whoever has the pid by another's end and a race is of that user as well.
+    struct stat directory{};
+    if (!peer.is_certain)
+        peer.is_certain =
+            os::stat(("/proc/" + std::to_string(peer.pid)).c_str(), &directory) == 0 && directory.st_uid == peer.uid;
     Peer found;
     found.comm = first_line(read_of(peer.pid, "comm"));
     found.cgroup = read_cgroup(peer.pid);

@@ -1,5 +1,6 @@
 #include "session.hpp"
 
+#include <linux/sockios.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -8,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -298,6 +300,11 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     if (!pool) return fail(pool.error().code, pool.error().message);
     if (const auto allowed = check_access(session, **pool, wish->tier); !allowed)
         return fail(allowed.error().code, allowed.error().message);
+    if (session.is_limited && has_too_many_unread(session.peer.uid))
+        return fail(Errc::too_many_clients,
+                    "uid " + std::to_string(session.peer.uid) +
+                        ", or all users together, have too many attach replies that they have not read: read them, or "
+                        "close the connections");
     describe(session.peer);
     auto client = (*pool)->seat(registry_.next_client_id(), session.peer, wish->tier);
     if (!client) return fail(client.error().code, client.error().message);
@@ -313,7 +320,10 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     }
     loop_.cancel(std::exchange(session.silence_wait, 0));
     silent_.remove(session.is_limited, session.peer.uid, id);
-    if (session.is_limited) user_limits_.attached(session.peer.uid);
+    if (session.is_limited) {
+        user_limits_.attached(session.peer.uid);
+        unread_[session.peer.uid].insert(id);
+    }
     session.phase = Session::Phase::attached;
     watch_process(session);
     registry_.count(&DaemonTotals::attach_ok);
@@ -330,6 +340,28 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     event.client_id = client->id;
     registry_.events().publish(std::move(event));
     listen_to(id);
+}
+
+// Descriptors on their way count against the daemon's limit (RLIMIT_NOFILE, if it lacks CAP_SYS_RESOURCE): replies that
+// nobody reads would keep all others from attaching.
+bool AttachServer::has_too_many_unread(std::uint32_t uid) {
+    const auto is_read = [this](SessionId id) {
+        const auto found = sessions_.find(id);
+        int bytes = 0;
+        return found == sessions_.end() || found->second->phase != Session::Phase::attached ||
+               os::ioctl(found->second->connection.get(), SIOCOUTQ, &bytes) != 0 || bytes == 0;
+    };
+    std::size_t all = 0;
+    for (auto user = unread_.begin(); user != unread_.end();) {
+        std::erase_if(user->second, is_read);
+        all += user->second.size();
+        user = user->second.empty() ? unread_.erase(user) : std::next(user);
+    }
+    // Half of what may be on its way, and of that a quarter each.
+    const std::size_t descriptors = 1 + 2 * topology_.numa_nodes().size();
+    const std::size_t most = std::max<std::size_t>(limits_.descriptors_in_flight / 2 / descriptors, 4);
+    const auto own = unread_.find(uid);
+    return all >= most || (own != unread_.end() && own->second.size() >= most / 4);
 }
 
 bool AttachServer::send_attached(Session &session, wire::Tier tier, const Client &client) {

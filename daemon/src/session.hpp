@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -27,7 +29,8 @@ namespace numacre::daemon {
 class AttachServer {
 public:
     struct Limits {
-        std::uint32_t connections = 4096;        // all together, descriptors for events counted as one more
+        std::uint32_t connections = 4096;             // all together, descriptors for events counted as one more
+        std::uint64_t descriptors_in_flight = 65536;  // that the kernel lets us send without their being received
         std::uint32_t silent_connections = 256;  // that have not attached yet; beyond, the oldest of a user gives way
         std::chrono::milliseconds silence{10'000};
         UserLimits::Limits of_a_user;  // root and the daemon's own user have none
@@ -55,6 +58,7 @@ private:
     // Connections, and descriptors for events, that the session's user may not have.
     std::uint32_t reserved_from(const Session &session) const;
     void make_room_among_the_silent();
+    bool has_too_many_unread(std::uint32_t uid);
     void listen_to(SessionId id);
     void received(SessionId id, int size, std::span<const std::byte> packet);
     void attach(Session &session, std::span<const std::byte> packet);
@@ -96,6 +100,7 @@ private:
     std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
     SessionId last_session_ = 0;
     SilentConnections silent_;
+    std::map<std::uint32_t, std::set<SessionId>> unread_;  // by uid: clients that have perhaps not read their reply yet
     UserLimits user_limits_;
     RefusalLines refusal_lines_;
     bool watching_lost_ = false;

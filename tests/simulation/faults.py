@@ -208,7 +208,8 @@ FAULTS = [
         changes=(
             Change(
                 "client/src/attach.cpp",
-                "return pool->connection >= 0 && inode_of(pool->connection) == pool->connection_inode;",
+                """return pool->connection >= 0 &&
+           (pool->connection_inode == 0 || inode_of(pool->connection) == pool->connection_inode);""",
                 "return pool->connection >= 0;",
             ),
         ),
@@ -218,7 +219,49 @@ FAULTS = [
         system=True,
         why="the same of the descriptor for events (found by the simulator)",
         changes=(
-            Change("client/src/events.cpp", "return fd >= 0 && inode_of(fd) == pool->event_fd_inode ? fd : -1;", "return fd;"),
+            Change(
+                "client/src/events.cpp",
+                """if (fd < 0 || inode_of(fd) != pool->event_fd_inode) return -1;
+    const std::uint64_t known = pool->event_fd_id;
+    return known == 0 || eventfd_id_of(fd).value_or(known) == known ? fd : -1;""",
+                "return fd;",
+            ),
+        ),
+    ),
+    Fault(
+        name="events_by_the_inode_alone",
+        system=True,
+        why="all eventfds have one inode: the program's own, opened by that number, is taken for ours",
+        changes=(
+            Change(
+                "client/src/events.cpp",
+                "return known == 0 || eventfd_id_of(fd).value_or(known) == known ? fd : -1;",
+                "return known == 0 || known != 0 ? fd : -1;",
+            ),
+        ),
+    ),
+    Fault(
+        name="proc_of_strangers_is_believed",
+        system=True,
+        why="/proc is another pid namespace's: a stranger with the client's number has replaced its program",
+        changes=(
+            Change(
+                "daemon/src/process_info.cpp",
+                "return status && has_one_number(*status);",
+                "return status.has_value();",
+            ),
+        ),
+    ),
+    Fault(
+        name="one_walk_for_the_first_alone",
+        system=True,
+        why="planted in reaper.cpp: of several that departed together the others come away with nothing",
+        changes=(
+            Change(
+                "daemon/src/reaper.cpp",
+                "jobs.front()->pool->reclaim(departed);",
+                "jobs.front()->pool->reclaim(std::span(departed).first(1));",
+            ),
         ),
     ),
     Fault(
@@ -287,7 +330,7 @@ FAULTS = [
         name="child_keeps_the_parents_connection",
         system=True,
         why="planted in threads.cpp: a forked child does not close what is its parent's",
-        changes=(Change("client/src/threads.cpp", "if (pool != nullptr) close_connection(pool);", ""),),
+        changes=(Change("client/src/threads.cpp", "close_connection(pool);\n        close_guard(pool);", "close_guard(pool);"),),
     ),
     Fault(
         name="refused_attach_keeps_its_connection",

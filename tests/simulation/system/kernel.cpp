@@ -685,6 +685,12 @@ int Kernel::make_memory(const char *name) {
     return install(made);
 }
 
+std::optional<std::uint32_t> Kernel::uid_of(std::uint32_t pid) {
+    const Process *const found = by_pid(pid);
+    if (found == nullptr || random_.percent(plan_.hidden_percent)) return std::nullopt;
+    return found->uid;
+}
+
 int Kernel::open(const std::string &path) {
     const auto missing = [] {
         errno = ENOENT;
@@ -787,6 +793,17 @@ int failed(int error) {
 
 }  // namespace
 
+ssize_t readlink(const char *path, char *text, size_t bytes) {
+    kernel().enter_call();
+    int fd = -1;
+    const FilePtr file = std::sscanf(path, "/proc/self/fd/%d", &fd) == 1 ? kernel().file(fd) : nullptr;
+    if (!file) return failed(ENOENT);
+    const std::string name = file->kind == File::Kind::event ? "anon_inode:[eventfd]" : "something else";
+    const std::size_t part = std::min(bytes, name.size());
+    std::memcpy(text, name.data(), part);
+    return static_cast<ssize_t>(part);
+}
+
 int open(const char *path, int) {
     if (is_idle()) return failed(ENOENT);
     kernel().enter_call();
@@ -855,8 +872,15 @@ int fstatfs(int fd, struct statfs *system) {
     return 0;
 }
 
-int stat(const char *, struct stat *status) {
+int stat(const char *path, struct stat *status) {
     *status = {};
+    unsigned pid = 0;
+    if (std::sscanf(path, "/proc/%u", &pid) == 1) {
+        const auto uid = kernel().uid_of(pid);
+        if (!uid) return failed(ENOENT);
+        status->st_uid = *uid;
+        return 0;
+    }
     status->st_ino = kPidSpaceInode;  // /proc/self/ns/pid: there is one
     return 0;
 }

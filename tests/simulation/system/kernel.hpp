@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -185,6 +186,7 @@ public:
     int advise(void *address, std::size_t bytes, int advice);
     const std::uint32_t *futex_key(const std::uint32_t *word);
     FilePtr make_file(File::Kind kind);
+    std::optional<std::uint32_t> uid_of(std::uint32_t pid);
     int open(const std::string &path);
     int make_memory(const char *name);
     Process *by_pid(std::uint32_t pid);

@@ -29,6 +29,9 @@ namespace numacre::os {
 
 // --- files -----------------------------------------------------------------------------------------------------------
 
+NUMACRE_OS_CALL ssize_t readlink(const char *path, char *text, size_t bytes) {
+    return ::readlink(path, text, bytes);
+}
 NUMACRE_OS_CALL int open(const char *path, int flags) {
     return ::open(path, flags);
 }

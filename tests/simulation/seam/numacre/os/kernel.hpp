@@ -27,6 +27,7 @@ namespace numacre::os {
 
 // --- files -----------------------------------------------------------------------------------------------------------
 
+ssize_t readlink(const char *path, char *text, size_t bytes);
 int open(const char *path, int flags);
 ssize_t read(int fd, void *buffer, size_t bytes);
 int close(int fd);
