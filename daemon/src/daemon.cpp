@@ -192,7 +192,11 @@ void Daemon::count_reserved_pages() {
 }
 
 void Daemon::keep(ManagedPool &pool) {
-    for (const auto &[file, fd] : pool.kept_files()) keeper_->keep(kept_name(pool.spec().name, file), fd);
+    // The ledger last: without it, a daemon that comes after a death in between gives the other parts up.
+    const auto files = pool.kept_files();
+    for (const auto &[file, fd] : files)
+        if (file != ManagedPool::kLedgerFile) keeper_->keep(kept_name(pool.spec().name, file), fd);
+    keeper_->keep(kept_name(pool.spec().name, ManagedPool::kLedgerFile), files.at(ManagedPool::kLedgerFile));
 }
 
 void Daemon::let_go(const ManagedPool &pool) {

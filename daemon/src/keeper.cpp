@@ -143,7 +143,8 @@ public:
 
     void keep(const std::string &name, int fd) override {
         const std::lock_guard lock(mutex_);
-        kept_[name] = fd;
+        std::erase_if(kept_, [&name](const auto &kept) { return kept.first == name; });
+        kept_.emplace_back(name, fd);
         if (!tell(MessageType::keep, name, {&fd, 1}))
             log::error("the holder does not take a descriptor: the pool will not outlive the daemon",
                        {{"name", name}, {"error", std::strerror(errno)}});
@@ -151,7 +152,7 @@ public:
 
     void drop(const std::string &name) override {
         const std::lock_guard lock(mutex_);
-        kept_.erase(name);
+        std::erase_if(kept_, [&name](const auto &kept) { return kept.first == name; });
         tell(MessageType::drop, name, {});
     }
 
@@ -278,7 +279,7 @@ private:
     bool is_missing_ = false;  // guarded by mutex_: it could not be started the last time
     Fd death_;                 // changed by revive() only
     pid_t child_ = -1;
-    std::map<std::string, int> kept_;  // guarded by mutex_
+    std::vector<std::pair<std::string, int>> kept_;  // guarded by mutex_; in the order in which it was given
 };
 
 }  // namespace
