@@ -49,6 +49,8 @@ Daemon::~Daemon() {
     begin_shutdown();
     // Before all else: their jobs use what follows. What they post is not run any more.
     for (const auto &pool : registry_.all()) pool->end_workers();
+    for (const auto &deleted : deleted_)
+        if (const auto pool = deleted.lock()) pool->end_workers();
     worker_.reset();
     attach_server_.reset();
     std::vector<int> pidfds;  // the pools' client tables hold them open
@@ -249,7 +251,9 @@ void Daemon::look_for_stuck_worker(ManagedPool &pool) {
             "the client that keeps them busy ends. Other pools go on",
             {{"pool", pool.spec().name},
              {"seconds", std::chrono::duration_cast<std::chrono::seconds>(kStuckAfter).count()},
-             {"remedy", "evict the pool's clients, one after the other (numacre clients, numacre evict)"}});
+             {"remedy",
+              "evict the pool's clients, one after the other (numacre clients, numacre evict); if that does not help, "
+              "abort the FUSE connection that one of them writes from (/sys/fs/fuse/connections/N/abort)"}});
     }
 }
 
@@ -446,6 +450,11 @@ Answer<void> Daemon::delete_pool(const std::string &name, bool force) {
     (*pool)->announce_deletion();
     let_go(**pool);
     registry_.remove(name);
+    {
+        const std::lock_guard lock_of_deleted(deleted_mutex_);
+        std::erase_if(deleted_, [](const auto &deleted) { return deleted.expired(); });
+        deleted_.push_back(*pool);
+    }
     log::info("pool deleted", {{"pool", name}});
     Event event;
     event.pool = name;

@@ -110,7 +110,9 @@ private:
     std::atomic<bool> stopping_{false};
     // The loop's thread only; pools by instance id, whose worker has such a job, or will have by a timer.
     std::set<std::uint64_t> watched_for_limits_, punching_strays_, being_placed_, stuck_;
-    std::mutex news_mutex_;  // what is found first is published first
+    std::mutex deleted_mutex_;
+    std::vector<std::weak_ptr<ManagedPool>> deleted_;  // guarded by it: a job of their workers may still be on its way
+    std::mutex news_mutex_;                            // what is found first is published first
     std::mutex metrics_address_mutex_;
     std::string metrics_address_;  // guarded by metrics_address_mutex_
 };
