@@ -144,9 +144,9 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
     if (error == 0) error = connect_to_daemon(deadline, runtime_dir_or_default(runtime_dir), handle);
     if (error == 0) error = shake_hands(deadline, handle, pool_name);
     if (error != 0) {
-        unregister_handle(handle);
         unmap_regions(handle);
         close_connection(handle);
+        unregister_handle(handle);
         release_handle(handle);
         return error;
     }

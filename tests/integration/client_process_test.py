@@ -80,6 +80,16 @@ class ClientProcess(unittest.TestCase):
         os.kill(child, 0)  # it lives
         self.assertIsNone(client.poll())
 
+    def test_a_child_forked_in_the_middle_of_attach_or_detach_has_none_of_the_librarys_descriptors(self):
+        program = bin_dir().parent / "test-bin" / "forking_client"
+        if not program.exists():
+            self.skipTest("NOT TESTED: a sanitizer has functions of libc's names itself")
+        done = subprocess.run([program, self.daemon.runtime_dir], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=PATIENCE_SECONDS)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, "")
+        wait_until("nobody is left", lambda: not self.daemon.clients())
+
     def test_too_few_descriptors_are_said_to_be_that(self):
         answers = {}
         for room in range(5):
