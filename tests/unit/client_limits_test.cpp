@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -150,6 +151,26 @@ TEST_F(Limits, many_blocks_come_from_the_cache_and_the_rest_within_the_quota) {
     ASSERT_EQ(numacre_free_uncached(pool, blocks[0]), 0);
     EXPECT_EQ(numacre_alloc_bulk(pool, 4096, further, 2), -EDQUOT) << "all or none";
     EXPECT_EQ(numacre_alloc_bulk(pool, 4096, further, 1), 0) << numacre_last_error();
+}
+
+// As when other threads or processes have taken them all: none of these errors says that the block is bad.
+TEST_F(Limits, a_thread_that_gets_no_slot_can_free_and_take_nothing_and_changes_nothing) {
+    void *block = nullptr;
+    ASSERT_EQ(numacre_alloc(pool, 4096, &block), 0) << numacre_last_error();
+    const numacre_ref reference = numacre_ref_of(pool, block);
+    ASSERT_NE(reference, NUMACRE_REF_NULL);
+    pool->view.processes[pool->process.value].thread_limit = 1;
+    std::thread{[&] {
+        void *other = nullptr;
+        EXPECT_EQ(numacre_free(pool, block), -EUSERS);
+        EXPECT_EQ(numacre_free_uncached(pool, block), -EUSERS);
+        EXPECT_EQ(numacre_free_bulk(pool, &block, 1), -EUSERS);
+        EXPECT_EQ(numacre_take(pool, reference, &other), -EUSERS);
+    }}.join();
+    void *taken = nullptr;
+    EXPECT_EQ(numacre_take(pool, reference, &taken), 0) << numacre_last_error();
+    EXPECT_EQ(taken, block);
+    EXPECT_EQ(numacre_free(pool, block), 0) << numacre_last_error();
 }
 
 // One size is what most threads use; one that has been used must not keep the next from its cache.

@@ -25,8 +25,8 @@
  * siglongjmp, if numacre_is_asleep says so. Once such a call has begun to wait, handlers run while it sleeps and at no
  * other time. The wish ends with the thread's next allocation that finds nothing free or waits, with its first call a second
  * later (in a private pool: not by that), or with the thread; until then a block that the thread is given stays with it. To
- * leave any other call in that way, or by pthread_exit in a handler, is a mistake: what the thread had in its hands or in its cache, and its thread
- * slot, then stay taken until the process ends or detaches, and its calls may return -EBUSY or crash.
+ * leave any other call in that way, or by pthread_exit in a handler, is a mistake: what the thread had in its hands or in its
+ * cache, and its thread slot, then stay taken until the process ends or detaches, and its calls may return -EBUSY or crash.
  *
  * fork: the child does not inherit the mapping. Every call on an inherited handle returns -ECHILD; attach again there. A child
  * of fork() of libc closes the inherited connections at once. A child of a raw fork (the system call, clone without CLONE_VM,
@@ -157,11 +157,12 @@ NUMACRE_API int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa
 /* Free a block that this process owns, into the calling thread's cache if it has room. Any thread may. Never blocks (it enters
  * the kernel only when somebody waits for memory), lock-free.
  * Errors, nothing changed by any: -EINVAL NULL, outside the pool or inside a block; -ESTALE not allocated (freed twice? by two
- * threads at the same moment: NUMACRE_CHECK_FREES); -EPERM another process owns it; -ECHILD. If the caller is killed inside,
- * the block is freed. */
+ * threads at the same moment: NUMACRE_CHECK_FREES); -EPERM another process owns it; -EUSERS the calling thread has no thread
+ * slot, and none is left in the pool or for this process: the block is still owned, and a thread that has a slot can free it;
+ * -ECHILD. If the caller is killed inside, the block is freed. */
 NUMACRE_API int numacre_free(numacre_pool *pool, void *block);
 
-/* numacre_free past the calling thread's cache: any process may get the block at once.
+/* numacre_free past the calling thread's cache: any process may get the block at once. Errors as numacre_free.
  * Further error: -EBUSY in a signal handler that has interrupted a call of its thread (see Signals): the block is still
  * owned. */
 NUMACRE_API int numacre_free_uncached(numacre_pool *pool, void *block);
@@ -171,7 +172,8 @@ NUMACRE_API int numacre_free_uncached(numacre_pool *pool, void *block);
 NUMACRE_API int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count);
 
 /* Free `count` blocks, into the calling thread's cache as far as it has room; what is left over, or has a reference, goes back
- * together where blocks follow each other in a leaf word. Goes on past a bad one; returns the first error. */
+ * together where blocks follow each other in a leaf word. Goes on past a bad one; returns the first error. Errors as
+ * numacre_free; after -EUSERS and -ECHILD all blocks are still owned. */
 NUMACRE_API int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count);
 
 /* The reference of a block that this process owns; NUMACRE_REF_NULL if it does not. Pass it to another process by any
@@ -184,7 +186,8 @@ NUMACRE_API int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsig
 NUMACRE_API numacre_ref numacre_ref_of(numacre_pool *pool, const void *block);
 
 /* Become the owner of a referenced block and learn its address here. One locked instruction.
- * Errors: -ESTALE it was freed, taken by somebody else, or its owner died; -EINVAL not a reference of this pool. If the
+ * Errors: -ESTALE it was freed, taken by somebody else, or its owner died; -EINVAL not a reference of this pool; -EUSERS the
+ * calling thread has no thread slot, and none is left in the pool or for this process: the reference stays good. If the
  * caller is killed inside, the block belongs to exactly one of the two, and comes back if that one is the dead. */
 NUMACRE_API int numacre_take(numacre_pool *pool, numacre_ref ref, void **block);
 
