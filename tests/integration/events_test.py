@@ -146,6 +146,30 @@ class Events(unittest.TestCase):
         self.resize(daemon, "36M")
         self.assertEqual(client.events(PATIENCE), RESIZED)
 
+    def test_who_asks_one_daemon_does_not_wait_for_who_asks_another(self):
+        stopped, healthy = self.serve(), self.serve()
+        # The library waits for 5 s. Where the machine takes longer than that for the other answer, nothing has been seen.
+        for _ in range(5):
+            client = self.client(stopped, listens=False)
+            error, other_waits = client.event_fd_beside(healthy.runtime_dir, stopped.pid)
+            self.assertEqual(error, 0, client.message)
+            if other_waits:
+                return
+        self.fail("the answer came only after the stopped daemon had been given up, each time")
+
+    def test_eventfds_of_the_program_with_the_same_numbers_are_left_alone(self):
+        daemon = self.serve()
+        client = self.client(daemon)
+        if not client.has_eventfd_numbers():
+            self.skipTest("NOT TESTED: this kernel does not say which eventfd a descriptor is (Linux 5.2, /proc)")
+        client.close_descriptors_for_eventfds()
+        self.assertEqual(client.events(), 0)
+        self.assertTrue(client.eventfds_are_untouched(), "by numacre_events")
+        self.assertEqual(client.event_fd(), -errno.ECONNREFUSED)
+        self.assertIn("closed the descriptor", client.message)
+        client.detach()
+        self.assertTrue(client.eventfds_are_untouched(), "by numacre_detach")
+
     def test_without_the_daemon_it_is_said(self):
         daemon = self.serve()
         client = self.client(daemon, listens=False)

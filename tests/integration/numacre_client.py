@@ -176,6 +176,20 @@ class ClientProcess:
         answer = self.call("fork", stopped_daemon=stopped_daemon)
         return answer["error"], answer["child"]
 
+    def event_fd_beside(self, runtime_dir, stopped_daemon):
+        """(error, other_waits) of event_fd() on a handle of the daemon in runtime_dir, while another thread asks this
+        client's own daemon, which is stopped meanwhile (its pid). other_waits: that thread waited until the end."""
+        answer = self.call("event_fd_beside", runtime_dir=runtime_dir, stopped_daemon=stopped_daemon)
+        return answer["error"], answer["other_waits"]
+
+    def lock_memory(self):
+        """mlockall() of all that is mapped and will be: 0 or an errno."""
+        return self.call("lock_memory")["error"]
+
+    def peak_bytes(self):
+        """The most memory that the process has ever had resident."""
+        return self.call("peak_bytes")["bytes"]
+
     def use_up_descriptors(self):
         """From now on the process gets no new descriptor."""
         self.call("use_up_descriptors")
@@ -213,6 +227,18 @@ class ClientProcess:
     def descriptors_are_untouched(self):
         """False: one of its own sockets was written to, or closed."""
         return self.call("descriptors_are_untouched")["untouched"]
+
+    def has_eventfd_numbers(self):
+        """The kernel says of a process's descriptors which eventfd they are (Linux 5.2), and /proc is there to read it."""
+        return self.call("has_eventfd_numbers")["has"]
+
+    def close_descriptors_for_eventfds(self):
+        """As close_descriptors(), but the numbers are used for eventfds, each of them readable."""
+        self.call("close_descriptors_for_eventfds")
+
+    def eventfds_are_untouched(self):
+        """False: one of them was read, written to, or closed."""
+        return self.call("eventfds_are_untouched")["untouched"]
 
     def exec(self):
         """The process replaces its program by the same one: not attached, and with none of the mappings it had."""
@@ -346,8 +372,7 @@ class _Served:
             self.wait_for_the_daemon(60)
             os.kill(stopped_daemon, signal.SIGSTOP)
             asking.start()
-            receiving = {"x86_64": "47 ", "aarch64": "212 "}[os.uname().machine]
-            while not pathlib.Path(f"/proc/self/task/{asking.native_id}/syscall").read_text().startswith(receiving):
+            while not self.is_receiving(asking):
                 time.sleep(0.001)
         said, says = os.pipe()
         may_attach, let_it_attach = os.pipe()
@@ -376,6 +401,42 @@ class _Served:
         for fd in (said, says, may_attach, let_it_attach):
             os.close(fd)
         return {**asked[0], "child": json.loads(answer) if answer else None}
+
+    def is_receiving(self, thread):
+        """It is in recvmsg()."""
+        number = {"x86_64": "47 ", "aarch64": "212 "}[os.uname().machine]
+        try:
+            return pathlib.Path(f"/proc/self/task/{thread.native_id}/syscall").read_text().startswith(number)
+        except (FileNotFoundError, ProcessLookupError):
+            return False  # it has ended
+
+    def event_fd_beside(self, runtime_dir, stopped_daemon):
+        other = ctypes.c_void_p()
+        error = self.library.c.numacre_attach(runtime_dir.encode(), self.pool_name, ctypes.byref(other))
+        if error:
+            return self.answer(error, other_waits=False)
+        asking = threading.Thread(target=self.event_fd)
+        os.kill(stopped_daemon, signal.SIGSTOP)
+        try:
+            asking.start()
+            while asking.is_alive() and not self.is_receiving(asking):
+                time.sleep(0.001)
+            fd = ctypes.c_int(-1)
+            answer = self.answer(self.library.c.numacre_event_fd(other, ctypes.byref(fd)))
+            answer["other_waits"] = self.is_receiving(asking)
+        finally:
+            os.kill(stopped_daemon, signal.SIGCONT)
+        asking.join()
+        self.library.c.numacre_detach(other)
+        return answer
+
+    def lock_memory(self):
+        libc = ctypes.CDLL(None, use_errno=True)
+        current_and_future = 3
+        return {"error": ctypes.get_errno() if libc.mlockall(current_and_future) != 0 else 0}
+
+    def peak_bytes(self):
+        return self.answer(0, bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
     def wait_for_the_daemon(self, seconds):
         """For so long, when it does not answer."""
@@ -453,6 +514,28 @@ class _Served:
                 for end in pair:
                     if select.select([end], [], [], 0)[0]:
                         return self.answer(0, untouched=False)
+        except OSError:
+            return self.answer(0, untouched=False)
+        return self.answer(0, untouched=True)
+
+    def has_eventfd_numbers(self):
+        try:
+            return self.answer(0, has="eventfd-id:" in pathlib.Path(f"/proc/self/fdinfo/{self.descriptor}").read_text())
+        except OSError:
+            return self.answer(0, has=False)
+
+    def close_descriptors_for_eventfds(self):
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        os.closerange(3, highest + 1)
+        self.own = [os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(highest)]
+        return self.answer(0)
+
+    def eventfds_are_untouched(self):
+        try:
+            for fd in self.own:
+                if os.eventfd_read(fd) != 1:
+                    return self.answer(0, untouched=False)
+                os.eventfd_write(fd, 1)
         except OSError:
             return self.answer(0, untouched=False)
         return self.answer(0, untouched=True)

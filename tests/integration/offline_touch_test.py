@@ -75,6 +75,20 @@ class OfflineTouch(unittest.TestCase):
         self.assertEqual(online_bytes(daemon), online)
         self.assertEqual(self.directory.frames_bytes(), online)
 
+    def check_locked(self, backing, online=16 * MIB):
+        """By a process that has the kernel make real all that it maps, and lock it (mlockall, MCL_FUTURE)."""
+        self.serve(backing, online)
+        with ClientProcess(self.directory.path, attach=False) as client:
+            error = client.lock_memory()
+            if error != 0:
+                self.skipTest(f"NOT TESTED: mlockall: {os.strerror(error)}")
+            before = client.peak_bytes()
+            self.assertEqual(client.attach(), 0, client.message)
+            # What is online may be there, and so may the metadata of that.
+            self.assertLess(client.peak_bytes() - before, 2 * online)
+            self.assertEqual(self.directory.frames_bytes(), online)
+            self.assertEqual(client.alloc(4 * MIB, count=online // (4 * MIB))[0], 0, client.message)
+
     def check_allocated(self, backing, online=16 * MIB):
         """By a client that asks the kernel for it, over what is offline, and goes."""
         daemon = self.serve(backing, online)
@@ -105,6 +119,12 @@ class OfflineTouch(unittest.TestCase):
 
     def test_small_allocated(self):
         self.check_allocated("small")
+
+    def test_hugetlb_locked(self):
+        self.check_locked("hugetlb")
+
+    def test_small_locked(self):
+        self.check_locked("small")
 
     def test_hugetlb(self):
         self.check("hugetlb")

@@ -8,7 +8,9 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "numacre/numacre.h"
+#include "pool.hpp"
 #include "support/sanitizer.hpp"
 
 namespace {
@@ -93,6 +96,14 @@ public:
         } while (sem_trywait(&left_) != 0);
     }
     void call_again() {
+        call([this] {
+            void *block = nullptr;
+            if (numacre_alloc(pool_, 4096, &block) == 0) numacre_free(pool_, block);
+        });
+    }
+    // In that thread.
+    void call(const std::function<void()> &body) {
+        body_ = body;
         sem_post(&next_);
         sem_wait(&done_);
     }
@@ -116,13 +127,14 @@ private:
         for (;;) {
             sem_wait(&next_);
             if (stop_) return;
-            if (numacre_alloc(pool_, 4096, &block) == 0) numacre_free(pool_, block);
+            body_();
             sem_post(&done_);
         }
     }
     numacre_pool *pool_;
     sem_t waits_, left_, next_, done_;
     std::atomic<bool> stop_ = false;
+    std::function<void()> body_;
     std::thread thread_;
 };
 
@@ -164,6 +176,22 @@ TEST_F(LeftWish, what_a_thread_was_given_after_it_left_comes_back_at_its_end) {
     Leaver leaver(pool);
     ASSERT_EQ(free_all(), 0);
     leaver.end();
+    EXPECT_EQ(take_all(), 0) << numacre_last_error();
+}
+
+// What the thread frees itself may go to its own wish.
+TEST_F(LeftWish, what_a_thread_frees_after_it_left_is_there_for_its_next_allocation) {
+    Leaver leaver(pool);
+    int freed = -1;
+    int allocated = -1;
+    leaver.call([&] {
+        freed = numacre_free_uncached(pool, chunks[0]);
+        allocated = numacre_alloc(pool, kChunk, chunks.data());
+    });
+    EXPECT_EQ(freed, 0);
+    EXPECT_EQ(allocated, 0);
+    leaver.end();
+    EXPECT_EQ(free_all(), 0) << numacre_last_error();
     EXPECT_EQ(take_all(), 0) << numacre_last_error();
 }
 
@@ -224,6 +252,120 @@ TEST(TornAway, a_thread_that_left_in_the_middle_of_a_change_costs_its_slot_and_n
     EXPECT_TRUE(came_to_the_end);
     EXPECT_GT(steps, 10U);
     numacre_detach(pool);
+}
+
+// A sleeper's first handler frees a block past the cache, in steps of one instruction. The handler of the last step
+// asks whether it may leave, and leaves if so: nothing may be lost by that.
+struct {
+    numacre_pool *pool;
+    void *block;  // what the first handler frees
+    bool has_left;
+    unsigned asleep;  // how often the answer was yes, or no
+    unsigned awake;
+} sleeper;
+void leave_at_last_step_if_asleep(int, siginfo_t *, void *context) {
+    if (--steps_left != 0) return;
+    static_cast<ucontext_t *>(context)->uc_mcontext.gregs[REG_EFL] &= ~static_cast<long long>(kTrapFlag);
+    if (numacre_is_asleep(sleeper.pool) == 0) {
+        ++sleeper.awake;
+        return;
+    }
+    ++sleeper.asleep;
+    sleeper.has_left = true;
+    siglongjmp(way_out, 1);
+}
+void free_in_steps(int) {
+    begin_steps();
+    (void)numacre_free_uncached(sleeper.pool, sleeper.block);
+    end_steps();
+}
+
+class NestedHandlers : public ::testing::Test {
+protected:
+    static constexpr std::size_t kFrame = 4096;
+    static constexpr std::size_t kFrames = 64;
+    static constexpr std::size_t kLargest = 16 * kFrame;
+
+    void SetUp() override {
+        struct sigaction action{};
+        action.sa_sigaction = leave_at_last_step_if_asleep;
+        action.sa_flags = SA_SIGINFO;
+        sigaction(SIGTRAP, &action, &trap_before_);
+        action = {};
+        action.sa_handler = free_in_steps;
+        sigaction(SIGUSR1, &action, nullptr);
+        const numacre_private_options options{sizeof options, kFrames * kFrame, kFrame, kLargest, 0};
+        ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
+        sleeper = {};
+        sleeper.pool = pool;
+    }
+    void TearDown() override {
+        sigaction(SIGTRAP, &trap_before_, nullptr);
+        numacre_detach(pool);
+    }
+
+    bool somebody_waits() const {
+        for (std::uint32_t thread = 1; thread < pool->view.threads_in_use_bound(); ++thread)
+            if (numacre::WaitWord{pool->view.threads[thread].waiting.load()}.is_waiting()) return true;
+        return false;
+    }
+    std::vector<void *> take_all() const {
+        std::vector<void *> frames;
+        void *frame = nullptr;
+        while (numacre_alloc_on(pool, -1, kFrame, NUMACRE_UNCACHED, &frame) == 0) frames.push_back(frame);
+        return frames;
+    }
+    // Sleeps for a frame while all are taken, and is interrupted. Returns how many steps of the free were made.
+    unsigned sleep_and_be_interrupted(unsigned step) {
+        std::vector<void *> frames = take_all();
+        EXPECT_EQ(frames.size(), kFrames) << "frames are lost";
+        if (frames.empty()) return 0;
+        sleeper.block = frames.back();
+        frames.pop_back();
+        sleeper.has_left = false;
+        steps_left = step;
+        const pthread_t self = pthread_self();
+        // From the announcement on the library lets signals in only while it sleeps.
+        std::thread waker([&] {
+            while (!somebody_waits()) usleep(50);
+            pthread_kill(self, SIGUSR1);
+        });
+        static int result;
+        static void *got;
+        result = 0;
+        got = nullptr;
+        if (sigsetjmp(way_out, 1) == 0) result = numacre_alloc_on(pool, -1, kFrame, NUMACRE_WAIT, &got);
+        waker.join();
+        EXPECT_EQ(result, 0) << numacre_last_error();
+        if (!sleeper.has_left)
+            frames.push_back(got);
+        else if (numacre_usable_size(pool, sleeper.block) != 0)
+            frames.push_back(sleeper.block);  // left before the free had begun
+        // A new wait ends a wish that was left.
+        void *none = nullptr;
+        EXPECT_EQ(numacre_alloc_on(pool, -1, kLargest, NUMACRE_WAIT_MS(1), &none), -ETIMEDOUT);
+        for (void *const frame : frames) EXPECT_EQ(numacre_free_uncached(pool, frame), 0) << numacre_last_error();
+        return step - steps_left;
+    }
+
+    numacre_pool *pool = nullptr;
+
+private:
+    struct sigaction trap_before_{};
+};
+
+TEST_F(NestedHandlers, a_handler_that_interrupts_another_one_that_serves_waiters_may_not_leave) {
+    constexpr unsigned kPositionsMax = 100;
+    const unsigned steps = sleep_and_be_interrupted(~0U);
+    ASSERT_GT(steps, 100U);
+    const unsigned stride = std::max(1U, steps / kPositionsMax);
+    for (unsigned step = 1; step < steps && !HasFailure(); step += stride) {
+        SCOPED_TRACE("at instruction " + std::to_string(step));
+        sleep_and_be_interrupted(step);
+    }
+    EXPECT_EQ(take_all().size(), kFrames) << "frames are lost";
+    EXPECT_GT(sleeper.asleep, 0U) << "before the free has begun, and after it";
+    EXPECT_GT(sleeper.awake, 0U);
 }
 #endif
 

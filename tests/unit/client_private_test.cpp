@@ -293,6 +293,32 @@ TEST(PrivatePoolHandles, a_thread_does_not_take_the_next_pool_for_the_one_that_i
     numacre_detach(pool);
 }
 
+// Both pools count the names of their blocks from the same number: without the pool's own salt the old name is the name
+// of the new block.
+TEST(PrivatePoolHandles, a_reference_to_a_closed_pool_is_stale_in_the_next_pool) {
+    const numacre_private_options options{sizeof options, 16 << 20, 4096, 4 << 20, 0};
+    for (const std::size_t size : {std::size_t{4096}, std::size_t{4} << 20}) {
+        numacre_pool *pool = nullptr;
+        void *block = nullptr;
+        ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
+        ASSERT_EQ(numacre_alloc(pool, size, &block), 0);
+        const numacre_ref old = numacre_ref_of(pool, block);
+        ASSERT_NE(old, NUMACRE_REF_NULL);
+        numacre_detach(pool);
+
+        ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
+        ASSERT_EQ(numacre_alloc(pool, size, &block), 0);
+        const numacre_ref current = numacre_ref_of(pool, block);
+        ASSERT_NE(current, NUMACRE_REF_NULL);
+        void *taken = nullptr;
+        EXPECT_EQ(numacre_take(pool, old, &taken), -ESTALE);
+        EXPECT_EQ(taken, nullptr);
+        EXPECT_EQ(numacre_take(pool, current, &taken), 0) << numacre_last_error();
+        EXPECT_EQ(taken, block);
+        numacre_detach(pool);
+    }
+}
+
 TEST(PrivateOptions, impossible_geometries_are_named) {
     numacre_pool *pool = nullptr;
     const auto open = [&pool](std::uint64_t capacity, std::uint64_t frame, std::uint64_t largest) {

@@ -1,0 +1,169 @@
+// The end of a thread that has used a pool: without a thread-specific key, in a destructor that runs behind the
+// library's, and beside signals of other processes. Each test has a process of its own: a crash is that process's, and
+// the library makes its key once.
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "numacre/numacre.h"
+#include "pool.hpp"
+#include "support/sanitizer.hpp"
+
+namespace {
+
+constexpr std::size_t kChunk = std::size_t{4} << 20;
+constexpr unsigned kChunks = 4;
+constexpr unsigned kThreadLimit = 16;
+constexpr unsigned kThreads = 100;
+
+// 0: the child's function returned true. Otherwise its wait status.
+int in_child(const std::function<bool()> &child) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+        alarm(60);
+        _exit(child() ? 0 : 1);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+TEST(Keys, a_process_that_has_used_up_its_keys_is_refused_and_keeps_the_value_of_its_first) {
+    EXPECT_EQ(in_child([] {
+                  pthread_key_t key = 0;
+                  while (pthread_key_create(&key, nullptr) == 0) {
+                  }
+                  static int mine;
+                  if (pthread_setspecific(0, &mine) != 0) return false;
+                  numacre_pool *pool = nullptr;
+                  if (numacre_open_private(nullptr, &pool) != -EUSERS) {
+                      std::puts("a pool was opened");
+                      return false;
+                  }
+                  const bool says_why = std::strstr(numacre_last_error(), "PTHREAD_KEYS_MAX") != nullptr;
+                  return says_why && numacre_attach("/nonexistent", nullptr, &pool) == -EUSERS &&
+                         pthread_getspecific(0) == &mine;
+              }),
+              0);
+}
+
+// ThreadSanitizer has taken a thread apart before its last destructors run.
+#if !defined(UNDER_THREAD_SANITIZER)
+numacre_pool *pool = nullptr;
+
+numacre_pool *open_pool() {
+    const numacre_private_options options{sizeof options, kChunks * kChunk, 4096, kChunk, 0};
+    numacre_pool *opened = nullptr;
+    if (numacre_open_private(&options, &opened) != 0) return nullptr;
+    // As a daemon limits a client.
+    opened->view.processes[opened->process.value].thread_limit = kThreadLimit;
+    return opened;
+}
+bool use(numacre_pool *used) {
+    void *block = nullptr;
+    const int error = numacre_alloc(used, 4096, &block);
+    if (error != 0) std::printf("no block: %s\n", numacre_last_error());
+    return error == 0 && numacre_free(used, block) == 0;
+}
+// All of it in one thread's hands: nobody who is gone keeps anything. A thread that is joined may be in the kernel for
+// a moment more.
+bool is_whole() {
+    for (int tries = 0; tries < 1000; ++tries) {
+        bool has_slot = false;
+        std::thread{[&] { has_slot = use(pool); }}.join();  // a new thread's first call looks for those that are gone
+        void *chunks[kChunks];
+        if (has_slot && numacre_alloc_bulk(pool, kChunk, chunks, kChunks) == 0) return true;
+        usleep(1000);
+    }
+    return false;
+}
+
+pthread_key_t own_key;
+std::atomic<unsigned> rounds;
+void call_again(void *value) {
+    ++rounds;
+    (void)use(pool);
+    pthread_setspecific(own_key, value);
+}
+
+TEST(ThreadEnd, a_destructor_that_calls_in_the_last_round_keeps_no_slot) {
+    EXPECT_EQ(in_child([] {
+                  // The library's key first: of each round's destructors, its own runs before the program's.
+                  pool = open_pool();
+                  if (pool == nullptr || pthread_key_create(&own_key, call_again) != 0) return false;
+                  unsigned refused = 0;
+                  for (unsigned i = 0; i < kThreads; ++i)
+                      std::thread{[&] {
+                          refused += use(pool) ? 0 : 1;
+                          pthread_setspecific(own_key, &own_key);
+                      }}.join();
+                  return refused == 0 && rounds == kThreads * PTHREAD_DESTRUCTOR_ITERATIONS && is_whole();
+              }),
+              0);
+}
+#endif
+
+#if !defined(UNDER_SANITIZER)
+// A signal from outside may come at any instruction. The worst is right behind the munmap() of a lane.
+numacre_pool *handlers_pool = nullptr;  // used in the handler only, after its thread has made a call on it
+thread_local int signal_behind_munmap = 0;
+std::atomic<unsigned> sent;
+void call_in_handler(int) {
+    void *block = nullptr;
+    if (numacre_alloc(handlers_pool, 4096, &block) == 0) (void)numacre_free(handlers_pool, block);
+}
+
+bool threads_end_beside(int signal, unsigned threads) {
+    struct sigaction action{};
+    action.sa_handler = call_in_handler;
+    if (sigaction(signal, &action, nullptr) != 0) return false;
+    // Each thread's lane of the handler's pool goes last: a slot that its handler took then would be lost.
+    pool = open_pool();
+    handlers_pool = open_pool();
+    if (pool == nullptr || handlers_pool == nullptr) return false;
+    unsigned refused = 0;
+    for (unsigned i = 0; i < threads; ++i)
+        std::thread{[&] {
+            refused += use(pool) && use(handlers_pool) ? 0 : 1;
+            signal_behind_munmap = signal;
+        }}.join();
+    return refused == 0 && sent >= threads;
+}
+
+TEST(ThreadEnd, a_handler_of_sigabrt_finds_no_lane_that_is_unmapped_and_takes_no_slot) {
+    EXPECT_EQ(in_child([] { return threads_end_beside(SIGABRT, kThreads) && is_whole(); }), 0);
+}
+
+// It cannot be blocked, for a thread's own instructions raise it. What the handler takes may be lost until the process
+// ends.
+TEST(ThreadEnd, a_handler_of_sigtrap_finds_no_lane_that_is_unmapped) {
+    EXPECT_EQ(in_child([] { return threads_end_beside(SIGTRAP, kThreadLimit / 4); }), 0);
+}
+#endif
+
+}  // namespace
+
+#if !defined(UNDER_SANITIZER)
+// Found by the library before libc's.
+extern "C" int munmap(void *address, std::size_t bytes) noexcept {
+    const auto result = static_cast<int>(syscall(SYS_munmap, address, bytes));
+    if (signal_behind_munmap != 0) {
+        ++sent;
+        pthread_kill(pthread_self(), signal_behind_munmap);
+    }
+    return result;
+}
+#endif
