@@ -159,10 +159,7 @@ void answer_attention(numacre_pool *pool, Lane &lane) {
     const std::uint64_t changed = now ^ lane.attention_seen;
     note_attention(lane, now);
     forget_wish(pool, lane);
-    if ((changed & Attention::kAgeMask) != 0) {
-        look_at_placement(pool, lane);
-        give_up_for_the_gone();
-    }
+    if ((changed & Attention::kAgeMask) != 0) look_at_placement(pool, lane);
     // That a chunk is draining concerns its own blocks alone (free_slowly); what has been cached of it until now the
     // daemon asks for besides, again and again.
     if ((changed & ~(Attention::kAgeMask | Attention::kDraining)) == 0) return;

@@ -141,8 +141,6 @@ int read_checks(numacre_pool *pool);
 
 // The calling thread's lane, if it has one. Async-signal-safe.
 Lane *find_lane(const numacre_pool *pool);
-// Gives up the slots of threads that are gone and could not do so themselves. Costs a load if there are none.
-void give_up_for_the_gone();
 // The calling thread's lane of a pool that is not the one it used last: finds it, or claims a thread slot for it. Makes
 // it the current one. nullptr: it has none and can have none; `error` is -errno, remembered.
 [[gnu::cold]] Lane *enter_pool(numacre_pool *pool, int &error);

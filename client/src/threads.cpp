@@ -366,8 +366,6 @@ bool register_handle(numacre_pool *pool) {
     if (!is_staying.exchange(true, std::memory_order_relaxed)) stay_loaded();
     os::pthread_once(&once, initialise);
     (void)fork_generation();  // a child that nobody told forgets its parent's lock first
-    // Wherever the mutex is held: a handler's call may want it (give_up_for_the_gone()).
-    const SignalsBlocked signals_blocked;
     os::pthread_mutex_lock(&registry_mutex);
     const bool has_page = make_generation_page();
     const std::uint32_t our_generation = fork_generation();
@@ -385,18 +383,28 @@ bool register_handle(numacre_pool *pool) {
 }
 
 void close_handle(numacre_pool *pool) {
-    const SignalsBlocked signals_blocked;
     os::pthread_mutex_lock(&registry_mutex);
     pool->is_leaving = true;
     os::pthread_mutex_unlock(&registry_mutex);
 }
 
 void unregister_handle(numacre_pool *pool) {
-    const SignalsBlocked signals_blocked;
     os::pthread_mutex_lock(&registry_mutex);
     if (handles[pool->index] == pool) handles[pool->index] = nullptr;
     os::pthread_mutex_unlock(&registry_mutex);
 }
+
+namespace {
+// Gives up the slots of threads that are gone and could not do so themselves. Only on the way to a slot of the
+// caller's: it takes a lock and the heap's, which a handler of signals must not do, and that way no handler goes.
+void give_up_for_the_gone() {
+    // relaxed: somebody who comes later sees it.
+    if (late_tables.load(std::memory_order_relaxed) == nullptr) return;
+    os::pthread_mutex_lock(&registry_mutex);
+    give_up_late_tables([](const LateTable &late) { return os::thread_is_gone(late.thread); });
+    os::pthread_mutex_unlock(&registry_mutex);
+}
+}  // namespace
 
 Lane *enter_pool(numacre_pool *pool, int &error) {
     if (pool->fork_generation != fork_generation()) {
@@ -434,14 +442,6 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
     release_slot(pool, actor);
     error = fail(Errc::too_many_clients, "no memory for this thread's lane");
     return nullptr;
-}
-
-void give_up_for_the_gone() {
-    // relaxed: somebody who comes later sees it.
-    if (late_tables.load(std::memory_order_relaxed) == nullptr) return;
-    os::pthread_mutex_lock(&registry_mutex);
-    give_up_late_tables([](const LateTable &late) { return os::thread_is_gone(late.thread); });
-    os::pthread_mutex_unlock(&registry_mutex);
 }
 
 Lane *find_lane(const numacre_pool *pool) {

@@ -11,14 +11,17 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "fd.hpp"
@@ -52,6 +55,15 @@ public:
         const bool bound = ::bind(listener_.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0;
         ::umask(before);
         return bound && ::listen(listener_.get(), kConnectionsMax) == 0 && ::lstat(path_.c_str(), &identity_) == 0;
+    }
+
+    // It lives as long as the memory: no folder is to stay in use for that.
+    void leave_folder() {
+        std::error_code error;
+        const auto absolute = std::filesystem::absolute(path_, error);
+        if (error) return;
+        path_ = absolute.string();
+        (void)!::chdir("/");
     }
 
     void serve(Fd first) {
@@ -170,8 +182,11 @@ int main(int argc, char **argv) {
         limit.rlim_cur = limit.rlim_max;
         ::setrlimit(RLIMIT_NOFILE, &limit);
     }
+    // What the daemon's starter had open (a script's lock, a pipe that somebody reads to its end) is not ours to keep.
+    (void)::syscall(SYS_close_range, numacre::holder::kFirstConnection + 1, ~0U, 0);
     Holder holder(argv[1]);
     if (!holder.listen()) return EXIT_FAILURE;
+    holder.leave_folder();
     holder.serve(Fd(numacre::holder::kFirstConnection));
     return EXIT_SUCCESS;
 }
