@@ -37,6 +37,7 @@ class Fault:
     changes: tuple
     seeds: int = 20000  # within which it must be found
     system: bool = False  # the second stage's, simulation_system
+    options: tuple = ()  # of the simulator: the seeds of one theme alone, for what the others cannot meet
 
 
 FAULTS = [
@@ -104,6 +105,7 @@ FAULTS = [
     ),
     Fault(
         name="refusal_without_proof",
+        options=("--theme", "1"),
         why="a large block is refused although at every moment one was free (A8)",
         changes=(
             Change(
@@ -481,7 +483,7 @@ class SystemWorkshop:
             return name == (changed if changed.startswith("daemon/") else "tests/simulation/system/client.cpp")
         return changed.startswith("shm/") and (name not in self.PLAIN or name.endswith(("client.cpp", "world.cpp")))
 
-    def try_one(self, name, changes, seeds):
+    def try_one(self, name, changes, seeds, options):
         folder = os.path.join(self.scratch, name)
         for part in ("shm", "client", "daemon/src", "tests/simulation", "tests/support"):
             shutil.copytree(os.path.join(self.source, part), os.path.join(folder, part))
@@ -494,16 +496,16 @@ class SystemWorkshop:
             ]
             binary = os.path.join(folder, "simulation_system")
             subprocess.run(self.compiler + objects + ["-o", binary, "-pthread"], check=True)
-            return verdict(binary, seeds)
+            return verdict(binary, seeds, options)
         except Mistake as mistake:
             return "MISTAKE", str(mistake)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def verdict(binary, seeds):
+def verdict(binary, seeds, options):
     try:
-        result = subprocess.run([binary, "--seed", "1", "--count", str(seeds)], capture_output=True, text=True, errors="replace", timeout=900)
+        result = subprocess.run([binary, "--seed", "1", "--count", str(seeds), *options], capture_output=True, text=True, errors="replace", timeout=900)
     except subprocess.TimeoutExpired:
         return "hangs", ""
     if result.returncode < 0:
@@ -536,7 +538,7 @@ class Workshop:
             raise Mistake("does not compile: " + result.stderr[-1500:])
         return target
 
-    def try_one(self, name, changes, seeds):
+    def try_one(self, name, changes, seeds, options):
         folder = os.path.join(self.scratch, name)
         for part in ("shm", "client", "tests/simulation", "tests/support"):
             shutil.copytree(os.path.join(self.source, part), os.path.join(folder, part))
@@ -546,7 +548,7 @@ class Workshop:
             objects = [self.compile(folder, part, folder) for part in self.DEPENDENT]
             binary = os.path.join(folder, "simulation")
             subprocess.run(self.compiler + objects + self.others + ["-o", binary, "-pthread"], check=True)
-            return verdict(binary, seeds)
+            return verdict(binary, seeds, options)
         except Mistake as mistake:
             return "MISTAKE", str(mistake)
         finally:
@@ -577,13 +579,15 @@ def main():
         chosen = MUTATIONS[::every] if not arguments.mutations else MUTATIONS[::every][:arguments.mutations]
         if arguments.only:
             chosen = [m for m in MUTATIONS if m.name in arguments.only]
-        jobs = [(m.name, (Change(SHM + m.file, m.old, m.new),), arguments.seeds or 10000) for m in chosen]
+        jobs = [(m.name, (Change(SHM + m.file, m.old, m.new),), arguments.seeds or 10000, ()) for m in chosen]
     else:
         stages = {"engine": (False,), "system": (True,), "both": (False, True)}[arguments.stage]
         chosen = [f for f in FAULTS if f.system in stages and (not arguments.only or f.name in arguments.only)]
         for system in stages:
-            jobs.append(("unchanged" + " system" * system, (), arguments.seeds or 5000))
-            jobs += [(f.name, f.changes, arguments.seeds or f.seeds) for f in chosen if f.system == system]
+            jobs.append(("unchanged" + " system" * system, (), arguments.seeds or 5000, ()))
+            jobs += [(f.name, f.changes, arguments.seeds or f.seeds, f.options) for f in chosen if f.system == system]
+        themes = sorted({f.options for f in chosen if f.options})
+        jobs += [("unchanged " + " ".join(options), (), arguments.seeds or 20000, options) for options in themes]
         system_jobs = {"unchanged system", *(f.name for f in chosen if f.system)}
     if is_mutations:
         system_jobs = set()
@@ -595,13 +599,13 @@ def main():
         engine = Workshop(arguments.source, scratch, compiler) if any(job[0] not in system_jobs for job in jobs) else None
         with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
             futures = [(job, pool.submit((system if job[0] in system_jobs else engine).try_one, *job)) for job in jobs]
-            for (name, _, seeds), future in futures:
+            for (name, _, seeds, options), future in futures:
                 what, detail = future.result()
                 is_found = what.startswith("seed ") or what.startswith("crashes")
                 found += is_found
                 good = what == "not found" if name.startswith("unchanged") else is_found
                 wrong += not good and not is_mutations
-                print(f"| {name.replace('_', ' ')} | {what if is_found else what + f' in {seeds} seeds'} | {detail} |", flush=True)
+                print(f"| {name.replace('_', ' ')} | {' '.join((what, *options)) if is_found else what + f' in {seeds} seeds'} | {detail} |", flush=True)
     print(f"{found} of {len(jobs)} found")
     return 1 if wrong else 0
 
