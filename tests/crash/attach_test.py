@@ -13,6 +13,7 @@ import fcntl
 import os
 import pathlib
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -342,9 +343,64 @@ class WhoIsAlive(unittest.TestCase):
         self.check_nothing_is_lost()
         os.kill(self.child_of(self.daemon.pid), signal.SIGKILL)
 
+    @needs_root
+    def test_what_proc_of_another_pid_namespace_shows_is_no_evidence(self):
+        alone = ("unshare", "--pid", "--fork", "--kill-child")  # and /proc stays the one outside
+        if not tolerates(*alone, "sh", "-c", "echo 1000 > /proc/sys/kernel/ns_last_pid") or not shutil.which("nsenter"):
+            self.skipTest("NOT TESTED: no pid namespaces here whose numbers can be chosen")
+        first = subprocess.Popen([*alone, "sleep", "infinity"])
+        self.addCleanup(first.wait)
+        self.addCleanup(first.kill)
+        wait_until("the namespace is there", lambda: self.children_of(first.pid))
+        inside = ("nsenter", f"--pid=/proc/{self.child_of(first.pid)}/ns/pid")
+        # Outside, with the number that the client has inside.
+        stranger = subprocess.Popen(["sh", "-c", "read told && exec sleep infinity"], stdin=subprocess.PIPE)
+        self.addCleanup(stranger.wait)
+        self.addCleanup(stranger.kill)
+        self.addCleanup(stranger.stdin.close)
+
+        def end(daemon):
+            os.kill(self.child_of(daemon.pid), signal.SIGKILL)
+            daemon.wait()
+
+        self.daemon.stop()
+        self.daemon = self.directory.start(prefix=inside)
+        self.addCleanup(lambda: self.daemon.alive() and end(self.daemon))
+
+        def enter():
+            client = self.client(prefix=(*inside, "sh", "-c",
+                                         f'echo {stranger.pid - 1} > /proc/sys/kernel/ns_last_pid; "$@"; exit', "sh"))
+            (found,) = self.daemon.clients()
+            if found["pid"] == stranger.pid:
+                return client
+            client.close()  # a thread of the daemon's has taken it
+            wait_until("its seat is free", lambda: not self.daemon.clients())
+            return None
+
+        client = wait_until("the client has the stranger's number", enter)
+        blocks = self.fill(client, 0x51)
+        end(self.daemon)
+        self.daemon.stop()
+        self.daemon = self.directory.start(prefix=inside)
+        self.assertEqual([each["state"] for each in self.daemon.clients()], ["adopted"], self.daemon.log())
+        stranger.stdin.write(b"now\n")
+        stranger.stdin.flush()
+        wait_until("the stranger has another program",
+                   lambda: pathlib.Path(f"/proc/{stranger.pid}/comm").read_text() == "sleep\n")
+        self.looks_for_a_while()
+        self.assertEqual(self.ids(), [client.client_id], self.daemon.log())
+        self.check_owned_once(client, blocks, 0x51)
+        client.close()
+        self.check_nothing_is_lost()
+        end(self.daemon)
+
+    @staticmethod
+    def children_of(pid):
+        return pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
     @staticmethod
     def child_of(pid):
-        return int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        return int(WhoIsAlive.children_of(pid)[0])
 
     # --- pids that are used again ---
 

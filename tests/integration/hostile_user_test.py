@@ -34,6 +34,7 @@ from daemon_restart_test import Holder  # noqa: E402
 from daemon_bad_input_test import DETACH_REQUEST, HEADER, MAGIC, REPLY_BYTES, WIRE_VERSION, Reply, connect, request  # noqa: E402
 from numacre_client import ClientProcess  # noqa: E402
 from soft_limits_test import Watcher  # noqa: E402
+from support.busy_page import BusyPage  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
 from support.stranger import STRANGER, Stranger  # noqa: E402
 
@@ -135,6 +136,17 @@ class Locks(HostileUser):
                     if one.poll() is None:
                         one.send_signal(signal.SIGTERM)
                     one.wait(PATIENCE_SECONDS)
+
+    def test_a_daemon_removes_no_sockets_of_the_one_that_has_replaced_it(self):
+        first = self.serve()
+        # As a cleaner of /tmp does: the lock file goes along, so both run.
+        shutil.rmtree(self.runtime_dir)
+        os.mkdir(self.runtime_dir, 0o755)
+        second = self.serve()
+        self.assertEqual(first.stop(), 0)
+        self.check_attach()
+        self.assertEqual(second.stop(), 0)
+        self.assertEqual([name for name in os.listdir(self.runtime_dir) if name.endswith(".sock")], [])
 
     def test_a_daemon_that_starts_waits_for_one_that_is_ending(self):
         first = self.serve()
@@ -251,6 +263,51 @@ class Control(HostileUser):
                     pass
         daemon.status()
 
+    WATCHERS_MAX = 16  # daemon/src/control/control_service.hpp
+
+    def watch(self, daemon, wanted):
+        """Calls WatchEvents over one connection until `wanted` are served, or one is refused: the connection, and how
+        many are served."""
+        path = b"/numacre.v1.Control/WatchEvents"
+        fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"x"),
+                  (b"content-type", b"application/grpc"), (b"te", b"trailers"))
+        headers = b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in fields)
+        data, settings, acknowledges, ends_stream, ends_headers = 0, 4, 1, 1, 4
+        caller = self.call(daemon)
+        caller.sendall(PREFACE + SETTINGS)
+        answer = caller.makefile("rb")
+
+        def next_frame(wanted_kind, stream):
+            while True:
+                head = answer.read(9)
+                answer.read(int.from_bytes(head[:3], "big"))
+                if (head[3], int.from_bytes(head[5:], "big")) == (wanted_kind, stream):
+                    return head[4]
+
+        next_frame(settings, 0)
+        caller.sendall(frame(settings, flags=acknowledges))
+        for served in range(wanted):
+            stream = 2 * served + 1
+            caller.sendall(frame(1, headers, ends_headers, stream) + frame(data, bytes(5), ends_stream, stream))
+            if next_frame(1, stream) & ends_stream:  # trailers and nothing else: an error
+                return caller, served
+        return caller, wanted
+
+    @needs_root
+    def test_a_user_who_has_all_watchers_keeps_root_from_no_call(self):
+        daemon = self.serve("--control-mode", "0666")
+
+        def take_all():
+            caller, served = self.watch(daemon, self.WATCHERS_MAX + 1)
+            assert served == self.WATCHERS_MAX, served
+            return caller
+
+        self.stranger(take_all)
+        caller, served = self.watch(daemon, 1)
+        self.addCleanup(caller.close)
+        self.assertEqual(served, 1, "root cannot watch")
+        self.assertEqual([pool["name"] for pool in daemon.status()["pools"]], ["default"])
+
     def test_watchers_that_do_not_read_hold_nobody_up(self):
         daemon = self.serve()
         watchers = [Watcher(self.runtime_dir) for _ in range(4)]
@@ -278,6 +335,37 @@ class Attach(HostileUser):
         for uid in (STRANGER, 4711, None):
             self.check_attach(uid)
         self.assertRegex(daemon.log(), "had to make room for another.*attach right after connecting")
+
+    SILENT_MAX = 256  # daemon/src/session.hpp
+
+    @needs_root
+    def test_who_has_spoken_but_was_not_heard_yet_gives_way_to_no_silent_connection(self):
+        raise_descriptor_limit()
+        daemon = self.serve()
+
+        def connect_as(uid):
+            os.seteuid(uid)
+            try:
+                return self.enterContext(contextlib.closing(connect(daemon)))
+            finally:
+                os.seteuid(0)
+
+        # All come while the daemon stands still: it accepts all of them before it reads what the first has said. Of so
+        # many users with one connection each the oldest has to give way.
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            honest = connect_as(STRANGER)
+            honest.send(request())
+            for number in range(self.SILENT_MAX + 20):
+                connect_as(20000 + number)
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+        data, fds, _, _ = socket.recv_fds(honest, REPLY_BYTES, 64)
+        for fd in fds:
+            os.close(fd)
+        reply = Reply(data)
+        self.assertEqual(reply.error, 0, reply.message)
+        wait_until("silent ones have given way", lambda: "had to make room for another" in daemon.log())
 
     @needs_root
     def test_all_connections_in_use_leave_some_for_root(self):
@@ -398,6 +486,77 @@ class Create(HostileUser):
                    "64M", "--backing", "small")
         (pool,) = [each for each in daemon.status()["pools"] if each["name"] == "vast"]
         self.assertLess(pool["nodes"][0]["metadata_resident_bytes"], 64 * MIB)
+
+
+    @unittest.skipUnless(shutil.which("prlimit"), "NOT TESTED: there is no prlimit")
+    def test_a_pool_larger_than_a_file_may_be_is_refused_and_the_daemon_lives(self):
+        limited = ("prlimit", f"--fsize={80 * MIB}")
+        daemon = self.serve(prefix=limited)
+        done = daemon.run_cli("create", "vast", "--capacity", "128M", "--online", "4M", "--backing", "small")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, "128M.*File too large")
+        self.assertEqual([pool["name"] for pool in daemon.status()["pools"]], ["default"])
+        self.check_attach()
+        self.assertEqual(daemon.stop(), 0)
+        # And at the start.
+        started = subprocess.run(
+            [*limited, program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, "--metrics-address", "",
+             "--pool", "name=vast,capacity=128M,online=4M,backing=small"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+        self.assertEqual(started.returncode, 1, started.stderr)
+        self.assertRegex(started.stdout + started.stderr, "vast.*File too large")
+
+
+class BusyFiles(HostileUser):
+    """A client keeps the kernel from a file of its pool: a write() to it, from a page that never comes."""
+
+    def hold(self, daemon, pool, folder):
+        page = BusyPage(folder)
+
+        def write(memory):
+            with connect(daemon) as connection:
+                connection.send(request(pool=pool))
+                _, _, frames = socket.recv_fds(connection, REPLY_BYTES, 64)[1][:3]
+                os.pwrite(frames, memory, 0)
+
+        page.make_wait(write)
+        return page
+
+    @staticmethod
+    def is_stuck(daemon):
+        """Whether one of its threads waits in fallocate() and cannot be interrupted."""
+        fallocate = {"x86_64": "285 ", "aarch64": "47 "}[os.uname().machine]
+        for task in pathlib.Path(f"/proc/{daemon.pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                state = (task / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                if state == "D" and (task / "syscall").read_text().startswith(fallocate):
+                    return True
+        return False
+
+    @needs_root
+    def test_a_file_that_is_kept_busy_stops_its_own_pool_and_no_other(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory(prefix="numacre-"))
+        try:
+            Stranger(lambda: BusyPage(folder), 0).end()
+        except AssertionError:
+            self.skipTest("NOT TESTED: FUSE cannot be used here, see above")
+        daemon = self.serve("--pool", "name=busy,capacity=64M,online=4M,frame=4K,largest=4M,backing=small")
+        holder = self.stranger(lambda: self.hold(daemon, b"busy", folder), 0)
+        growth = subprocess.Popen([program("numacre"), "--runtime-dir", self.runtime_dir, "resize", "busy", "8M"],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self.addCleanup(growth.wait)
+        self.addCleanup(growth.kill)
+        wait_until("the kernel makes the pool's worker wait", lambda: self.is_stuck(daemon))
+        client = ClientProcess(self.runtime_dir)
+        self.assertEqual(client.alloc(4096, count=3)[0], 0, client.message)
+        client.kill()
+        wait_until("the other pool's client is reaped", lambda: daemon.used_bytes() == 0)
+        daemon.cli("resize", "default", "20M")
+        self.assertTrue(self.is_stuck(daemon))
+        self.assertIsNone(growth.poll())
+        holder.end()
+        self.assertEqual(growth.wait(PATIENCE_SECONDS), 0)
+        wait_until("who kept it busy is reaped", lambda: not daemon.clients())
 
 
 class Damage(HostileUser):

@@ -8,6 +8,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <fstream>
+#include <future>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
 
 namespace numacre::daemon {
 namespace {
@@ -71,6 +78,38 @@ TEST(Describe, tells_what_proc_shows_of_the_process) {
     EXPECT_NE(peer->stack_start, 0U);
     EXPECT_FALSE(has_executed(peer->pid, peer->stack_start));
     EXPECT_TRUE(has_executed(peer->pid, peer->stack_start + 16));
+}
+
+// The kernel makes /proc/PID/stat by a walk over all threads, so the daemon reads the first thread's. What it finds
+// there has to be the process's own, whichever thread connects.
+TEST(Describe, tells_of_a_process_with_many_threads_what_its_own_stat_says) {
+    std::promise<void> gate;
+    const std::shared_future<void> opened = gate.get_future().share();
+    std::vector<std::thread> sleepers;
+    for (int i = 0; i < 200; ++i) sleepers.emplace_back([opened] { opened.wait(); });
+    Peer seen;
+    std::thread([&] {
+        std::array<int, 2> ends{};
+        ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()), 0);
+        const Fd one(ends[0]), other(ends[1]);
+        auto peer = peer_of(one.get());
+        ASSERT_TRUE(peer);
+        seen = std::move(*peer);
+        describe(seen);
+    }).join();
+    gate.set_value();
+    for (std::thread &sleeper : sleepers) sleeper.join();
+
+    std::ifstream file("/proc/self/stat");
+    const std::string line{std::istreambuf_iterator<char>(file), {}};
+    std::istringstream words(line.substr(line.rfind(')') + 2));
+    const std::vector<std::string> fields{std::istream_iterator<std::string>(words), {}};  // from the third on
+    EXPECT_EQ(seen.pid, static_cast<std::uint32_t>(::getpid()));
+    EXPECT_EQ(std::to_string(seen.stack_start), fields.at(28 - 3));
+    std::ifstream offsets("/proc/self/timens_offsets");
+    const std::string text{std::istreambuf_iterator<char>(offsets), {}};
+    const std::int64_t offset = boot_time_offset_ticks(text, ::sysconf(_SC_CLK_TCK)).value_or(0);
+    EXPECT_EQ(std::to_string(static_cast<std::int64_t>(seen.start_time_ticks) + offset), fields.at(22 - 3));
 }
 
 // A process that does nothing until it is told to end.

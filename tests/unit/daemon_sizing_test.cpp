@@ -9,6 +9,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <initializer_list>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "managed_pool_fixture.hpp"
@@ -312,6 +315,53 @@ TEST_F(SizingTest, a_promise_that_cannot_be_kept_is_not_made_and_a_smaller_one_a
     EXPECT_FALSE(reserve(5 * kMiB));
     EXPECT_TRUE(reserve(3 * kMiB));
     EXPECT_EQ(pool_->status().reserved_bytes, 3 * kMiB);
+}
+
+// More units than one job looks at (kFramesAtOnce of sizing.cpp): of 64 KiB, in frames of 64 bytes.
+class ManyUnitsTest : public SizingTest {
+protected:
+    static constexpr std::uint64_t kUnitBytes = 64 << 10, kUnitFrames = kUnitBytes / 64;
+    static constexpr std::uint64_t kPiece = (std::uint64_t{1} << 22) / kUnitFrames, kUnits = kPiece + 64;
+
+    PoolSpec spec() const override {
+        PoolSpec spec;
+        spec.capacity_bytes = spec.online_bytes = kUnits * kUnitBytes;
+        spec.frame_bytes = 64;
+        spec.largest_block_bytes = kUnitBytes;
+        spec.backing = wire::Backing::small_pages;
+        return spec;
+    }
+    std::string topology() const override { return "synthetic:1x512M"; }
+
+    // That many blocks of one frame.
+    void use(std::uint64_t unit, std::uint64_t blocks) {
+        for (std::uint64_t i = 0; i < blocks; ++i)
+            ASSERT_TRUE(buddy().allocate_at(actor_, Block{FrameIndex{unit * kUnitFrames + i}, Order{0}}, {}));
+    }
+};
+
+TEST_F(ManyUnitsTest, a_shrink_takes_the_emptiest_and_of_equals_the_highest_wherever_they_are) {
+    const std::map<std::uint64_t, std::uint64_t> used{{3, 0},          {7, 1},          {kPiece - 1, 0}, {kPiece, 0},
+                                                      {kPiece + 9, 1}, {kUnits - 2, 0}, {kUnits - 1, 2}};
+    for (std::uint64_t unit = 0; unit < kUnits; ++unit) use(unit, used.contains(unit) ? used.at(unit) : 3);
+    const auto are_online = [&](std::initializer_list<std::uint64_t> units) {
+        return std::ranges::all_of(units, [&](std::uint64_t unit) { return memory().is_online(unit); });
+    };
+    ASSERT_TRUE(resize((kUnits - 3) * kUnitBytes));
+    for (const std::uint64_t gone : {kPiece - 1, kPiece, kUnits - 2}) EXPECT_FALSE(memory().is_online(gone)) << gone;
+    EXPECT_TRUE(are_online({3, 7, kPiece + 9, kUnits - 1}));
+
+    // What is in use it drains, before it gives up.
+    std::vector<std::uint64_t> drained;
+    EXPECT_FALSE(resize((kUnits - 7) * kUnitBytes, [&](int, const ResizeStep &step) {
+        if (step.note == "draining what is in use")
+            for (std::uint64_t unit = 0; unit < kUnits; ++unit)
+                if (memory().is_online(unit) && memory().drain_of(unit) == Drain::resize) drained.push_back(unit);
+        return step.note.empty();
+    }));
+    EXPECT_FALSE(memory().is_online(3));
+    EXPECT_THAT(drained, testing::ElementsAre(7, kPiece + 9, kUnits - 1));
+    for (std::uint64_t unit = 0; unit < kUnits; ++unit) EXPECT_NE(memory().drain_of(unit), Drain::resize) << unit;
 }
 
 }  // namespace

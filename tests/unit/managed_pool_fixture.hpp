@@ -20,15 +20,20 @@ protected:
     static constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
     static constexpr NumaNode kNode{0};
 
-    void SetUp() override {
-        auto topology = make_topology("synthetic:1x64M");
-        ASSERT_TRUE(topology);
-        topology_ = std::move(*topology);
+    virtual std::string topology() const { return "synthetic:1x64M"; }
+    virtual PoolSpec spec() const {
         PoolSpec spec;
         spec.capacity_bytes = 128 * kMiB;
         spec.online_bytes = 8 * kMiB;
         spec.backing = wire::Backing::small_pages;
-        auto made = ManagedPool::create(spec, *topology_, hugepages_);
+        return spec;
+    }
+
+    void SetUp() override {
+        auto made_topology = make_topology(topology());
+        ASSERT_TRUE(made_topology);
+        topology_ = std::move(*made_topology);
+        auto made = ManagedPool::create(spec(), *topology_, hugepages_);
         ASSERT_TRUE(made) << made.error().message;
         serve(*made);
         actor_ = seat(1);

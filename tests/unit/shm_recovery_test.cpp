@@ -257,6 +257,58 @@ TEST(Recovery, gives_back_all_blocks_of_the_dead_and_none_of_the_living) {
     EXPECT_EQ(usage[2].blocks, 0U);
 }
 
+// Each with its own total and its own end, in one walk.
+TEST(Recovery, of_several_gives_back_each_one_s_blocks_and_waits_for_whose_way_is_blocked) {
+    ShmPool pool{4096, 4 << 20, 2};
+    pool.online_all();
+    Buddy<ProductionEnv> buddy{pool.node, pool.view};
+    const Actor actors[] = {pool.actor(1, 1), pool.actor(2, 3), pool.actor(3, 5), pool.actor(4, 6)};
+    for (unsigned i = 0; i < 40; ++i) {
+        Block block;
+        ASSERT_EQ(buddy.allocate(actors[i % 4], Order{i % 4}, {}, block), Errc::ok);
+    }
+    // One of the dead had intended what the living one, which is stopped, is in the middle of as well.
+    const auto intend = [&](const Actor &actor, std::uint64_t frame) {
+        pool.view.threads[actor.thread.value].intent.store(
+            Intent{IntentKind::allocate, NumaNode{0}, Block{FrameIndex{frame}, Order{0}}}.bits());
+        pool.node.leaf[frame / kLeafFrames].fetch_or(std::uint64_t{1} << frame % kLeafFrames);
+    };
+    intend(actors[1], 1500);  // the living one
+    intend(actors[3], 1500);
+
+    std::vector<Departed> departed;
+    for (const unsigned dead : {0U, 2U, 3U}) {
+        pool.view.processes[actors[dead].process.value].state = static_cast<std::uint64_t>(ProcessState::dead);
+        departed.push_back({actors[dead].process, {}, {}});
+    }
+    const NodeView<ProductionEnv> nodes[] = {pool.node};
+    Recovery<ProductionEnv> recovery{pool.view, nodes};
+    recovery.recover(departed);
+    for (std::size_t i = 0; i < departed.size(); ++i) {
+        const unsigned order = i == 0 ? 0 : static_cast<unsigned>(i) + 1;
+        EXPECT_EQ(departed[i].total.blocks, 10U) << i;
+        EXPECT_EQ(departed[i].total.frames, 10U << order) << i;
+        EXPECT_EQ(departed[i].step, i == 2 ? RecoveryStep::blocked : RecoveryStep::done) << i;
+    }
+    EXPECT_EQ(departed[2].blocked_by, actors[1].thread);
+    OwnerUsage usage[ShmPool::kProcesses] = {};
+    NodeSnapshot snapshot;
+    scan_node<ProductionEnv>(pool.node, snapshot, usage);
+    for (const Actor &actor : actors)
+        EXPECT_EQ(usage[actor.process.value].blocks, actor.process == actors[1].process ? 10U : 0U);
+    for (const unsigned thread : {1U, 3U}) EXPECT_EQ(pool.view.threads[thread].owner.load(), 0U);
+    for (const unsigned thread : {2U, 4U}) EXPECT_NE(pool.view.threads[thread].owner.load(), 0U);
+
+    // Again, when the living one has gone on: totals go on as well.
+    pool.view.threads[actors[1].thread.value].intent.store(0);
+    recovery.recover(departed);
+    for (const Departed &one : departed) {
+        EXPECT_EQ(one.step, RecoveryStep::done);
+        EXPECT_EQ(one.total.blocks, 10U);
+    }
+    EXPECT_EQ(pool.view.threads[4].owner.load(), 0U);
+}
+
 TEST(Recovery, what_is_seized_is_the_daemon_s_until_it_is_released) {
     ShmPool pool{4096, 4 << 20, 1};
     pool.online_all();
