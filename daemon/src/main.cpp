@@ -18,6 +18,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -113,36 +114,63 @@ private:
     std::optional<std::chrono::milliseconds> period_;
 };
 
-// The end of a daemon that does not come to its end, because the kernel makes one of its threads wait (for a file that
-// a client keeps busy): as safe as any other kill.
+// The end of a daemon that does not get on, because the kernel makes one of its threads wait (for a file that a client
+// keeps busy), or a library waits for a thread that it could not start: as safe as any other kill.
 class LastResort {
 public:
-    void arm() {
-        thread_ = std::jthread([](const std::stop_token &disarmed) {
-            std::mutex mutex;
-            std::condition_variable_any changed;
-            std::unique_lock lock(mutex);
-            (void)changed.wait_for(lock, disarmed, kPatience, [] { return false; });
-            if (disarmed.stop_requested()) return;
-            log::error(
-                "the daemon cannot end in order, for the kernel makes it wait: it is killed",
-                {{"seconds", kPatience.count()}, {"remedy", "end the clients of the pool whose worker is stuck"}});
-            log::flush(kLastLines);
-            ::_exit(EXIT_FAILURE);
-        });
+    LastResort() : thread_([this](const std::stop_token &ended) { watch(ended); }) {}
+
+    // Unless it is disarmed, or armed anew, within that time.
+    void arm(std::chrono::seconds patience, std::string what, std::string remedy) {
+        set(std::chrono::steady_clock::now() + patience, std::move(what), std::move(remedy));
     }
+    void disarm() { set(std::nullopt, {}, {}); }
 
 private:
-    static constexpr std::chrono::seconds kPatience{30};
-    std::jthread thread_;
+    using Time = std::chrono::steady_clock::time_point;
+
+    void set(std::optional<Time> until, std::string what, std::string remedy) {
+        {
+            const std::lock_guard lock(mutex_);
+            until_ = until;
+            what_ = std::move(what);
+            remedy_ = std::move(remedy);
+            ++version_;
+        }
+        changed_.notify_all();
+    }
+    void watch(const std::stop_token &ended) {
+        std::unique_lock lock(mutex_);
+        while (!ended.stop_requested()) {
+            const auto is_other = [this, version = version_] { return version_ != version; };
+            if (!until_) {
+                changed_.wait(lock, ended, is_other);
+                continue;
+            }
+            if (changed_.wait_until(lock, ended, *until_, is_other) || ended.stop_requested()) continue;
+            log::error(what_, {{"remedy", remedy_}});
+            log::flush(kLastLines);
+            ::_exit(EXIT_FAILURE);
+        }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable_any changed_;
+    std::optional<Time> until_;  // guarded by mutex_
+    std::string what_, remedy_;  // guarded by mutex_
+    std::uint64_t version_ = 0;  // guarded by mutex_
+    std::jthread thread_;        // last: it uses the others
 };
 
+constexpr std::chrono::seconds kServersPatience{60};
+constexpr std::chrono::seconds kEndPatience{30};
+
 int serve(const Config &config) {
-    LastResort last_resort;  // first: the daemon's own end counts
     const std::uint64_t open_files = raise_open_file_limit();
     const Connections may = connections_within(open_files, config.max_connections);
     auto signals = take_over_signals();
     if (!signals) return fail(signals.error());
+    LastResort last_resort;  // before the daemon, whose own end counts
     auto runtime_dir = RuntimeDir::open(config.runtime_dir);
     if (!runtime_dir) return fail(runtime_dir.error());
     for (const std::string &socket : {runtime_dir->attach_socket(), runtime_dir->control_socket()})
@@ -193,6 +221,9 @@ int serve(const Config &config) {
     const SocketFile attach_socket(runtime_dir->attach_socket());
     daemon.serve_clients(std::move(*listener));
 
+    last_resort.arm(kServersPatience, "the servers of metrics and control do not start",
+                    "a limit on threads may be in the way: raise TasksMax=, pids.max, --pids-limit or ulimit -u (the "
+                    "daemon has some 200)");
     std::optional<MetricsServer> metrics;
     if (!config.metrics_address.empty()) {
         metrics.emplace(daemon, config.metrics_address);
@@ -202,6 +233,8 @@ int serve(const Config &config) {
     ControlServer control(daemon, runtime_dir->control_socket(), {config.control_group, config.control_mode},
                           may.control);
     if (auto started = control.start(); !started) return fail(started.error());
+
+    last_resort.disarm();
 
     EventLoop &running = daemon.loop();
     running.when_readable(signals->get(), [&] {
@@ -217,7 +250,8 @@ int serve(const Config &config) {
                           {"metrics_address", metrics ? metrics->address() : "off"}});
     running.run();
 
-    last_resort.arm();
+    last_resort.arm(kEndPatience, "the daemon cannot end in order, for the kernel makes it wait: it is killed",
+                    "end the clients of the pool whose worker is stuck");
     service_manager::stopping();
     daemon.begin_shutdown();
     control.stop();
@@ -247,7 +281,16 @@ int main(int argc, char **argv) {
         std::fputs(describe(*config).c_str(), stdout);
         return EXIT_SUCCESS;
     }
-    const int code = serve(*config);
+    int code = EXIT_FAILURE;
+    try {
+        code = serve(*config);
+    } catch (const std::system_error &failure) {
+        // The standard library's way to say that there is no thread to be had.
+        log::error("cannot start", {{"reason", failure.what()},
+                                    {"remedy",
+                                     "a limit on threads may be in the way: raise TasksMax=, pids.max, "
+                                     "--pids-limit or ulimit -u (the daemon has some 200)"}});
+    }
     log::flush(kLastLines);
     return code;
 }

@@ -52,6 +52,7 @@ bool is_limited(const Peer &who) {
 // Of all connections, for root and the daemon's own user, who have to be able to look at what the others do.
 constexpr std::uint32_t kReservedShare = 16;
 constexpr int kSparedAtOnce = 8;
+constexpr std::chrono::milliseconds kUnreadPause{20};
 constexpr unsigned kEventsRequestsMax = 16;
 
 // Never blocks. 0 or an errno.
@@ -151,7 +152,8 @@ void AttachServer::accepted(int fd_or_error) {
         if (found == sessions_.end()) return;
         found->second->silence_wait = 0;
         refuse(*found->second, Errc::timed_out,
-               "no attach request within " + std::to_string(limits_.silence.count()) + " ms of connecting");
+               "no attach request within " + std::to_string(limits_.silence.count()) +
+                   " ms of connecting, or too many attach replies of this user were not read in that time");
         close_session(id);
     });
     silent_.add(made->is_limited, made->peer.uid, id);
@@ -300,11 +302,10 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     if (!pool) return fail(pool.error().code, pool.error().message);
     if (const auto allowed = check_access(session, **pool, wish->tier); !allowed)
         return fail(allowed.error().code, allowed.error().message);
-    if (session.is_limited && has_too_many_unread(session.peer.uid))
-        return fail(Errc::too_many_clients,
-                    "uid " + std::to_string(session.peer.uid) +
-                        ", or all users together, have too many attach replies that they have not read: read them, or "
-                        "close the connections");
+    if (session.is_limited && has_too_many_unread(session.peer.uid)) {
+        attach_later(id, packet);
+        return;
+    }
     describe(session.peer);
     auto client = (*pool)->seat(registry_.next_client_id(), session.peer, wish->tier);
     if (!client) return fail(client.error().code, client.error().message);
@@ -342,26 +343,46 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     listen_to(id);
 }
 
+// Until some replies have been read, which takes a burst of attaches no time to speak of; or the silence ends.
+void AttachServer::attach_later(SessionId id, std::span<const std::byte> packet) {
+    loop_.after(kUnreadPause, [this, id, kept = std::vector<std::byte>(packet.begin(), packet.end())] {
+        const auto found = sessions_.find(id);
+        if (found != sessions_.end() && found->second->phase == Session::Phase::silent) attach(*found->second, kept);
+    });
+}
+
 // Descriptors on their way count against the daemon's limit (RLIMIT_NOFILE, if it lacks CAP_SYS_RESOURCE): replies that
-// nobody reads would keep all others from attaching.
+// nobody reads would keep all others from attaching. Half of what may be on its way, and of that a quarter each.
 bool AttachServer::has_too_many_unread(std::uint32_t uid) {
+    const std::size_t descriptors = 1 + 2 * topology_.numa_nodes().size();
+    const std::size_t most = std::max<std::size_t>(limits_.descriptors_in_flight / 2 / descriptors, 4);
+    const auto are_too_many = [&] {
+        std::size_t all = 0;
+        for (const auto &[whose, ids] : unread_) all += ids.size();
+        const auto own = unread_.find(uid);
+        return all >= most || (own != unread_.end() && own->second.size() >= most / 4);
+    };
+    if (!are_too_many()) return false;
+    // Asked now and then only: each costs a system call.
+    const auto now = std::chrono::steady_clock::now();
+    if (now - unread_asked_ >= kUnreadPause / 2) {
+        unread_asked_ = now;
+        forget_read();
+    }
+    return are_too_many();
+}
+
+void AttachServer::forget_read() {
     const auto is_read = [this](SessionId id) {
         const auto found = sessions_.find(id);
         int bytes = 0;
         return found == sessions_.end() || found->second->phase != Session::Phase::attached ||
                os::ioctl(found->second->connection.get(), SIOCOUTQ, &bytes) != 0 || bytes == 0;
     };
-    std::size_t all = 0;
     for (auto user = unread_.begin(); user != unread_.end();) {
         std::erase_if(user->second, is_read);
-        all += user->second.size();
         user = user->second.empty() ? unread_.erase(user) : std::next(user);
     }
-    // Half of what may be on its way, and of that a quarter each.
-    const std::size_t descriptors = 1 + 2 * topology_.numa_nodes().size();
-    const std::size_t most = std::max<std::size_t>(limits_.descriptors_in_flight / 2 / descriptors, 4);
-    const auto own = unread_.find(uid);
-    return all >= most || (own != unread_.end() && own->second.size() >= most / 4);
 }
 
 bool AttachServer::send_attached(Session &session, wire::Tier tier, const Client &client) {

@@ -59,6 +59,8 @@ private:
     std::uint32_t reserved_from(const Session &session) const;
     void make_room_among_the_silent();
     bool has_too_many_unread(std::uint32_t uid);
+    void forget_read();
+    void attach_later(SessionId id, std::span<const std::byte> packet);
     void listen_to(SessionId id);
     void received(SessionId id, int size, std::span<const std::byte> packet);
     void attach(Session &session, std::span<const std::byte> packet);
@@ -100,6 +102,7 @@ private:
     std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
     SessionId last_session_ = 0;
     SilentConnections silent_;
+    std::chrono::steady_clock::time_point unread_asked_{};
     std::map<std::uint32_t, std::set<SessionId>> unread_;  // by uid: clients that have perhaps not read their reply yet
     UserLimits user_limits_;
     RefusalLines refusal_lines_;
