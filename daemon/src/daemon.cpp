@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -375,13 +376,23 @@ void Daemon::publish_damage(ManagedPool &pool) {
     registry_.events().publish(std::move(event));
 }
 
+Answer<std::shared_ptr<ManagedPool>> Daemon::make_pool(const PoolSpec &spec) {
+    try {
+        return ManagedPool::create(spec, *topology_, hugepages_);
+    } catch (const std::system_error &failure) {
+        return Unexpected{
+            Failure{Errc::too_many_clients, std::string("the daemon can have no thread for it (") + failure.what() +
+                                                "): raise the limit on threads (TasksMax=, pids.max, ulimit -u)"}};
+    }
+}
+
 Answer<void> Daemon::create_pool(const PoolSpec &spec) {
     const auto geometry = geometry_of(spec);
     if (!geometry) return Unexpected{geometry.error()};
     if (!registry_.claim_name(spec.name))
         return Unexpected{Failure{Errc::already_exists, "there is a pool named \"" + spec.name +
                                                             "\" already: use another name, or delete it"}};
-    auto pool = ManagedPool::create(spec, *topology_, hugepages_);
+    auto pool = make_pool(spec);
     if (!pool) {
         registry_.release_name(spec.name);
         return Unexpected{Failure{pool.error().code, "pool \"" + spec.name + "\": " + pool.error().message}};

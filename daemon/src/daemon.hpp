@@ -71,6 +71,7 @@ public:
     std::shared_ptr<void> subscribe(std::function<void(const Event &)> handler) override;
 
 private:
+    Answer<std::shared_ptr<ManagedPool>> make_pool(const PoolSpec &spec);
     Answer<void> end_clients(ManagedPool &pool);
     void keep(ManagedPool &pool);
     void let_go(const ManagedPool &pool);

@@ -5,6 +5,7 @@
 #include <climits>
 #include <cstring>
 #include <span>
+#include <system_error>
 
 #include "access.hpp"
 #include "bytes.hpp"
@@ -285,7 +286,13 @@ void ManagedPool::adopt_clients() {
 
 void ManagedPool::post_sizing(std::function<void()> job) {
     if (ends_) return;
-    if (!sizer_) sizer_ = std::make_unique<Worker>();
+    try {
+        if (!sizer_) sizer_ = std::make_unique<Worker>();
+    } catch (const std::system_error &failure) {
+        log::warn("a pool is not sized by itself, for there is no thread to be had",
+                  {{"pool", spec_.name}, {"error", failure.what()}});
+        return;
+    }
     sizer_->post(std::move(job));
 }
 
