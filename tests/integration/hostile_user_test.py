@@ -542,7 +542,8 @@ class BusyFiles(HostileUser):
             self.skipTest("NOT TESTED: FUSE cannot be used here, see above")
         daemon = self.serve("--pool", "name=busy,capacity=64M,online=4M,frame=4K,largest=4M,backing=small")
         holder = self.stranger(lambda: self.hold(daemon, b"busy", folder), 0)
-        growth = subprocess.Popen([program("numacre"), "--runtime-dir", self.runtime_dir, "resize", "busy", "8M"],
+        growth = subprocess.Popen([program("numacre"), "--runtime-dir", self.runtime_dir, "--timeout",
+                                   f"{2 * PATIENCE_SECONDS}s", "resize", "busy", "8M"],
                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         self.addCleanup(growth.wait)
         self.addCleanup(growth.kill)
