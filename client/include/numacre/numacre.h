@@ -12,8 +12,8 @@
  * cancellation is asynchronous (PTHREAD_CANCEL_ASYNCHRONOUS) must not call. dlclose: the library stays loaded, for threads
  * that have used it run its code as they end, with all signals blocked but those that their own instructions raise.
  *
- * Signals: a handler may call the library as follows, if no trace is recorded (NUMACRE_TRACE) and its thread has made a call
- * on the handle before. It may make any call but numacre_attach, numacre_open_private, numacre_detach and numacre_event_fd on
+ * Signals: a handler may call the library as follows, if no trace is recorded (NUMACRE_TRACE) and a call of its thread on the
+ * handle has succeeded before. It may make any call but numacre_attach, numacre_open_private, numacre_detach and numacre_event_fd on
  * a handle that is used in that handler only; two handlers that share it must not interrupt each other (sa_mask). On a handle
  * that the interrupted code may be using it may call numacre_free_uncached, numacre_take, numacre_ref_of,
  * numacre_usable_size, numacre_client_id and numacre_events, and nothing else: the caches of threads are not protected
