@@ -131,6 +131,7 @@ FAULTS = [
     Fault(
         name="give_up_without_the_CAS",
         system=True,
+        seeds=60000,  # the client has to come between a load and a store of the daemon's
         why="a client that has come is given up all the same (A3)",
         changes=(
             Change(
