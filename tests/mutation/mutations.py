@@ -754,10 +754,19 @@ MUTATIONS = [
     Mutation(
         name="recovery_ends_at_the_first_that_is_in_its_way",
         file="recovery.hpp",
-        old="step = RecoveryStep::blocked;\n                continue;",
-        new="return RecoveryStep::blocked;",
+        old="one->step = RecoveryStep::blocked;\n                continue;",
+        new="one->step = RecoveryStep::blocked;\n                return;",
         why="one client that is stopped in the middle of an operation keeps all that a dead one's later threads had",
         filter="Recovery.goes_on_past_the_thread_for_which_it_has_to_wait",
+        program="shm_recovery_test",
+    ),
+    Mutation(
+        name="a_dead_waiters_wish_stands_until_its_recovery_is_done",
+        file="recovery.hpp",
+        old="        take_back_given(slot);\n        const Intent intent{slot.intent.load(std::memory_order_acquire)};",
+        new="        const Intent intent{slot.intent.load(std::memory_order_acquire)};",
+        why="blocks go to a thread that is dead, for as long as a stopped client is in the way of its recovery",
+        filter="Recovery.takes_the_wish_of_the_dead_back_before_it_has_to_wait",
         program="shm_recovery_test",
     ),
     Mutation(
@@ -938,7 +947,7 @@ MUTATIONS = [
     Mutation(
         name="recovery_gives_back_the_slot_of_whom_it_waits_for",
         file="recovery.hpp",
-        old="step = RecoveryStep::blocked;\n                continue;",
+        old="one->step = RecoveryStep::blocked;\n                continue;",
         new="",
         why="what the dead thread had in flight is lost, and its slot is handed out with an intent in it",
         filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",

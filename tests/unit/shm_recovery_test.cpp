@@ -406,6 +406,23 @@ TEST(Recovery, goes_on_past_the_thread_for_which_it_has_to_wait) {
     EXPECT_EQ(pool.view.threads[4].owner.load(), 0U);
 }
 
+TEST(Recovery, takes_the_wish_of_the_dead_back_before_it_has_to_wait) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    const Block block{FrameIndex{100}, Order{0}};
+    for (const unsigned process : {1U, 2U}) {
+        pool.actor(process, static_cast<std::uint16_t>(process));
+        pool.view.threads[process].intent.store(Intent{IntentKind::allocate, NumaNode{0}, block}.bits());
+    }
+    pool.node.leaf[100 / kLeafFrames].fetch_or(std::uint64_t{1} << 100 % kLeafFrames);
+    pool.view.threads[2].waiting.store(WaitWord::waiting(Order{0}, NumaNode{0}, 7).bits());
+    Reclaimed total;
+    ThreadSlotIndex blocked_by;
+    ASSERT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::blocked) << "thread 1 is in the way";
+    EXPECT_EQ(pool.view.threads[2].waiting.load(), 0U) << "a block would go to the dead";
+    EXPECT_EQ(pool.view.threads[2].owner.load(), ThreadOwner{ProcessSlot{2}}.bits());
+}
+
 TEST(Recovery, waits_for_no_thread_slot_that_claims_to_be_the_daemon_s) {
     ShmPool pool{4096, 4 << 20, 1};
     pool.online_all();
