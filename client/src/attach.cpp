@@ -36,7 +36,7 @@ int connect_to_daemon(const Deadline &deadline, const char *runtime_dir, numacre
     if (length < 0 || static_cast<std::size_t>(length) >= sizeof address.sun_path)
         return fail(Errc::bad_argument, "runtime directory '%s' is too long for a socket's path (%zu bytes)",
                     runtime_dir, sizeof address.sun_path - sizeof "/attach.sock");
-    // At once: another thread may fork. Until the inode is there, the number counts as ours (has_connection()).
+    // At once: another thread may fork (is_ours()).
     const int connection = pool->connection = os::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     pool->connection_inode = inode_of(connection);
     if (connection < 0) return fail(Errc::too_many_clients, "cannot make a socket: %s", strerror(errno));
@@ -112,8 +112,7 @@ int shake_hands(const Deadline &deadline, numacre_pool *pool, const char *pool_n
 }  // namespace
 
 bool has_connection(const numacre_pool *pool) {
-    return pool->connection >= 0 &&
-           (pool->connection_inode == 0 || inode_of(pool->connection) == pool->connection_inode);
+    return is_ours(pool->connection, pool->connection_inode);
 }
 
 void close_connection(numacre_pool *pool) {

@@ -32,9 +32,7 @@ void guard_frames(const numacre_pool *pool, void *frames, std::uint64_t bytes) {
 }
 
 void close_guard(numacre_pool *pool) {
-    // Until the inode is there, the number counts as ours, for a child of a fork in between.
-    if (pool->guard >= 0 && (pool->guard_inode == 0 || inode_of(pool->guard) == pool->guard_inode))
-        os::close(pool->guard);
+    if (is_ours(pool->guard, pool->guard_inode)) os::close(pool->guard);
     pool->guard = -1;
 }
 

@@ -102,6 +102,9 @@ numacre_pool *new_handle();
 // 0: it is closed. A program may close descriptors that are not its own (a daemon to be does), and open others that get
 // their numbers: so what is to be closed or written to much later is asked whether it is still the file that it was.
 std::uint64_t inode_of(int fd);
+// The number still names the file that the library has opened, not one of the program's. inode 0: not looked at yet, in
+// the moment after the opening: ours, for a child of a fork in that moment. Async-signal-safe.
+bool is_ours(int fd, std::uint64_t inode);
 // One reference less; the last one takes the memory along.
 void release_handle(numacre_pool *pool);
 

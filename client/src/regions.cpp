@@ -56,6 +56,10 @@ std::uint64_t inode_of(int fd) {
     return os::fstat(fd, &status) == 0 ? status.st_ino : 0;
 }
 
+bool is_ours(int fd, std::uint64_t inode) {
+    return fd >= 0 && (inode == 0 || inode_of(fd) == inode);
+}
+
 void release_handle(numacre_pool *pool) {
     // acq_rel: whoever is last finds that the others are done with it.
     if (pool->references.fetch_sub(1, std::memory_order_acq_rel) == 1) os::munmap(pool, sizeof(numacre_pool));

@@ -29,10 +29,10 @@ constexpr int kLookShare = 20;
 // How often it is looked at whether the kernel has moved pages to other numa nodes, and for what share of the time.
 constexpr std::chrono::milliseconds kPlacementPeriod{10'000};
 constexpr int kPlacementShare = 50;
+// How often use is looked at where a pool is to be sized by what is found.
+constexpr std::chrono::milliseconds kAutosizePeriod{1000};
 // A job of a pool's worker takes a second at most, but for what the kernel makes it wait for.
 constexpr std::chrono::milliseconds kStuckAfter{10'000};
-// The same where a pool is to be sized by what is found.
-constexpr std::chrono::milliseconds kAutosizePeriod{1000};
 
 }  // namespace
 
@@ -207,18 +207,15 @@ void Daemon::let_go(const ManagedPool &pool) {
 }
 
 void Daemon::watch_keeper() {
-    if (keeper_->death_fd() >= 0) {
-        loop_->when_readable(keeper_->death_fd(), [this] {
-            keeper_->revive();
-            watch_keeper();
-        });
-    } else if (keeper_->can_be_revived()) {
+    const auto revive = [this] {
+        keeper_->revive();
+        watch_keeper();
+    };
+    if (keeper_->death_fd() >= 0)
+        loop_->when_readable(keeper_->death_fd(), revive);
+    else if (keeper_->can_be_revived())
         // It could not be started: no process or descriptor is left, or its file is just being replaced.
-        loop_->after(kReviveAgainAfter, [this] {
-            keeper_->revive();
-            watch_keeper();
-        });
-    }
+        loop_->after(kReviveAgainAfter, revive);
 }
 
 void Daemon::tell_clients() {

@@ -162,6 +162,9 @@ private:
     std::jthread thread_;        // last: it uses the others
 };
 
+constexpr const char *kThreadsRemedy =
+    "a limit on threads may be in the way: raise TasksMax=, pids.max, --pids-limit or ulimit -u (the daemon has some "
+    "200)";
 constexpr std::chrono::seconds kServersPatience{60};
 constexpr std::chrono::seconds kEndPatience{30};
 
@@ -221,9 +224,7 @@ int serve(const Config &config) {
     const SocketFile attach_socket(runtime_dir->attach_socket());
     daemon.serve_clients(std::move(*listener));
 
-    last_resort.arm(kServersPatience, "the servers of metrics and control do not start",
-                    "a limit on threads may be in the way: raise TasksMax=, pids.max, --pids-limit or ulimit -u (the "
-                    "daemon has some 200)");
+    last_resort.arm(kServersPatience, "the servers of metrics and control do not start", kThreadsRemedy);
     std::optional<MetricsServer> metrics;
     if (!config.metrics_address.empty()) {
         metrics.emplace(daemon, config.metrics_address);
@@ -286,10 +287,7 @@ int main(int argc, char **argv) {
         code = serve(*config);
     } catch (const std::system_error &failure) {
         // The standard library's way to say that there is no thread to be had.
-        log::error("cannot start", {{"reason", failure.what()},
-                                    {"remedy",
-                                     "a limit on threads may be in the way: raise TasksMax=, pids.max, "
-                                     "--pids-limit or ulimit -u (the daemon has some 200)"}});
+        log::error("cannot start", {{"reason", failure.what()}, {"remedy", kThreadsRemedy}});
     }
     log::flush(kLastLines);
     return code;

@@ -57,8 +57,8 @@ struct Peer {
 // pid, uid and gid alone, by one system call. 0 and -1 when even that fails.
 Peer credentials_of(int connection_fd);
 
-// Who connected to a unix socket, without what /proc says. Fails (with errno's text) when that process has ended
-// already.
+// The process that connected to a unix socket, without what /proc says. Fails (with errno's text) when that process has
+// ended already.
 Answer<Peer> peer_of(int connection_fd);
 
 // What /proc says of a peer: comm, cgroup, start time and stack. Costs four small files: not for callers without

@@ -439,8 +439,7 @@ void AttachServer::give_event_fd(Session &session) {
     if (!fd && !std::exchange(session.has_been_refused_events, true))
         log::warn(
             "no descriptor for a client's events is left: raise --max-connections, --max-connections-per-user or the "
-            "open file "
-            "limit",
+            "open file limit",
             {{"pid", session.peer.pid}, {"client", session.client.id}});
     const wire::EventsReply reply;
     const int raw = fd.get();

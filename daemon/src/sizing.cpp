@@ -16,7 +16,7 @@ namespace {
 
 // Small units go together up to this, so that a pool of 64 KiB chunks does not take a step each.
 constexpr std::uint64_t kStepBytes = std::uint64_t{16} << 20;
-// Looked at in one job at most: a pool of tiny chunks has millions, and the dead of all pools wait for the worker.
+// Looked at in one job at most: a pool of tiny chunks has millions, and the pool's dead wait for its worker.
 constexpr std::uint64_t kFramesAtOnce = std::uint64_t{1} << 22;
 constexpr std::chrono::milliseconds kPatienceWithCaches{20};
 // How often a shrink looks at units that it drains, before it says who is in the way.
@@ -47,14 +47,11 @@ std::uint64_t units_in_step(const NodeMemory &memory) {
     return std::max<std::uint64_t>(1, kStepBytes / memory.unit_bytes());
 }
 
-std::uint64_t frames_of_unit(const ManagedPool &pool, const NodeMemory &memory) {
-    return memory.unit_bytes() >> pool.geometry().frame_shift;
-}
-
-// Calls job(first, last) on the worker for pieces of [0, count), one job a piece; `frames` each of them has.
+// Calls job(first, last) on the worker for pieces of [0, count), one job a piece; each stands for a unit.
 template <class Job>
-void in_pieces(ManagedPool &pool, std::uint64_t count, std::uint64_t frames, Job &&job) {
-    const std::uint64_t piece = std::max<std::uint64_t>(1, kFramesAtOnce / frames);
+void in_pieces(ManagedPool &pool, const NodeMemory &memory, std::uint64_t count, Job &&job) {
+    const std::uint64_t frames_of_unit = memory.unit_bytes() >> pool.geometry().frame_shift;
+    const std::uint64_t piece = std::max<std::uint64_t>(1, kFramesAtOnce / frames_of_unit);
     for (std::uint64_t first = 0; first < count; first += piece)
         pool.worker().run([&] {
             job(first, std::min(count, first + piece));
@@ -122,7 +119,7 @@ Answer<void> grow(ManagedPool &pool, NodeMemory &memory, std::uint64_t target, c
 // The units that a shrink would like to take: the emptiest first, of equals the highest.
 std::vector<std::uint64_t> candidates(ManagedPool &pool, NodeMemory &memory, std::uint64_t limit) {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> units;  // used frames, unit
-    in_pieces(pool, memory.unit_count(), frames_of_unit(pool, memory), [&](std::uint64_t unit, std::uint64_t last) {
+    in_pieces(pool, memory, memory.unit_count(), [&](std::uint64_t unit, std::uint64_t last) {
         for (; unit < last; ++unit)
             if (memory.is_online(unit)) units.emplace_back(memory.used_frames(unit), unit);
     });
@@ -151,14 +148,14 @@ public:
     ShrinkDrain &operator=(const ShrinkDrain &) = delete;
     ~ShrinkDrain() {
         if (drained_.empty()) return;
-        in_pieces(pool_, drained_.size(), frames_of_unit(pool_, memory_), [&](std::uint64_t i, std::uint64_t last) {
+        in_pieces(pool_, memory_, drained_.size(), [&](std::uint64_t i, std::uint64_t last) {
             for (; i < last; ++i)
                 if (memory_.drain_of(drained_[i]) == Drain::resize) memory_.set_drain(drained_[i], Drain::none);
         });
         pool_.wake_waiters();
     }
     void add(const std::vector<std::uint64_t> &units) {
-        in_pieces(pool_, units.size(), frames_of_unit(pool_, memory_), [&](std::uint64_t i, std::uint64_t last) {
+        in_pieces(pool_, memory_, units.size(), [&](std::uint64_t i, std::uint64_t last) {
             for (; i < last; ++i) {
                 if (!memory_.is_online(units[i]) || memory_.drain_of(units[i]) != Drain::none) continue;
                 memory_.set_drain(units[i], Drain::resize);

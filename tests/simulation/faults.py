@@ -211,8 +211,7 @@ FAULTS = [
         changes=(
             Change(
                 "client/src/attach.cpp",
-                """return pool->connection >= 0 &&
-           (pool->connection_inode == 0 || inode_of(pool->connection) == pool->connection_inode);""",
+                "return is_ours(pool->connection, pool->connection_inode);",
                 "return pool->connection >= 0;",
             ),
         ),

@@ -22,23 +22,14 @@
 
 #include "numacre/numacre.h"
 #include "pool.hpp"
+#include "support/in_child.hpp"
 #include "support/sanitizer.hpp"
 
 namespace {
 
-constexpr std::size_t kChunk = 4 << 20;
+using numacre::test::in_child;
 
-// In a process of its own: the recorder looks at the environment once. A mutex that stays locked is the alarm's.
-int in_child(const std::function<bool()> &child) {
-    const pid_t pid = fork();
-    if (pid == 0) {
-        alarm(60);
-        _exit(child() ? 0 : 1);
-    }
-    int status = -1;
-    EXPECT_EQ(waitpid(pid, &status, 0), pid);
-    return status;
-}
+constexpr std::size_t kChunk = 4 << 20;
 
 void *allocate_for_ever(void *argument) {
     auto *const pool = static_cast<numacre_pool *>(argument);

@@ -14,20 +14,14 @@
 
 #include "numacre/inline.h"
 #include "numacre/numacre.h"
+#include "support/in_child.hpp"
 
 namespace {
 
+using numacre::test::in_child;
+
 pid_t raw_fork() {
     return static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
-}
-
-// 0: the child's function returned true. Otherwise its wait status.
-int in_child(pid_t (*fork_it)(), const std::function<bool()> &child) {
-    const pid_t pid = fork_it();
-    if (pid == 0) _exit(child() ? 0 : 1);
-    int status = -1;
-    EXPECT_EQ(waitpid(pid, &status, 0), pid);
-    return status;
 }
 
 class Fork : public ::testing::TestWithParam<pid_t (*)()> {

@@ -20,26 +20,17 @@
 
 #include "numacre/numacre.h"
 #include "pool.hpp"
+#include "support/in_child.hpp"
 #include "support/sanitizer.hpp"
 
 namespace {
+
+using numacre::test::in_child;
 
 constexpr std::size_t kChunk = std::size_t{4} << 20;
 constexpr unsigned kChunks = 4;
 constexpr unsigned kThreadLimit = 16;
 constexpr unsigned kThreads = 100;
-
-// 0: the child's function returned true. Otherwise its wait status.
-int in_child(const std::function<bool()> &child) {
-    const pid_t pid = fork();
-    if (pid == 0) {
-        alarm(60);
-        _exit(child() ? 0 : 1);
-    }
-    int status = -1;
-    EXPECT_EQ(waitpid(pid, &status, 0), pid);
-    return status;
-}
 
 TEST(Keys, a_process_that_has_used_up_its_keys_is_refused_and_keeps_the_value_of_its_first) {
     EXPECT_EQ(in_child([] {

@@ -351,7 +351,7 @@ TEST_F(ManyUnitsTest, a_shrink_takes_the_emptiest_and_of_equals_the_highest_wher
     for (const std::uint64_t gone : {kPiece - 1, kPiece, kUnits - 2}) EXPECT_FALSE(memory().is_online(gone)) << gone;
     EXPECT_TRUE(are_online({3, 7, kPiece + 9, kUnits - 1}));
 
-    // What is in use it drains, before it gives up.
+    // Units in use are drained before the shrink gives up.
     std::vector<std::uint64_t> drained;
     EXPECT_FALSE(resize((kUnits - 7) * kUnitBytes, [&](int, const ResizeStep &step) {
         if (step.note == "draining what is in use")

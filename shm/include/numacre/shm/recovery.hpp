@@ -48,9 +48,9 @@ public:
         });
     }
 
-    // The same, but what they held is the daemon's, and nobody's to use, until release() frees it. References that the
-    // dead gave away are stale from here on. Calls seized(NumaNode, Block) for each. If the daemon dies meanwhile, the
-    // next one finds in for_each_seized() what is not released yet.
+    // As recover(), but what they held is the daemon's, and nobody's to use, until release() frees it. References that
+    // the dead gave away are stale from here on. Calls seized(NumaNode, Block) for each. If the daemon dies meanwhile,
+    // the next one finds in for_each_seized() what is not released yet.
     template <class Seized>
     void seize(std::span<Departed> departed, Seized &&seized) {
         recover(departed, [&](const NodeView<Env> &view, Block block, IndexEntry entry) {
