@@ -460,7 +460,7 @@ class WhoIsAlive(unittest.TestCase):
                     self.assertEqual(len(self.daemon.clients()), 1, "unknown was taken for different")
                     # Nor is the other one killed for it.
                     self.daemon.cli("evict", client.client_id)
-                    wait_until("that is refused", lambda: "cannot be evicted" in self.daemon.log())
+                    self.daemon.says("cannot be evicted")
                     self.assertNotIn(state_of(client.pid), "ZX")
                     end()
                 self.check_nothing_is_lost()

@@ -213,7 +213,7 @@ def test_killed_under_load(rng, rounds, limited=False):
                 before, daemon = daemon, runtime_dir.start()
                 before.stop()
                 half_done += "finishing a step" in daemon.log()
-                expect("pool adopted" in daemon.log(), f"not adopted:\n{daemon.log()}")
+                daemon.says("pool adopted")
                 wait_until("only living clients are left", lambda: len(daemon.clients()) == len(load.clients) + 1)
                 load.start_one()
                 if limited:
@@ -372,10 +372,10 @@ def test_holder_killed(rng, _):
         first = holder.pid
         holder.close()
         os.kill(first, signal.SIGKILL)
-        wait_until("another holder", lambda: "starting another one" in daemon.log())
+        daemon.says("starting another one")
         wait_until("it listens", lambda: is_served_by_another(runtime_dir, first))
         # A daemon that is killed before that has lost its pools: it is the only one that has them.
-        wait_until("it has everything", lambda: "keeps everything again" in daemon.log())
+        daemon.says("keeps everything again")
         daemon.kill()
         daemon.stop()
         daemon = runtime_dir.start()
@@ -482,7 +482,7 @@ def test_systemd(rng, _):
         daemon.kill()
         daemon.stop()
         daemon = manager.start(runtime_dir)
-        expect("pool adopted" in daemon.log(), daemon.log())
+        daemon.says("pool adopted")
         expect(daemon.used_bytes() == 7 * 4096, f"{daemon.used_bytes()} bytes are used")
         client.kill()
         wait_until("reaped", lambda: daemon.used_bytes() == 0)

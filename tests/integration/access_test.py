@@ -216,7 +216,7 @@ class Attaching(unittest.TestCase):
         self.assertEqual(error, ACCESS_DENIED)
         for word in ("65534", "team", f"root:{TEAM} 0660", f"join group {TEAM}"):
             self.assertIn(word, message)
-        self.assertRegex(self.daemon.log(), r"attach refused .*uid=65534 comm=\S+ .*may not")
+        self.daemon.says(r"attach refused .*uid=65534 comm=\S+ .*may not")
         self.assertEqual(attaches(self.daemon, "refused"), refused + 1)
         self.assertEqual(attaches(self.daemon, "ok"), ok)
         verdict(self.daemon, "team", TRUSTED)
@@ -360,7 +360,7 @@ class Restart(unittest.TestCase):
                 self.assertEqual(as_user(lambda: attach(4)), [0] * 4)
                 wait_until("they are gone", lambda: len(second.clients()) == 6)
                 self.assertEqual(as_user(lambda: attach(5)), [0] * 4 + [TOO_MANY_CLIENTS])
-                self.assertRegex(second.log(), "uid 65534 has its 10 connections")
+                second.says("uid 65534 has its 10 connections")
                 clients.close()
                 wait_until("all are gone", lambda: not second.clients())
                 self.assertEqual(as_user(lambda: attach(11)), [0] * 10 + [TOO_MANY_CLIENTS])
@@ -385,7 +385,7 @@ class Observers(unittest.TestCase):
         self.assertEqual([error for error, _ in answers], [0, 0] + [TOO_MANY_CLIENTS] * 3)
         self.assertRegex(answers[2][1], '"default" has its 2 observers, of 8 clients: .*max-clients')
         self.assertEqual(attaches(daemon, "refused"), refused + 3)
-        self.assertRegex(daemon.log(), "attach refused .*uid=65534 .*its 2 observers")
+        daemon.says("attach refused .*uid=65534 .*its 2 observers")
         wait_until("they are gone", lambda: not daemon.clients())
 
         with holding(daemon, "default", OBSERVER, 2), contextlib.ExitStack() as stack:
@@ -647,9 +647,9 @@ class Limits(unittest.TestCase):
         self.assertGreaterEqual(200 - len(refused), 5)
         self.assertRegex(refused[0], "65534 connects more than 5 times a second.*--max-connections-per-second")
         self.assertEqual(attaches(daemon, "refused"), refused_before + len(refused), "all of them are counted")
+        daemon.says("connects more than")
         lines = daemon.log().count("connects more than")
         self.assertLessEqual(lines, seconds + 2, "and a line each would be a flood")
-        self.assertGreaterEqual(lines, 1)
         self.check_root_is_served(daemon)
 
 

@@ -277,7 +277,7 @@ class HugepageShortage(unittest.TestCase):
             for node in pool["nodes"]:
                 self.assertNotEqual(node["backing"], "hugetlb", pool)
                 self.assertRegex(node["backing_note"], "(?i)hugepage", "the note has to say why")
-            self.assertRegex(daemon.log(), "(?i)hugepage", "the log has to say it aloud")
+            daemon.says("(?i)hugepage")
             self.assertEqual(hugepages()[1], self.before[1], "hugepages are taken by a pool that does not use them")
             with ClientProcess(daemon.runtime_dir) as client:
                 self.assertEqual(client.alloc(2 << 20)[0], 0, client.message)
@@ -297,7 +297,7 @@ class HugepageShortage(unittest.TestCase):
             self.assertEqual((node["backing"], node["page_bytes"]), ("hugetlb", self.PAGE_BYTES))
             self.assertIn("0 free hugepages of 1G, 1 are needed; reserve them: echo ", node["backing_note"])
             self.assertIn("hugepages-1048576kB/nr_hugepages", node["backing_note"])
-            self.assertIn("wanted=hugetlb-1g", daemon.log())
+            daemon.says("wanted=hugetlb-1g")
             doctor = json.loads(daemon.run_cli("doctor", "--json").stdout)["checks"]
             (found,) = [check for check in doctor if check["check"] == "backing"]
             self.assertIn("hugetlb instead of hugetlb-1g", found["what"])

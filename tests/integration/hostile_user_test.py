@@ -334,7 +334,7 @@ class Attach(HostileUser):
             self.stranger(hold, uid)
         for uid in (STRANGER, 4711, None):
             self.check_attach(uid)
-        self.assertRegex(daemon.log(), "had to make room for another.*attach right after connecting")
+        daemon.says("had to make room for another.*attach right after connecting")
 
     SILENT_MAX = 256  # daemon/src/session.hpp
 
@@ -365,7 +365,7 @@ class Attach(HostileUser):
             os.close(fd)
         reply = Reply(data)
         self.assertEqual(reply.error, 0, reply.message)
-        wait_until("silent ones have given way", lambda: "had to make room for another" in daemon.log())
+        daemon.says("had to make room for another")
 
     @needs_root
     def test_all_connections_in_use_leave_some_for_root(self):
@@ -400,9 +400,9 @@ class Attach(HostileUser):
         seconds = time.monotonic() - begun
         with urllib.request.urlopen(f"http://{daemon.metrics_address}/metrics", timeout=PATIENCE_SECONDS) as answer:
             self.assertIn(f'numacre_attaches_total{{result="refused"}} {refused}\n', answer.read().decode())
+        daemon.says("attach refused")
         lines = [line for line in daemon.log().splitlines() if "attach refused" in line]
         self.assertLessEqual(len(lines), 10 + seconds + 1)
-        self.assertGreaterEqual(len(lines), 1)
 
 
 class Log(HostileUser):

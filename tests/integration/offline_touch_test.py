@@ -107,7 +107,7 @@ class OfflineTouch(unittest.TestCase):
                     for fd in fds:
                         os.close(fd)
                 wait_until("the machine has it back", lambda: self.directory.frames_bytes() == size)
-                self.assertIn("behind frames that are offline", daemon.log())
+                daemon.says("behind frames that are offline")
             self.assertEqual(client.read(mine, 4 * MIB), b"\x5c" * (4 * MIB), "what is online was touched")
             # It was: under a growth that goes on over it, neither is in the other's way.
             daemon.cli("resize", "default", 4 * online)

@@ -10,6 +10,7 @@ The programs are those of $NUMACRE_BIN_DIR, else of build/release/bin.
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -136,8 +137,12 @@ class Daemon:
     def alive(self):
         return self.process.poll() is None
 
+    def says(self, pattern):
+        """Waits for a line that `pattern` is found in: numacred logs beside its work, so a reply may be the earlier."""
+        wait_until(f"numacred's log says {pattern!r}", lambda: re.search(pattern, self.log()))
+
     def log(self):
-        """All that numacred has written so far."""
+        """All that numacred has written so far. A line that has to be there is awaited: says()."""
         if self._final_log is not None:
             return self._final_log
         return pathlib.Path(self._log_path).read_text(errors="replace")
