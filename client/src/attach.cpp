@@ -21,7 +21,7 @@ constexpr std::uint64_t kHandshakeSeconds = 5;
 
 const char *runtime_dir_or_default(const char *runtime_dir) {
     if (runtime_dir != nullptr && *runtime_dir != 0) return runtime_dir;
-    const char *const from_environment = getenv("NUMACRE_RUNTIME_DIR");
+    const char *const from_environment = secure_getenv("NUMACRE_RUNTIME_DIR");
     return from_environment != nullptr && *from_environment != 0 ? from_environment : "/run/numacre";
 }
 

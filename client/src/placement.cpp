@@ -132,7 +132,7 @@ KernelPlacement ask_kernel(const numacre_pool *pool) {
 }
 
 int read_heed(numacre_pool *pool) {
-    const char *const said = getenv("NUMACRE_MEMPOLICY");
+    const char *const said = secure_getenv("NUMACRE_MEMPOLICY");
     if (said == nullptr || *said == '\0' || strcmp(said, "respect") == 0) return 0;
     if (strcmp(said, "ignore") != 0)
         return fail(Errc::bad_argument, "NUMACRE_MEMPOLICY=%s: use respect, ignore, or do not set it", said);

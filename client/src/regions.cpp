@@ -129,9 +129,16 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     auto &record = pool->view.processes[pool->process.value];
     pool->thread_limit = &record.thread_limit;
 
-    std::uint64_t page_bytes = 4096;
-    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
-        if (reply.nodes[node].page_bytes > page_bytes) page_bytes = reply.nodes[node].page_bytes;
+    constexpr std::uint64_t kGiganticPageBytes = std::uint64_t{1} << 30;
+    std::uint64_t page_bytes = kPageBytes;
+    for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) {
+        const std::uint64_t each = reply.nodes[node].page_bytes;
+        // Memory is opened by whole pages: with another number, beyond the region, over what the program has there.
+        if (each != kPageBytes && each != kHugepageBytes && each != kGiganticPageBytes)
+            return fail(Errc::corrupt, "the daemon's attach reply says pages of %llu bytes",
+                        static_cast<unsigned long long>(each));
+        if (each > page_bytes) page_bytes = each;
+    }
     if (const int error = reserve_span(pool, page_bytes)) return error;
     open_guard(pool);
 

@@ -36,6 +36,13 @@ constexpr bool may_attach(const PoolAccess &access, const Credentials &who, wire
     return (access.mode >> shift & needed) != 0;
 }
 
+// Whether the supplementary groups decide; they cost a system call of some length.
+constexpr bool depends_on_groups(const PoolAccess &access, const Credentials &who, wire::Tier tier,
+                                 std::uint32_t daemon_uid) {
+    return may_attach(access, {who.uid, who.gid, {}}, tier, daemon_uid) !=
+           may_attach(access, {who.uid, who.gid, {&access.group, 1}}, tier, daemon_uid);
+}
+
 // A name, or a number below 2^32 - 1. bad_argument: the system knows no such name.
 Answer<std::uint32_t> parse_user(const std::string &text);
 Answer<std::uint32_t> parse_group(const std::string &text);

@@ -380,6 +380,9 @@ Answer<std::shared_ptr<ManagedPool>> Daemon::make_pool(const PoolSpec &spec) {
         return Unexpected{
             Failure{Errc::too_many_clients, std::string("the daemon can have no thread for it (") + failure.what() +
                                                 "): raise the limit on threads (TasksMax=, pids.max, ulimit -u)"}};
+    } catch (const std::bad_alloc &) {
+        return Unexpected{Failure{Errc::out_of_frames, "the daemon has no memory left for it: free some, or raise its "
+                                                       "limit (MemoryMax=, ulimit -v, vm.overcommit_memory)"}};
     }
 }
 

@@ -106,6 +106,10 @@ Parts parts_of(const PoolSpec &spec, std::uint32_t numa_nodes) {
 
 }  // namespace
 
+std::uint64_t PoolLedger::bytes_for(const PoolSpec &spec, std::uint32_t numa_nodes) {
+    return parts_of(spec, numa_nodes).bytes;
+}
+
 Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instance_id, std::uint32_t numa_nodes) {
     static_assert(sizeof(Header) <= kHeaderRoom);
     const Parts parts = parts_of(spec, numa_nodes);

@@ -92,6 +92,8 @@ std::chrono::system_clock::time_point time_point_of(std::int64_t nanoseconds);
 
 class PoolLedger {
 public:
+    // How much memory create() takes for it, at once.
+    static std::uint64_t bytes_for(const PoolSpec &spec, std::uint32_t numa_nodes);
     static Answer<PoolLedger> create(const PoolSpec &spec, std::uint64_t instance_id, std::uint32_t numa_nodes);
     // What a daemon before us has kept. version_mismatch: it was of another version than we are, of ledger or of shared
     // layout; corrupt: it is none.

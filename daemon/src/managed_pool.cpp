@@ -102,9 +102,14 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
                                                           std::to_string(spec.node_online_bytes.size()) +
                                                           " numa nodes, the machine has " + std::to_string(numa_nodes) +
                                                           ": give one size for each, or one for all"}};
+    const auto layout = PoolLayout<ProductionEnv>::of(spec.max_clients + 1, spec.max_threads + 1);
+    // Before the first page is taken: the ledger alone may be more than the machine has.
+    if (auto enough = check_metadata_left(spec, *geometry, spec.max_threads + 1, numa_nodes,
+                                          PoolLedger::bytes_for(spec, numa_nodes) + layout.region_bytes);
+        !enough)
+        return Unexpected{enough.error()};
     auto ledger = PoolLedger::create(spec, random_id(), numa_nodes);
     if (!ledger) return Unexpected{ledger.error()};
-    const auto layout = PoolLayout<ProductionEnv>::of(spec.max_clients + 1, spec.max_threads + 1);
     auto pool_region = MetadataRegion::create("numacre:" + spec.name + ":pool", layout.region_bytes);
     if (!pool_region) return Unexpected{pool_region.error()};
 

@@ -129,18 +129,19 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
     return DataRegion::create(name, bytes, wire::Backing::small_pages, topology, plan.numa_node);
 }
 
+Answer<void> check_metadata_left(const PoolSpec &spec, const Geometry &geometry, std::uint32_t thread_slots,
+                                 std::uint64_t numa_nodes, std::uint64_t other_bytes) {
+    const auto layout = NodeLayout<ProductionEnv>::of(geometry, thread_slots);
+    return check_left(layout.region_bytes * numa_nodes + other_bytes,
+                      "the metadata of a capacity of " + format_bytes(spec.capacity_bytes) +
+                          " a numa node in frames of " + format_bytes(spec.frame_bytes),
+                      "use larger frames, or less capacity");
+}
+
 Answer<std::unique_ptr<NodeMemory>> NodeMemory::create(const Plan &plan, Topology &topology, Hugepages &hugepages) {
     if (auto booked = check_unbooked(topology, plan.numa_node, plan.spec.online_bytes_on(plan.numa_node)); !booked)
         return Unexpected{booked.error()};
     const auto layout = NodeLayout<ProductionEnv>::of(plan.geometry, plan.thread_slots);
-    // Of all numa nodes, for each is made alike.
-    const std::uint64_t all_metadata = layout.region_bytes * topology.numa_nodes().size();
-    if (auto enough = check_left(all_metadata,
-                                 "the metadata of a capacity of " + format_bytes(plan.spec.capacity_bytes) +
-                                     " a numa node in frames of " + format_bytes(plan.spec.frame_bytes),
-                                 "use larger frames, or less capacity");
-        !enough)
-        return Unexpected{enough.error()};
     auto metadata = MetadataRegion::create(region_name(plan.spec, plan.numa_node, "metadata"), layout.region_bytes);
     if (!metadata) return Unexpected{metadata.error()};
     metadata->prefer(topology, plan.numa_node);

@@ -37,6 +37,11 @@ struct Growth {
     std::uint64_t ahead_bytes = 0;     // of what was reserved at the pool's creation
 };
 
+// out_of_frames: the machine or the cgroup has not that much memory left as the metadata of a pool's whole capacity takes
+// on all numa nodes, with other_bytes beside it.
+Answer<void> check_metadata_left(const PoolSpec &spec, const Geometry &geometry, std::uint32_t thread_slots,
+                                 std::uint64_t numa_nodes, std::uint64_t other_bytes);
+
 class NodeMemory {
 public:
     struct Plan {

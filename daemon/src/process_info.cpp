@@ -145,24 +145,24 @@ std::uint64_t read_start_time(std::uint32_t pid) {
 
 constexpr auto kNobody = static_cast<std::uint32_t>(-1);
 
-// Nothing: errno says why.
-std::optional<std::vector<std::uint32_t>> read_groups(int connection_fd) {
-    static_assert(sizeof(gid_t) == sizeof(std::uint32_t));
-    constexpr std::size_t kRoom = 32;
-    std::vector<std::uint32_t> groups(kRoom);
-    for (;;) {
-        auto size = static_cast<socklen_t>(groups.size() * sizeof groups[0]);
-        if (os::getsockopt(connection_fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) == 0) {
-            groups.resize(size / sizeof groups[0]);
-            return groups;
-        }
-        // ERANGE says how much it would be, and that never changes: they are those at the time of connecting.
-        if (errno != ERANGE || size <= groups.size() * sizeof groups[0]) return std::nullopt;
-        groups.resize(size / sizeof groups[0]);
-    }
-}
-
 }  // namespace
+
+Answer<std::vector<std::uint32_t>> groups_of(int connection_fd) {
+    static_assert(sizeof(gid_t) == sizeof(std::uint32_t));
+    std::vector<std::uint32_t> groups(kPeerGroupsMax);
+    auto size = static_cast<socklen_t>(groups.size() * sizeof groups[0]);
+    if (os::getsockopt(connection_fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) == 0) {
+        groups.resize(size / sizeof groups[0]);
+        return groups;
+    }
+    if (errno == ERANGE)  // size says how much it would be
+        return Unexpected{Failure{Errc::access_denied,
+                                  "the process has " + std::to_string(size / sizeof groups[0]) +
+                                      " supplementary groups, of which at most " + std::to_string(kPeerGroupsMax) +
+                                      " are looked at: attach with fewer, with the pool's group as the primary one, "
+                                      "or as its owner"}};
+    return Unexpected{Failure{Errc::access_denied, std::string("SO_PEERGROUPS failed: ") + std::strerror(errno)}};
+}
 
 Peer credentials_of(int connection_fd) {
     Peer peer;
@@ -187,9 +187,6 @@ Answer<Peer> peer_of(int connection_fd) {
     };
     Peer peer = credentials_of(connection_fd);
     if (peer.uid == kNobody) return gone("SO_PEERCRED", errno);
-    auto groups = read_groups(connection_fd);
-    if (!groups) return gone("SO_PEERGROUPS", errno);
-    peer.groups = std::move(*groups);
     int number = -1;
     socklen_t size = sizeof number;
     if (os::getsockopt(connection_fd, SOL_SOCKET, SO_PEERPIDFD, &number, &size) != 0) {

@@ -41,7 +41,6 @@ struct Peer {
     std::uint32_t pid = 0;  // 0: it lives in a pid namespace that we cannot see into
     std::uint32_t uid = 0;
     std::uint32_t gid = 0;
-    std::vector<std::uint32_t> groups;  // supplementary; of a client of a daemon before us: unknown, empty
     std::string comm;
     std::string cgroup;
     std::uint64_t pid_space = 0, pidfd_inode = 0, start_time_ticks = 0;  // ProcessIdentity
@@ -56,6 +55,12 @@ struct Peer {
 
 // pid, uid and gid alone, by one system call. 0 and -1 when even that fails.
 Peer credentials_of(int connection_fd);
+
+// The supplementary groups of the process that connected, at the time when it did. The kernel copies and translates each,
+// on the thread that asks, and any user with a subordinate gid can have 65536 (1 ms): hence the bound. access_denied:
+// there are more, or the kernel does not say.
+inline constexpr std::size_t kPeerGroupsMax = 1024;
+Answer<std::vector<std::uint32_t>> groups_of(int connection_fd);
 
 // The process that connected to a unix socket, without what /proc says. Fails (with errno's text) when that process has
 // ended already.

@@ -281,7 +281,15 @@ void AttachServer::refuse(Session &session, Errc code, const std::string &messag
 Answer<void> AttachServer::check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const {
     const PoolAccess &access = pool.spec().access;
     const Peer &peer = session.peer;
-    if (may_attach(access, {peer.uid, peer.gid, peer.groups}, tier, os::geteuid())) return {};
+    Credentials who{peer.uid, peer.gid, {}};
+    std::vector<std::uint32_t> groups;
+    if (depends_on_groups(access, who, tier, os::geteuid())) {
+        auto known = groups_of(session.connection.get());
+        if (!known) return Unexpected{known.error()};
+        groups = std::move(*known);
+        who.groups = groups;
+    }
+    if (may_attach(access, who, tier, os::geteuid())) return {};
     const char *const wanted = tier == wire::Tier::observer ? "observe (r)" : "use (w)";
     return Unexpected{Failure{Errc::access_denied,
                               "uid " + std::to_string(peer.uid) + " may not " + wanted + " pool \"" + pool.spec().name +

@@ -210,6 +210,34 @@ class Attaching(unittest.TestCase):
                     error, message = as_user(lambda: verdict(self.daemon, pool, tier), **who)
                     self.assertEqual(error, 0 if may else ACCESS_DENIED, message)
 
+    def test_more_groups_than_are_looked_at(self):
+        """Each costs the daemon's loop time, and any user with a subordinate gid can have 65536 of them."""
+        many = {"groups": [TEAM, *range(70000, 70000 + 1024)]}
+        error, message = as_user(lambda: verdict(self.daemon, "team", TRUSTED), **many)
+        self.assertEqual(error, ACCESS_DENIED, message)
+        self.assertIn("1025 supplementary groups, of which at most 1024", message)
+        # Where they do not decide they are not looked at.
+        self.assertEqual(as_user(lambda: verdict(self.daemon, "watched", OBSERVER), **many)[0], 0)
+        self.assertEqual(as_user(lambda: verdict(self.daemon, "own", TRUSTED), **many)[0], 0)
+        as_many_as_may_be = {"groups": [*range(70000, 70000 + 1023), TEAM]}
+        self.assertEqual(as_user(lambda: verdict(self.daemon, "team", TRUSTED), **as_many_as_may_be)[0], 0)
+
+    def test_a_set_user_id_program_does_not_take_its_daemon_from_the_environment(self):
+        copy = shutil.copy(program("hello"), self.enterContext(tempfile.TemporaryDirectory()))
+        os.chmod(os.path.dirname(copy), 0o755)
+        environment = {**os.environ, "NUMACRE_RUNTIME_DIR": self.daemon.runtime_dir}
+
+        def run():
+            said = subprocess.run([copy], env=environment, capture_output=True, text=True)
+            return said.stdout + said.stderr
+
+        self.assertNotIn("/run/numacre", run())
+        os.chown(copy, STRANGER, STRANGER)
+        os.chmod(copy, 0o4755)
+        if os.statvfs(copy).f_flag & os.ST_NOSUID:
+            self.skipTest("the temporary directory is mounted nosuid")
+        self.assertIn("/run/numacre", run())
+
     def test_a_refusal_says_who_may_and_is_logged_and_counted(self):
         refused, ok = attaches(self.daemon, "refused"), attaches(self.daemon, "ok")
         error, message = as_user(lambda: verdict(self.daemon, "team", TRUSTED))

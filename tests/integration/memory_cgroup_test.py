@@ -51,6 +51,16 @@ class MemoryCgroup(unittest.TestCase):
             self.assertEqual(client.alloc(4 * MIB, count=16)[0], 0, client.message)
         self.assertTrue(daemon.alive(), daemon.log())
 
+    def test_a_pool_whose_ledger_alone_is_too_much_is_refused(self):
+        daemon = self.serve()
+        # A ledger has two bytes a unit of resizing, here a frame: 512 MiB.
+        huge = ("create", "huge", "--capacity", "1T", "--online", "0", "--frame", "4K", "--largest", "4K",
+                "--backing", "small")
+        said = json.loads(daemon.run_cli(*huge, "--json").stdout)
+        self.assertEqual(said["error"]["code"], "RESOURCE_EXHAUSTED", said)
+        self.assertIn("the metadata of a capacity of 1T", said["error"]["message"])
+        self.assertTrue(daemon.alive(), daemon.log())
+
     def test_autosize_stops_before_the_limit(self):
         daemon = self.serve(POOL + ",autosize=20%-90%:16M-1G:64M:0s")
         with ClientProcess(daemon.runtime_dir) as client:

@@ -61,7 +61,18 @@ TEST(MayAttach, the_first_class_that_fits_decides) {
         const Credentials who{row.uid, row.gid, row.groups};
         EXPECT_EQ(may_attach(access, who, wire::Tier::trusted, kDaemon), row.may_use) << row.what;
         EXPECT_EQ(may_attach(access, who, wire::Tier::observer, kDaemon), row.may_observe) << row.what;
+        for (const wire::Tier tier : {wire::Tier::trusted, wire::Tier::observer}) {
+            if (depends_on_groups(access, {row.uid, row.gid, {}}, tier, kDaemon)) continue;
+            EXPECT_EQ(may_attach(access, who, tier, kDaemon),
+                      may_attach(access, {row.uid, row.gid, {}}, tier, kDaemon))
+                << row.what << ": its groups were not asked for, and decide";
+        }
     }
+    const PoolAccess shared{kOwner, kGroup, 0664};
+    EXPECT_TRUE(depends_on_groups(shared, {kStranger, 7, {}}, wire::Tier::trusted, kDaemon));
+    EXPECT_FALSE(depends_on_groups(shared, {kStranger, 7, {}}, wire::Tier::observer, kDaemon));
+    for (const std::uint32_t uid : {0U, kOwner, kDaemon})
+        EXPECT_FALSE(depends_on_groups(shared, {uid, 7, {}}, wire::Tier::trusted, kDaemon)) << uid;
 }
 
 TEST(Names, are_found_by_name_and_by_number) {
