@@ -114,6 +114,38 @@ private:
     std::optional<std::chrono::milliseconds> period_;
 };
 
+// The server of metrics. Its port is free to any user of the machine: one who takes it while no daemon runs must not keep
+// the next one from serving memory. So it is tried again until it can be had; everything else works meanwhile.
+class Metrics {
+public:
+    Metrics(Daemon &daemon, const std::string &address) : daemon_(daemon), server_(daemon, address) {}
+
+    // Fails where to try again would not help.
+    Answer<void> start() {
+        auto started = server_.start();
+        if (started) {
+            daemon_.set_metrics_address(server_.address());
+            return {};
+        }
+        if (started.error().code != Errc::already_exists) return started;
+        if (!std::exchange(has_said_so_, true))
+            log::error("no metrics: they are tried again every two seconds", {{"reason", started.error().message}});
+        daemon_.loop().after(kPause, [this] {
+            if (auto later = start(); !later) log::error("no metrics", {{"reason", later.error().message}});
+        });
+        return {};
+    }
+    void stop() { server_.stop(); }
+    const std::string &address() const { return server_.address(); }
+
+private:
+    static constexpr std::chrono::seconds kPause{2};
+
+    Daemon &daemon_;
+    MetricsServer server_;
+    bool has_said_so_ = false;
+};
+
 // The end of a daemon that does not get on, because the kernel makes one of its threads wait (for a file that a client
 // keeps busy), or a library waits for a thread that it could not start: as safe as any other kill.
 class LastResort {
@@ -225,11 +257,10 @@ int serve(const Config &config) {
     daemon.serve_clients(std::move(*listener));
 
     last_resort.arm(kServersPatience, "the servers of metrics and control do not start", kThreadsRemedy);
-    std::optional<MetricsServer> metrics;
+    std::optional<Metrics> metrics;
     if (!config.metrics_address.empty()) {
         metrics.emplace(daemon, config.metrics_address);
         if (auto started = metrics->start(); !started) return fail(started.error());
-        daemon.set_metrics_address(metrics->address());
     }
     ControlServer control(daemon, runtime_dir->control_socket(), {config.control_group, config.control_mode},
                           may.control);
@@ -248,7 +279,7 @@ int serve(const Config &config) {
     service_manager::ready("serving " + std::to_string(daemon.pool_names().size()) + " pools in " + config.runtime_dir);
     log::info("serving", {{"attach_socket", runtime_dir->attach_socket()},
                           {"control_socket", runtime_dir->control_socket()},
-                          {"metrics_address", metrics ? metrics->address() : "off"}});
+                          {"metrics_address", metrics && !metrics->address().empty() ? metrics->address() : "off"}});
     running.run();
 
     last_resort.arm(kEndPatience, "the daemon cannot end in order, for the kernel makes it wait: it is killed",

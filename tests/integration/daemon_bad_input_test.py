@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
@@ -220,17 +221,23 @@ class RefusedStart(unittest.TestCase):
                     "--topology", "synthetic:2x512M", "--pool", POOL, "--metrics-address", address, names=[address]
                 )  # fmt: skip
 
-    def test_metrics_port_that_is_taken_is_named(self):
+    def test_metrics_port_that_is_taken_is_named_and_taken_when_it_is_free(self):
+        """Any user can take it while no daemon runs: that must not keep the next one from serving memory."""
         with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             address = f"127.0.0.1:{taken.getsockname()[1]}"
-            run = self.folder / "run"
-            self.refused(
-                "--topology", "synthetic:2x512M", "--pool", POOL, "--metrics-address", address,
-                names=[address, "another port"], runtime_dir=run,
-            )  # fmt: skip
-            self.assertEqual([path.name for path in run.glob("*.sock")], [], "sockets of a daemon that never served")
+            daemon = self.enterContext(
+                serving("--topology", "synthetic:2x512M", "--pool", POOL, "--metrics-address", address)
+            )
+            daemon.says(f"no metrics: .*{re.escape(address)} .*another port")
+            self.assertEqual(daemon.status()["daemon"]["metrics_address"], "")
+            with ClientProcess(daemon.runtime_dir) as client:
+                self.assertEqual(client.alloc(4096)[0], 0, client.message)
+        wait_until("metrics are served", lambda: daemon.status()["daemon"]["metrics_address"] == address)
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_SECONDS) as answer:
+            self.assertIn(b"numacre_", answer.read())
 
     def test_socket_that_is_taken_leaves_the_first_daemon_alone(self):
         with serving() as daemon:

@@ -141,7 +141,10 @@ Answer<void> MetricsServer::start() {
         const std::string remedy = error == EADDRINUSE ? "somebody else listens there: stop that, or use another port"
                                                          " with --metrics-address (port 0 picks one)"
                                                        : "use another with --metrics-address";
-        return Unexpected{Failure{error == EACCES ? Errc::access_denied : Errc::bad_argument,
+        const Errc code = error == EACCES       ? Errc::access_denied
+                          : error == EADDRINUSE ? Errc::already_exists
+                                                : Errc::bad_argument;
+        return Unexpected{Failure{code,
                                   "cannot serve metrics on " + spelled(*address) + " (" + why + "): " + remedy}};
     }
     running->exposer->RegisterCollectable(running->collector);

@@ -29,7 +29,7 @@ public:
     MetricsServer(const MetricsServer &) = delete;
     MetricsServer &operator=(const MetricsServer &) = delete;
 
-    // Listens, and logs where. Once only.
+    // Listens, and logs where. Once only. already_exists: somebody else listens there, and may be gone later.
     Answer<void> start();
     // Waits for scrapes under way; when it returns nobody calls the pool manager. Harmless when repeated.
     void stop();
