@@ -114,8 +114,8 @@ private:
     std::optional<std::chrono::milliseconds> period_;
 };
 
-// The server of metrics. Its port is free to any user of the machine: one who takes it while no daemon runs must not keep
-// the next one from serving memory. So it is tried again until it can be had; everything else works meanwhile.
+// The server of metrics. Its port is free to any user of the machine: one who takes it while no daemon runs must not
+// keep the next one from serving memory. So it is tried again until it can be had; everything else works meanwhile.
 class Metrics {
 public:
     Metrics(Daemon &daemon, const std::string &address) : daemon_(daemon), server_(daemon, address) {}

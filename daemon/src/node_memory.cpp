@@ -1,6 +1,7 @@
 #include "node_memory.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <span>
 #include <string_view>
@@ -24,9 +25,49 @@ std::string region_name(const PoolSpec &spec, NumaNode numa_node, const char *pa
     return "numacre:" + spec.name + ":" + std::to_string(numa_node.value) + ":" + part;
 }
 
+// What steps of growth are about to take, of all pools, by numa node. Each pool grows on a thread of its own, and until
+// a step has its pages the machine and the cgroup still call them left: two that fit one by one would not fit together.
+// A step books first and looks then, so of two at once at least one sees the other. (Not a lock: the thread of one pool
+// may be made to wait by its clients, and no other pool may wait for it.)
+std::array<std::atomic<std::uint64_t>, kMaxNumaNodes> bytes_booked{};
+
+class Booking {
+public:
+    Booking(NumaNode numa_node, std::uint64_t bytes) : numa_node_(numa_node), bytes_(bytes) {
+        bytes_booked[numa_node.value].fetch_add(bytes, std::memory_order_seq_cst);  // before what is left is looked at
+        own = this;
+    }
+    Booking(const Booking &) = delete;
+    Booking &operator=(const Booking &) = delete;
+    ~Booking() {
+        own = nullptr;
+        bytes_booked[numa_node_.value].fetch_sub(bytes_, std::memory_order_seq_cst);  // after the pages are there
+    }
+
+    static std::uint64_t of_others(NumaNode numa_node) {
+        const std::uint64_t all = bytes_booked[numa_node.value].load(std::memory_order_seq_cst);
+        return own != nullptr && own->numa_node_ == numa_node ? all - own->bytes_ : all;
+    }
+    static std::uint64_t of_others() {
+        std::uint64_t sum = 0;
+        for (std::uint8_t i = 0; i < kMaxNumaNodes; ++i) sum += of_others(NumaNode{i});
+        return sum;
+    }
+
+private:
+    static thread_local const Booking *own;
+    NumaNode numa_node_;
+    std::uint64_t bytes_;
+};
+thread_local const Booking *Booking::own = nullptr;
+
+std::uint64_t without(std::uint64_t bytes, std::uint64_t booked) {
+    return bytes - std::min(bytes, booked);
+}
+
 // Memory that is not hugetlb: the kernel does not refuse too much, it kills somebody. So ask first.
 Answer<void> check_available(const Topology &topology, NumaNode numa_node, std::uint64_t bytes) {
-    const std::uint64_t available = topology.available_bytes(numa_node);
+    const std::uint64_t available = without(topology.available_bytes(numa_node), Booking::of_others(numa_node));
     if (bytes + kNodeHeadroomBytes <= available) return {};
     return Unexpected{
         Failure{Errc::out_of_frames, "numa node " + std::to_string(numa_node.value) + " has " +
@@ -38,7 +79,8 @@ Answer<void> check_available(const Topology &topology, NumaNode numa_node, std::
 // Metadata is small pages, whatever the frames are, and comes with the frames that it is for; all of it a client that
 // maps it can touch at any time. So a pool whose metadata the machine could not hold is not made.
 Answer<void> check_left(std::uint64_t bytes, const std::string &what, const std::string &remedy) {
-    const MemoryLeft left = memory_left();
+    MemoryLeft left = memory_left();
+    left.bytes = without(left.bytes, Booking::of_others());
     if (bytes <= left.bytes && left.bytes - bytes >= kNodeHeadroomBytes) return {};
     return Unexpected{Failure{Errc::out_of_frames, what + " takes " + std::to_string(bytes >> 20) + "M, and " +
                                                        left.said_by + " has " + std::to_string(left.bytes >> 20) +
@@ -408,6 +450,8 @@ Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
     const std::uint64_t offset = units.first * unit_bytes_;
     const std::uint64_t bytes = units.count * unit_bytes_;
     // At each step: others take memory meanwhile, and beyond a cgroup's limit the kernel would end us, or clients.
+    const Booking booking(plan_.numa_node, metadata_bytes_for(plan_.geometry, metadata_.bytes(), bytes) +
+                                               (is_hugetlb(data_.backing()) ? 0 : bytes));
     if (auto enough = check_memory_left(bytes); !enough) return enough;
     if (auto booked = topology_.take(plan_.numa_node, bytes); !booked) return booked;
     set_state(units, UnitState::filling);

@@ -56,9 +56,9 @@ struct Peer {
 // pid, uid and gid alone, by one system call. 0 and -1 when even that fails.
 Peer credentials_of(int connection_fd);
 
-// The supplementary groups of the process that connected, at the time when it did. The kernel copies and translates each,
-// on the thread that asks, and any user with a subordinate gid can have 65536 (1 ms): hence the bound. access_denied:
-// there are more, or the kernel does not say.
+// The supplementary groups of the process that connected, at the time when it did. The kernel copies and translates
+// each, on the thread that asks, and any user with a subordinate gid can have 65536 (1 ms): hence the bound.
+// access_denied: there are more, or the kernel does not say.
 inline constexpr std::size_t kPeerGroupsMax = 1024;
 Answer<std::vector<std::uint32_t>> groups_of(int connection_fd);
 

@@ -3,6 +3,7 @@
 error that names it. Otherwise the kernel would kill the daemon, or a client in the same group.
 """
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -23,15 +24,15 @@ POOL = "name=default,capacity=1G,online=16M,frame=4K,largest=4M,backing=small"
 
 
 class MemoryCgroup(unittest.TestCase):
-    def serve(self, pool=POOL):
+    def serve(self, *pools, limit=LIMIT):
         try:
-            self.cgroup = Cgroup("memory", LIMIT, "memory")
+            self.cgroup = Cgroup("memory", limit, "memory")
         except OSError as problem:
             print(f"SKIP: {problem}", file=sys.stderr)
             self.skipTest(str(problem))
         self.addCleanup(self.cgroup.remove)
-        daemon = Daemon("--topology", "synthetic:1x2G", "--pool", pool, "--keep-memory", "off",
-                        prefix=self.cgroup.prefix())
+        pools = [word for pool in pools or (POOL,) for word in ("--pool", pool)]
+        daemon = Daemon("--topology", "synthetic:1x2G", *pools, "--keep-memory", "off", prefix=self.cgroup.prefix())
         self.addCleanup(daemon.stop)
         return daemon
 
@@ -60,6 +61,19 @@ class MemoryCgroup(unittest.TestCase):
         self.assertEqual(said["error"]["code"], "RESOURCE_EXHAUSTED", said)
         self.assertIn("the metadata of a capacity of 1T", said["error"]["message"])
         self.assertTrue(daemon.alive(), daemon.log())
+
+    def test_two_pools_that_grow_at_once_do_not_take_what_only_one_can_have(self):
+        sizes = "capacity=512M,online=0,frame=4K,largest=256M,backing=small"
+        daemon = self.serve(f"name=one,{sizes}", f"name=two,{sizes}", limit=420 * MIB)
+        grown = 0
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            for _ in range(20):
+                for size in ("256M", "0"):
+                    said = list(threads.map(lambda pool, to=size: daemon.run_cli("resize", pool, to, "--json"),
+                                            ("one", "two")))
+                    self.assertTrue(daemon.alive(), daemon.log())
+                    grown += sum(json.loads(each.stdout).get("error") is None for each in said) if size != "0" else 0
+        self.assertGreater(grown, 0, "not even one can grow")
 
     def test_autosize_stops_before_the_limit(self):
         daemon = self.serve(POOL + ",autosize=20%-90%:16M-1G:64M:0s")

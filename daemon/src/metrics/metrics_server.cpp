@@ -144,8 +144,7 @@ Answer<void> MetricsServer::start() {
         const Errc code = error == EACCES       ? Errc::access_denied
                           : error == EADDRINUSE ? Errc::already_exists
                                                 : Errc::bad_argument;
-        return Unexpected{Failure{code,
-                                  "cannot serve metrics on " + spelled(*address) + " (" + why + "): " + remedy}};
+        return Unexpected{Failure{code, "cannot serve metrics on " + spelled(*address) + " (" + why + "): " + remedy}};
     }
     running->exposer->RegisterCollectable(running->collector);
     const std::vector<int> ports = running->exposer->GetListeningPorts();
