@@ -72,8 +72,9 @@ struct LaneTable {
     Seat *seats;
     std::uint32_t count;
     bool is_ending;  // at_thread_end() has run
+    bool is_going;   // at_thread_end() runs
 };
-thread_local LaneTable lane_table __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false};
+thread_local LaneTable lane_table __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false, false};
 
 // Of a thread that has called after at_thread_end(): a destructor of the last round (PTHREAD_DESTRUCTOR_ITERATIONS) may
 // have done so, and nothing tells of that thread's end any more. Whoever comes by looks whether it is gone.
@@ -190,6 +191,10 @@ void at_thread_end(void *) {
     // destructor that calls makes this one run once more, but in the last round (LateTable).
     SignalsBlocked::keep_out();
     LaneTable &table = lane_table;
+    // A handler of a signal that cannot be blocked would find no lane, and make one, under a lock and with a heap that
+    // its own thread holds: it is refused.
+    table.is_going = true;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     os::pthread_mutex_lock(&registry_mutex);
     if (table.is_ending) {
         const pid_t self = os::gettid();
@@ -201,6 +206,8 @@ void at_thread_end(void *) {
     }
     os::pthread_mutex_unlock(&registry_mutex);
     table.is_ending = true;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    table.is_going = false;
 }
 
 // In the child no mapping of a pool exists, and mutexes may have been held by threads that do not exist here. The
@@ -414,6 +421,10 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
     if (pool->index < lane_table.count) {
         const Seat &seat = lane_table.seats[pool->index];
         if (seat.lane != nullptr && seat.pool == pool) return make_current(seat.lane);
+    }
+    if (lane_table.is_going) {
+        error = fail(Errc::thread_is_inside, "this thread is ending, and its slots are being given up");
+        return nullptr;
     }
     const SignalsBlocked signals_blocked;
     if (!grow_table(pool->index)) {
