@@ -27,7 +27,7 @@ inline constexpr std::size_t kMaxFds = 64;     // in one packet
 inline constexpr int kFirstConnection = 3;
 
 enum class MessageType : std::uint16_t {
-    hello,  // value: the holder's pid
+    hello,  // value: the pid of the holder, in its own pid namespace: for people
     keep,   // name, one descriptor; replaces what was kept by that name. -> done
     drop,   // name. -> done
     list,   // -> `entry`, name and descriptor, for each; then done

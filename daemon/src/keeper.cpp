@@ -1,6 +1,7 @@
 #include "keeper.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -108,7 +109,8 @@ public:
     Answer<void> begin() {
         Fd connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
         if (const int error = connect_to_running(connection); error == ENOENT || error == ECONNREFUSED) return start();
-        if (belongs_to_us(connection.get()) && greet(std::move(connection))) return {};
+        Fd death = pidfd_of(connection.get());
+        if (belongs_to_us(connection.get()) && greet(std::move(connection), std::move(death))) return {};
         return Unexpected{Failure{Errc::version_mismatch,
                                   "there is a holder at " + path_ +
                                       " that does not answer, or speaks another version: wait, use the numacred that " +
@@ -170,6 +172,10 @@ public:
 
     void revive() override {
         const std::lock_guard lock(mutex_);
+        if (!has_hung_up()) {
+            death_.reset();  // from now on the connection tells
+            return;
+        }
         if (!is_missing_)
             log::error(
                 "the holder process has ended: the pools would not have outlived the daemon; starting another one",
@@ -205,13 +211,30 @@ private:
     }
 
     // Waits for its greeting: from then on it listens and answers.
-    bool greet(Fd connection) {
+    bool greet(Fd connection, Fd death) {
         holder::limit_patience(connection.get());
         Message hello;
         if (holder::receive_message(connection.get(), hello, {}) != 0 || hello.type != MessageType::hello) return false;
-        death_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, hello.value, 0)));
+        death_ = std::move(death);
         connection_ = std::move(connection);
         return true;
+    }
+
+    // Of the process that listens at the other end. Its own word for its pid would be a number of its pid namespace,
+    // and in ours a stranger's. Empty: the kernel cannot say (before Linux 6.5); then the connection is looked at.
+    static Fd pidfd_of(int connection) {
+#ifndef SO_PEERPIDFD
+        constexpr int SO_PEERPIDFD = 77;  // glibc 2.36 does not know it
+#endif
+        int number = -1;
+        socklen_t size = sizeof number;
+        return ::getsockopt(connection, SOL_SOCKET, SO_PEERPIDFD, &number, &size) == 0 ? Fd(number) : Fd();
+    }
+
+    // The holder keeps its end open as long as it lives. mutex_ is held.
+    bool has_hung_up() const {
+        pollfd look{connection_.get(), 0, 0};
+        return !connection_ || ::poll(&look, 1, 0) != 0;
     }
 
     // 0 or an errno.
@@ -269,7 +292,9 @@ private:
             return failed("starting " + program, refused);
         }
         theirs.reset();
-        if (!greet(std::move(ours))) return failed("the holder process " + program + " does not answer", errno);
+        Fd death(static_cast<int>(::syscall(SYS_pidfd_open, child_, 0)));
+        if (!greet(std::move(ours), std::move(death)))
+            return failed("the holder process " + program + " does not answer", errno);
         return {};
     }
 

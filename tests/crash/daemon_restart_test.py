@@ -384,6 +384,28 @@ def test_holder_killed(rng, _):
         daemon.stop()
 
 
+def test_holder_of_another_pid_namespace(rng, _):
+    """What it calls its pid is a stranger's number, or nobody's, for a daemon in another pid namespace."""
+    with RuntimeDir() as runtime_dir:
+        daemon, client = runtime_dir.start_with_client()
+        holder = runtime_dir.holder()
+        first = holder.pid
+        holder.close()
+        daemon.kill()
+        daemon.stop()
+        daemon = runtime_dir.start(prefix=("unshare", "--pid", "--fork", "--mount-proc", "--kill-child"))
+        daemon.says("pool adopted")
+        time.sleep(5)  # twice the time after which a holder that is missed is replaced
+        expect("the holder process has ended" not in daemon.log(), daemon.log())
+        os.kill(first, signal.SIGKILL)
+        daemon.says("the holder process has ended")
+        daemon.says("keeps everything again")
+        expect(daemon.used_bytes() == 3 * 4096, f"{daemon.used_bytes()} bytes are used")
+        client.close()
+        wait_until("everything is back", lambda: daemon.used_bytes() == 0)
+        daemon.kill()  # unshare does not hand on what would end it in order
+
+
 def test_holder_that_does_not_answer(rng, _):
     """A second holder would take the first one's name, and the first would let go of everything: so there is none."""
     with RuntimeDir() as runtime_dir:
