@@ -31,6 +31,10 @@ class Cgroup:
             return
         raise OSError(f"no hierarchy with a {controller} controller is mounted")
 
+    def used_bytes(self):
+        used = self.limit.name.replace(".max", ".current").replace("limit_in_bytes", "usage_in_bytes")
+        return int((self.path / used).read_text())
+
     # A command that goes into the cgroup first.
     def prefix(self):
         return ("sh", "-c", f'echo $$ > {self.path}/cgroup.procs && exec "$@"', "sh")
