@@ -129,7 +129,6 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     auto &record = pool->view.processes[pool->process.value];
     pool->thread_limit = &record.thread_limit;
 
-    constexpr std::uint64_t kGiganticPageBytes = std::uint64_t{1} << 30;
     std::uint64_t page_bytes = kPageBytes;
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) {
         const std::uint64_t each = reply.nodes[node].page_bytes;

@@ -24,6 +24,7 @@
 
 #include "holder_wire.hpp"
 #include "log.hpp"
+#include "process_info.hpp"
 
 namespace numacre::daemon {
 
@@ -109,7 +110,9 @@ public:
     Answer<void> begin() {
         Fd connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
         if (const int error = connect_to_running(connection); error == ENOENT || error == ECONNREFUSED) return start();
-        Fd death = pidfd_of(connection.get());
+        // By the kernel: the holder's own word for its pid is a number of its pid namespace, and in ours a stranger's.
+        // Where the kernel cannot say, the connection is looked at.
+        Fd death = pidfd_of_peer(connection.get());
         if (belongs_to_us(connection.get()) && greet(std::move(connection), std::move(death))) return {};
         return Unexpected{Failure{Errc::version_mismatch,
                                   "there is a holder at " + path_ +
@@ -218,17 +221,6 @@ private:
         death_ = std::move(death);
         connection_ = std::move(connection);
         return true;
-    }
-
-    // Of the process that listens at the other end. Its own word for its pid would be a number of its pid namespace,
-    // and in ours a stranger's. Empty: the kernel cannot say (before Linux 6.5); then the connection is looked at.
-    static Fd pidfd_of(int connection) {
-#ifndef SO_PEERPIDFD
-        constexpr int SO_PEERPIDFD = 77;  // glibc 2.36 does not know it
-#endif
-        int number = -1;
-        socklen_t size = sizeof number;
-        return ::getsockopt(connection, SOL_SOCKET, SO_PEERPIDFD, &number, &size) == 0 ? Fd(number) : Fd();
     }
 
     // The holder keeps its end open as long as it lives. mutex_ is held.

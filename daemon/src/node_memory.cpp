@@ -363,12 +363,15 @@ Answer<void> NodeMemory::check_growth(std::uint64_t bytes) const {
                                               : ": reserve them, or allow the daemon to (--reserve-hugepages)")}};
 }
 
+std::uint64_t NodeMemory::plain_bytes_for(std::uint64_t bytes) const {
+    return metadata_bytes_for(plan_.geometry, metadata_.bytes(), bytes) + (is_hugetlb(data_.backing()) ? 0 : bytes);
+}
+
 Answer<void> NodeMemory::check_memory_left(std::uint64_t bytes) const {
-    const bool is_huge = is_hugetlb(data_.backing());
-    const std::uint64_t metadata = metadata_bytes_for(plan_.geometry, metadata_.bytes(), bytes);
-    return check_left(metadata + (is_huge ? 0 : bytes),
-                      (is_huge ? "the metadata of " : "with its metadata, a growth by ") + format_bytes(bytes),
-                      "ask for less, or free some");
+    return check_left(
+        plain_bytes_for(bytes),
+        (is_hugetlb(data_.backing()) ? "the metadata of " : "with its metadata, a growth by ") + format_bytes(bytes),
+        "ask for less, or free some");
 }
 
 bool NodeMemory::header_is_ours() const {
@@ -450,8 +453,7 @@ Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
     const std::uint64_t offset = units.first * unit_bytes_;
     const std::uint64_t bytes = units.count * unit_bytes_;
     // At each step: others take memory meanwhile, and beyond a cgroup's limit the kernel would end us, or clients.
-    const Booking booking(plan_.numa_node, metadata_bytes_for(plan_.geometry, metadata_.bytes(), bytes) +
-                                               (is_hugetlb(data_.backing()) ? 0 : bytes));
+    const Booking booking(plan_.numa_node, plain_bytes_for(bytes));
     if (auto enough = check_memory_left(bytes); !enough) return enough;
     if (auto booked = topology_.take(plan_.numa_node, bytes); !booked) return booked;
     set_state(units, UnitState::filling);

@@ -99,6 +99,8 @@ public:
     Answer<void> check_growth(std::uint64_t bytes) const;
     // Of these, what comes out of the machine's memory and the daemon's cgroups as it is used: without it the kernel
     // would kill, not refuse.
+    // Memory that is no hugepage and that a growth by so many bytes takes: metadata, and frames if they are none.
+    std::uint64_t plain_bytes_for(std::uint64_t bytes) const;
     Answer<void> check_memory_left(std::uint64_t bytes) const;
 
     // The worker's thread only, from here on.

@@ -33,8 +33,6 @@ struct Failure {
 template <class T>
 using Answer = Result<T, Failure>;
 
-inline constexpr std::uint64_t kGiganticPageBytes = std::uint64_t{1} << 30;
-
 // The one spelling of a backing: in the configuration, in logs, in metrics.
 constexpr const char *backing_name(wire::Backing backing) {
     switch (backing) {

@@ -175,6 +175,12 @@ Peer credentials_of(int connection_fd) {
     return peer;
 }
 
+Fd pidfd_of_peer(int connection_fd) {
+    int number = -1;
+    socklen_t size = sizeof number;
+    return os::getsockopt(connection_fd, SOL_SOCKET, SO_PEERPIDFD, &number, &size) == 0 ? Fd(number) : Fd();
+}
+
 Answer<Peer> peer_of(int connection_fd) {
     const auto gone = [](const char *call, int error) {
         if (error == EMFILE || error == ENFILE || error == ENOMEM)
@@ -187,9 +193,8 @@ Answer<Peer> peer_of(int connection_fd) {
     };
     Peer peer = credentials_of(connection_fd);
     if (peer.uid == kNobody) return gone("SO_PEERCRED", errno);
-    int number = -1;
-    socklen_t size = sizeof number;
-    if (os::getsockopt(connection_fd, SOL_SOCKET, SO_PEERPIDFD, &number, &size) != 0) {
+    int number = pidfd_of_peer(connection_fd).release();
+    if (number < 0) {
         if (errno != ENOPROTOOPT) return gone("SO_PEERPIDFD", errno);
         // An older kernel: the pid may have been used again between connect() and here. Then the client is not reaped
         // before that other process ends; nobody else is hurt, for what is not certain gets no signals.

@@ -96,6 +96,11 @@ class RuntimeDir:
     def holder(self):
         return Holder(self.path)
 
+    def holder_pid(self):
+        holder = self.holder()
+        holder.close()
+        return holder.pid
+
     def frames_bytes(self):
         """What the kernel has put behind the frames of the pool's numa node 0."""
         holder = self.holder()
@@ -289,9 +294,7 @@ def test_stopped_and_started(rng, _):
         wait_until("the killed client's blocks are back", lambda: daemon.used_bytes() == 0)
 
         # Stopped for good: the memory goes with the last client, and the holder with it.
-        holder = runtime_dir.holder()
-        pid = holder.pid
-        holder.close()
+        pid = runtime_dir.holder_pid()
         daemon.stop()
         expect(newcomer.alloc(4096)[0] == 0, newcomer.message)
         os.kill(pid, 0)
@@ -368,9 +371,7 @@ def test_holder_killed(rng, _):
     """The holder dies under a running daemon: there is another one, with everything."""
     with RuntimeDir() as runtime_dir:
         daemon, client = runtime_dir.start_with_client()
-        holder = runtime_dir.holder()
-        first = holder.pid
-        holder.close()
+        first = runtime_dir.holder_pid()
         os.kill(first, signal.SIGKILL)
         daemon.says("starting another one")
         wait_until("it listens", lambda: is_served_by_another(runtime_dir, first))
@@ -388,9 +389,7 @@ def test_holder_of_another_pid_namespace(rng, _):
     """What it calls its pid is a stranger's number, or nobody's, for a daemon in another pid namespace."""
     with RuntimeDir() as runtime_dir:
         daemon, client = runtime_dir.start_with_client()
-        holder = runtime_dir.holder()
-        first = holder.pid
-        holder.close()
+        first = runtime_dir.holder_pid()
         daemon.kill()
         daemon.stop()
         daemon = runtime_dir.start(prefix=("unshare", "--pid", "--fork", "--mount-proc", "--kill-child"))
@@ -410,9 +409,7 @@ def test_holder_that_does_not_answer(rng, _):
     """A second holder would take the first one's name, and the first would let go of everything: so there is none."""
     with RuntimeDir() as runtime_dir:
         daemon, client = runtime_dir.start_with_client()
-        holder = runtime_dir.holder()
-        pid = holder.pid
-        holder.close()
+        pid = runtime_dir.holder_pid()
         os.kill(pid, signal.SIGSTOP)
         try:
             daemon.kill()
@@ -429,12 +426,9 @@ def test_holder_that_does_not_answer(rng, _):
 
 def is_served_by_another(runtime_dir, pid):
     try:
-        holder = runtime_dir.holder()
+        return runtime_dir.holder_pid() != pid
     except OSError:
         return False
-    found = holder.pid
-    holder.close()
-    return found != pid
 
 
 def test_stopped_client_in_the_way(rng, _):

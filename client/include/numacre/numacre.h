@@ -34,14 +34,15 @@
  * fork: the child does not inherit the mapping. Every call on an inherited handle returns -ECHILD; attach again there. A child
  * of fork() of libc closes the inherited connections at once. A child of a raw fork (the system call, clone without CLONE_VM,
  * _Fork) closes them at its first call: until then, or its end, it keeps what a parent held that has called exec.
- * clone with CLONE_VM, without CLONE_THREAD: that process has the pool mapped and no record of its own. When the process
- * that attached has ended its blocks are given to others, and what the clone then writes is written into theirs: end it
+ * A child of vfork, or of clone with CLONE_VM and without CLONE_THREAD, has the pool mapped and no record of its own. When the
+ * process that attached has ended, its blocks are given to others, and the child may then write into theirs: end the child
  * first.
  *
  * Environment variables are ignored in a set-user-id or set-group-id program, or one with file capabilities.
  *
  * NUMACRE_TRACE=FILE in the environment records every allocation of the process in FILE (FILE.PID if that exists), for
- * `numacre bench replay`. Every call then enters the kernel and takes a lock of the process. A file that cannot be made fails numacre_attach and numacre_open_private with -EINVAL.
+ * `numacre bench replay`. Every call then enters the kernel and takes a lock of the process. A file that cannot be made fails
+ * numacre_attach and numacre_open_private with -EINVAL.
  *
  * NUMACRE_CHECK_FREES=1 in the environment finds a block that two threads free at the same moment: one of them gets -ESTALE,
  * or -EPERM if another process has the block by then. Otherwise that may go unnoticed, and may take the block from whoever

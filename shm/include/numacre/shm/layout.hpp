@@ -26,6 +26,7 @@ inline constexpr std::uint64_t kNodeMagic = 0x6564'6f6e'6372'6d6e;  // "nmrcnode
 inline constexpr std::size_t kCacheLineBytes = 64;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint64_t kHugepageBytes = std::uint64_t{2} << 20;
+inline constexpr std::uint64_t kGiganticPageBytes = std::uint64_t{1} << 30;
 inline constexpr std::size_t kPoolNameBytes = 64;  // with its terminating 0
 
 inline constexpr std::uint64_t kMinFrameBytes = 64;
