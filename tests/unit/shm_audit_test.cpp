@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <random>
+#include <vector>
 
 #include "support/shm_pool.hpp"
 
@@ -183,6 +186,32 @@ TEST_F(AuditedPool, frames_that_nobody_has_are_found_unless_an_intent_speaks_for
     auto &word = upper_above(middle, 1);
     word = UpperWord{word.load()}.with_allocated(0x80).bits();
     EXPECT_EQ(nobodys(), 2U);
+}
+
+TEST_F(AuditedPool, known_intents_cover_what_some_intent_overlaps_now) {
+    pool.view.header->thread_high_water = pool.thread_slots;
+    std::mt19937_64 random(20261125);
+    for (int round = 0; round < 200; ++round) {
+        std::vector<Intent> intents;
+        for (std::uint32_t thread = 1; thread < pool.view.threads_in_use_bound(); ++thread) {
+            // As scribbled: not aligned, beyond the end, of another numa node.
+            const Block block{FrameIndex{random() % 4000}, Order{static_cast<std::uint32_t>(random() % 6)}};
+            const Intent intent{IntentKind{static_cast<std::uint8_t>(random() % 4)},
+                                NumaNode{static_cast<std::uint8_t>(random() % 2)}, block};
+            pool.view.threads[thread].intent = intent.bits();
+            if (intent.active() && intent.numa_node() == pool.node.numa_node) intents.push_back(intent);
+        }
+        const KnownIntents<Env> known(pool.view, pool.node.numa_node);
+        for (int question = 0; question < 100; ++question) {
+            const Block frames{FrameIndex{random() % 4000}, Order{static_cast<std::uint32_t>(random() % 4)}};
+            const bool is_covered =
+                std::ranges::any_of(intents, [&](const Intent &intent) { return overlaps(intent.block(), frames); });
+            ASSERT_EQ(known.covers(frames), is_covered) << frames.base.value << " order " << frames.order.value;
+        }
+        for (std::uint32_t thread = 1; thread < pool.view.threads_in_use_bound(); ++thread)
+            pool.view.threads[thread].intent = 0;
+        ASSERT_FALSE(known.covers(Block{FrameIndex{0}, Order{12}})) << "of threads that have gone on since";
+    }
 }
 
 TEST_F(AuditedPool, thread_slots_that_say_what_no_client_says_are_found) {

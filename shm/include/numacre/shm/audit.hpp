@@ -7,10 +7,13 @@
 // mark above them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <iterator>
 #include <span>
+#include <vector>
 
 #include "numacre/shm/layout.hpp"
 #include "numacre/shm/search.hpp"
@@ -26,6 +29,47 @@ bool is_marked_as_taken(const NodeView<Env> &view, unsigned layer, FrameIndex fr
         static_cast<unsigned>(frame.value >> word_order(layer - 1)) % kUpperFanOut);
 }
 
+// The intents of all threads as they were when it was made: which of them may overlap some frames, without a look at
+// every slot. Else whoever scribbles an intent into each of 65,000 slots makes an audit take minutes.
+template <class Env>
+class KnownIntents {
+public:
+    KnownIntents(const PoolView<Env> &pool, NumaNode numa_node) : pool_(pool), numa_node_(numa_node) {
+        const std::uint32_t threads = pool.threads_in_use_bound();
+        for (std::uint32_t thread = 0; thread < threads; ++thread) {
+            const Intent intent{pool.threads[thread].intent.load(std::memory_order_acquire)};
+            if (!intent.active() || intent.numa_node() != numa_node) continue;
+            const Block block = intent.block();
+            known_.push_back({block.base.value, block.base.value + block.order.frames(), thread});
+        }
+        std::ranges::sort(known_, {}, &Known::base);
+        for (std::size_t i = 1; i < known_.size(); ++i) {
+            if (known_[i].reaches > known_[i - 1].reaches) continue;
+            known_[i].reaches = known_[i - 1].reaches;
+            known_[i].thread = known_[i - 1].thread;
+        }
+    }
+
+    // One of them overlaps the frames at this moment. False says nothing.
+    bool covers(Block frames) const {
+        const auto behind =
+            std::ranges::lower_bound(known_, frames.base.value + frames.order.frames(), {}, &Known::base);
+        if (behind == known_.begin() || std::prev(behind)->reaches <= frames.base.value) return false;
+        const Intent intent{pool_.threads[std::prev(behind)->thread].intent.load(std::memory_order_acquire)};
+        return intent.active() && intent.numa_node() == numa_node_ && overlaps(intent.block(), frames);
+    }
+
+private:
+    struct Known {
+        std::uint64_t base;
+        std::uint64_t reaches;  // the furthest end of those up to here
+        std::uint32_t thread;   // whose that is
+    };
+    const PoolView<Env> &pool_;
+    NumaNode numa_node_;
+    std::vector<Known> known_;  // by base
+};
+
 // Frames that are marked as taken, held by no block, and in the hands of no operation under way. Asked about what a
 // scan met as taken and unheld, which nearly always is an operation under way.
 //
@@ -34,10 +78,12 @@ bool is_marked_as_taken(const NodeView<Env> &view, unsigned layer, FrameIndex fr
 // begun before everything, or a claim that is still under way. If it had them at the first look already, its intent was
 // there to be seen then; else it is a claim that came later, and its intent is there to be seen at the second.
 template <class Env>
-bool is_taken_by_nobody(const PoolView<Env> &pool, const NodeView<Env> &view, Unheld unheld) {
+bool is_taken_by_nobody(const PoolView<Env> &pool, const NodeView<Env> &view, Unheld unheld,
+                        const KnownIntents<Env> *known = nullptr) {
     const unsigned layer = unheld.layer();
     const unsigned granule = view.geometry.index_granule(layer);
     const Block frames{unheld.first, Order{layer == 0 ? 0 : word_order(layer - 1)}};
+    if (known != nullptr && known->covers(frames)) return false;
     constexpr unsigned kPlaces = kLeafOrder + 1;
     // acquire (partners: EDGE commit, EDGE ownership): before what is read next.
     const auto entries = [&] {
@@ -74,7 +120,8 @@ bool is_taken_by_nobody(const PoolView<Env> &pool, const NodeView<Env> &view, Un
 template <class Env>
 class Audit {
 public:
-    Audit(const PoolView<Env> &pool, const NodeView<Env> &view) : pool_(pool), view_(view) {}
+    Audit(const PoolView<Env> &pool, const NodeView<Env> &view)
+        : pool_(pool), view_(view), known_(pool, view.numa_node) {}
 
     // How many words or blocks are impossible.
     std::uint64_t run() {
@@ -135,7 +182,8 @@ private:
         // No scan comes here.
         const auto frame = static_cast<unsigned>(std::countr_zero(taken));
         const Unheld unheld{FrameIndex{word * kLeafFrames + frame}, 1};
-        if (is_taken_by_nobody(pool_, view_, unheld) && is_taken_by_nobody(pool_, view_, unheld)) ++found_;
+        if (is_taken_by_nobody(pool_, view_, unheld, &known_) && is_taken_by_nobody(pool_, view_, unheld, &known_))
+            ++found_;
     }
 
     // Does a block in this word lack a mark above? While it is held all its marks are there: they came before its
@@ -170,6 +218,7 @@ private:
 
     const PoolView<Env> &pool_;
     const NodeView<Env> &view_;
+    const KnownIntents<Env> known_;
     std::uint64_t found_ = 0;
 };
 
