@@ -381,8 +381,9 @@ Answer<std::shared_ptr<ManagedPool>> Daemon::make_pool(const PoolSpec &spec) {
             Failure{Errc::too_many_clients, std::string("the daemon can have no thread for it (") + failure.what() +
                                                 "): raise the limit on threads (TasksMax=, pids.max, ulimit -u)"}};
     } catch (const std::bad_alloc &) {
-        return Unexpected{Failure{Errc::out_of_frames, "the daemon has no memory left for it: free some, or raise its "
-                                                       "limit (MemoryMax=, ulimit -v, vm.overcommit_memory)"}};
+        return Unexpected{Failure{Errc::out_of_frames,
+                                  "the daemon has no memory left for it: free some, or raise its "
+                                  "limit (MemoryMax=, ulimit -v, vm.overcommit_memory)"}};
     }
 }
 
@@ -466,6 +467,8 @@ Answer<void> Daemon::delete_pool(const std::string &name, bool force) {
         std::erase_if(deleted_, [](const auto &deleted) { return deleted.expired(); });
         deleted_.push_back(*pool);
     }
+    // An observer that has detached may keep a descriptor for as long as it likes.
+    (*pool)->worker().post([pool = *pool] { pool->give_back_frames(); });
     log::info("pool deleted", {{"pool", name}});
     Event event;
     event.pool = name;

@@ -497,7 +497,6 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
         // release: who takes the slot next finds everything given back.
         set_record_state(slot, ProcessState::free, std::memory_order_release);
     }
-    wake_waiters();  // it may have died while it was serving others
 }
 
 std::vector<Client> ManagedPool::client_table() const {
@@ -1035,6 +1034,18 @@ void ManagedPool::wake_waiters(bool all) {
         static_assert(std::endian::native == std::endian::little, "the futex word is the first half");
         os::futex_wake(low_half, 1);
     });
+}
+
+void ManagedPool::wake_waiters_soon(const std::shared_ptr<ManagedPool> &pool) {
+    if (pool->wake_is_due_.exchange(true)) return;
+    pool->worker().post([pool] {
+        pool->wake_is_due_.store(false);  // before the look: who asks from now on is not seen by it
+        pool->wake_waiters();
+    });
+}
+
+void ManagedPool::give_back_frames() {
+    for (const auto &memory : nodes_) memory->give_back_frames();
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -151,8 +151,14 @@ public:
     void open_door();
     // Tells clients that the pool is no more.
     void announce_deletion();
+    // All pages of the frames go back to the kernel, whoever keeps a descriptor of them. The last thing that is done
+    // with a pool that is deleted. On its worker.
+    void give_back_frames();
     // Allocations that wait for memory look again.
     void wake_waiters(bool all = false);
+    // On the pool's own worker, once for all who ask meanwhile: it looks at every thread slot, as many as there are,
+    // and at words that clients write. Any thread.
+    static void wake_waiters_soon(const std::shared_ptr<ManagedPool> &pool);
     // Tells clients how old the pool is, for what they allocate from now on, and if it is damaged. Any thread, about
     // once a second.
     void tell_clients();
@@ -298,6 +304,7 @@ private:
     std::deque<Seized> seized_;  // in the order in which they are due
 
     mutable std::atomic<std::uint64_t> looks_{0};
+    std::atomic<bool> wake_is_due_{false};
 
     mutable std::mutex mutex_;
     // All below: guarded by mutex_.

@@ -326,6 +326,10 @@ NodeMemory::NodeMemory(Plan plan, Topology &topology, Hugepages &hugepages, Meta
       unit_bytes_(resize_unit_bytes(plan_.spec)),
       online_(plan_.geometry.capacity_bytes() / unit_bytes_, false) {}
 
+void NodeMemory::give_back_frames() {
+    data_.punch(0, data_.bytes());
+}
+
 NodeMemory::~NodeMemory() {
     const wire::Backing backing = data_.backing();
     {

@@ -37,8 +37,8 @@ struct Growth {
     std::uint64_t ahead_bytes = 0;     // of what was reserved at the pool's creation
 };
 
-// out_of_frames: the machine or the cgroup has not that much memory left as the metadata of a pool's whole capacity takes
-// on all numa nodes, with other_bytes beside it.
+// out_of_frames: the machine or the cgroup has not that much memory left as the metadata of a pool's whole capacity
+// takes on all numa nodes, with other_bytes beside it.
 Answer<void> check_metadata_left(const PoolSpec &spec, const Geometry &geometry, std::uint32_t thread_slots,
                                  std::uint64_t numa_nodes, std::uint64_t other_bytes);
 
@@ -62,6 +62,8 @@ public:
                                                      Fd metadata, Fd data, bool &damaged);
     NodeMemory(const NodeMemory &) = delete;
     NodeMemory &operator=(const NodeMemory &) = delete;
+    // All pages of the frames go back to the kernel, whoever has them mapped: of a pool that is deleted.
+    void give_back_frames();
     // Gives reserved hugepages back. Clients that still map the memory keep it until they unmap it.
     ~NodeMemory();
 

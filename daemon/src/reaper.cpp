@@ -96,6 +96,8 @@ void Reaper::finish(const Case &job) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - job.begun).count();
     const std::uint64_t bytes = job.total.frames << job.pool->geometry().frame_shift;
     job.pool->vacate(job.client.slot, job.departure, job.total, seconds);
+    // There may be more for others; and it may have died while it was serving them.
+    if (job.client.tier != wire::Tier::observer) ManagedPool::wake_waiters_soon(job.pool);
     const bool detached = job.departure == Departure::detached;
     registry_.count(detached                           ? &DaemonTotals::reaped_detached
                     : job.departure == Departure::died ? &DaemonTotals::reaped_killed
