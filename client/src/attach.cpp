@@ -18,6 +18,9 @@ namespace numacre::client {
 namespace {
 
 constexpr std::uint64_t kHandshakeSeconds = 5;
+// connect() waits where the kernel's queue of the socket is full: for a place among all who wait, however many, which
+// is no sign of a daemon that does not answer.
+constexpr std::uint64_t kConnectSeconds = 30;
 
 const char *runtime_dir_or_default(const char *runtime_dir) {
     if (runtime_dir != nullptr && *runtime_dir != 0) return runtime_dir;
@@ -29,7 +32,13 @@ int no_answer() {
     return fail(Errc::timed_out, "the daemon did not answer within %d s", static_cast<int>(kHandshakeSeconds));
 }
 
-int connect_to_daemon(const Deadline &deadline, const char *runtime_dir, numacre_pool *pool) {
+int no_place() {
+    return fail(Errc::timed_out,
+                "the daemon did not accept the connection within %d s: too many connect at once, or it is stopped",
+                static_cast<int>(kConnectSeconds));
+}
+
+int connect_to_daemon(const char *runtime_dir, numacre_pool *pool) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     const int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/attach.sock", runtime_dir);
@@ -40,9 +49,9 @@ int connect_to_daemon(const Deadline &deadline, const char *runtime_dir, numacre
     const int connection = pool->connection = os::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     pool->connection_inode = inode_of(connection);
     if (connection < 0) return fail(Errc::too_many_clients, "cannot make a socket: %s", strerror(errno));
-    if (!connect_by(deadline, connection, address)) {
+    if (!connect_by(Deadline{kConnectSeconds}, connection, address)) {
         const int error = errno;
-        if (error == EAGAIN) return no_answer();
+        if (error == EAGAIN) return no_place();
         if (error == EACCES || error == EPERM) return fail(Errc::access_denied, "no access to %s", address.sun_path);
         return fail(Errc::daemon_gone, "no daemon at %s (%s)", address.sun_path, strerror(error));
     }
@@ -139,9 +148,8 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
                     "one more");
     }
     int error = read_checks(handle);
-    const Deadline deadline{kHandshakeSeconds};
-    if (error == 0) error = connect_to_daemon(deadline, runtime_dir_or_default(runtime_dir), handle);
-    if (error == 0) error = shake_hands(deadline, handle, pool_name);
+    if (error == 0) error = connect_to_daemon(runtime_dir_or_default(runtime_dir), handle);
+    if (error == 0) error = shake_hands(Deadline{kHandshakeSeconds}, handle, pool_name);
     if (error != 0) {
         unmap_regions(handle);
         close_connection(handle);

@@ -40,26 +40,29 @@ struct Closer::Shared {
     }
 };
 
-Closer::Closer() : shared_(std::make_shared<Shared>()) {
+Closer::Closer(bool at_once) : shared_(at_once ? nullptr : std::make_shared<Shared>()) {
+    if (!shared_) return;
     std::thread thread([shared = shared_] { shared->work(); });
     pthread_setname_np(thread.native_handle(), "numacred-close");
     thread.detach();
 }
 
 Closer::~Closer() {
+    if (!shared_) return;
     const std::lock_guard lock(shared_->mutex);
     shared_->stopping = true;
     shared_->changed.notify_one();
 }
 
 void Closer::close(Fd fd) {
-    if (!fd) return;
+    if (!fd || !shared_) return;  // the parameter closes it
     const std::lock_guard lock(shared_->mutex);
     shared_->queue.push_back(std::move(fd));
     shared_->changed.notify_one();
 }
 
 std::size_t Closer::backlog() const {
+    if (!shared_) return 0;
     const std::lock_guard lock(shared_->mutex);
     return shared_->queue.size() + (shared_->is_closing ? 1 : 0);
 }

@@ -2,7 +2,7 @@
 // the last close of one of those may wait for whoever made it: a TCP socket that lingers, a file of a FUSE server. So
 // that is a thread's own business, which gives each a few milliseconds (close_timer.hpp), and takes as long as it takes
 // where that does not help. (Linux 6.16 and later refuse such packets on our socket: then there is nothing to wait
-// for.)
+// for, and a close is made at once.)
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@ namespace numacre::daemon {
 
 class Closer {
 public:
-    Closer();
+    // at_once: nothing can have been sent that takes long to close.
+    explicit Closer(bool at_once);
     // Does not wait: what is not closed yet the process's end closes, which lingers for nobody.
     ~Closer();
     Closer(const Closer &) = delete;
@@ -27,7 +28,7 @@ public:
 
 private:
     struct Shared;
-    std::shared_ptr<Shared> shared_;
+    std::shared_ptr<Shared> shared_;  // null: at once
 };
 
 }  // namespace numacre::daemon

@@ -24,6 +24,13 @@ inline void refuse_descriptors(int listening_fd) {
     (void)::setsockopt(listening_fd, SOL_SOCKET, SO_PASSRIGHTS, &passes_rights, sizeof passes_rights);
 }
 
+// Whether descriptors can come with the messages of a listening socket's connections.
+inline bool takes_descriptors(int listening_fd) {
+    int passes_rights = 1;
+    socklen_t bytes = sizeof passes_rights;
+    return os::getsockopt(listening_fd, SOL_SOCKET, SO_PASSRIGHTS, &passes_rights, &bytes) != 0 || passes_rights != 0;
+}
+
 // One packet with at most kFdsMax descriptors; waits for as long as the socket's SO_SNDTIMEO, or as flags say. 0 or an
 // errno: EPIPE if nobody listens any more.
 template <std::size_t kFdsMax>

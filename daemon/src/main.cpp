@@ -1,11 +1,15 @@
 // numacred: wiring. What starts first ends last.
 
+#include <linux/capability.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -13,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -80,6 +85,21 @@ std::uint64_t raise_open_file_limit() {
     limit.rlim_cur = limit.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &limit);
     return limit.rlim_cur;
+}
+
+// How many descriptors we may have on their way to others who have not received them yet. unix(7), ETOOMANYREFS.
+std::uint64_t descriptors_in_flight(std::uint64_t open_files) {
+    struct stat user_namespace{};
+    constexpr ino_t kInitialUserNamespace = 0xEFFFFFFD;  // the kernel's interface says so (linux/nsfs.h)
+    if (::stat("/proc/self/ns/user", &user_namespace) != 0 || user_namespace.st_ino != kInitialUserNamespace)
+        return open_files;
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> sets{};
+    if (::syscall(SYS_capget, &header, sets.data()) != 0) return open_files;
+    const auto has = [&](unsigned capability) {
+        return (sets[CAP_TO_INDEX(capability)].effective & CAP_TO_MASK(capability)) != 0;
+    };
+    return has(CAP_SYS_RESOURCE) || has(CAP_SYS_ADMIN) ? std::numeric_limits<std::uint64_t>::max() : open_files;
 }
 
 // Before any thread is started, so that all inherit the mask and the signals come through the descriptor only.
@@ -226,7 +246,7 @@ int serve(const Config &config) {
     options.runtime_dir = config.runtime_dir;
     options.reserve_hugepages = config.reserve_hugepages;
     options.limits.connections = may.attach;
-    options.limits.descriptors_in_flight = open_files;
+    options.limits.descriptors_in_flight = descriptors_in_flight(open_files);
     constexpr std::uint32_t kUserShare = 4;
     const std::uint64_t of_a_user =
         std::uint64_t{config.max_connections_per_user} * may.attach / config.max_connections;
@@ -240,12 +260,20 @@ int serve(const Config &config) {
         return EXIT_SUCCESS;
     }
     if (auto adopted = daemon.adopt_pools(); !adopted) return fail(adopted.error());
+    const bool has_adopted = !daemon.pool_names().empty();
     for (const PoolSpec &spec : config.pools) {
         if (daemon.has_pool(spec.name)) {
             log::info("a configured pool is there already: it stays as it is", {{"pool", spec.name}});
             continue;
         }
-        if (auto created = daemon.create_pool(spec); !created) return fail(created.error());
+        if (auto created = daemon.create_pool(spec); !created) {
+            // Clients that run on are not to go without a daemon for a pool that is not theirs.
+            if (!has_adopted) return fail(created.error());
+            log::error("a configured pool is not there: the pools that were kept are served without it",
+                       {{"pool", spec.name},
+                        {"reason", created.error().message},
+                        {"remedy", "mend it, and make the pool with `numacre create`, or start the daemon again"}});
+        }
     }
     if (config.pools.empty())
         log::warn(

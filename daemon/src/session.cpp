@@ -53,11 +53,18 @@ bool is_limited(const Peer &who) {
 constexpr std::uint32_t kReservedShare = 16;
 constexpr int kSparedAtOnce = 8;
 constexpr std::chrono::milliseconds kUnreadPause{20};
+constexpr std::size_t kUnreadShare = 8;
 constexpr unsigned kEventsRequestsMax = 16;
 
 // Never blocks. 0 or an errno.
 int send_now(int connection, const void *data, std::size_t size, std::span<const int> fds) {
     return send_packet<wire::kMaxFds>(connection, data, size, fds, MSG_DONTWAIT);
+}
+
+// Of what we have sent, there is something that the other end has not received, and still can.
+bool has_unread(int connection) {
+    int bytes = 0;
+    return connection >= 0 && os::ioctl(connection, SIOCOUTQ, &bytes) == 0 && bytes != 0;
 }
 
 }  // namespace
@@ -69,6 +76,7 @@ AttachServer::AttachServer(EventLoop &loop, Worker &worker, Registry &registry, 
       registry_(registry),
       reaper_(reaper),
       topology_(topology),
+      closer_(!takes_descriptors(listener.get())),
       listener_(std::move(listener)),
       limits_(limits),
       user_limits_(limits.of_a_user),
@@ -80,6 +88,8 @@ AttachServer::AttachServer(EventLoop &loop, Worker &worker, Registry &registry, 
 AttachServer::~AttachServer() {
     loop_.cancel(accepting_);
     closer_.close(std::move(listener_));
+    for (auto &[uid, unread] : unread_)
+        for (Fd &connection : unread.left) closer_.close(std::move(connection));
     for (const auto &[id, session] : sessions_) {
         for (const auto wait : {session->packet_wait, session->silence_wait, session->death_wait, session->signal_wait})
             loop_.cancel(wait);
@@ -132,10 +142,10 @@ void AttachServer::accepted(int fd_or_error) {
         refuse(*made, code, message);
     };
     const std::uint32_t reserved = reserved_from(*made);
-    if (sessions_.size() + event_fd_count_ + reserved >= limits_.connections) {
-        turn_away(Errc::too_many_clients, "the daemon has " + std::to_string(sessions_.size() + event_fd_count_) +
-                                              " connections of " + std::to_string(limits_.connections) + ", " +
-                                              std::to_string(reserved) + " of them for root only: close some, or " +
+    if (connections() + reserved >= limits_.connections) {
+        turn_away(Errc::too_many_clients, "the daemon has " + std::to_string(connections()) + " connections of " +
+                                              std::to_string(limits_.connections) + ", " + std::to_string(reserved) +
+                                              " of them for root only: close some, or " +
                                               "raise --max-connections and the open file limit");
         return;
     }
@@ -331,7 +341,7 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     silent_.remove(session.is_limited, session.peer.uid, id);
     if (session.is_limited) {
         user_limits_.attached(session.peer.uid);
-        unread_[session.peer.uid].insert(id);
+        unread_[session.peer.uid].sessions.insert(id);
     }
     session.phase = Session::Phase::attached;
     watch_process(session);
@@ -360,15 +370,16 @@ void AttachServer::attach_later(SessionId id, std::span<const std::byte> packet)
 }
 
 // Descriptors on their way count against the daemon's limit (RLIMIT_NOFILE, if it lacks CAP_SYS_RESOURCE): replies that
-// nobody reads would keep all others from attaching. Half of what may be on its way, and of that a quarter each.
+// nobody reads would keep all others from attaching. Limited users have half of what may be on its way, and of what is
+// left of that each an eighth: however many take their share, the next one has one, too.
 bool AttachServer::has_too_many_unread(std::uint32_t uid) {
     const std::size_t descriptors = 1 + 2 * topology_.numa_nodes().size();
     const std::size_t most = std::max<std::size_t>(limits_.descriptors_in_flight / 2 / descriptors, 4);
     const auto are_too_many = [&] {
-        std::size_t all = 0;
-        for (const auto &[whose, ids] : unread_) all += ids.size();
-        const auto own = unread_.find(uid);
-        return all >= most || (own != unread_.end() && own->second.size() >= most / 4);
+        std::size_t others = 0, own = 0;
+        for (const auto &[whose, unread] : unread_) (whose == uid ? own : others) += unread.count();
+        if (others + own >= most) return true;
+        return own >= std::max<std::size_t>((most - others) / kUnreadShare, 1);
     };
     if (!are_too_many()) return false;
     // Asked now and then only: each costs a system call.
@@ -383,14 +394,35 @@ bool AttachServer::has_too_many_unread(std::uint32_t uid) {
 void AttachServer::forget_read() {
     const auto is_read = [this](SessionId id) {
         const auto found = sessions_.find(id);
-        int bytes = 0;
-        return found == sessions_.end() || found->second->phase != Session::Phase::attached ||
-               os::ioctl(found->second->connection.get(), SIOCOUTQ, &bytes) != 0 || bytes == 0;
+        return found == sessions_.end() || !has_unread(found->second->connection.get());
     };
     for (auto user = unread_.begin(); user != unread_.end();) {
-        std::erase_if(user->second, is_read);
-        user = user->second.empty() ? unread_.erase(user) : std::next(user);
+        std::erase_if(user->second.sessions, is_read);
+        std::erase_if(user->second.left, [&](Fd &connection) {
+            if (has_unread(connection.get())) return false;
+            closer_.close(std::move(connection));
+            user_limits_.closed(user->first, false);
+            --left_unread_count_;
+            return true;
+        });
+        user = user->second.count() == 0 ? unread_.erase(user) : std::next(user);
     }
+}
+
+// Our closing would not take back what is on its way: it stays with the other end, which may keep that for as long as
+// it likes. So what a user leaves unread goes on counting as a connection.
+void AttachServer::close_when_read(Fd connection, std::uint32_t uid) {
+    user_limits_.adopted(uid, std::chrono::steady_clock::now());
+    unread_[uid].left.push_back(std::move(connection));
+    if (left_unread_count_++ == 0) watch_left_unread();
+}
+
+// Only while there are some: an idle daemon does not wake up.
+void AttachServer::watch_left_unread() {
+    loop_.after(kLeftUnreadPeriod, [this] {
+        forget_read();
+        if (left_unread_count_ != 0) watch_left_unread();
+    });
 }
 
 bool AttachServer::send_attached(Session &session, wire::Tier tier, const Client &client) {
@@ -433,14 +465,18 @@ bool AttachServer::send_attached(Session &session, wire::Tier tier, const Client
         }
     }
     const int error = send_now(session.connection.get(), &reply, sizeof reply, fds);
-    if (error != 0)
-        log::warn("the attach reply could not be sent", {{"pid", session.peer.pid}, {"error", std::strerror(error)}});
-    return error == 0;
+    if (error == 0) return true;
+    if (const auto left_out = refusal_lines_.line_for(session.peer.uid, std::chrono::steady_clock::now()))
+        log::warn("the attach reply could not be sent", {{"pid", session.peer.pid},
+                                                         {"uid", session.peer.uid},
+                                                         {"error", std::strerror(error)},
+                                                         {"refused_before_without_a_line", *left_out}});
+    return false;
 }
 
 void AttachServer::give_event_fd(Session &session) {
     Fd fd;
-    const bool is_counted = sessions_.size() + event_fd_count_ + reserved_from(session) < limits_.connections &&
+    const bool is_counted = connections() + reserved_from(session) < limits_.connections &&
                             (!session.is_limited || user_limits_.takes_event_fd(session.peer.uid));
     if (is_counted) fd = Fd(os::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (is_counted && !fd && session.is_limited) user_limits_.closed(session.peer.uid, false);
@@ -519,7 +555,10 @@ void AttachServer::connection_ended(Session &session) {
         return;
     }
     if (session.phase != Session::Phase::attached) return;
-    closer_.close(std::move(session.connection));
+    if (session.is_limited && has_unread(session.connection.get()))
+        close_when_read(std::move(session.connection), session.peer.uid);
+    else
+        closer_.close(std::move(session.connection));
     if (has_said_so(session)) return;
     // Nothing comes back by this alone: the process may have the memory mapped, and most likely it is just ending.
     session.pool->set_client_state(session.client.slot, ClientState::lost);
@@ -584,25 +623,44 @@ void AttachServer::depart(Session &session, Departure departure) {
     reaper_.reap(session.pool, session.client, departure, [this, id, departure] {
         const auto found = sessions_.find(id);
         if (found == sessions_.end()) return;
+        const int connection = found->second->connection.get();
+        const bool unread = has_unread(connection);  // before the next reply goes
         if (departure == Departure::detached) {
             const wire::DetachReply reply;
-            send_now(found->second->connection.get(), &reply, sizeof reply, {});
+            send_now(connection, &reply, sizeof reply, {});
         }
-        close_session(id);
+        close_session(id, unread);
     });
 }
 
+// A refusal carries no descriptors: it may stay unread.
 void AttachServer::close_session(SessionId id) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    close_session(id, found->second->phase != Session::Phase::silent && has_unread(found->second->connection.get()));
+}
+
+void AttachServer::close_session(SessionId id, bool has_unread) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
     Session &session = *found->second;
     for (const auto wait : {session.silence_wait, session.death_wait, session.signal_wait}) loop_.cancel(wait);
     // Not before the kernel has let go of it: else that would close it, in our thread.
     auto connection = std::make_shared<Fd>(std::move(session.connection));
-    loop_.cancel(session.packet_wait, [this, connection] { closer_.close(std::move(*connection)); });
+    const bool stays = has_unread && session.is_limited;
+    loop_.cancel(session.packet_wait, [this, connection, stays, uid = session.peer.uid] {
+        if (stays)
+            close_when_read(std::move(*connection), uid);
+        else
+            closer_.close(std::move(*connection));
+    });
     if (session.event_fd) {
         --event_fd_count_;
         if (session.is_limited) user_limits_.closed(session.peer.uid, false);
+    }
+    if (const auto unread = unread_.find(session.peer.uid); unread != unread_.end()) {
+        unread->second.sessions.erase(id);
+        if (unread->second.count() == 0) unread_.erase(unread);
     }
     const bool was_silent = session.phase == Session::Phase::silent;
     if (was_silent) silent_.remove(session.is_limited, session.peer.uid, id);

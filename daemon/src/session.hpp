@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "closer.hpp"
 #include "event_loop.hpp"
@@ -29,8 +30,9 @@ namespace numacre::daemon {
 class AttachServer {
 public:
     struct Limits {
-        std::uint32_t connections = 4096;             // all together, descriptors for events counted as one more
-        std::uint64_t descriptors_in_flight = 65536;  // that the kernel lets us send without their being received
+        std::uint32_t connections = 4096;  // all together, descriptors for events counted as one more
+        // That the kernel lets us send without their being received.
+        std::uint64_t descriptors_in_flight = 65536;
         std::uint32_t silent_connections = 256;  // that have not attached yet; beyond, the oldest of a user gives way
         std::chrono::milliseconds silence{10'000};
         UserLimits::Limits of_a_user;  // root and the daemon's own user have none
@@ -58,8 +60,12 @@ private:
     // Connections, and descriptors for events, that the session's user may not have.
     std::uint32_t reserved_from(const Session &session) const;
     void make_room_among_the_silent();
+    // What counts towards limits_.connections.
+    std::size_t connections() const { return sessions_.size() + event_fd_count_ + left_unread_count_; }
     bool has_too_many_unread(std::uint32_t uid);
     void forget_read();
+    void close_when_read(Fd connection, std::uint32_t uid);
+    void watch_left_unread();
     void attach_later(SessionId id, std::span<const std::byte> packet);
     void listen_to(SessionId id);
     void received(SessionId id, int size, std::span<const std::byte> packet);
@@ -80,6 +86,7 @@ private:
     void process_ended(SessionId id);
     void depart(Session &session, Departure departure);
     void close_session(SessionId id);
+    void close_session(SessionId id, bool has_unread);
     void watch_lost();
     void check_lost();
     struct Lost;
@@ -87,6 +94,7 @@ private:
 
     static constexpr std::size_t kClosingMax = 256;
     static constexpr std::chrono::milliseconds kClosingPause{100};
+    static constexpr std::chrono::milliseconds kLeftUnreadPeriod{1000};
     static constexpr std::chrono::milliseconds kFirstLostCheck{1000};
     static constexpr std::chrono::milliseconds kLostPeriod{3000};
 
@@ -103,7 +111,13 @@ private:
     SessionId last_session_ = 0;
     SilentConnections silent_;
     std::chrono::steady_clock::time_point unread_asked_{};
-    std::map<std::uint32_t, std::set<SessionId>> unread_;  // by uid: clients that have perhaps not read their reply yet
+    struct Unread {
+        std::set<SessionId> sessions;  // that have perhaps not read their reply yet
+        std::vector<Fd> left;          // connections of sessions that have gone without reading it
+        std::size_t count() const { return sessions.size() + left.size(); }
+    };
+    std::map<std::uint32_t, Unread> unread_;  // by uid, of limited users
+    std::size_t left_unread_count_ = 0;       // in all of unread_
     UserLimits user_limits_;
     RefusalLines refusal_lines_;
     bool watching_lost_ = false;

@@ -75,8 +75,8 @@ class RuntimeDir:
         subprocess.run([program("numacred"), "--runtime-dir", self.path, "--discard-kept"], capture_output=True, timeout=60)
         self._directory.cleanup()
 
-    def start(self, **more):
-        self._daemons.append(Daemon("--pool", self.pool, runtime_dir=self.path, **more))
+    def start(self, more_arguments=(), **more):
+        self._daemons.append(Daemon("--pool", self.pool, *more_arguments, runtime_dir=self.path, **more))
         return self._daemons[-1]
 
     def start_with_client(self):
@@ -301,6 +301,20 @@ def test_stopped_and_started(rng, _):
         newcomer.close()
         wait_until("the holder has ended", lambda: not os.path.exists(os.path.join(runtime_dir.path, "holder.sock")))
         other.close()
+
+
+def test_a_configured_pool_that_cannot_be_made(rng, _):
+    """Pools that are kept for running clients are served without it. Without such pools it is a start that fails."""
+    impossible = "name=huge,capacity=1T,online=1T,frame=2M,largest=2M,backing=small"
+    with RuntimeDir() as runtime_dir:
+        said = runtime_dir.start_refused("--pool", impossible)
+        expect("huge" in said, said)
+        daemon, client = runtime_dir.start_with_client()
+        daemon.kill()
+        daemon = runtime_dir.start(more_arguments=("--pool", impossible))
+        daemon.says("a configured pool is not there.*huge")
+        expect([each["client_id"] for each in daemon.clients()] == [client.client_id], f"{daemon.clients()}")
+        client.close()
 
 
 def test_other_layout(rng, _):

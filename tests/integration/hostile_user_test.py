@@ -385,6 +385,67 @@ class Attach(HostileUser):
         self.check_attach()
 
     @needs_root
+    def test_replies_that_nobody_reads_keep_no_other_user_out(self):
+        # The kernel counts descriptors on their way against the open file limit of who sends them, without these rights.
+        daemon = self.serve(
+            topology=("--topology", "synthetic:4x128M"),
+            prefix=("prlimit", "--nofile=512:512", "setpriv", "--bounding-set", "-sys_resource,-sys_admin"),
+        )
+
+        def hold():
+            kept = []
+            for _ in range(12):
+                one = connect(daemon)
+                one.send(request())
+                kept.append(one)
+            return kept
+
+        for uid in range(STRANGER - 6, STRANGER):
+            self.stranger(hold, uid)
+        for uid in (STRANGER, 4711, None):
+            self.check_attach(uid)
+
+    @needs_root
+    def test_a_reply_that_was_never_read_counts_after_a_detach(self):
+        most = 8
+        daemon = self.serve("--max-connections-per-user", most)
+
+        def hold():
+            kept = []
+            for _ in range(most):
+                one = connect(daemon)
+                one.send(request())
+                one.send(HEADER.pack(MAGIC, WIRE_VERSION, DETACH_REQUEST, HEADER.size, 0))
+                kept.append(one)
+            return kept
+
+        stranger = self.stranger(hold)
+        wait_until("all have detached", lambda: daemon.log().count("client detached") == most)
+        with self.assertRaisesRegex(RuntimeError, f"has its {most} connections"):
+            self.check_attach(STRANGER)
+        self.check_attach(4711)
+        stranger.end()
+
+        def comes_in():
+            with contextlib.suppress(RuntimeError):
+                self.check_attach(STRANGER)
+                return True
+
+        wait_until("the user may come again", comes_in)
+
+    def test_an_observer_that_keeps_descriptors_keeps_no_pages_of_a_deleted_pool(self):
+        daemon = self.serve()
+        with connect(daemon) as one:
+            one.send(request(tier=access_test.OBSERVER))
+            data, fds, _, _ = socket.recv_fds(one, REPLY_BYTES, 64)
+            self.assertEqual(Reply(data).error, 0)
+        frames = [self.enterContext(os.fdopen(fd)).fileno() for fd in fds][2]
+        self.assertEqual(os.fstat(frames).st_blocks * 512, 16 * MIB)
+        wait_until("the observer has gone", lambda: not daemon.clients())
+        daemon.cli("delete", "default")
+        wait_until("its pages have gone back", lambda: os.fstat(frames).st_blocks == 0)
+
+    @needs_root
     def test_a_flood_of_refusals_gets_few_lines_and_all_are_counted(self):
         daemon = self.serve()
         refused = 500

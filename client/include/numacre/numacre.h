@@ -97,8 +97,9 @@ typedef uint64_t numacre_ref;
 #define NUMACRE_WAIT_MS(ms) (NUMACRE_WAIT | ((unsigned)(ms) << 8))
 
 /* Attach to a pool of the daemon whose runtime directory is runtime_dir (NULL: $NUMACRE_RUNTIME_DIR, else /run/numacre).
- * pool_name NULL: "default". Blocks for the handshake, 5 s at most; enters the kernel. A pool may be attached more than
- * once; each handle is a client of its own.
+ * pool_name NULL: "default". Blocks for the handshake, 5 s at most, and before it for up to 30 s while so many others
+ * connect that the socket's queue is full; enters the kernel. A pool may be attached more than once; each handle is a
+ * client of its own.
  * Errors: -ECONNREFUSED no daemon there; -ENOENT no such pool; -EPROTONOSUPPORT daemon of another layout version; -EUSERS
  * the pool's client limit, or the daemon's for this user; -EACCES by the pool's owner, group and mode; -EINVAL bad name;
  * -EUCLEAN the daemon's regions are not what they must be (short, unsealed, damaged); -ETIMEDOUT; -ENOMEM no memory, or no

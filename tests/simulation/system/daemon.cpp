@@ -102,7 +102,7 @@ void Worker::run_and_wait(const std::function<void()> &job) {
 // ------------------------------------------------------------------------
 
 struct Closer::Shared {};
-Closer::Closer() = default;
+Closer::Closer(bool) {}
 Closer::~Closer() = default;
 void Closer::close(Fd fd) {
     fd.reset();
