@@ -3,7 +3,9 @@
 what is wrong, or attaches, and the process lives on, with no descriptor and no mapping left behind.
 """
 
+import contextlib
 import ctypes
+import errno
 import os
 import pathlib
 import random
@@ -11,6 +13,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 import unittest
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
@@ -56,6 +59,33 @@ def attach_again_and_again(runtime_dir, rounds):
             return 3
     print(f"attached {attached} times of {rounds}", flush=True)
     return 0 if 0 < attached < rounds else 4
+
+
+class FullQueue(unittest.TestCase):
+    HANDSHAKE_SECONDS = 5  # client/src/attach.cpp
+
+    def test_a_client_waits_longer_for_a_place_than_for_an_answer(self):
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(f"{folder}/attach.sock")
+            listener.listen(0)
+            listener.settimeout(PATIENCE_SECONDS)
+            others = []
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    others.append(self.enterContext(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)))
+                    others[-1].setblocking(False)
+                    others[-1].connect(f"{folder}/attach.sock")
+            full = len(others) - 1
+            child = os.fork()
+            if child == 0:
+                library = Library(library_path())
+                error = library.c.numacre_attach(os.fsencode(folder), b"default", ctypes.byref(ctypes.c_void_p()))
+                os._exit(0 if error == -errno.ECONNREFUSED else 1)  # hung up on: it was accepted
+            time.sleep(self.HANDSHAKE_SECONDS + 1)
+            for _ in range(full + 1):
+                listener.accept()[0].close()
+            _, status = os.waitpid(child, 0)
+            self.assertEqual(os.waitstatus_to_exitcode(status), 0)
 
 
 class FakeDaemon(unittest.TestCase):
