@@ -988,6 +988,7 @@ void ManagedPool::open_door() {
 }
 
 void ManagedPool::announce_deletion() {
+    is_deleted_.store(true, std::memory_order_relaxed);
     ledger_.set_state(LedgerState::deleted);
     // release: nothing follows that anybody may rely on; it is the last word.
     shared_.header->state.store(static_cast<std::uint64_t>(PoolState::deleted), std::memory_order_release);

@@ -151,6 +151,8 @@ public:
     void open_door();
     // Tells clients that the pool is no more.
     void announce_deletion();
+    // With resize_mutex held: nothing is made of it any more.
+    bool is_deleted() const { return is_deleted_.load(std::memory_order_relaxed); }  // relaxed: the mutex orders it
     // All pages of the frames go back to the kernel, whoever keeps a descriptor of them. The last thing that is done
     // with a pool that is deleted. On its worker.
     void give_back_frames();
@@ -305,6 +307,7 @@ private:
 
     mutable std::atomic<std::uint64_t> looks_{0};
     std::atomic<bool> wake_is_due_{false};
+    std::atomic<bool> is_deleted_{false};
 
     mutable std::mutex mutex_;
     // All below: guarded by mutex_.

@@ -29,8 +29,12 @@ public:
     void add(std::shared_ptr<ManagedPool> pool);
     void remove(const std::string &name);
 
-    // Never 0, never the same again.
-    std::uint32_t next_client_id() { return ++last_client_id_; }
+    // Never 0, which says that a seat is free; the same again after 2^32 clients only.
+    std::uint32_t next_client_id() {
+        std::uint32_t id = ++last_client_id_;
+        while (id == 0) id = ++last_client_id_;
+        return id;
+    }
     // A daemon before us has given ids up to this one.
     void begin_after(std::uint32_t client_id) {
         if (last_client_id_ < client_id) last_client_id_ = client_id;

@@ -282,6 +282,8 @@ Answer<void> resize_numa_node(ManagedPool &pool, NumaNode numa_node, std::uint64
     const std::uint64_t target = round_up(online_bytes, memory.unit_bytes());
 
     const std::lock_guard lock(pool.resize_mutex);
+    if (pool.is_deleted())
+        return Unexpected{Failure{Errc::no_such_pool, "pool \"" + pool.spec().name + "\" has been deleted meanwhile"}};
     if (target < memory.online_bytes())
         if (auto free = pool.check_shrink(memory.online_bytes() - target); !free) return free;
     if (dry_run) return rehearse(pool, memory, target, progress);
@@ -302,7 +304,7 @@ std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, NumaNode numa_node
     if (auto known = check_resizable(pool, numa_node); !known) return known;
     NodeMemory &memory = pool.node_memory(numa_node);
     const std::unique_lock lock(pool.resize_mutex, std::try_to_lock);
-    if (!lock.owns_lock() || memory.online_bytes() != from_bytes) return std::nullopt;
+    if (!lock.owns_lock() || pool.is_deleted() || memory.online_bytes() != from_bytes) return std::nullopt;
     // What is reserved stays, whatever the policy says; that is nothing to complain of.
     if (to_bytes < from_bytes && !pool.check_shrink(from_bytes - to_bytes)) return std::nullopt;
     return to_bytes > from_bytes ? grow(pool, memory, to_bytes, progress) : shrink(pool, memory, to_bytes, progress);

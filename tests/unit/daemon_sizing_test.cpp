@@ -76,6 +76,17 @@ TEST_F(SizingTest, a_growth_that_fails_half_way_goes_back) {
     expect_online(64 * kMiB);
 }
 
+TEST_F(SizingTest, a_resize_that_waited_while_the_pool_was_deleted_is_refused) {
+    ASSERT_TRUE(pool_->close_door(true));
+    pool_->announce_deletion();
+    for (const std::uint64_t wanted : {4 * kMiB, 64 * kMiB}) {
+        const auto resized = resize(wanted);
+        ASSERT_FALSE(resized);
+        EXPECT_EQ(resized.error().code, Errc::no_such_pool);
+    }
+    expect_online(8 * kMiB);
+}
+
 TEST_F(SizingTest, a_growth_that_is_cancelled_after_any_step_goes_back) {
     for (int last = 0; last < 3; ++last) {
         const auto grown = resize(64 * kMiB, [&](int number, const ResizeStep &) { return number < last; });

@@ -243,6 +243,13 @@ TEST_F(AuditedPool, thread_slots_that_say_what_no_client_says_are_found) {
     EXPECT_EQ(slots(), 1U);
 }
 
+TEST(Audit, of_words_that_nobody_has_enough_are_counted) {
+    ShmPool pool{4096, std::uint64_t{4096} << 10, 8};
+    pool.online_all();
+    for (std::uint64_t word = 0; word < 100; ++word) pool.node.leaf[word] |= 1U << 5;
+    EXPECT_EQ(Audit<Env>(pool.view, pool.node).run(), 64U);
+}
+
 TEST(Audit, frames_beyond_the_capacity_that_look_free_are_found) {
     ShmPool pool{4096, 4096 << 3, 5};  // 40 frames: the only leaf word has 24 more
     pool.online_all();

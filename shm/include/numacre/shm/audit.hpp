@@ -123,7 +123,7 @@ public:
     Audit(const PoolView<Env> &pool, const NodeView<Env> &view)
         : pool_(pool), view_(view), known_(pool, view.numa_node) {}
 
-    // How many words or blocks are impossible.
+    // How many words or blocks are impossible. Of frames that nobody has kEnough are looked for.
     std::uint64_t run() {
         for (unsigned level = view_.top_layer + 1; level <= view_.hint_levels; ++level)
             for (std::uint64_t word = 0; level >= 2 && word < view_.geometry.word_count(level); ++word)
@@ -138,6 +138,8 @@ public:
     }
 
 private:
+    static constexpr std::uint64_t kEnough = 64;
+
     // A byte is the ceiling less a value: never more than the ceiling.
     void look_at_hint(unsigned level, std::uint64_t word) {
         const std::uint64_t bits =
@@ -179,6 +181,8 @@ private:
         if (exist < kLeafFrames && ~taken >> exist != 0) ++found_;
         if (taken == 0 || marked) return;
         look_for_lost_marks(0, word);
+        // Each word that is found costs a look at every thread slot; the first condemns the pool.
+        if (found_ >= kEnough) return;
         // No scan comes here.
         const auto frame = static_cast<unsigned>(std::countr_zero(taken));
         const Unheld unheld{FrameIndex{word * kLeafFrames + frame}, 1};
