@@ -35,9 +35,9 @@ int check_fd(int fd, std::uint64_t bytes, const char *what) {
 void *map_closed(void *where, std::uint64_t bytes, int fd) {
     void *const address = os::mmap(where, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
     if (address == MAP_FAILED) return nullptr;
-    // A forked child must not work on the pool as if it were us.
-    os::madvise(address, bytes, MADV_DONTFORK);
-    return address;
+    // A forked child must not work on the pool as if it were us, least of all after our death: where that cannot be had
+    // (a seccomp filter refuses it), nobody attaches.
+    return os::madvise(address, bytes, MADV_DONTFORK) == 0 ? address : nullptr;
 }
 bool open_map(void *address, std::uint64_t bytes) {
     return os::mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0;

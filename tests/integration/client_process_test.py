@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import platform
 import signal
 import subprocess
 import sys
@@ -26,6 +27,28 @@ lowest = os.dup(0)
 os.close(lowest)
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + room, hard))
+result = library.numacre_attach(runtime_dir, None, ctypes.byref(pool))
+print(-result, library.numacre_last_error().decode() if result else "")
+"""
+
+# Attaches where the kernel refuses to keep memory from forked children; its output: what that returned, and why.
+WITHOUT_DONTFORK = """
+import ctypes, struct, sys
+library, runtime_dir = ctypes.CDLL(sys.argv[1]), sys.argv[2].encode()
+library.numacre_last_error.restype = ctypes.c_char_p
+MADVISE, MADV_DONTFORK, EPERM = 28, 10, 1
+LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
+ALLOW, REFUSE = 0x7fff0000, 0x00050000 | EPERM
+steps = [(LOAD, 0, 0, 0), (JUMP_IF_EQUAL, 0, 3, MADVISE), (LOAD, 0, 0, 32), (JUMP_IF_EQUAL, 0, 1, MADV_DONTFORK),
+         (RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+filter = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
+libc = ctypes.CDLL(None, use_errno=True)
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter, 0, 0):
+    print("no seccomp")
+    sys.exit()
+pool = ctypes.c_void_p()
 result = library.numacre_attach(runtime_dir, None, ctypes.byref(pool))
 print(-result, library.numacre_last_error().decode() if result else "")
 """
@@ -103,6 +126,16 @@ class ClientProcess(unittest.TestCase):
             self.assertEqual(answers[room][0], 87, answers)  # EUSERS
         for room in range(1, 4):
             self.assertIn("ulimit -n", answers[room][1])
+        wait_until("nobody is left", lambda: not self.daemon.clients())
+
+    @unittest.skipUnless(platform.machine() == "x86_64", "NOT TESTED: the filter has x86_64's number of madvise")
+    def test_nobody_attaches_where_memory_cannot_be_kept_from_forked_children(self):
+        done = subprocess.run([sys.executable, "-c", WITHOUT_DONTFORK, str(library_path()), self.daemon.runtime_dir],
+                              capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True, stdin=subprocess.DEVNULL)
+        if "no seccomp" in done.stdout:
+            self.skipTest("NOT TESTED: no seccomp filter can be set here")
+        self.assertNotEqual(done.stdout.split()[0], "0")
+        self.assertIn("Operation not permitted", done.stdout)
         wait_until("nobody is left", lambda: not self.daemon.clients())
 
 
