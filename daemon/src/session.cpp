@@ -175,6 +175,14 @@ std::uint32_t AttachServer::reserved_from(const Session &session) const {
     return session.is_limited ? limits_.connections / kReservedShare : 0;
 }
 
+// Ids come round after 2^32 attaches: a client that has been there for so long keeps its own.
+std::uint32_t AttachServer::unused_client_id() {
+    for (;;) {
+        const std::uint32_t id = registry_.next_client_id();
+        if (!client_ids_.contains(id)) return id;
+    }
+}
+
 void AttachServer::make_room_among_the_silent() {
     if (silent_.count() < limits_.silent_connections) return;
     auto oldest = silent_.first_to_go();
@@ -202,6 +210,7 @@ void AttachServer::adopt(std::shared_ptr<ManagedPool> pool, const Client &client
     session.peer = client.peer;
     session.pool = std::move(pool);
     session.client = client;
+    client_ids_.insert(client.id);
     // The kernel said who it is when it attached; the ledger, which is ours alone, has kept that.
     session.is_limited = is_limited(client.peer);
     if (session.is_limited) user_limits_.adopted(client.peer.uid, std::chrono::steady_clock::now());
@@ -325,11 +334,12 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
         return;
     }
     describe(session.peer);
-    auto client = (*pool)->seat(registry_.next_client_id(), session.peer, wish->tier);
+    auto client = (*pool)->seat(unused_client_id(), session.peer, wish->tier);
     if (!client) return fail(client.error().code, client.error().message);
 
     session.pool = *pool;
     session.client = *client;
+    client_ids_.insert(client->id);
     if (!send_attached(session, wish->tier, *client)) {
         // It never had the memory.
         session.pool->vacate(client->slot, Departure::detached, {}, 0);
@@ -662,6 +672,7 @@ void AttachServer::close_session(SessionId id, bool has_unread) {
         unread->second.sessions.erase(id);
         if (unread->second.count() == 0) unread_.erase(unread);
     }
+    if (session.pool) client_ids_.erase(session.client.id);
     const bool was_silent = session.phase == Session::Phase::silent;
     if (was_silent) silent_.remove(session.is_limited, session.peer.uid, id);
     if (session.is_limited) user_limits_.closed(session.peer.uid, was_silent);

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "closer.hpp"
@@ -59,6 +60,7 @@ private:
     void accepted(int fd_or_error);
     // Connections, and descriptors for events, that the session's user may not have.
     std::uint32_t reserved_from(const Session &session) const;
+    std::uint32_t unused_client_id();
     void make_room_among_the_silent();
     // What counts towards limits_.connections.
     std::size_t connections() const { return sessions_.size() + event_fd_count_ + left_unread_count_; }
@@ -109,6 +111,7 @@ private:
     EventLoop::WaitId accepting_ = 0;
     std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
     SessionId last_session_ = 0;
+    std::unordered_set<std::uint32_t> client_ids_;  // of sessions_
     SilentConnections silent_;
     std::chrono::steady_clock::time_point unread_asked_{};
     struct Unread {

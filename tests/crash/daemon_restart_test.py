@@ -29,6 +29,7 @@ from support.daemon import Daemon, program, wait_until  # noqa: E402
 MIB = 1 << 20
 CAPACITY = 64 * MIB
 POOL = f"name=default,capacity={CAPACITY},online={CAPACITY // 2},frame=4K,largest=4M"
+LAST_CLIENT_ID_AT = 168  # in a pool's ledger (daemon/src/ledger.cpp)
 # Offsets in a pool's ledger that never move, whatever the version.
 LAYOUT_VERSION_AT = 12
 # And one that does: the state of the first resize unit, behind the header, one node, 257 process slots and 64 accounts.
@@ -301,6 +302,33 @@ def test_stopped_and_started(rng, _):
         newcomer.close()
         wait_until("the holder has ended", lambda: not os.path.exists(os.path.join(runtime_dir.path, "holder.sock")))
         other.close()
+
+
+def test_client_ids_come_round(rng, _):
+    """After 2^32 attaches: no client has the id that says "nobody sits here", and none has that of another."""
+    with RuntimeDir() as runtime_dir:
+        daemon, oldest = runtime_dir.start_with_client()
+        holder = runtime_dir.holder()
+        kept = holder.kept()
+        holder.close()
+        ledger = kept["default/ledger"]
+        last = struct.unpack("=I", os.pread(ledger, 4, LAST_CLIENT_ID_AT))[0]
+        expect(last == oldest.client_id == 1, f"the ledger says {last}, the first client has id {oldest.client_id}")
+        daemon.kill()
+        os.pwrite(ledger, struct.pack("=I", 0xFFFFFFFE), LAST_CLIENT_ID_AT)
+        for fd in kept.values():
+            os.close(fd)
+        daemon = runtime_dir.start()
+        others = [ClientProcess(runtime_dir.path) for _ in range(3)]
+        ids = [other.client_id for other in others]
+        expect(ids == [0xFFFFFFFF, 2, 3], f"{ids}")
+        daemon.kill()
+        daemon = runtime_dir.start()
+        seated = sorted(each["client_id"] for each in daemon.clients())
+        expect(seated == [1, 2, 3, 0xFFFFFFFF], f"{seated}")
+        for client in [oldest, *others]:
+            client.close()
+        wait_until("nobody is left", lambda: not daemon.clients())
 
 
 def test_a_configured_pool_that_cannot_be_made(rng, _):
