@@ -71,17 +71,23 @@ public:
         while (!finished_) {
             if (connections_.empty() && (is_forsaken() || !is_named())) break;
             std::vector<pollfd> waits{{listener_.get(), POLLIN, 0}};
-            for (const Fd &connection : connections_) waits.push_back({connection.get(), POLLIN, 0});
+            for (const Connection &connection : connections_) waits.push_back({connection.fd.get(), POLLIN, 0});
             if (::poll(waits.data(), waits.size(), connections_.empty() ? kLookAroundMs : -1) < 0) continue;
-            for (std::size_t i = waits.size(); i-- > 1;)
-                if (waits[i].revents != 0 && !answer(connections_[i - 1].get()))
-                    connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
+            for (std::size_t i = waits.size(); i-- > 1;) {
+                if (waits[i].revents == 0 || answer(connections_[i - 1])) continue;
+                connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
+            }
             if (waits[0].revents != 0) accept();
         }
         if (is_named()) ::unlink(path_.c_str());
     }
 
 private:
+    struct Connection {
+        Fd fd;
+        std::vector<Fd> leaving;  // pidfds of a list that is not whole yet; a daemon that is killed leaves none
+    };
+
     // A daemon has said which processes still use the memory, and all of them have ended.
     bool is_forsaken() {
         if (users_.empty()) return false;
@@ -112,11 +118,12 @@ private:
         Message hello;
         hello.type = MessageType::hello;
         hello.value = static_cast<std::uint32_t>(::getpid());
-        if (numacre::holder::send_message(connection.get(), hello)) connections_.push_back(std::move(connection));
+        if (numacre::holder::send_message(connection.get(), hello)) connections_.push_back({std::move(connection), {}});
     }
 
     // False: the connection is to be closed.
-    bool answer(int connection) {
+    bool answer(Connection &one) {
+        const int connection = one.fd.get();
         Message message;
         std::array<int, numacre::holder::kMaxFds> fds{};
         const int count = numacre::holder::receive_message(connection, message, fds);
@@ -142,7 +149,10 @@ private:
                 }
                 break;
             case MessageType::leave:
-                for (Fd &user : came) users_.push_back(std::move(user));
+                for (Fd &user : came) one.leaving.push_back(std::move(user));
+                if (message.value != 0) break;
+                users_ = std::move(one.leaving);
+                one.leaving.clear();
                 break;
             case MessageType::finish:
                 finished_ = true;
@@ -161,7 +171,7 @@ private:
     std::string path_;
     struct stat identity_{};
     Fd listener_;
-    std::vector<Fd> connections_;
+    std::vector<Connection> connections_;
     std::map<std::string, Fd> kept_;
     std::vector<Fd> users_;  // pidfds
     bool finished_ = false;

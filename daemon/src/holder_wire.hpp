@@ -32,8 +32,9 @@ enum class MessageType : std::uint16_t {
     drop,   // name. -> done
     list,   // -> `entry`, name and descriptor, for each; then done
     entry,
-    leave,   // pidfds: once all processes of all `leave` messages have ended and no daemon is connected, so does the
-             // holder. -> done
+    leave,   // pidfds, value: how many come after these. With the last one the list is whole: once all its processes
+             // have ended and no daemon is connected, so does the holder. What was begun on a connection that ends is
+             // forgotten. -> done
     finish,  // -> done; the holder ends
     done,
 };

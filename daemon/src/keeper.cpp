@@ -109,6 +109,8 @@ public:
     // of everything.
     Answer<void> begin() {
         Fd connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        // connect() waits as well, where a holder that stands still has as many in line as it lets in.
+        holder::limit_patience(connection.get());
         if (const int error = connect_to_running(connection); error == ENOENT || error == ECONNREFUSED) return start();
         // By the kernel: the holder's own word for its pid is a number of its pid namespace, and in ours a stranger's.
         // Where the kernel cannot say, the connection is looked at.
@@ -169,8 +171,12 @@ public:
             if (finished && child_ > 0) ::waitpid(std::exchange(child_, -1), nullptr, 0);
             return;
         }
-        for (std::size_t at = 0; at < pidfds.size(); at += holder::kMaxFds)
-            tell(MessageType::leave, "", pidfds.subspan(at, std::min(holder::kMaxFds, pidfds.size() - at)));
+        // Killed in between, we leave a list that is not whole: then everything stays until the next daemon comes.
+        while (!pidfds.empty()) {
+            const std::span<const int> these = pidfds.first(std::min(holder::kMaxFds, pidfds.size()));
+            pidfds = pidfds.subspan(these.size());
+            if (!tell(MessageType::leave, "", these, static_cast<std::uint32_t>(pidfds.size()))) return;
+        }
     }
 
     void revive() override {
@@ -204,9 +210,10 @@ public:
     }
 
 private:
-    bool tell(MessageType type, const std::string &name, std::span<const int> fds) {
+    bool tell(MessageType type, const std::string &name, std::span<const int> fds, std::uint32_t value = 0) {
         Message message;
         message.type = type;
+        message.value = value;
         std::copy_n(name.begin(), std::min(name.size(), holder::kNameBytes - 1), message.name.begin());
         Message answer;
         return connection_ && holder::send_message(connection_.get(), message, fds) &&

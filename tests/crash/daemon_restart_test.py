@@ -29,6 +29,7 @@ from support.daemon import Daemon, program, wait_until  # noqa: E402
 MIB = 1 << 20
 CAPACITY = 64 * MIB
 POOL = f"name=default,capacity={CAPACITY},online={CAPACITY // 2},frame=4K,largest=4M"
+HOLDER_LOOKS_EVERY_SECONDS = 2  # daemon/holder/main.cpp
 LAST_CLIENT_ID_AT = 168  # in a pool's ledger (daemon/src/ledger.cpp)
 # Offsets in a pool's ledger that never move, whatever the version.
 LAYOUT_VERSION_AT = 12
@@ -118,7 +119,7 @@ class Holder:
 
     HEADER = struct.Struct("=IHHI96s")
     MAGIC, VERSION = 0x64686D6E, 1
-    HELLO, LIST, ENTRY = 0, 3, 4
+    HELLO, LIST, ENTRY, LEAVE, DONE = 0, 3, 4, 5, 7
 
     def __init__(self, runtime_dir):
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -142,6 +143,11 @@ class Holder:
             if kind != self.ENTRY:
                 return found
             (found[name],) = fds
+
+    def leave(self, pidfds, more):
+        message = self.HEADER.pack(self.MAGIC, self.VERSION, self.LEAVE, more, b"")
+        socket.send_fds(self.connection, [message], pidfds)
+        expect(self._receive()[0] == self.DONE, "the holder does not take pidfds")
 
     def close(self):
         self.connection.close()
@@ -458,12 +464,65 @@ def test_holder_that_does_not_answer(rng, _):
             daemon.stop()
             said = runtime_dir.start_refused()
             expect("does not answer" in said, said)
+            # As after many such starts: its queue is full.
+            waiting = []
+            try:
+                while True:
+                    waiting.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                    waiting[-1].setblocking(False)
+                    waiting[-1].connect(os.path.join(runtime_dir.path, "holder.sock"))
+            except BlockingIOError:
+                pass
+            said = runtime_dir.start_refused()
+            expect("does not answer" in said, said)
+            for one in waiting:
+                one.close()
         finally:
             os.kill(pid, signal.SIGCONT)
         daemon = runtime_dir.start()
         expect(daemon.used_bytes() == 3 * 4096, f"{daemon.used_bytes()} bytes are used")
         client.close()
         daemon.stop()
+
+
+def test_a_daemon_that_is_killed_while_it_leaves(rng, _):
+    """It tells the holder of its clients 64 at a time. Those of half a list are not all."""
+    with RuntimeDir() as runtime_dir:
+        daemon, client = runtime_dir.start_with_client()
+        daemon.kill()
+        daemon.stop()
+        ended = subprocess.Popen(["true"])
+        pidfd = os.pidfd_open(ended.pid)
+        ended.wait()
+        holder = runtime_dir.holder()
+        pid = holder.pid
+        holder.leave([pidfd], more=6)
+        holder.close()  # it was killed
+        time.sleep(3 * HOLDER_LOOKS_EVERY_SECONDS)
+        os.kill(pid, 0)
+        holder = runtime_dir.holder()
+        holder.leave([pidfd], more=0)
+        os.close(pidfd)
+        holder.close()
+        wait_until("the holder has ended", lambda: not os.path.exists(os.path.join(runtime_dir.path, "holder.sock")))
+        client.close()
+
+
+def test_a_daemon_leaves_more_clients_than_go_into_one_message(rng, _):
+    """The last message makes the list whole: the holder ends with the last of them, and not before."""
+    with RuntimeDir() as runtime_dir:
+        daemon = runtime_dir.start()
+        many = ClientProcess(runtime_dir.path)
+        for _ in range(64):
+            expect(many.attach() == 0, many.message)
+        other = ClientProcess(runtime_dir.path)
+        pid = runtime_dir.holder_pid()
+        daemon.stop()
+        many.kill()
+        time.sleep(3 * HOLDER_LOOKS_EVERY_SECONDS)
+        os.kill(pid, 0)
+        other.kill()
+        wait_until("the holder has ended", lambda: not os.path.exists(os.path.join(runtime_dir.path, "holder.sock")))
 
 
 def is_served_by_another(runtime_dir, pid):
