@@ -145,7 +145,10 @@ private:
                     entry.type = MessageType::entry;
                     std::copy(name.begin(), name.end(), entry.name.begin());
                     const int number = fd.get();
-                    if (!numacre::holder::send_message(connection, entry, {&number, 1})) return false;
+                    if (numacre::holder::send_message(connection, entry, {&number, 1})) continue;
+                    // Others have as many of our user's descriptors unread as may be on their way.
+                    entry.value = static_cast<std::uint32_t>(number);
+                    if (errno != ETOOMANYREFS || !numacre::holder::send_message(connection, entry)) return false;
                 }
                 break;
             case MessageType::leave:

@@ -31,7 +31,7 @@ enum class MessageType : std::uint16_t {
     keep,   // name, one descriptor; replaces what was kept by that name. -> done
     drop,   // name. -> done
     list,   // -> `entry`, name and descriptor, for each; then done
-    entry,
+    entry,   // value, where no descriptor can be sent (ETOOMANYREFS): its number in the holder
     leave,   // pidfds, value: how many come after these. With the last one the list is whole: once all its processes
              // have ended and no daemon is connected, so does the holder. What was begun on a connection that ends is
              // forgotten. -> done

@@ -141,10 +141,12 @@ public:
         for (;;) {
             Message entry;
             int fd = -1;
+            errno = ECONNRESET;  // unless there is a better reason
             const int count = holder::receive_message(connection_.get(), entry, {&fd, 1});
             if (count == 0 && entry.type == MessageType::done) return found;
-            if (count != 1 || entry.type != MessageType::entry) return broken(errno);
-            found[entry.name.data()] = Fd(fd);
+            if (count < 0 || entry.type != MessageType::entry) return broken(errno);
+            found[entry.name.data()] = count == 1 ? Fd(fd) : open_in_holder(entry.value);
+            if (!found[entry.name.data()]) return broken(errno);
         }
     }
 
@@ -244,6 +246,15 @@ private:
         std::copy(path_.begin(), path_.end(), address.sun_path);
         const auto *const where = reinterpret_cast<const sockaddr *>(&address);
         return ::connect(connection.get(), where, sizeof address) == 0 ? 0 : errno;
+    }
+
+    // A descriptor of the holder's that cannot be sent: the same file, opened anew. Empty: errno says why.
+    Fd open_in_holder(std::uint32_t number) const {
+        ucred peer{};
+        socklen_t size = sizeof peer;
+        if (::getsockopt(connection_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return Fd();
+        const std::string path = "/proc/" + std::to_string(peer.pid) + "/fd/" + std::to_string(number);
+        return Fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
     }
 
     static bool belongs_to_us(int connection) {

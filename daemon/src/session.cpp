@@ -34,6 +34,7 @@ struct AttachServer::Session {
     EventLoop::WaitId death_wait = 0;
     Fd event_fd;  // if the client has asked for it
     EventLoop::WaitId signal_wait = 0;
+    unsigned tries_later = 0;  // to attach, while the user has too many replies unread
     unsigned events_requests = 0;
     bool has_been_refused_events = false;  // and the log says so, once
     bool signal_again = false;             // there is more to tell than what the signal under way is for
@@ -53,6 +54,7 @@ bool is_limited(const Peer &who) {
 constexpr std::uint32_t kReservedShare = 16;
 constexpr int kSparedAtOnce = 8;
 constexpr std::chrono::milliseconds kUnreadPause{20};
+constexpr unsigned kUnreadTries = 150;  // three seconds
 constexpr std::size_t kUnreadShare = 8;
 constexpr unsigned kEventsRequestsMax = 16;
 
@@ -162,8 +164,7 @@ void AttachServer::accepted(int fd_or_error) {
         if (found == sessions_.end()) return;
         found->second->silence_wait = 0;
         refuse(*found->second, Errc::timed_out,
-               "no attach request within " + std::to_string(limits_.silence.count()) +
-                   " ms of connecting, or too many attach replies of this user were not read in that time");
+               "no attach request within " + std::to_string(limits_.silence.count()) + " ms of connecting");
         close_session(id);
     });
     silent_.add(made->is_limited, made->peer.uid, id);
@@ -330,7 +331,7 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     if (const auto allowed = check_access(session, **pool, wish->tier); !allowed)
         return fail(allowed.error().code, allowed.error().message);
     if (session.is_limited && has_too_many_unread(session.peer.uid)) {
-        attach_later(id, packet);
+        attach_later(session, packet);
         return;
     }
     describe(session.peer);
@@ -371,9 +372,18 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     listen_to(id);
 }
 
-// Until some replies have been read, which takes a burst of attaches no time to speak of; or the silence ends.
-void AttachServer::attach_later(SessionId id, std::span<const std::byte> packet) {
-    loop_.after(kUnreadPause, [this, id, kept = std::vector<std::byte>(packet.begin(), packet.end())] {
+// Until some replies have been read, which takes a burst of attaches no time to speak of. Refused before the client
+// gives up by itself, without having heard the reason (five seconds: client/src/attach.cpp).
+void AttachServer::attach_later(Session &session, std::span<const std::byte> packet) {
+    if (session.tries_later++ >= kUnreadTries) {
+        refuse(session, Errc::too_many_clients,
+               "uid " + std::to_string(session.peer.uid) +
+                   " has attach replies that it does not read, as many as the daemon may leave on their way: end the " +
+                   "processes that keep them, or give the daemon a higher open file limit or CAP_SYS_RESOURCE");
+        close_session(session.id);
+        return;
+    }
+    loop_.after(kUnreadPause, [this, id = session.id, kept = std::vector<std::byte>(packet.begin(), packet.end())] {
         const auto found = sessions_.find(id);
         if (found != sessions_.end() && found->second->phase == Session::Phase::silent) attach(*found->second, kept);
     });
@@ -755,24 +765,62 @@ void AttachServer::judge(const Lost &one) {
 }
 
 void AttachServer::evict(const Client &client, std::chrono::milliseconds grace) {
-    const std::shared_ptr<const Fd> pidfd = client.peer.pidfd;
-    if (!pidfd || !client.peer.is_certain) {
+    loop_.post([this, client_id = client.id, grace] {
+        const auto found = std::ranges::find_if(sessions_, [client_id](const auto &entry) {
+            return entry.second->pool && entry.second->client.id == client_id;
+        });
+        if (found == sessions_.end()) return;
+        const SessionId id = found->first;
+        log::info("evicting a client",
+                  {{"client", client_id}, {"pid", found->second->peer.pid}, {"grace_ms", grace.count()}});
+        tell(*found->second, EventBits::kEviction);
+        end_client(id, SIGTERM);
+        loop_.after(grace, [this, id] { end_client(id, SIGKILL); });
+    });
+}
+
+// Only one that still is our client: a process that has detached, or runs another program by now, is a stranger.
+void AttachServer::end_client(SessionId id, int signal) {
+    const auto find = [this, id]() -> Session * {
+        const auto found = sessions_.find(id);
+        return found == sessions_.end() ? nullptr : found->second.get();
+    };
+    Session *session = find();
+    if (session == nullptr) return;
+    // It may have closed its connection a moment ago, as an exec does.
+    std::byte byte{};
+    if (session->phase == Session::Phase::attached &&
+        os::recv(session->connection.get(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0) {
+        connection_ended(*session);
+        session = find();
+    }
+    const auto is_client = [](const Session *one) {
+        return one != nullptr && (one->phase == Session::Phase::attached || one->phase == Session::Phase::lost);
+    };
+    if (!is_client(session) || has_said_so(*session)) return;
+    const Peer &peer = session->peer;
+    if (!peer.pidfd || !peer.is_certain) {
         log::warn("a client cannot be evicted: its process cannot be found, or may be another's by now",
-                  {{"client", client.id}, {"pid", client.peer.pid}});
+                  {{"client", session->client.id}, {"pid", peer.pid}});
         return;
     }
-    log::info("evicting a client", {{"client", client.id}, {"pid", client.peer.pid}, {"grace_ms", grace.count()}});
-    if (const int error = send_signal(*pidfd, SIGTERM); error != 0 && error != ESRCH)
-        log::warn("SIGTERM could not be sent", {{"pid", client.peer.pid}, {"error", std::strerror(error)}});
-    loop_.post([this, pidfd, grace, pid = client.peer.pid, client_id = client.id] {
-        for (const auto &[id, session] : sessions_)
-            if (session->pool && session->client.id == client_id) tell(*session, EventBits::kEviction);
-        loop_.after(grace, [pidfd, pid] {
-            if (has_ended(*pidfd)) return;
-            if (const int error = send_signal(*pidfd, SIGKILL); error != 0 && error != ESRCH)
-                log::warn("SIGKILL could not be sent", {{"pid", pid}, {"error", std::strerror(error)}});
+    if (session->phase == Session::Phase::attached) {
+        send(peer, signal);
+        return;
+    }
+    worker_.post([this, id, signal, find, is_client, pid = peer.pid, stack_start = peer.stack_start] {
+        if (has_executed(pid, stack_start)) return;  // check_lost() finds that, too
+        loop_.post([this, signal, find, is_client] {
+            if (Session *const one = find(); is_client(one)) send(one->peer, signal);
         });
     });
+}
+
+void AttachServer::send(const Peer &peer, int signal) {
+    if (has_ended(*peer.pidfd)) return;
+    if (const int error = send_signal(*peer.pidfd, signal); error != 0 && error != ESRCH)
+        log::warn("a signal could not be sent",
+                  {{"signal", signal}, {"pid", peer.pid}, {"error", std::strerror(error)}});
 }
 
 }  // namespace numacre::daemon

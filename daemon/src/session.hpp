@@ -49,7 +49,8 @@ public:
     // A client of a daemon before us, whose connection went with that one. Before the loop runs.
     void adopt(std::shared_ptr<ManagedPool> pool, const Client &client);
 
-    // Ends a client's process: SIGTERM now, SIGKILL if it is still there after the grace period. Any thread.
+    // Ends a client's process: SIGTERM now, SIGKILL if it is still there after the grace period, each only while it is
+    // our client. Any thread.
     void evict(const Client &client, std::chrono::milliseconds grace);
 
 private:
@@ -68,7 +69,7 @@ private:
     void forget_read();
     void close_when_read(Fd connection, std::uint32_t uid);
     void watch_left_unread();
-    void attach_later(SessionId id, std::span<const std::byte> packet);
+    void attach_later(Session &session, std::span<const std::byte> packet);
     void listen_to(SessionId id);
     void received(SessionId id, int size, std::span<const std::byte> packet);
     void attach(Session &session, std::span<const std::byte> packet);
@@ -87,6 +88,8 @@ private:
     void watch_process(Session &session);
     void process_ended(SessionId id);
     void depart(Session &session, Departure departure);
+    void end_client(SessionId id, int signal);
+    static void send(const Peer &peer, int signal);
     void close_session(SessionId id);
     void close_session(SessionId id, bool has_unread);
     void watch_lost();

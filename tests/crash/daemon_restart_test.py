@@ -485,6 +485,29 @@ def test_holder_that_does_not_answer(rng, _):
         daemon.stop()
 
 
+def test_holder_that_may_send_no_descriptor(rng, _):
+    """Others have as many descriptors of the daemon's user on their way, unread, as the kernel lets it send."""
+    if os.geteuid() != 0:
+        print("SKIP: NOT TESTED: needs root, to give up capabilities")
+        return
+    without_rights = ("prlimit", "--nofile=512:512", "setpriv", "--bounding-set", "-sys_resource,-sys_admin")
+    with RuntimeDir() as runtime_dir:
+        daemon = runtime_dir.start(prefix=without_rights)
+        client = ClientProcess(runtime_dir.path)
+        expect(client.alloc(4096, count=3)[0] == 0, client.message)
+        daemon.kill()
+        daemon.stop()
+        ours, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, others:
+            for _ in range(3):
+                socket.send_fds(ours, [b"!"], [ours.fileno()] * 250)
+            daemon = runtime_dir.start(prefix=without_rights)
+            expect(daemon.used_bytes() == 3 * 4096, f"{daemon.used_bytes()} bytes are used")
+            expect([each["client_id"] for each in daemon.clients()] == [client.client_id], f"{daemon.clients()}")
+        client.kill()
+        wait_until("reaped", lambda: daemon.used_bytes() == 0)
+
+
 def test_a_daemon_that_is_killed_while_it_leaves(rng, _):
     """It tells the holder of its clients 64 at a time. Those of half a list are not all."""
     with RuntimeDir() as runtime_dir:

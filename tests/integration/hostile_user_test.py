@@ -36,6 +36,7 @@ from numacre_client import ClientProcess  # noqa: E402
 from soft_limits_test import Watcher  # noqa: E402
 from support.busy_page import BusyPage  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
+from support.runner import main  # noqa: E402
 from support.stranger import STRANGER, Stranger  # noqa: E402
 
 SYNTHETIC = ("--topology", "synthetic:1x512M")
@@ -594,8 +595,16 @@ class BusyFiles(HostileUser):
                     return True
         return False
 
-    @needs_root
-    def test_a_file_that_is_kept_busy_stops_its_own_pool_and_no_other(self):
+    def begin(self, *command):
+        """The command line tool, which goes on beside the test."""
+        begun = subprocess.Popen([program("numacre"), "--runtime-dir", self.runtime_dir, "--timeout",
+                                  f"{2 * PATIENCE_SECONDS}s", *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self.addCleanup(begun.wait)
+        self.addCleanup(begun.kill)
+        return begun
+
+    def serve_with_a_stuck_worker(self):
+        """The daemon, who keeps its pool "busy" so, and a growth of that pool that waits."""
         folder = self.enterContext(tempfile.TemporaryDirectory(prefix="numacre-"))
         try:
             Stranger(lambda: BusyPage(folder), 0).end()
@@ -603,12 +612,32 @@ class BusyFiles(HostileUser):
             self.skipTest("NOT TESTED: FUSE cannot be used here, see above")
         daemon = self.serve("--pool", "name=busy,capacity=64M,online=4M,frame=4K,largest=4M,backing=small")
         holder = self.stranger(lambda: self.hold(daemon, b"busy", folder), 0)
-        growth = subprocess.Popen([program("numacre"), "--runtime-dir", self.runtime_dir, "--timeout",
-                                   f"{2 * PATIENCE_SECONDS}s", "resize", "busy", "8M"],
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        self.addCleanup(growth.wait)
-        self.addCleanup(growth.kill)
+        growth = self.begin("resize", "busy", "8M")
         wait_until("the kernel makes the pool's worker wait", lambda: self.is_stuck(daemon))
+        return daemon, holder, growth
+
+    FORCE_GRACE_SECONDS = 2  # daemon/src/daemon.cpp
+
+    @needs_root
+    def test_a_process_that_has_detached_is_not_ended_with_the_pool(self):
+        daemon, holder, growth = self.serve_with_a_stuck_worker()
+        bystander = ClientProcess(self.runtime_dir, pool="busy")
+        client = ClientProcess(self.runtime_dir, pool="busy")
+        bystander.detach()
+        self.assertEqual(len(daemon.clients()), 3, "its seat is not free yet")
+        delete = self.begin("delete", "busy", "--force")
+        wait_until("the client has been ended", lambda: client.process.poll() is not None)
+        time.sleep(2 * self.FORCE_GRACE_SECONDS)
+        holder.end()
+        growth.wait(PATIENCE_SECONDS)
+        self.assertEqual(delete.wait(PATIENCE_SECONDS), 0)
+        self.assertIsNone(bystander.process.poll())
+        bystander.close()
+        client.close()
+
+    @needs_root
+    def test_a_file_that_is_kept_busy_stops_its_own_pool_and_no_other(self):
+        daemon, holder, growth = self.serve_with_a_stuck_worker()
         client = ClientProcess(self.runtime_dir)
         self.assertEqual(client.alloc(4096, count=3)[0], 0, client.message)
         client.kill()
@@ -757,4 +786,4 @@ class Damage(HostileUser):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()
