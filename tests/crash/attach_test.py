@@ -29,6 +29,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 from daemon_restart_test import RuntimeDir  # noqa: E402
 from numacre_client import ClientProcess  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, wait_until  # noqa: E402
+from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
 CAPACITY = 16 * MIB
@@ -488,4 +489,4 @@ class WhoIsAlive(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -32,6 +32,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 from daemon_bad_input_test import MESSAGE_OFFSET, REPLY_BYTES, SYNTHETIC, Reply, connect, request, serving  # noqa: E402
 from numacre_client import UNCACHED, ClientProcess, Library, library_path  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, program, wait_until  # noqa: E402
+from support.runner import main  # noqa: E402
 
 SIZES = "capacity=64M,online=8M,frame=4K,largest=4M,backing=small"
 TRUSTED, OBSERVER = 0, 1
@@ -765,4 +766,4 @@ class Seals(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

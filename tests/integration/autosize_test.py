@@ -14,6 +14,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 from numacre_client import ClientProcess  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
 from support.gigantic_pages import pages_for  # noqa: E402
+from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
 
@@ -86,4 +87,4 @@ class Autosize(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -14,6 +14,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
 from numacre_client import STRICT, ClientProcess  # noqa: E402
 from support.daemon import Daemon, program, wait_until  # noqa: E402
+from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
 FRAME = 4096
@@ -250,4 +251,4 @@ class CliWithDaemon(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

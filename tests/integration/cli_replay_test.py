@@ -13,6 +13,7 @@ SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__
 sys.path.insert(0, str(SOURCE / "tests"))
 
 from support.daemon import program  # noqa: E402
+from support.runner import main  # noqa: E402
 
 # One frame of each pair is freed: two frames are free then, but not in one piece.
 GOLDEN = """time_ns,size_bytes,lifetime_ns
@@ -113,4 +114,4 @@ class ReplayTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

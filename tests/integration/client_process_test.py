@@ -13,6 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from integration.numacre_client import library_path  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, bin_dir, wait_until  # noqa: E402
+from support.runner import main  # noqa: E402
 
 POOL = ("--pool", "name=default,capacity=64M,online=64M,frame=4K,largest=4M")
 MIB = 1 << 20
@@ -140,4 +141,4 @@ class ClientProcess(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -29,6 +29,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 from numacre_client import ClientProcess, Library, library_path  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
 from support.gigantic_pages import count as gigantic_pages  # noqa: E402
+from support.runner import main  # noqa: E402
 
 POOL = "name=default,capacity=64M,online=32M,frame=4K,largest=4M,backing=small"
 SYNTHETIC = ("--topology", "synthetic:2x512M", "--metrics-address", "127.0.0.1:0")
@@ -594,4 +595,4 @@ class EndAndRestart(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

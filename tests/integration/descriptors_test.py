@@ -20,6 +20,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 from daemon_bad_input_test import REPLY_BYTES, Reply, connect, request  # noqa: E402
 from numacre_client import ClientProcess  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
+from support.runner import main  # noqa: E402
 from support.stranger import Stranger  # noqa: E402
 
 POOL = "name=default,capacity=64M,online=16M,frame=4K,largest=4M,backing=small,mode=0666"
@@ -172,4 +173,4 @@ class Descriptors(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -14,6 +14,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
 from numacre_client import ClientProcess  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
+from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
 POOL = "name=default,capacity=64M,online=32M,frame=4K,largest=4M,backing=small,low-watermark=8M"
@@ -185,4 +186,4 @@ class Events(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

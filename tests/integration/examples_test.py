@@ -11,6 +11,7 @@ SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__
 sys.path.insert(0, str(SOURCE / "tests"))
 
 from support.daemon import PATIENCE_SECONDS, Daemon, program  # noqa: E402
+from support.runner import main  # noqa: E402
 
 POOL = ("--pool", "name=default,capacity=64M,online=16M,frame=4K,largest=4M,backing=small")
 
@@ -67,4 +68,4 @@ class Examples(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -23,6 +23,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 from daemon_bad_input_test import REPLY_BYTES, connect, request  # noqa: E402
 from numacre_client import Library, library_path  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
+from support.runner import main  # noqa: E402
 
 ROUNDS = int(os.environ.get("NUMACRE_ROUNDS", "400"))
 POOL = "name=default,capacity=64M,online=16M,frame=4K,largest=4M,backing=small"
@@ -155,4 +156,4 @@ class FakeDaemon(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -28,6 +28,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
 from numacre_client import STRICT, UNCACHED, WAIT, ClientProcess  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
+from support.runner import main  # noqa: E402
 
 ONLINE = 16 << 20
 SHAPE = ("--capacity", "64M", "--online", ONLINE, "--frame", "4K", "--largest", "4M", "--backing", "small")
@@ -261,4 +262,4 @@ class HostileClient(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -16,6 +16,7 @@ from numacre_client import ClientProcess  # noqa: E402
 from support.cgroup import Cgroup  # noqa: E402
 from support.daemon import Daemon  # noqa: E402
 from support.gigantic_pages import GIB, pages_for  # noqa: E402
+from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
 POOL = "name=default,capacity=128M,online=16M,frame=4K,largest=4M"
@@ -77,4 +78,4 @@ class HugetlbCgroup(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

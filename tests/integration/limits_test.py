@@ -23,6 +23,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 from numacre_client import WAIT, ClientProcess  # noqa: E402
 from soft_limits_test import Watcher, gauge  # noqa: E402
 from support.daemon import Daemon, program, wait_until  # noqa: E402
+from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
 ALICE, BOB = 4711, 4712
@@ -348,4 +349,4 @@ class Limits(unittest.TestCase):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    unittest.main(verbosity=2)
+    main()

@@ -17,6 +17,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 from numacre_client import ClientProcess  # noqa: E402
 from support.cgroup import Cgroup  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
+from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
 LIMIT = 300 * MIB
@@ -95,4 +96,4 @@ class MemoryCgroup(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -18,6 +18,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
 from numacre_client import ClientProcess  # noqa: E402
 from support.daemon import Daemon  # noqa: E402
+from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
 HUGEPAGE = 2 * MIB
@@ -84,4 +85,4 @@ if __name__ == "__main__":
     if not kernel_collapses():
         print("SKIP: this kernel makes no hugepages of shared memory (MADV_COLLAPSE, Linux 6.1 and later)")
         sys.exit(SKIPPED)
-    unittest.main()
+    main()

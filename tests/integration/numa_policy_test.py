@@ -22,6 +22,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
 from numacre_client import INTERLEAVE, LOCAL, STRICT, UNCACHED, ZERO, Library, library_path  # noqa: E402
 from support.daemon import Daemon, program  # noqa: E402
+from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
 FRAME = 4096
@@ -293,4 +294,4 @@ class NumaPolicy(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -20,6 +20,7 @@ from daemon_restart_test import RuntimeDir, online_bytes  # noqa: E402
 from numacre_client import ClientProcess  # noqa: E402
 from support.daemon import bin_dir, wait_until  # noqa: E402
 from support.gigantic_pages import GIB, pages_for  # noqa: E402
+from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
 
@@ -154,4 +155,4 @@ class OfflineTouch(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -13,6 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from numacre_client import ClientProcess  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
 from support.gigantic_pages import GIB, pages_for  # noqa: E402
+from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
 ONLINE = 16 * MIB
@@ -130,4 +131,4 @@ class ReclaimTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -25,6 +25,7 @@ sys.path.insert(0, str(SOURCE / "tests"))
 from support.count_pcap import count_pcap  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
 from support.make_pcap import make_pcap  # noqa: E402
+from support.runner import main  # noqa: E402
 
 DONE, FAILED, PEER_LOST = 0, 1, 3
 FRAME_BYTES = 2048
@@ -429,4 +430,4 @@ class BadInput(RelayTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

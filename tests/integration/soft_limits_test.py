@@ -18,6 +18,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
 from numacre_client import STRICT, UNCACHED, ClientProcess  # noqa: E402
 from support.daemon import Daemon, bin_dir, program, wait_until  # noqa: E402
+from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
 POOL = "name=default,capacity=64M,online=32M,frame=4K,largest=4M,backing=small"
@@ -210,4 +211,4 @@ class SoftLimits(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

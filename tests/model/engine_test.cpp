@@ -1,5 +1,6 @@
 // The product's allocator under every interleaving of its atomic accesses, at the bounds that each test names.
-// NUMACRE_MODEL_LONG=1 in the environment adds the larger ones.
+// NUMACRE_MODEL_LONG=1 in the environment widens some of them. CMakeLists.txt says which run when: EngineLong is for
+// `tests/run --deep`.
 #include "engine_model.hpp"
 
 #include <gtest/gtest.h>
@@ -438,7 +439,6 @@ TEST(Engine, what_is_free_now_here_now_there_is_not_out_of_frames) {
 }
 
 TEST(EngineLong, three_clients) {
-    if (!long_runs()) GTEST_SKIP() << "set NUMACRE_MODEL_LONG=1";
     EngineModel model("engine-three", {.states_max = 60'000'000},
                       {.clients = {{.process = 1, .orders = {6}, .operations = 2},
                                    {.process = 2, .orders = {5}, .operations = 2},
@@ -456,7 +456,6 @@ TEST(Engine, a_death_of_the_daemon_during_recovery) {
 
 // As a_death_beside_a_claim_that_is_undone, with a death in the run and nobody at home anywhere.
 TEST(EngineLong, a_death_beside_three_and_a_claim_that_is_undone) {
-    if (!long_runs()) GTEST_SKIP() << "set NUMACRE_MODEL_LONG=1";
     EngineModel model("engine-undo-death-three", {.states_max = 60'000'000, .kills_max = 1, .preemptions_max = 3},
                       {.clients = {{.process = 1, .script = {5}},
                                    {.process = 2, .script = {5}, .mortal = false},
@@ -673,7 +672,6 @@ TEST(Engine, three_upper_layers) {
 }
 
 TEST(EngineLong, four_clients) {
-    if (!long_runs()) GTEST_SKIP() << "set NUMACRE_MODEL_LONG=1";
     EngineModel model("engine-four", {.preemptions_max = 2, .solo_steps_max = 2000},
                       {.clients = {{.process = 1, .script = {5, kFreeFirst}},
                                    {.process = 2, .script = {6, kFreeFirst}},
