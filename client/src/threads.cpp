@@ -191,9 +191,10 @@ void at_thread_end(void *) {
     // destructor that calls makes this one run once more, but in the last round (LateTable).
     SignalsBlocked::keep_out();
     LaneTable &table = lane_table;
-    // A handler of a signal that cannot be blocked would find no lane, and make one, under a lock and with a heap that
-    // its own thread holds: it is refused.
+    // A handler of a signal that cannot be blocked would find a lane that is being given up, or make one, under a lock
+    // and with a heap that its own thread holds: it is refused, by enter_pool(), to where each of its calls comes now.
     table.is_going = true;
+    numacre_inline_lane_1 = &no_lane;
     std::atomic_signal_fence(std::memory_order_seq_cst);
     os::pthread_mutex_lock(&registry_mutex);
     if (table.is_ending) {
@@ -418,13 +419,13 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
         error = fail(Errc::forked_handle, "this pool handle was made before fork()");
         return nullptr;
     }
-    if (pool->index < lane_table.count) {
-        const Seat &seat = lane_table.seats[pool->index];
-        if (seat.lane != nullptr && seat.pool == pool) return make_current(seat.lane);
-    }
     if (lane_table.is_going) {
         error = fail(Errc::thread_is_inside, "this thread is ending, and its slots are being given up");
         return nullptr;
+    }
+    if (pool->index < lane_table.count) {
+        const Seat &seat = lane_table.seats[pool->index];
+        if (seat.lane != nullptr && seat.pool == pool) return make_current(seat.lane);
     }
     const SignalsBlocked signals_blocked;
     if (!grow_table(pool->index)) {
@@ -457,7 +458,7 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
 
 Lane *find_lane(const numacre_pool *pool) {
     const LaneTable &table = lane_table;
-    if (pool->index >= table.count || table.seats[pool->index].pool != pool) return nullptr;
+    if (table.is_going || pool->index >= table.count || table.seats[pool->index].pool != pool) return nullptr;
     return table.seats[pool->index].lane;
 }
 

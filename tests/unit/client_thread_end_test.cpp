@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -141,6 +142,89 @@ TEST(ThreadEnd, a_handler_of_sigabrt_finds_no_lane_that_is_unmapped_and_takes_no
 // It cannot be blocked, for a thread's own instructions raise it.
 TEST(ThreadEnd, a_handler_of_sigtrap_finds_no_lane_that_is_unmapped_and_takes_no_slot) {
     EXPECT_EQ(in_child([] { return threads_end_beside(SIGTRAP, kThreads) && is_whole(); }), 0);
+}
+#endif
+
+#if defined(__x86_64__) && !defined(UNDER_SANITIZER)
+// At instructions all over a thread's end: the handler makes calls with a handle of its own, which
+// are done, or refused because the thread ends. Whatever was done leaves nothing behind.
+constexpr greg_t kTrapFlag = 0x100;
+constexpr std::uint64_t kStepsOfAnEnd = 7000, kStride = 149;  // a trap costs microseconds
+thread_local std::uint64_t traps_left = 0;                    // 0: is not stepped through
+std::atomic<unsigned> calls_done, calls_refused, calls_wrong;
+pthread_key_t stepping_key, walking_key;
+
+void count(int error) {
+    (error == 0 ? calls_done : error == -EBUSY ? calls_refused : calls_wrong) += 1;
+}
+void step(int, siginfo_t *, void *context) {
+    auto &flags = static_cast<ucontext_t *>(context)->uc_mcontext.gregs[REG_EFL];
+    flags &= ~kTrapFlag;
+    if (traps_left == 0) return;
+    if (--traps_left != 0) {
+        flags |= kTrapFlag;
+        return;
+    }
+    const int error_before = errno;
+    void *block = nullptr;
+    int error = numacre_alloc(handlers_pool, 4096, &block);
+    count(error);
+    if (error == 0) count(numacre_free(handlers_pool, block));
+    error = numacre_alloc_on(handlers_pool, -1, 8192, NUMACRE_UNCACHED, &block);
+    count(error);
+    if (error == 0) count(numacre_free_uncached(handlers_pool, block));
+    errno = error_before;
+}
+// Before the library's destructor, and behind it: by the age of their keys.
+void begin_to_step(void *) {
+    raise(SIGTRAP);
+}
+void end_stepping(void *) {
+    traps_left = 0;
+}
+
+bool is_whole_too() {
+    numacre_pool *const before = pool;
+    pool = handlers_pool;
+    const bool whole = is_whole();
+    pool = before;
+    return whole;
+}
+
+bool threads_end_step_by_step() {
+    if (pthread_key_create(&stepping_key, begin_to_step) != 0) return false;
+    struct sigaction action{};
+    action.sa_sigaction = step;
+    action.sa_flags = SA_SIGINFO;
+    if (sigaction(SIGTRAP, &action, nullptr) != 0) return false;
+    // The handler's pool first, so that it goes first, and last in the second round.
+    for (int round = 0; round < 2; ++round) {
+        (round == 0 ? handlers_pool : pool) = open_pool();
+        (round == 0 ? pool : handlers_pool) = open_pool();
+        if (pool == nullptr || handlers_pool == nullptr) return false;
+        if (round == 0 && pthread_key_create(&walking_key, end_stepping) != 0) return false;
+        const auto end_a_thread = [&](std::uint64_t at) {
+            std::thread{[&] {
+                if (!use(pool) || !use(handlers_pool)) ++calls_wrong;
+                traps_left = at;
+                pthread_setspecific(stepping_key, &stepping_key);
+                pthread_setspecific(walking_key, &walking_key);
+            }}.join();
+        };
+        for (std::uint64_t at = 1; at < kStepsOfAnEnd; at += kStride) end_a_thread(at);
+        if (!is_whole() || !is_whole_too()) {
+            std::printf("round %d: blocks are lost\n", round);
+            return false;
+        }
+        numacre_detach(pool);
+        numacre_detach(handlers_pool);
+    }
+    std::printf("%u calls done, %u refused, %u wrong\n", calls_done.load(), calls_refused.load(), calls_wrong.load());
+    return calls_wrong == 0 && calls_done != 0 && calls_refused != 0;
+}
+
+TEST(ThreadEnd, a_handler_that_calls_anywhere_in_it_leaves_nothing_behind) {
+    EXPECT_EQ(in_child(threads_end_step_by_step), 0);
 }
 #endif
 
