@@ -42,6 +42,7 @@ Daemon::Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_
       topology_(std::move(topology)),
       keeper_(std::move(keeper)),
       hugepages_(options_.reserve_hugepages),
+      destroyer_(std::make_unique<Worker>()),
       loop_(std::move(loop)),
       worker_(std::make_unique<Worker>()),
       reaper_(*loop_, registry_) {}
@@ -70,6 +71,7 @@ Daemon::~Daemon() {
     for (const std::string &name : registry_.names()) registry_.remove(name);
     // What is posted but not run any more may hold the last reference to a pool.
     loop_.reset();
+    destroyer_->finish();
     hugepages_.give_back_all();
 }
 
@@ -148,7 +150,7 @@ Answer<void> Daemon::adopt_pools() {
         registry_.begin_after(one.ledger.last_client_id());
         auto pool = ManagedPool::adopt(std::move(one.ledger), std::move(one.files), *topology_, hugepages_);
         if (!pool) return Unexpected{pool.error()};
-        adopted.push_back(std::move(*pool));
+        adopted.push_back(destroyed_elsewhere(std::move(*pool)));
     }
 
     machine_ledger_.emplace(std::move(*record));
@@ -373,9 +375,17 @@ void Daemon::publish_damage(ManagedPool &pool) {
     registry_.events().publish(std::move(event));
 }
 
+std::shared_ptr<ManagedPool> Daemon::destroyed_elsewhere(std::shared_ptr<ManagedPool> pool) {
+    ManagedPool *const address = pool.get();
+    return {address,
+            [this, pool = std::move(pool)](ManagedPool *) mutable { destroyer_->post([pool = std::move(pool)] {}); }};
+}
+
 Answer<std::shared_ptr<ManagedPool>> Daemon::make_pool(const PoolSpec &spec) {
     try {
-        return ManagedPool::create(spec, *topology_, hugepages_);
+        auto made = ManagedPool::create(spec, *topology_, hugepages_);
+        if (!made) return made;
+        return destroyed_elsewhere(std::move(*made));
     } catch (const std::system_error &failure) {
         return Unexpected{
             Failure{Errc::too_many_clients, std::string("the daemon can have no thread for it (") + failure.what() +

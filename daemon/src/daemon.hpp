@@ -72,6 +72,7 @@ public:
 
 private:
     Answer<std::shared_ptr<ManagedPool>> make_pool(const PoolSpec &spec);
+    std::shared_ptr<ManagedPool> destroyed_elsewhere(std::shared_ptr<ManagedPool> pool);
     Answer<void> end_clients(ManagedPool &pool);
     void keep(ManagedPool &pool);
     void let_go(const ManagedPool &pool);
@@ -103,6 +104,8 @@ private:
     bool is_heir_ = false;                         // what the keeper keeps is ours
     std::optional<MachineLedger> machine_ledger_;  // before hugepages_, which write in it
     Hugepages hugepages_;
+    // Pools are destroyed here, whoever had the last reference: it takes long, and uses what stands above.
+    std::unique_ptr<Worker> destroyer_;
     std::unique_ptr<EventLoop> loop_;
     Registry registry_;
     std::unique_ptr<Worker> worker_;  // for what is no pool's; ended by hand, before all that its jobs use
