@@ -266,8 +266,12 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
         detach(session);
         return;
     }
-    log::warn("an attached client sent nonsense: its connection is closed",
-              {{"client", session.client.id}, {"pid", session.peer.pid}, {"reason", fault->message}});
+    if (const auto left_out = refusal_lines_.line_for(session.peer.uid, std::chrono::steady_clock::now()))
+        log::warn("an attached client sent nonsense: its connection is closed",
+                  {{"client", session.client.id},
+                   {"pid", session.peer.pid},
+                   {"reason", fault->message},
+                   {"refused_before_without_a_line", *left_out}});
     connection_ended(session);
 }
 

@@ -84,6 +84,28 @@ TEST(FrameMeter, refuses_streams_of_a_caller_that_does_not_acknowledge_the_serve
     }
 }
 
+// gRPC keeps a header's value until it is whole: sixteen connections took 300 MB of the daemon's memory.
+TEST(FrameMeter, refuses_a_header_block_that_goes_on_and_on) {
+    const auto typed = [](char type, std::uint32_t payload_bytes) {
+        std::string bytes = frame(payload_bytes);
+        bytes[3] = type;
+        bytes[4] = 0;
+        return bytes;
+    };
+    const std::string headers = typed(1, 16 * 1024), more = typed(9, 16 * 1024);
+    ControlLimits limits;
+    limits.frames_at_once = 1000;
+    FrameMeter meter(limits, kStart);
+    EXPECT_TRUE(admit(meter, kPreface));
+    for (int block = 0; block < 10; ++block) {
+        EXPECT_TRUE(admit(meter, headers));
+        for (int i = 0; i < 3; ++i) EXPECT_TRUE(admit(meter, more));
+    }
+    EXPECT_EQ(admit(meter, more), std::nullopt);
+    FrameMeter another(limits, kStart);
+    EXPECT_EQ(admit(another, kPreface + typed(1, 64 * 1024 + 1)), std::nullopt);
+}
+
 // A gate whose server is this test.
 class ControlGateTest : public testing::Test {
 protected:

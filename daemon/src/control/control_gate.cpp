@@ -73,6 +73,9 @@ std::optional<std::size_t> FrameMeter::admit(const char *bytes, std::size_t coun
             if (++header_seen_ == kHeaderBytes) {
                 payload_left_ = std::exchange(length_, 0);
                 header_seen_ = 0;
+                if (type_ == kHeadersFrame) header_block_ = payload_left_;
+                if (type_ == kContinuationFrame) header_block_ += payload_left_;
+                if (header_block_ > kHeaderBlockMax) return std::nullopt;
             }
         }
     }

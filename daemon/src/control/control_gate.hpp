@@ -39,14 +39,15 @@ class FrameMeter {
 public:
     using Time = TokenBucket::Time;
     FrameMeter(const ControlLimits &limits, Time now) : bucket_(limits.frames_per_second, limits.frames_at_once, now) {}
-    // How many of these bytes, which follow those that were admitted last, may pass now. Nothing: no HTTP/2, or of a
+    // How many of these bytes, which follow those that were admitted last, may pass now. Nothing: no HTTP/2; or of a
     // caller that goes on opening streams without having acknowledged the server's settings: until then gRPC does not
-    // limit their number.
+    // limit their number; or of one whose header block goes on and on, which gRPC keeps before it looks at its size.
     std::optional<std::size_t> admit(const char *bytes, std::size_t count, Time now);
 
 private:
     static constexpr std::size_t kHeaderBytes = 9;
-    static constexpr unsigned char kHeadersFrame = 1, kSettingsFrame = 4, kAcknowledges = 1;
+    static constexpr unsigned char kHeadersFrame = 1, kSettingsFrame = 4, kContinuationFrame = 9, kAcknowledges = 1;
+    static constexpr std::uint64_t kHeaderBlockMax = 64 * 1024;  // eight times what gRPC accepts in the end
     static constexpr unsigned kStreamsBeforeMax = 16;
 
     TokenBucket bucket_;
@@ -54,9 +55,10 @@ private:
     std::size_t header_seen_ = 0;  // bytes of the header under way
     std::uint32_t length_ = 0;     // as far as the header has said it
     std::uint32_t payload_left_ = 0;
-    unsigned char type_ = 0;         // of the header under way
-    bool has_acknowledged_ = false;  // the server's settings
-    unsigned streams_before_ = 0;    // opened before that
+    unsigned char type_ = 0;          // of the header under way
+    bool has_acknowledged_ = false;   // the server's settings
+    unsigned streams_before_ = 0;     // opened before that
+    std::uint64_t header_block_ = 0;  // bytes of a HEADERS frame and of those that continue it
 };
 
 class CloseTimer;
