@@ -227,6 +227,7 @@ void Daemon::tell_clients() {
         look_for_strays(pool);
         look_for_stuck_worker(*pool);
     }
+    if (keeper_->is_lost()) keeper_->revive();
     loop_->after(kTellPeriod, [this] { tell_clients(); });
 }
 

@@ -117,7 +117,7 @@ std::string hugepage_lock_folder() {
     const std::string last = "/tmp/numacre-" + uid;
     for (const std::string &folder : {std::string("/run/numacre"), "/run/user/" + uid, last}) {
         // Only where nothing is: what others have made there stays as it is.
-        if (folder != "/run/user/" + uid) ::mkdir(folder.c_str(), folder == last ? S_IRWXU : 0755);
+        if (folder != "/run/user/" + uid) ::mkdir(folder.c_str(), folder == last ? S_IRWXU : 0711);
         if (is_private_folder(folder) && ::access(folder.c_str(), W_OK) == 0) return folder;
     }
     return last;  // another's: opening a file there says so

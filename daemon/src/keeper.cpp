@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -34,6 +36,7 @@ using holder::Message;
 using holder::MessageType;
 
 constexpr std::string_view kHolderProgram = "numacre-holder";
+constexpr std::chrono::milliseconds kEndPatience{5000};
 
 class NoKeeper final : public Keeper {
 public:
@@ -125,6 +128,10 @@ public:
     std::string_view kind() const override { return "holder"; }
     int death_fd() const override { return death_.get(); }
     bool can_be_revived() const override { return true; }
+    bool is_lost() override {
+        const std::lock_guard lock(mutex_);
+        return !connection_;
+    }
 
     Answer<std::map<std::string, Fd>> inherited() override {
         const std::lock_guard lock(mutex_);
@@ -167,10 +174,13 @@ public:
 
     void leave(std::span<const int> pidfds) override {
         const std::lock_guard lock(mutex_);
+        if (!connection_) replace();
         if (pidfds.empty()) {
             const bool finished = tell(MessageType::finish, "", {});
             connection_.reset();
-            if (finished && child_ > 0) ::waitpid(std::exchange(child_, -1), nullptr, 0);
+            if (finished && has_ended_soon()) return;
+            // It stands still. What it holds is nobody's any more.
+            if (death_) (void)send_signal(death_, SIGKILL);
             return;
         }
         // Killed in between, we leave a list that is not whole: then everything stays until the next daemon comes.
@@ -183,17 +193,23 @@ public:
 
     void revive() override {
         const std::lock_guard lock(mutex_);
-        if (!has_hung_up()) {
+        if (has_hung_up())
+            replace();
+        else if (death_ && has_ended(death_))
             death_.reset();  // from now on the connection tells
-            return;
-        }
+    }
+
+private:
+    // By a holder that is given everything. mutex_ is held.
+    void replace() {
         if (!is_missing_)
             log::error(
-                "the holder process has ended: the pools would not have outlived the daemon; starting another one",
+                "the holder process has ended, or does not answer: the pools would not have outlived the daemon; "
+                "starting another one",
                 {{"pools_descriptors", kept_.size()}});
         if (child_ > 0) ::waitpid(std::exchange(child_, -1), nullptr, WNOHANG);
         connection_.reset();
-        death_.reset();
+        const Fd before = std::exchange(death_, Fd());
         if (auto started = start(); !started) {
             if (!std::exchange(is_missing_, true))
                 log::error("no holder process: the pools will not outlive the daemon; trying again until there is one",
@@ -204,6 +220,8 @@ public:
         const auto taken = std::count_if(kept_.begin(), kept_.end(), [this](const auto &kept) {
             return tell(MessageType::keep, kept.first, {&kept.second, 1});
         });
+        // One that only stands still would keep the memory of pools that are deleted from now on.
+        if (static_cast<std::size_t>(taken) == kept_.size() && before) (void)send_signal(before, SIGKILL);
         if (static_cast<std::size_t>(taken) == kept_.size())
             log::info("a holder process keeps everything again", {{"descriptors", kept_.size()}});
         else
@@ -211,15 +229,30 @@ public:
                        {{"descriptors", kept_.size()}, {"taken", taken}});
     }
 
-private:
     bool tell(MessageType type, const std::string &name, std::span<const int> fds, std::uint32_t value = 0) {
         Message message;
         message.type = type;
         message.value = value;
         std::copy_n(name.begin(), std::min(name.size(), holder::kNameBytes - 1), message.name.begin());
         Message answer;
-        return connection_ && holder::send_message(connection_.get(), message, fds) &&
-               holder::receive_message(connection_.get(), answer, {}) == 0 && answer.type == MessageType::done;
+        if (!connection_) return false;
+        if (holder::send_message(connection_.get(), message, fds) &&
+            holder::receive_message(connection_.get(), answer, {}) == 0 && answer.type == MessageType::done)
+            return true;
+        // It may answer later, and that would be taken for the answer to what is asked next. revive() gives another
+        // holder everything.
+        const int error = errno;
+        connection_.reset();
+        errno = error;
+        return false;
+    }
+
+    bool has_ended_soon() {
+        if (child_ <= 0) return true;
+        pollfd wait{death_.get(), POLLIN, 0};
+        if (death_ && ::poll(&wait, 1, static_cast<int>(kEndPatience.count())) == 0) return false;
+        ::waitpid(std::exchange(child_, -1), nullptr, death_ ? 0 : WNOHANG);
+        return true;
     }
 
     // Waits for its greeting: from then on it listens and answers.
@@ -312,7 +345,7 @@ private:
     std::mutex mutex_;
     Fd connection_;            // guarded by mutex_
     bool is_missing_ = false;  // guarded by mutex_: it could not be started the last time
-    Fd death_;                 // changed by revive() only
+    Fd death_;                 // changed by revive(), on the loop's thread, and by leave()
     pid_t child_ = -1;
     std::vector<std::pair<std::string, int>> kept_;  // guarded by mutex_; in the order in which it was given
 };

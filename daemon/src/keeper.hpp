@@ -35,6 +35,8 @@ public:
     virtual int death_fd() const { return -1; }
     virtual bool can_be_revived() const { return false; }
     virtual void revive() {}
+    // It has not answered in time, and is given up: revive() gets another one.
+    virtual bool is_lost() { return false; }
 };
 
 bool is_keeper_kind(std::string_view text);

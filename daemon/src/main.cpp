@@ -34,6 +34,7 @@
 #include "event_loop.hpp"
 #include "log.hpp"
 #include "metrics/metrics_server.hpp"
+#include "own_proc.hpp"
 #include "runtime_dir.hpp"
 #include "service_manager.hpp"
 #include "socket_file.hpp"
@@ -332,6 +333,7 @@ int main(int argc, char **argv) {
         std::fputs(config.error().text.c_str(), config.error().code == 0 ? stdout : stderr);
         return config.error().code;
     }
+    if (!config->check_only) (void)take_own_proc();
     const auto format = config->log_format == "json" ? log::Format::json : log::Format::text;
     if (auto logging = log::setup(config->log_level, format); !logging) {
         std::fprintf(stderr, "numacred: %s\n", logging.error().message.c_str());

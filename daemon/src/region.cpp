@@ -112,7 +112,11 @@ bool make_hugepages(const AlignedWindow &window) {
 
 Answer<Fd> reopen_read_only(int fd) {
     const std::string path = "/proc/self/fd/" + std::to_string(fd);
-    Fd reader(os::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    // Without waiting for who has a lease on it (fcntl(2)): its user may take one, and be asked for it 45 s long.
+    Fd reader(os::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!reader && errno == EWOULDBLOCK)
+        return Unexpected{Failure{
+            Errc::contended, "a process of the daemon's user has a lease on " + path + ": end it, and attach again"}};
     if (!reader) return failed(Errc::access_denied, "opening " + path + " for reading", errno, "is /proc mounted?");
     return reader;
 }

@@ -16,6 +16,7 @@
 
 #include "fd_passing.hpp"
 #include "lock_file.hpp"
+#include "log.hpp"
 #include "umask.hpp"
 
 namespace numacre::daemon {
@@ -59,7 +60,11 @@ Answer<RuntimeDir> RuntimeDir::open(const std::string &path, std::chrono::millis
                           std::to_string(sizeof address.sun_path - 1) +
                           " bytes with the socket's name): choose a shorter one with --runtime-dir");
     std::error_code error;
-    std::filesystem::create_directories(path, error);
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+    // Clients come by names that they know. Whoever may read the directory can keep the kernel from changing it, and so
+    // the daemon from starting and ending (own_proc.hpp says how).
+    constexpr mode_t kSearchable = S_IRWXU | S_IXGRP | S_IXOTH;
+    if (::mkdir(path.c_str(), kSearchable) != 0 && errno != EEXIST) error.assign(errno, std::generic_category());
     if (error)
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " cannot be made: " + error.message() + remedy);
@@ -84,6 +89,9 @@ Answer<RuntimeDir> RuntimeDir::open(const std::string &path, std::chrono::millis
                       "runtime directory " + path +
                           " may be written to by everybody, who could put another socket in the place of the daemon's: "
                           "chmod o-w it, or choose another with --runtime-dir");
+    if ((status.st_mode & S_IROTH) != 0)
+        log::warn("the runtime directory may be read by everybody: a user can keep the daemon from starting and ending",
+                  {{"directory", path}, {"remedy", "chmod o-r it: clients need x only"}});
     if (::faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " is not writable: " + std::strerror(errno) + remedy);

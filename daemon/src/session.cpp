@@ -280,10 +280,9 @@ void AttachServer::refuse(Session &session, Errc code, const std::string &messag
     // A line each would be a flood that any user can make.
     const auto now = std::chrono::steady_clock::now();
     if (const auto left_out = is_news ? refusal_lines_.line_for(session.peer.uid, now) : std::nullopt) {
-        if (session.peer.comm.empty()) describe(session.peer);
+        // Not its name, for which /proc would be asked: a process without any rights is not to be looked at.
         log::warn("attach refused", {{"pid", session.peer.pid},
                                      {"uid", session.peer.uid},
-                                     {"comm", session.peer.comm},
                                      {"reason", message},
                                      {"refused_before_without_a_line", *left_out}});
     }

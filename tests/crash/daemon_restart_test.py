@@ -10,6 +10,7 @@ import fcntl
 import os
 import pathlib
 import random
+import select
 import signal
 import socket
 import struct
@@ -483,6 +484,36 @@ def test_holder_that_does_not_answer(rng, _):
         expect(daemon.used_bytes() == 3 * 4096, f"{daemon.used_bytes()} bytes are used")
         client.close()
         daemon.stop()
+
+
+def test_holder_that_stands_still_under_a_running_daemon(rng, _):
+    """It is given up and replaced, and no late answer of it is taken for another. Nothing stays behind."""
+    with RuntimeDir() as runtime_dir:
+        daemon, client = runtime_dir.start_with_client()
+        first = runtime_dir.holder_pid()
+        pidfd = os.pidfd_open(first)
+        os.kill(first, signal.SIGSTOP)
+        daemon.cli("create", "x", "--capacity", "16M", "--online", "4M", "--backing", "small", "--timeout", "60s")
+        wait_until("another holder serves", lambda: is_served_by_another(runtime_dir, first))
+        wait_until("the first one has been ended", lambda: select.select([pidfd], [], [], 0)[0])
+        os.close(pidfd)
+        holder = runtime_dir.holder()
+        kept = holder.kept()
+        holder.close()
+        expect({"default/ledger", "x/ledger", "x/frames0"} <= set(kept), f"{set(kept)}")
+        for fd in kept.values():
+            os.close(fd)
+        daemon.kill()
+        daemon = runtime_dir.start()
+        expect(daemon.used_bytes() == 3 * 4096, f"{daemon.used_bytes()} bytes are used")
+        client.close()
+        wait_until("reaped", lambda: not daemon.clients())
+        pid = runtime_dir.holder_pid()
+        pidfd = os.pidfd_open(pid)
+        os.kill(pid, signal.SIGSTOP)
+        expect(daemon.stop() == 0, "numacred did not end well")
+        wait_until("the holder has ended", lambda: select.select([pidfd], [], [], 0)[0])
+        os.close(pidfd)
 
 
 def test_holder_that_may_send_no_descriptor(rng, _):

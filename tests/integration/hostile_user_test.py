@@ -6,9 +6,11 @@ Most of it needs root, to be somebody else for the length of a test.
 """
 
 import contextlib
+import ctypes
 import fcntl
 import glob
 import json
+import mmap
 import os
 import pathlib
 import random
@@ -634,6 +636,55 @@ class BusyFiles(HostileUser):
         self.assertIsNone(bystander.process.poll())
         bystander.close()
         client.close()
+
+    def lock_directory(self, folder, directory):
+        """Keeps the kernel's lock of a directory: one process reads it into a page that never comes, another waits for the
+        lock to change it, and behind that one all who look for a name there that the kernel does not have at hand."""
+        page = BusyPage(folder)
+        libc = ctypes.CDLL(None, use_errno=True)
+
+        def read(memory):
+            if os.fork() == 0:
+                time.sleep(0.5)
+                with contextlib.suppress(OSError):
+                    os.mkdir(f"{directory}/x")
+                os._exit(0)
+            opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            where = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            libc.getdents64(opened, ctypes.c_void_p(where), ctypes.c_size_t(mmap.PAGESIZE))
+
+        page.make_wait(read)
+        time.sleep(1)
+        return page
+
+    @needs_root
+    def test_a_client_whose_directory_of_proc_is_kept_busy_holds_nobody_up(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory(prefix="numacre-"))
+        daemon = self.serve()
+
+        def attach():
+            kept = [self.lock_directory(folder, f"/proc/{os.getpid()}"), connect(daemon)]
+            kept[1].send(request())
+            return kept
+
+        try:
+            stranger = self.stranger(attach, 0)
+        except AssertionError:
+            self.skipTest("NOT TESTED: FUSE cannot be used here, see above")
+        self.check_attach()
+        self.check_attach(STRANGER)
+        stranger.end()
+
+    @needs_root
+    def test_nobody_else_may_read_the_runtime_directory(self):
+        with tempfile.TemporaryDirectory(prefix="numacre-", dir="/tmp") as parent:
+            os.chmod(parent, 0o755)
+            path = pathlib.Path(parent) / "runtime"
+            with Daemon(*SYNTHETIC, *POOL, runtime_dir=str(path)):
+                self.assertEqual(path.stat().st_mode & 0o777, 0o711)
+                with ClientProcess(str(path), uid=STRANGER) as client:
+                    self.assertEqual(client.alloc(4096)[0], 0, client.message)
+        self.serve().says("may be read by everybody.*chmod o-r")
 
     @needs_root
     def test_a_file_that_is_kept_busy_stops_its_own_pool_and_no_other(self):

@@ -36,12 +36,12 @@ class BusyPage:
             raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
 
     def make_wait(self, write):
-        """A child calls write(page), which is to read the page. Returns when the child waits for it."""
+        """A child calls write(page), which is to touch the page. Returns when the child waits for it."""
         if os.fork() == 0:
             try:
                 os.close(self.device)
                 with open(f"{self.folder}/page", "rb") as file:
-                    page = mmap.mmap(file.fileno(), mmap.PAGESIZE, mmap.MAP_PRIVATE, mmap.PROT_READ)
+                    page = mmap.mmap(file.fileno(), mmap.PAGESIZE, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
                 with contextlib.suppress(OSError):  # when the page is gone
                     write(page)
             except BaseException:
