@@ -130,7 +130,7 @@ public:
     bool can_be_revived() const override { return true; }
     bool is_lost() override {
         const std::lock_guard lock(mutex_);
-        return !connection_;
+        return !connection_ || is_behind_;
     }
 
     Answer<std::map<std::string, Fd>> inherited() override {
@@ -161,9 +161,11 @@ public:
         const std::lock_guard lock(mutex_);
         std::erase_if(kept_, [&name](const auto &kept) { return kept.first == name; });
         kept_.emplace_back(name, fd);
-        if (!tell(MessageType::keep, name, {&fd, 1}))
-            log::error("the holder does not take a descriptor: the pool will not outlive the daemon",
-                       {{"name", name}, {"error", std::strerror(errno)}});
+        if (tell(MessageType::keep, name, {&fd, 1})) return;
+        is_behind_ = true;
+        log::error(
+            "the holder does not take a descriptor: the pool would not outlive the daemon; trying again until it does",
+            {{"name", name}, {"error", std::strerror(errno)}});
     }
 
     void drop(const std::string &name) override {
@@ -195,6 +197,8 @@ public:
         const std::lock_guard lock(mutex_);
         if (has_hung_up())
             replace();
+        else if (is_behind_)
+            give_everything();
         else if (death_ && has_ended(death_))
             death_.reset();  // from now on the connection tells
     }
@@ -217,16 +221,19 @@ private:
             return;
         }
         is_missing_ = false;
-        const auto taken = std::count_if(kept_.begin(), kept_.end(), [this](const auto &kept) {
+        is_behind_ = true;
+        // One that only stands still would keep the memory of pools that are deleted from now on.
+        if (give_everything() && before) (void)send_signal(before, SIGKILL);
+    }
+
+    // mutex_ is held.
+    bool give_everything() {
+        const bool has_all = std::all_of(kept_.begin(), kept_.end(), [this](const auto &kept) {
             return tell(MessageType::keep, kept.first, {&kept.second, 1});
         });
-        // One that only stands still would keep the memory of pools that are deleted from now on.
-        if (static_cast<std::size_t>(taken) == kept_.size() && before) (void)send_signal(before, SIGKILL);
-        if (static_cast<std::size_t>(taken) == kept_.size())
-            log::info("a holder process keeps everything again", {{"descriptors", kept_.size()}});
-        else
-            log::error("the new holder process does not take everything: the pools will not outlive the daemon",
-                       {{"descriptors", kept_.size()}, {"taken", taken}});
+        if (has_all) log::info("the holder process keeps everything again", {{"descriptors", kept_.size()}});
+        is_behind_ = !has_all;
+        return has_all;
     }
 
     bool tell(MessageType type, const std::string &name, std::span<const int> fds, std::uint32_t value = 0) {
@@ -239,6 +246,8 @@ private:
         if (holder::send_message(connection_.get(), message, fds) &&
             holder::receive_message(connection_.get(), answer, {}) == 0 && answer.type == MessageType::done)
             return true;
+        // Nothing has been sent: others have as many of our user's descriptors unread as may be on their way.
+        if (errno == ETOOMANYREFS) return false;
         // It may answer later, and that would be taken for the answer to what is asked next. revive() gives another
         // holder everything.
         const int error = errno;
@@ -345,6 +354,7 @@ private:
     std::mutex mutex_;
     Fd connection_;            // guarded by mutex_
     bool is_missing_ = false;  // guarded by mutex_: it could not be started the last time
+    bool is_behind_ = false;   // guarded by mutex_: it has not taken all of kept_
     Fd death_;                 // changed by revive(), on the loop's thread, and by leave()
     pid_t child_ = -1;
     std::vector<std::pair<std::string, int>> kept_;  // guarded by mutex_; in the order in which it was given

@@ -1,15 +1,11 @@
 // numacred: wiring. What starts first ends last.
 
-#include <linux/capability.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -17,7 +13,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -86,21 +81,6 @@ std::uint64_t raise_open_file_limit() {
     limit.rlim_cur = limit.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &limit);
     return limit.rlim_cur;
-}
-
-// How many descriptors we may have on their way to others who have not received them yet. unix(7), ETOOMANYREFS.
-std::uint64_t descriptors_in_flight(std::uint64_t open_files) {
-    struct stat user_namespace{};
-    constexpr ino_t kInitialUserNamespace = 0xEFFFFFFD;  // the kernel's interface says so (linux/nsfs.h)
-    if (::stat("/proc/self/ns/user", &user_namespace) != 0 || user_namespace.st_ino != kInitialUserNamespace)
-        return open_files;
-    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-    std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> sets{};
-    if (::syscall(SYS_capget, &header, sets.data()) != 0) return open_files;
-    const auto has = [&](unsigned capability) {
-        return (sets[CAP_TO_INDEX(capability)].effective & CAP_TO_MASK(capability)) != 0;
-    };
-    return has(CAP_SYS_RESOURCE) || has(CAP_SYS_ADMIN) ? std::numeric_limits<std::uint64_t>::max() : open_files;
 }
 
 // Before any thread is started, so that all inherit the mask and the signals come through the descriptor only.
@@ -221,6 +201,10 @@ constexpr const char *kThreadsRemedy =
 constexpr std::chrono::seconds kServersPatience{60};
 constexpr std::chrono::seconds kEndPatience{30};
 
+// What limited users may leave unread, twice: the kernel counts descriptors on their way of all processes of our user
+// together (unix(7), ETOOMANYREFS). We may have the capability to send more; other daemons of that user may not.
+constexpr std::uint64_t kDescriptorsInFlight = 2048;
+
 int serve(const Config &config) {
     const std::uint64_t open_files = raise_open_file_limit();
     const Connections may = connections_within(open_files, config.max_connections);
@@ -247,7 +231,7 @@ int serve(const Config &config) {
     options.runtime_dir = config.runtime_dir;
     options.reserve_hugepages = config.reserve_hugepages;
     options.limits.connections = may.attach;
-    options.limits.descriptors_in_flight = descriptors_in_flight(open_files);
+    options.limits.descriptors_in_flight = std::min(open_files, kDescriptorsInFlight);
     constexpr std::uint32_t kUserShare = 4;
     const std::uint64_t of_a_user =
         std::uint64_t{config.max_connections_per_user} * may.attach / config.max_connections;
@@ -335,9 +319,14 @@ int main(int argc, char **argv) {
     }
     if (!config->check_only) (void)take_own_proc();
     const auto format = config->log_format == "json" ? log::Format::json : log::Format::text;
-    if (auto logging = log::setup(config->log_level, format); !logging) {
-        std::fprintf(stderr, "numacred: %s\n", logging.error().message.c_str());
-        return 2;
+    try {
+        if (auto logging = log::setup(config->log_level, format); !logging) {
+            std::fprintf(stderr, "numacred: %s\n", logging.error().message.c_str());
+            return 2;
+        }
+    } catch (const std::system_error &failure) {
+        std::fprintf(stderr, "numacred: no thread for the log (%s): %s\n", failure.what(), kThreadsRemedy);
+        return EXIT_FAILURE;
     }
     if (config->check_only) {
         std::fputs(describe(*config).c_str(), stdout);

@@ -228,6 +228,7 @@ std::map<std::string, int> ManagedPool::kept_files() const {
 
 void ManagedPool::adopt_clients() {
     const std::lock_guard lock(mutex_);
+    seats_ = process_slots_;  // write_seats() finds out
     for (std::size_t i = 0; i < kAccounts; ++i) {
         const LedgerAccount &kept = ledger_.accounts()[i];
         // acquire: with the entry's words.
@@ -333,7 +334,7 @@ RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
 // ---------------------------------------------------------------------------------------------------------------------
 
 Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier tier) {
-    look_for_damage();
+    if (is_due_for_look()) look_for_damage();
     const std::lock_guard lock(mutex_);
     if (closing_)
         return Unexpected{Failure{Errc::no_such_pool, "pool \"" + spec_.name + "\" is being deleted: use another"}};
@@ -346,13 +347,16 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier 
                                                               "\" has one seat, which is not for observers: raise the "
                                                               "pool's max-clients"}};
     if (const std::uint32_t limit = observer_limit_of(spec_);
-        tier == wire::Tier::observer && std::count_if(clients_.begin(), clients_.end(), is_observer) >= limit)
+        tier == wire::Tier::observer &&
+        std::count_if(clients_.begin(), clients_.begin() + seats_, is_observer) >= limit)
         return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
                                                               std::to_string(limit) + " observers, of " +
                                                               std::to_string(spec_.max_clients) +
                                                               " clients: detach one, or raise the pool's max-clients"}};
-    for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
+    for (std::uint32_t slot = free_from_; slot < process_slots_; ++slot) {
         if (clients_[slot]) continue;
+        free_from_ = slot + 1;
+        seats_ = std::max(seats_, slot + 1);
         Client client;
         client.id = client_id;
         client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
@@ -385,6 +389,19 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier 
     return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
                                                           std::to_string(spec_.max_clients) +
                                                           " clients: detach one, or raise the pool's max-clients"}};
+}
+
+// The look goes over all process and thread slots: in a wide pool not each time, or attaching there would hold up
+// whoever attaches elsewhere.
+bool ManagedPool::is_due_for_look() {
+    constexpr std::uint32_t kSlotsALook = 16384;
+    const std::lock_guard lock(mutex_);
+    if (seats_until_look_ != 0) {
+        --seats_until_look_;
+        return false;
+    }
+    seats_until_look_ = (process_slots_ + shared_.threads_in_use_bound()) / kSlotsALook;
+    return true;
 }
 
 // Before the client can have the memory: a daemon after us must know of it.
@@ -480,6 +497,7 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
         const std::lock_guard lock(mutex_);
         if (!clients_[slot.value]) return;
         clients_[slot.value].reset();
+        free_from_ = std::min<std::uint32_t>(free_from_, slot.value);
         ledger_.clients()[slot.value].id.store(0, std::memory_order_release);
         ++seat_versions_[slot.value];
         --client_count_;
@@ -724,16 +742,15 @@ void ManagedPool::write_account(std::size_t account) {
 }
 
 void ManagedPool::write_seats() {
-    std::uint64_t seats = process_slots_;
-    while (seats > 0 && !clients_[seats - 1]) --seats;
+    while (seats_ > 0 && !clients_[seats_ - 1]) --seats_;
     // seq_cst: before the new client can charge anything; partner: seats_bound().
-    shared_.header->seats.store(seats, std::memory_order_seq_cst);
+    shared_.header->seats.store(seats_, std::memory_order_seq_cst);
 }
 
 // What there is to be obeyed. If that is the first limit, nobody has counted so far.
 void ManagedPool::write_accounting() {
     std::uint64_t wanted = accounting_of(spec_.fit);
-    for (const auto &client : clients_) {
+    for (const auto &client : std::span(clients_).first(seats_)) {
         if (!client) continue;
         if (client->quota_bytes != 0) wanted |= Accounting::kCount;
         if (client->reserved_bytes != 0) wanted |= Accounting::kCount | Accounting::kShared | Accounting::kReservations;

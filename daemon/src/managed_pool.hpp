@@ -265,6 +265,7 @@ private:
     Answer<std::size_t> claim_account(const Holder &holder);
     void write_account(std::size_t account);
     void write_seats();
+    bool is_due_for_look();
     void write_accounting();
     void add_users(PoolStatus &status, const Use &use) const;
     std::uint64_t unused_reservations(const Use &use) const;  // frames
@@ -325,6 +326,9 @@ private:
     std::string corrupt_reason_;
     bool damage_is_news_ = false;
     std::uint32_t client_count_ = 0;
+    std::uint32_t seats_ = 0;      // no client sits at this process slot or beyond
+    std::uint32_t free_from_ = 1;  // every process slot before it is taken
+    std::uint32_t seats_until_look_ = 0;
     std::uint64_t clients_reaped_ = 0;
     std::uint64_t reclaimed_bytes_ = 0;
     double last_recovery_seconds_ = 0;

@@ -527,6 +527,8 @@ bool NodeMemory::close_and_punch(std::uint64_t unit) {
     data_.punch(unit * unit_bytes_, unit_bytes_);
     set_state({unit, 1}, UnitState::offline);
     online_[unit] = false;
+    // A drain has come to its end by that, whoever took the unit: back online its chunks are like any others.
+    if (drain_of(unit) != Drain::none) set_drain(unit, Drain::none);
     search_from_ = std::min(search_from_, unit);
     online_units_.fetch_sub(1, std::memory_order_relaxed);
     topology_.give_back(plan_.numa_node, unit_bytes_);

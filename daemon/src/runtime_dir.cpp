@@ -68,8 +68,14 @@ Answer<RuntimeDir> RuntimeDir::open(const std::string &path, std::chrono::millis
     if (error)
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " cannot be made: " + error.message() + remedy);
-    const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     struct stat status{};
+    // Whoever it belongs to can turn it to a directory of its own later.
+    if (::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode) && status.st_uid != 0 &&
+        status.st_uid != ::geteuid())
+        return refuse(Errc::access_denied,
+                      "runtime directory " + path + " is a symbolic link of uid " + std::to_string(status.st_uid) +
+                          ", who could lead clients to another socket: remove it, or choose another with --runtime-dir");
+    const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder || ::fstat(folder.get(), &status) != 0)
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " cannot be opened: " + std::strerror(errno) + remedy);

@@ -344,9 +344,15 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
     session.pool = *pool;
     session.client = *client;
     client_ids_.insert(client->id);
-    if (!send_attached(session, wish->tier, *client)) {
+    if (const int error = send_attached(session, wish->tier, *client); error != 0) {
         // It never had the memory.
         session.pool->vacate(client->slot, Departure::detached, {}, 0);
+        client_ids_.erase(client->id);
+        session.pool.reset();
+        if (error == ETOOMANYREFS) {
+            attach_later(session, packet);
+            return;
+        }
         registry_.count(&DaemonTotals::attach_refused);
         close_session(id);
         return;
@@ -381,7 +387,7 @@ void AttachServer::attach_later(Session &session, std::span<const std::byte> pac
     if (session.tries_later++ >= kUnreadTries) {
         refuse(session, Errc::too_many_clients,
                "uid " + std::to_string(session.peer.uid) +
-                   " has attach replies that it does not read, as many as the daemon may leave on their way: end the " +
+                   ", or another, has attach replies that it does not read, as many as may be on their way: end the "
                    "processes that keep them, or give the daemon a higher open file limit or CAP_SYS_RESOURCE");
         close_session(session.id);
         return;
@@ -392,9 +398,10 @@ void AttachServer::attach_later(Session &session, std::span<const std::byte> pac
     });
 }
 
-// Descriptors on their way count against the daemon's limit (RLIMIT_NOFILE, if it lacks CAP_SYS_RESOURCE): replies that
-// nobody reads would keep all others from attaching. Limited users have half of what may be on its way, and of what is
-// left of that each an eighth: however many take their share, the next one has one, too.
+// Descriptors on their way count against the limit of all daemons of our user (RLIMIT_NOFILE, of those that lack
+// CAP_SYS_RESOURCE): replies that nobody reads would keep all others from attaching. Limited users have half of what
+// may be on its way, and of what is left of that each an eighth: however many take their share, the next one has one,
+// too.
 bool AttachServer::has_too_many_unread(std::uint32_t uid) {
     const std::size_t descriptors = 1 + 2 * topology_.numa_nodes().size();
     const std::size_t most = std::max<std::size_t>(limits_.descriptors_in_flight / 2 / descriptors, 4);
@@ -448,7 +455,7 @@ void AttachServer::watch_left_unread() {
     });
 }
 
-bool AttachServer::send_attached(Session &session, wire::Tier tier, const Client &client) {
+int AttachServer::send_attached(Session &session, wire::Tier tier, const Client &client) {
     ManagedPool &pool = *session.pool;
     wire::AttachReply reply;
     reply.client_id = client.id;
@@ -481,20 +488,20 @@ bool AttachServer::send_attached(Session &session, wire::Tier tier, const Client
             auto reader = reopen_read_only(fd);
             if (!reader) {
                 log::error("an observer cannot be served", {{"error", reader.error().message}});
-                return false;
+                return EACCES;
             }
             fd = reader->get();
             read_only.push_back(std::move(*reader));
         }
     }
     const int error = send_now(session.connection.get(), &reply, sizeof reply, fds);
-    if (error == 0) return true;
+    if (error == 0 || error == ETOOMANYREFS) return error;
     if (const auto left_out = refusal_lines_.line_for(session.peer.uid, std::chrono::steady_clock::now()))
         log::warn("the attach reply could not be sent", {{"pid", session.peer.pid},
                                                          {"uid", session.peer.uid},
                                                          {"error", std::strerror(error)},
                                                          {"refused_before_without_a_line", *left_out}});
-    return false;
+    return error;
 }
 
 void AttachServer::give_event_fd(Session &session) {
@@ -800,19 +807,17 @@ void AttachServer::end_client(SessionId id, int signal) {
     const auto is_client = [](const Session *one) {
         return one != nullptr && (one->phase == Session::Phase::attached || one->phase == Session::Phase::lost);
     };
-    if (!is_client(session) || has_said_so(*session)) return;
+    if (!is_client(session)) return;
+    // While its connection is open, that tells; an observer has no word of its own to ask for.
+    if (session->phase == Session::Phase::lost && has_said_so(*session)) return;
     const Peer &peer = session->peer;
     if (!peer.pidfd || !peer.is_certain) {
         log::warn("a client cannot be evicted: its process cannot be found, or may be another's by now",
                   {{"client", session->client.id}, {"pid", peer.pid}});
         return;
     }
-    if (session->phase == Session::Phase::attached) {
-        send(peer, signal);
-        return;
-    }
     worker_.post([this, id, signal, find, is_client, pid = peer.pid, stack_start = peer.stack_start] {
-        if (has_executed(pid, stack_start)) return;  // check_lost() finds that, too
+        if (has_executed(pid, stack_start)) return;
         loop_.post([this, signal, find, is_client] {
             if (Session *const one = find(); is_client(one)) send(one->peer, signal);
         });

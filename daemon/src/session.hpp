@@ -32,7 +32,7 @@ class AttachServer {
 public:
     struct Limits {
         std::uint32_t connections = 4096;  // all together, descriptors for events counted as one more
-        // That the kernel lets us send without their being received.
+        // That may be on their way without having been received: limited users may have half of them.
         std::uint64_t descriptors_in_flight = 65536;
         std::uint32_t silent_connections = 256;  // that have not attached yet; beyond, the oldest of a user gives way
         std::chrono::milliseconds silence{10'000};
@@ -81,7 +81,8 @@ private:
     // is_news: worth a line in the log. It is counted in any case.
     void refuse(Session &session, Errc code, const std::string &message, bool is_news = true);
     Answer<void> check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const;
-    bool send_attached(Session &session, wire::Tier tier, const Client &client);
+    // 0, or an errno.
+    int send_attached(Session &session, wire::Tier tier, const Client &client);
     void connection_ended(Session &session);
     void lose(Session &session);
     bool has_said_so(Session &session);

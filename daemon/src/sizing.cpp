@@ -354,12 +354,13 @@ bool finish_drains(ManagedPool &pool) {
     for (auto at = pool.draining.begin(); at != pool.draining.end();) {
         NodeMemory &memory = pool.node_memory(NumaNode{at->first});
         const std::uint64_t unit = at->second;
-        if (memory.is_online(unit) && !memory.try_take_offline(unit)) {
+        // Else a shrink has taken it meanwhile, and perhaps a growth has brought it back.
+        const bool is_wanted = memory.drain_of(unit) == Drain::wanted;
+        if (is_wanted && memory.is_online(unit) && !memory.try_take_offline(unit)) {
             ++at;
             continue;
         }
-        // Offline it is closed anyway; back online it is a chunk like any other.
-        memory.set_drain(unit, Drain::none);
+        if (is_wanted) memory.set_drain(unit, Drain::none);
         at = pool.draining.erase(at);
     }
     pool.publish_sizes();

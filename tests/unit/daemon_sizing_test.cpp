@@ -87,6 +87,16 @@ TEST_F(SizingTest, a_resize_that_waited_while_the_pool_was_deleted_is_refused) {
     expect_online(8 * kMiB);
 }
 
+TEST_F(SizingTest, a_drain_that_a_shrink_has_fulfilled_takes_nothing_that_a_growth_brings_back) {
+    const Block held = allocate(4 * kMiB);
+    ASSERT_TRUE(drain_chunk(*pool_, kNode, held.base.value / pool_->geometry().chunk_frames(), false));
+    free(held);
+    ASSERT_TRUE(resize(0));
+    ASSERT_TRUE(resize(8 * kMiB));
+    EXPECT_FALSE(pool_->worker().run([&] { return finish_drains(*pool_); }));
+    expect_online(8 * kMiB);
+}
+
 TEST_F(SizingTest, a_growth_that_is_cancelled_after_any_step_goes_back) {
     for (int last = 0; last < 3; ++last) {
         const auto grown = resize(64 * kMiB, [&](int number, const ResizeStep &) { return number < last; });

@@ -1,6 +1,7 @@
 #include "control/control_server.hpp"
 
 #include <fcntl.h>
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -141,9 +142,9 @@ Answer<Fd> listen_at(const std::string &socket_path) {
     return listener;
 }
 
-// gRPC's own lines go to our log, for by itself it writes to stderr and waits for whoever reads that. Callers can make
-// it write as much as they like, so it gets so many lines a second.
-void log_for_grpc(gpr_log_func_args *line) {
+// The libraries' own lines go to our log, for by themselves they write to stderr and wait for whoever reads that.
+// Callers can make them write as much as they like, so they get so many lines a second.
+void log_for_library(spdlog::level::level_enum level, const char *library, const std::string &message) {
     static std::mutex mutex;
     static TokenBucket lines(5, 50, std::chrono::steady_clock::now());
     static std::uint64_t left_out = 0;
@@ -152,12 +153,19 @@ void log_for_grpc(gpr_log_func_args *line) {
         ++left_out;
         return;
     }
-    const auto level = line->severity == GPR_LOG_SEVERITY_ERROR  ? spdlog::level::err
-                       : line->severity == GPR_LOG_SEVERITY_INFO ? spdlog::level::info
-                                                                 : spdlog::level::debug;
     const std::string missing = left_out == 0 ? "" : " (" + std::to_string(left_out) + " lines before were left out)";
     left_out = 0;
-    spdlog::log(level, "gRPC: {}{}", printable(line->message), missing);
+    spdlog::log(level, "{}: {}{}", library, printable(message), missing);
+}
+void log_for_grpc(gpr_log_func_args *line) {
+    log_for_library(line->severity == GPR_LOG_SEVERITY_ERROR  ? spdlog::level::err
+                    : line->severity == GPR_LOG_SEVERITY_INFO ? spdlog::level::info
+                                                              : spdlog::level::debug,
+                    "gRPC", line->message);
+}
+void log_for_protobuf(google::protobuf::LogLevel level, const char *, int, const std::string &message) {
+    log_for_library(level >= google::protobuf::LOGLEVEL_ERROR ? spdlog::level::err : spdlog::level::info, "protobuf",
+                    message);
 }
 
 }  // namespace
@@ -232,6 +240,7 @@ Answer<void> ControlServer::start() {
     if (auto room = make_room(socket_path_); !room) return room;
 
     gpr_set_log_function(log_for_grpc);
+    google::protobuf::SetLogHandler(log_for_protobuf);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     auto running = std::make_unique<Running>(pools_);

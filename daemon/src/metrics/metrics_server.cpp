@@ -134,7 +134,7 @@ Answer<void> MetricsServer::start() {
     try {
         running->exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
             "listening_ports", spelled(*address), "num_threads", kThreads, "request_timeout_ms", kTimeLimitMs,
-            "linger_timeout_ms", "0", "enable_keep_alive", "no", "max_request_size", kRequestBytesMax});
+            "enable_keep_alive", "no", "max_request_size", kRequestBytesMax});
     } catch (const std::exception &failure) {
         const int error = bind_error(*address);
         const std::string why = error != 0 ? std::strerror(error) : failure.what();
