@@ -15,6 +15,7 @@ import os
 import pathlib
 import random
 import re
+import select
 import shutil
 import signal
 import socket
@@ -199,6 +200,22 @@ class Metrics(HostileUser):
         self.assertEqual(mine.recv(1), b"", "an idle connection is cut")
         self.assertTrue(os.path.exists(f"/proc/{stranger.pid}"))
         self.assertIn("numacre_build_info", self.scrape(daemon))
+
+
+    def test_a_reader_that_takes_its_time_gets_all_of_it(self):
+        daemon = self.serve()
+        host, _, port = daemon.metrics_address.rpartition(":")
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            reader.settimeout(PATIENCE_SECONDS)
+            reader.connect((host, int(port)))
+            reader.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = b""
+            while piece := reader.recv(512):
+                answer += piece
+                time.sleep(0.002)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        self.assertEqual(int(re.search(rb"(?i)content-length: (\d+)", head)[1]), len(body))
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -407,6 +424,24 @@ class Attach(HostileUser):
             self.stranger(hold, uid)
         for uid in (STRANGER, 4711, None):
             self.check_attach(uid)
+
+    @needs_root
+    def test_an_observer_is_evicted_like_any_client(self):
+        daemon = self.serve()
+
+        def observe():
+            observer = connect(daemon)
+            observer.send(request(tier=access_test.OBSERVER))
+            data, fds, _, _ = socket.recv_fds(observer, REPLY_BYTES, 64)
+            assert Reply(data).error == 0
+            return observer, fds
+
+        stranger = self.stranger(observe)
+        ended = os.pidfd_open(stranger.pid)
+        self.addCleanup(os.close, ended)
+        (client,) = daemon.clients()
+        daemon.cli("evict", client["client_id"], "--grace", "1s")
+        wait_until("its process has ended", lambda: select.select([ended], [], [], 0)[0])
 
     @needs_root
     def test_a_reply_that_was_never_read_counts_after_a_detach(self):
@@ -684,6 +719,13 @@ class BusyFiles(HostileUser):
                 self.assertEqual(path.stat().st_mode & 0o777, 0o711)
                 with ClientProcess(str(path), uid=STRANGER) as client:
                     self.assertEqual(client.alloc(4096)[0], 0, client.message)
+            link = pathlib.Path(parent) / "link"
+            link.symlink_to(path)
+            os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+            refused = subprocess.run([program("numacred"), "--runtime-dir", link, "--metrics-address", "127.0.0.1:0"],
+                                     capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn(f"symbolic link of uid {STRANGER}", refused.stdout + refused.stderr)
         self.serve().says("may be read by everybody.*chmod o-r")
 
     @needs_root
