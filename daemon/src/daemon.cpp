@@ -209,15 +209,28 @@ void Daemon::let_go(const ManagedPool &pool) {
 }
 
 void Daemon::watch_keeper() {
-    const auto revive = [this] {
-        keeper_->revive();
-        watch_keeper();
-    };
+    const auto revive = [this] { revive_keeper(true); };
     if (keeper_->death_fd() >= 0)
         loop_->when_readable(keeper_->death_fd(), revive);
     else if (keeper_->can_be_revived())
         // It could not be started: no process or descriptor is left, or its file is just being replaced.
         loop_->after(kReviveAgainAfter, revive);
+}
+
+// Not on the loop's thread: a holder may take seconds to start.
+void Daemon::revive_keeper(bool is_watching) {
+    if (is_reviving_) {
+        if (is_watching) loop_->after(kReviveAgainAfter, [this] { revive_keeper(true); });
+        return;
+    }
+    is_reviving_ = true;
+    worker_->post([this, is_watching] {
+        keeper_->revive();
+        loop_->post([this, is_watching] {
+            is_reviving_ = false;
+            if (is_watching) watch_keeper();
+        });
+    });
 }
 
 void Daemon::tell_clients() {
@@ -227,7 +240,7 @@ void Daemon::tell_clients() {
         look_for_strays(pool);
         look_for_stuck_worker(*pool);
     }
-    if (keeper_->is_lost()) keeper_->revive();
+    if (keeper_->is_lost()) revive_keeper(false);
     loop_->after(kTellPeriod, [this] { tell_clients(); });
 }
 
@@ -493,6 +506,8 @@ Answer<void> Daemon::resize(const std::string &name, NumaNode node, std::uint64_
                             const std::function<bool(const ResizeStep &)> &progress) {
     const auto pool = registry_.find(name);
     if (!pool) return Unexpected{pool.error()};
+    const ManagedPool::Turn turn(**pool);
+    if (auto ours = turn.check(); !ours) return ours;
     const std::uint64_t before = (*pool)->has(node) ? (*pool)->node_memory(node).online_bytes() : 0;
     const auto begun = std::chrono::steady_clock::now();
     const auto result = resize_numa_node(**pool, node, online_bytes, dry_run, progress);
@@ -547,6 +562,8 @@ void Daemon::autosize(const std::shared_ptr<ManagedPool> &pool) {
 Answer<DrainStatus> Daemon::drain_chunk(const std::string &name, NumaNode node, std::uint64_t chunk, bool undo) {
     const auto pool = registry_.find(name);
     if (!pool) return Unexpected{pool.error()};
+    const ManagedPool::Turn turn(**pool);
+    if (auto ours = turn.check(); !ours) return Unexpected{ours.error()};
     auto status = numacre::daemon::drain_chunk(**pool, node, chunk, undo);
     if (status && status->draining) reaper_.watch_drains(*pool);
     return status;

@@ -77,6 +77,7 @@ private:
     void keep(ManagedPool &pool);
     void let_go(const ManagedPool &pool);
     void watch_keeper();
+    void revive_keeper(bool is_watching);
     void tell_clients();
     void publish_damage(ManagedPool &pool);
     void look_for_strays(const std::shared_ptr<ManagedPool> &pool);
@@ -114,6 +115,7 @@ private:
     std::atomic<bool> stopping_{false};
     // The loop's thread only; pools by instance id, whose worker has such a job, or will have by a timer.
     std::set<std::uint64_t> watched_for_limits_, punching_strays_, being_placed_, stuck_;
+    bool is_reviving_ = false;  // the loop's thread only
     std::mutex deleted_mutex_;
     std::vector<std::weak_ptr<ManagedPool>> deleted_;  // guarded by it: a job of their workers may still be on its way
     std::mutex news_mutex_;                            // what is found first is published first

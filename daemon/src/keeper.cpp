@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -125,13 +126,19 @@ public:
                                       "started it, or end that process to give up the pools that it keeps"}};
     }
 
+    // begin() has failed, for now.
+    void miss(const std::string &reason) {
+        const std::lock_guard lock(mutex_);
+        is_missing_ = true;
+        set_behind(true);
+        log::warn("no holder process: the pools will not outlive the daemon; trying again until there is one",
+                  {{"reason", reason}});
+    }
+
     std::string_view kind() const override { return "holder"; }
     int death_fd() const override { return death_.get(); }
     bool can_be_revived() const override { return true; }
-    bool is_lost() override {
-        const std::lock_guard lock(mutex_);
-        return !connection_ || is_behind_;
-    }
+    bool is_lost() override { return is_lost_.load(); }
 
     Answer<std::map<std::string, Fd>> inherited() override {
         const std::lock_guard lock(mutex_);
@@ -142,6 +149,7 @@ public:
                                                            "; raise the open file limit (LimitNOFILE=), try again"}};
         };
         std::map<std::string, Fd> found;
+        if (is_missing_) return found;
         Message ask;
         ask.type = MessageType::list;
         if (!holder::send_message(connection_.get(), ask)) return broken(errno);
@@ -162,7 +170,8 @@ public:
         std::erase_if(kept_, [&name](const auto &kept) { return kept.first == name; });
         kept_.emplace_back(name, fd);
         if (tell(MessageType::keep, name, {&fd, 1})) return;
-        is_behind_ = true;
+        set_behind(true);
+        if (is_missing_) return;  // which has been said
         log::error(
             "the holder does not take a descriptor: the pool would not outlive the daemon; trying again until it does",
             {{"name", name}, {"error", std::strerror(errno)}});
@@ -176,7 +185,7 @@ public:
 
     void leave(std::span<const int> pidfds) override {
         const std::lock_guard lock(mutex_);
-        if (!connection_) replace();
+        if (!connection_ && !(pidfds.empty() && is_missing_)) replace();
         if (pidfds.empty()) {
             const bool finished = tell(MessageType::finish, "", {});
             connection_.reset();
@@ -221,7 +230,6 @@ private:
             return;
         }
         is_missing_ = false;
-        is_behind_ = true;
         // One that only stands still would keep the memory of pools that are deleted from now on.
         if (give_everything() && before) (void)send_signal(before, SIGKILL);
     }
@@ -232,7 +240,7 @@ private:
             return tell(MessageType::keep, kept.first, {&kept.second, 1});
         });
         if (has_all) log::info("the holder process keeps everything again", {{"descriptors", kept_.size()}});
-        is_behind_ = !has_all;
+        set_behind(!has_all);
         return has_all;
     }
 
@@ -252,8 +260,15 @@ private:
         // holder everything.
         const int error = errno;
         connection_.reset();
+        set_behind(true);
         errno = error;
         return false;
+    }
+
+    // mutex_ is held.
+    void set_behind(bool is_behind) {
+        is_behind_ = is_behind;
+        is_lost_.store(is_behind);
     }
 
     bool has_ended_soon() {
@@ -313,6 +328,8 @@ private:
         };
         std::error_code error;
         const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+        // Without it the path would be relative: anybody's program in the current directory.
+        if (error) return failed("where numacred's own program is (is /proc mounted?)", error.value());
         const std::string program = (self.parent_path() / kHolderProgram).string();
         std::array<int, 2> ends{};
         if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
@@ -352,10 +369,11 @@ private:
 
     std::string path_;
     std::mutex mutex_;
-    Fd connection_;            // guarded by mutex_
-    bool is_missing_ = false;  // guarded by mutex_: it could not be started the last time
-    bool is_behind_ = false;   // guarded by mutex_: it has not taken all of kept_
-    Fd death_;                 // changed by revive(), on the loop's thread, and by leave()
+    Fd connection_;                     // guarded by mutex_
+    bool is_missing_ = false;           // guarded by mutex_: it could not be started the last time
+    bool is_behind_ = false;            // guarded by mutex_: it has not taken all of kept_, or there is none
+    std::atomic<bool> is_lost_{false};  // the same, to be asked while somebody has the mutex
+    Fd death_;                          // changed by revive(), on the loop's thread, and by leave()
     pid_t child_ = -1;
     std::vector<std::pair<std::string, int>> kept_;  // guarded by mutex_; in the order in which it was given
 };
@@ -375,8 +393,7 @@ Answer<std::unique_ptr<Keeper>> Keeper::create(std::string_view kind, const std:
     auto keeper = std::make_unique<HolderKeeper>(runtime_dir);
     if (auto begun = keeper->begin(); !begun) {
         if (kind == "holder" || begun.error().code == Errc::version_mismatch) return Unexpected{begun.error()};
-        log::warn("no holder process: the pools will not outlive the daemon", {{"reason", begun.error().message}});
-        return std::unique_ptr<Keeper>(std::make_unique<NoKeeper>());
+        keeper->miss(begun.error().message);
     }
     return std::unique_ptr<Keeper>(std::move(keeper));
 }

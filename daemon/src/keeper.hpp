@@ -34,8 +34,9 @@ public:
     // has died and there is no other one yet: then revive() is to be tried again.
     virtual int death_fd() const { return -1; }
     virtual bool can_be_revived() const { return false; }
+    // May take seconds.
     virtual void revive() {}
-    // It has not answered in time, and is given up: revive() gets another one.
+    // It does not have all that it was given, or there is none: revive() tries to mend that. Does not wait.
     virtual bool is_lost() { return false; }
 };
 

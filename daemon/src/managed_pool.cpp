@@ -1004,6 +1004,14 @@ void ManagedPool::open_door() {
     closing_ = false;
 }
 
+Answer<void> ManagedPool::Turn::check() const {
+    if (is_ours_) return {};
+    return Unexpected{Failure{
+        Errc::contended, std::to_string(kTurns) + " calls wait for pool \"" + pool_.spec().name +
+                             "\" already: let them come to their end; if the log says that its worker is stuck, end "
+                             "the clients that keep its files busy"}};
+}
+
 void ManagedPool::announce_deletion() {
     is_deleted_.store(true, std::memory_order_relaxed);
     ledger_.set_state(LedgerState::deleted);

@@ -149,6 +149,22 @@ public:
     // already.
     bool close_door(bool force);
     void open_door();
+    // A call that may wait for the pool's worker, for as long as the kernel makes that wait: so few may, or the calls
+    // for one pool would take all threads that there are for calls.
+    class Turn {
+    public:
+        explicit Turn(ManagedPool &pool) : pool_(pool), is_ours_(pool.turns_.fetch_add(1) < kTurns) {}
+        Turn(const Turn &) = delete;
+        Turn &operator=(const Turn &) = delete;
+        ~Turn() { pool_.turns_.fetch_sub(1); }
+        Answer<void> check() const;
+
+    private:
+        static constexpr unsigned kTurns = 4;
+        ManagedPool &pool_;
+        bool is_ours_;
+    };
+
     // Tells clients that the pool is no more.
     void announce_deletion();
     // With resize_mutex held: nothing is made of it any more.
@@ -309,6 +325,7 @@ private:
     mutable std::atomic<std::uint64_t> looks_{0};
     std::atomic<bool> wake_is_due_{false};
     std::atomic<bool> is_deleted_{false};
+    std::atomic<unsigned> turns_{0};
 
     mutable std::mutex mutex_;
     // All below: guarded by mutex_.

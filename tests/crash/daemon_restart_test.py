@@ -11,6 +11,7 @@ import os
 import pathlib
 import random
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -514,6 +515,23 @@ def test_holder_that_stands_still_under_a_running_daemon(rng, _):
         expect(daemon.stop() == 0, "numacred did not end well")
         wait_until("the holder has ended", lambda: select.select([pidfd], [], [], 0)[0])
         os.close(pidfd)
+
+
+def test_holder_that_cannot_be_had_at_first(rng, _):
+    """As on a machine that is short of processes for a moment. The daemon serves, and has a holder as soon as there is one."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, RuntimeDir() as runtime_dir:
+        shutil.copy(program("numacred"), folder)
+        elsewhere = os.path.join(folder, "numacred")
+        daemon = runtime_dir.start(prefix=("bash", "-c", 'shift; exec "$0" "$@"', elsewhere))
+        daemon.says("no holder process.*trying again")
+        client = ClientProcess(runtime_dir.path)
+        expect(client.alloc(4096, count=3)[0] == 0, client.message)
+        shutil.copy(program("numacre-holder"), folder)
+        daemon.says("keeps everything again")
+        daemon.kill()
+        daemon = runtime_dir.start()
+        expect(daemon.used_bytes() == 3 * 4096, f"{daemon.used_bytes()} bytes are used")
+        client.close()
 
 
 def test_holder_that_may_send_no_descriptor(rng, _):

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -95,6 +96,18 @@ TEST_F(SizingTest, a_drain_that_a_shrink_has_fulfilled_takes_nothing_that_a_grow
     ASSERT_TRUE(resize(8 * kMiB));
     EXPECT_FALSE(pool_->worker().run([&] { return finish_drains(*pool_); }));
     expect_online(8 * kMiB);
+}
+
+TEST_F(SizingTest, so_many_calls_may_wait_for_one_pool_and_no_more) {
+    std::deque<ManagedPool::Turn> waiting;
+    while (waiting.size() < 100) {
+        waiting.emplace_back(*pool_);
+        if (!waiting.back().check()) break;
+    }
+    ASSERT_LT(waiting.size(), 10U);
+    EXPECT_EQ(waiting.back().check().error().code, Errc::contended);
+    waiting.clear();
+    EXPECT_TRUE(ManagedPool::Turn(*pool_).check());
 }
 
 TEST_F(SizingTest, a_growth_that_is_cancelled_after_any_step_goes_back) {

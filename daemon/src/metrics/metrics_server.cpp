@@ -161,12 +161,17 @@ Answer<void> MetricsServer::start() {
 void MetricsServer::stop() {
     if (!running_) return;
     // The HTTP server's accepting thread looks whether to end every two seconds, or when somebody connects.
-    std::jthread knocking{[endpoint = running_->endpoint](const std::stop_token &stopped) {
-        while (!stopped.stop_requested()) {
-            knock(endpoint);
-            std::this_thread::sleep_for(std::chrono::milliseconds{10});
-        }
-    }};
+    std::optional<std::jthread> knocking;
+    try {
+        knocking.emplace([endpoint = running_->endpoint](const std::stop_token &stopped) {
+            while (!stopped.stop_requested()) {
+                knock(endpoint);
+                std::this_thread::sleep_for(std::chrono::milliseconds{10});
+            }
+        });
+    } catch (const std::system_error &) {
+        // No thread is to be had: then it takes those two seconds.
+    }
     running_.reset();
     bound_address_.clear();
 }
