@@ -50,7 +50,6 @@ std::uint64_t last_serial = 0;
 pthread_once_t once = PTHREAD_ONCE_INIT;
 pthread_key_t thread_end_key;
 bool has_key = false;                 // thread_end_key is one: a process may have used up all
-std::atomic<bool> is_staying{false};  // stay_loaded() has been called
 
 // 0: the process is a forked child that has not been told. kTelling: a thread of it is forgetting the parent's.
 using Generation = std::atomic<std::uint32_t>;
@@ -368,10 +367,17 @@ void stay_loaded() {
     (void)dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
+#if !defined(NUMACRE_IS_NODELETE)
+namespace {
+// As its module is loaded, by the thread that has the loader's lock. Any other thread might wait for that lock while the
+// module's constructor waits for the thread.
+[[gnu::constructor]] void stay_loaded_from_the_start() {
+    stay_loaded();
+}
+}  // namespace
+#endif
+
 bool register_handle(numacre_pool *pool) {
-    // Not inside pthread_once(): the loader's lock may be held by a thread whose module attaches as it is loaded.
-    // relaxed: to do it twice does no harm.
-    if (!is_staying.exchange(true, std::memory_order_relaxed)) stay_loaded();
     os::pthread_once(&once, initialise);
     (void)fork_generation();  // a child that nobody told forgets its parent's lock first
     os::pthread_mutex_lock(&registry_mutex);

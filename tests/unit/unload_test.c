@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct numacre_pool numacre_pool;
 
@@ -35,6 +36,7 @@ int main(int argc, char **argv) {
     pthread_t thread;
     void *library;
     if (argc != 2) return fprintf(stderr, "usage: unload_test LIBRARY\n"), 2;
+    alarm(30); /* a module that never gets loaded is a failure */
     library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) return fprintf(stderr, "%s\n", dlerror()), 1;
     if (find(library, "numacre_open_private", &open_private) != 0 || find(library, "numacre_alloc", &allocate) != 0 ||

@@ -20,9 +20,9 @@
  * against their own signal handlers, and a block might be lost, or handed out twice. Where a call would have to change the
  * pool's memory while its own thread is in the middle of such a change, it returns -EBUSY and has done nothing: call again
  * when the handler has returned. A handler whose call fails leaves its own sentence in numacre_last_error().
- * While its thread ends, a handler's call is refused by -EBUSY; once the library's part of that is over (its destructor, by
- * pthread_key_create), handlers of signals that cannot be blocked (SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS) must
- * not call any more.
+ * While its thread ends, a handler's call is refused by -EBUSY, in a child that the handler forks as well; once the
+ * library's part of that is over (its destructor, by pthread_key_create), handlers of signals that cannot be blocked
+ * (SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS) must not call any more.
  *
  * siglongjmp: a handler may leave a call of its thread that has fallen asleep for want of memory (NUMACRE_WAIT) by
  * siglongjmp, if numacre_is_asleep says so. Once such a call has begun to wait, handlers run while it sleeps and at no

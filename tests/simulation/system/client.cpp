@@ -109,7 +109,6 @@ void for_each_global(const Visit &visit) {
     visit(&client::first_generation, sizeof client::first_generation);
     visit(&client::generation, sizeof client::generation);
     visit(&client::last_generation, sizeof client::last_generation);
-    visit(&client::is_staying, sizeof client::is_staying);
     visit(&client::late_tables, sizeof client::late_tables);
 }
 
