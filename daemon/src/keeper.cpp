@@ -169,6 +169,7 @@ public:
         const std::lock_guard lock(mutex_);
         std::erase_if(kept_, [&name](const auto &kept) { return kept.first == name; });
         kept_.emplace_back(name, fd);
+        std::erase(dropped_, name);
         if (tell(MessageType::keep, name, {&fd, 1})) return;
         set_behind(true);
         if (is_missing_) return;  // which has been said
@@ -180,7 +181,9 @@ public:
     void drop(const std::string &name) override {
         const std::lock_guard lock(mutex_);
         std::erase_if(kept_, [&name](const auto &kept) { return kept.first == name; });
-        tell(MessageType::drop, name, {});
+        if (tell(MessageType::drop, name, {})) return;
+        dropped_.push_back(name);
+        set_behind(true);
     }
 
     void leave(std::span<const int> pidfds) override {
@@ -213,29 +216,35 @@ public:
     }
 
 private:
-    // By a holder that is given everything. mutex_ is held.
+    // By the holder that there is, if it answers by now, or a new one: it is given everything. mutex_ is held.
     void replace() {
-        if (!is_missing_)
+        // Whether a holder stands still is not for us to judge: another one would take its name, and until that has
+        // everything there would be nobody who has.
+        if (death_ && !has_ended(death_)) {
+            if (!std::exchange(is_silent_, true))
+                log::error("the holder process does not answer: what is new will not outlive the daemon until it does",
+                           {{"pools_descriptors", kept_.size()}});
+        } else if (!is_missing_) {
             log::error(
-                "the holder process has ended, or does not answer: the pools would not have outlived the daemon; "
-                "starting another one",
+                "the holder process has ended: the pools would not have outlived the daemon; starting another one",
                 {{"pools_descriptors", kept_.size()}});
-        if (child_ > 0) ::waitpid(std::exchange(child_, -1), nullptr, WNOHANG);
+        }
+        if (child_ > 0 && ::waitpid(child_, nullptr, WNOHANG) == child_) child_ = -1;
         connection_.reset();
-        const Fd before = std::exchange(death_, Fd());
-        if (auto started = start(); !started) {
-            if (!std::exchange(is_missing_, true))
+        if (auto begun = begin(); !begun) {
+            set_behind(true);
+            if (!is_silent_ && !std::exchange(is_missing_, true))
                 log::error("no holder process: the pools will not outlive the daemon; trying again until there is one",
-                           {{"reason", started.error().message}});
+                           {{"reason", begun.error().message}});
             return;
         }
-        is_missing_ = false;
-        // One that only stands still would keep the memory of pools that are deleted from now on.
-        if (give_everything() && before) (void)send_signal(before, SIGKILL);
+        is_missing_ = is_silent_ = false;
+        give_everything();
     }
 
     // mutex_ is held.
     bool give_everything() {
+        std::erase_if(dropped_, [this](const std::string &name) { return tell(MessageType::drop, name, {}); });
         const bool has_all = std::all_of(kept_.begin(), kept_.end(), [this](const auto &kept) {
             return tell(MessageType::keep, kept.first, {&kept.second, 1});
         });
@@ -256,8 +265,8 @@ private:
             return true;
         // Nothing has been sent: others have as many of our user's descriptors unread as may be on their way.
         if (errno == ETOOMANYREFS) return false;
-        // It may answer later, and that would be taken for the answer to what is asked next. revive() gives another
-        // holder everything.
+        // It may answer later, and that would be taken for the answer to what is asked next. revive() connects anew,
+        // and gives it everything.
         const int error = errno;
         connection_.reset();
         set_behind(true);
@@ -371,6 +380,8 @@ private:
     std::mutex mutex_;
     Fd connection_;                     // guarded by mutex_
     bool is_missing_ = false;           // guarded by mutex_: it could not be started the last time
+    bool is_silent_ = false;            // guarded by mutex_: it is there and does not answer, which has been said
+    std::vector<std::string> dropped_;  // guarded by mutex_: what a holder that does not answer still has
     bool is_behind_ = false;            // guarded by mutex_: it has not taken all of kept_, or there is none
     std::atomic<bool> is_lost_{false};  // the same, to be asked while somebody has the mutex
     Fd death_;                          // changed by revive(), on the loop's thread, and by leave()
