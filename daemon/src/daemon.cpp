@@ -414,6 +414,13 @@ Answer<std::shared_ptr<ManagedPool>> Daemon::make_pool(const PoolSpec &spec) {
 Answer<void> Daemon::create_pool(const PoolSpec &spec) {
     const auto geometry = geometry_of(spec);
     if (!geometry) return Unexpected{geometry.error()};
+    const std::uint64_t of_a_pool = descriptors_of_a_pool(topology_->numa_nodes().size());
+    if (const std::uint64_t pools = options_.descriptors_for_pools / of_a_pool; registry_.names().size() >= pools)
+        return Unexpected{Failure{Errc::too_many_clients,
+                                  "the daemon's open file limit has room for " + std::to_string(pools) + " pools of " +
+                                      std::to_string(topology_->numa_nodes().size()) +
+                                      " numa nodes beside its connections: raise the limit (LimitNOFILE=, ulimit -Hn), "
+                                      "lower --max-connections, or delete a pool"}};
     if (!registry_.claim_name(spec.name))
         return Unexpected{Failure{Errc::already_exists, "there is a pool named \"" + spec.name +
                                                             "\" already: use another name, or delete it"}};

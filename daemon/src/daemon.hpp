@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,7 +31,10 @@ public:
         std::string runtime_dir;
         bool reserve_hugepages = true;
         AttachServer::Limits limits;
+        std::uint64_t descriptors_for_pools = std::numeric_limits<std::uint64_t>::max();
     };
+    // Ledger and pool region, and of each numa node metadata and frames.
+    static std::uint64_t descriptors_of_a_pool(std::size_t numa_nodes) { return 2 + 2 * numa_nodes; }
 
     Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_ptr<EventLoop> loop,
            std::unique_ptr<Keeper> keeper);

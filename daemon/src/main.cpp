@@ -54,15 +54,23 @@ struct Connections {
     ControlLimits control;     // three each
 };
 
-// The rest: pools (two, and two for every numa node), the metrics server, files that are read for a moment.
-constexpr std::uint64_t kOtherDescriptors = 128;
+// The rest: files that are read for a moment, and up to that many connections to the metrics server.
+constexpr std::uint64_t kOtherDescriptors = 64, kMetricsDescriptors = 128;
+std::uint64_t other_descriptors(std::uint64_t descriptors) {
+    constexpr std::uint64_t kMetricsShare = 8;
+    return kOtherDescriptors + std::min(kMetricsDescriptors, descriptors / kMetricsShare);
+}
+// Besides those that are configured.
+constexpr std::uint64_t kMorePoolsDescriptors = 64;
 
-Connections connections_within(std::uint64_t descriptors, std::uint32_t attach_wanted) {
+// for_pools: descriptors of those that are configured.
+Connections connections_within(std::uint64_t descriptors, std::uint32_t attach_wanted, std::uint64_t for_pools) {
     constexpr std::uint64_t kControlShare = 16, kUserShare = 4;
     Connections may;
     may.control.connections = std::clamp<std::uint64_t>(descriptors / kControlShare, 8, may.control.connections);
     may.control.reserved = may.control.of_a_user = may.control.connections / kUserShare;
-    const std::uint64_t taken = kOtherDescriptors + 3 * may.control.connections;
+    const std::uint64_t taken =
+        other_descriptors(descriptors) + for_pools + kMorePoolsDescriptors + 3 * may.control.connections;
     const std::uint64_t left = descriptors > taken ? (descriptors - taken) / 2 : 0;
     may.attach = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(left, 1, attach_wanted));
     if (may.attach < attach_wanted)
@@ -207,7 +215,6 @@ constexpr std::uint64_t kDescriptorsInFlight = 2048;
 
 int serve(const Config &config) {
     const std::uint64_t open_files = raise_open_file_limit();
-    const Connections may = connections_within(open_files, config.max_connections);
     auto signals = take_over_signals();
     if (!signals) return fail(signals.error());
     LastResort last_resort;  // before the daemon, whose own end counts
@@ -227,7 +234,11 @@ int serve(const Config &config) {
                                   {"numa_nodes", (*topology)->numa_nodes().size()},
                                   {"config", config.file.empty() ? "none" : config.file}});
 
+    const std::uint64_t of_a_pool = Daemon::descriptors_of_a_pool((*topology)->numa_nodes().size());
+    const Connections may = connections_within(open_files, config.max_connections, config.pools.size() * of_a_pool);
+    const std::uint64_t not_for_pools = other_descriptors(open_files) + 2 * may.attach + 3 * may.control.connections;
     Daemon::Options options;
+    options.descriptors_for_pools = open_files - std::min(open_files, not_for_pools);
     options.runtime_dir = config.runtime_dir;
     options.reserve_hugepages = config.reserve_hugepages;
     options.limits.connections = may.attach;

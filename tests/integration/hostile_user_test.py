@@ -570,6 +570,22 @@ class Log(HostileUser):
 
 
 class Create(HostileUser):
+    def test_pools_leave_descriptors_for_all_who_may_connect(self):
+        daemon = self.serve("--max-connections-per-user", 4096, prefix=("prlimit", "--nofile=512:512"))
+        for number in range(512):
+            made = daemon.run_cli("create", f"p{number}", "--capacity", "4M", "--online", "4M", "--backing", "small")
+            if made.returncode != 0:
+                break
+        self.assertIn("open file limit has room for", made.stderr)
+        with contextlib.ExitStack() as stack:
+            while True:
+                one = stack.enter_context(connect(daemon))
+                error, said = access_test.Limits.attach(one)
+                if error != 0:
+                    break
+            self.assertIn("raise --max-connections", said)
+            self.assertTrue(daemon.cli("pools")["pools"], "the control service answers")
+
     def test_a_pool_whose_metadata_the_machine_cannot_hold_is_refused_with_the_numbers(self):
         daemon = self.serve(topology=())
         text = pathlib.Path("/proc/meminfo").read_text()
