@@ -439,7 +439,8 @@ TEST(Engine, what_is_free_now_here_now_there_is_not_out_of_frames) {
 }
 
 TEST(EngineLong, three_clients) {
-    EngineModel model("engine-three", {.states_max = 60'000'000},
+    // Without a bound it is more than 60 million states.
+    EngineModel model("engine-three", {.states_max = 60'000'000, .preemptions_max = 3},
                       {.clients = {{.process = 1, .orders = {6}, .operations = 2},
                                    {.process = 2, .orders = {5}, .operations = 2},
                                    {.process = 3, .orders = {7}, .operations = 1}}});
