@@ -6,13 +6,14 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 namespace numacre::daemon {
 
 namespace {
 
-// The options of the last file system that is mounted on /proc.
-std::string options_of_proc() {
+// Of the options of the file system that is mounted on /proc, those that say who sees what there.
+std::string visibility_of_proc() {
     std::ifstream mounts("/proc/self/mounts");
     std::string line, options;
     while (std::getline(mounts, line)) {
@@ -20,15 +21,19 @@ std::string options_of_proc() {
         std::string device, point, type, these;
         if (words >> device >> point >> type >> these && point == "/proc") options = these;
     }
-    return options;
+    std::string kept, option;
+    for (std::istringstream all(options); std::getline(all, option, ',');)
+        for (const std::string_view wanted : {"hidepid=", "gid=", "subset="})
+            if (option.starts_with(wanted)) kept += (kept.empty() ? "" : ",") + option;
+    return kept;
 }
 
 }  // namespace
 
 bool take_own_proc() {
-    if (options_of_proc().find("hidepid=") != std::string::npos) return true;
+    const std::string visibility = visibility_of_proc();
     return ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_SLAVE, nullptr) == 0 &&
-           ::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) == 0;
+           ::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, visibility.c_str()) == 0;
 }
 
 }  // namespace numacre::daemon

@@ -6,9 +6,9 @@
 
 namespace numacre::daemon {
 
-// Mounts another instance over /proc, in a mount namespace that is made for it and follows what others mount. Before any
-// thread is started. Where that may not be (no CAP_SYS_ADMIN), and where somebody has mounted one for us (hidepid=, as
-// systemd's ProtectProc= does), /proc stays as it is. Whether it is ours alone now.
+// Mounts another instance over /proc, that shows as much (hidepid=), in a mount namespace that is made for it and follows
+// what others mount and unmount where their mounts are shared. Before any thread is started. Where that may not be (no
+// CAP_SYS_ADMIN), /proc stays as it is: systemd's ProtectProc= has then given us one. Whether it is a new one.
 bool take_own_proc();
 
 }  // namespace numacre::daemon
