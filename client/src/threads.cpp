@@ -49,7 +49,7 @@ std::uint64_t last_serial = 0;
 
 pthread_once_t once = PTHREAD_ONCE_INIT;
 pthread_key_t thread_end_key;
-bool has_key = false;                 // thread_end_key is one: a process may have used up all
+bool has_key = false;  // thread_end_key is one: a process may have used up all
 
 // 0: the process is a forked child that has not been told. kTelling: a thread of it is forgetting the parent's.
 using Generation = std::atomic<std::uint32_t>;
@@ -369,8 +369,8 @@ void stay_loaded() {
 
 #if !defined(NUMACRE_IS_NODELETE)
 namespace {
-// As its module is loaded, by the thread that has the loader's lock. Any other thread might wait for that lock while the
-// module's constructor waits for the thread.
+// As its module is loaded, by the thread that has the loader's lock. Any other thread might wait for that lock while
+// the module's constructor waits for the thread.
 [[gnu::constructor]] void stay_loaded_from_the_start() {
     stay_loaded();
 }

@@ -454,7 +454,7 @@ Answer<void> Daemon::create_pool(const PoolSpec &spec) {
 }
 
 Answer<void> Daemon::end_clients(ManagedPool &pool) {
-    for (const Client &client : pool.client_table()) attach_server_->evict(client, kForceGrace);
+    for (const Client &client : pool.client_table()) attach_server_->evict(client.id, kForceGrace);
     const auto deadline = std::chrono::steady_clock::now() + kForcePatience;
     for (;;) {
         const std::vector<Client> left = pool.client_table();
@@ -615,9 +615,8 @@ Answer<BlockList> Daemon::blocks(const std::string &name, std::uint32_t client_i
 
 Answer<void> Daemon::evict(std::uint32_t client_id, std::chrono::milliseconds grace) {
     for (const auto &pool : registry_.all()) {
-        const auto client = pool->find_client(client_id);
-        if (!client) continue;
-        attach_server_->evict(*client, std::max(grace, std::chrono::milliseconds{0}));
+        if (!pool->find_client(client_id)) continue;
+        attach_server_->evict(client_id, std::max(grace, std::chrono::milliseconds{0}));
         return {};
     }
     return Unexpected{no_such_client(client_id)};

@@ -130,7 +130,7 @@ public:
     void miss(const std::string &reason) {
         const std::lock_guard lock(mutex_);
         is_missing_ = true;
-        set_behind(true);
+        is_lost_ = true;
         log::warn("no holder process: the pools will not outlive the daemon; trying again until there is one",
                   {{"reason", reason}});
     }
@@ -138,7 +138,7 @@ public:
     std::string_view kind() const override { return "holder"; }
     int death_fd() const override { return death_.get(); }
     bool can_be_revived() const override { return true; }
-    bool is_lost() override { return is_lost_.load(); }
+    bool is_lost() override { return is_lost_; }
 
     Answer<std::map<std::string, Fd>> inherited() override {
         const std::lock_guard lock(mutex_);
@@ -171,7 +171,6 @@ public:
         kept_.emplace_back(name, fd);
         std::erase(dropped_, name);
         if (tell(MessageType::keep, name, {&fd, 1})) return;
-        set_behind(true);
         if (is_missing_) return;  // which has been said
         log::error(
             "the holder does not take a descriptor: the pool would not outlive the daemon; trying again until it does",
@@ -181,9 +180,7 @@ public:
     void drop(const std::string &name) override {
         const std::lock_guard lock(mutex_);
         std::erase_if(kept_, [&name](const auto &kept) { return kept.first == name; });
-        if (tell(MessageType::drop, name, {})) return;
-        dropped_.push_back(name);
-        set_behind(true);
+        if (!tell(MessageType::drop, name, {})) dropped_.push_back(name);
     }
 
     void leave(std::span<const int> pidfds) override {
@@ -193,7 +190,7 @@ public:
             const bool finished = tell(MessageType::finish, "", {});
             connection_.reset();
             if (finished && has_ended_soon()) return;
-            // It stands still. What it holds is nobody's any more.
+            // The holder stands still. What it holds is nobody's any more.
             if (death_) (void)send_signal(death_, SIGKILL);
             return;
         }
@@ -209,14 +206,14 @@ public:
         const std::lock_guard lock(mutex_);
         if (has_hung_up())
             replace();
-        else if (is_behind_)
+        else if (is_lost_)
             give_everything();
         else if (death_ && has_ended(death_))
             death_.reset();  // from now on the connection tells
     }
 
 private:
-    // By the holder that there is, if it answers by now, or a new one: it is given everything. mutex_ is held.
+    // The holder that there is, if it answers by now, or a new one is given everything. mutex_ is held.
     void replace() {
         // Whether a holder stands still is not for us to judge: another one would take its name, and until that has
         // everything there would be nobody who has.
@@ -232,7 +229,7 @@ private:
         if (child_ > 0 && ::waitpid(child_, nullptr, WNOHANG) == child_) child_ = -1;
         connection_.reset();
         if (auto begun = begin(); !begun) {
-            set_behind(true);
+            is_lost_ = true;
             if (!is_silent_ && !std::exchange(is_missing_, true))
                 log::error("no holder process: the pools will not outlive the daemon; trying again until there is one",
                            {{"reason", begun.error().message}});
@@ -249,7 +246,7 @@ private:
             return tell(MessageType::keep, kept.first, {&kept.second, 1});
         });
         if (has_all) log::info("the holder process keeps everything again", {{"descriptors", kept_.size()}});
-        set_behind(!has_all);
+        is_lost_ = !has_all;
         return has_all;
     }
 
@@ -259,25 +256,18 @@ private:
         message.value = value;
         std::copy_n(name.begin(), std::min(name.size(), holder::kNameBytes - 1), message.name.begin());
         Message answer;
-        if (!connection_) return false;
-        if (holder::send_message(connection_.get(), message, fds) &&
+        if (connection_ && holder::send_message(connection_.get(), message, fds) &&
             holder::receive_message(connection_.get(), answer, {}) == 0 && answer.type == MessageType::done)
             return true;
+        is_lost_ = true;
         // Nothing has been sent: others have as many of our user's descriptors unread as may be on their way.
         if (errno == ETOOMANYREFS) return false;
-        // It may answer later, and that would be taken for the answer to what is asked next. revive() connects anew,
-        // and gives it everything.
+        // The holder may answer later, and that would be taken for the answer to what is asked next. revive() connects
+        // anew, and gives the holder everything.
         const int error = errno;
         connection_.reset();
-        set_behind(true);
         errno = error;
         return false;
-    }
-
-    // mutex_ is held.
-    void set_behind(bool is_behind) {
-        is_behind_ = is_behind;
-        is_lost_.store(is_behind);
     }
 
     bool has_ended_soon() {
@@ -382,9 +372,9 @@ private:
     bool is_missing_ = false;           // guarded by mutex_: it could not be started the last time
     bool is_silent_ = false;            // guarded by mutex_: it is there and does not answer, which has been said
     std::vector<std::string> dropped_;  // guarded by mutex_: what a holder that does not answer still has
-    bool is_behind_ = false;            // guarded by mutex_: it has not taken all of kept_, or there is none
-    std::atomic<bool> is_lost_{false};  // the same, to be asked while somebody has the mutex
-    Fd death_;                          // changed by revive(), on the loop's thread, and by leave()
+    // The holder does not have all of kept_, or there is none. Written under mutex_, and read while somebody has that.
+    std::atomic<bool> is_lost_{false};
+    Fd death_;  // changed by revive(), on the loop's thread, and by leave()
     pid_t child_ = -1;
     std::vector<std::pair<std::string, int>> kept_;  // guarded by mutex_; in the order in which it was given
 };

@@ -50,29 +50,28 @@ int fail(const Failure &failure) {
 
 // How many connections there may be, so that whoever opens them, the daemon never runs out of descriptors.
 struct Connections {
-    std::uint32_t attach = 0;  // two descriptors each
-    ControlLimits control;     // three each
+    std::uint32_t attach = 0;     // two descriptors each
+    ControlLimits control;        // three each
+    std::uint64_t for_pools = 0;  // descriptors that are left for them
 };
 
-// The rest: files that are read for a moment, and up to that many connections to the metrics server.
-constexpr std::uint64_t kOtherDescriptors = 64, kMetricsDescriptors = 128;
-std::uint64_t other_descriptors(std::uint64_t descriptors) {
-    constexpr std::uint64_t kMetricsShare = 8;
-    return kOtherDescriptors + std::min(kMetricsDescriptors, descriptors / kMetricsShare);
-}
-// Besides those that are configured.
+// The rest is for files that are read for a moment, and for connections to the metrics server.
+constexpr std::uint64_t kFilesDescriptors = 64, kMetricsDescriptors = 128;
+// For pools besides those that are configured.
 constexpr std::uint64_t kMorePoolsDescriptors = 64;
 
-// for_pools: descriptors of those that are configured.
-Connections connections_within(std::uint64_t descriptors, std::uint32_t attach_wanted, std::uint64_t for_pools) {
-    constexpr std::uint64_t kControlShare = 16, kUserShare = 4;
+// pools_wanted: descriptors of those that are configured.
+Connections connections_within(std::uint64_t descriptors, std::uint32_t attach_wanted, std::uint64_t pools_wanted) {
+    constexpr std::uint64_t kControlShare = 16, kUserShare = 4, kMetricsShare = 8;
     Connections may;
     may.control.connections = std::clamp<std::uint64_t>(descriptors / kControlShare, 8, may.control.connections);
     may.control.reserved = may.control.of_a_user = may.control.connections / kUserShare;
-    const std::uint64_t taken =
-        other_descriptors(descriptors) + for_pools + kMorePoolsDescriptors + 3 * may.control.connections;
+    const std::uint64_t others =
+        kFilesDescriptors + std::min(kMetricsDescriptors, descriptors / kMetricsShare) + 3 * may.control.connections;
+    const std::uint64_t taken = others + pools_wanted + kMorePoolsDescriptors;
     const std::uint64_t left = descriptors > taken ? (descriptors - taken) / 2 : 0;
     may.attach = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(left, 1, attach_wanted));
+    may.for_pools = descriptors - std::min<std::uint64_t>(descriptors, others + 2 * may.attach);
     if (may.attach < attach_wanted)
         log::warn("the open file limit allows fewer clients than configured",
                   {{"max_connections", attach_wanted},
@@ -209,8 +208,8 @@ constexpr const char *kThreadsRemedy =
 constexpr std::chrono::seconds kServersPatience{60};
 constexpr std::chrono::seconds kEndPatience{30};
 
-// What limited users may leave unread, twice: the kernel counts descriptors on their way of all processes of our user
-// together (unix(7), ETOOMANYREFS). We may have the capability to send more; other daemons of that user may not.
+// Twice as many as limited users may leave unread: the kernel counts descriptors on their way of all processes of our
+// user together (unix(7), ETOOMANYREFS). We may have the capability to send more; other daemons of that user may not.
 constexpr std::uint64_t kDescriptorsInFlight = 2048;
 
 int serve(const Config &config) {
@@ -236,9 +235,8 @@ int serve(const Config &config) {
 
     const std::uint64_t of_a_pool = Daemon::descriptors_of_a_pool((*topology)->numa_nodes().size());
     const Connections may = connections_within(open_files, config.max_connections, config.pools.size() * of_a_pool);
-    const std::uint64_t not_for_pools = other_descriptors(open_files) + 2 * may.attach + 3 * may.control.connections;
     Daemon::Options options;
-    options.descriptors_for_pools = open_files - std::min(open_files, not_for_pools);
+    options.descriptors_for_pools = may.for_pools;
     options.runtime_dir = config.runtime_dir;
     options.reserve_hugepages = config.reserve_hugepages;
     options.limits.connections = may.attach;
@@ -328,7 +326,7 @@ int main(int argc, char **argv) {
         std::fputs(config.error().text.c_str(), config.error().code == 0 ? stdout : stderr);
         return config.error().code;
     }
-    if (!config->check_only) (void)take_own_proc();
+    if (!config->check_only) take_own_proc();
     const auto format = config->log_format == "json" ? log::Format::json : log::Format::text;
     try {
         if (auto logging = log::setup(config->log_level, format); !logging) {

@@ -12,7 +12,7 @@ namespace numacre::daemon {
 
 namespace {
 
-// Of the options of the file system that is mounted on /proc, those that say who sees what there.
+// Those options of the file system on /proc that say who sees what there.
 std::string visibility_of_proc() {
     std::ifstream mounts("/proc/self/mounts");
     std::string line, options;
@@ -30,10 +30,10 @@ std::string visibility_of_proc() {
 
 }  // namespace
 
-bool take_own_proc() {
+void take_own_proc() {
     const std::string visibility = visibility_of_proc();
-    return ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_SLAVE, nullptr) == 0 &&
-           ::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, visibility.c_str()) == 0;
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) return;
+    (void)::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, visibility.c_str());
 }
 
 }  // namespace numacre::daemon

@@ -112,7 +112,7 @@ bool make_hugepages(const AlignedWindow &window) {
 
 Answer<Fd> reopen_read_only(int fd) {
     const std::string path = "/proc/self/fd/" + std::to_string(fd);
-    // Without waiting for who has a lease on it (fcntl(2)): its user may take one, and be asked for it 45 s long.
+    // O_NONBLOCK: a process of our user may have a lease on the file (fcntl(2)), and the kernel would wait 45 s for it.
     Fd reader(os::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!reader && errno == EWOULDBLOCK)
         return Unexpected{Failure{

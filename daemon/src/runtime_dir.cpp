@@ -61,20 +61,21 @@ Answer<RuntimeDir> RuntimeDir::open(const std::string &path, std::chrono::millis
                           " bytes with the socket's name): choose a shorter one with --runtime-dir");
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-    // Clients come by names that they know. Whoever may read the directory can keep the kernel from changing it, and so
-    // the daemon from starting and ending (own_proc.hpp says how).
+    // Clients come by names that they know. A user who may read the directory can keep the kernel from changing it, and
+    // so the daemon from starting and ending (own_proc.hpp says how).
     constexpr mode_t kSearchable = S_IRWXU | S_IXGRP | S_IXOTH;
     if (::mkdir(path.c_str(), kSearchable) != 0 && errno != EEXIST) error.assign(errno, std::generic_category());
     if (error)
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " cannot be made: " + error.message() + remedy);
     struct stat status{};
-    // Whoever it belongs to can turn it to a directory of its own later.
+    // The owner of a symbolic link can turn it to another directory later.
     if (::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode) && status.st_uid != 0 &&
         status.st_uid != ::geteuid())
-        return refuse(Errc::access_denied,
-                      "runtime directory " + path + " is a symbolic link of uid " + std::to_string(status.st_uid) +
-                          ", who could lead clients to another socket: remove it, or choose another with --runtime-dir");
+        return refuse(
+            Errc::access_denied,
+            "runtime directory " + path + " is a symbolic link of uid " + std::to_string(status.st_uid) +
+                ", who could lead clients to another socket: remove it, or choose another with --runtime-dir");
     const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder || ::fstat(folder.get(), &status) != 0)
         return refuse(Errc::access_denied,

@@ -280,7 +280,8 @@ void AttachServer::refuse(Session &session, Errc code, const std::string &messag
     // A line each would be a flood that any user can make.
     const auto now = std::chrono::steady_clock::now();
     if (const auto left_out = is_news ? refusal_lines_.line_for(session.peer.uid, now) : std::nullopt) {
-        // Not its name, for which /proc would be asked: a process without any rights is not to be looked at.
+        // The line has no program's name, for which /proc would be asked: a process without any rights is not looked
+        // at.
         log::warn("attach refused", {{"pid", session.peer.pid},
                                      {"uid", session.peer.uid},
                                      {"reason", message},
@@ -444,12 +445,15 @@ void AttachServer::forget_read() {
 void AttachServer::close_when_read(Fd connection, std::uint32_t uid) {
     user_limits_.adopted(uid, std::chrono::steady_clock::now());
     unread_[uid].left.push_back(std::move(connection));
-    if (left_unread_count_++ == 0) watch_left_unread();
+    ++left_unread_count_;
+    watch_left_unread();
 }
 
 // Only while there are some: an idle daemon does not wake up.
 void AttachServer::watch_left_unread() {
+    if (std::exchange(watching_left_unread_, true)) return;
     loop_.after(kLeftUnreadPeriod, [this] {
+        watching_left_unread_ = false;
         forget_read();
         if (left_unread_count_ != 0) watch_left_unread();
     });
@@ -774,8 +778,8 @@ void AttachServer::judge(const Lost &one) {
     if (one.has_executed) depart(session, Departure::unmapped);
 }
 
-void AttachServer::evict(const Client &client, std::chrono::milliseconds grace) {
-    loop_.post([this, client_id = client.id, grace] {
+void AttachServer::evict(std::uint32_t client_id, std::chrono::milliseconds grace) {
+    loop_.post([this, client_id, grace] {
         const auto found = std::ranges::find_if(sessions_, [client_id](const auto &entry) {
             return entry.second->pool && entry.second->client.id == client_id;
         });
@@ -789,7 +793,8 @@ void AttachServer::evict(const Client &client, std::chrono::milliseconds grace) 
     });
 }
 
-// Only one that still is our client: a process that has detached, or runs another program by now, is a stranger.
+// A signal reaches a process only while it is our client: one that has detached, or runs another program, is a
+// stranger.
 void AttachServer::end_client(SessionId id, int signal) {
     const auto find = [this, id]() -> Session * {
         const auto found = sessions_.find(id);
@@ -797,7 +802,7 @@ void AttachServer::end_client(SessionId id, int signal) {
     };
     Session *session = find();
     if (session == nullptr) return;
-    // It may have closed its connection a moment ago, as an exec does.
+    // The client may have closed its connection a moment ago, as an exec does.
     std::byte byte{};
     if (session->phase == Session::Phase::attached &&
         os::recv(session->connection.get(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0) {

@@ -32,7 +32,7 @@ class AttachServer {
 public:
     struct Limits {
         std::uint32_t connections = 4096;  // all together, descriptors for events counted as one more
-        // That may be on their way without having been received: limited users may have half of them.
+        // Descriptors that may be on their way without having been received: limited users may have half of them.
         std::uint64_t descriptors_in_flight = 65536;
         std::uint32_t silent_connections = 256;  // that have not attached yet; beyond, the oldest of a user gives way
         std::chrono::milliseconds silence{10'000};
@@ -51,7 +51,7 @@ public:
 
     // Ends a client's process: SIGTERM now, SIGKILL if it is still there after the grace period, each only while it is
     // our client. Any thread.
-    void evict(const Client &client, std::chrono::milliseconds grace);
+    void evict(std::uint32_t client_id, std::chrono::milliseconds grace);
 
 private:
     struct Session;
@@ -63,7 +63,7 @@ private:
     std::uint32_t reserved_from(const Session &session) const;
     std::uint32_t unused_client_id();
     void make_room_among_the_silent();
-    // What counts towards limits_.connections.
+    // All that counts towards limits_.connections.
     std::size_t connections() const { return sessions_.size() + event_fd_count_ + left_unread_count_; }
     bool has_too_many_unread(std::uint32_t uid);
     void forget_read();
@@ -128,6 +128,7 @@ private:
     UserLimits user_limits_;
     RefusalLines refusal_lines_;
     bool watching_lost_ = false;
+    bool watching_left_unread_ = false;
     std::uint32_t event_fd_count_ = 0;
     std::shared_ptr<void> subscription_;
 };

@@ -354,7 +354,7 @@ bool finish_drains(ManagedPool &pool) {
     for (auto at = pool.draining.begin(); at != pool.draining.end();) {
         NodeMemory &memory = pool.node_memory(NumaNode{at->first});
         const std::uint64_t unit = at->second;
-        // Else a shrink has taken it meanwhile, and perhaps a growth has brought it back.
+        // If not, a shrink has taken the unit meanwhile, and perhaps a growth has brought it back.
         const bool is_wanted = memory.drain_of(unit) == Drain::wanted;
         if (is_wanted && memory.is_online(unit) && !memory.try_take_offline(unit)) {
             ++at;
