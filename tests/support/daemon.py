@@ -75,7 +75,9 @@ class Daemon:
         self.pid = self.process.pid
         try:
             wait_until("numacred serves", self._serves)
-            self.metrics_address = self.status()["daemon"]["metrics_address"]
+            status = self.status()
+            self.metrics_address = status["daemon"]["metrics_address"]
+            self._check_hugepages(status)
         except BaseException:
             print(f"numacred's log:\n{self.log()}", file=sys.stderr)
             self.kill()
@@ -92,6 +94,17 @@ class Daemon:
         if not self.alive():
             raise RuntimeError(f"numacred ended with {self.process.returncode} instead of serving")
         return self.run_cli("status", "--json").returncode == 0
+
+    @staticmethod
+    def _check_hugepages(status):
+        """Tests that count the machine's hugepages hold a lock of ctest. A test without the lock may not take any."""
+        if os.environ.get("NUMACRE_TEST_HUGEPAGES") != "no":
+            return
+        for pool in status["pools"]:
+            for node in pool["nodes"]:
+                assert not node["backing"].startswith("hugetlb"), (
+                    f"pool {pool['name']} has hugepages: give the test RESOURCE_LOCK hugepages, or the pool backing=small"
+                )
 
     def run_cli(self, *arguments):
         return subprocess.run(
