@@ -3,11 +3,13 @@
 #include <cstring>
 
 #include "cache.hpp"
+#include "engine.hpp"
 #include "errors.hpp"
 #include "numacre/shm/counters.hpp"
 #include "numacre/shm/walk.hpp"
 #include "pool.hpp"
 #include "record.hpp"
+#include "struct_size.hpp"
 
 using namespace numacre;
 using namespace numacre::client;
@@ -152,8 +154,8 @@ Errc try_allocate(numacre_pool *pool, Actor actor, const Plan &plan, Order order
     }
     const FailureReason reason = why_not(lane.nodes[wanted], order);
     count_failure(pool, wanted, actor, reason);
-    return fail(code, "no free block of %zu bytes (numa node %u: %s)", size_bytes, wanted,
-                reason == FailureReason::fragmented ? "enough is free, but not in one piece" : "full");
+    return fail(code, "no free block of %zu bytes on any numa node that is allowed (%u, the first: %s)", size_bytes,
+                wanted, reason == FailureReason::fragmented ? "enough is free, but not in one piece" : "full");
 }
 
 Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
@@ -434,6 +436,15 @@ bool own_block(numacre_pool *pool, const void *address, Place &place, Block &blo
 [[gnu::cold]] int no_pool(const char *function) {
     return fail(Errc::bad_argument, "%s: the pool is NULL", function);
 }
+// For functions whose result has no room for an error.
+[[gnu::cold]] void not_owned(const numacre_pool *pool, const void *address, const char *function) {
+    if (pool == nullptr)
+        (void)no_pool(function);
+    else if (pool->fork_generation != fork_generation())
+        (void)fail(Errc::forked_handle, "this pool handle was made before fork()");
+    else
+        (void)fail(Errc::not_owner, "%s: this handle owns no block that begins at %p", function, address);
+}
 [[gnu::cold]] int no_result(const char *function) {
     return fail(Errc::bad_argument, "%s: the result pointer is NULL", function);
 }
@@ -690,7 +701,10 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
     Place place{};
     Block block;
     IndexEntry entry;
-    if (!own_block(pool, address, place, block, entry)) return NUMACRE_REF_NULL;
+    if (!own_block(pool, address, place, block, entry)) {
+        not_owned(pool, address, "numacre_ref_of");
+        return NUMACRE_REF_NULL;
+    }
     return pool->nodes[place.numa_node].buddy().publish(block, entry).bits();
 }
 
@@ -1015,7 +1029,10 @@ size_t numacre_usable_size(numacre_pool *pool, const void *block) {
     Place place{};
     Block found;
     IndexEntry entry;
-    if (!own_block(pool, block, place, found, entry)) return 0;
+    if (!own_block(pool, block, place, found, entry)) {
+        not_owned(pool, block, "numacre_usable_size");
+        return 0;
+    }
     return static_cast<size_t>(found.order.frames() << pool->geometry.frame_shift);
 }
 
@@ -1029,17 +1046,23 @@ int numacre_client_id(numacre_pool *pool, uint32_t *client_id) {
 int numacre_get_info(numacre_pool *pool, numacre_pool_info *info) {
     if (pool == nullptr) return no_pool("numacre_get_info");
     if (info == nullptr) return no_result("numacre_get_info");
-    if (info->struct_size < sizeof *info)
-        return fail(Errc::bad_argument, "numacre_pool_info.struct_size is %zu instead of %zu", info->struct_size,
-                    sizeof *info);
-    info->capacity_bytes = pool->geometry.capacity_bytes();
-    info->frame_bytes = pool->geometry.frame_bytes();
-    info->largest_block_bytes = pool->geometry.chunk_bytes();
-    info->metadata_bytes = pool->pool_region_bytes;
+    const std::size_t room = info->struct_size;
+    if (!is_struct_size(room))
+        return fail(Errc::bad_argument, "numacre_pool_info.struct_size is %zu: set it to sizeof(numacre_pool_info)",
+                    room);
+    numacre_pool_info found{};
+    found.struct_size = room;
+    found.capacity_bytes = pool->geometry.capacity_bytes();
+    found.frame_bytes = pool->geometry.frame_bytes();
+    found.largest_block_bytes = pool->geometry.chunk_bytes();
+    found.metadata_bytes = pool->pool_region_bytes;
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
-        info->metadata_bytes += pool->nodes[node].node_region_bytes;
-    info->numa_nodes = pool->numa_nodes;
-    info->backing = static_cast<std::uint32_t>(pool->nodes[0].backing);
+        found.metadata_bytes += pool->nodes[node].node_region_bytes;
+    found.numa_nodes = pool->numa_nodes;
+    found.backing = static_cast<std::uint32_t>(pool->nodes[0].backing);
+    // An older program has fewer fields than the library, a newer one more: it finds 0 in those.
+    std::memcpy(info, &found, room < sizeof found ? room : sizeof found);
+    if (room > sizeof found) std::memset(reinterpret_cast<char *>(info) + sizeof found, 0, room - sizeof found);
     return 0;
 }
 

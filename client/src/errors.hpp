@@ -1,7 +1,7 @@
 // The calling thread's last failure, as a sentence.
 #pragma once
 
-#include "numacre/shm/error.hpp"
+#include "numacre/error.hpp"
 
 namespace numacre::client {
 

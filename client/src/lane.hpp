@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine.hpp"
 #include "nearest.hpp"
 #include "numacre/inline.h"
 #include "numacre/shm/buddy.hpp"

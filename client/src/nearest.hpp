@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine.hpp"
 #include "numacre/shm/owner.hpp"
 
 namespace numacre::client {

@@ -200,11 +200,11 @@ void note_placement(numacre_pool *pool, Lane &lane, const Plan &plan, std::uint3
     };
     ThreadCounters<Env> &counters = counters_of(numa_node);
     if (numa_node != plan.first) {
-        numacre::count(counters.numa_miss, count);
-        numacre::count(counters_of(plan.first).numa_foreign, count);
+        numacre::engine::count(counters.numa_miss, count);
+        numacre::engine::count(counters_of(plan.first).numa_foreign, count);
     }
-    if (numa_node != local_node(pool, lane.placement.os_node)) numacre::count(counters.numa_other, count);
-    if (plan.is_turn && numa_node == plan.first) numacre::count(counters.interleave_hit, count);
+    if (numa_node != local_node(pool, lane.placement.os_node)) numacre::engine::count(counters.numa_other, count);
+    if (plan.is_turn && numa_node == plan.first) numacre::engine::count(counters.interleave_hit, count);
 }
 
 int policy_of_call(numacre_pool *pool, Lane &lane, int mode, std::uint64_t nodes, Policy &policy) {

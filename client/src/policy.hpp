@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "engine.hpp"
 #include "numacre/shm/policy.hpp"
 
 namespace numacre::client {

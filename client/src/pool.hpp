@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine.hpp"
 #include "lane.hpp"
 #include "nearest.hpp"
 #include "numacre/numacre.h"
@@ -47,7 +48,7 @@ struct numacre_pool {
     std::uint32_t index = 0;            // place in every thread's table; reused
     std::uint32_t fork_generation = 0;  // of the process that attached
     bool is_leaving = false;            // numacre_detach has begun: ends of threads leave it alone. registry_mutex
-    numacre::ProcessSlot process;
+    numacre::engine::ProcessSlot process;
     std::uint64_t process_generation = 0;  // of a process that has come (presence.hpp); 0: it has not, or needs not
     std::uint32_t client_id = 0;
     std::uint32_t numa_nodes = 0;
@@ -58,9 +59,9 @@ struct numacre_pool {
     std::atomic<std::uint64_t> event_fd_inode = 0;
     pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;  // for events: one request at a time on a connection
     std::atomic<std::uint64_t> event_fd_id = 0;          // the kernel's number of that eventfd, plus 1; 0: not known
-    numacre::Geometry geometry;
-    numacre::ReferenceFormat reference_format;
-    numacre::PoolView<numacre::client::Env> view;
+    numacre::engine::Geometry geometry;
+    numacre::engine::ReferenceFormat reference_format;
+    numacre::engine::PoolView<numacre::client::Env> view;
     void *pool_region = nullptr;
     std::uint64_t pool_region_bytes = 0;
     // All numa nodes' data lie in one reserved span, node n at span + (n << span_shift).
@@ -75,7 +76,7 @@ struct numacre_pool {
     // Of the machine's numa nodes, by their number: what the pool calls them, or the nearest that it has.
     std::uint8_t dense_node_of[numacre::client::kMaxOsNumaNodes] = {};
     // Of those that the pool has not: how far its own are from there.
-    numacre::client::Stranger strangers[numacre::kMaxNumaNodes];
+    numacre::client::Stranger strangers[numacre::engine::kMaxNumaNodes];
     std::uint32_t stranger_count = 0;
     bool heeds_kernel = true;   // the threads' mempolicies and cpusets count
     bool checks_frees = false;  // one CAS decides who frees a block, and nothing is cached
@@ -84,10 +85,10 @@ struct numacre_pool {
     std::atomic<std::uint32_t> policy_mode{0};
     std::atomic<std::uint64_t> policy_nodes{0};
     pthread_mutex_t policy_mutex = PTHREAD_MUTEX_INITIALIZER;  // of those who say it
-    numacre::Policy pool_policy;                               // the pool's own
+    numacre::engine::Policy pool_policy;                       // the pool's own
     numacre::client::Choices *choices = nullptr;               // by thread slot; null: one numa node
-    std::uint8_t nearest[numacre::kMaxNumaNodes][numacre::kMaxNumaNodes] = {};
-    numacre::client::NodeHandle nodes[numacre::kMaxNumaNodes];
+    std::uint8_t nearest[numacre::engine::kMaxNumaNodes][numacre::engine::kMaxNumaNodes] = {};
+    numacre::client::NodeHandle nodes[numacre::engine::kMaxNumaNodes];
     void *recorded = nullptr;  // what the recorder knows of this handle's blocks (record.cpp)
     int guard = -1;            // watches for touches of memory that is not online, while it is open; -1: nobody does
     std::uint64_t guard_inode = 0;
@@ -200,7 +201,7 @@ void note_placement(numacre_pool *pool, Lane &lane, const Plan &plan, std::uint3
 
 // How the pool's blocks are to be chosen, those that do not say it themselves.
 inline Fit fit_of(const numacre_pool *pool) {
-    return numacre::fit_of(pool->view.header->accounting.load(std::memory_order_relaxed));  // relaxed: a wish
+    return numacre::engine::fit_of(pool->view.header->accounting.load(std::memory_order_relaxed));  // relaxed: a wish
 }
 // For what a cache is filled with: the thread's home word for this order (of a leaf) becomes one that is chosen so.
 [[gnu::cold]] void begin_where_it_fits(Lane &lane, NodeLane &node, Fit fit, unsigned order);

@@ -1,5 +1,6 @@
 // What this process may hold (shm/account.hpp). Cached blocks count: they are the process's. Taking a block that was
 // handed over is never refused, but it counts, for the taker and no longer for the giver.
+#include "engine.hpp"
 #include "numacre/shm/snapshot.hpp"
 #include "pool.hpp"
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine.hpp"
 #include "numacre/os/kernel.hpp"
 #include "numacre/shm/attach_wire.hpp"
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <new>
 
+#include "engine.hpp"
 #include "errors.hpp"
 #include "numacre/os/kernel.hpp"
 #include "numacre/shm/presence.hpp"
@@ -78,7 +79,10 @@ void *reserve_addresses(std::uint64_t bytes, std::uint64_t alignment) {
 }
 
 int reserve_span(numacre_pool *pool, std::uint64_t page_bytes) {
-    const std::uint64_t alignment = page_bytes > kHugepageBytes ? page_bytes : kHugepageBytes;
+    // Of the largest block as well: a block is aligned to its size, at any address and in every process.
+    const std::uint64_t block_bytes = pool->geometry.chunk_bytes();
+    const std::uint64_t page_alignment = page_bytes > kHugepageBytes ? page_bytes : kHugepageBytes;
+    const std::uint64_t alignment = block_bytes > page_alignment ? block_bytes : page_alignment;
     pool->data_bytes = pool->geometry.capacity_bytes();
     // As far as words of the top layer can name frames: where somebody scribbles and a word offers frames that there
     // are not, their addresses are in nobody's memory.

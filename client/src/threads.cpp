@@ -12,6 +12,7 @@
 #include <new>
 
 #include "cache.hpp"
+#include "engine.hpp"
 #include "errors.hpp"
 #include "numacre/os/kernel.hpp"
 #include "numacre/shm/thread_slots.hpp"

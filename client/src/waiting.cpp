@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "engine.hpp"
 #include "numacre/os/kernel.hpp"
 #include "numacre/shm/hand_off.hpp"
 #include "policy.hpp"

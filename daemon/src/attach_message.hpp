@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "engine.hpp"
 #include "numacre/shm/attach_wire.hpp"
 #include "pool_manager.hpp"
 

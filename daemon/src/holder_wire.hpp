@@ -27,10 +27,10 @@ inline constexpr std::size_t kMaxFds = 64;     // in one packet
 inline constexpr int kFirstConnection = 3;
 
 enum class MessageType : std::uint16_t {
-    hello,  // value: the pid of the holder, in its own pid namespace: for people
-    keep,   // name, one descriptor; replaces what was kept by that name. -> done
-    drop,   // name. -> done
-    list,   // -> `entry`, name and descriptor, for each; then done
+    hello,   // value: the pid of the holder, in its own pid namespace: for people
+    keep,    // name, one descriptor; replaces what was kept by that name. -> done
+    drop,    // name. -> done
+    list,    // -> `entry`, name and descriptor, for each; then done
     entry,   // value, where no descriptor can be sent (ETOOMANYREFS): its number in the holder
     leave,   // pidfds, value: how many come after these. With the last one the list is whole: once all its processes
              // have ended and no daemon is connected, so does the holder. What was begun on a connection that ends is

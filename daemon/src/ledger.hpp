@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "engine.hpp"
 #include "fd.hpp"
 #include "numacre/shm/env.hpp"
 #include "pool_manager.hpp"

@@ -9,6 +9,7 @@
 
 #include "access.hpp"
 #include "bytes.hpp"
+#include "engine.hpp"
 #include "limits.hpp"
 #include "log.hpp"
 #include "numacre/os/kernel.hpp"

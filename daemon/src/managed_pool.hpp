@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "autosize.hpp"
+#include "engine.hpp"
 #include "hugepages.hpp"
 #include "ledger.hpp"
 #include "node_memory.hpp"

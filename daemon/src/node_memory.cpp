@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bytes.hpp"
+#include "engine.hpp"
 #include "hugetlb_cgroup.hpp"
 #include "log.hpp"
 #include "numacre/shm/format.hpp"

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine.hpp"
 #include "hugepages.hpp"
 #include "ledger.hpp"
 #include "numacre/shm/chunks.hpp"

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine.hpp"
 #include "numacre/shm/policy.hpp"
 #include "pool_manager.hpp"
 

@@ -13,13 +13,14 @@
 #include <string>
 #include <vector>
 
+#include "engine.hpp"
+#include "numacre/error.hpp"
+#include "numacre/result.hpp"
 #include "numacre/shm/attach_wire.hpp"
 #include "numacre/shm/counters.hpp"
-#include "numacre/shm/error.hpp"
 #include "numacre/shm/fit.hpp"
 #include "numacre/shm/layout.hpp"
 #include "numacre/shm/policy.hpp"
-#include "numacre/shm/result.hpp"
 #include "numacre/shm/snapshot.hpp"
 
 namespace numacre::daemon {

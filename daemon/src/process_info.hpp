@@ -62,8 +62,8 @@ Peer credentials_of(int connection_fd);
 inline constexpr std::size_t kPeerGroupsMax = 1024;
 Answer<std::vector<std::uint32_t>> groups_of(int connection_fd);
 
-// Of the process at the other end of a unix socket: that which connected, or that which listened, whatever its number is
-// in our pid namespace. Empty: errno says why; ENOPROTOOPT: before Linux 6.5.
+// Of the process at the other end of a unix socket: that which connected, or that which listened, whatever its number
+// is in our pid namespace. Empty: errno says why; ENOPROTOOPT: before Linux 6.5.
 Fd pidfd_of_peer(int connection_fd);
 
 // The process that connected to a unix socket, without what /proc says. Fails (with errno's text) when that process has

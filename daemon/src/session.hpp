@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "closer.hpp"
+#include "engine.hpp"
 #include "event_loop.hpp"
 #include "fd.hpp"
 #include "managed_pool.hpp"

@@ -14,6 +14,8 @@
 #include "support/shm_pool.hpp"
 
 namespace numacre {
+
+using namespace engine;
 namespace {
 
 using Clock = std::chrono::steady_clock;

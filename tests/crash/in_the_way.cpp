@@ -27,10 +27,10 @@
 
 namespace {
 
-using numacre::Block;
-using numacre::IndexEntry;
-using numacre::Intent;
-using numacre::IntentKind;
+using numacre::engine::Block;
+using numacre::engine::IndexEntry;
+using numacre::engine::Intent;
+using numacre::engine::IntentKind;
 using numacre::test::Observer;
 using numacre::test::Traced;
 
@@ -111,7 +111,7 @@ public:
 
     void check_all_is_back() {
         holder_.drop_all();
-        const numacre::NodeSnapshot found = observer_.snapshot();
+        const numacre::engine::NodeSnapshot found = observer_.snapshot();
         if (found.used_frames != 0 || found.damaged_entries != 0)
             fail("%ju frames are taken, %ju entries are damaged", found.used_frames, found.damaged_entries);
         holder_.get_all(kLargest);
@@ -174,14 +174,14 @@ IndexEntry entry_of(const Room &room, Block block) {
     return IndexEntry{room.observer().node().index_entry(block).load(std::memory_order_acquire)};
 }
 std::uint64_t taken_in_word_of(const Room &room, Block block) {
-    return room.observer().node().leaf[block.base.value / numacre::kLeafFrames].load(std::memory_order_acquire);
+    return room.observer().node().leaf[block.base.value / numacre::engine::kLeafFrames].load(std::memory_order_acquire);
 }
 bool is_claimed(const Room &room, Block block) {
-    const unsigned layer = numacre::layer_of(block.order);
-    if (layer == 0) return (taken_in_word_of(room, block) >> block.base.value % numacre::kLeafFrames & 1) != 0;
-    const std::uint64_t word = room.observer().node().upper[layer][block.base.value >> numacre::word_order(layer)];
-    return numacre::UpperWord{word}.allocated_here(
-        static_cast<unsigned>(block.base.value >> numacre::word_order(layer - 1)) % numacre::kUpperFanOut);
+    const unsigned layer = numacre::engine::layer_of(block.order);
+    if (layer == 0) return (taken_in_word_of(room, block) >> block.base.value % numacre::engine::kLeafFrames & 1) != 0;
+    const std::uint64_t word = room.observer().node().upper[layer][block.base.value >> numacre::engine::word_order(layer)];
+    return numacre::engine::UpperWord{word}.allocated_here(
+        static_cast<unsigned>(block.base.value >> numacre::engine::word_order(layer - 1)) % numacre::engine::kUpperFanOut);
 }
 template <class Condition>
 void step(Traced &client, const char *until, Condition &&condition) {

@@ -161,7 +161,7 @@ public:
         for (; held_.size() > kKept; held_.pop_back()) release(held_.back());
         std::size_t bytes = still_offered() ? offered_.bytes : 0;
         for (const Held &each : held_) bytes += each.bytes;
-        const numacre::NodeSnapshot found = observer.snapshot();
+        const numacre::engine::NodeSnapshot found = observer.snapshot();
         if (found.damaged_entries != 0 || found.lost_blocks != 0)
             fail("%ju damaged index entries, %ju blocks have lost frames", found.damaged_entries, found.lost_blocks);
         if (found.used_frames * kFrame != bytes || found.granted_bytes != bytes)
@@ -214,7 +214,7 @@ private:
 
     // What little is free can be had.
     void check_what_is_left(const Observer &observer) {
-        const numacre::NodeSnapshot found = observer.snapshot();
+        const numacre::engine::NodeSnapshot found = observer.snapshot();
         for (const std::size_t bytes : {kUpper, kFrame}) {
             std::uint64_t expected = 0;
             for (unsigned order = 0; order <= observer.geometry().largest_order; ++order)

@@ -60,9 +60,12 @@ TEST_F(TwoProcesses, somebody_else_s_block_is_not_freed) {
         if (numacre_attach(nullptr, nullptr, &own) != 0 || numacre_region(own, 0, &own_base, &own_bytes) != 0)
             return false;
         void *const foreign = static_cast<char *>(own_base) + offset;
-        return numacre_free(own, foreign) == -EPERM && numacre_ref_of(own, foreign) == NUMACRE_REF_NULL &&
-               numacre_usable_size(own, foreign) == 0 &&
-               std::string{numacre_last_error()}.find("another process") != std::string::npos;
+        const auto says = [](const char *part) {
+            return std::string{numacre_last_error()}.find(part) != std::string::npos;
+        };
+        return numacre_free(own, foreign) == -EPERM && says("another process") &&
+               numacre_ref_of(own, foreign) == NUMACRE_REF_NULL && says("numacre_ref_of: this handle owns no block") &&
+               numacre_usable_size(own, foreign) == 0 && says("numacre_usable_size: this handle owns no block");
     }));
     EXPECT_EQ(numacre_free(pool, block), 0) << "still ours";
 }

@@ -28,6 +28,7 @@
 namespace {
 
 using namespace numacre;
+using namespace numacre::engine;
 using Env = ProductionEnv;
 using Word = Env::Atomic<std::uint64_t>;
 

@@ -26,6 +26,8 @@
 
 namespace numacre::model {
 
+using namespace engine;
+
 using test::into_cache;
 using test::is_cached;
 using test::is_like;

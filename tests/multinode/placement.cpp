@@ -40,8 +40,8 @@
 
 namespace {
 
-using numacre::ProductionEnv;
-using View = numacre::NodeView<ProductionEnv>;
+using numacre::engine::ProductionEnv;
+using View = numacre::engine::NodeView<ProductionEnv>;
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -219,9 +219,9 @@ public:
         for (std::size_t node = 0; node < os_nodes_.size(); ++node) {
             const Mapping frames = find_mapping(memfd_name(node, "frames"));
             const Mapping metadata = find_mapping(memfd_name(node, "metadata"));
-            const auto &header = *reinterpret_cast<const numacre::NodeHeader<ProductionEnv> *>(metadata.base);
+            const auto &header = *reinterpret_cast<const numacre::engine::NodeHeader<ProductionEnv> *>(metadata.base);
             const View view = View::at(metadata.base, header.geometry,
-                                       numacre::NumaNode{static_cast<std::uint8_t>(node)}, header.thread_slots);
+                                       numacre::engine::NumaNode{static_cast<std::uint8_t>(node)}, header.thread_slots);
             std::vector<bool> online_pages(frames.bytes / kPage, false);
             std::vector<bool> metadata_pages = used_pages(metadata);
             for (std::uint64_t chunk = 0; chunk < header.geometry.chunk_count(); ++chunk) {
@@ -251,9 +251,9 @@ private:
     }
 
     static bool is_offline(const View &view, std::uint64_t chunk) {
-        const numacre::Block block{numacre::FrameIndex{chunk << view.geometry.largest_order}, view.geometry.largest()};
-        const numacre::IndexEntry entry{view.index_entry(block).load(std::memory_order_acquire)};
-        return entry.is_owned() && entry.owner() == numacre::kOfflineOwner;
+        const numacre::engine::Block block{numacre::engine::FrameIndex{chunk << view.geometry.largest_order}, view.geometry.largest()};
+        const numacre::engine::IndexEntry entry{view.index_entry(block).load(std::memory_order_acquire)};
+        return entry.is_owned() && entry.owner() == numacre::engine::kOfflineOwner;
     }
 
     static void mark(std::vector<bool> &pages, std::uint64_t offset, std::uint64_t bytes) {
@@ -263,18 +263,18 @@ private:
     // What an allocation in the chunk may use.
     static void mark_metadata_of(const View &view, std::uint32_t thread_slots, std::uint64_t chunk,
                                  std::vector<bool> &pages) {
-        const auto layout = numacre::NodeLayout<ProductionEnv>::of(view.geometry, thread_slots);
+        const auto layout = numacre::engine::NodeLayout<ProductionEnv>::of(view.geometry, thread_slots);
         const std::uint64_t first = chunk << view.geometry.largest_order;
         const std::uint64_t last = first + view.geometry.chunk_frames() - 1;
         const auto words = [&](std::uint64_t part, unsigned shift) {
             mark(pages, part + (first >> shift) * sizeof(View::Word),
                  ((last >> shift) - (first >> shift) + 1) * sizeof(View::Word));
         };
-        words(layout.leaf, numacre::word_order(0));
+        words(layout.leaf, numacre::engine::word_order(0));
         for (unsigned layer = 1; layer <= view.top_layer; ++layer)
-            words(layout.upper[layer], numacre::word_order(layer));
+            words(layout.upper[layer], numacre::engine::word_order(layer));
         for (unsigned level = 2; level <= view.hint_levels; ++level)
-            words(layout.hint[level], numacre::word_order(level));
+            words(layout.hint[level], numacre::engine::word_order(level));
         for (unsigned layer = 0; layer <= view.top_layer; ++layer)
             words(layout.index[layer], view.geometry.index_granule(layer));
     }

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Installs the build into a scratch prefix and uses it as a stranger would.
-# usage: package_test.sh PART     PART: consumer | library | header | service
+# usage: package_test.sh PART     PART: consumer | library | abi | header | service
+#        package_test.sh abi --renew     after an intended change of the ABI: writes libnumacre.abi anew
 set -euo pipefail
-part=${1:?consumer, library, header or service}
+part=${1:?consumer, library, abi, header or service}
+renew=${2:-}
 source_dir=${NUMACRE_SOURCE_DIR:?the top of the tree}
 build_dir=${NUMACRE_BUILD_DIR:?the build folder}
 here=$source_dir/tests/package
@@ -122,8 +124,43 @@ library() {
     return 0
 }
 
+# Programs that were built with this version have to run with later ones. The baseline has what they can see: functions,
+# their types, the structs of the headers, and what inline.h compiles into them.
+abi() {
+    local baseline=$here/libnumacre.abi
+    if ! command -v abidiff >/dev/null || [ "$(uname -m)" != x86_64 ]; then
+        echo "SKIP: no abidiff (Debian: abigail-tools), or not x86-64, for which the baseline is"
+        exit 77
+    fi
+    abidw --exported-interfaces-only --no-corpus-path --no-comp-dir-path --no-show-locs --no-elf-needed --drop-private-types \
+        --headers-dir "$prefix/include/numacre" "$libdir/libnumacre.so.0" | sed "s|path='$source_dir/|path='|" >"$scratch/now.abi"
+    grep -q "numacre_pool_info" "$scratch/now.abi" || die "the library has no debug information: nothing can be compared"
+    if [ "$renew" = --renew ]; then
+        cp "$scratch/now.abi" "$baseline"
+        echo "written: $baseline"
+        return
+    fi
+    abidiff "$baseline" "$scratch/now.abi" || die "the ABI is another (above). If that is meant, and old programs go on
+        working: tests/package/package_test.sh abi --renew (NUMACRE_SOURCE_DIR and NUMACRE_BUILD_DIR set), and say it in CHANGELOG.md"
+    echo "ok: the ABI is that of libnumacre.abi"
+}
+
 header() {
     local include=-I$prefix/include name compiler
+    find "$prefix/include" -type f -printf '%P\n' | sort >"$scratch/installed"
+    printf 'numacre/%s\n' error.hpp inline.h numacre.h numacre.hpp result.hpp shm/cached_block.h >"$scratch/public"
+    diff "$scratch/public" "$scratch/installed" || die "public (<) and installed (>) headers differ"
+    echo "ok: the public headers are installed, and no other"
+
+    # All of them in one file, in every language that they are for.
+    printf '#include <numacre/%s>\n' numacre.h inline.h shm/cached_block.h | tee "$scratch/all.c" >"$scratch/all11.cpp"
+    printf '#include <numacre/%s>\n' numacre.hpp inline.h numacre.h error.hpp result.hpp shm/cached_block.h >"$scratch/all20.cpp"
+    for compiler in gcc clang-22 clang; do
+        command -v "$compiler" >/dev/null 2>&1 || continue
+        check "all headers in one file, C11, $compiler" "$compiler" -std=c11 -Wall -Wextra -Wpedantic -Werror "$include" -c "$scratch/all.c" -o "$scratch/o"
+        check "all headers in one file, C++11, $compiler" "$compiler" -std=c++11 -Wall -Wextra -Wpedantic -Werror "$include" -c "$scratch/all11.cpp" -o "$scratch/o"
+        check "all headers in one file, C++20, $compiler" "$compiler" -std=c++20 -Wall -Wextra -Wpedantic -Werror "$include" -c "$scratch/all20.cpp" -o "$scratch/o"
+    done
     for name in numacre.h inline.h shm/cached_block.h; do
         echo "#include <numacre/$name>" | tee "$scratch/first.c" >"$scratch/first.cpp"
         check "$name as C11" cc -std=c11 -pedantic-errors -Wall -Wextra -Wstrict-prototypes -Werror "$include" -c "$scratch/first.c" -o "$scratch/o"
@@ -160,6 +197,6 @@ service() {
 }
 
 case $part in
-    consumer | library | header | service) "$part" ;;
-    *) die "unknown part '$part'; give consumer, library, header or service" ;;
+    consumer | library | abi | header | service) "$part" ;;
+    *) die "unknown part '$part'; give consumer, library, abi, header or service" ;;
 esac

@@ -14,6 +14,8 @@
 #include "papers/spinlock_variants.hpp"
 
 namespace numacre::papers {
+
+using namespace engine;
 namespace {
 
 constexpr std::uint64_t kFrameCount = 2048;

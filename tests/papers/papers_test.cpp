@@ -14,6 +14,8 @@
 #include "papers/spinlock_variants.hpp"
 
 namespace numacre::papers {
+
+using namespace engine;
 namespace {
 
 struct Size {

@@ -17,6 +17,8 @@
 #include "support/shm_pool.hpp"
 
 namespace numacre {
+
+using namespace engine;
 namespace {
 
 constexpr unsigned kLargestOrder = 10;

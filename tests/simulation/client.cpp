@@ -48,6 +48,7 @@ void simulated_free(void *) {}
 // What these sources ask of the kernel.
 namespace numacre::os {
 
+using namespace engine;
 using simulation::Scheduler;
 
 // Of the client's own memory only: what it maps of a pool is left out. What is tiny is the process's for good: the

@@ -39,6 +39,8 @@
 
 namespace numacre::simulation {
 
+using namespace engine;
+
 using Env = SimulationEnv;
 using Node = NodeView<Env>;
 using Pool = PoolView<Env>;

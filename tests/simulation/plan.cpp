@@ -7,6 +7,8 @@
 
 namespace numacre::simulation {
 
+using namespace engine;
+
 Plan make_plan(std::uint64_t seed, const Limits &limits) {
     Plan plan;
     plan.seed = seed;

@@ -14,6 +14,8 @@
 #include "support/shm_pool.hpp"
 
 namespace numacre {
+
+using namespace engine;
 namespace {
 
 using test::ShmPool;

@@ -29,6 +29,8 @@
 #include "support/cached_block.hpp"
 
 namespace numacre {
+
+using namespace engine;
 namespace {
 
 using test::into_cache;

@@ -7,6 +7,8 @@
 
 namespace numacre::test {
 
+using namespace engine;
+
 // A thread slot of a process slot, marked as in use and alive.
 inline Actor seat_actor(const PoolView<ProductionEnv> &pool, unsigned thread, unsigned process) {
     const ProcessSlot owner{static_cast<std::uint16_t>(process)};

@@ -9,6 +9,8 @@
 
 namespace numacre::test {
 
+using namespace engine;
+
 template <class Word>
 std::uint64_t *place_of(Word &slot) {
     static_assert(sizeof slot == sizeof(std::uint64_t));

@@ -21,6 +21,8 @@
 
 namespace numacre::test {
 
+using namespace engine;
+
 // The first numa node of a pool of the daemon that runs in $NUMACRE_RUNTIME_DIR. Stays attached until the process ends.
 class Observer {
 public:

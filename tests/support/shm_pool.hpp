@@ -14,6 +14,8 @@
 
 namespace numacre::test {
 
+using namespace engine;
+
 // Zeroed memory that is only touched where it is used.
 class ZeroedMemory {
 public:

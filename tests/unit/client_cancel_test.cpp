@@ -297,7 +297,7 @@ protected:
 
     bool somebody_waits() const {
         for (std::uint32_t thread = 1; thread < pool->view.threads_in_use_bound(); ++thread)
-            if (numacre::WaitWord{pool->view.threads[thread].waiting.load()}.is_waiting()) return true;
+            if (numacre::engine::WaitWord{pool->view.threads[thread].waiting.load()}.is_waiting()) return true;
         return false;
     }
     std::vector<void *> take_all() const {

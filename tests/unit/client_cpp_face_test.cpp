@@ -1,13 +1,22 @@
-// The C++ face: RAII, moves, errors as values, std::pmr.
+// The C++ face: RAII, moves, errors as values, std::pmr. Includes the engine's headers as well: a file may use both
+// faces of the tree, so no name of numacre.hpp may be a name of the engine in the same namespace.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstddef>
 #include <list>
 #include <memory_resource>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "numacre/inline.h"
 #include "numacre/numacre.hpp"
+#include "numacre/shm/attach_wire.hpp"
+#include "numacre/shm/audit.hpp"
+#include "numacre/shm/buddy.hpp"
+#include "numacre/shm/recovery.hpp"
 
 namespace numacre {
 namespace {
@@ -68,6 +77,54 @@ TEST(CppFace, options_reach_the_allocator) {
     auto elsewhere = pool.allocate(4096, {.numa_node = 3});
     ASSERT_FALSE(elsewhere);
     EXPECT_EQ(elsewhere.error().code, Errc::no_such_node);
+}
+
+TEST(CppFace, blocks_of_a_bulk_call_are_owned_one_by_one_or_freed_together) {
+    Pool pool = small_pool();
+    std::array<void *, 8> addresses{};
+    ASSERT_TRUE(pool.allocate_bulk(4096, addresses));
+    {
+        const Block first = pool.own(addresses[0]);
+        EXPECT_EQ(first.size(), 4096U);
+        EXPECT_EQ(first.data(), addresses[0]);
+    }
+    EXPECT_FALSE(pool.own(addresses[0])) << "its Block has freed it";
+    ASSERT_TRUE(pool.free_bulk(std::span{addresses}.subspan(1)));
+    const auto again = pool.free_bulk(std::span{addresses}.first(2));
+    ASSERT_FALSE(again);
+    EXPECT_EQ(again.error().code, Errc::stale_ref);
+    std::array<void *, 2> too_many{};
+    const auto none = pool.allocate_bulk(1 << 20, too_many);
+    ASSERT_FALSE(none);
+    EXPECT_EQ(none.error().code, Errc::out_of_frames);
+    EXPECT_TRUE(pool.allocate(1 << 20)) << "everything came back";
+}
+
+TEST(CppFace, a_pool_tells_its_geometry_and_where_its_memory_is) {
+    Pool pool = small_pool();
+    EXPECT_EQ(pool.info().capacity_bytes, 1U << 20);
+    EXPECT_EQ(pool.info().numa_nodes, 1U);
+    const auto memory = pool.region();
+    ASSERT_TRUE(memory) << memory.error().message;
+    EXPECT_EQ(memory->size(), 1U << 20);
+    const auto block = pool.allocate(4096);
+    ASSERT_TRUE(block);
+    EXPECT_GE(block->data(), memory->data());
+    EXPECT_LT(block->data(), memory->data() + memory->size());
+    const auto none = pool.region(1);
+    ASSERT_FALSE(none);
+    EXPECT_EQ(none.error().code, Errc::no_such_node);
+}
+
+TEST(CppFace, policies_and_fits_are_types) {
+    auto pool = Pool::open_private({.capacity_bytes = 1 << 20, .fit = Fit::best});
+    ASSERT_TRUE(pool) << pool.error().message;
+    EXPECT_TRUE(pool->set_policy(PolicyMode::interleave));
+    EXPECT_TRUE(pool->allocate_by(PolicyMode::strict, 1, 4096));
+    const auto nowhere = pool->allocate_by(PolicyMode::strict, 2, 4096);
+    ASSERT_FALSE(nowhere);
+    EXPECT_EQ(nowhere.error().code, Errc::no_such_node);
+    EXPECT_FALSE(Pool::open_private({.fit = static_cast<Fit>(4)}));
 }
 
 TEST(CppFace, a_private_pool_tells_of_nothing) {

@@ -13,6 +13,8 @@
 #include "numacre/shm/owner.hpp"
 
 namespace numacre {
+
+using namespace engine;
 namespace {
 
 class Inline : public ::testing::Test {

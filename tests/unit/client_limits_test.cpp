@@ -14,6 +14,8 @@
 #include "pool.hpp"
 
 namespace numacre::client {
+
+using namespace engine;
 namespace {
 
 // Of this order, by all threads.

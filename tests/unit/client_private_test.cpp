@@ -7,6 +7,8 @@
 #include <array>
 #include <cerrno>
 #include <condition_variable>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -368,6 +370,91 @@ TEST(PrivateOptions, defaults_and_extremes_work) {
         ASSERT_EQ(numacre_region(pool, 0, &base, &bytes), 0);
         EXPECT_EQ(bytes, info.capacity_bytes);
         numacre_detach(pool);
+    }
+}
+
+TEST(PrivateOptions, blocks_of_all_sizes_are_aligned_to_their_size) {
+    constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;
+    // The kernel puts each pool elsewhere.
+    for (int attempt = 0; attempt < 4; ++attempt) {
+        const numacre_private_options options{sizeof options, 2 * kLargest, 4096, kLargest, 0};
+        numacre_pool *pool = nullptr;
+        ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
+        for (std::uint64_t size = 4096; size <= kLargest; size *= 2) {
+            void *block = nullptr;
+            ASSERT_EQ(numacre_alloc(pool, size, &block), 0) << numacre_last_error();
+            EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % size, 0U) << block << " of " << size << " bytes";
+            EXPECT_EQ(numacre_free(pool, block), 0);
+        }
+        numacre_detach(pool);
+    }
+}
+
+// Fields are only ever appended: a program and a library of different versions agree on the first ones.
+TEST(StructSize, a_program_that_knows_fewer_fields_of_the_info_gets_those_and_nothing_beyond) {
+    numacre_pool *pool = nullptr;
+    ASSERT_EQ(numacre_open_private(nullptr, &pool), 0) << numacre_last_error();
+    numacre_pool_info whole{};
+    whole.struct_size = sizeof whole;
+    ASSERT_EQ(numacre_get_info(pool, &whole), 0);
+    struct Guarded {
+        numacre_pool_info info;
+        std::array<unsigned char, 64> behind;
+    };
+    for (std::size_t size = sizeof(std::size_t); size <= sizeof(Guarded); size += 4) {
+        Guarded guarded;
+        std::memset(&guarded, 0xa5, sizeof guarded);
+        guarded.info.struct_size = size;
+        ASSERT_EQ(numacre_get_info(pool, &guarded.info), 0) << size << ": " << numacre_last_error();
+        whole.struct_size = size;
+        EXPECT_EQ(std::memcmp(&guarded, &whole, std::min(size, sizeof whole)), 0) << size;
+        const auto *const bytes = reinterpret_cast<const unsigned char *>(&guarded);
+        for (std::size_t i = std::min(size, sizeof whole); i < sizeof guarded; ++i)
+            EXPECT_EQ(bytes[i], i < size ? 0 : 0xa5) << "byte " << i << " of a struct of " << size;
+    }
+    for (const std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{4097}, ~std::size_t{0}}) {
+        numacre_pool_info info{};
+        info.struct_size = size;
+        EXPECT_EQ(numacre_get_info(pool, &info), -EINVAL) << size;
+        EXPECT_NE(std::string{numacre_last_error()}.find(std::to_string(size)), std::string::npos);
+    }
+    numacre_detach(pool);
+}
+
+TEST(StructSize, options_of_an_older_program_have_defaults_behind_and_a_newer_one_is_told_what_is_unknown) {
+    struct Newer {
+        numacre_private_options options;
+        std::uint64_t field;
+    };
+    using Options = numacre_private_options;
+    for (const std::size_t size : {offsetof(Options, capacity_bytes), offsetof(Options, frame_bytes),
+                                   offsetof(Options, largest_block_bytes), offsetof(Options, flags), sizeof(Options)}) {
+        Newer newer{{size, std::uint64_t{1} << 20, 64, 1 << 16, ~0U}, ~std::uint64_t{0}};
+        if (size == sizeof(Options)) newer.options.flags = NUMACRE_PRIVATE_COMPACT;
+        numacre_pool *pool = nullptr;
+        ASSERT_EQ(numacre_open_private(&newer.options, &pool), 0) << size << ": " << numacre_last_error();
+        numacre_pool_info info{};
+        info.struct_size = sizeof info;
+        ASSERT_EQ(numacre_get_info(pool, &info), 0);
+        const bool has_capacity = size >= offsetof(Options, frame_bytes);
+        EXPECT_EQ(info.capacity_bytes, has_capacity ? std::uint64_t{1} << 20 : std::uint64_t{64} << 20) << size;
+        const bool has_frame = size >= offsetof(Options, largest_block_bytes);
+        EXPECT_EQ(info.frame_bytes, has_frame ? 64U : 4096U) << size;
+        numacre_detach(pool);
+    }
+    Newer newer{{sizeof newer, std::uint64_t{1} << 20, 0, 0, 0}, 0};
+    numacre_pool *pool = nullptr;
+    ASSERT_EQ(numacre_open_private(&newer.options, &pool), 0) << numacre_last_error();
+    numacre_detach(pool);
+    newer.field = 1;
+    EXPECT_EQ(numacre_open_private(&newer.options, &pool), -EINVAL);
+    EXPECT_NE(std::string{numacre_last_error()}.find("field at byte " + std::to_string(offsetof(Newer, field))),
+              std::string::npos)
+        << numacre_last_error();
+    for (const std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{4097}, ~std::size_t{0}}) {
+        const numacre_private_options options{size, 0, 0, 0, 0};
+        EXPECT_EQ(numacre_open_private(&options, &pool), -EINVAL) << size;
+        EXPECT_NE(std::string{numacre_last_error()}.find(std::to_string(size)), std::string::npos);
     }
 }
 

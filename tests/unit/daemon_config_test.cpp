@@ -17,6 +17,8 @@
 #include "pool_spec.hpp"
 
 namespace numacre::daemon {
+
+using namespace engine;
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;

@@ -11,6 +11,8 @@
 #include "numacre/shm/account.hpp"
 
 namespace numacre::daemon {
+
+using namespace engine;
 namespace {
 
 constexpr std::uint64_t kNone = 0;
@@ -91,7 +93,7 @@ protected:
         return counted(actor).frames() << pool_->geometry().frame_shift;
     }
     Admission charge(Actor actor, std::uint64_t bytes) {
-        return numacre::charge(shared_, actor.process, frames(bytes));
+        return engine::charge(shared_, actor.process, frames(bytes));
     }
     void uncharge(Actor actor, std::uint64_t bytes) { remove_held(shared_, actor.process, frames(bytes)); }
     // As a client does that counts.

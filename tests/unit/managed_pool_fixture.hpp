@@ -15,6 +15,8 @@
 
 namespace numacre::daemon {
 
+using namespace engine;
+
 class ManagedPoolTest : public testing::Test {
 protected:
     static constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;

@@ -7,6 +7,8 @@
 #include "numacre/shm/account.hpp"
 
 namespace numacre {
+
+using namespace engine;
 namespace {
 
 constexpr std::uint32_t kProcesses = 6;

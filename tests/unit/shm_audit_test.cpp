@@ -10,6 +10,8 @@
 #include "support/shm_pool.hpp"
 
 namespace numacre {
+
+using namespace engine;
 namespace {
 
 using test::ShmPool;

@@ -12,6 +12,8 @@
 #include "support/shm_pool.hpp"
 
 namespace numacre {
+
+using namespace engine;
 namespace {
 
 using test::into_cache;

@@ -7,6 +7,8 @@
 #include "numacre/shm/node_state.hpp"
 
 namespace numacre {
+
+using namespace engine;
 namespace {
 
 bool run_is_free(std::uint64_t word, unsigned first, unsigned order) {

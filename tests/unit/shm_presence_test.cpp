@@ -10,6 +10,8 @@
 #include <vector>
 
 namespace numacre {
+
+using namespace engine;
 namespace {
 
 using Word = std::atomic<std::uint64_t>;

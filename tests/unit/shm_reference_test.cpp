@@ -16,6 +16,7 @@
 #include "support/shm_pool.hpp"
 
 using namespace numacre;
+using namespace numacre::engine;
 
 namespace {
 

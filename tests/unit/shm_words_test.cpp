@@ -9,6 +9,8 @@
 #include "numacre/shm/search.hpp"
 
 namespace numacre {
+
+using namespace engine;
 namespace {
 
 TEST(Units, the_order_for_a_size_is_the_smallest_that_holds_it) {

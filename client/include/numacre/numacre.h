@@ -33,7 +33,8 @@
  *
  * fork: the child does not inherit the mapping. Every call on an inherited handle returns -ECHILD; attach again there. A child
  * of fork() of libc closes the inherited connections at once. A child of a raw fork (the system call, clone without CLONE_VM,
- * _Fork) closes them at its first call: until then, or its end, it keeps what a parent held that has called exec.
+ * _Fork) closes them at its first call: until then, or its end, it keeps what a parent held that has called exec. Of a parent
+ * with several threads, such a child may not attach: libc's malloc may be locked in it for ever.
  * A child of vfork, or of clone with CLONE_VM and without CLONE_THREAD, has the pool mapped and no record of its own. When the
  * process that attached has ended, its blocks are given to others, and the child may then write into theirs: end the child
  * first.
@@ -235,9 +236,9 @@ NUMACRE_API int numacre_event_fd(numacre_pool *pool, int *fd);
  * Errors: -EINVAL, -ECHILD. In a private pool always 0. */
 NUMACRE_API int numacre_events(numacre_pool *pool, uint32_t *events);
 
-/* What the pool is made of. */
+/* The geometry of a pool. Later versions append fields; struct_size says which ones the program was compiled with. */
 typedef struct {
-    size_t struct_size;           /* in: sizeof(numacre_pool_info); newer fields are left alone */
+    size_t struct_size;           /* in: sizeof(numacre_pool_info) */
     uint64_t capacity_bytes;      /* per numa node */
     uint64_t frame_bytes;
     uint64_t largest_block_bytes;
@@ -250,12 +251,17 @@ typedef struct {
 #define NUMACRE_BACKING_THP        2u
 #define NUMACRE_BACKING_SMALL      3u
 #define NUMACRE_BACKING_HUGETLB_1G 4u
+
+/* Fills in *info as far as struct_size says. A field that is newer than the library becomes 0. Thread-safe, never blocks.
+ * Errors: -EINVAL info is NULL, or struct_size is not set (below 8 or above 4096). */
 NUMACRE_API int numacre_get_info(numacre_pool *pool, numacre_pool_info *info);
 
-/* Where numa node `numa_node` of the pool is mapped here: for registering the memory with a device. */
+/* The address and size at which this process has mapped the blocks of numa node `numa_node`: for registering the memory with
+ * a device. Offline memory is included: a pool can grow up to its capacity. Valid until numacre_detach. Thread-safe, never
+ * blocks. Errors: -ENODEV no such numa node in the pool; -EINVAL a result pointer is NULL. */
 NUMACRE_API int numacre_region(numacre_pool *pool, int numa_node, void **base, size_t *size_bytes);
 
-/* A pool inside this process, without a daemon. */
+/* The geometry of a pool inside this process, without a daemon. Later versions append fields, and 0 is the default of each. */
 typedef struct {
     size_t struct_size;           /* sizeof(numacre_private_options) */
     uint64_t capacity_bytes;      /* 0: 64 MiB */
@@ -267,7 +273,10 @@ typedef struct {
 /* ... goes into the smallest free space that suffices, of these the lowest, as in a serial buddy system. The same cost. */
 #define NUMACRE_PRIVATE_BEST_FIT 2u
 
-/* options NULL: all defaults. Closed by numacre_detach. Memory is reserved, not touched. */
+/* Makes a pool inside this process. options NULL: all defaults. numacre_detach closes the pool. Memory is reserved, not touched.
+ * Enters the kernel. Errors: -EINVAL an impossible geometry, unknown flags, struct_size not set (below 8 or above 4096), or
+ * a field that is not 0 and newer than the library; -ENOMEM no address space, or no memory for the handle; -EUSERS too many pools
+ * open in this process, or no thread-specific key left (PTHREAD_KEYS_MAX). */
 NUMACRE_API int numacre_open_private(const numacre_private_options *options, numacre_pool **pool);
 
 /* A sentence about the calling thread's last failed call: valid until its next failing call. Never NULL. */

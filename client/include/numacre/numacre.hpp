@@ -12,9 +12,9 @@
 #include <string>
 #include <utility>
 
+#include "numacre/error.hpp"
 #include "numacre/numacre.h"
-#include "numacre/shm/error.hpp"
-#include "numacre/shm/result.hpp"
+#include "numacre/result.hpp"
 
 namespace numacre {
 
@@ -86,10 +86,29 @@ private:
     std::size_t size_ = 0;
 };
 
+// Which free space an allocation of a private pool takes when the thread's cache is empty; see NUMACRE_PRIVATE_....
+enum class Fit : unsigned {
+    quick = 0,
+    compact = NUMACRE_PRIVATE_COMPACT,
+    best = NUMACRE_PRIVATE_BEST_FIT,
+};
+
+// The geometry of a private pool; 0: the default of numacre_private_options.
 struct PrivateOptions {
     std::uint64_t capacity_bytes = 0;
     std::uint64_t frame_bytes = 0;
     std::uint64_t largest_block_bytes = 0;
+    Fit fit = Fit::quick;
+};
+
+// Which numa nodes blocks come from; see NUMACRE_POLICY_....
+enum class PolicyMode : int {
+    unset = NUMACRE_POLICY_DEFAULT,
+    local = NUMACRE_POLICY_LOCAL,
+    strict = NUMACRE_POLICY_STRICT,
+    preferred = NUMACRE_POLICY_PREFERRED,
+    interleave = NUMACRE_POLICY_INTERLEAVE,
+    interleave_frames = NUMACRE_POLICY_INTERLEAVE_FRAMES,
 };
 
 // How to allocate; see the NUMACRE_ flags.
@@ -114,7 +133,7 @@ public:
     }
     static Expected<Pool> open_private(const PrivateOptions &options = {}) {
         const numacre_private_options raw{sizeof raw, options.capacity_bytes, options.frame_bytes,
-                                          options.largest_block_bytes, 0};
+                                          options.largest_block_bytes, static_cast<unsigned>(options.fit)};
         numacre_pool *handle = nullptr;
         if (const int error = numacre_open_private(&raw, &handle)) return detail::failure(error);
         return Pool{handle};
@@ -150,14 +169,38 @@ public:
             return detail::failure(error);
         return Block{handle_, address, numacre_usable_size(handle_, address)};
     }
-    // mode: NUMACRE_POLICY_...; numa_nodes: bits. See numacre_set_policy and numacre_alloc_policy.
-    Expected<void> set_policy(int mode, std::uint64_t numa_nodes = 0) {
-        if (const int error = numacre_set_policy(handle_, mode, numa_nodes)) return detail::failure(error);
+    // All of addresses.size() blocks, or none; then the addresses are meaningless. For loops in which an object for
+    // each block costs too much: nothing frees these blocks by itself. own() makes a Block of one, free_bulk() frees
+    // them together.
+    Expected<void> allocate_bulk(std::size_t size_bytes, std::span<void *> addresses) {
+        const auto count = static_cast<unsigned>(addresses.size());
+        if (const int error = numacre_alloc_bulk(handle_, size_bytes, addresses.data(), count))
+            return detail::failure(error);
         return {};
     }
-    Expected<Block> allocate_by(int mode, std::uint64_t numa_nodes, std::size_t size_bytes, unsigned flags = 0) {
+    // Goes on past an address that cannot be freed, and returns the first error.
+    Expected<void> free_bulk(std::span<void *const> addresses) {
+        const auto count = static_cast<unsigned>(addresses.size());
+        if (const int error = numacre_free_bulk(handle_, addresses.data(), count)) return detail::failure(error);
+        return {};
+    }
+    // The Block of an address that this process owns: from allocate_bulk(), Block::release() or the C functions. Empty
+    // if this process does not own a block there.
+    Block own(void *address) {
+        const std::size_t size = numacre_usable_size(handle_, address);
+        return size == 0 ? Block{} : Block{handle_, address, size};
+    }
+    // The policy of this handle. numa_nodes: bit n is numa node n of the pool. See numacre_set_policy.
+    Expected<void> set_policy(PolicyMode mode, std::uint64_t numa_nodes = 0) {
+        if (const int error = numacre_set_policy(handle_, static_cast<int>(mode), numa_nodes))
+            return detail::failure(error);
+        return {};
+    }
+    // By a policy of this call's own. flags: see numacre_alloc_policy.
+    Expected<Block> allocate_by(PolicyMode mode, std::uint64_t numa_nodes, std::size_t size_bytes, unsigned flags = 0) {
         void *address = nullptr;
-        if (const int error = numacre_alloc_policy(handle_, mode, numa_nodes, size_bytes, flags, &address))
+        if (const int error =
+                numacre_alloc_policy(handle_, static_cast<int>(mode), numa_nodes, size_bytes, flags, &address))
             return detail::failure(error);
         return Block{handle_, address, numacre_usable_size(handle_, address)};
     }
@@ -166,6 +209,19 @@ public:
         void *address = nullptr;
         if (const int error = numacre_take(handle_, ref.value, &address)) return detail::failure(error);
         return Block{handle_, address, numacre_usable_size(handle_, address)};
+    }
+    numacre_pool_info info() const {
+        numacre_pool_info found{};
+        found.struct_size = sizeof found;
+        (void)numacre_get_info(handle_, &found);
+        return found;
+    }
+    // All blocks of one numa node, up to the pool's capacity: for registering the memory with a device.
+    Expected<std::span<std::byte>> region(int numa_node = 0) const {
+        void *base = nullptr;
+        std::size_t size_bytes = 0;
+        if (const int error = numacre_region(handle_, numa_node, &base, &size_bytes)) return detail::failure(error);
+        return std::span<std::byte>{static_cast<std::byte *>(base), size_bytes};
     }
     std::uint32_t client_id() const {
         std::uint32_t id = 0;
@@ -202,11 +258,10 @@ public:
 
 private:
     void *do_allocate(std::size_t bytes, std::size_t alignment) override {
-        // A block is aligned to its own size, relative to the pool, whose base is aligned to 2 MiB or more.
+        // A block is aligned to its own size.
         const std::size_t size = bytes > alignment ? bytes : alignment;
         void *address = nullptr;
-        if (alignment > kBaseAlignment ||
-            numacre_alloc_on(handle_, numa_node_, size == 0 ? 1 : size, NUMACRE_UNCACHED, &address) != 0)
+        if (numacre_alloc_on(handle_, numa_node_, size == 0 ? 1 : size, NUMACRE_UNCACHED, &address) != 0)
             throw std::bad_alloc();
         return address;
     }
@@ -218,7 +273,6 @@ private:
         return same != nullptr && same->handle_ == handle_;
     }
 
-    static constexpr std::size_t kBaseAlignment = std::size_t{2} << 20;
     numacre_pool *handle_;
     int numa_node_;
 };

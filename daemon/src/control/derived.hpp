@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "engine.hpp"
 #include "numacre/shm/fragmentation.hpp"
 #include "pool_manager.hpp"
 

@@ -10,6 +10,8 @@
 #include "papers/spinlock_variants.hpp"
 
 namespace numacre::bench {
+
+using namespace engine;
 namespace {
 
 template <class Allocator>

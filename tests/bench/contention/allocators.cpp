@@ -15,6 +15,8 @@
 #include "support/cached_block.hpp"
 
 namespace numacre::contention {
+
+using namespace engine;
 namespace {
 
 using Env = ContentionEnv;

@@ -26,6 +26,8 @@
 
 namespace numacre::contention {
 
+using namespace engine;
+
 template <class Env>
 class LlfreeLike {
 public:

@@ -18,6 +18,7 @@
 namespace {
 
 using namespace numacre;
+using namespace numacre::engine;
 using namespace numacre::cli;
 
 // Their trees have a power of two of frames. A pool of another size is the next larger one with what is too much taken

@@ -462,6 +462,8 @@ private:
 
 namespace numacre::simulation {
 
+using namespace engine;
+
 namespace {
 
 constexpr const char *kPool = "default";

@@ -18,7 +18,7 @@
 
 #include "numacre/shm/layout.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 // Bits 0 .. 43 frames, 44 .. 62 changes (so that a count of long ago is not written over a newer one), 63 counted: not
 // set, the process has not counted yet what it held when the first limit came.
@@ -163,4 +163,4 @@ Admission charge(const PoolView<Env> &view, ProcessSlot process, std::uint64_t f
     return answer;
 }
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -27,7 +27,7 @@
 
 #include "numacre/shm/layout.hpp"
 
-namespace numacre::wire {
+namespace numacre::engine::wire {
 
 inline constexpr std::uint32_t kMagic = 0x7263'6d6e;  // "nmcr" in memory
 inline constexpr std::uint16_t kVersion = 1;
@@ -110,4 +110,4 @@ static_assert(std::is_trivially_copyable_v<AttachRequest> && std::is_trivially_c
 
 inline constexpr std::size_t kMaxFds = 1 + 2 * kMaxNumaNodes;
 
-}  // namespace numacre::wire
+}  // namespace numacre::engine::wire

@@ -19,7 +19,7 @@
 #include "numacre/shm/search.hpp"
 #include "numacre/shm/snapshot.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 template <class Env>
 bool is_marked_as_taken(const NodeView<Env> &view, unsigned layer, FrameIndex frame) {
@@ -254,4 +254,4 @@ std::uint64_t count_impossible_thread_slots(const PoolView<Env> &pool, std::span
     return found;
 }
 
-}  // namespace numacre
+}  // namespace numacre::engine

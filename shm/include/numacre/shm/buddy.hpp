@@ -11,11 +11,11 @@
 #include <cstdint>
 
 #include "numacre/shm/counters.hpp"
-#include "numacre/shm/error.hpp"
+#include "numacre/error.hpp"
 #include "numacre/shm/layout.hpp"
 #include "numacre/shm/search.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 // Who acts: a thread slot that belongs to the calling thread alone, of a process slot that the daemon gave out.
 struct Actor {
@@ -1504,4 +1504,4 @@ private:
     PoolView<Env> pool_;
 };
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -8,7 +8,7 @@
 #include "numacre/shm/buddy.hpp"
 #include "numacre/shm/walk.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 template <class Env>
 class Chunks {
@@ -106,4 +106,4 @@ private:
     Buddy<Env> buddy_;
 };
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -8,7 +8,7 @@
 
 #include "numacre/shm/layout.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 // Only the slot's own thread may call this. A load and a store, no RMW: relaxed, since a tally orders nothing, and a
 // reader that sees it a moment late is as good as one that came a moment earlier. Every call of the hot path counts,
@@ -74,4 +74,4 @@ std::array<std::uint32_t, kMaxNumaNodes> count_waiters(const PoolView<Env> &pool
     return waiters;
 }
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace numacre {
+namespace numacre::engine {
 
 // Places at which a process may die with something to say about it in shm/README.md's crash table. Numbers are stable
 // for the sake of test names only.
@@ -49,4 +49,4 @@ struct ProductionEnv {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared words must be plain lock-free 64-bit atomics");
 static_assert(sizeof(std::atomic<std::uint64_t>) == 8, "shared words must be as large as what they hold");
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -8,7 +8,7 @@
 
 #include "numacre/shm/layout.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 enum class Fit : std::uint8_t {
     nearby,   // no choice
@@ -143,4 +143,4 @@ private:
     std::uint64_t taken_frames_ = 0;  // in the chunk (or the few, of one word) looked at
 };
 
-}  // namespace numacre
+}  // namespace numacre::engine

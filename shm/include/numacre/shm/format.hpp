@@ -9,7 +9,7 @@
 #include "numacre/shm/layout.hpp"
 #include "numacre/shm/policy.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 // region: PoolLayout::of(process_slots, thread_slots).region_bytes zeroed bytes. name: shorter than kPoolNameBytes.
 template <class Env>
@@ -75,4 +75,4 @@ void format_node_region(void *region, const Geometry &geometry, NumaNode numa_no
             view.hint[level][word].store(none.bits(), relaxed);
 }
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -8,7 +8,7 @@
 
 #include "numacre/shm/node_state.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 using BlocksByOrder = std::array<std::uint64_t, kMaxOrder + 1>;
 
@@ -55,4 +55,4 @@ constexpr double internal_fragmentation_ratio(std::uint64_t granted_bytes, std::
     return static_cast<double>(granted_bytes - requested_bytes) / static_cast<double>(granted_bytes);
 }
 
-}  // namespace numacre
+}  // namespace numacre::engine

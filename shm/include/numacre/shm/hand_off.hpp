@@ -22,7 +22,7 @@
 
 #include "numacre/shm/buddy.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 // Nodes: Buddy<Env> &at(numa node), std::uint32_t count(), std::uint32_t nearest(numa node, rank): by distance.
 template <class Env, class Nodes>
@@ -287,4 +287,4 @@ void nudge_waiters(const PoolView<Env> &pool, bool all, Wake &&wake) {
     }
 }
 
-}  // namespace numacre
+}  // namespace numacre::engine

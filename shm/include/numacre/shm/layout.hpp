@@ -11,14 +11,14 @@
 #include <type_traits>
 
 #include "numacre/shm/env.hpp"
-#include "numacre/shm/error.hpp"
+#include "numacre/error.hpp"
 #include "numacre/shm/node_state.hpp"
 #include "numacre/shm/note.hpp"
 #include "numacre/shm/owner.hpp"
 #include "numacre/shm/reference.hpp"
 #include "numacre/shm/units.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 inline constexpr std::uint32_t kLayoutVersion = 7;
 inline constexpr std::uint64_t kPoolMagic = 0x6c6f'6f70'6372'6d6e;  // "nmrcpool" in memory
@@ -541,4 +541,4 @@ struct PoolView {
     }
 };
 
-}  // namespace numacre
+}  // namespace numacre::engine

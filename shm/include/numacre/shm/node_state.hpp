@@ -12,7 +12,7 @@
 
 #include "numacre/shm/units.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 inline constexpr unsigned kLeafFrames = 64;
 inline constexpr unsigned kLeafOrder = 6;       // the order of a whole leaf word
@@ -284,4 +284,4 @@ private:
     std::uint64_t bits_ = 0;
 };
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace numacre {
+namespace numacre::engine {
 
 // How old the pool was, in seconds, in 13 bits: five of exponent, eight of mantissa. Exact for the first 512 s, later
 // to one part in 256 of the pool's age at that moment: good enough to find what was forgotten days ago, and never
@@ -83,4 +83,4 @@ private:
     std::uint64_t bits_ = 0;
 };
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -8,7 +8,7 @@
 #include "numacre/shm/note.hpp"
 #include "numacre/shm/units.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 // Process slot 0 is the daemon (or, in a private pool, nobody); kOfflineOwner holds chunks that have no memory behind
 // them. The daemon's restart recovers what slot 0 held, never what is offline.
@@ -211,4 +211,4 @@ private:
     std::uint64_t bits_ = 0;
 };
 
-}  // namespace numacre
+}  // namespace numacre::engine

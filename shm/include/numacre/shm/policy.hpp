@@ -7,7 +7,7 @@
 
 #include "numacre/shm/owner.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 // As they stand in shared memory and in the C ABI.
 enum class PolicyMode : std::uint32_t {
@@ -45,4 +45,4 @@ constexpr Policy sound_policy(std::uint32_t mode, std::uint64_t nodes, std::uint
     return policy;
 }
 
-}  // namespace numacre
+}  // namespace numacre::engine

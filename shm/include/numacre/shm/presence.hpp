@@ -34,7 +34,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace numacre {
+namespace numacre::engine {
 
 class Presence {
 public:
@@ -86,4 +86,4 @@ private:
     std::uint64_t bits_;
 };
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -14,7 +14,7 @@
 #include "numacre/shm/buddy.hpp"
 #include "numacre/shm/walk.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 struct Reclaimed {
     std::uint64_t blocks = 0;
@@ -365,4 +365,4 @@ private:
     std::span<const NodeView<Env>> numa_nodes_;
 };
 
-}  // namespace numacre
+}  // namespace numacre::engine

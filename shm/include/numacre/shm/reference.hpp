@@ -25,7 +25,7 @@
 #include "numacre/shm/owner.hpp"
 #include "numacre/shm/units.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 inline constexpr unsigned kEraBits = 16;
 inline constexpr unsigned kHalfRoundBits = kGenerationBits - 1;
@@ -111,4 +111,4 @@ private:
     std::uint64_t salt_ = 0;        // where the number is
 };
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -24,7 +24,7 @@
 
 #include "numacre/shm/layout.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 // A thread's announcement that hints from (level, word) upwards may be too low for the moment.
 //   bit 0 active   1..4 level   5..38 word   39..63 sequence
@@ -445,4 +445,4 @@ private:
     unsigned depth_ = 0;
 };
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -12,7 +12,7 @@
 #include "numacre/shm/layout.hpp"
 #include "numacre/shm/walk.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 // For walk_all(): what one process holds.
 struct OwnFrames {
@@ -182,4 +182,4 @@ void scan_occupancy(const NodeView<Env> &view, std::uint64_t frames_per_cell, st
     walk_all(view, scan);
 }
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -6,7 +6,7 @@
 #include "numacre/shm/layout.hpp"
 #include "numacre/shm/owner.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 // The daemon's own slot, which is never given out: all others are taken. Lock-free; does not enter the kernel. To give
 // it back is a store (release) of 0 into its owner. A process that dies at whatever instruction: recovery finds the
@@ -34,4 +34,4 @@ ThreadSlotIndex claim_thread_slot(const PoolView<Env> &pool, ProcessSlot process
     return kDaemonThread;
 }
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace numacre {
+namespace numacre::engine {
 
 // Index of a frame inside one numa node's pool, counted from that pool's first frame.
 struct FrameIndex {
@@ -62,4 +62,4 @@ constexpr std::uint64_t round_up(std::uint64_t amount, std::uint64_t unit) {
     return divide_up(amount, unit) * unit;
 }
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -7,7 +7,7 @@
 
 #include "numacre/shm/layout.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 struct ExpectedRegion {
     Geometry geometry;
@@ -47,4 +47,4 @@ Errc validate_node_region(const void *region, const ExpectedRegion &expected, Nu
     return Errc::ok;
 }
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -13,7 +13,7 @@
 
 #include "numacre/shm/layout.hpp"
 
-namespace numacre {
+namespace numacre::engine {
 
 template <class Env, class Visitor>
 class Walk {
@@ -215,4 +215,4 @@ void walk_frames(const NodeView<Env> &view, FrameIndex first, std::uint64_t fram
         walk.top_word(word);
 }
 
-}  // namespace numacre
+}  // namespace numacre::engine

@@ -1,0 +1,8 @@
+// The allocator's words (shm/, numacre::engine) are the words of this folder too: its code names them without a prefix.
+#pragma once
+
+namespace numacre::engine {}
+
+namespace numacre::daemon {
+using namespace engine;
+}
