@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <search.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -39,6 +40,8 @@ struct Held {
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 bool looked = false;
 int file = -1;
+dev_t file_device = 0;
+ino_t file_inode = 0;
 off_t end = 0;
 
 int by_address(const void *left, const void *right) {
@@ -47,9 +50,18 @@ int by_address(const void *left, const void *right) {
     return a < b ? -1 : static_cast<int>(a > b);
 }
 
+// A program may have closed all descriptors, and the number may be that of a file of its own: the trace has ended then.
+bool has_file() {
+    if (file < 0) return false;
+    struct stat status{};
+    if (fstat(file, &status) == 0 && status.st_dev == file_device && status.st_ino == file_inode) return true;
+    file = -1;
+    return false;
+}
+
 // A trace is never half a line wrong: what cannot be written whole ends it (a full disk).
 void write_at(off_t where, const char *text, int length) {
-    if (file < 0) return;
+    if (!has_file()) return;
     ssize_t written = 0;
     do {
         written = pwrite(file, text, static_cast<std::size_t>(length), where);
@@ -109,6 +121,10 @@ int start_recording() {
         if (file < 0) {
             result = fail(Errc::bad_argument, "NUMACRE_TRACE=%s: the trace cannot be made (%s)", name, strerror(errno));
         } else {
+            struct stat status{};
+            (void)fstat(file, &status);
+            file_device = status.st_dev;
+            file_inode = status.st_ino;
             end = 0;
             write_at(0, kHead, sizeof kHead - 1);
             end = sizeof kHead - 1;
@@ -180,7 +196,7 @@ void record_detach(numacre_pool *pool) {
 void forget_recording_in_child() {
     mutex = PTHREAD_MUTEX_INITIALIZER;  // may have been held by a thread that does not exist here
     looked = false;
-    if (file >= 0) close(file);
+    if (has_file()) close(file);
     file = -1;
     is_recording.store(false, std::memory_order_relaxed);
 }

@@ -43,18 +43,23 @@ public:
     bool listen() {
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
-        if (path_.size() >= sizeof address.sun_path) return false;
-        // Who started us has gone already: another may be about to start another holder.
-        pollfd starter{numacre::holder::kFirstConnection, POLLIN, 0};
-        if (::poll(&starter, 1, 0) != 0) return false;
-        std::copy(path_.begin(), path_.end(), address.sun_path);
-        ::unlink(path_.c_str());
+        // A name of our own first. It is shorter than those that the daemon has found short enough.
+        const std::string own = std::filesystem::path(path_).replace_filename("h." + std::to_string(::getpid()));
+        if (path_.size() >= sizeof address.sun_path || own.size() >= sizeof address.sun_path) return false;
+        std::copy(own.begin(), own.end(), address.sun_path);
+        ::unlink(own.c_str());  // of a holder that had our pid and died in this function
         listener_ = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
         // Nobody else's from the start: what is behind it is other people's memory.
         const mode_t before = ::umask(0177);
         const bool bound = ::bind(listener_.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0;
         ::umask(before);
-        return bound && ::listen(listener_.get(), kConnectionsMax) == 0 && ::lstat(path_.c_str(), &identity_) == 0;
+        if (!bound) return false;
+        // Listening before it has the name: a name that refuses connections is a dead one's. And never a name that is
+        // there: the daemon that started us may have died meanwhile, and the next one have another holder by now.
+        const bool named = ::listen(listener_.get(), kConnectionsMax) == 0 && ::link(own.c_str(), path_.c_str()) == 0 &&
+                           ::lstat(path_.c_str(), &identity_) == 0;
+        ::unlink(own.c_str());
+        return named;
     }
 
     // It lives as long as the memory: no folder is to stay in use for that.
@@ -68,6 +73,7 @@ public:
 
     void serve(Fd first) {
         welcome(std::move(first));
+        finished_ = connections_.empty();  // who started us has gone already
         while (!finished_) {
             if (connections_.empty() && (is_forsaken() || !is_named())) break;
             std::vector<pollfd> waits{{listener_.get(), POLLIN, 0}};

@@ -136,7 +136,7 @@ const std::vector<Key<Config>> &daemon_keys() {
     static const std::vector<Key<Config>> keys{
         {"runtime-dir", Kind::text, "folder of the sockets (default: $NUMACRE_RUNTIME_DIR, else /run/numacre)",
          [](Config &config, const std::string &text) -> Answer<void> {
-             if (text.empty()) return refuse("give a folder, such as /run/numacre");
+             if (!text.starts_with('/')) return refuse("give a folder by its absolute path, such as /run/numacre");
              config.runtime_dir = text;
              return {};
          }},
@@ -323,10 +323,12 @@ public:
             return refuse(path_ + ": is a folder: --config wants a file of TOML");
         std::ifstream stream(path_);
         if (!stream) return refuse(path_ + ": cannot be read: " + std::strerror(errno) + "; see --config");
-        std::stringstream text;
-        text << stream.rdbuf();
+        std::string text(kMostBytes + 1, '\0');
+        stream.read(text.data(), static_cast<std::streamsize>(text.size()));
         if (stream.bad()) return refuse(path_ + ": cannot be read to its end: " + std::strerror(errno));
-        const toml::parse_result parsed = toml::parse(text.str(), path_);
+        text.resize(static_cast<std::size_t>(stream.gcount()));
+        if (auto sane = check_size(text); !sane) return sane;
+        const toml::parse_result parsed = toml::parse(text, path_);
         if (!parsed)
             return refuse(at(parsed.error().source()) + "not TOML: " + std::string(parsed.error().description()));
         for (const auto &[name, value] : parsed.table()) {
@@ -344,6 +346,21 @@ public:
     }
 
 private:
+    // The parser takes a table, and stack, for each part of a dotted key.
+    static constexpr std::size_t kMostBytes = std::size_t{1} << 20, kLongestLine = 4096;
+    Answer<void> check_size(std::string_view text) const {
+        if (text.size() > kMostBytes) return refuse(path_ + ": is larger than 1M: that is no configuration");
+        std::size_t line = 1;
+        for (std::size_t from = 0; from < text.size(); ++line) {
+            const std::size_t to = std::min(text.find('\n', from), text.size());
+            if (to - from > kLongestLine)
+                return refuse(path_ + ":" + std::to_string(line) + ": a line of " + std::to_string(to - from) +
+                              " characters: use at most " + std::to_string(kLongestLine));
+            from = to + 1;
+        }
+        return {};
+    }
+
     std::string at(const toml::source_region &where) const {
         return path_ + ":" + std::to_string(where.begin.line) + ": ";
     }
@@ -502,6 +519,8 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
     config.check_only = check_only;
     config.discard_kept = discard_kept;
     config.reserve_hugepages = is_root;
+    if (!runtime_dir_from_environment.empty() && !runtime_dir_from_environment.starts_with('/'))
+        return wrong("NUMACRE_RUNTIME_DIR=" + runtime_dir_from_environment + ": give a folder by its absolute path");
     config.runtime_dir = runtime_dir_from_environment.empty() ? "/run/numacre" : runtime_dir_from_environment;
     if (file_option->count() != 0) {
         config.file = file;

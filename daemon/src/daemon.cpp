@@ -20,6 +20,8 @@ constexpr std::chrono::milliseconds kForceGrace{2000};
 constexpr std::chrono::milliseconds kForcePatience{10'000};
 constexpr std::chrono::milliseconds kForcePoll{20};
 constexpr std::chrono::milliseconds kReviveAgainAfter{2000};
+// How long a deletion waits for the memory to be back.
+constexpr std::chrono::milliseconds kDestroyPatience{5000};
 // Also the finest that a pool's age is told in.
 constexpr std::chrono::milliseconds kTellPeriod{1000};
 // How often the use of pools with soft limits is looked at, which is a scan of their metadata: and that takes no more
@@ -168,6 +170,9 @@ Answer<void> Daemon::adopt_pools() {
         registry_.events().publish(std::move(event));
     }
     for (const std::string &name : worthless) keeper_->drop(name);
+    // What was reserved for those, too.
+    by_pool.clear();
+    hugepages_.give_back_idle();
     // Again, for a keeper that dies and is replaced has to be given all of it.
     keeper_->keep(kMachineFile, machine_ledger_->fd());
     for (const auto &pool : registry_.all()) keep(*pool);
@@ -391,8 +396,17 @@ void Daemon::publish_damage(ManagedPool &pool) {
 
 std::shared_ptr<ManagedPool> Daemon::destroyed_elsewhere(std::shared_ptr<ManagedPool> pool) {
     ManagedPool *const address = pool.get();
-    return {address,
-            [this, pool = std::move(pool)](ManagedPool *) mutable { destroyer_->post([pool = std::move(pool)] {}); }};
+    return {address, [this, pool = std::move(pool)](ManagedPool *) mutable {
+                destroyer_->post([this, pool = std::move(pool)]() mutable {
+                    const std::uint64_t id = pool->instance_id();
+                    pool.reset();
+                    {
+                        const std::lock_guard lock(deleted_mutex_);
+                        being_destroyed_.erase(id);
+                    }
+                    destroyed_.notify_all();
+                });
+            }};
 }
 
 Answer<std::shared_ptr<ManagedPool>> Daemon::make_pool(const PoolSpec &spec) {
@@ -472,7 +486,7 @@ Answer<void> Daemon::end_clients(ManagedPool &pool) {
 }
 
 Answer<void> Daemon::delete_pool(const std::string &name, bool force) {
-    const auto pool = registry_.find(name);
+    auto pool = registry_.find(name);
     if (!pool) return Unexpected{pool.error()};
     if (!(*pool)->close_door(force)) {
         const std::vector<Client> table = (*pool)->client_table();
@@ -488,15 +502,17 @@ Answer<void> Daemon::delete_pool(const std::string &name, bool force) {
         (*pool)->open_door();
         return ended;
     }
-    // Not while a resize is under way on another thread.
-    const std::lock_guard lock((*pool)->resize_mutex);
-    (*pool)->announce_deletion();
-    let_go(**pool);
-    registry_.remove(name);
+    const std::uint64_t id = (*pool)->instance_id();
     {
+        // Not while a resize is under way on another thread.
+        const std::lock_guard lock((*pool)->resize_mutex);
+        (*pool)->announce_deletion();
+        let_go(**pool);
+        registry_.remove(name);
         const std::lock_guard lock_of_deleted(deleted_mutex_);
         std::erase_if(deleted_, [](const auto &deleted) { return deleted.expired(); });
         deleted_.push_back(*pool);
+        being_destroyed_.insert(id);
     }
     // An observer that has detached may keep a descriptor for as long as it likes.
     (*pool)->worker().post([pool = *pool] { pool->give_back_frames(); });
@@ -506,6 +522,11 @@ Answer<void> Daemon::delete_pool(const std::string &name, bool force) {
     event.kind = "pool_deleted";
     event.message = "pool " + name + " was deleted";
     registry_.events().publish(std::move(event));
+    // The next pool may need the memory of this one. Others may look at this one for a while, or its worker be stuck:
+    // then its memory comes later.
+    pool->reset();
+    std::unique_lock lock(deleted_mutex_);
+    destroyed_.wait_for(lock, kDestroyPatience, [&] { return !being_destroyed_.contains(id); });
     return {};
 }
 

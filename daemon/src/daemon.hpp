@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -122,7 +123,10 @@ private:
     bool is_reviving_ = false;  // the loop's thread only
     std::mutex deleted_mutex_;
     std::vector<std::weak_ptr<ManagedPool>> deleted_;  // guarded by it: a job of their workers may still be on its way
-    std::mutex news_mutex_;                            // what is found first is published first
+    // Guarded by it: instance ids of deleted pools whose memory has not gone back yet.
+    std::set<std::uint64_t> being_destroyed_;
+    std::condition_variable destroyed_;  // with it: being_destroyed_ has become smaller
+    std::mutex news_mutex_;              // what is found first is published first
     std::mutex metrics_address_mutex_;
     std::string metrics_address_;  // guarded by metrics_address_mutex_
 };

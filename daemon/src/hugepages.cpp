@@ -51,7 +51,7 @@ std::optional<HugepagePool> read_pool(const std::string &where, std::uint64_t pa
         const auto total = read_count(where + "/nr_hugepages");
         const auto free = read_count(where + "/free_hugepages");
         if (!total || !free) return std::nullopt;
-        found = HugepagePool{page_bytes, *total, *free, read_count(where + "/surplus_hugepages").value_or(0)};
+        found = HugepagePool{page_bytes, *total, *free, read_count(where + "/surplus_hugepages").value_or(0), *free};
         if (read_count(where + "/nr_hugepages") == total) break;
     }
     return found;
@@ -198,7 +198,14 @@ std::string Hugepages::folder(int os_numa_node, std::uint64_t page_bytes) const 
 }
 
 std::optional<HugepagePool> Hugepages::pool(int os_numa_node, std::uint64_t page_bytes) const {
-    return read_pool(folder(os_numa_node, page_bytes), page_bytes);
+    auto found = read_pool(folder(os_numa_node, page_bytes), page_bytes);
+    // The kernel counts reserved pages for the machine, on no numa node in particular.
+    const std::string machine = sysfs_machine_ + size_folder(page_bytes);
+    const std::uint64_t reserved = read_count(machine + "/resv_hugepages").value_or(0);
+    if (!found || reserved == 0) return found;
+    if (const auto of_machine = read_pool(machine, page_bytes))
+        found->unreserved = std::min(found->free, of_machine->free - std::min(of_machine->free, reserved));
+    return found;
 }
 
 std::vector<HugepagePool> Hugepages::pools(int os_numa_node) const {
@@ -276,7 +283,7 @@ void Hugepages::warn_of_lock(const std::string &reason) const {
 }
 
 Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages,
-                                             std::uint64_t available_bytes) {
+                                             std::uint64_t available_bytes, For file) {
     const std::string where = folder(os_numa_node, page_bytes);
     const std::string numa_node = "numa node " + std::to_string(os_numa_node);
     const auto before = pool(os_numa_node, page_bytes);
@@ -284,15 +291,22 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
         return Unexpected{
             Failure{Errc::out_of_frames, numa_node + " has no hugepages of " + format_bytes(page_bytes) + " (" + where +
                                              " cannot be read): this kernel or CPU has none of that size"}};
-    if (before->free >= pages) return std::uint64_t{0};
+    if (before->unreserved >= pages) return std::uint64_t{0};
+    // Whoever may only read an old file can reserve pages in it: perhaps it is those.
+    const bool may_do = file == For::old_file && before->free >= pages;
 
-    const std::string shortage = numa_node + " has " + std::to_string(before->free) + " free hugepages of " +
-                                 format_bytes(page_bytes) + ", " + std::to_string(pages) + " are needed";
-    const std::uint64_t missing = pages - before->free;
+    const std::uint64_t reserved = before->free - before->unreserved;
+    const std::string shortage =
+        numa_node + " has " + std::to_string(before->free) + " free hugepages of " + format_bytes(page_bytes) +
+        (reserved != 0 ? ", " + std::to_string(reserved) + " of them reserved by mappings (HugePages_Rsvd)" : "") +
+        ", " + std::to_string(pages) + " are needed";
+    const std::uint64_t missing = pages - before->unreserved;
     const std::uint64_t wanted = before->total + missing;
     const std::string remedy = "reserve them: echo " + std::to_string(wanted) + " > " + where + "/nr_hugepages";
+    const bool has_memory = missing * page_bytes + kNodeHeadroomBytes <= available_bytes;
+    if (may_do && !(may_reserve_ && has_memory)) return std::uint64_t{0};
     if (!may_reserve_) return Unexpected{Failure{Errc::out_of_frames, shortage + "; " + remedy}};
-    if (missing * page_bytes + kNodeHeadroomBytes > available_bytes)
+    if (!has_memory)
         return Unexpected{
             Failure{Errc::out_of_frames, shortage + ", and only " + std::to_string(available_bytes >> 20) +
                                              "M of memory are available there: ask for less, or free some"}};
@@ -313,7 +327,7 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
         const std::lock_guard lock(mutex_);
         lost_surplus_[{os_numa_node, page_bytes}] += converted;
     }
-    if (after && after->free >= pages) {
+    if (after && (may_do || after->unreserved >= pages)) {
         log::debug("reserved hugepages", {{"numa_node", os_numa_node}, {"pages", raised}, {"page_bytes", page_bytes}});
         return raised - converted;
     }
@@ -354,6 +368,20 @@ void Hugepages::restore_surplus(int os_numa_node, std::uint64_t page_bytes) {
         lost = std::exchange(lost_surplus_[{os_numa_node, page_bytes}], 0);
     }
     give_back(os_numa_node, page_bytes, lost);
+}
+
+void Hugepages::give_back_idle() {
+    std::map<Key, std::uint64_t> all;
+    {
+        const std::lock_guard lock(mutex_);
+        all = raised_pages_;
+    }
+    for (const auto &[key, pages] : all) {
+        if (pages == 0) continue;
+        const Lock held = lock(key.first, key.second);
+        if (const auto now = pool(key.first, key.second))
+            give_back(key.first, key.second, std::min(pages, now->unreserved));
+    }
 }
 
 void Hugepages::give_back_all() {

@@ -57,12 +57,18 @@ public:
     // Makes sure that so many pages are free, raising nr_hugepages if that is allowed. available_bytes: what the numa
     // node has besides; reserving never takes its last headroom. On failure nothing stays reserved. By how much
     // nr_hugepages was raised, without what was surplus before. Call under lock().
+    // A mapping, any user's, reserves pages without touching them: those are free and not to be had, but for the file
+    // that they are reserved in.
+    enum class For { new_file, old_file };
     Answer<std::uint64_t> ensure_free(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages,
-                                      std::uint64_t available_bytes);
+                                      std::uint64_t available_bytes, For file);
     // Lowers nr_hugepages by so many pages, but by no more than was raised. Pages that clients still have mapped become
     // surplus: the kernel takes them back when the last mapping goes. Call under lock().
     void give_back(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages);
     void give_back_all();
+    // Of what was raised, the pages that are free: they were for a pool that a daemon before us did not live to make, or to
+    // fill, or whose end it did not live to see. Once, before anything is raised.
+    void give_back_idle();
     // Raising nr_hugepages turns surplus pages, such as those that clients of a daemon before us still have mapped,
     // into persistent ones: they would stay reserved when their last mapping goes. Makes them surplus again. Call under
     // lock(), once what ensure_free() made free is in use: the kernel takes free pages first.

@@ -22,6 +22,7 @@
 #include <mutex>
 #include <set>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,7 +38,7 @@ using holder::Message;
 using holder::MessageType;
 
 constexpr std::string_view kHolderProgram = "numacre-holder";
-constexpr std::chrono::milliseconds kEndPatience{5000};
+constexpr std::chrono::milliseconds kEndPatience{5000}, kEndPoll{100};
 
 class NoKeeper final : public Keeper {
 public:
@@ -104,7 +105,8 @@ private:
 
 class HolderKeeper final : public Keeper {
 public:
-    explicit HolderKeeper(std::string runtime_dir) : path_(std::move(runtime_dir) + "/holder.sock") {}
+    HolderKeeper(std::string runtime_dir, std::string program)
+        : path_(std::move(runtime_dir) + "/holder.sock"), program_(std::move(program)) {}
     ~HolderKeeper() override {
         if (child_ > 0) ::waitpid(child_, nullptr, WNOHANG);  // one that stays is init's from now on
     }
@@ -112,18 +114,26 @@ public:
     // Starts a holder only if there is none: a second one would take the first one's name, and the first would let go
     // of everything.
     Answer<void> begin() {
-        Fd connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-        // connect() waits as well, where a holder that stands still has as many in line as it lets in.
-        holder::limit_patience(connection.get());
-        if (const int error = connect_to_running(connection); error == ENOENT || error == ECONNREFUSED) return start();
-        // By the kernel: the holder's own word for its pid is a number of its pid namespace, and in ours a stranger's.
-        // Where the kernel cannot say, the connection is looked at.
-        Fd death = pidfd_of_peer(connection.get());
-        if (belongs_to_us(connection.get()) && greet(std::move(connection), std::move(death))) return {};
-        return Unexpected{Failure{Errc::version_mismatch,
-                                  "there is a holder at " + path_ +
-                                      " that does not answer, or speaks another version: wait, use the numacred that " +
-                                      "started it, or end that process to give up the pools that it keeps"}};
+        for (auto until = std::chrono::steady_clock::now() + kEndPatience;; std::this_thread::sleep_for(kEndPoll)) {
+            Fd connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+            // connect() waits as well, where a holder that stands still has as many in line as it lets in.
+            holder::limit_patience(connection.get());
+            const int error = connect_to_running(connection);
+            if (error == ECONNREFUSED) ::unlink(path_.c_str());  // a dead one's: a holder takes no name that is there
+            if (error == ENOENT || error == ECONNREFUSED) return start();
+            // By the kernel: the holder's own word for its pid is a number of its pid namespace, and in ours a
+            // stranger's. Where the kernel cannot say, the connection is looked at.
+            Fd death = pidfd_of_peer(connection.get());
+            if (belongs_to_us(connection.get()) && greet(connection, std::move(death))) return {};
+            // One that is ending (everybody whom it kept something for has gone) lets nobody in, and its name is free
+            // soon.
+            const bool is_ending = error == 0 && has_hung_up(connection);
+            if (is_ending && std::chrono::steady_clock::now() < until) continue;
+            return Unexpected{Failure{Errc::version_mismatch,
+                                      "there is a holder at " + path_ +
+                                          " that does not answer, or speaks another version: wait, use the numacred " +
+                                          "that started it, or end that process to give up the pools that it keeps"}};
+        }
     }
 
     // begin() has failed, for now.
@@ -185,8 +195,8 @@ public:
 
     void leave(std::span<const int> pidfds) override {
         const std::lock_guard lock(mutex_);
-        if (!connection_ && !(pidfds.empty() && is_missing_)) replace();
         if (pidfds.empty()) {
+            if (!connection_ && !is_missing_) replace();
             const bool finished = tell(MessageType::finish, "", {});
             connection_.reset();
             if (finished && has_ended_soon()) return;
@@ -194,17 +204,21 @@ public:
             if (death_) (void)send_signal(death_, SIGKILL);
             return;
         }
-        // Killed in between, we leave a list that is not whole: then everything stays until the next daemon comes.
-        while (!pidfds.empty()) {
-            const std::span<const int> these = pidfds.first(std::min(holder::kMaxFds, pidfds.size()));
-            pidfds = pidfds.subspan(these.size());
-            if (!tell(MessageType::leave, "", these, static_cast<std::uint32_t>(pidfds.size()))) return;
-        }
+        // The holder may have ended, or lack something, since revive() last looked.
+        if (has_hung_up(connection_))
+            replace();
+        else if (is_lost_)
+            give_everything();
+        if (tell_who_stays(pidfds)) return;
+        replace();
+        if (!tell_who_stays(pidfds))
+            log::error("no holder process has been told for whom the pools stay: the next daemon may not find them",
+                       {{"processes", pidfds.size()}});
     }
 
     void revive() override {
         const std::lock_guard lock(mutex_);
-        if (has_hung_up())
+        if (has_hung_up(connection_))
             replace();
         else if (is_lost_)
             give_everything();
@@ -213,6 +227,17 @@ public:
     }
 
 private:
+    // Killed in between, we leave a list that is not whole: then everything stays until the next daemon comes. mutex_
+    // is held.
+    bool tell_who_stays(std::span<const int> pidfds) {
+        while (!pidfds.empty()) {
+            const std::span<const int> these = pidfds.first(std::min(holder::kMaxFds, pidfds.size()));
+            pidfds = pidfds.subspan(these.size());
+            if (!tell(MessageType::leave, "", these, static_cast<std::uint32_t>(pidfds.size()))) return false;
+        }
+        return true;
+    }
+
     // The holder that there is, if it answers by now, or a new one is given everything. mutex_ is held.
     void replace() {
         // Whether a holder stands still is not for us to judge: another one would take its name, and until that has
@@ -230,6 +255,8 @@ private:
         connection_.reset();
         if (auto begun = begin(); !begun) {
             is_lost_ = true;
+            // Its end has been seen: who waits for it would see it again at once.
+            if (death_ && has_ended(death_)) death_.reset();
             if (!is_silent_ && !std::exchange(is_missing_, true))
                 log::error("no holder process: the pools will not outlive the daemon; trying again until there is one",
                            {{"reason", begun.error().message}});
@@ -279,7 +306,7 @@ private:
     }
 
     // Waits for its greeting: from then on it listens and answers.
-    bool greet(Fd connection, Fd death) {
+    bool greet(Fd &connection, Fd death) {
         holder::limit_patience(connection.get());
         Message hello;
         if (holder::receive_message(connection.get(), hello, {}) != 0 || hello.type != MessageType::hello) return false;
@@ -288,10 +315,10 @@ private:
         return true;
     }
 
-    // The holder keeps its end open as long as it lives. mutex_ is held.
-    bool has_hung_up() const {
-        pollfd look{connection_.get(), 0, 0};
-        return !connection_ || ::poll(&look, 1, 0) != 0;
+    // The holder keeps its end open as long as it lives.
+    static bool has_hung_up(const Fd &connection) {
+        pollfd look{connection.get(), 0, 0};
+        return !connection || ::poll(&look, 1, 0) != 0;
     }
 
     // 0 or an errno.
@@ -325,11 +352,7 @@ private:
             return Unexpected{
                 Failure{Errc::access_denied, what + ": " + std::strerror(error) + "; or use --keep-memory=off"}};
         };
-        std::error_code error;
-        const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-        // Without it the path would be relative: anybody's program in the current directory.
-        if (error) return failed("where numacred's own program is (is /proc mounted?)", error.value());
-        const std::string program = (self.parent_path() / kHolderProgram).string();
+        if (program_.empty()) return failed("where numacred's own program is (is /proc mounted?)", ENOENT);
         std::array<int, 2> ends{};
         if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
             return failed("a socket for the holder process", errno);
@@ -352,21 +375,21 @@ private:
         posix_spawnattr_setsigmask(&attributes, &none);
         std::string name(kHolderProgram), path = path_;
         std::array<char *, 3> arguments{name.data(), path.data(), nullptr};
-        const int refused = ::posix_spawn(&child_, program.c_str(), &actions, &attributes, arguments.data(), environ);
+        const int refused = ::posix_spawn(&child_, program_.c_str(), &actions, &attributes, arguments.data(), environ);
         posix_spawn_file_actions_destroy(&actions);
         posix_spawnattr_destroy(&attributes);
         if (refused != 0) {
             child_ = -1;
-            return failed("starting " + program, refused);
+            return failed("starting " + program_, refused);
         }
         theirs.reset();
         Fd death(static_cast<int>(::syscall(SYS_pidfd_open, child_, 0)));
-        if (!greet(std::move(ours), std::move(death)))
-            return failed("the holder process " + program + " does not answer", errno);
+        if (!greet(ours, std::move(death))) return failed("the holder process " + program_ + " does not answer", errno);
         return {};
     }
 
     std::string path_;
+    std::string program_;
     std::mutex mutex_;
     Fd connection_;                     // guarded by mutex_
     bool is_missing_ = false;           // guarded by mutex_: it could not be started the last time
@@ -385,13 +408,22 @@ bool is_keeper_kind(std::string_view text) {
     return text == "auto" || text == "systemd" || text == "holder" || text == "off";
 }
 
-Answer<std::unique_ptr<Keeper>> Keeper::create(std::string_view kind, const std::string &runtime_dir) {
+std::string find_holder_program() {
+    std::error_code error;
+    const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+    // Whatever the text says: the path has to lead to this program. Anybody may have put another one at a wrong path.
+    if (error || !self.is_absolute() || !std::filesystem::equivalent(self, "/proc/self/exe", error)) return {};
+    return (self.parent_path() / kHolderProgram).string();
+}
+
+Answer<std::unique_ptr<Keeper>> Keeper::create(std::string_view kind, const std::string &runtime_dir,
+                                               const std::string &holder_program) {
     const char *const notify = std::getenv("NOTIFY_SOCKET");
     const bool under_systemd = notify != nullptr && *notify != 0;
     if (kind == "off") return std::unique_ptr<Keeper>(std::make_unique<NoKeeper>());
     if (kind == "systemd" || (kind == "auto" && under_systemd))
         return std::unique_ptr<Keeper>(std::make_unique<SystemdKeeper>());
-    auto keeper = std::make_unique<HolderKeeper>(runtime_dir);
+    auto keeper = std::make_unique<HolderKeeper>(runtime_dir, holder_program);
     if (auto begun = keeper->begin(); !begun) {
         if (kind == "holder" || begun.error().code == Errc::version_mismatch) return Unexpected{begun.error()};
         keeper->miss(begun.error().message);

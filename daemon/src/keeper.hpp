@@ -18,7 +18,9 @@ class Keeper {
 public:
     // As --keep-memory: "auto" (systemd under systemd, else a holder), "systemd", "holder", "off". A holder process is
     // found in the runtime directory or started.
-    static Answer<std::unique_ptr<Keeper>> create(std::string_view kind, const std::string &runtime_dir);
+    // holder_program: find_holder_program()'s.
+    static Answer<std::unique_ptr<Keeper>> create(std::string_view kind, const std::string &runtime_dir,
+                                                  const std::string &holder_program);
     virtual ~Keeper() = default;
 
     virtual std::string_view kind() const = 0;
@@ -41,5 +43,10 @@ public:
 };
 
 bool is_keeper_kind(std::string_view text);
+
+// The path of numacre-holder, beside this program; empty: this program cannot be found by its path. Before
+// take_own_proc(): in a chroot, the kernel gives this program's path from outside it to a process that has changed its
+// mount namespace.
+std::string find_holder_program();
 
 }  // namespace numacre::daemon

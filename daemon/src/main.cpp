@@ -95,12 +95,14 @@ Answer<Fd> take_over_signals() {
     // A limit on files' sizes (ulimit -f) is then an error of the call that meets it.
     ::signal(SIGXFSZ, SIG_IGN);
     ::signal(SIGPIPE, SIG_IGN);
-    sigset_t ending;
-    sigemptyset(&ending);
-    sigaddset(&ending, SIGTERM);
-    sigaddset(&ending, SIGINT);
-    ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
-    Fd signals(::signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK));
+    sigset_t taken;
+    sigemptyset(&taken);
+    sigaddset(&taken, SIGTERM);
+    sigaddset(&taken, SIGINT);
+    // Not the end: systemd takes an end by SIGHUP for a clean one, and gives up the pools that it keeps.
+    sigaddset(&taken, SIGHUP);
+    ::pthread_sigmask(SIG_BLOCK, &taken, nullptr);
+    Fd signals(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!signals)
         return Unexpected{Failure{Errc::access_denied, std::string("signalfd failed: ") + std::strerror(errno) +
                                                            "; raise the open file limit (ulimit -n)"}};
@@ -212,7 +214,7 @@ constexpr std::chrono::seconds kEndPatience{30};
 // user together (unix(7), ETOOMANYREFS). We may have the capability to send more; other daemons of that user may not.
 constexpr std::uint64_t kDescriptorsInFlight = 2048;
 
-int serve(const Config &config) {
+int serve(const Config &config, const std::string &holder_program) {
     const std::uint64_t open_files = raise_open_file_limit();
     auto signals = take_over_signals();
     if (!signals) return fail(signals.error());
@@ -246,7 +248,7 @@ int serve(const Config &config) {
         std::uint64_t{config.max_connections_per_user} * may.attach / config.max_connections;
     options.limits.of_a_user = {static_cast<std::uint32_t>(std::max<std::uint64_t>(of_a_user, 1)),
                                 options.limits.silent_connections / kUserShare, config.max_connections_per_second};
-    auto keeper = Keeper::create(config.keep_memory, config.runtime_dir);
+    auto keeper = Keeper::create(config.keep_memory, config.runtime_dir, holder_program);
     if (!keeper) return fail(keeper.error());
     Daemon daemon(std::move(options), std::move(*topology), std::move(*loop), std::move(*keeper));
     if (config.discard_kept) {
@@ -293,8 +295,11 @@ int serve(const Config &config) {
     EventLoop &running = daemon.loop();
     running.when_readable(signals->get(), [&] {
         signalfd_siginfo signal{};
-        if (::read(signals->get(), &signal, sizeof signal) == sizeof signal)
-            log::info("stopping", {{"signal", ::strsignal(static_cast<int>(signal.ssi_signo))}});
+        if (::read(signals->get(), &signal, sizeof signal) != sizeof signal) return;
+        if (signal.ssi_signo == SIGHUP)
+            return log::warn("SIGHUP changes nothing: the configuration is read at the start only",
+                             {{"remedy", "restart the daemon: its pools and their clients stay"}});
+        log::info("stopping", {{"signal", ::strsignal(static_cast<int>(signal.ssi_signo))}});
         running.stop();
     });
     const Watchdog watchdog(running);
@@ -326,6 +331,7 @@ int main(int argc, char **argv) {
         std::fputs(config.error().text.c_str(), config.error().code == 0 ? stdout : stderr);
         return config.error().code;
     }
+    const std::string holder_program = find_holder_program();
     if (!config->check_only) take_own_proc();
     const auto format = config->log_format == "json" ? log::Format::json : log::Format::text;
     try {
@@ -343,7 +349,7 @@ int main(int argc, char **argv) {
     }
     int code = EXIT_FAILURE;
     try {
-        code = serve(*config);
+        code = serve(*config, holder_program);
     } catch (const std::system_error &failure) {
         // The standard library's way to say that there is no thread to be had.
         log::error("cannot start", {{"reason", failure.what()}, {"remedy", kThreadsRemedy}});

@@ -147,7 +147,8 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
         const Hugepages::Lock held = hugepages.lock(os_numa_node, page);
         const auto allowed = check_hugetlb_cgroup(page, pages * page);
         const auto reserved =
-            allowed ? hugepages.ensure_free(os_numa_node, page, pages, topology.available_bytes(plan.numa_node))
+            allowed ? hugepages.ensure_free(os_numa_node, page, pages, topology.available_bytes(plan.numa_node),
+                                            Hugepages::For::new_file)
                     : Unexpected{allowed.error()};
         if (reserved) {
             auto region = DataRegion::create(name, bytes, backing, topology, plan.numa_node);
@@ -429,7 +430,8 @@ Answer<std::uint64_t> NodeMemory::populate_hugepages(std::uint64_t offset, std::
     const Hugepages::Lock held = hugepages_.lock(os, page);
     // First: what is reserved needs no leave, what is allocated does.
     if (auto allowed = check_hugetlb_cgroup(page, bytes); !allowed) return Unexpected{allowed.error()};
-    auto reserved = hugepages_.ensure_free(os, page, bytes / page, topology_.available_bytes(plan_.numa_node));
+    auto reserved = hugepages_.ensure_free(os, page, bytes / page, topology_.available_bytes(plan_.numa_node),
+                                           Hugepages::For::old_file);
     if (!reserved) return reserved;
     const auto bound = topology_.bind_this_thread(plan_.numa_node);
     auto populated = bound ? data_.populate(offset, bytes) : Answer<void>(Unexpected{bound.error()});

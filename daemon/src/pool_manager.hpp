@@ -273,6 +273,7 @@ struct Event {
 
 struct HugepagePool {
     std::uint64_t page_bytes = 0, total = 0, free = 0, surplus = 0;
+    std::uint64_t unreserved = 0;  // free pages that no mapping has reserved (resv_hugepages)
 };
 struct MachineNode {
     int os_numa_node = 0;

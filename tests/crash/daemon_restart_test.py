@@ -83,9 +83,9 @@ class RuntimeDir:
         self._daemons.append(Daemon("--pool", self.pool, *more_arguments, runtime_dir=self.path, **more))
         return self._daemons[-1]
 
-    def start_with_client(self):
+    def start_with_client(self, **more):
         """A daemon, and a client of it that holds three frames."""
-        daemon = self.start()
+        daemon = self.start(**more)
         client = ClientProcess(self.path)
         expect(client.alloc(4096, count=3)[0] == 0, client.message)
         return daemon, client
@@ -435,6 +435,48 @@ def test_holder_killed(rng, _):
         daemon.stop()
 
 
+def test_holder_killed_as_the_daemon_stops(rng, _):
+    """Both are told to end in one moment, as by `killall`. The daemon has another holder before it goes."""
+    for _ in range(6):
+        with RuntimeDir() as runtime_dir:
+            daemon, client = runtime_dir.start_with_client()
+            seats = seats_of(daemon)
+            holder = runtime_dir.holder_pid()
+            os.kill(daemon.pid, signal.SIGSTOP)
+            os.kill(holder, signal.SIGKILL)
+            os.kill(daemon.pid, signal.SIGTERM)
+            os.kill(daemon.pid, signal.SIGCONT)
+            expect(daemon.wait() == 0, daemon.log())
+            second = runtime_dir.start()
+            expect(seats_of(second) == seats, f"{seats_of(second)} instead of {seats}")
+            client.close()
+
+
+def test_a_holder_takes_no_name_of_another(rng, _):
+    """As one that was slow to start, for a daemon that has died since: the next daemon's holder has the name by now."""
+    with RuntimeDir() as runtime_dir:
+        daemon, client = runtime_dir.start_with_client()
+        path = os.path.join(runtime_dir.path, "holder.sock")
+        named = os.stat(path).st_ino
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            as_third = f'exec "$0" "$1" 3<&{theirs.fileno()}'
+            late = subprocess.Popen(["bash", "-c", as_third, program("numacre-holder"), path], stdin=subprocess.DEVNULL,
+                                    pass_fds=[theirs.fileno()])
+            try:
+                expect(late.wait(60) != 0, "a second holder serves")
+            finally:
+                late.kill()
+                late.wait()
+        expect(os.stat(path).st_ino == named, "another holder has the name")
+        expect([name for name in os.listdir(runtime_dir.path) if name.startswith("h.")] == [], "its own name stays")
+        daemon.kill()
+        daemon.stop()
+        daemon = runtime_dir.start()
+        expect(daemon.used_bytes() == 3 * 4096, f"{daemon.used_bytes()} bytes are used")
+        client.close()
+
+
 def test_holder_of_another_pid_namespace(rng, _):
     """What it calls its pid is a stranger's number, or nobody's, for a daemon in another pid namespace."""
     with RuntimeDir() as runtime_dir:
@@ -534,6 +576,43 @@ def test_holder_that_cannot_be_had_at_first(rng, _):
         shutil.copy(program("numacre-holder"), folder)
         daemon.says("keeps everything again")
         daemon.kill()
+        daemon = runtime_dir.start()
+        expect(daemon.used_bytes() == 3 * 4096, f"{daemon.used_bytes()} bytes are used")
+        client.close()
+
+
+def test_a_holder_that_cannot_be_started_is_tried_again_after_a_pause(rng, _):
+    """The one that there was has died, and its program is gone: a package is just being upgraded."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, RuntimeDir() as runtime_dir:
+        for name in ("numacred", "numacre-holder"):
+            shutil.copy(program(name), folder)
+        daemon = runtime_dir.start(prefix=("bash", "-c", 'shift; exec "$0" "$@"', os.path.join(folder, "numacred")))
+        pid = runtime_dir.holder_pid()
+        starts = pathlib.Path(folder) / "starts"
+        replacement = pathlib.Path(folder) / "new"
+        replacement.write_text(f"#!/bin/sh\necho >> {starts}\n")
+        replacement.chmod(0o755)
+        replacement.rename(os.path.join(folder, "numacre-holder"))
+        begun = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        wait_until("it was tried four times", lambda: starts.exists() and len(starts.read_text()) >= 4)
+        # The first two may follow each other: the end of the old one, and that not all is kept.
+        tries, seconds = len(starts.read_text()), time.monotonic() - begun
+        expect(tries <= 3 + seconds, f"{tries} tries in {seconds:.1f} s")
+        daemon.stop()
+
+
+def test_a_daemon_in_a_chroot_has_its_holder(rng, _):
+    """The kernel tells a program in a chroot, once it has a mount namespace of its own, its path outside."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as root, RuntimeDir() as runtime_dir:
+        mounts = " && ".join(["mount --make-rprivate /", f"mount --bind / {root}", f"mount -t proc proc {root}/proc",
+                              f"mount --bind /dev {root}/dev", f"mount -t sysfs sysfs {root}/sys"])
+        # The path leads astray as long as somebody else is in the namespace that the daemon came from.
+        inside = f'{mounts} && (sleep 60 &) && exec chroot {root} "$@"'
+        daemon, client = runtime_dir.start_with_client(prefix=("unshare", "-m", "bash", "-c", inside, "bash"))
+        expect(os.path.exists(os.path.join(runtime_dir.path, "holder.sock")), daemon.log())
+        daemon.kill()
+        daemon.stop()
         daemon = runtime_dir.start()
         expect(daemon.used_bytes() == 3 * 4096, f"{daemon.used_bytes()} bytes are used")
         client.close()

@@ -77,6 +77,13 @@ class CliWithDaemon(unittest.TestCase):
         live = sum(order["live_blocks"] * order["block_bytes"] for order in stats["nodes"][0]["orders"])
         self.assertEqual(live, used)
 
+    def test_the_memory_of_a_deleted_pool_is_there_for_the_next(self):
+        # Most of what a numa node has: two of them do not fit beside each other.
+        large = ("--capacity", "448M", "--online", "448M", "--frame", "4K", "--largest", "4M", "--backing", "small")
+        for _ in range(8):
+            self.daemon.cli("create", "large", *large)
+            self.daemon.cli("delete", "large")
+
     def test_clients_names_who_is_attached(self):
         client = self.client()
         self.alloc(client, MIB, 2)

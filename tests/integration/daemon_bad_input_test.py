@@ -137,6 +137,19 @@ class RefusedStart(unittest.TestCase):
             self.assertIn(word.lower(), outcome.stdout.lower(), said)
         return outcome.stdout
 
+    def test_a_configuration_that_would_exhaust_the_parser_is_refused(self):
+        config = self.folder / "numacred.toml"
+        deep = ".".join("a" * 200_000)
+        for text in (f"{deep} = 1\n", f"[{deep}]\n", f"# sound\n[[pool]]\nname = 'x'\n{deep} = 1\n"):
+            config.write_text(text)
+            self.refused("--config", config, names=["a line of", "characters"])
+        config.write_text("# comment\n" * 200_000)
+        self.refused("--config", config, names=[str(config), "larger than 1M"])
+        self.refused("--config", "/dev/zero", names=["/dev/zero", "larger than 1M"])
+
+    def test_a_relative_runtime_directory_is_refused(self):
+        self.refused("--check-config", runtime_dir="run", names=["run", "absolute path"])
+
     def test_wrong_config_key_is_named(self):
         config = self.folder / "numacred.toml"
         config.write_text('metrics-adress = "127.0.0.1:0"\n')
@@ -559,6 +572,13 @@ class NothingIsLost(unittest.TestCase):
 
 
 class EndAndRestart(unittest.TestCase):
+    def test_sighup_neither_ends_nor_changes_the_daemon(self):
+        with serving(*SYNTHETIC, "--pool", POOL) as daemon:
+            daemon.process.send_signal(signal.SIGHUP)
+            daemon.says("SIGHUP changes nothing")
+            self.assertEqual([pool["name"] for pool in daemon.status()["pools"]], ["default"])
+            self.assertEqual(daemon.stop(), 0)
+
     def test_sigterm_ends_with_0_and_removes_the_sockets(self):
         with tempfile.TemporaryDirectory(prefix="numacre-end-") as name, serving(runtime_dir=name) as daemon:
             sockets = {path.name for path in pathlib.Path(name).glob("*.sock")}

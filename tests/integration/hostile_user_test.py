@@ -484,6 +484,44 @@ class Attach(HostileUser):
         wait_until("its pages have gone back", lambda: os.fstat(frames).st_blocks == 0)
 
     @needs_root
+    def test_hugepages_that_an_observer_reserves_by_mapping_are_not_counted_as_free(self):
+        counts = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
+        if not counts.exists():
+            self.skipTest("this kernel has no hugepages of 2 MiB")
+
+        def count(name):
+            return int((counts / name).read_text())
+
+        free = count("free_hugepages") - count("resv_hugepages")
+        if free < 16:
+            self.skipTest(f"only {free} hugepages are free")
+        pools = [("--pool", f"name={name},capacity={2 * MIB * (free + 64)},online=2M,frame=4K,largest=2M,mode=664")
+                 for name in ("default", "x")]
+        daemon = self.serve(*pools[1], pool=pools[0], topology=())
+        (node,) = daemon.status()["pools"][0]["nodes"]
+        if node["backing"] != "hugetlb":
+            self.skipTest(f"no hugepages: {node['backing_note']}")
+        # All but ten.
+        reserved = count("resv_hugepages")
+        pages = count("free_hugepages") - reserved - 10
+
+        def reserve():
+            with connect(daemon) as one:
+                one.send(request(tier=access_test.OBSERVER))
+                data, fds, _, _ = socket.recv_fds(one, REPLY_BYTES, 64)
+                assert Reply(data).error == 0
+            for number in range(1, 1 + pages):
+                mmap.mmap(fds[2], 2 * MIB, mmap.MAP_SHARED, mmap.PROT_READ, offset=2 * MIB * number).close()
+            return fds
+
+        self.stranger(reserve)
+        # The kernel keeps them for the file, mapped or not. The growth of another pool has to do without.
+        self.assertEqual(count("resv_hugepages"), reserved + pages)
+        daemon.cli("resize", "x", "62M")
+        daemon.cli("resize", "default", f"{2 + 2 * pages}M")
+        self.assertEqual(count("resv_hugepages"), reserved)
+
+    @needs_root
     def test_a_flood_of_refusals_gets_few_lines_and_all_are_counted(self):
         daemon = self.serve()
         refused = 500

@@ -1,5 +1,6 @@
 // The recorder: which lines a program leaves behind, also when it is killed. Each program is a child of this one, as
 // the library looks at NUMACRE_TRACE once in a process.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -237,6 +238,33 @@ TEST_F(Record, leaves_a_file_that_is_there_alone_and_gives_a_forked_child_its_ow
         EXPECT_NE(childs[0].lifetime, "never");
     }
     EXPECT_EQ(files, 3U);
+}
+
+// As a daemon to be does: it closes all descriptors, and opens files of its own that get their numbers.
+TEST_F(Record, touches_no_file_that_has_got_the_number_of_its_own) {
+    const std::string own = (folder_ / "own").string();
+    EXPECT_EQ(run([&] {
+                  numacre_pool *const pool = open_pool();
+                  void *block = nullptr;
+                  CHECK_CALL(numacre_alloc(pool, 100, &block));
+                  for (int fd = 3; fd < 64; ++fd) close(fd);
+                  int fds[61];
+                  for (int &fd : fds) fd = open(own.c_str(), O_RDWR | O_CREAT, 0600);
+                  CHECK_CALL(numacre_free(pool, block));
+                  CHECK_CALL(numacre_alloc(pool, 200, &block));
+                  const pid_t child = fork();
+                  if (child == 0) {
+                      for (const int fd : fds) check(fcntl(fd, F_GETFD) >= 0, __LINE__);
+                      _exit(0);
+                  }
+                  int status = 1;
+                  check(waitpid(child, &status, 0) == child && status == 0, __LINE__);
+                  numacre_detach(pool);
+                  for (const int fd : fds) check(fcntl(fd, F_GETFD) >= 0, __LINE__);
+              }),
+              0);
+    EXPECT_EQ(std::filesystem::file_size(own), 0U);
+    EXPECT_EQ(lines_of(trace_).size(), 1U) << "what was written before stays";
 }
 
 TEST_F(Record, that_cannot_be_made_fails_the_opening_with_the_reason) {

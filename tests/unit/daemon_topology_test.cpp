@@ -134,6 +134,7 @@ TEST_P(HugepagesOverFiles, reads_what_the_kernel_says) {
     ASSERT_TRUE(pool);
     EXPECT_EQ(pool->total, 10U);
     EXPECT_EQ(pool->free, 2U);
+    EXPECT_EQ(pool->unreserved, 2U);
     EXPECT_EQ(hugepages.pools(0).size(), 1U);
     EXPECT_FALSE(hugepages.pool(0, kPage / 2));
     EXPECT_FALSE(hugepages.pool(1, kPage));
@@ -141,13 +142,46 @@ TEST_P(HugepagesOverFiles, reads_what_the_kernel_says) {
 
 TEST_P(HugepagesOverFiles, enough_free_pages_change_nothing) {
     Hugepages hugepages(true, root_, root_);
-    EXPECT_TRUE(hugepages.ensure_free(0, kPage, 2, kPlenty));
+    EXPECT_TRUE(hugepages.ensure_free(0, kPage, 2, kPlenty, Hugepages::For::new_file));
     EXPECT_EQ(total(), 10U);
+}
+
+// A mapping of any user reserves pages without touching them: the kernel counts those as free, and gives them to nobody
+// else.
+TEST_P(HugepagesOverFiles, pages_that_mappings_have_reserved_are_not_free) {
+    const std::filesystem::path machine = root_ / "machine" / ("hugepages-" + std::to_string(kPage / 1024) + "kB");
+    std::filesystem::create_directories(machine);
+    const auto say = [&](const char *file, int count) { std::ofstream(machine / file) << count; };
+    say("nr_hugepages", 30);
+    say("free_hugepages", 12);
+    say("surplus_hugepages", 0);
+    for (const int reserved : {10, 11, 12, 20}) {
+        say("resv_hugepages", reserved);
+        const std::uint64_t left = reserved < 12 ? static_cast<std::uint64_t>(12 - reserved) : 0;
+        Hugepages hugepages(false, root_, root_ / "machine");
+        EXPECT_EQ(hugepages.pool(0, kPage)->unreserved, std::min<std::uint64_t>(left, 2));
+        EXPECT_EQ(hugepages.ensure_free(0, kPage, 2, kPlenty, Hugepages::For::new_file).has_value(), left >= 2)
+            << reserved;
+        // They may be reserved in that very file: the kernel knows.
+        EXPECT_TRUE(hugepages.ensure_free(0, kPage, 2, kPlenty, Hugepages::For::old_file)) << reserved;
+        if (left >= 2) continue;
+        const auto result = hugepages.ensure_free(0, kPage, 2, kPlenty, Hugepages::For::new_file);
+        EXPECT_NE(result.error().message.find(std::to_string(2 - left) + " of them reserved by mappings"),
+                  std::string::npos)
+            << result.error().message;
+        // Raised by as many as are missing, in either case.
+        write("nr_hugepages", 10);
+        Hugepages raising(true, root_, root_ / "machine");
+        EXPECT_TRUE(raising.ensure_free(0, kPage, 2, kPlenty, Hugepages::For::old_file));
+        EXPECT_EQ(total(), 12 - left);
+        raising.give_back_all();
+        EXPECT_EQ(total(), 10U);
+    }
 }
 
 TEST_P(HugepagesOverFiles, without_permission_the_shortage_names_numbers_and_command) {
     Hugepages hugepages(false, root_, root_);
-    const auto result = hugepages.ensure_free(0, kPage, 5, kPlenty);
+    const auto result = hugepages.ensure_free(0, kPage, 5, kPlenty, Hugepages::For::new_file);
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().code, Errc::out_of_frames);
     EXPECT_NE(result.error().message.find("2 free"), std::string::npos) << result.error().message;
@@ -158,7 +192,7 @@ TEST_P(HugepagesOverFiles, without_permission_the_shortage_names_numbers_and_com
 
 TEST_P(HugepagesOverFiles, a_reservation_that_brings_no_free_page_is_rolled_back) {
     Hugepages hugepages(true, root_, root_);
-    const auto result = hugepages.ensure_free(0, kPage, 5, kPlenty);
+    const auto result = hugepages.ensure_free(0, kPage, 5, kPlenty, Hugepages::For::new_file);
     ASSERT_FALSE(result);
     EXPECT_EQ(total(), 10U);
     hugepages.give_back_all();
@@ -196,7 +230,7 @@ TEST_P(HugepagesOverFiles, a_reservation_that_its_daemon_did_not_live_to_count_i
 
 TEST_P(HugepagesOverFiles, the_machines_last_memory_is_never_reserved) {
     Hugepages hugepages(true, root_, root_);
-    EXPECT_FALSE(hugepages.ensure_free(0, kPage, 5, 3 * kPage + kNodeHeadroomBytes - 1));
+    EXPECT_FALSE(hugepages.ensure_free(0, kPage, 5, 3 * kPage + kNodeHeadroomBytes - 1, Hugepages::For::new_file));
     EXPECT_EQ(total(), 10U);
 }
 
@@ -212,7 +246,7 @@ TEST_P(HugepagesOverFiles, beside_surplus_pages_of_other_nodes_the_machines_coun
     say("surplus_hugepages", 16);
     say("nr_hugepages_mempolicy", 14);
     Hugepages hugepages(true, root_, root_ / "machine");
-    EXPECT_FALSE(hugepages.ensure_free(0, kPage, 5, kPlenty)) << "files bring no pages";
+    EXPECT_FALSE(hugepages.ensure_free(0, kPage, 5, kPlenty, Hugepages::For::new_file)) << "files bring no pages";
     EXPECT_EQ(total(), 10U) << "written to the node after all";
     int written = 0;
     std::ifstream(machine / "nr_hugepages_mempolicy") >> written;

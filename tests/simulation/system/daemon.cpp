@@ -152,11 +152,12 @@ std::vector<HugepagePool> Hugepages::pools(int) const {
 Hugepages::Lock Hugepages::lock(int, std::uint64_t, std::chrono::milliseconds) const {
     return {};
 }
-Answer<std::uint64_t> Hugepages::ensure_free(int, std::uint64_t, std::uint64_t, std::uint64_t) {
+Answer<std::uint64_t> Hugepages::ensure_free(int, std::uint64_t, std::uint64_t, std::uint64_t, For) {
     return Unexpected{Failure{Errc::out_of_frames, "there are no hugepages here"}};
 }
 void Hugepages::give_back(int, std::uint64_t, std::uint64_t) {}
 void Hugepages::give_back_all() {}
+void Hugepages::give_back_idle() {}
 void Hugepages::restore_surplus(int, std::uint64_t) {}
 
 std::string hugetlb_size_name(std::uint64_t) {
