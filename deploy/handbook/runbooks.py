@@ -1,0 +1,14 @@
+"""A hook of mkdocs: the runbooks of dashboards/runbooks become the pages runbooks/<Alert>.md. Their links to each other
+stay as they are. A runbook that mkdocs.yml does not list in `nav` is a warning, and with `strict` an error."""
+
+import pathlib
+
+from mkdocs.structure.files import File
+
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "dashboards" / "runbooks"
+
+
+def on_files(files, config):
+    for runbook in sorted(FOLDER.glob("*.md")):
+        files.append(File.generated(config, f"runbooks/{runbook.name}", abs_src_path=str(runbook)))
+    return files

@@ -1,0 +1,392 @@
+#!/usr/bin/env python3
+"""The man pages say what is there: each option, command, key and function occurs in its page, and no page invents one.
+
+What is there is asked of the programs (--help, the daemon's list of keys, --check-config) and read in the headers. The
+pages are read in their sources, deploy/man/*.scd. scdoc and mandoc are needed only to render them.
+"""
+
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from support.daemon import Daemon, program  # noqa: E402
+from support.runner import main  # noqa: E402
+
+TOP = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR") or pathlib.Path(__file__).resolve().parents[2])
+MAN = TOP / "deploy" / "man"
+INCLUDE = TOP / "client" / "include"
+PAGES = ("numacre.1", "libnumacre.3", "numacred.toml.5", "numacred.8")
+LONG_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+# In libnumacre.3: options of another program.
+PKG_CONFIG = "$(pkg-config --cflags --libs numacre)"
+
+
+class Page:
+    """The source of a page, by its headings."""
+
+    def __init__(self, name):
+        self.name = name
+        self.text = (MAN / f"{name}.scd").read_text()
+        self.sections, self.subsections = {}, {}
+        # A line of C that begins with # is no heading.
+        section, where, literal = None, None, False
+        for line in self.text.splitlines(keepends=True):
+            literal ^= line == "```\n"
+            if not literal and line.startswith("# "):
+                section = where = line[2:].strip()
+                self.sections[section] = ""
+                continue
+            if not literal and line.startswith("## "):
+                where = (section, line[3:].strip())
+                self.subsections[where] = ""
+                continue
+            if section is not None:
+                self.sections[section] += line
+                if where != section:
+                    self.subsections[where] += line
+
+    def literal_blocks(self, section):
+        """As the reader sees them: scdoc's backslash escapes the next character."""
+        found = re.findall(r"^```\n(.*?)^```\n", self.sections[section], re.M | re.S)
+        return [re.sub(r"\\(.)", r"\1", block) for block in found]
+
+
+def entries(text):
+    """{term: description} of a definition list: a tab begins each line of a description, and none of a term."""
+    found = re.findall(r"^(\*[^\n]*(?:\n[^\t\n][^\n]*)*)\n((?:\t[^\n]*\n|\n(?=\t))+)", text, re.M)
+    return {re.sub(r"\s+", " ", term): description for term, description in found}
+
+
+def terms(text, pattern):
+    """What `pattern` finds in bold in the terms of a definition list."""
+    return sorted(word for term in entries(text) for word in re.findall(rf"\*({pattern})\*", term))
+
+
+def run(name, *arguments, cwd=None):
+    environment = {key: value for key, value in os.environ.items() if key != "NUMACRE_RUNTIME_DIR"}
+    return subprocess.run(
+        [program(name), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+        cwd=cwd,
+    )
+
+
+class Help:
+    """What --help of a program or of one of its commands lists."""
+
+    def __init__(self, *command):
+        done = run(command[0], *command[1:], "--help")
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} --help ended with {done.returncode}: {done.stderr}")
+        self.options = re.findall(r"^  (?:-\w,)?(--[a-z-]+)", done.stdout, re.M)
+        groups = dict(re.findall(r"^([A-Z]\w+):\n((?:  .*\n)+)", done.stdout, re.M))
+        self.commands = re.findall(r"^  ([a-z]+)\s", groups.get("Subcommands", ""), re.M)
+        self.positionals = re.findall(r"^  ([A-Z]+)\s", groups.get("Positionals", ""), re.M)
+
+
+def commands_of_numacre():
+    """{"status": Help, ..., "bench replay": Help}"""
+    found = {}
+    for command in Help("numacre").commands:
+        found[command] = Help("numacre", command)
+        for below in found[command].commands:
+            found[f"{command} {below}"] = Help("numacre", command, below)
+    return found
+
+
+class Rendering(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        for tool in ("scdoc", "mandoc"):
+            if shutil.which(tool) is None:
+                raise unittest.SkipTest(f"{tool} is not installed (Debian package {tool}): the pages are not rendered")
+
+    def test_every_page_renders_and_mandoc_has_no_warning(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            for name in PAGES:
+                with self.subTest(page=name):
+                    output = pathlib.Path(scratch) / name
+                    done = self.run_tool(MAN / "render", "scdoc", "1.2.3", MAN / f"{name}.scd", output)
+                    self.assertEqual((done.returncode, done.stderr), (0, ""))
+                    lint = self.run_tool("mandoc", "-T", "lint", "-W", "warning", output)
+                    self.assertEqual((lint.returncode, lint.stdout + lint.stderr), (0, ""))
+                    shown = self.run_tool("mandoc", "-T", "ascii", output).stdout
+                    self.assertIn("numacre 1.2.3", shown)
+                    self.assertNotIn("@VERSION@", shown)
+
+    @staticmethod
+    def run_tool(*command):
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+
+
+class EveryPage(unittest.TestCase):
+    def test_the_pages_are_those_that_are_there(self):
+        self.assertEqual(sorted(path.name for path in MAN.glob("*.scd")), sorted(f"{name}.scd" for name in PAGES))
+
+    def test_no_line_is_too_long(self):
+        for name in PAGES:
+            lines = (MAN / f"{name}.scd").read_text().splitlines()
+            self.assertEqual([line for line in lines if len(line) > 120], [], name)
+
+    def test_a_page_refers_to_pages_that_exist(self):
+        for name in PAGES:
+            for page, section in re.findall(r"\*((?:lib)?numacre[\w.]*)\*\((\d)\)", Page(name).text):
+                self.assertIn(f"{page}.{section}", PAGES, name)
+
+    def test_commands_that_are_spelled_out_are_understood(self):
+        """`numacre resize default --dry-run` in bold or in an example: the command exists, and has these options."""
+        commands, everywhere = commands_of_numacre(), Help("numacre").options
+        seen = 0
+        for name in PAGES:
+            for line in re.findall(r"(?:\*|^\$ |^\$ \w+=\S+ )numacre ([^*\n]+)", Page(name).text, re.M):
+                words = [word for word in line.split() if re.fullmatch(r"[a-z]+", word)]
+                options = LONG_OPTION.findall(line)
+                if not words:  # numacre --version
+                    self.assertLessEqual(set(options), set(everywhere), f"{name}: numacre {line}")
+                    continue
+                command = " ".join(words[:2]) if " ".join(words[:2]) in commands else words[0]
+                self.assertIn(command, commands, f"{name}: numacre {line}")
+                known = set(everywhere + commands[command].options)
+                self.assertLessEqual(set(options), known, f"{name}: numacre {line}")
+                seen += 1
+        self.assertGreater(seen, len(commands))
+
+    def test_no_option_is_invented(self):
+        commands = commands_of_numacre()
+        of_numacre = set(Help("numacre").options).union(*(help.options for help in commands.values()))
+        of_numacred = set(Help("numacred").options)
+        allowed = dict(zip(PAGES, (of_numacre, set(), of_numacred, of_numacred)))
+        for name in PAGES:
+            # Those behind a command are looked at above.
+            text = re.sub(r"(\*|\$ )numacre [^*\n]+", "", Page(name).text).replace(PKG_CONFIG, "")
+            self.assertLessEqual(set(LONG_OPTION.findall(text)), allowed[name], name)
+
+    def test_environment_variables_are_those_that_are_asked_for(self):
+        def asked_for(*folders):
+            files = [path for folder in folders for path in (TOP / folder).glob("*.cpp")]
+            names = {name for path in files for name in re.findall(r"getenv\(\"(\w+)\"\)", path.read_text())}
+            names |= {name for path in files for name in re.findall(r"envname\(\"(\w+)\"\)", path.read_text())}
+            return names
+
+        for name, variables in (
+            ("libnumacre.3", asked_for("client/src")),
+            # TERM and systemd's variables that the daemon leaves to libsystemd stand in the text.
+            ("numacre.1", asked_for("client/cli") - {"TERM"}),
+            ("numacred.8", asked_for("daemon/src") | {"WATCHDOG_USEC", "LISTEN_FDS"}),
+        ):
+            page = Page(name)
+            self.assertEqual(terms(page.sections["ENVIRONMENT"], "[A-Z_]+"), sorted(variables), name)
+
+
+class PageOfNumacre(unittest.TestCase):
+    def setUp(self):
+        self.page = Page("numacre.1")
+
+    def test_options_are_those_of_help(self):
+        self.assertEqual(terms(self.page.sections["OPTIONS"], "--[a-z-]+"), sorted(Help("numacre").options))
+
+    def test_commands_are_those_of_help(self):
+        named = [name for section, name in self.page.subsections if section.startswith("COMMANDS THAT ")]
+        self.assertEqual(sorted(named), sorted(commands_of_numacre()))
+
+    def test_each_command_has_its_options_and_arguments(self):
+        for command, help in commands_of_numacre().items():
+            with self.subTest(command=command):
+                (text,) = [text for (section, name), text in self.page.subsections.items() if name == command]
+                self.assertEqual(terms(text, "--[a-z-]+"), sorted(set(help.options) - {"--help"}))
+                synopsis = text.strip().split("\n\n")[0]
+                self.assertTrue(synopsis.startswith(f"*numacre {command}*"), synopsis)
+                self.assertLessEqual(set(help.positionals), set(re.findall(r"_([A-Z]+)_", synopsis)))
+                # What `create` calls [OPTIONS] is listed below it.
+                if "_OPTIONS_" not in synopsis:
+                    self.assertEqual(set(LONG_OPTION.findall(synopsis)), set(help.options) - {"--help"})
+
+    def test_exit_statuses_are_those_of_help(self):
+        listed = re.search(r"Exit codes: (.*)", run("numacre", "--help").stdout).group(1)
+        self.assertEqual(terms(self.page.sections["EXIT STATUS"], r"\d"), re.findall(r"(\d) [a-z]", listed))
+
+
+class PageOfNumacred(unittest.TestCase):
+    def setUp(self):
+        self.page = Page("numacred.8")
+
+    def test_options_are_those_of_help(self):
+        self.assertEqual(terms(self.page.sections["OPTIONS"], "--[a-z-]+"), sorted(Help("numacred").options))
+
+    def test_example_commands_are_accepted(self):
+        checked = 0
+        for block in self.page.literal_blocks("EXAMPLES"):
+            command, _, printed = block.replace("\\\n", "").partition("\n")
+            _prompt, name, *arguments = shlex.split(command)
+            self.assertEqual(name, "numacred")
+            with tempfile.TemporaryDirectory() as scratch:
+                if printed:  # the example of a file with a mistake
+                    (pathlib.Path(scratch) / "f").write_text("max-conections = 3\n")
+                done = run("numacred", *arguments, "--check-config", cwd=scratch)
+            self.assertEqual((done.returncode, done.stderr), (2, printed) if printed else (0, ""), command)
+            checked += 1
+        self.assertGreater(checked, 1)
+
+
+def check_config(text):
+    with tempfile.TemporaryDirectory() as scratch:
+        path = pathlib.Path(scratch) / "numacred.toml"
+        path.write_text(text)
+        return run("numacred", "--config", path, "--check-config")
+
+
+class PageOfTheConfiguration(unittest.TestCase):
+    KINDS = {"DAEMON KEYS": "", "POOL KEYS": "[[pool]]\n"}
+    # {what the page calls a type: how the daemon asks for one}
+    TYPES = {
+        "string": "a string in quotes",
+        "size": "a byte count",
+        "number": "a whole number",
+        "boolean": "true or false",
+    }
+
+    def setUp(self):
+        self.page = Page("numacred.toml.5")
+
+    def test_keys_are_those_of_the_daemon(self):
+        for section, begin in self.KINDS.items():
+            refusal = check_config(f"{begin}there-is-no-such-key = 1\n").stderr
+            keys = re.search(r"the keys are ([a-z, -]+)", refusal).group(1).split(", ")
+            self.assertEqual(terms(self.page.sections[section], "[a-z-]+"), sorted(keys), section)
+
+    def test_types_are_those_of_the_daemon(self):
+        for section, begin in self.KINDS.items():
+            for term, text in entries(self.page.sections[section]).items():
+                key = term.strip("*")
+                with self.subTest(key=key):
+                    wanted = re.search(r"Type: (\w+)\.", text).group(1)
+                    refusal = check_config(f"{begin}{key} = [1]\n").stderr
+                    self.assertIn(f"wrong type: use {self.TYPES[wanted]}", refusal)
+
+    def test_defaults_are_those_of_the_daemon(self):
+        printed = check_config("[[pool]]\n").stdout
+        compared = 0
+        for section in self.KINDS:
+            for term, text in entries(self.page.sections[section]).items():
+                key = term.strip("*")
+                with self.subTest(key=key):
+                    text = re.sub(r"\s+", " ", text)
+                    default = re.search(r"Default: (.+?)\. (?:Range|Run time): ", text).group(1)
+                    self.assertRegex(text, r"Run time: \S")
+                    (value,) = re.findall(rf"^{key} = \"?(.*?)\"?$", printed, re.M)
+                    literal = re.fullmatch(r"\*([^*]+)\*", default)
+                    if literal:  # else a sentence: it depends on the user or on another key
+                        self.assertEqual(literal.group(1), value)
+                        compared += 1
+        self.assertGreater(compared, 20)
+
+    def test_examples_are_accepted(self):
+        examples = self.page.literal_blocks("EXAMPLES")
+        self.assertEqual(len(examples), 2)
+        for example in examples:
+            done = check_config(example)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), example)
+
+
+class PageOfTheLibrary(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.page = Page("libnumacre.3")
+        cls.header = (INCLUDE / "numacre" / "numacre.h").read_text()
+        cls.code = re.sub(r"/\*.*?\*/", "", cls.header, flags=re.S)
+        cls.inline = (INCLUDE / "numacre" / "inline.h").read_text()
+        cls.hpp = re.sub(r"//.*", "", (INCLUDE / "numacre" / "numacre.hpp").read_text())
+
+    def prototypes(self):
+        found = re.findall(r"^NUMACRE_API (.*?);", self.code, re.M | re.S)
+        # Names that end so are for use; what else inline.h has is between it and the library.
+        found += re.findall(r"^NUMACRE_INLINE_FUNCTION (\w+ numacre_\w+_inline\([^)]*\)) {", self.inline, re.M)
+        return sorted(re.sub(r"\s+", " ", prototype) for prototype in found)
+
+    def names(self):
+        return {re.search(r"(numacre_\w+)\(", prototype).group(1) for prototype in self.prototypes()}
+
+    def macros(self):
+        return set(re.findall(r"^#define (NUMACRE_\w+)", self.code, re.M)) - {"NUMACRE_API", "NUMACRE_NUMACRE_H"}
+
+    def test_functions_are_those_of_the_headers(self):
+        shown = [term.strip("*").replace("\\*", "*") for term in entries(self.page.sections["FUNCTIONS"])]
+        self.assertEqual(sorted(shown), self.prototypes())
+
+    def test_each_function_has_its_errors(self):
+        for term, text in entries(self.page.sections["FUNCTIONS"]).items():
+            if not term.startswith("*void "):
+                self.assertRegex(text, r"\tErrors(, nothing is changed by any)?: ", term)
+
+    def test_errors_are_those_of_the_list_and_explained(self):
+        (error_list,) = TOP.glob("*/include/numacre/error.hpp")
+        known = set(re.findall(r"\{Errc::\w+, (E[A-Z]+),", error_list.read_text()))
+        named = set(re.findall(r"(?<![A-Z_])-(E[A-Z]+)\b", self.page.text))
+        self.assertLessEqual(named, known)
+        self.assertEqual(set(terms(self.page.sections["ERRORS"], "E[A-Z]+")), named)
+
+    def test_every_constant_is_there_and_no_other(self):
+        shown = set(re.findall(r"\bNUMACRE_[A-Z0-9_]+\b", self.page.text))
+        variables = set(terms(self.page.sections["ENVIRONMENT"], "[A-Z_]+"))
+        self.assertEqual(self.macros() - shown, set())
+        # Not defined but asked for by the header.
+        asked_for = set(re.findall(r"defined\((NUMACRE_\w+)\)", self.code))
+        self.assertEqual(shown - self.macros() - variables, asked_for)
+
+    def test_no_name_is_invented(self):
+        types = set(re.findall(r"^(?:typedef .* |\} )(numacre_\w+);", self.code, re.M))
+        text = self.page.text.replace("\\_", "_")
+        self.assertLessEqual(set(re.findall(r"\bnumacre_\w+", text)), self.names() | types)
+
+    def test_the_classes_of_the_cpp_face(self):
+        faces = re.sub(r"^namespace detail {.*?^}", "", self.hpp, flags=re.M | re.S)
+        classes = re.findall(r"^(?:class |struct |enum class |using )(\w+)", faces, re.M)
+        text = self.page.sections["C++"]
+        for name in classes:
+            self.assertRegex(text, rf"\*{name}\*|\*{name}::", f"{name} of numacre.hpp")
+        members = set()
+        for name in ("Pool", "Block"):
+            body = re.search(rf"^class {name} {{\npublic:\n(.*?)^private:", self.hpp, re.M | re.S).group(1)
+            found = re.findall(r"^    (?:[\w:<>&*,]+ )+?[*&]?(\w+)\([^)]*\)[^;{]*(?:\{|;)", body, re.M)
+            # Without constructors, and operator bool.
+            members |= {f"{name}::{member}" for member in found if member not in (name, "bool")}
+        self.assertEqual(set(re.findall(r"\*(\w+::\w+)\*", text)), members)
+
+    def test_the_example_compiles_and_prints_what_the_page_says(self):
+        source, printed, without_daemon = self.page.literal_blocks("EXAMPLES")
+        library = pathlib.Path(os.environ.get("NUMACRE_LIB_DIR") or TOP / "build" / "release" / "lib")
+        with tempfile.TemporaryDirectory(prefix="numacre-", dir="/tmp") as scratch:
+            path = pathlib.Path(scratch) / "example.c"
+            path.write_text(source)
+            compiler = ["cc", "-std=c11", "-pedantic-errors", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}"]
+            linking = [f"-L{library}", "-lnumacre", f"-Wl,-rpath,{library}", "-o", path.with_suffix("")]
+            built = subprocess.run([*compiler, path, *linking], capture_output=True, text=True)
+            self.assertEqual((built.returncode, built.stderr), (0, ""))
+
+            def example(runtime_dir):
+                environment = {**os.environ, "NUMACRE_RUNTIME_DIR": str(runtime_dir)}
+                command = [path.with_suffix("")]
+                return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+            with Daemon("--pool", "name=default,capacity=16M,online=16M,frame=4K,largest=4M,backing=small") as daemon:
+                done = example(daemon.runtime_dir)
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (0, printed, ""))
+            nobody = pathlib.Path(scratch) / "nobody"
+            done = example(nobody)
+            self.assertEqual((done.returncode, done.stderr), (1, without_daemon.replace("/run/numacre", str(nobody))))
+
+
+if __name__ == "__main__":
+    main()
