@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The relay (client/examples/relay) between real processes, through a real numacred.
+"""The relay (client/relay) between real processes, through a real numacred.
 
 What it counts has to be what is in the file, by the word of who made the file and of an independent count; whoever is
 killed at whatever moment, the other side ends cleanly and the pool is empty afterwards.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts what is in a capture file (classic pcap, little-endian, Ethernet): a second opinion on client/examples/relay.
+"""Counts what is in a capture file (classic pcap, little-endian, Ethernet): a second opinion on client/relay.
 
 usage: count_pcap.py FILE
 

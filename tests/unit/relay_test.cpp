@@ -1,4 +1,4 @@
-// The parts of client/examples/relay that need no pool: parser, flow table, ring, link.
+// The parts of client/relay that need no pool: parser, flow table, ring, link.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 no more memory than a serial buddy; and unasked no more, or with coarse frames or large chunks one chunk more.
 
 usage: replay_test.py lu|relay
-lu: UMFPACK's sparse LU (lu_program.c). relay: packets from one process to another (client/examples/relay).
+lu: UMFPACK's sparse LU (lu_program.c). relay: packets from one process to another (client/relay).
 Exit status 77: what the trace is recorded from cannot be had here.
 """
 
