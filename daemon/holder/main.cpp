@@ -24,8 +24,8 @@
 #include <system_error>
 #include <vector>
 
-#include "fd.hpp"
-#include "holder_wire.hpp"
+#include "os/fd.hpp"
+#include "survival/holder_wire.hpp"
 
 namespace {
 

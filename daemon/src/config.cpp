@@ -19,15 +19,15 @@
 #include <system_error>
 #include <utility>
 
-#include "access.hpp"
-#include "autosize.hpp"
-#include "bytes.hpp"
-#include "keeper.hpp"
-#include "log.hpp"
-#include "policy_text.hpp"
-#include "pool_spec.hpp"
-#include "reclaim.hpp"
-#include "topology.hpp"
+#include "base/bytes.hpp"
+#include "memory/topology.hpp"
+#include "os/log.hpp"
+#include "spec/access.hpp"
+#include "spec/autosize.hpp"
+#include "spec/policy_text.hpp"
+#include "spec/pool_spec.hpp"
+#include "spec/reclaim.hpp"
+#include "survival/keeper.hpp"
 #include "version.hpp"
 
 namespace numacre::daemon {

@@ -9,7 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "pool_manager.hpp"
+#include "base/failure.hpp"
+#include "spec/pool_config.hpp"
 
 namespace numacre::daemon {
 

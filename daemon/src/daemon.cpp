@@ -6,10 +6,10 @@
 #include <thread>
 #include <utility>
 
-#include "bytes.hpp"
-#include "log.hpp"
-#include "pool_spec.hpp"
-#include "sizing.hpp"
+#include "base/bytes.hpp"
+#include "os/log.hpp"
+#include "pool/sizing.hpp"
+#include "spec/pool_spec.hpp"
 
 namespace numacre::daemon {
 

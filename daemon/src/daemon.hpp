@@ -13,16 +13,17 @@
 #include <string>
 #include <vector>
 
-#include "event_loop.hpp"
-#include "hugepages.hpp"
-#include "keeper.hpp"
-#include "ledger.hpp"
-#include "pool_manager.hpp"
-#include "reaper.hpp"
-#include "registry.hpp"
-#include "session.hpp"
-#include "topology.hpp"
-#include "worker.hpp"
+#include "attach/attach_server.hpp"
+#include "engine.hpp"
+#include "memory/hugepages.hpp"
+#include "memory/ledger.hpp"
+#include "memory/topology.hpp"
+#include "os/event_loop.hpp"
+#include "os/worker.hpp"
+#include "pool/pool_manager.hpp"
+#include "pool/reaper.hpp"
+#include "pool/registry.hpp"
+#include "survival/keeper.hpp"
 
 namespace numacre::daemon {
 

@@ -36,7 +36,7 @@ CAPACITY = 16 * MIB
 POOL = f"name=default,capacity={CAPACITY},online={CAPACITY},frame=4K,largest=4M,backing=small,mode=0666,max-clients=16"
 FRAME = 4096
 BLOCKS = 64
-# daemon/src/ledger.hpp: behind the header and one node, by process slot
+# daemon/src/memory/ledger.hpp: behind the header and one node, by process slot
 CLIENTS_AT, CLIENT_BYTES = 512 + 24, 120
 PIDFD_INODE_AT, START_TIME_AT, STACK_START_AT = 24, 32, 40
 ALL_OF_IT = (PIDFD_INODE_AT, START_TIME_AT, STACK_START_AT)

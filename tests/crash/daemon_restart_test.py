@@ -32,7 +32,7 @@ MIB = 1 << 20
 CAPACITY = 64 * MIB
 POOL = f"name=default,capacity={CAPACITY},online={CAPACITY // 2},frame=4K,largest=4M"
 HOLDER_LOOKS_EVERY_SECONDS = 2  # daemon/holder/main.cpp
-LAST_CLIENT_ID_AT = 168  # in a pool's ledger (daemon/src/ledger.cpp)
+LAST_CLIENT_ID_AT = 168  # in a pool's ledger (daemon/src/memory/ledger.cpp)
 # Offsets in a pool's ledger that never move, whatever the version.
 LAYOUT_VERSION_AT = 12
 # And one that does: the state of the first resize unit, behind the header, one node, 257 process slots and 64 accounts.
@@ -117,7 +117,7 @@ class RuntimeDir:
 
 
 class Holder:
-    """numacre-holder, spoken to as a daemon would (daemon/src/holder_wire.hpp)."""
+    """numacre-holder, spoken to as a daemon would (daemon/src/survival/holder_wire.hpp)."""
 
     HEADER = struct.Struct("=IHHI96s")
     MAGIC, VERSION = 0x64686D6E, 1

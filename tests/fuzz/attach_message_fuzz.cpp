@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "attach_message.hpp"
-#include "pool_spec.hpp"
+#include "attach/attach_message.hpp"
+#include "spec/pool_spec.hpp"
 
 namespace {
 

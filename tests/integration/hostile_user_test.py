@@ -356,7 +356,7 @@ class Attach(HostileUser):
             self.check_attach(uid)
         daemon.says("had to make room for another.*attach right after connecting")
 
-    SILENT_MAX = 256  # daemon/src/session.hpp
+    SILENT_MAX = 256  # daemon/src/attach/attach_server.hpp
 
     @needs_root
     def test_who_has_spoken_but_was_not_heard_yet_gives_way_to_no_silent_connection(self):

@@ -155,7 +155,7 @@ FAULTS = [
         why="a client whose connection has gone is taken for gone (A3)",
         changes=(
             Change(
-                "daemon/src/session.cpp",
+                "daemon/src/attach/attach_server.cpp",
                 "session.pool->set_client_state(session.client.slot, ClientState::lost);\n    lose(session);",
                 "depart(session, Departure::unmapped);",
             ),
@@ -167,7 +167,7 @@ FAULTS = [
         why="a client that dies, or is refused, between the reply and its maps keeps its seat (A3)",
         changes=(
             Change(
-                "daemon/src/session.cpp",
+                "daemon/src/attach/attach_server.cpp",
                 "case Presence::State::given_up:\n            depart(session, Departure::unmapped);\n            return true;",
                 "",
             ),
@@ -179,7 +179,7 @@ FAULTS = [
         why="where /proc did not show a client, the next daemon takes it for another process (A4)",
         changes=(
             Change(
-                "daemon/src/process_info.cpp",
+                "daemon/src/os/process_info.cpp",
                 "if (known.start_time_ticks == 0 || found.start_time_ticks == 0) return SameProcess::unknown;",
                 "",
             ),
@@ -202,7 +202,7 @@ FAULTS = [
         name="nobody_looks_who_has_left",
         system=True,
         why="the word of a client without a connection is not read (A6)",
-        changes=(Change("daemon/src/session.cpp", "if (has_said_so(session)) continue;", ""),),
+        changes=(Change("daemon/src/attach/attach_server.cpp", "if (has_said_so(session)) continue;", ""),),
     ),
     Fault(
         name="closes_what_has_the_number",
@@ -248,7 +248,7 @@ FAULTS = [
         why="/proc is another pid namespace's: a stranger with the client's number has replaced its program",
         changes=(
             Change(
-                "daemon/src/process_info.cpp",
+                "daemon/src/os/process_info.cpp",
                 "return status && has_one_number(*status);",
                 "return status.has_value();",
             ),
@@ -260,7 +260,7 @@ FAULTS = [
         why="planted in reaper.cpp: of several that departed together the others come away with nothing",
         changes=(
             Change(
-                "daemon/src/reaper.cpp",
+                "daemon/src/pool/reaper.cpp",
                 "jobs.front()->pool->reclaim(departed);",
                 "jobs.front()->pool->reclaim(std::span(departed).first(1));",
             ),
@@ -279,26 +279,26 @@ FAULTS = [
         name="seat_is_kept_when_the_reply_fails",
         system=True,
         why="planted in session.cpp: who cannot be sent the reply keeps its seat",
-        changes=(Change("daemon/src/session.cpp", "session.pool->vacate(client->slot, Departure::detached, {}, 0);", ""),),
+        changes=(Change("daemon/src/attach/attach_server.cpp", "session.pool->vacate(client->slot, Departure::detached, {}, 0);", ""),),
     ),
     Fault(
         name="is_departing_is_not_cleared",
         system=True,
         why="planted in managed_pool.cpp: the ledger says of a new client that it departs, as the one before did",
-        changes=(Change("daemon/src/managed_pool.cpp", "ledger.is_departing.store(0, std::memory_order_relaxed);", ""),),
+        changes=(Change("daemon/src/pool/managed_pool.cpp", "ledger.is_departing.store(0, std::memory_order_relaxed);", ""),),
     ),
     Fault(
         name="mark_dead_is_forgotten",
         system=True,
         why="planted in reaper.cpp: recovery runs over a process that counts as living",
-        changes=(Change("daemon/src/reaper.cpp", "pool->mark_dead(client.slot);", ""),),
+        changes=(Change("daemon/src/pool/reaper.cpp", "pool->mark_dead(client.slot);", ""),),
     ),
     Fault(
         name="ledger_keeps_who_has_gone",
         system=True,
         why="planted in managed_pool.cpp: the next daemon finds a client that has been vacated",
         changes=(
-            Change("daemon/src/managed_pool.cpp", "ledger_.clients()[slot.value].id.store(0, std::memory_order_release);", ""),
+            Change("daemon/src/pool/managed_pool.cpp", "ledger_.clients()[slot.value].id.store(0, std::memory_order_release);", ""),
         ),
     ),
     Fault(
@@ -346,7 +346,7 @@ FAULTS = [
         name="adopted_without_generation",
         system=True,
         why="planted in managed_pool.cpp: the next daemon does not know which generation of the seat its client is",
-        changes=(Change("daemon/src/managed_pool.cpp", "client.generation = record.generation;", ""),),
+        changes=(Change("daemon/src/pool/managed_pool.cpp", "client.generation = record.generation;", ""),),
     ),
     Fault(
         name="the_dead_are_not_found_out",
@@ -354,7 +354,7 @@ FAULTS = [
         why="planted in process_info.cpp: a pid that nobody has any more counts as living",
         changes=(
             Change(
-                "daemon/src/process_info.cpp",
+                "daemon/src/os/process_info.cpp",
                 "if (!pidfd && (errno == ESRCH || errno == EINVAL || errno == ENOENT)) return std::nullopt;",
                 "",
             ),
@@ -366,7 +366,7 @@ FAULTS = [
         why="planted in session.cpp: the end of a process counts only while it is connected",
         changes=(
             Change(
-                "daemon/src/session.cpp",
+                "daemon/src/attach/attach_server.cpp",
                 "if (phase == Session::Phase::attached || phase == Session::Phase::lost) depart(*found->second, Departure::died);",
                 "if (phase == Session::Phase::attached) depart(*found->second, Departure::died);",
             ),
@@ -376,7 +376,7 @@ FAULTS = [
         name="a_blocked_recovery_is_not_tried_again",
         system=True,
         why="planted in reaper.cpp",
-        changes=(Change("daemon/src/reaper.cpp", "loop_.after(job->retry_after, [this, job] { step(job); });", ""),),
+        changes=(Change("daemon/src/pool/reaper.cpp", "loop_.after(job->retry_after, [this, job] { step(job); });", ""),),
     ),
     Fault(
         name="what_the_predecessor_began_is_left",
@@ -384,7 +384,7 @@ FAULTS = [
         why="planted in managed_pool.cpp: the intent of a daemon that died is not resolved",
         changes=(
             Change(
-                "daemon/src/managed_pool.cpp",
+                "daemon/src/pool/managed_pool.cpp",
                 "if (recovery.resume(blocked_by) == RecoveryStep::blocked) return RecoveryStep::blocked;",
                 "",
             ),
@@ -394,7 +394,7 @@ FAULTS = [
         name="half_opened_units_stay_so",
         system=True,
         why="planted in managed_pool.cpp: units that a daemon died over are not finished",
-        changes=(Change("daemon/src/managed_pool.cpp", "memory->finish_units();", ""),),
+        changes=(Change("daemon/src/pool/managed_pool.cpp", "memory->finish_units();", ""),),
     ),
     Fault(
         name="a_child_is_of_its_parents_generation",

@@ -126,11 +126,30 @@ def _only_in(tree, headers, home):
 
 
 def libnuma_only_in_topology(tree):
-    yield from _only_in(tree, ("numa.h", "numaif.h"), "daemon/src/topology")
+    yield from _only_in(tree, ("numa.h", "numaif.h"), "daemon/src/memory/topology")
 
 
 def liburing_only_in_event_loop(tree):
-    yield from _only_in(tree, ("liburing.h",), "daemon/src/event_loop")
+    yield from _only_in(tree, ("liburing.h",), "daemon/src/os/event_loop")
+
+
+# A folder of daemon/src includes those before it, and itself; what stands in daemon/src itself includes all of them.
+DAEMON_FOLDERS = ("base", "os", "spec", "survival", "memory", "pool", "attach", "control", "metrics")
+
+
+def daemon_folders_have_an_order(tree):
+    for path, line, name, _ in includes(tree, ("daemon/src/",)):
+        parts = path.split("/")
+        if len(parts) < 4:
+            continue
+        if parts[2] not in DAEMON_FOLDERS:
+            yield path, line, f"{parts[2]} is no folder of daemon/src: name its place in DAEMON_FOLDERS"
+            continue
+        target = name.split("/")[0] if "/" in name else ""
+        if target in DAEMON_FOLDERS and DAEMON_FOLDERS.index(target) > DAEMON_FOLDERS.index(parts[2]):
+            yield path, line, f"{parts[2]} includes {name}: the order is {', '.join(DAEMON_FOLDERS)}"
+        if name in ("daemon.hpp", "config.hpp"):
+            yield path, line, f"{parts[2]} includes {name}, which stands above all folders"
 
 
 def nothing_includes_tests(tree):
@@ -271,15 +290,28 @@ RULES = {
         ],
         [{"daemon/src/a.cpp": '#include <numacre/shm/layout.hpp>\n#include "numacre/v1/control.grpc.pb.h"\n'}],
     ),
+    "daemon-folders-have-an-order": (
+        daemon_folders_have_an_order,
+        [
+            {"daemon/src/os/a.cpp": '#include "pool/registry.hpp"\n'},
+            {"daemon/src/memory/a.hpp": '#include "pool/pool_manager.hpp"\n'},
+            {"daemon/src/pool/a.cpp": '#include "daemon.hpp"\n'},
+            {"daemon/src/misc/a.cpp": '#include "base/failure.hpp"\n'},
+        ],
+        [
+            {"daemon/src/pool/a.cpp": '#include "pool/a.hpp"\n#include "memory/region.hpp"\n#include "engine.hpp"\n'},
+            {"daemon/src/daemon.cpp": '#include "attach/attach_server.hpp"\n'},
+        ],
+    ),
     "libnuma-only-in-topology": (
         libnuma_only_in_topology,
-        [{"daemon/src/sizing.cpp": "#include <numa.h>\n"}, {"client/cli/a.cpp": "#include <numaif.h>\n"}],
-        [{"daemon/src/topology_libnuma.cpp": "#include <numa.h>\n#include <numaif.h>\n"}],
+        [{"daemon/src/pool/sizing.cpp": "#include <numa.h>\n"}, {"client/cli/a.cpp": "#include <numaif.h>\n"}],
+        [{"daemon/src/memory/topology_libnuma.cpp": "#include <numa.h>\n#include <numaif.h>\n"}],
     ),
     "liburing-only-in-event-loop": (
         liburing_only_in_event_loop,
-        [{"daemon/src/sizing.cpp": "#include <liburing.h>\n"}],
-        [{"daemon/src/event_loop.cpp": "#include <liburing.h>\n"}],
+        [{"daemon/src/pool/sizing.cpp": "#include <liburing.h>\n"}],
+        [{"daemon/src/os/event_loop.cpp": "#include <liburing.h>\n"}],
     ),
     "nothing-includes-tests": (
         nothing_includes_tests,

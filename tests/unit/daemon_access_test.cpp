@@ -1,5 +1,5 @@
 // Who may attach, and how much of the attach socket one user may take up.
-#include "access.hpp"
+#include "spec/access.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "ledger.hpp"
-#include "pool_spec.hpp"
-#include "user_limits.hpp"
+#include "memory/ledger.hpp"
+#include "spec/pool_spec.hpp"
+#include "attach/connection_limits.hpp"
 
 namespace numacre::daemon {
 namespace {
@@ -120,8 +120,8 @@ protected:
     // Why not, or empty.
     std::string admit(std::uint32_t uid) { return limits_.admit(uid, now_).refused; }
 
-    UserLimits::Time now_{seconds{1000}};  // the test's own clock
-    UserLimits limits_{{.connections = 5, .silent_connections = 3, .connections_per_second = 10}};
+    ConnectionLimits::Time now_{seconds{1000}};  // the test's own clock
+    ConnectionLimits limits_{{.connections = 5, .silent_connections = 3, .connections_per_second = 10}};
 };
 
 TEST(TokenBucket, gives_a_burst_and_then_its_rate) {
@@ -198,7 +198,7 @@ TEST_F(Limits, connections_in_a_second_are_limited) {
 
 TEST_F(Limits, a_refusal_is_news_once_a_second) {
     unsigned news = 0;
-    const UserLimits::Time start = now_;
+    const ConnectionLimits::Time start = now_;
     // 100 a second for three seconds: a tenth of them is let in.
     for (; now_ < start + seconds{3}; now_ += milliseconds{10}) {
         const auto verdict = limits_.admit(kOwner, now_);

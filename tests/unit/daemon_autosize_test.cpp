@@ -1,5 +1,5 @@
 // The policy by which pools grow and shrink: what history asks for what size.
-#include "autosize.hpp"
+#include "spec/autosize.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "bytes.hpp"
+#include "base/bytes.hpp"
 
 namespace numacre::daemon {
 namespace {

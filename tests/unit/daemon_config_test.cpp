@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "attach_message.hpp"
-#include "log.hpp"
+#include "attach/attach_message.hpp"
+#include "os/log.hpp"
 #include "numacre/shm/attach_wire.hpp"
-#include "pool_spec.hpp"
+#include "spec/pool_spec.hpp"
 
 namespace numacre::daemon {
 

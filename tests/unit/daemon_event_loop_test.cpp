@@ -1,5 +1,5 @@
 // The event loop's own promises, with real sockets.
-#include "event_loop.hpp"
+#include "os/event_loop.hpp"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "fd.hpp"
+#include "os/fd.hpp"
 
 namespace numacre::daemon {
 namespace {

@@ -1,5 +1,5 @@
 // Locks between daemons that no other user can take.
-#include "lock_file.hpp"
+#include "os/lock_file.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 #include <string>
 #include <thread>
 
-#include "hugepages.hpp"
-#include "runtime_dir.hpp"
+#include "memory/hugepages.hpp"
+#include "os/runtime_dir.hpp"
 
 namespace numacre::daemon {
 namespace {

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "hugetlb_cgroup.hpp"
+#include "memory/hugetlb_cgroup.hpp"
 
 namespace numacre::daemon {
 namespace {

@@ -1,5 +1,5 @@
 // Whether two looks at a pid saw one process.
-#include "process_info.hpp"
+#include "os/process_info.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

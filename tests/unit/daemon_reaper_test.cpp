@@ -1,6 +1,6 @@
 // How many walks over a pool's metadata its departed clients cost: counted by what the pool's worker has done at
 // points that the test chooses.
-#include "reaper.hpp"
+#include "pool/reaper.hpp"
 
 #include <gtest/gtest.h>
 

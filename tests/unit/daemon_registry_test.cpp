@@ -1,4 +1,4 @@
-#include "registry.hpp"
+#include "pool/registry.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Whose the sockets in the runtime directory are.
-#include "runtime_dir.hpp"
+#include "os/runtime_dir.hpp"
 
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -1,6 +1,6 @@
 // Resizes that do not get where they were to: what is left of them. On small pages, over a synthetic numa node, in
 // steps of 16 MiB (kStepBytes of sizing.cpp).
-#include "sizing.hpp"
+#include "pool/sizing.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Which socket a daemon removes when it ends: its own, and no other.
-#include "socket_file.hpp"
+#include "os/socket_file.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "fd.hpp"
+#include "os/fd.hpp"
 
 namespace numacre::daemon {
 namespace {

@@ -10,8 +10,8 @@
 #include <set>
 #include <string>
 
-#include "hugepages.hpp"
-#include "topology.hpp"
+#include "memory/hugepages.hpp"
+#include "memory/topology.hpp"
 
 namespace numacre::daemon {
 namespace {

@@ -1,5 +1,5 @@
 // The order of a worker's jobs, and its end.
-#include "worker.hpp"
+#include "os/worker.hpp"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "pool_manager.hpp"
+#include "pool/pool_manager.hpp"
 
 namespace numacre::daemon {
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "managed_pool.hpp"
+#include "pool/managed_pool.hpp"
 #include "numacre/shm/buddy.hpp"
 
 namespace numacre::daemon {

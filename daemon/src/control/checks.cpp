@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "access.hpp"
 #include "control/printable.hpp"
+#include "spec/access.hpp"
 
 namespace numacre::daemon {
 namespace {

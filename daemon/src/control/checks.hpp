@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "pool_manager.hpp"
+#include "engine.hpp"
+#include "pool/pool_manager.hpp"
 
 namespace numacre::daemon {
 

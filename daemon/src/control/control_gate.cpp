@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-#include "close_timer.hpp"
+#include "os/close_timer.hpp"
 
 namespace numacre::daemon {
 

@@ -18,9 +18,8 @@
 #include <thread>
 #include <vector>
 
-#include "fd.hpp"
-#include "pool_manager.hpp"
-#include "token_bucket.hpp"
+#include "base/token_bucket.hpp"
+#include "os/fd.hpp"
 
 namespace numacre::daemon {
 

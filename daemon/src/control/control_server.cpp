@@ -25,14 +25,14 @@
 #include <thread>
 #include <utility>
 
-#include "access.hpp"
+#include "base/token_bucket.hpp"
 #include "control/control_service.hpp"
 #include "control/printable.hpp"
-#include "fd.hpp"
-#include "fd_passing.hpp"
-#include "socket_file.hpp"
-#include "token_bucket.hpp"
-#include "umask.hpp"
+#include "os/fd.hpp"
+#include "os/fd_passing.hpp"
+#include "os/socket_file.hpp"
+#include "os/umask.hpp"
+#include "spec/access.hpp"
 
 namespace numacre::daemon {
 namespace {

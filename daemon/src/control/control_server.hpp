@@ -8,7 +8,7 @@
 #include <string>
 
 #include "control/control_gate.hpp"
-#include "pool_manager.hpp"
+#include "pool/pool_manager.hpp"
 
 namespace numacre::daemon {
 

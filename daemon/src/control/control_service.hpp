@@ -11,7 +11,7 @@
 
 #include "control/event_queue.hpp"
 #include "numacre/v1/control.grpc.pb.h"
-#include "pool_manager.hpp"
+#include "pool/pool_manager.hpp"
 
 namespace numacre::daemon {
 

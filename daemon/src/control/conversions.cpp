@@ -2,12 +2,12 @@
 
 #include <string>
 
-#include "access.hpp"
-#include "autosize.hpp"
 #include "control/derived.hpp"
 #include "control/printable.hpp"
-#include "policy_text.hpp"
-#include "reclaim.hpp"
+#include "spec/access.hpp"
+#include "spec/autosize.hpp"
+#include "spec/policy_text.hpp"
+#include "spec/reclaim.hpp"
 
 #ifndef NUMACRE_VERSION
 #error "NUMACRE_VERSION is the project's version, from CMake"

@@ -1,8 +1,12 @@
 // The daemon's own terms to proto messages and back. Nothing here decides or asks anything.
 #pragma once
 
+#include "base/failure.hpp"
+#include "memory/machine_status.hpp"
 #include "numacre/v1/control.pb.h"
-#include "pool_manager.hpp"
+#include "pool/event.hpp"
+#include "pool/pool_status.hpp"
+#include "spec/pool_config.hpp"
 
 namespace numacre::daemon {
 

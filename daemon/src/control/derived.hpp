@@ -6,7 +6,7 @@
 
 #include "engine.hpp"
 #include "numacre/shm/fragmentation.hpp"
-#include "pool_manager.hpp"
+#include "pool/pool_status.hpp"
 
 namespace numacre::daemon {
 

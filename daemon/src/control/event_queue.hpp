@@ -9,7 +9,7 @@
 #include <mutex>
 #include <optional>
 
-#include "pool_manager.hpp"
+#include "pool/event.hpp"
 
 namespace numacre::daemon {
 

@@ -3,7 +3,7 @@
 
 #include <grpcpp/support/status.h>
 
-#include "pool_manager.hpp"
+#include "base/failure.hpp"
 
 namespace numacre::daemon {
 

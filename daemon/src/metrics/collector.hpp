@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "pool_manager.hpp"
+#include "pool/pool_manager.hpp"
 
 namespace numacre::daemon {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "pool_manager.hpp"
+#include "pool/pool_manager.hpp"
 
 namespace numacre::daemon {
 

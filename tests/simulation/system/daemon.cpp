@@ -6,16 +6,16 @@
 #include <memory>
 #include <utility>
 
-#include "closer.hpp"
+#include "os/closer.hpp"
 #include "daemon/src/daemon.hpp"
-#include "event_loop.hpp"
-#include "hugepages.hpp"
-#include "hugetlb_cgroup.hpp"
-#include "keeper.hpp"
-#include "log.hpp"
-#include "process_info.hpp"
-#include "topology.hpp"
-#include "worker.hpp"
+#include "os/event_loop.hpp"
+#include "memory/hugepages.hpp"
+#include "memory/hugetlb_cgroup.hpp"
+#include "survival/keeper.hpp"
+#include "os/log.hpp"
+#include "os/process_info.hpp"
+#include "memory/topology.hpp"
+#include "os/worker.hpp"
 
 namespace numacre::daemon {
 

@@ -1,0 +1,839 @@
+#include "attach/attach_server.hpp"
+
+#include <linux/sockios.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "attach/attach_message.hpp"
+#include "numacre/os/kernel.hpp"
+#include "os/fd_passing.hpp"
+#include "os/log.hpp"
+#include "spec/access.hpp"
+
+namespace numacre::daemon {
+
+struct AttachServer::Session {
+    enum class Phase : std::uint8_t { silent, attached, lost, departing };
+
+    SessionId id = 0;
+    Phase phase = Phase::silent;
+    Fd connection;  // closed by closer_
+    Peer peer;
+    bool is_limited = false;  // counted in connection_limits_
+    EventLoop::WaitId packet_wait = 0;
+    EventLoop::WaitId silence_wait = 0;
+    EventLoop::WaitId death_wait = 0;
+    Fd event_fd;  // if the client has asked for it
+    EventLoop::WaitId signal_wait = 0;
+    unsigned tries_later = 0;  // to attach, while the user has too many replies unread
+    unsigned events_requests = 0;
+    bool has_been_refused_events = false;  // and the log says so, once
+    bool signal_again = false;             // there is more to tell than what the signal under way is for
+    // From attaching on:
+    std::shared_ptr<ManagedPool> pool;
+    Client client;
+};
+
+namespace {
+
+// Root and the daemon's own user are in nobody's way.
+bool is_limited(const Peer &who) {
+    return who.uid != 0 && who.uid != os::geteuid();
+}
+
+// Of all connections, for root and the daemon's own user, who have to be able to look at what the others do.
+constexpr std::uint32_t kReservedShare = 16;
+constexpr int kSparedAtOnce = 8;
+constexpr std::chrono::milliseconds kUnreadPause{20};
+constexpr unsigned kUnreadTries = 150;  // three seconds
+constexpr std::size_t kUnreadShare = 8;
+constexpr unsigned kEventsRequestsMax = 16;
+
+// Never blocks. 0 or an errno.
+int send_now(int connection, const void *data, std::size_t size, std::span<const int> fds) {
+    return send_packet<wire::kMaxFds>(connection, data, size, fds, MSG_DONTWAIT);
+}
+
+// Of what we have sent, there is something that the other end has not received, and still can.
+bool has_unread(int connection) {
+    int bytes = 0;
+    return connection >= 0 && os::ioctl(connection, SIOCOUTQ, &bytes) == 0 && bytes != 0;
+}
+
+}  // namespace
+
+AttachServer::AttachServer(EventLoop &loop, Worker &worker, Registry &registry, Reaper &reaper,
+                           const Topology &topology, Fd listener, Limits limits)
+    : loop_(loop),
+      worker_(worker),
+      registry_(registry),
+      reaper_(reaper),
+      topology_(topology),
+      closer_(!takes_descriptors(listener.get())),
+      listener_(std::move(listener)),
+      limits_(limits),
+      connection_limits_(limits.of_a_user),
+      refusal_lines_(std::chrono::steady_clock::now()) {
+    accept();
+    subscription_ = registry_.events().subscribe([this](const Event &event) { tell_of(event); });
+}
+
+AttachServer::~AttachServer() {
+    loop_.cancel(accepting_);
+    closer_.close(std::move(listener_));
+    for (auto &[uid, unread] : unread_)
+        for (Fd &connection : unread.left) closer_.close(std::move(connection));
+    for (const auto &[id, session] : sessions_) {
+        for (const auto wait : {session->packet_wait, session->silence_wait, session->death_wait, session->signal_wait})
+            loop_.cancel(wait);
+        closer_.close(std::move(session->connection));
+    }
+}
+
+void AttachServer::accept() {
+    // Somebody's descriptors take long to close. Until some have been, nobody is let in: to turn away is to close, too.
+    if (closer_.backlog() >= kClosingMax) {
+        loop_.after(kClosingPause, [this] { accept(); });
+        return;
+    }
+    accepting_ = loop_.accept_each(listener_.get(), [this](int fd) { accepted(fd); });
+}
+
+void AttachServer::accepted(int fd_or_error) {
+    if (fd_or_error < 0) {
+        log::warn("a connection could not be accepted", {{"error", std::strerror(-fd_or_error)}});
+        return;
+    }
+    auto made = std::make_unique<Session>();
+    made->connection = Fd(fd_or_error);
+    made->id = ++last_session_;
+    struct Turned {  // away: unless it becomes a session, it is closed like any other
+        Closer &closer;
+        std::unique_ptr<Session> &made;
+        ~Turned() {
+            if (made) closer.close(std::move(made->connection));
+        }
+    } const turned{closer_, made};
+    // Whom the kernel has let in meanwhile still comes by here.
+    if (accepting_ != 0 && closer_.backlog() >= kClosingMax) {
+        loop_.stop_accepting(std::exchange(accepting_, 0));
+        accept();
+    }
+    const Peer who = credentials_of(made->connection.get());
+    made->peer = who;
+    if (is_limited(who)) {
+        // Before /proc is asked: whoever is over the limit must not cost much.
+        const auto verdict = connection_limits_.admit(who.uid, std::chrono::steady_clock::now());
+        if (!verdict.refused.empty()) {
+            refuse(*made, Errc::too_many_clients, verdict.refused, verdict.is_news);
+            return;
+        }
+        made->is_limited = true;
+    }
+    const auto turn_away = [&](Errc code, const std::string &message) {
+        if (made->is_limited) connection_limits_.closed(who.uid, true);
+        refuse(*made, code, message);
+    };
+    const std::uint32_t reserved = reserved_from(*made);
+    if (connections() + reserved >= limits_.connections) {
+        turn_away(Errc::too_many_clients, "the daemon has " + std::to_string(connections()) + " connections of " +
+                                              std::to_string(limits_.connections) + ", " + std::to_string(reserved) +
+                                              " of them for root only: close some, or " +
+                                              "raise --max-connections and the open file limit");
+        return;
+    }
+    make_room_among_the_silent();
+    auto peer = peer_of(made->connection.get());
+    if (!peer) {
+        turn_away(peer.error().code, peer.error().message);
+        return;
+    }
+    made->peer = std::move(*peer);
+    const SessionId id = made->id;
+    made->silence_wait = loop_.after(limits_.silence, [this, id] {
+        const auto found = sessions_.find(id);
+        if (found == sessions_.end()) return;
+        found->second->silence_wait = 0;
+        refuse(*found->second, Errc::timed_out,
+               "no attach request within " + std::to_string(limits_.silence.count()) + " ms of connecting");
+        close_session(id);
+    });
+    silent_.add(made->is_limited, made->peer.uid, id);
+    sessions_.emplace(id, std::move(made));
+    listen_to(id);
+}
+
+std::uint32_t AttachServer::reserved_from(const Session &session) const {
+    return session.is_limited ? limits_.connections / kReservedShare : 0;
+}
+
+// Ids come round after 2^32 attaches: a client that has been there for so long keeps its own.
+std::uint32_t AttachServer::unused_client_id() {
+    for (;;) {
+        const std::uint32_t id = registry_.next_client_id();
+        if (!client_ids_.contains(id)) return id;
+    }
+}
+
+void AttachServer::make_room_among_the_silent() {
+    if (silent_.count() < limits_.silent_connections) return;
+    auto oldest = silent_.first_to_go();
+    // Not one that has spoken, and has only not been heard yet: in a flood of many users' connections it is the honest
+    // one. What it says is looked at before long, so it counts no more.
+    for (int spared = 0; oldest && spared < kSparedAtOnce; ++spared) {
+        const Session &session = *sessions_.at(*oldest);
+        std::byte byte{};
+        if (os::recv(session.connection.get(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) <= 0) break;
+        silent_.remove(session.is_limited, session.peer.uid, *oldest);
+        oldest = silent_.first_to_go();
+    }
+    if (!oldest || silent_.count() < limits_.silent_connections) return;
+    refuse(*sessions_.at(*oldest), Errc::too_many_clients,
+           "this connection has not attached, and had to make room for another: " + std::to_string(silent_.count()) +
+               " are silent, and no user has more of them than this one: attach right after connecting");
+    close_session(*oldest);
+}
+
+void AttachServer::adopt(std::shared_ptr<ManagedPool> pool, const Client &client) {
+    auto made = std::make_unique<Session>();
+    Session &session = *made;
+    session.id = ++last_session_;
+    session.phase = Session::Phase::lost;
+    session.peer = client.peer;
+    session.pool = std::move(pool);
+    session.client = client;
+    client_ids_.insert(client.id);
+    // The kernel said who it is when it attached; the ledger, which is ours alone, has kept that.
+    session.is_limited = is_limited(client.peer);
+    if (session.is_limited) connection_limits_.adopted(client.peer.uid, std::chrono::steady_clock::now());
+    const SessionId id = session.id;
+    sessions_.emplace(id, std::move(made));
+    if (client.state == ClientState::recovering) {
+        depart(session, Departure::died);
+        return;
+    }
+    if (!has_said_so(session)) lose(session);
+}
+
+void AttachServer::listen_to(SessionId id) {
+    Session &session = *sessions_.at(id);
+    session.packet_wait = loop_.receive_one(session.connection.get(), [this, id](int size, auto packet) {
+        if (sessions_.contains(id)) received(id, size, packet);
+    });
+}
+
+void AttachServer::received(SessionId id, int size, std::span<const std::byte> packet) {
+    Session &session = *sessions_.at(id);
+    session.packet_wait = 0;
+    if (size <= 0) {
+        if (size == -EBADMSG && session.phase == Session::Phase::silent)
+            refuse(session, Errc::bad_argument, "descriptors came with the message, which nobody has asked for");
+        connection_ended(session);
+        return;
+    }
+    if (session.phase == Session::Phase::silent) {
+        const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::attach_request,
+                                         sizeof(wire::AttachRequest));
+        if (fault) {
+            refuse(session, fault->code, fault->message);
+            close_session(id);
+        } else {
+            attach(session, packet);
+        }
+        return;
+    }
+    if (session.phase != Session::Phase::attached) return;
+    // Once, and a few times more if there was none: so what a connection can ask for stays bounded.
+    if (!session.event_fd && session.events_requests < kEventsRequestsMax &&
+        !check_message(static_cast<std::size_t>(size), packet, wire::MessageType::events_request,
+                       sizeof(wire::EventsRequest))) {
+        ++session.events_requests;
+        give_event_fd(session);
+        return;
+    }
+    const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::detach_request,
+                                     sizeof(wire::DetachRequest));
+    if (!fault) {
+        detach(session);
+        return;
+    }
+    if (const auto left_out = refusal_lines_.line_for(session.peer.uid, std::chrono::steady_clock::now()))
+        log::warn("an attached client sent nonsense: its connection is closed",
+                  {{"client", session.client.id},
+                   {"pid", session.peer.pid},
+                   {"reason", fault->message},
+                   {"refused_before_without_a_line", *left_out}});
+    connection_ended(session);
+}
+
+void AttachServer::refuse(Session &session, Errc code, const std::string &message, bool is_news) {
+    registry_.count(&DaemonTotals::attach_refused);
+    // A line each would be a flood that any user can make.
+    const auto now = std::chrono::steady_clock::now();
+    if (const auto left_out = is_news ? refusal_lines_.line_for(session.peer.uid, now) : std::nullopt) {
+        // The line has no program's name, for which /proc would be asked: a process without any rights is not looked
+        // at.
+        log::warn("attach refused", {{"pid", session.peer.pid},
+                                     {"uid", session.peer.uid},
+                                     {"reason", message},
+                                     {"refused_before_without_a_line", *left_out}});
+    }
+    wire::AttachReply reply;
+    reply.error = static_cast<std::uint32_t>(code);
+    put_message(reply, message);
+    // Whoever does not read its reply does not get one.
+    send_now(session.connection.get(), &reply, sizeof reply, {});
+    // Closing with packets unread would turn the reply into ECONNRESET at the other end. Those with descriptors stay.
+    constexpr int kUnreadPacketsMax = 4;
+    for (int i = 0; i < kUnreadPacketsMax; ++i) {
+        msghdr packet{};
+        if (os::recvmsg(session.connection.get(), &packet, MSG_DONTWAIT | MSG_PEEK) < 0 ||
+            (packet.msg_flags & MSG_CTRUNC) != 0 || os::recv(session.connection.get(), nullptr, 0, MSG_DONTWAIT) < 0)
+            break;
+    }
+}
+
+Answer<void> AttachServer::check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const {
+    const PoolAccess &access = pool.spec().access;
+    const Peer &peer = session.peer;
+    Credentials who{peer.uid, peer.gid, {}};
+    std::vector<std::uint32_t> groups;
+    if (depends_on_groups(access, who, tier, os::geteuid())) {
+        auto known = groups_of(session.connection.get());
+        if (!known) return Unexpected{known.error()};
+        groups = std::move(*known);
+        who.groups = groups;
+    }
+    if (may_attach(access, who, tier, os::geteuid())) return {};
+    const char *const wanted = tier == wire::Tier::observer ? "observe (r)" : "use (w)";
+    return Unexpected{Failure{Errc::access_denied,
+                              "uid " + std::to_string(peer.uid) + " may not " + wanted + " pool \"" + pool.spec().name +
+                                  "\", which is " + pool.owner() + ":" + pool.group() + " " + format_mode(access.mode) +
+                                  ": join group " + pool.group() + ", or set the pool's owner, group or mode"}};
+}
+
+void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
+    const SessionId id = session.id;
+    const auto fail = [&](Errc code, const std::string &message) {
+        refuse(session, code, message);
+        close_session(id);
+    };
+    const auto wish = read_attach_request(packet);
+    if (!wish) return fail(wish.error().code, wish.error().message);
+    const std::string &name = wish->pool_name;
+    auto pool = registry_.find(name);
+    if (!pool) return fail(pool.error().code, pool.error().message);
+    if (const auto allowed = check_access(session, **pool, wish->tier); !allowed)
+        return fail(allowed.error().code, allowed.error().message);
+    if (session.is_limited && has_too_many_unread(session.peer.uid)) {
+        attach_later(session, packet);
+        return;
+    }
+    describe(session.peer);
+    auto client = (*pool)->seat(unused_client_id(), session.peer, wish->tier);
+    if (!client) return fail(client.error().code, client.error().message);
+
+    session.pool = *pool;
+    session.client = *client;
+    client_ids_.insert(client->id);
+    if (const int error = send_attached(session, wish->tier, *client); error != 0) {
+        // It never had the memory.
+        session.pool->vacate(client->slot, Departure::detached, {}, 0);
+        client_ids_.erase(client->id);
+        session.pool.reset();
+        if (error == ETOOMANYREFS) {
+            attach_later(session, packet);
+            return;
+        }
+        registry_.count(&DaemonTotals::attach_refused);
+        close_session(id);
+        return;
+    }
+    loop_.cancel(std::exchange(session.silence_wait, 0));
+    silent_.remove(session.is_limited, session.peer.uid, id);
+    if (session.is_limited) {
+        connection_limits_.attached(session.peer.uid);
+        unread_[session.peer.uid].sessions.insert(id);
+    }
+    session.phase = Session::Phase::attached;
+    watch_process(session);
+    registry_.count(&DaemonTotals::attach_ok);
+    log::info("client attached", {{"pool", name},
+                                  {"client", client->id},
+                                  {"pid", session.peer.pid},
+                                  {"uid", session.peer.uid},
+                                  {"comm", session.peer.comm},
+                                  {"tier", wish->tier == wire::Tier::observer ? "observer" : "trusted"}});
+    Event event;
+    event.pool = name;
+    event.kind = "client_attached";
+    event.message = session.peer.comm + " (pid " + std::to_string(session.peer.pid) + ") attached";
+    event.client_id = client->id;
+    registry_.events().publish(std::move(event));
+    listen_to(id);
+}
+
+// Until some replies have been read, which takes a burst of attaches no time to speak of. Refused before the client
+// gives up by itself, without having heard the reason (five seconds: client/src/attach.cpp).
+void AttachServer::attach_later(Session &session, std::span<const std::byte> packet) {
+    if (session.tries_later++ >= kUnreadTries) {
+        refuse(session, Errc::too_many_clients,
+               "uid " + std::to_string(session.peer.uid) +
+                   ", or another, has attach replies that it does not read, as many as may be on their way: end the "
+                   "processes that keep them, or give the daemon a higher open file limit or CAP_SYS_RESOURCE");
+        close_session(session.id);
+        return;
+    }
+    loop_.after(kUnreadPause, [this, id = session.id, kept = std::vector<std::byte>(packet.begin(), packet.end())] {
+        const auto found = sessions_.find(id);
+        if (found != sessions_.end() && found->second->phase == Session::Phase::silent) attach(*found->second, kept);
+    });
+}
+
+// Descriptors on their way count against the limit of all daemons of our user (RLIMIT_NOFILE, of those that lack
+// CAP_SYS_RESOURCE): replies that nobody reads would keep all others from attaching. Limited users have half of what
+// may be on its way, and of what is left of that each an eighth: however many take their share, the next one has one,
+// too.
+bool AttachServer::has_too_many_unread(std::uint32_t uid) {
+    const std::size_t descriptors = 1 + 2 * topology_.numa_nodes().size();
+    const std::size_t most = std::max<std::size_t>(limits_.descriptors_in_flight / 2 / descriptors, 4);
+    const auto are_too_many = [&] {
+        std::size_t others = 0, own = 0;
+        for (const auto &[whose, unread] : unread_) (whose == uid ? own : others) += unread.count();
+        if (others + own >= most) return true;
+        return own >= std::max<std::size_t>((most - others) / kUnreadShare, 1);
+    };
+    if (!are_too_many()) return false;
+    // Asked now and then only: each costs a system call.
+    const auto now = std::chrono::steady_clock::now();
+    if (now - unread_asked_ >= kUnreadPause / 2) {
+        unread_asked_ = now;
+        forget_read();
+    }
+    return are_too_many();
+}
+
+void AttachServer::forget_read() {
+    const auto is_read = [this](SessionId id) {
+        const auto found = sessions_.find(id);
+        return found == sessions_.end() || !has_unread(found->second->connection.get());
+    };
+    for (auto user = unread_.begin(); user != unread_.end();) {
+        std::erase_if(user->second.sessions, is_read);
+        std::erase_if(user->second.left, [&](Fd &connection) {
+            if (has_unread(connection.get())) return false;
+            closer_.close(std::move(connection));
+            connection_limits_.closed(user->first, false);
+            --left_unread_count_;
+            return true;
+        });
+        user = user->second.count() == 0 ? unread_.erase(user) : std::next(user);
+    }
+}
+
+// Our closing would not take back what is on its way: it stays with the other end, which may keep that for as long as
+// it likes. So what a user leaves unread goes on counting as a connection.
+void AttachServer::close_when_read(Fd connection, std::uint32_t uid) {
+    connection_limits_.adopted(uid, std::chrono::steady_clock::now());
+    unread_[uid].left.push_back(std::move(connection));
+    ++left_unread_count_;
+    watch_left_unread();
+}
+
+// Only while there are some: an idle daemon does not wake up.
+void AttachServer::watch_left_unread() {
+    if (std::exchange(watching_left_unread_, true)) return;
+    loop_.after(kLeftUnreadPeriod, [this] {
+        watching_left_unread_ = false;
+        forget_read();
+        if (left_unread_count_ != 0) watch_left_unread();
+    });
+}
+
+int AttachServer::send_attached(Session &session, wire::Tier tier, const Client &client) {
+    ManagedPool &pool = *session.pool;
+    wire::AttachReply reply;
+    reply.client_id = client.id;
+    reply.process_slot = client.slot.value;
+    reply.numa_node_count = static_cast<std::uint16_t>(pool.numa_node_count());
+    reply.process_generation = client.generation;
+    reply.instance_id = pool.instance_id();
+    reply.pool_region_bytes = pool.pool_region().bytes();
+    reply.process_slots = pool.process_slots();
+    reply.thread_slots = pool.thread_slots();
+    reply.geometry = pool.geometry();
+
+    std::vector<int> fds{pool.pool_region().fd()};
+    for (std::size_t i = 0; i < pool.numa_node_count(); ++i) {
+        const NumaNode numa_node{static_cast<std::uint8_t>(i)};
+        const NodeMemory &memory = pool.node_memory(numa_node);
+        reply.nodes[i].os_numa_node = memory.os_numa_node();
+        reply.nodes[i].backing = memory.data().backing();
+        reply.nodes[i].page_bytes = static_cast<std::uint32_t>(memory.data().page_bytes());
+        reply.nodes[i].node_region_bytes = memory.metadata().bytes();
+        reply.nodes[i].data_region_bytes = memory.data().bytes();
+        const auto nearest = topology_.nearest(numa_node);
+        for (std::size_t rank = 0; rank < nearest.size(); ++rank) reply.nearest[i][rank] = nearest[rank].value;
+        fds.push_back(memory.metadata().fd());
+        fds.push_back(memory.data().fd());
+    }
+    std::vector<Fd> read_only;
+    if (tier == wire::Tier::observer) {
+        for (int &fd : fds) {
+            auto reader = reopen_read_only(fd);
+            if (!reader) {
+                log::error("an observer cannot be served", {{"error", reader.error().message}});
+                return EACCES;
+            }
+            fd = reader->get();
+            read_only.push_back(std::move(*reader));
+        }
+    }
+    const int error = send_now(session.connection.get(), &reply, sizeof reply, fds);
+    if (error == 0 || error == ETOOMANYREFS) return error;
+    if (const auto left_out = refusal_lines_.line_for(session.peer.uid, std::chrono::steady_clock::now()))
+        log::warn("the attach reply could not be sent", {{"pid", session.peer.pid},
+                                                         {"uid", session.peer.uid},
+                                                         {"error", std::strerror(error)},
+                                                         {"refused_before_without_a_line", *left_out}});
+    return error;
+}
+
+void AttachServer::give_event_fd(Session &session) {
+    Fd fd;
+    const bool is_counted = connections() + reserved_from(session) < limits_.connections &&
+                            (!session.is_limited || connection_limits_.takes_event_fd(session.peer.uid));
+    if (is_counted) fd = Fd(os::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (is_counted && !fd && session.is_limited) connection_limits_.closed(session.peer.uid, false);
+    if (!fd && !std::exchange(session.has_been_refused_events, true))
+        log::warn(
+            "no descriptor for a client's events is left: raise --max-connections, --max-connections-per-user or the "
+            "open file limit",
+            {{"pid", session.peer.pid}, {"client", session.client.id}});
+    const wire::EventsReply reply;
+    const int raw = fd.get();
+    const std::span<const int> fds = fd ? std::span<const int>(&raw, 1) : std::span<const int>();
+    if (const int error = send_now(session.connection.get(), &reply, sizeof reply, fds); error != 0) {
+        log::warn("a client's descriptor for events could not be sent",
+                  {{"pid", session.peer.pid}, {"error", std::strerror(error)}});
+        if (fd && session.is_limited) connection_limits_.closed(session.peer.uid, false);
+        connection_ended(session);
+        return;
+    }
+    if (fd) {
+        session.event_fd = std::move(fd);
+        ++event_fd_count_;
+        // What it has been told before it asked.
+        tell(session, 0);
+    }
+    listen_to(session.id);
+}
+
+namespace {
+
+std::uint64_t event_bits_of(std::string_view kind) {
+    if (kind == "low_watermark") return EventBits::kLowWatermark;
+    if (kind == "low_watermark_ended") return EventBits::kLowWatermarkEnded;
+    if (kind.ends_with("quota_soft_exceeded")) return EventBits::kSoftQuota;
+    if (kind == "resized") return EventBits::kResized;
+    if (kind == "pool_corrupt") return EventBits::kDamaged;
+    return 0;
+}
+
+}  // namespace
+
+void AttachServer::tell_of(const Event &event) {
+    if (event_bits_of(event.kind) == 0) return;
+    loop_.post([this, event] {
+        for (const auto &[id, session] : sessions_) {
+            if (!session->pool || session->pool->spec().name != event.pool) continue;
+            if (event.client_id != 0 && event.client_id != session->client.id) continue;
+            if (event.uid && *event.uid != session->peer.uid) continue;
+            tell(*session, event_bits_of(event.kind));
+        }
+    });
+}
+
+void AttachServer::tell(Session &session, std::uint64_t event_bits) {
+    session.pool->set_news(session.client, event_bits);
+    if (!session.event_fd) return;
+    if (session.signal_wait != 0) {
+        // It may have been counted, and read, before the bits were set.
+        session.signal_again = true;
+        return;
+    }
+    session.signal_wait = loop_.signal(session.event_fd.get(), [this, id = session.id] {
+        const auto found = sessions_.find(id);
+        if (found == sessions_.end()) return;
+        found->second->signal_wait = 0;
+        if (std::exchange(found->second->signal_again, false)) tell(*found->second, 0);
+    });
+}
+
+void AttachServer::detach(Session &session) {
+    depart(session, Departure::detached);
+}
+
+void AttachServer::connection_ended(Session &session) {
+    if (session.phase == Session::Phase::silent) {
+        close_session(session.id);
+        return;
+    }
+    if (session.phase != Session::Phase::attached) return;
+    if (session.is_limited && has_unread(session.connection.get()))
+        close_when_read(std::move(session.connection), session.peer.uid);
+    else
+        closer_.close(std::move(session.connection));
+    if (has_said_so(session)) return;
+    // Nothing comes back by this alone: the process may have the memory mapped, and most likely it is just ending.
+    session.pool->set_client_state(session.client.slot, ClientState::lost);
+    lose(session);
+}
+
+// A client without connection that is there, as far as it has said.
+void AttachServer::lose(Session &session) {
+    session.phase = Session::Phase::lost;
+    if (!session.peer.pidfd)
+        log::warn(can_be_found(session.peer.identity())
+                      ? "a client's process cannot be watched for now: it counts as attached until it can"
+                      : "a client's process cannot be watched (another pid namespace?): it counts as attached until it "
+                        "detaches",
+                  {{"pool", session.pool->spec().name}, {"client", session.client.id}, {"pid", session.peer.pid}});
+    else if (!session.peer.is_certain)
+        log::warn(
+            "whether a process is the client that it was cannot be told (/proc did not show it, on a kernel before "
+            "6.9): the client counts as attached until the process with its pid ends",
+            {{"pool", session.pool->spec().name}, {"client", session.client.id}, {"pid", session.peer.pid}});
+    if (session.death_wait == 0) watch_process(session);
+    watch_lost();
+}
+
+// Its record says that it has left, or it has never come and is given up: it departs.
+bool AttachServer::has_said_so(Session &session) {
+    switch (session.pool->ask_after(session.client)) {
+        case Presence::State::left:
+            depart(session, Departure::detached);
+            return true;
+        case Presence::State::given_up:
+            depart(session, Departure::unmapped);
+            return true;
+        default:
+            return false;
+    }
+}
+
+void AttachServer::watch_process(Session &session) {
+    if (!session.peer.pidfd) return;
+    session.death_wait = loop_.when_readable(session.peer.pidfd->get(), [this, id = session.id] { process_ended(id); });
+}
+
+void AttachServer::process_ended(SessionId id) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    found->second->death_wait = 0;
+    if (!has_ended(*found->second->peer.pidfd)) {  // the wait itself failed: nobody dies of that
+        loop_.after(kFirstLostCheck, [this, id] {
+            const auto again = sessions_.find(id);
+            if (again != sessions_.end()) watch_process(*again->second);
+        });
+        return;
+    }
+    const auto phase = found->second->phase;
+    if (phase == Session::Phase::attached || phase == Session::Phase::lost) depart(*found->second, Departure::died);
+}
+
+void AttachServer::depart(Session &session, Departure departure) {
+    session.phase = Session::Phase::departing;
+    const SessionId id = session.id;
+    reaper_.reap(session.pool, session.client, departure, [this, id, departure] {
+        const auto found = sessions_.find(id);
+        if (found == sessions_.end()) return;
+        const int connection = found->second->connection.get();
+        const bool unread = has_unread(connection);  // before the next reply goes
+        if (departure == Departure::detached) {
+            const wire::DetachReply reply;
+            send_now(connection, &reply, sizeof reply, {});
+        }
+        close_session(id, unread);
+    });
+}
+
+// A refusal carries no descriptors: it may stay unread.
+void AttachServer::close_session(SessionId id) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    close_session(id, found->second->phase != Session::Phase::silent && has_unread(found->second->connection.get()));
+}
+
+void AttachServer::close_session(SessionId id, bool has_unread) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    Session &session = *found->second;
+    for (const auto wait : {session.silence_wait, session.death_wait, session.signal_wait}) loop_.cancel(wait);
+    // Not before the kernel has let go of it: else that would close it, in our thread.
+    auto connection = std::make_shared<Fd>(std::move(session.connection));
+    const bool stays = has_unread && session.is_limited;
+    loop_.cancel(session.packet_wait, [this, connection, stays, uid = session.peer.uid] {
+        if (stays)
+            close_when_read(std::move(*connection), uid);
+        else
+            closer_.close(std::move(*connection));
+    });
+    if (session.event_fd) {
+        --event_fd_count_;
+        if (session.is_limited) connection_limits_.closed(session.peer.uid, false);
+    }
+    if (const auto unread = unread_.find(session.peer.uid); unread != unread_.end()) {
+        unread->second.sessions.erase(id);
+        if (unread->second.count() == 0) unread_.erase(unread);
+    }
+    if (session.pool) client_ids_.erase(session.client.id);
+    const bool was_silent = session.phase == Session::Phase::silent;
+    if (was_silent) silent_.remove(session.is_limited, session.peer.uid, id);
+    if (session.is_limited) connection_limits_.closed(session.peer.uid, was_silent);
+    sessions_.erase(found);
+}
+
+// Only while there are such sessions: an idle daemon does not wake up.
+void AttachServer::watch_lost() {
+    if (watching_lost_) return;
+    watching_lost_ = true;
+    loop_.after(kFirstLostCheck, [this] { check_lost(); });
+}
+
+// What the kernel says about one of them.
+struct AttachServer::Lost {
+    SessionId id;
+    Peer peer;
+    bool has_ended = false;
+    bool has_executed = false;
+};
+
+void AttachServer::check_lost() {
+    std::vector<Lost> lost;
+    bool any = false;
+    std::vector<SessionId> ids;
+    for (const auto &[id, session] : sessions_)
+        if (session->phase == Session::Phase::lost) ids.push_back(id);
+    for (const SessionId id : ids) {
+        Session &session = *sessions_.at(id);
+        if (has_said_so(session)) continue;
+        any = true;
+        if (can_be_found(session.peer.identity())) lost.push_back({id, session.peer});
+    }
+    if (!any) {
+        watching_lost_ = false;
+        return;
+    }
+    // A few files of /proc each: not on the loop.
+    worker_.post([this, lost = std::move(lost)]() mutable {
+        for (Lost &one : lost) {
+            if (!one.peer.pidfd) {
+                auto found = find_peer(one.peer.identity());
+                one.has_ended = !found;
+                if (found) {
+                    one.peer.pidfd = std::move(found->pidfd);
+                    one.peer.is_certain = found->is_certain;
+                    one.peer.start_time_ticks = found->start_time_ticks;
+                }
+            }
+            complete_identity(one.peer);
+            one.has_executed = has_executed(one.peer.pid, one.peer.stack_start);
+        }
+        loop_.post([this, lost = std::move(lost)] {
+            for (const Lost &one : lost) judge(one);
+            loop_.after(kLostPeriod, [this] { check_lost(); });
+        });
+    });
+}
+
+void AttachServer::judge(const Lost &one) {
+    const auto found = sessions_.find(one.id);
+    if (found == sessions_.end() || found->second->phase != Session::Phase::lost) return;
+    Session &session = *found->second;
+    const bool is_news =
+        !session.peer.pidfd != !one.peer.pidfd || session.peer.start_time_ticks != one.peer.start_time_ticks;
+    if (is_news) {
+        session.peer.pidfd = one.peer.pidfd;
+        session.peer.is_certain = one.peer.is_certain;
+        session.peer.start_time_ticks = one.peer.start_time_ticks;
+        session.pool->set_peer(session.client, session.peer);
+        if (session.death_wait == 0) watch_process(session);
+    }
+    if (one.has_ended) {
+        depart(session, Departure::died);
+        return;
+    }
+    // If it has ended its own event is on the way, and what /proc showed may have been another's.
+    if (session.peer.pidfd && has_ended(*session.peer.pidfd)) return;
+    if (one.has_executed) depart(session, Departure::unmapped);
+}
+
+void AttachServer::evict(std::uint32_t client_id, std::chrono::milliseconds grace) {
+    loop_.post([this, client_id, grace] {
+        const auto found = std::ranges::find_if(sessions_, [client_id](const auto &entry) {
+            return entry.second->pool && entry.second->client.id == client_id;
+        });
+        if (found == sessions_.end()) return;
+        const SessionId id = found->first;
+        log::info("evicting a client",
+                  {{"client", client_id}, {"pid", found->second->peer.pid}, {"grace_ms", grace.count()}});
+        tell(*found->second, EventBits::kEviction);
+        end_client(id, SIGTERM);
+        loop_.after(grace, [this, id] { end_client(id, SIGKILL); });
+    });
+}
+
+// A signal reaches a process only while it is our client: one that has detached, or runs another program, is a
+// stranger.
+void AttachServer::end_client(SessionId id, int signal) {
+    const auto find = [this, id]() -> Session * {
+        const auto found = sessions_.find(id);
+        return found == sessions_.end() ? nullptr : found->second.get();
+    };
+    Session *session = find();
+    if (session == nullptr) return;
+    // The client may have closed its connection a moment ago, as an exec does.
+    std::byte byte{};
+    if (session->phase == Session::Phase::attached &&
+        os::recv(session->connection.get(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0) {
+        connection_ended(*session);
+        session = find();
+    }
+    const auto is_client = [](const Session *one) {
+        return one != nullptr && (one->phase == Session::Phase::attached || one->phase == Session::Phase::lost);
+    };
+    if (!is_client(session)) return;
+    // While its connection is open, that tells; an observer has no word of its own to ask for.
+    if (session->phase == Session::Phase::lost && has_said_so(*session)) return;
+    const Peer &peer = session->peer;
+    if (!peer.pidfd || !peer.is_certain) {
+        log::warn("a client cannot be evicted: its process cannot be found, or may be another's by now",
+                  {{"client", session->client.id}, {"pid", peer.pid}});
+        return;
+    }
+    worker_.post([this, id, signal, find, is_client, pid = peer.pid, stack_start = peer.stack_start] {
+        if (has_executed(pid, stack_start)) return;
+        loop_.post([this, signal, find, is_client] {
+            if (Session *const one = find(); is_client(one)) send(one->peer, signal);
+        });
+    });
+}
+
+void AttachServer::send(const Peer &peer, int signal) {
+    if (has_ended(*peer.pidfd)) return;
+    if (const int error = send_signal(*peer.pidfd, signal); error != 0 && error != ESRCH)
+        log::warn("a signal could not be sent",
+                  {{"signal", signal}, {"pid", peer.pid}, {"error", std::strerror(error)}});
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,137 @@
+// The attach socket: hands pools to clients and notices when they go. Belongs to the event loop's thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "attach/connection_limits.hpp"
+#include "engine.hpp"
+#include "memory/topology.hpp"
+#include "numacre/shm/attach_wire.hpp"
+#include "os/closer.hpp"
+#include "os/event_loop.hpp"
+#include "os/fd.hpp"
+#include "os/worker.hpp"
+#include "pool/managed_pool.hpp"
+#include "pool/reaper.hpp"
+#include "pool/registry.hpp"
+
+namespace numacre::daemon {
+
+class AttachServer {
+public:
+    struct Limits {
+        std::uint32_t connections = 4096;  // all together, descriptors for events counted as one more
+        // Descriptors that may be on their way without having been received: limited users may have half of them.
+        std::uint64_t descriptors_in_flight = 65536;
+        std::uint32_t silent_connections = 256;  // that have not attached yet; beyond, the oldest of a user gives way
+        std::chrono::milliseconds silence{10'000};
+        ConnectionLimits::Limits of_a_user;  // root and the daemon's own user have none
+    };
+
+    AttachServer(EventLoop &loop, Worker &worker, Registry &registry, Reaper &reaper, const Topology &topology,
+                 Fd listener, Limits limits);
+    AttachServer(const AttachServer &) = delete;
+    AttachServer &operator=(const AttachServer &) = delete;
+    // Closes all connections and gives nothing back: the clients go on with the memory that they have mapped.
+    ~AttachServer();
+
+    // A client of a daemon before us, whose connection went with that one. Before the loop runs.
+    void adopt(std::shared_ptr<ManagedPool> pool, const Client &client);
+
+    // Ends a client's process: SIGTERM now, SIGKILL if it is still there after the grace period, each only while it is
+    // our client. Any thread.
+    void evict(std::uint32_t client_id, std::chrono::milliseconds grace);
+
+private:
+    struct Session;
+    using SessionId = std::uint64_t;
+
+    void accept();
+    void accepted(int fd_or_error);
+    // Connections, and descriptors for events, that the session's user may not have.
+    std::uint32_t reserved_from(const Session &session) const;
+    std::uint32_t unused_client_id();
+    void make_room_among_the_silent();
+    // All that counts towards limits_.connections.
+    std::size_t connections() const { return sessions_.size() + event_fd_count_ + left_unread_count_; }
+    bool has_too_many_unread(std::uint32_t uid);
+    void forget_read();
+    void close_when_read(Fd connection, std::uint32_t uid);
+    void watch_left_unread();
+    void attach_later(Session &session, std::span<const std::byte> packet);
+    void listen_to(SessionId id);
+    void received(SessionId id, int size, std::span<const std::byte> packet);
+    void attach(Session &session, std::span<const std::byte> packet);
+    void detach(Session &session);
+    void give_event_fd(Session &session);
+    // Those clients whom it concerns learn of it. Any thread.
+    void tell_of(const Event &event);
+    void tell(Session &session, std::uint64_t event_bits);
+    // is_news: worth a line in the log. It is counted in any case.
+    void refuse(Session &session, Errc code, const std::string &message, bool is_news = true);
+    Answer<void> check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const;
+    // 0, or an errno.
+    int send_attached(Session &session, wire::Tier tier, const Client &client);
+    void connection_ended(Session &session);
+    void lose(Session &session);
+    bool has_said_so(Session &session);
+    void watch_process(Session &session);
+    void process_ended(SessionId id);
+    void depart(Session &session, Departure departure);
+    void end_client(SessionId id, int signal);
+    static void send(const Peer &peer, int signal);
+    void close_session(SessionId id);
+    void close_session(SessionId id, bool has_unread);
+    void watch_lost();
+    void check_lost();
+    struct Lost;
+    void judge(const Lost &one);
+
+    static constexpr std::size_t kClosingMax = 256;
+    static constexpr std::chrono::milliseconds kClosingPause{100};
+    static constexpr std::chrono::milliseconds kLeftUnreadPeriod{1000};
+    static constexpr std::chrono::milliseconds kFirstLostCheck{1000};
+    static constexpr std::chrono::milliseconds kLostPeriod{3000};
+
+    EventLoop &loop_;
+    Worker &worker_;
+    Registry &registry_;
+    Reaper &reaper_;
+    const Topology &topology_;
+    Closer closer_;
+    Fd listener_;
+    Limits limits_;
+    EventLoop::WaitId accepting_ = 0;
+    std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
+    SessionId last_session_ = 0;
+    std::unordered_set<std::uint32_t> client_ids_;  // of sessions_
+    SilentConnections silent_;
+    std::chrono::steady_clock::time_point unread_asked_{};
+    struct Unread {
+        std::set<SessionId> sessions;  // that have perhaps not read their reply yet
+        std::vector<Fd> left;          // connections of sessions that have gone without reading it
+        std::size_t count() const { return sessions.size() + left.size(); }
+    };
+    std::map<std::uint32_t, Unread> unread_;  // by uid, of limited users
+    std::size_t left_unread_count_ = 0;       // in all of unread_
+    ConnectionLimits connection_limits_;
+    RefusalLines refusal_lines_;
+    bool watching_lost_ = false;
+    bool watching_left_unread_ = false;
+    std::uint32_t event_fd_count_ = 0;
+    std::shared_ptr<void> subscription_;
+};
+
+}  // namespace numacre::daemon

@@ -1,0 +1,101 @@
+// The memfds that a pool is made of. All are sealed against shrinking and growing before anyone else gets them, so that
+// no client can pull memory away under another. Sparse: only what populate() has been called for costs memory.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/failure.hpp"
+#include "engine.hpp"
+#include "memory/topology.hpp"
+#include "numacre/shm/attach_wire.hpp"
+#include "os/fd.hpp"
+
+namespace numacre::daemon {
+
+// Metadata: a plain memfd, mapped here for as long as the object lives.
+class MetadataRegion {
+public:
+    static Answer<MetadataRegion> create(const std::string &name, std::uint64_t bytes);
+    // A memfd that create() made in another process. corrupt: it is shorter, or not sealed.
+    static Answer<MetadataRegion> adopt(Fd fd, std::uint64_t bytes_at_least);
+    MetadataRegion(MetadataRegion &&other) noexcept;
+    MetadataRegion &operator=(MetadataRegion &&) = delete;
+    ~MetadataRegion();
+
+    int fd() const { return fd_.get(); }
+    void *address() const { return address_; }
+    std::uint64_t bytes() const { return bytes_; }
+    // Pages of it come from this numa node, if that has any left. Before the first page is there.
+    void prefer(const Topology &topology, NumaNode home) const;
+    // Puts memory behind a range without mapping it in, so that neither a client nor we can get SIGBUS there. Keeps
+    // what is there already. Any range; whole pages around it are populated. What has become 2 MiB of populated pages
+    // is made a hugepage if the kernel can (MADV_COLLAPSE): the index of a large pool then costs its users fewer TLB
+    // misses. Not thread-safe.
+    Answer<void> populate(std::uint64_t offset, std::uint64_t bytes);
+    std::uint64_t resident_bytes() const;
+    // What the kernel has moved to other numa nodes comes back to this one. How many pages that were.
+    Answer<std::uint64_t> bring_home(const Topology &topology, NumaNode home) const;
+
+private:
+    MetadataRegion(Fd fd, void *address, std::uint64_t bytes);
+    static Answer<MetadataRegion> map(Fd fd, std::uint64_t bytes);
+    void collapse(std::uint64_t hugepage) const;
+
+    Fd fd_;
+    void *address_ = nullptr;
+    std::uint64_t bytes_ = 0;
+    std::vector<bool> is_populated_;              // by small page
+    std::vector<std::uint16_t> populated_pages_;  // by hugepage: how many of its small pages are
+};
+
+// Frames: never mapped here for longer than a call takes.
+class DataRegion {
+public:
+    static Answer<DataRegion> create(const std::string &name, std::uint64_t bytes, wire::Backing backing,
+                                     const Topology &topology, NumaNode home);
+    static Answer<DataRegion> adopt(Fd fd, std::uint64_t bytes, wire::Backing backing);
+
+    int fd() const { return fd_.get(); }
+    std::uint64_t bytes() const { return bytes_; }
+    wire::Backing backing() const { return backing_; }
+    std::uint64_t page_bytes() const;
+    // What the kernel has put behind it. Any thread.
+    std::uint64_t backed_bytes() const;
+
+    // Zeroed pages for a range of whole pages. All or nothing: on failure the range is punched again. For hugetlb the
+    // calling thread must be bound to the numa node. Who calls has checked that the memory is there: the kernel would
+    // first eat everything and fail then.
+    Answer<void> populate(std::uint64_t offset, std::uint64_t bytes) const;
+    // thp only: replaces the small pages of a populated range by hugepages; false if the kernel did not, or not
+    // everywhere (that costs speed, nothing else).
+    bool collapse(std::uint64_t offset, std::uint64_t bytes) const;
+    // Overwrites a populated range. Where a client has punched a hole, or no page can be had, that is an error, not a
+    // SIGBUS.
+    Answer<void> zero(std::uint64_t offset, std::uint64_t bytes) const;
+    // The pages go back to the kernel at once, whoever has them mapped.
+    void punch(std::uint64_t offset, std::uint64_t bytes) const;
+    // Of a populated range, what the kernel has moved to other numa nodes comes back to this one. Of small pages one in
+    // 2 MiB is looked at, and all of them if that one has been moved. How many pages that were.
+    Answer<std::uint64_t> bring_home(const Topology &topology, NumaNode home, std::uint64_t offset,
+                                     std::uint64_t bytes) const;
+
+private:
+    DataRegion(Fd fd, std::uint64_t bytes, wire::Backing backing)
+        : fd_(std::move(fd)), bytes_(bytes), backing_(backing) {}
+
+    // What an AlignedWindow of it begins and ends at.
+    std::uint64_t window_page_bytes() const;
+
+    Fd fd_;
+    std::uint64_t bytes_ = 0;
+    wire::Backing backing_{};
+};
+
+// The same file, opened for reading only: what an observer gets.
+Answer<Fd> reopen_read_only(int fd);
+
+}  // namespace numacre::daemon

@@ -1,0 +1,29 @@
+// Locks between daemons: flock on files that no other user can open. A lock on a file or directory that others can read
+// is anybody's to take, and to keep.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "base/failure.hpp"
+#include "os/fd.hpp"
+
+namespace numacre::daemon {
+
+// Opens the file, or makes it with mode 0600. Refused, with the file's name and what to do: a link, anything but a
+// regular file, a file of another user, and one that others may open. Does not block.
+Answer<Fd> open_lock_file(const std::string &path);
+
+// Takes the lock, which belongs to the descriptor and ends with it. False: somebody else has kept it for all of
+// `patience`. Blocks for that long at most.
+bool take_lock(const Fd &file, std::chrono::milliseconds patience);
+
+// Whether the path still names the opened file. A lock on a file that was removed excludes nobody.
+bool is_at(const Fd &file, const std::string &path);
+
+// The process id that a holder wrote into its lock file.
+void write_holder(const Fd &file);
+std::optional<int> read_holder(const Fd &file);
+
+}  // namespace numacre::daemon

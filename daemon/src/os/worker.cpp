@@ -1,0 +1,105 @@
+#include "os/worker.hpp"
+
+#include <pthread.h>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+namespace numacre::daemon {
+
+struct Worker::Thread {
+    using Time = std::chrono::steady_clock::time_point;
+
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::function<void()>> jobs;  // guarded by mutex
+    bool stopping = false;                   // guarded by mutex
+    std::optional<Time> begun;               // guarded by mutex; the job in hand
+    std::thread thread;
+
+    void work() {
+        std::unique_lock lock(mutex);
+        for (;;) {
+            changed.wait(lock, [this] { return stopping || !jobs.empty(); });
+            if (jobs.empty()) return;
+            begun = std::chrono::steady_clock::now();
+            std::function<void()> job = std::move(jobs.front());
+            jobs.pop_front();
+            lock.unlock();
+            job();
+            job = nullptr;  // what it holds goes here, not under the lock
+            lock.lock();
+            begun.reset();
+        }
+    }
+    void stop() {
+        {
+            const std::lock_guard lock(mutex);
+            stopping = true;
+        }
+        changed.notify_one();
+    }
+};
+
+Worker::Worker() : thread_(std::make_shared<Thread>()) {
+    thread_->thread = std::thread([thread = thread_] { thread->work(); });
+    pthread_setname_np(thread_->thread.native_handle(), "numacred-work");
+}
+
+Worker::~Worker() {
+    if (thread_->thread.get_id() != std::this_thread::get_id()) {
+        finish();
+        return;
+    }
+    thread_->stop();
+    thread_->thread.detach();
+}
+
+void Worker::finish() {
+    thread_->stop();
+    if (thread_->thread.joinable()) thread_->thread.join();
+}
+
+void Worker::post(std::function<void()> job) {
+    {
+        const std::lock_guard lock(thread_->mutex);
+        if (thread_->stopping) return;
+        thread_->jobs.push_back(std::move(job));
+    }
+    thread_->changed.notify_one();
+}
+
+std::chrono::milliseconds Worker::busy_for() const {
+    const std::lock_guard lock(thread_->mutex);
+    if (!thread_->begun) return std::chrono::milliseconds{0};
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - *thread_->begun);
+}
+
+void Worker::run_and_wait(const std::function<void()> &job) {
+    struct Answer {
+        std::mutex mutex;
+        std::condition_variable changed;
+        bool is_there = false;  // guarded by mutex
+        std::exception_ptr thrown;
+    } answer;  // outlives the post: this frame waits
+    post([&job, &answer] {
+        try {
+            job();
+        } catch (...) {
+            answer.thrown = std::current_exception();
+        }
+        // Told under the lock: the frame may be gone the moment after.
+        const std::lock_guard lock(answer.mutex);
+        answer.is_there = true;
+        answer.changed.notify_one();
+    });
+    std::unique_lock lock(answer.mutex);
+    answer.changed.wait(lock, [&answer] { return answer.is_there; });
+    if (answer.thrown) std::rethrow_exception(answer.thrown);
+}
+
+}  // namespace numacre::daemon

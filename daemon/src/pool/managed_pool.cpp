@@ -1,0 +1,1479 @@
+#include "pool/managed_pool.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <climits>
+#include <cstring>
+#include <span>
+#include <system_error>
+
+#include "base/bytes.hpp"
+#include "engine.hpp"
+#include "numacre/os/kernel.hpp"
+#include "numacre/shm/account.hpp"
+#include "numacre/shm/audit.hpp"
+#include "numacre/shm/fit.hpp"
+#include "numacre/shm/format.hpp"
+#include "numacre/shm/hand_off.hpp"
+#include "numacre/shm/validate.hpp"
+#include "os/log.hpp"
+#include "pool/limits.hpp"
+#include "spec/access.hpp"
+#include "spec/policy_text.hpp"
+#include "spec/pool_spec.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+constexpr std::chrono::seconds kZeroAgainAfter{1};
+// A client can bring it about as often as it likes.
+constexpr std::chrono::seconds kStraysToldEvery{60};
+
+// Statistics are looked at as often as somebody asks for them.
+constexpr std::size_t kSamplesMax = 8192;
+
+// Populated, or zeroed, at once at most: between two such pieces the worker looks after dead clients.
+constexpr std::uint64_t kPopulateBytesMax = std::uint64_t{64} << 20;
+
+std::uint64_t random_id() {
+    std::uint64_t id = 0;
+    while (id == 0)
+        if (os::getrandom(&id, sizeof id) != sizeof id)
+            id = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+    return id;
+}
+
+// As the keeper knows them, behind the pool's name.
+constexpr const char *kPoolFile = "pool";
+std::string metadata_file(std::uint32_t numa_node) {
+    return "metadata" + std::to_string(numa_node);
+}
+std::string data_file(std::uint32_t numa_node) {
+    return "frames" + std::to_string(numa_node);
+}
+
+// A walk that only asks for blocks that are held.
+template <class Visit>
+struct HeldScan {
+    const Visit &visit;
+    void owned(Block block, IndexEntry entry) { visit(block, entry); }
+    void free(Block) {}
+    void taken(FrameIndex, std::uint64_t) {}
+    void offline(Block) {}
+    void damaged(Block) {}
+};
+
+// At least so long: from the end of the while that the code stands for.
+std::chrono::seconds held_for(PoolAge since, std::chrono::seconds age_of_pool) {
+    const auto age = static_cast<std::uint64_t>(age_of_pool.count());
+    return std::chrono::seconds(age > since.last_second() ? age - since.last_second() : 0);
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+std::string_view client_state_name(ClientState state) {
+    switch (state) {
+        case ClientState::active:
+            return "active";
+        case ClientState::adopted:
+            return "adopted";
+        case ClientState::detaching:
+            return "detaching";
+        case ClientState::lost:
+            return "lost connection";
+        case ClientState::recovering:
+            return "recovering";
+    }
+    return "unknown";
+}
+
+Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, Topology &topology,
+                                                         Hugepages &hugepages) {
+    const auto geometry = geometry_of(spec);
+    if (!geometry) return Unexpected{geometry.error()};
+    const auto numa_nodes = static_cast<std::uint32_t>(topology.numa_nodes().size());
+    if (auto known = check_policy(spec.policy, numa_nodes); !known) return Unexpected{known.error()};
+    if (spec.node_online_bytes.size() > numa_nodes)
+        return Unexpected{Failure{Errc::bad_argument, "online " + format_node_bytes(spec) + " names " +
+                                                          std::to_string(spec.node_online_bytes.size()) +
+                                                          " numa nodes, the machine has " + std::to_string(numa_nodes) +
+                                                          ": give one size for each, or one for all"}};
+    const auto layout = PoolLayout<ProductionEnv>::of(spec.max_clients + 1, spec.max_threads + 1);
+    // Before the first page is taken: the ledger alone may be more than the machine has.
+    if (auto enough = check_metadata_left(spec, *geometry, spec.max_threads + 1, numa_nodes,
+                                          PoolLedger::bytes_for(spec, numa_nodes) + layout.region_bytes);
+        !enough)
+        return Unexpected{enough.error()};
+    auto ledger = PoolLedger::create(spec, random_id(), numa_nodes);
+    if (!ledger) return Unexpected{ledger.error()};
+    auto pool_region = MetadataRegion::create("numacre:" + spec.name + ":pool", layout.region_bytes);
+    if (!pool_region) return Unexpected{pool_region.error()};
+
+    std::shared_ptr<ManagedPool> pool(new ManagedPool(spec, *geometry, std::move(*ledger), std::move(*pool_region)));
+    format_pool_region<ProductionEnv>(pool->pool_region_.address(), spec.name, pool->instance_id(), *geometry,
+                                      numa_nodes, pool->process_slots_, pool->thread_slots_, spec.policy);
+    std::memcpy(pool->header_.data(), pool->pool_region_.address(), pool->header_.size());
+    for (std::uint32_t i = 0; i < numa_nodes; ++i) {
+        const NodeMemory::Plan plan = pool->plan_of(NumaNode{static_cast<std::uint8_t>(i)});
+        auto made = pool->worker().run([&] { return NodeMemory::create(plan, topology, hugepages); });
+        if (!made) return Unexpected{made.error()};
+        pool->add_node(std::move(*made));
+        NodeMemory &memory = *pool->nodes_.back();
+
+        // All of it, before the first page is taken: half a pool helps nobody.
+        const std::uint64_t online_bytes = spec.online_bytes_on(memory.numa_node());
+        if (auto enough = memory.check_growth(online_bytes); !enough) return Unexpected{enough.error()};
+        const std::uint64_t step_units = std::max<std::uint64_t>(1, kPopulateBytesMax / memory.unit_bytes());
+        Growth growth;  // nothing of it is undone: the pool as a whole is not made
+        while (memory.online_bytes() < online_bytes) {
+            const std::uint64_t wanted = (online_bytes - memory.online_bytes()) / memory.unit_bytes();
+            const auto grown = pool->worker().run(
+                [&] { return memory.bring_online(memory.next_offline(std::min(step_units, wanted)), growth); });
+            if (!grown) return Unexpected{grown.error()};
+        }
+    }
+    pool->publish_sizes();
+    const std::lock_guard lock(pool->mutex_);
+    pool->accounts_[kPoolAccount].limit.quota_bytes = spec.quota_bytes;
+    pool->accounts_[kPoolAccount].limit.soft_quota_bytes = spec.soft_quota_bytes;
+    for (std::size_t i = 0; i < spec.users.size(); ++i) pool->accounts_[i + 1] = {true, spec.users[i], false};
+    for (std::size_t i = 0; i < kAccounts; ++i) pool->write_account(i);
+    pool->write_accounting();
+    return pool;
+}
+
+Answer<std::shared_ptr<ManagedPool>> ManagedPool::adopt(PoolLedger ledger, std::map<std::string, Fd> files,
+                                                        Topology &topology, Hugepages &hugepages) {
+    const PoolSpec spec = ledger.spec();
+    const auto geometry = geometry_of(spec);
+    if (!geometry) return Unexpected{geometry.error()};
+    const auto layout = PoolLayout<ProductionEnv>::of(spec.max_clients + 1, spec.max_threads + 1);
+    auto pool_region = MetadataRegion::adopt(std::move(files.at(kPoolFile)), layout.region_bytes);
+    if (!pool_region) return Unexpected{pool_region.error()};
+
+    std::shared_ptr<ManagedPool> pool(new ManagedPool(spec, *geometry, std::move(ledger), std::move(*pool_region)));
+    pool->adopted_ = true;
+    bool damaged = validate_pool_region<ProductionEnv>(pool->pool_region_.address(),
+                                                       {*geometry, pool->instance_id(), pool->pool_region_.bytes()},
+                                                       pool->process_slots_, pool->thread_slots_) != Errc::ok;
+    std::memcpy(pool->header_.data(), pool->pool_region_.address(), pool->header_.size());
+    for (std::uint32_t i = 0; i < pool->ledger_.numa_nodes(); ++i) {
+        auto made =
+            NodeMemory::adopt(pool->plan_of(NumaNode{static_cast<std::uint8_t>(i)}), topology, hugepages,
+                              std::move(files.at(metadata_file(i))), std::move(files.at(data_file(i))), damaged);
+        if (!made) return Unexpected{made.error()};
+        pool->add_node(std::move(*made));
+    }
+    pool->adopt_clients();
+    if (pool->ledger_.state() == LedgerState::corrupt)
+        pool->declare_corrupt("found out before the daemon's last start");
+    else if (damaged)
+        pool->declare_corrupt("a region's header has been overwritten");
+    return pool;
+}
+
+ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLedger ledger, MetadataRegion pool_region)
+    : spec_(spec),
+      owner_(user_name(spec.access.owner)),
+      group_(group_name(spec.access.group)),
+      geometry_(geometry),
+      process_slots_(spec.max_clients + 1),  // slot 0 is the daemon
+      thread_slots_(spec.max_threads + 1),
+      ledger_(std::move(ledger)),
+      pool_region_(std::move(pool_region)),
+      shared_(SharedPool::at(pool_region_.address(), process_slots_, thread_slots_)),
+      clients_(process_slots_),
+      records_(process_slots_),
+      seat_versions_(process_slots_, 0),
+      wrong_counts_(process_slots_) {
+    accounts_[kPoolAccount].is_used = true;
+    records_[kDaemonProcess.value].state = ProcessState::active;
+    seat_versions_[kDaemonProcess.value] = 1;  // it holds what it has seized
+}
+
+NodeMemory::Plan ManagedPool::plan_of(NumaNode numa_node) const {
+    return {spec_, geometry_, numa_node, instance_id(), thread_slots_, shared_, &ledger_};
+}
+
+void ManagedPool::add_node(std::unique_ptr<NodeMemory> memory) {
+    views_.push_back(memory->view());
+    // relaxed: the ledger's entries are ours alone.
+    autosize_history_.emplace_back();
+    is_below_watermark_.push_back(
+        ledger_.node(memory->numa_node()).is_below_watermark.load(std::memory_order_relaxed) != 0);
+    nodes_.push_back(std::move(memory));
+}
+
+std::vector<std::string> ManagedPool::file_names(std::uint32_t numa_nodes) {
+    std::vector<std::string> names{kLedgerFile, kPoolFile};
+    for (std::uint32_t i = 0; i < numa_nodes; ++i) {
+        names.push_back(metadata_file(i));
+        names.push_back(data_file(i));
+    }
+    return names;
+}
+
+std::map<std::string, int> ManagedPool::kept_files() const {
+    std::map<std::string, int> files{{kLedgerFile, ledger_.fd()}, {kPoolFile, pool_region_.fd()}};
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+        files[metadata_file(i)] = nodes_[i]->metadata().fd();
+        files[data_file(i)] = nodes_[i]->data().fd();
+    }
+    return files;
+}
+
+void ManagedPool::adopt_clients() {
+    const std::lock_guard lock(mutex_);
+    seats_ = process_slots_;  // write_seats() finds out
+    for (std::size_t i = 0; i < kAccounts; ++i) {
+        const LedgerAccount &kept = ledger_.accounts()[i];
+        // acquire: with the entry's words.
+        if (kept.is_used.load(std::memory_order_acquire) != 0 || i == kPoolAccount)
+            accounts_[i] = {true,
+                            {kept.uid.load(std::memory_order_relaxed), kept.quota_bytes.load(std::memory_order_relaxed),
+                             kept.soft_quota_bytes.load(std::memory_order_relaxed),
+                             kept.reserved_bytes.load(std::memory_order_relaxed)},
+                            kept.is_over_soft_quota.load(std::memory_order_relaxed) != 0};
+        write_account(i);  // anew, as the records below
+    }
+    const auto records = ledger_.clients();
+    for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
+        LedgerClient &record = records[slot];
+        const std::uint32_t id = record.id.load(std::memory_order_acquire);
+        const bool departing = record.is_departing.load(std::memory_order_acquire) != 0;
+        const ProcessState state = id == 0 ? ProcessState::free : departing ? ProcessState::dead : ProcessState::active;
+        const std::uint64_t quota_bytes = record.quota_bytes.load(std::memory_order_relaxed);
+        const std::uint64_t reserved_bytes = id == 0 ? 0 : record.reserved_bytes.load(std::memory_order_relaxed);
+        // Anew: the daemon before may have died between the ledger and the record.
+        write_record(ProcessSlot{static_cast<std::uint16_t>(slot)},
+                     {state, record.generation, record.pid, record.start_time_ticks.load(std::memory_order_relaxed),
+                      quota_frames_of(quota_bytes), quota_frames_of(reserved_bytes),
+                      id == 0 ? kPoolAccount : account_of(record.uid)});
+        if (id == 0) {
+            // The daemon before may have died while it cleared the seat.
+            shared_.processes[slot].held.store(0, std::memory_order_relaxed);
+            continue;
+        }
+        ++seat_versions_[slot];
+        Client client;
+        client.id = id;
+        client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
+        client.generation = record.generation;
+        const std::uint64_t start_time_ticks = record.start_time_ticks.load(std::memory_order_relaxed);
+        const auto peer = find_peer({record.pid, record.pid_space, record.pidfd_inode, start_time_ticks});
+        if (peer) {
+            client.peer = *peer;
+            record.start_time_ticks.store(peer->start_time_ticks, std::memory_order_relaxed);  // perhaps found out now
+        }
+        client.peer.pid = record.pid;
+        client.peer.stack_start = record.stack_start;
+        client.peer.uid = record.uid;
+        client.peer.gid = record.gid;
+        client.tier = record.is_observer != 0 ? wire::Tier::observer : wire::Tier::trusted;
+        if (client.peer.comm.empty()) client.peer.comm.assign(record.comm, ::strnlen(record.comm, sizeof record.comm));
+        client.attached = time_point_of(record.attached_ns);
+        client.quota_bytes = quota_bytes;
+        client.soft_quota_bytes = record.soft_quota_bytes.load(std::memory_order_relaxed);
+        client.is_over_soft_quota = record.is_over_soft_quota.load(std::memory_order_relaxed) != 0;
+        client.reserved_bytes = reserved_bytes;
+        client.state = departing || !peer ? ClientState::recovering : ClientState::adopted;
+        clients_[slot] = std::move(client);
+        ++client_count_;
+    }
+    write_seats();
+    // They have counted on without a daemon: only the first limit makes them begin anew.
+    accounting_ = shared_.header->accounting.load(std::memory_order_relaxed) & Accounting::kCount;
+    write_accounting();
+}
+
+void ManagedPool::post_sizing(std::function<void()> job) {
+    if (ends_) return;
+    try {
+        if (!sizer_) sizer_ = std::make_unique<Worker>();
+    } catch (const std::system_error &failure) {
+        log::warn("a pool is not sized by itself, for there is no thread to be had",
+                  {{"pool", spec_.name}, {"error", failure.what()}});
+        return;
+    }
+    sizer_->post(std::move(job));
+}
+
+void ManagedPool::end_workers() {
+    std::unique_ptr<Worker> sizer = worker_.run([this] {
+        ends_ = true;
+        return std::move(sizer_);
+    });
+    sizer.reset();
+    worker_.finish();
+}
+
+RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
+    if (!adopted_ || is_corrupt()) return RecoveryStep::done;
+    Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
+    if (recovery.resume(blocked_by) == RecoveryStep::blocked) return RecoveryStep::blocked;
+    for (const auto &memory : nodes_) {
+        memory->finish_units();
+        for (std::uint64_t unit = 0; unit < memory->unit_count(); ++unit) {
+            const Drain drain = memory->drain_of(unit);
+            if (drain == Drain::none) continue;
+            // Whichever it was, perhaps it has reached some of the unit's chunks only.
+            memory->set_drain(unit, drain == Drain::wanted ? Drain::wanted : Drain::none);
+            if (drain == Drain::wanted) draining.insert({memory->numa_node().value, unit});
+        }
+    }
+    // What it had seized and not released: its time begins anew.
+    recovery.for_each_seized([this](NumaNode numa_node, Block block) { seize(numa_node, block); });
+    adopted_ = false;
+    return RecoveryStep::done;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier tier) {
+    if (is_due_for_look()) look_for_damage();
+    const std::lock_guard lock(mutex_);
+    if (closing_)
+        return Unexpected{Failure{Errc::no_such_pool, "pool \"" + spec_.name + "\" is being deleted: use another"}};
+    if (!corrupt_reason_.empty())
+        return Unexpected{Failure{Errc::corrupt, "pool \"" + spec_.name + "\" is damaged (" + corrupt_reason_ +
+                                                     "): see the runbook NumacrePoolCorrupt"}};
+    const auto is_observer = [](const auto &client) { return client && client->tier == wire::Tier::observer; };
+    if (tier == wire::Tier::observer && observer_limit_of(spec_) == 0)
+        return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name +
+                                                              "\" has one seat, which is not for observers: raise the "
+                                                              "pool's max-clients"}};
+    if (const std::uint32_t limit = observer_limit_of(spec_);
+        tier == wire::Tier::observer &&
+        std::count_if(clients_.begin(), clients_.begin() + seats_, is_observer) >= limit)
+        return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
+                                                              std::to_string(limit) + " observers, of " +
+                                                              std::to_string(spec_.max_clients) +
+                                                              " clients: detach one, or raise the pool's max-clients"}};
+    for (std::uint32_t slot = free_from_; slot < process_slots_; ++slot) {
+        if (clients_[slot]) continue;
+        free_from_ = slot + 1;
+        seats_ = std::max(seats_, slot + 1);
+        Client client;
+        client.id = client_id;
+        client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
+        LedgerClient &ledger = ledger_.clients()[slot];
+        client.generation = ++ledger.generation;
+        // Before the ledger names the client: if we die, the next daemon finds either nobody or a word that it
+        // understands. relaxed: the reply goes by the kernel, and a next daemon begins after our end.
+        shared_.processes[slot].presence.store(
+            Presence{client.generation,
+                     tier == wire::Tier::observer ? Presence::State::here : Presence::State::attaching}
+                .bits(),
+            std::memory_order_relaxed);
+        client.peer = std::move(peer);
+        client.tier = tier;
+        client.attached = std::chrono::system_clock::now();
+        enter(client, ledger);
+
+        // relaxed: the record means nothing before its state says so.
+        shared_.processes[slot].held.store(HeldFrames::of(0).bits(), std::memory_order_relaxed);
+        shared_.processes[slot].news.store(0, std::memory_order_relaxed);
+        write_record(client.slot, {ProcessState::active, client.generation, client.peer.pid,
+                                   client.peer.start_time_ticks, 0, 0, account_of(client.peer.uid)});
+        clients_[slot] = client;
+        wrong_counts_[slot] = {};  // of who sat there before
+        ++seat_versions_[slot];
+        ++client_count_;
+        write_seats();
+        return client;
+    }
+    return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
+                                                          std::to_string(spec_.max_clients) +
+                                                          " clients: detach one, or raise the pool's max-clients"}};
+}
+
+// The look goes over all process and thread slots: in a wide pool not each time, or attaching there would hold up
+// whoever attaches elsewhere.
+bool ManagedPool::is_due_for_look() {
+    constexpr std::uint32_t kSlotsALook = 16384;
+    const std::lock_guard lock(mutex_);
+    if (seats_until_look_ != 0) {
+        --seats_until_look_;
+        return false;
+    }
+    seats_until_look_ = (process_slots_ + shared_.threads_in_use_bound()) / kSlotsALook;
+    return true;
+}
+
+// Before the client can have the memory: a daemon after us must know of it.
+void ManagedPool::enter(const Client &client, LedgerClient &ledger) {
+    ledger.pid = client.peer.pid;
+    ledger.uid = client.peer.uid;
+    ledger.gid = client.peer.gid;
+    ledger.pid_space = client.peer.pid_space;
+    ledger.pidfd_inode = client.peer.pidfd_inode;
+    ledger.start_time_ticks.store(client.peer.start_time_ticks, std::memory_order_relaxed);
+    ledger.stack_start = client.peer.stack_start;
+    ledger.attached_ns = nanoseconds_of(client.attached);
+    std::memset(ledger.comm, 0, sizeof ledger.comm);
+    std::copy_n(client.peer.comm.begin(), std::min(client.peer.comm.size(), sizeof ledger.comm), ledger.comm);
+    ledger.is_observer = client.tier == wire::Tier::observer ? 1 : 0;
+    ledger.quota_bytes.store(0, std::memory_order_relaxed);
+    ledger.soft_quota_bytes.store(0, std::memory_order_relaxed);
+    ledger.reserved_bytes.store(0, std::memory_order_relaxed);
+    ledger.is_over_soft_quota.store(0, std::memory_order_relaxed);
+    ledger.is_departing.store(0, std::memory_order_relaxed);
+    ledger_.set_last_client_id(client.id);
+    // release: the entry counts from here on.
+    ledger.id.store(client.id, std::memory_order_release);
+}
+
+void ManagedPool::set_client_state(ProcessSlot slot, ClientState state) {
+    const std::lock_guard lock(mutex_);
+    if (clients_[slot.value]) clients_[slot.value]->state = state;
+}
+
+Presence::State ManagedPool::ask_after(const Client &client) {
+    if (client.tier == wire::Tier::observer) return Presence::State::given_up;
+    return Presence::give_up(shared_.processes[client.slot.value].presence, client.generation);
+}
+
+void ManagedPool::set_peer(const Client &client, const Peer &peer) {
+    const std::lock_guard lock(mutex_);
+    auto &seat = clients_[client.slot.value];
+    if (!seat || seat->id != client.id) return;
+    seat->peer.pidfd = peer.pidfd;
+    seat->peer.is_certain = peer.is_certain;
+    seat->peer.start_time_ticks = peer.start_time_ticks;
+    ledger_.clients()[client.slot.value].start_time_ticks.store(peer.start_time_ticks, std::memory_order_relaxed);
+}
+
+void ManagedPool::mark_dead(ProcessSlot slot) {
+    ledger_.clients()[slot.value].is_departing.store(1, std::memory_order_release);
+    // EDGE death-to-recovery (seq_cst; partner: recovery's acquire loads). The kernel has ordered all of the process's
+    // stores before its end; this makes the death itself visible to allocations that find nothing free.
+    const std::lock_guard lock(mutex_);
+    set_record_state(slot, ProcessState::dead, std::memory_order_seq_cst);
+}
+
+void ManagedPool::write_record(ProcessSlot slot, const Record &what) {
+    records_[slot.value] = what;
+    // relaxed: the record means nothing before its state says so.
+    auto &record = shared_.processes[slot.value];
+    record.generation.store(what.generation, std::memory_order_relaxed);
+    record.pid.store(what.pid, std::memory_order_relaxed);
+    record.start_time_ticks.store(what.start_time_ticks, std::memory_order_relaxed);
+    record.quota_frames.store(what.quota_frames, std::memory_order_relaxed);
+    record.reserved_frames.store(what.reserved_frames, std::memory_order_relaxed);
+    record.account.store(what.account, std::memory_order_relaxed);
+    record.thread_limit.store(thread_limit_of(spec_), std::memory_order_relaxed);
+    // EDGE seat-to-use (release; partner: the acquire loads of the state in recovery and in clients).
+    // Weakened: somebody sees an active slot with the last user's generation.
+    record.state.store(static_cast<std::uint64_t>(what.state), std::memory_order_release);
+}
+
+void ManagedPool::set_record_state(ProcessSlot slot, ProcessState state, std::memory_order order) {
+    records_[slot.value].state = state;
+    shared_.processes[slot.value].state.store(static_cast<std::uint64_t>(state), order);
+}
+
+void ManagedPool::set_news(const Client &client, std::uint64_t event_bits) {
+    const std::lock_guard lock(mutex_);
+    const auto &seat = clients_[client.slot.value];
+    // seq_cst: before the signal; partner: the exchange in the client.
+    if (seat && seat->id == client.id)
+        shared_.processes[client.slot.value].news.fetch_or(event_bits, std::memory_order_seq_cst);
+}
+
+void ManagedPool::note_blocked(ProcessSlot slot, ThreadSlotIndex blocked_by) {
+    // relaxed: to be told to people.
+    const ThreadOwner owner{shared_.threads[blocked_by.value].owner.load(std::memory_order_relaxed)};
+    const std::lock_guard lock(mutex_);
+    if (!clients_[slot.value] || owner.process().value >= process_slots_ || !clients_[owner.process().value]) return;
+    clients_[slot.value]->waits_for = clients_[owner.process().value]->id;
+}
+
+void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!clients_[slot.value]) return;
+        clients_[slot.value].reset();
+        free_from_ = std::min<std::uint32_t>(free_from_, slot.value);
+        ledger_.clients()[slot.value].id.store(0, std::memory_order_release);
+        ++seat_versions_[slot.value];
+        --client_count_;
+        if (departure == Departure::died) ++clients_reaped_;
+        reclaimed_bytes_ += total.frames << geometry_.frame_shift;
+        last_recovery_seconds_ = recovery_seconds;
+        // What it held has been given back, and with its word it leaves what its user and the pool hold.
+        Record left = records_[slot.value];
+        left.quota_frames = left.reserved_frames = 0;
+        left.account = kPoolAccount;
+        write_record(slot, left);
+        shared_.processes[slot.value].held.store(0, std::memory_order_relaxed);
+        write_seats();
+        write_accounting();
+        // release: who takes the slot next finds everything given back.
+        set_record_state(slot, ProcessState::free, std::memory_order_release);
+    }
+}
+
+std::vector<Client> ManagedPool::client_table() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<Client> table;
+    for (const auto &client : clients_)
+        if (client) table.push_back(*client);
+    return table;
+}
+
+std::optional<Client> ManagedPool::find_client(std::uint32_t client_id) const {
+    const std::lock_guard lock(mutex_);
+    for (const auto &client : clients_)
+        if (client && client->id == client_id) return client;
+    return std::nullopt;
+}
+
+std::optional<Client> ManagedPool::client_of(ThreadSlotIndex thread) const {
+    if (thread.value >= thread_slots_) return std::nullopt;
+    // relaxed: to be told to people.
+    const ThreadOwner owner{shared_.threads[thread.value].owner.load(std::memory_order_relaxed)};
+    const std::lock_guard lock(mutex_);
+    return owner.in_use() && owner.process().value < process_slots_ ? clients_[owner.process().value] : std::nullopt;
+}
+
+std::optional<Client> *ManagedPool::seat_of(std::uint32_t client_id) {
+    for (auto &client : clients_)
+        if (client && client->id == client_id) return &client;
+    return nullptr;
+}
+
+namespace {
+
+Failure no_client(std::uint32_t client_id) {
+    return {Errc::bad_argument, "no client has the id " + std::to_string(client_id) +
+                                    ": see `numacre clients` for those that are attached"};
+}
+
+}  // namespace
+
+Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (holder.kind == Holder::Kind::client) {
+            auto *const client = seat_of(holder.client_id);
+            if (client == nullptr) return Unexpected{no_client(holder.client_id)};
+            const ProcessSlot slot = (*client)->slot;
+            LedgerClient &ledger = ledger_.clients()[slot.value];
+            (*client)->quota_bytes = quota_bytes;
+            ledger.quota_bytes.store(quota_bytes, std::memory_order_relaxed);
+            // Another limit is crossed anew. A death between these stores tells it once too often at most.
+            if ((*client)->soft_quota_bytes != soft_bytes) {
+                (*client)->is_over_soft_quota = false;
+                ledger.is_over_soft_quota.store(0, std::memory_order_relaxed);
+            }
+            (*client)->soft_quota_bytes = soft_bytes;
+            ledger.soft_quota_bytes.store(soft_bytes, std::memory_order_relaxed);
+            Record record = records_[slot.value];
+            record.quota_frames = quota_frames_of(quota_bytes);
+            write_record(slot, record);
+        } else {
+            const auto account = claim_account(holder);
+            if (!account) return Unexpected{account.error()};
+            AccountState &state = accounts_[*account];
+            if (state.limit.soft_quota_bytes != soft_bytes) state.is_over_soft_quota = false;
+            state.limit.quota_bytes = quota_bytes;
+            state.limit.soft_quota_bytes = soft_bytes;
+            write_account(*account);
+        }
+        write_accounting();
+    }
+    look_at_use();  // counts for those who do not call for a while
+    return {};
+}
+
+// Is there as much free as is promised and not used yet?
+Answer<void> ManagedPool::check_promises(const Use &use) const {
+    const std::uint64_t free_frames = free_to_promise(use);
+    const std::uint64_t unused = unused_reservations(use);
+    if (unused <= free_frames) return {};
+    return Unexpected{Failure{Errc::out_of_frames,
+                              "pool \"" + spec_.name + "\" has " + format_bytes(free_frames << geometry_.frame_shift) +
+                                  " free, " + format_bytes(unused << geometry_.frame_shift) +
+                                  " would be reserved and not used yet: reserve less, free some, or grow the pool"}};
+}
+
+Answer<void> ManagedPool::reserve(const Holder &holder, std::uint64_t bytes) {
+    // Before others are told of it: what is not there would keep them from what is.
+    Use use = look();
+    std::uint64_t before = 0;
+    if (auto promised = promise(holder, bytes, &use, before); !promised) return promised;
+    if (bytes <= before) {
+        wake_waiters();  // there is more for the others
+        return {};
+    }
+    // Until all count and know of it, others may have taken what was free.
+    if (!all_have_counted()) look_at_use();
+    use = look();
+    auto kept = [&] {
+        const std::lock_guard lock(mutex_);
+        return check_promises(use);
+    }();
+    std::uint64_t refused = 0;
+    if (!kept) (void)promise(holder, before, nullptr, refused);
+    return kept;
+}
+
+// Not after the first limit: who has not called since then counts as nothing when others add up what all hold.
+bool ManagedPool::all_have_counted() const {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::all_of(clients_, [this](const auto &client) {
+        // relaxed: who counts itself after this counts right.
+        return !client ||
+               HeldFrames{shared_.processes[client->slot.value].held.load(std::memory_order_relaxed)}.is_counted();
+    });
+}
+
+// Reserves; before: what was until now. More is refused if it was not there in this look.
+Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &before) {
+    {
+        const std::lock_guard lock(mutex_);
+        const auto check = [&]() -> Answer<void> {
+            if (use == nullptr || bytes <= before) return {};
+            return check_promises(*use);
+        };
+        if (holder.kind == Holder::Kind::client) {
+            auto *const client = seat_of(holder.client_id);
+            if (client == nullptr) return Unexpected{no_client(holder.client_id)};
+            before = std::exchange((*client)->reserved_bytes, bytes);
+            if (auto enough = check(); !enough) {
+                (*client)->reserved_bytes = before;
+                return enough;
+            }
+            const ProcessSlot slot = (*client)->slot;
+            ledger_.clients()[slot.value].reserved_bytes.store(bytes, std::memory_order_relaxed);
+            Record record = records_[slot.value];
+            record.reserved_frames = quota_frames_of(bytes);
+            write_record(slot, record);
+        } else {
+            const auto account = claim_account(holder);
+            if (!account) return Unexpected{account.error()};
+            before = std::exchange(accounts_[*account].limit.reserved_bytes, bytes);
+            const auto enough = check();
+            if (!enough) accounts_[*account].limit.reserved_bytes = before;
+            write_account(*account);
+            if (!enough) return enough;
+        }
+        write_accounting();
+    }
+    publish_sizes();
+    return {};
+}
+
+Answer<void> ManagedPool::check_shrink(std::uint64_t bytes) {
+    {
+        const std::lock_guard lock(mutex_);
+        if ((accounting_ & Accounting::kReservations) == 0) return {};
+    }
+    const Use use = look();
+    const std::uint64_t free_bytes = free_to_promise(use) << geometry_.frame_shift;
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t unused_bytes = unused_reservations(use) << geometry_.frame_shift;
+    if (unused_bytes == 0 || unused_bytes + bytes <= free_bytes) return {};
+    return Unexpected{Failure{Errc::contended, "pool \"" + spec_.name + "\" has " + format_bytes(free_bytes) +
+                                                   " free, of which " + format_bytes(unused_bytes) +
+                                                   " are reserved: it cannot shrink by " + format_bytes(bytes) +
+                                                   "; shrink less, or reserve less with `numacre reserve`"}};
+}
+
+void ManagedPool::publish_sizes() {
+    std::uint64_t online_bytes = 0, seized_frames = 0;
+    for (const auto &memory : nodes_) {
+        online_bytes += memory->online_bytes();
+        seized_frames += memory->quarantined_frames();
+    }
+    // relaxed: compared with sums that move all the time.
+    shared_.header->online_frames.store(online_bytes >> geometry_.frame_shift, std::memory_order_relaxed);
+    shared_.processes[kDaemonProcess.value].held.store(HeldFrames::of(seized_frames).bits(), std::memory_order_relaxed);
+}
+
+std::size_t ManagedPool::account_of(std::uint32_t uid) const {
+    for (std::size_t i = kPoolAccount + 1; i < kAccounts; ++i)
+        if (accounts_[i].is_used && accounts_[i].limit.uid == uid) return i;
+    return kPoolAccount;
+}
+
+// The holder's account, or a free one.
+Answer<std::size_t> ManagedPool::claim_account(const Holder &holder) {
+    if (holder.kind == Holder::Kind::pool) return std::size_t{kPoolAccount};
+    if (const std::size_t known = account_of(holder.uid); known != kPoolAccount) return known;
+    for (std::size_t i = kPoolAccount + 1; i < kAccounts; ++i) {
+        if (accounts_[i].is_used) continue;
+        accounts_[i] = {true, {holder.uid, 0, 0, 0}, false};
+        return i;
+    }
+    return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has limits for " +
+                                                          std::to_string(kAccounts - 1) +
+                                                          " users, the most there can be: set another user's to none"}};
+}
+
+// To the ledger, to shared memory, and into the records of the user's clients. One without limits is given up.
+void ManagedPool::write_account(std::size_t account) {
+    AccountState &state = accounts_[account];
+    UserLimit &limit = state.limit;
+    if (account != kPoolAccount)
+        state.is_used = state.is_used && (limit.quota_bytes | limit.soft_quota_bytes | limit.reserved_bytes) != 0;
+    LedgerAccount &ledger = ledger_.accounts()[account];
+    // relaxed: is_used follows.
+    ledger.uid.store(limit.uid, std::memory_order_relaxed);
+    ledger.quota_bytes.store(limit.quota_bytes, std::memory_order_relaxed);
+    ledger.soft_quota_bytes.store(limit.soft_quota_bytes, std::memory_order_relaxed);
+    ledger.reserved_bytes.store(limit.reserved_bytes, std::memory_order_relaxed);
+    ledger.is_over_soft_quota.store(state.is_over_soft_quota ? 1 : 0, std::memory_order_relaxed);
+    ledger.is_used.store(state.is_used ? 1 : 0, std::memory_order_release);
+    // relaxed: obeyed from the next look on.
+    shared_.accounts[account].quota_frames.store(quota_frames_of(limit.quota_bytes), std::memory_order_relaxed);
+    shared_.accounts[account].reserved_frames.store(quota_frames_of(limit.reserved_bytes), std::memory_order_relaxed);
+    if (account == kPoolAccount) return;
+    for (const auto &client : clients_) {
+        if (!client || client->peer.uid != limit.uid) continue;
+        Record record = records_[client->slot.value];
+        record.account = state.is_used ? account : kPoolAccount;
+        write_record(client->slot, record);
+    }
+}
+
+void ManagedPool::write_seats() {
+    while (seats_ > 0 && !clients_[seats_ - 1]) --seats_;
+    // seq_cst: before the new client can charge anything; partner: seats_bound().
+    shared_.header->seats.store(seats_, std::memory_order_seq_cst);
+}
+
+// What there is to be obeyed. If that is the first limit, nobody has counted so far.
+void ManagedPool::write_accounting() {
+    std::uint64_t wanted = accounting_of(spec_.fit);
+    for (const auto &client : std::span(clients_).first(seats_)) {
+        if (!client) continue;
+        if (client->quota_bytes != 0) wanted |= Accounting::kCount;
+        if (client->reserved_bytes != 0) wanted |= Accounting::kCount | Accounting::kShared | Accounting::kReservations;
+    }
+    for (const AccountState &account : accounts_) {
+        if (account.limit.quota_bytes != 0) wanted |= Accounting::kCount | Accounting::kShared;
+        if (account.limit.reserved_bytes != 0)
+            wanted |= Accounting::kCount | Accounting::kShared | Accounting::kReservations;
+    }
+    if ((wanted & ~accounting_ & Accounting::kCount) != 0)
+        for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot)
+            if (clients_[slot]) shared_.processes[slot].held.store(0, std::memory_order_relaxed);
+    // seq_cst: what clients have counted before is forgotten first, and scans that count for them come after it.
+    accounting_ = wanted;
+    shared_.header->accounting.store(wanted, std::memory_order_seq_cst);
+}
+
+// What a client counts, against what a scan found. A difference may be an operation under way, during which the client
+// does not move its count; one that is still the same at the next look is an error and is corrected. So is the least
+// difference that several looks have agreed on: a client that works on never stands still.
+void ManagedPool::correct_counts(const Use &use) {
+    if ((accounting_ & Accounting::kCount) == 0) return;
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot) {
+        if (!clients_[slot] || seat_versions_[slot] != use.seats[slot]) continue;
+        auto &word = shared_.processes[slot].held;
+        std::uint64_t bits = use.counts[slot];
+        const HeldFrames seen{bits};
+        const std::uint64_t found = use.used_frames[slot];
+        const WrongCount before = std::exchange(wrong_counts_[slot], {});
+        if (!seen.is_counted()) {
+            word.compare_exchange_strong(bits, HeldFrames::of(found).bits(), std::memory_order_seq_cst);
+            continue;
+        }
+        if (seen.frames() != found && before.bits == bits) {
+            word.compare_exchange_strong(bits, seen.changed_to(found).bits(), std::memory_order_seq_cst);
+            continue;
+        }
+        // It was counted before the scan, and again after it.
+        bits = word.load(std::memory_order_relaxed);
+        const auto [least, most] = std::minmax({seen.frames(), HeldFrames{bits}.frames()});
+        WrongCount now{seen.bits(), 0, 0, 1};
+        if (least > found) now.too_many = least - found;
+        if (most < found) now.too_few = found - most;
+        if (now.too_many == 0 && now.too_few == 0) continue;
+        if ((now.too_many != 0) == (before.too_many != 0) && (now.too_few != 0) == (before.too_few != 0)) {
+            now.too_many = std::min(now.too_many, before.too_many);
+            now.too_few = std::min(now.too_few, before.too_few);
+            now.looks = before.looks + 1;
+        }
+        constexpr unsigned kLooksThatAgree = 4;
+        if (now.looks < kLooksThatAgree) {
+            wrong_counts_[slot] = now;
+            continue;
+        }
+        for (unsigned round = 0; round < kCasRoundsMax && HeldFrames{bits}.is_counted(); ++round)
+            if (word.compare_exchange_weak(bits,
+                                           HeldFrames{bits}.with_more(now.too_few).with_fewer(now.too_many).bits()))
+                break;
+    }
+}
+
+void ManagedPool::raise_peaks(const Use &use) {
+    // relaxed, all: figures for people; written with mutex_ held.
+    const auto raise = [](Durable<std::uint64_t> &peak, std::uint64_t bytes) {
+        if (bytes > peak.load(std::memory_order_relaxed)) peak.store(bytes, std::memory_order_relaxed);
+    };
+    for (std::size_t i = 0; i < use.nodes.size(); ++i)
+        raise(ledger_.nodes()[i].peak_used_bytes, (use.nodes[i].online_frames - use.nodes[i].free_frames)
+                                                      << geometry_.frame_shift);
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot)
+        if (clients_[slot] && seat_versions_[slot] == use.seats[slot])
+            raise(ledger_.peak_client_bytes(), use.used_frames[slot] << geometry_.frame_shift);
+}
+
+void ManagedPool::compare_accounts(const Use &use) {
+    for (std::size_t i = 0; i < kAccounts; ++i) {
+        AccountState &account = accounts_[i];
+        if (!account.is_used) continue;
+        std::uint64_t used_frames = 0;
+        for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot)
+            if (clients_[slot] && seat_versions_[slot] == use.seats[slot] &&
+                (i == kPoolAccount || clients_[slot]->peer.uid == account.limit.uid))
+                used_frames += use.used_frames[slot];
+        const std::uint64_t used_bytes = used_frames << geometry_.frame_shift;
+        const bool is_over =
+            numacre::daemon::is_over_soft_quota(account.is_over_soft_quota, used_bytes, account.limit.soft_quota_bytes);
+        if (is_over == account.is_over_soft_quota) continue;
+        account.is_over_soft_quota = is_over;
+        ledger_.accounts()[i].is_over_soft_quota.store(is_over ? 1 : 0, std::memory_order_relaxed);
+        if (!is_over) continue;
+        Event found = event(i == kPoolAccount ? "pool_quota_soft_exceeded" : "user_quota_soft_exceeded");
+        found.bytes = used_bytes;
+        if (i != kPoolAccount) found.uid = account.limit.uid;
+        found.message = (i == kPoolAccount ? "the clients of pool " + spec_.name + " hold "
+                                           : "clients of uid " + std::to_string(account.limit.uid) + " hold ") +
+                        format_bytes(used_bytes) + ", the soft quota is " +
+                        format_bytes(account.limit.soft_quota_bytes);
+        news_.push_back(std::move(found));
+    }
+}
+
+std::uint64_t ManagedPool::unused_reservations(const Use &use) const {
+    Holdings holdings;
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot)
+        if (clients_[slot])
+            holdings.add(account_of(clients_[slot]->peer.uid), use.used_frames[slot],
+                         quota_frames_of(clients_[slot]->reserved_bytes));
+    std::uint64_t unused = 0;
+    for (std::size_t i = 0; i < kAccounts; ++i)
+        unused += holdings.unused(i, quota_frames_of(accounts_[i].limit.reserved_bytes));
+    return unused;
+}
+
+// Not what is free where an operator drains: nobody gets that any more.
+std::uint64_t ManagedPool::free_to_promise(const Use &use) const {
+    std::uint64_t free_frames = 0, drained_frames = 0;
+    for (const Use::OfNode &node : use.nodes) free_frames += node.free_frames;
+    for (const auto &memory : nodes_) drained_frames += memory->drained_free_frames();
+    return free_frames - std::min(free_frames, drained_frames);
+}
+
+void ManagedPool::add_users(PoolStatus &status, const Use &use) const {
+    status.quota_bytes = accounts_[kPoolAccount].limit.quota_bytes;
+    status.soft_quota_bytes = accounts_[kPoolAccount].limit.soft_quota_bytes;
+    status.reserved_bytes = unused_reservations(use) << geometry_.frame_shift;
+    std::map<std::uint32_t, UserStatus> users;
+    for (std::size_t i = kPoolAccount + 1; i < kAccounts; ++i)
+        if (accounts_[i].is_used) users[accounts_[i].limit.uid].limit = accounts_[i].limit;
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot) {
+        if (!clients_[slot]) continue;
+        UserStatus &user = users[clients_[slot]->peer.uid];
+        ++user.clients;
+        // Of somebody who came during the scan nothing is known yet.
+        if (seat_versions_[slot] == use.seats[slot]) user.used_bytes += use.used_frames[slot] << geometry_.frame_shift;
+    }
+    for (auto &[uid, user] : users) {
+        user.limit.uid = uid;
+        status.users.push_back(std::move(user));
+    }
+}
+
+// Rounded up: a quota of less than a frame is not "no quota".
+std::uint64_t ManagedPool::quota_frames_of(std::uint64_t quota_bytes) const {
+    return quota_bytes / geometry_.frame_bytes() + (quota_bytes % geometry_.frame_bytes() != 0 ? 1 : 0);
+}
+
+bool ManagedPool::has_limits_to_watch() const {
+    const std::lock_guard lock(mutex_);
+    if (!corrupt_reason_.empty()) return false;
+    return spec_.low_watermark_bytes != 0 || spec_.autosize.is_on || (accounting_ & Accounting::kCount) != 0 ||
+           std::ranges::any_of(clients_, [](const auto &client) { return client && client->soft_quota_bytes != 0; }) ||
+           std::ranges::any_of(accounts_, [](const auto &account) { return account.limit.soft_quota_bytes != 0; });
+}
+
+std::vector<Event> ManagedPool::take_news() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(news_, {});
+}
+
+Event ManagedPool::event(const char *kind) const {
+    Event event;
+    event.pool = spec_.name;
+    event.kind = kind;
+    return event;
+}
+
+void ManagedPool::compare_with_limits(const Use &use) {
+    const std::lock_guard lock(mutex_);
+    // What a damaged pool says is not to be believed. Scans run beside each other: an old one's figures, come late,
+    // would end what a younger one has seen begin.
+    if (!corrupt_reason_.empty()) return;
+    raise_peaks(use);
+    if (use.number < last_look_) return;
+    last_look_ = use.number;
+    correct_counts(use);
+    compare_accounts(use);
+    for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
+        auto &client = clients_[slot];
+        if (!client || seat_versions_[slot] != use.seats[slot]) continue;  // what was found may be another's
+        const std::uint64_t used_bytes = use.used_frames[slot] << geometry_.frame_shift;
+        const bool is_over = is_over_soft_quota(client->is_over_soft_quota, used_bytes, client->soft_quota_bytes);
+        if (is_over == client->is_over_soft_quota) continue;
+        client->is_over_soft_quota = is_over;
+        // relaxed, here and below: read only by the daemon after this one.
+        ledger_.clients()[slot].is_over_soft_quota.store(is_over ? 1 : 0, std::memory_order_relaxed);
+        if (!is_over) continue;
+        Event found = event("quota_soft_exceeded");
+        found.client_id = client->id;
+        found.bytes = used_bytes;
+        found.message = client->peer.comm + " (pid " + std::to_string(client->peer.pid) + ") holds " +
+                        format_bytes(used_bytes) + ", its soft quota is " + format_bytes(client->soft_quota_bytes);
+        news_.push_back(std::move(found));
+    }
+    for (std::size_t i = 0; i < use.nodes.size(); ++i) {
+        const std::uint64_t free_bytes = use.nodes[i].free_frames << geometry_.frame_shift;
+        const std::uint64_t online_bytes = use.nodes[i].online_frames << geometry_.frame_shift;
+        remember_for_autosize(i, free_bytes, online_bytes);
+        const bool is_below =
+            is_below_watermark(is_below_watermark_[i], free_bytes, online_bytes, spec_.low_watermark_bytes);
+        if (is_below == is_below_watermark_[i]) continue;
+        is_below_watermark_[i] = is_below;
+        ledger_.nodes()[i].is_below_watermark.store(is_below ? 1 : 0, std::memory_order_relaxed);
+        Event found = event(is_below ? "low_watermark" : "low_watermark_ended");
+        found.node = static_cast<std::uint32_t>(i);
+        found.bytes = free_bytes;
+        found.message = "numa node " + std::to_string(i) + ": " + format_bytes(free_bytes) + " free of " +
+                        format_bytes(online_bytes) + " online, the low watermark is " +
+                        format_bytes(spec_.low_watermark_bytes);
+        news_.push_back(std::move(found));
+    }
+}
+
+void ManagedPool::remember_for_autosize(std::size_t numa_node, std::uint64_t free_bytes, std::uint64_t online_bytes) {
+    if (!spec_.autosize.is_on) return;
+    std::deque<AutosizeSample> &history = autosize_history_[numa_node];
+    const auto now = std::chrono::steady_clock::now();
+    history.push_back({now, free_bytes, online_bytes});
+    // One is kept that is old enough.
+    while (history.size() > 1 && (now - history[1].time >= spec_.autosize.after || history.size() > kSamplesMax))
+        history.pop_front();
+}
+
+std::vector<ManagedPool::Wish> ManagedPool::take_autosize_wishes() {
+    const std::lock_guard lock(mutex_);
+    std::vector<Wish> wishes;
+    if (!corrupt_reason_.empty() || closing_) return wishes;
+    for (std::size_t i = 0; i < autosize_history_.size(); ++i) {
+        const std::vector<AutosizeSample> history(autosize_history_[i].begin(), autosize_history_[i].end());
+        const auto wanted = autosize_wants(spec_.autosize, history, nodes_[i]->unit_bytes());
+        if (!wanted) continue;
+        wishes.push_back({nodes_[i]->numa_node(), history.back().online_bytes, *wanted});
+        autosize_history_[i].clear();
+    }
+    return wishes;
+}
+
+bool ManagedPool::is_corrupt() const {
+    const std::lock_guard lock(mutex_);
+    return !corrupt_reason_.empty();
+}
+
+bool ManagedPool::close_door(bool force) {
+    const std::lock_guard lock(mutex_);
+    if (closing_ || (client_count_ != 0 && !force)) return false;
+    closing_ = true;
+    return true;
+}
+
+void ManagedPool::open_door() {
+    const std::lock_guard lock(mutex_);
+    closing_ = false;
+}
+
+Answer<void> ManagedPool::Turn::check() const {
+    if (is_ours_) return {};
+    return Unexpected{Failure{
+        Errc::contended, std::to_string(kTurns) + " calls wait for pool \"" + pool_.spec().name +
+                             "\" already: let them come to their end; if the log says that its worker is stuck, end "
+                             "the clients that keep its files busy"}};
+}
+
+void ManagedPool::announce_deletion() {
+    is_deleted_.store(true, std::memory_order_relaxed);
+    ledger_.set_state(LedgerState::deleted);
+    // release: nothing follows that anybody may rely on; it is the last word.
+    shared_.header->state.store(static_cast<std::uint64_t>(PoolState::deleted), std::memory_order_release);
+    wake_waiters(true);
+}
+
+bool ManagedPool::is_draining() const {
+    return std::ranges::any_of(nodes_, [](const auto &memory) { return memory->is_draining(); });
+}
+
+void ManagedPool::ask_for_cached_blocks() {
+    // relaxed: a wish. Each thread sees it at its next call. The flag goes first: who has given back what it had does
+    // not begin anew.
+    if (is_draining()) shared_.header->attention.fetch_or(Attention::kDraining, std::memory_order_relaxed);
+    shared_.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
+}
+
+void ManagedPool::tell_clients() {
+    const PoolAge age = PoolAge::of_seconds(static_cast<std::uint64_t>(ledger_.age().count()));
+    const bool serves = !is_corrupt();
+    publish_sizes();
+    {
+        // Again: somebody may have scribbled over it, and then quotas of users add up nobody.
+        const std::lock_guard lock(mutex_);
+        write_seats();
+    }
+    // Again: it may have been scribbled over since.
+    if (!serves && ledger_.state() == LedgerState::corrupt)
+        shared_.header->state.store(static_cast<std::uint64_t>(PoolState::corrupt), std::memory_order_release);
+    auto &attention = shared_.header->attention;
+    // relaxed: an age in seconds, and a hint to look at the state. Bounded: somebody may scribble here for ever; there
+    // is a next time.
+    std::uint64_t bits = attention.load(std::memory_order_relaxed);
+    for (unsigned round = 0; round < kCasRoundsMax; ++round) {
+        // Each time: a drain may have begun or ended meanwhile.
+        const std::uint64_t told = Attention::told(bits, age, serves, is_draining());
+        if (bits == told || attention.compare_exchange_weak(bits, told, std::memory_order_relaxed)) return;
+    }
+}
+
+void ManagedPool::wake_waiters(bool all) {
+    nudge_waiters(shared_, all, [this](ThreadSlotIndex thread) {
+        auto *const low_half = reinterpret_cast<std::uint32_t *>(&shared_.threads[thread.value].waiting);
+        static_assert(std::endian::native == std::endian::little, "the futex word is the first half");
+        os::futex_wake(low_half, 1);
+    });
+}
+
+void ManagedPool::wake_waiters_soon(const std::shared_ptr<ManagedPool> &pool) {
+    if (pool->wake_is_due_.exchange(true)) return;
+    pool->worker().post([pool] {
+        pool->wake_is_due_.store(false);  // before the look: who asks from now on is not seen by it
+        pool->wake_waiters();
+    });
+}
+
+void ManagedPool::give_back_frames() {
+    for (const auto &memory : nodes_) memory->give_back_frames();
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+void ManagedPool::declare_corrupt(const std::string &reason) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!corrupt_reason_.empty()) return;
+        corrupt_reason_ = reason;
+        damage_is_news_ = true;
+    }
+    ledger_.set_state(LedgerState::corrupt);
+    // release: the last word about this pool.
+    shared_.header->state.store(static_cast<std::uint64_t>(PoolState::corrupt), std::memory_order_release);
+    // Its clients are refused from their next allocation on; who waits for memory hears it now.
+    shared_.header->attention.fetch_or(Attention::kLookAtState, std::memory_order_seq_cst);
+    wake_waiters(true);
+    log::error("pool is damaged: no new clients, see the runbook NumacrePoolCorrupt",
+               {{"pool", spec_.name}, {"reason", reason}});
+}
+
+std::optional<std::string> ManagedPool::take_news_of_damage() {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(damage_is_news_, false)) return std::nullopt;
+    return corrupt_reason_;
+}
+
+// Shared memory is read here only to find out that somebody scribbled over it.
+std::string ManagedPool::damage_to_our_own() {
+    const auto &header = *shared_.header;
+    if (std::memcmp(&header, header_.data(), header_.size()) != 0) return "the pool's header has been overwritten";
+    const std::uint64_t mark = header.thread_high_water.load(std::memory_order_relaxed);
+    if (mark == 0 || mark > thread_slots_) return "the pool's count of threads has been overwritten";
+    for (const auto &memory : nodes_) {
+        const std::string numa_node = " numa node " + std::to_string(memory->numa_node().value);
+        if (!memory->header_is_ours()) return "the header of" + numa_node + "'s metadata has been overwritten";
+        if (memory->overwritten_chunks() != 0)
+            return "entries of offline chunks on" + numa_node + " have been overwritten";
+    }
+    if (const auto slots = count_impossible_thread_slots(shared_, std::span<const View>(views_)); slots != 0)
+        return std::to_string(slots) + " impossible thread slots";
+    const std::lock_guard lock(mutex_);
+    const auto state = static_cast<PoolState>(header.state.load(std::memory_order_relaxed));
+    if (state != PoolState::serving && corrupt_reason_.empty() && !closing_)
+        return "the pool's state has been overwritten";
+    if (header.accounting.load(std::memory_order_relaxed) != accounting_)
+        return "what clients are to count has been overwritten";
+    for (std::size_t i = 0; i < kAccounts; ++i)
+        if (shared_.accounts[i].quota_frames.load(std::memory_order_relaxed) !=
+                quota_frames_of(accounts_[i].limit.quota_bytes) ||
+            shared_.accounts[i].reserved_frames.load(std::memory_order_relaxed) !=
+                quota_frames_of(accounts_[i].limit.reserved_bytes))
+            return "the limits of account " + std::to_string(i) + " have been overwritten";
+    for (std::uint32_t slot = 0; slot < process_slots_; ++slot) {
+        const auto &record = shared_.processes[slot];
+        const Record &ours = records_[slot];
+        if (record.state.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(ours.state) ||
+            record.generation.load(std::memory_order_relaxed) != ours.generation ||
+            record.pid.load(std::memory_order_relaxed) != ours.pid ||
+            record.start_time_ticks.load(std::memory_order_relaxed) != ours.start_time_ticks ||
+            record.quota_frames.load(std::memory_order_relaxed) != ours.quota_frames ||
+            record.reserved_frames.load(std::memory_order_relaxed) != ours.reserved_frames ||
+            record.account.load(std::memory_order_relaxed) != ours.account)
+            return "the record of process slot " + std::to_string(slot) + " has been overwritten";
+        // relaxed: its state is the client's business, the generation is ours.
+        if (clients_[slot] && !Presence{record.presence.load(std::memory_order_relaxed)}.is_of(ours.generation))
+            return "the presence of process slot " + std::to_string(slot) + " has been overwritten";
+    }
+    return {};
+}
+
+bool ManagedPool::look_for_damage() {
+    if (const std::string damage = damage_to_our_own(); !damage.empty()) declare_corrupt(damage);
+    return is_corrupt();
+}
+
+std::vector<std::uint64_t> ManagedPool::seat_versions() const {
+    const std::lock_guard lock(mutex_);
+    return seat_versions_;
+}
+
+std::string ManagedPool::damage_to_numa_node(const NodeStatus &status, const Scan &scan) {
+    const std::size_t number = status.node.value;
+    const View &view = views_[number];
+    const NodeSnapshot &snapshot = status.snapshot;
+    const std::string where = " on numa node " + std::to_string(number);
+    if (snapshot.damaged_entries != 0 || snapshot.lost_blocks != 0) {
+        // Once more: an entry may look impossible for the length of a change that was under way.
+        NodeSnapshot again;
+        std::vector<OwnerUsage> usage(process_slots_);
+        scan_node(view, again, usage);
+        if (snapshot.damaged_entries != 0 && again.damaged_entries != 0)
+            return std::to_string(again.damaged_entries) + " impossible index entries" + where;
+        if (snapshot.lost_blocks != 0 && again.lost_blocks != 0)
+            return std::to_string(again.lost_blocks) + " live blocks that have lost frames" + where;
+    }
+    if (const std::uint64_t words = Audit<ProductionEnv>(shared_, view).run(); words != 0)
+        return std::to_string(words) + " impossible words of the tree" + where;
+
+    // Offline chunks are the daemon's alone: nobody else changes a word of them.
+    const std::uint64_t changes = scan.online_changes[number];
+    if (changes % 2 == 0 && nodes_[number]->online_changes() == changes &&
+        snapshot.offline_frames << geometry_.frame_shift != geometry_.capacity_bytes() - status.online_bytes)
+        return "other chunks are offline than the daemon took offline" + where;
+
+    const std::vector<std::uint64_t> seats = seat_versions();
+    for (std::uint32_t slot = 0; slot < process_slots_; ++slot)
+        if (seats[slot] % 2 == 0 && seats[slot] == scan.seats[slot] && scan.usage[number][slot].frames != 0)
+            return "blocks of process slot " + std::to_string(slot) + ", where nobody sits," + where;
+
+    for (std::size_t i = 0; i < snapshot.unheld_count; ++i)
+        // Twice: the verdict is for good.
+        if (is_taken_by_nobody(shared_, view, snapshot.unheld[i]) &&
+            is_taken_by_nobody(shared_, view, snapshot.unheld[i]))
+            return "frame " + std::to_string(snapshot.unheld[i].first.value) + " is taken by nobody" + where;
+    return {};
+}
+
+void ManagedPool::check_integrity(PoolStatus &status, const Scan &scan) {
+    if (!look_for_damage()) {
+        for (const NodeStatus &numa_node : status.nodes) {
+            const std::string damage = damage_to_numa_node(numa_node, scan);
+            if (damage.empty()) continue;
+            declare_corrupt(damage);
+            break;
+        }
+    }
+    const std::lock_guard lock(mutex_);
+    status.corrupt = !corrupt_reason_.empty();
+    status.corrupt_reason = corrupt_reason_;
+}
+
+PoolStatus ManagedPool::status() {
+    PoolStatus status;
+    status.spec = spec_;
+    status.owner = owner_;
+    status.group = group_;
+    status.geometry = geometry_;
+    status.created = ledger_.created();
+    const std::uint32_t threads = shared_.threads_in_use_bound();
+    Scan scan;
+    Use use = begin_look();
+    scan.seats = use.seats;
+    const auto waiters = count_waiters(shared_, threads);
+    const auto start = std::chrono::steady_clock::now();
+    for (const auto &memory : nodes_) {
+        NodeStatus numa_node;
+        numa_node.node = memory->numa_node();
+        numa_node.os_numa_node = memory->os_numa_node();
+        numa_node.backing = memory->data().backing();
+        numa_node.page_bytes = memory->data().page_bytes();
+        numa_node.backing_note = memory->backing_note();
+        numa_node.capacity_bytes = geometry_.capacity_bytes();
+        scan.online_changes.push_back(memory->online_changes());
+        numa_node.online_bytes = memory->online_bytes();
+        numa_node.metadata_bytes = memory->metadata().bytes();
+        numa_node.metadata_resident_bytes = memory->metadata().resident_bytes();
+        scan_node(memory->view(), numa_node.snapshot, scan.usage.emplace_back(process_slots_));
+        use.add(numa_node.snapshot);
+        for (std::uint32_t slot = 0; slot < process_slots_; ++slot)
+            use.used_frames[slot] += scan.usage.back()[slot].frames;
+        numa_node.quarantined_bytes = memory->quarantined_frames() << geometry_.frame_shift;
+        numa_node.cached_bytes = numa_node.snapshot.cached_frames << geometry_.frame_shift;
+        numa_node.counters = fold_counters(memory->view(), threads);
+        numa_node.waiting_threads = waiters[numa_node.node.value];
+        status.nodes.push_back(std::move(numa_node));
+    }
+    status.scan_seconds = seconds_since(start);
+    check_integrity(status, scan);
+    compare_with_limits(use);
+    const std::lock_guard lock(mutex_);
+    add_users(status, use);
+    status.peak_client_bytes = ledger_.peak_client_bytes().load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < status.nodes.size(); ++i)
+        status.nodes[i].peak_used_bytes = ledger_.nodes()[i].peak_used_bytes.load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < status.nodes.size(); ++i) status.nodes[i].is_below_watermark = is_below_watermark_[i];
+    status.clients = client_count_;
+    status.clients_reaped = clients_reaped_;
+    status.reclaimed_bytes = reclaimed_bytes_;
+    status.last_recovery_seconds = last_recovery_seconds_;
+    for (const auto &client : clients_)
+        if (client && client->waits_for != 0) ++status.recoveries_waiting;
+    return status;
+}
+
+ManagedPool::Use ManagedPool::begin_look() const {
+    Use use;
+    use.number = looks_.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: compared under the lock
+    use.seats = seat_versions();
+    use.used_frames.resize(process_slots_, 0);
+    for (std::uint32_t slot = 0; slot < process_slots_; ++slot)
+        use.counts.push_back(shared_.processes[slot].held.load(std::memory_order_seq_cst));
+    return use;
+}
+
+// Of all numa nodes, by process slot.
+std::vector<OwnerUsage> ManagedPool::scan_use(Use &use) const {
+    std::vector<OwnerUsage> usage(process_slots_);
+    for (const View &view : views_) {
+        NodeSnapshot snapshot;
+        scan_node(view, snapshot, usage);
+        use.add(snapshot);
+    }
+    for (std::uint32_t slot = 0; slot < process_slots_; ++slot) use.used_frames[slot] = usage[slot].frames;
+    return usage;
+}
+
+ManagedPool::Use ManagedPool::look() const {
+    Use use = begin_look();
+    scan_use(use);
+    return use;
+}
+
+void ManagedPool::look_at_use() {
+    compare_with_limits(look());
+}
+
+std::vector<ClientStatus> ManagedPool::client_statuses() {
+    Use use = begin_look();
+    const std::vector<Client> table = client_table();
+    std::vector<ClientStatus> statuses;
+    if (table.empty()) return statuses;
+
+    const std::vector<OwnerUsage> usage = scan_use(use);
+    compare_with_limits(use);
+    std::vector<std::uint32_t> threads(process_slots_, 0);
+    for (std::uint32_t thread = 1; thread < shared_.threads_in_use_bound(); ++thread) {
+        // relaxed: only counted.
+        const ThreadOwner owner{shared_.threads[thread].owner.load(std::memory_order_relaxed)};
+        if (owner.in_use() && owner.process().value < process_slots_) ++threads[owner.process().value];
+    }
+    const std::chrono::seconds age = ledger_.age();
+    for (const Client &client : table) {
+        ClientStatus status;
+        status.client_id = client.id;
+        status.pool = spec_.name;
+        status.pid = client.peer.pid;
+        status.uid = client.peer.uid;
+        status.gid = client.peer.gid;
+        status.comm = client.peer.comm;
+        status.cgroup = client.peer.cgroup;
+        status.attached = client.attached;
+        status.used_bytes = usage[client.slot.value].frames << geometry_.frame_shift;
+        status.cached_bytes = usage[client.slot.value].cached_frames << geometry_.frame_shift;
+        status.blocks = usage[client.slot.value].blocks;
+        if (status.blocks != 0) status.oldest_held_for = held_for(usage[client.slot.value].oldest, age);
+        status.quota_bytes = client.quota_bytes;
+        status.soft_quota_bytes = client.soft_quota_bytes;
+        status.reserved_bytes = client.reserved_bytes;
+        status.threads = threads[client.slot.value];
+        status.state = client_state_name(client.state);
+        status.waits_for = client.waits_for;
+        statuses.push_back(std::move(status));
+    }
+    return statuses;
+}
+
+void ManagedPool::add_oldest_blocks(std::uint32_t client_id, OldestBlocks &blocks) {
+    std::vector<std::uint32_t> ids(process_slots_, 0);
+    for (const Client &client : client_table())
+        if (client_id == 0 || client.id == client_id) ids[client.slot.value] = client.id;
+    if (std::ranges::all_of(ids, [](std::uint32_t id) { return id == 0; })) return;
+    const std::chrono::seconds age = ledger_.age();
+    for (std::size_t i = 0; i < views_.size(); ++i) {
+        const auto visit = [&](Block block, IndexEntry entry) {
+            const std::uint32_t id = entry.owner().value < process_slots_ ? ids[entry.owner().value] : 0;
+            if (id == 0 || entry.is_cached()) return;
+            const unsigned block_shift = block.order.value + geometry_.frame_shift;
+            const std::uint64_t bytes = std::uint64_t{1} << block_shift;
+            const std::chrono::seconds held = held_for(entry.note().since(), age);
+            blocks.add(held, bytes, [&] {
+                return HeldBlock{.pool = spec_.name,
+                                 .client_id = id,
+                                 .node = NumaNode{static_cast<std::uint8_t>(i)},
+                                 .offset_bytes = block.base.value << geometry_.frame_shift,
+                                 .bytes = bytes,
+                                 .requested_bytes = bytes - entry.note().slack_bytes(block_shift),
+                                 .is_published = entry.is_published(),
+                                 .held_for = held};
+            });
+        };
+        HeldScan scan{visit};
+        walk_all(views_[i], scan);
+    }
+}
+
+OccupancyMap ManagedPool::occupancy(NumaNode numa_node, std::uint32_t cells) {
+    constexpr std::uint64_t kCellsMax = 65536;
+    const std::uint64_t frames = geometry_.frame_count;
+    const std::uint64_t wanted = std::clamp<std::uint64_t>(cells == 0 ? geometry_.chunk_count() : cells, 1, kCellsMax);
+    const std::uint64_t frames_per_cell = divide_up(frames, wanted);
+    std::vector<CellUsage> usage(divide_up(frames, frames_per_cell));
+    scan_occupancy(views_[numa_node.value], frames_per_cell, std::span<CellUsage>(usage));
+    OccupancyMap map;
+    map.bytes_per_cell = frames_per_cell << geometry_.frame_shift;
+    for (const CellUsage &cell : usage) map.cells.push_back({cell.frames, cell.used_frames, cell.offline_frames});
+    return map;
+}
+
+std::vector<BlockHolder> ManagedPool::holders(NumaNode numa_node, const std::vector<UnitRange> &units) {
+    std::vector<OwnerUsage> usage(process_slots_);
+    const std::uint64_t unit_frames = node_memory(numa_node).unit_bytes() >> geometry_.frame_shift;
+    for (const UnitRange &range : units)
+        scan_holders(views_[numa_node.value], FrameIndex{range.first * unit_frames}, range.count * unit_frames,
+                     std::span<OwnerUsage>(usage));
+    std::vector<BlockHolder> found;
+    const std::lock_guard lock(mutex_);
+    for (std::uint32_t slot = 0; slot < process_slots_; ++slot) {
+        if (usage[slot].frames == 0) continue;
+        BlockHolder holder;
+        holder.bytes = usage[slot].frames << geometry_.frame_shift;
+        if (slot == kDaemonProcess.value) holder.comm = "the quarantine";
+        if (clients_[slot]) {
+            holder.client_id = clients_[slot]->id;
+            holder.pid = clients_[slot]->peer.pid;
+            holder.comm = clients_[slot]->peer.comm;
+        }
+        found.push_back(std::move(holder));
+    }
+    std::sort(found.begin(), found.end(), [](const auto &a, const auto &b) { return a.bytes > b.bytes; });
+    return found;
+}
+
+void ManagedPool::reclaim(std::span<Departed> departed) {
+    const auto all = [&](RecoveryStep step, ThreadSlotIndex blocked_by) {
+        for (Departed &one : departed) {
+            one.step = step;
+            one.blocked_by = blocked_by;
+        }
+    };
+    ThreadSlotIndex blocked_by;
+    // What a damaged pool says about owners is not to be believed, and what it says about who is in the way may be so
+    // for ever.
+    if (look_for_damage()) return all(RecoveryStep::done, blocked_by);
+    if (finish_predecessor(blocked_by) == RecoveryStep::blocked) return all(RecoveryStep::blocked, blocked_by);
+    Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
+    if (spec_.reclaim.kind == Reclaim::Kind::fast)
+        recovery.recover(departed);
+    else
+        recovery.seize(departed, [this](NumaNode numa_node, Block block) { seize(numa_node, block); });
+}
+
+bool ManagedPool::is_overfull() const {
+    return std::ranges::any_of(nodes_, [](const auto &memory) { return memory->is_overfull(); });
+}
+
+void ManagedPool::punch_strays() {
+    if (adopted_) return;  // a unit that was being filled is finish_units()'s
+    for (const auto &memory : nodes_) strays_bytes_ += memory->punch_strays();
+    const auto now = std::chrono::steady_clock::now();
+    if (strays_bytes_ == 0 || now - strays_told_ < kStraysToldEvery) return;
+    log::warn("a client had put memory behind frames that are offline: the machine has it back",
+              {{"pool", spec_.name}, {"bytes", std::exchange(strays_bytes_, 0)}});
+    strays_told_ = now;
+}
+
+void ManagedPool::seize(NumaNode numa_node, Block block) {
+    seized_.push_back({numa_node, block, std::chrono::steady_clock::now() + spec_.reclaim.hold});
+    nodes_[numa_node.value]->count_quarantined(static_cast<std::int64_t>(block.order.frames()));
+    publish_sizes();
+}
+
+std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized() {
+    if (look_for_damage()) {
+        seized_.clear();
+        return std::nullopt;
+    }
+    ThreadSlotIndex blocked_by;
+    if (finish_predecessor(blocked_by) == RecoveryStep::blocked)
+        return std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
+    std::uint64_t bytes = 0;
+    bool released = false;
+    const auto now = std::chrono::steady_clock::now();
+    while (!seized_.empty() && seized_.front().due <= now && bytes < kPopulateBytesMax) {
+        const Seized one = seized_.front();
+        seized_.pop_front();
+        NodeMemory &memory = *nodes_[one.numa_node.value];
+        const std::uint64_t block_bytes = one.block.order.frames() << geometry_.frame_shift;
+        bytes += block_bytes;
+        if (spec_.reclaim.kind == Reclaim::Kind::zero) {
+            if (auto zeroed = memory.zero(one.block); !zeroed) {
+                log::error("blocks of a client that is gone cannot be zeroed: they stay where they are for now",
+                           {{"pool", spec_.name}, {"reason", zeroed.error().message}});
+                seized_.push_front({one.numa_node, one.block, now + kZeroAgainAfter});
+                break;
+            }
+        }
+        memory.count_quarantined(-static_cast<std::int64_t>(one.block.order.frames()));
+        if (recovery.release(one.numa_node, one.block))
+            released = true;
+        else
+            declare_corrupt("a block that the daemon held on numa node " + std::to_string(one.numa_node.value) +
+                            " has been overwritten");
+    }
+    if (released) {
+        publish_sizes();
+        wake_waiters();
+    }
+    if (seized_.empty()) return std::nullopt;
+    return seized_.front().due;
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,360 @@
+// One pool as the daemon keeps it: its regions, its engine, and who sits in it. What is known about clients is private
+// to the daemon; their records in shared memory are written, never read back.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine.hpp"
+#include "memory/hugepages.hpp"
+#include "memory/ledger.hpp"
+#include "memory/node_memory.hpp"
+#include "memory/topology.hpp"
+#include "numacre/shm/presence.hpp"
+#include "numacre/shm/recovery.hpp"
+#include "os/process_info.hpp"
+#include "os/worker.hpp"
+#include "pool/oldest_blocks.hpp"
+#include "pool/pool_manager.hpp"
+#include "spec/autosize.hpp"
+
+namespace numacre::daemon {
+
+enum class ClientState : std::uint8_t {
+    active,
+    adopted,     // it sat here before the daemon restarted; it has no connection
+    detaching,   // it has asked, and has unmapped the pool
+    lost,        // its connection is gone, the process may still use the memory
+    recovering,  // it has ended; its blocks are coming back
+};
+std::string_view client_state_name(ClientState state);
+
+// What became of a client in the end.
+enum class Departure : std::uint8_t { detached, died, unmapped };
+
+struct Client {
+    std::uint32_t id = 0;
+    ProcessSlot slot;
+    std::uint64_t generation = 0;
+    Peer peer;
+    wire::Tier tier = wire::Tier::trusted;
+    std::chrono::system_clock::time_point attached;
+    std::uint64_t quota_bytes = 0;
+    std::uint64_t soft_quota_bytes = 0;
+    bool is_over_soft_quota = false;
+    std::uint64_t reserved_bytes = 0;
+    ClientState state = ClientState::active;
+    std::uint32_t waits_for = 0;  // client; 0: nobody
+};
+
+class ManagedPool {
+public:
+    // Populates what the spec wants online, through its worker; may take long. Never from the event loop.
+    static Answer<std::shared_ptr<ManagedPool>> create(const PoolSpec &spec, Topology &topology, Hugepages &hugepages);
+    // What a daemon before us has left, with its clients in their seats; descriptors by the names of kept_files(), of
+    // which none may be missing. They are to be finished or reaped by who calls. Damage of the headers marks the pool.
+    static Answer<std::shared_ptr<ManagedPool>> adopt(PoolLedger ledger, std::map<std::string, Fd> files,
+                                                      Topology &topology, Hugepages &hugepages);
+    ManagedPool(const ManagedPool &) = delete;
+    ManagedPool &operator=(const ManagedPool &) = delete;
+
+    // Its own: see "the worker's thread only" below.
+    Worker &worker() { return worker_; }
+    // On a thread that may wait for the worker: what the pool's policy wants. Dropped once the workers have ended. The
+    // worker's thread only.
+    void post_sizing(std::function<void()> job);
+    // What has been posted runs, what is posted later is dropped. Waits. Before what the jobs use ends; not from them.
+    void end_workers();
+
+    // Any thread, no blocking to speak of.
+    const PoolSpec &spec() const { return spec_; }
+    const Geometry &geometry() const { return geometry_; }
+    // Names of spec().access, or numbers, as they were when the pool was made or adopted.
+    const std::string &owner() const { return owner_; }
+    const std::string &group() const { return group_; }
+    std::uint32_t process_slots() const { return process_slots_; }
+    std::uint32_t thread_slots() const { return thread_slots_; }
+    std::uint64_t instance_id() const { return ledger_.instance_id(); }
+    const MetadataRegion &pool_region() const { return pool_region_; }
+    std::size_t numa_node_count() const { return nodes_.size(); }
+    bool has(NumaNode numa_node) const { return numa_node.value < nodes_.size(); }
+    NodeMemory &node_memory(NumaNode numa_node) { return *nodes_[numa_node.value]; }
+    PoolLedger &ledger() { return ledger_; }
+    // What has to be kept so that adopt() can be called: descriptors by name.
+    std::map<std::string, int> kept_files() const;
+    static std::vector<std::string> file_names(std::uint32_t numa_nodes);
+    static constexpr const char *kLedgerFile = "ledger";
+
+    // Gives the process a slot and makes its record active. too_many_clients: there is none, or none for observers.
+    Answer<Client> seat(std::uint32_t client_id, Peer peer, wire::Tier tier);
+    void set_client_state(ProcessSlot slot, ClientState state);
+    // Of a client whose connection has ended (presence.hpp): it is there, it has left, or it has been given up, now if
+    // it had not come. An observer has nothing that it could come to: given up.
+    Presence::State ask_after(const Client &client);
+    // The daemon before us had lost sight of its process, or we have found out more about it.
+    void set_peer(const Client &client, const Peer &peer);
+    // The kernel has said that the process is gone, or it has told us that it has let go. From now on it counts as dead
+    // in shared memory; reclaim() follows.
+    void mark_dead(ProcessSlot slot);
+    // A client may ask what has happened: these EventBits. Not one whose record has passed to another.
+    void set_news(const Client &client, std::uint64_t event_bits);
+    // Its recovery was blocked, by this thread; ends with its recovery.
+    void note_blocked(ProcessSlot slot, ThreadSlotIndex blocked_by);
+    // The slot is free again; nothing of the client is left.
+    void vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds);
+    std::vector<Client> client_table() const;
+    std::optional<Client> find_client(std::uint32_t client_id) const;
+    // Whose thread it is, as far as the shared memory says: to be told to people.
+    std::optional<Client> client_of(ThreadSlotIndex thread) const;
+    // The holder's pool is this one. 0 bytes: none. bad_argument: no such client, or too many users with limits; for
+    // reserve() out_of_frames: so much is not free. Both scan.
+    Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes);
+    Answer<void> reserve(const Holder &holder, std::uint64_t bytes);
+    // May so much go offline? Not what is reserved. Scans, if there are reservations.
+    Answer<void> check_shrink(std::uint64_t bytes);
+    // Tells clients how much is online, and held by the daemon: what reservations are compared with.
+    void publish_sizes();
+    // A soft quota, a low watermark or a policy of size that look_at_use() would have to see to, or what clients count
+    // to be compared.
+    bool has_limits_to_watch() const;
+    // A size that the pool's policy wants a numa node to have, instead of another. Each is told once, then the while
+    // that it takes begins anew.
+    struct Wish {
+        NumaNode numa_node;
+        std::uint64_t from_bytes = 0, to_bytes = 0;
+    };
+    std::vector<Wish> take_autosize_wishes();
+    // What scans have found out about soft quotas and the low watermark since the last call: to be published.
+    std::vector<Event> take_news();
+
+    bool is_corrupt() const;
+    // A quick look at what only the daemon writes, and at the thread slots. True: the pool is damaged, now or from
+    // before.
+    bool look_for_damage();
+    // Once, after the pool has been found to be damaged: the reason.
+    std::optional<std::string> take_news_of_damage();
+
+    // No new clients from now on. False: there are clients and force is not set, nothing has changed. Or it is closing
+    // already.
+    bool close_door(bool force);
+    void open_door();
+    // A call that may wait for the pool's worker, for as long as the kernel makes that wait: so few may, or the calls
+    // for one pool would take all threads that there are for calls.
+    class Turn {
+    public:
+        explicit Turn(ManagedPool &pool) : pool_(pool), is_ours_(pool.turns_.fetch_add(1) < kTurns) {}
+        Turn(const Turn &) = delete;
+        Turn &operator=(const Turn &) = delete;
+        ~Turn() { pool_.turns_.fetch_sub(1); }
+        Answer<void> check() const;
+
+    private:
+        static constexpr unsigned kTurns = 4;
+        ManagedPool &pool_;
+        bool is_ours_;
+    };
+
+    // Tells clients that the pool is no more.
+    void announce_deletion();
+    // With resize_mutex held: nothing is made of it any more.
+    bool is_deleted() const { return is_deleted_.load(std::memory_order_relaxed); }  // relaxed: the mutex orders it
+    // All pages of the frames go back to the kernel, whoever keeps a descriptor of them. The last thing that is done
+    // with a pool that is deleted. On its worker.
+    void give_back_frames();
+    // Allocations that wait for memory look again.
+    void wake_waiters(bool all = false);
+    // On the pool's own worker, once for all who ask meanwhile: it looks at every thread slot, as many as there are,
+    // and at words that clients write. Any thread.
+    static void wake_waiters_soon(const std::shared_ptr<ManagedPool> &pool);
+    // Tells clients how old the pool is, for what they allocate from now on, and if it is damaged. Any thread, about
+    // once a second.
+    void tell_clients();
+    // There may be work for punch_strays(). Any thread.
+    bool is_overfull() const;
+    // The pool's threads give back what they have cached, each at its next call: those that are idle do not. While a
+    // unit is draining they go on giving back what they free of it, past their caches; until then, and where a call has
+    // missed it, only asking again helps.
+    void ask_for_cached_blocks();
+
+    // Any thread; these read the shared metadata beside running clients, and take as long as there is metadata.
+    PoolStatus status();
+    std::vector<ClientStatus> client_statuses();
+    // Only for take_news().
+    void look_at_use();
+    // The oldest of the blocks in use, at most `limit` in all. client_id 0: everybody's.
+    void add_oldest_blocks(std::uint32_t client_id, OldestBlocks &blocks);
+    OccupancyMap occupancy(NumaNode numa_node, std::uint32_t cells);
+    std::vector<BlockHolder> holders(NumaNode numa_node, const std::vector<UnitRange> &units);
+
+    // The worker's thread only. A damaged pool is left as it is: done, and nothing has come back.
+    // After adopt(): completes what the daemon before us was in the middle of. Until that is done, nothing else may be
+    // done to the pool from the daemon's side: there is one intent for it. blocked: by a live client that stands in the
+    // middle of an operation on the same block.
+    RecoveryStep finish_predecessor(ThreadSlotIndex &blocked_by);
+    // Of departed clients, by slot, ascending; all in one walk over the pool's metadata, which takes as long for one.
+    void reclaim(std::span<Departed> departed);
+    // Memory that a client has put behind frames that are offline goes back to the machine, and the log says so.
+    void punch_strays();
+    // Frees what reclaim() has seized, as far as it is due: zeroed first, if the pool wants that; a bounded piece of
+    // it. When to call again; nothing: there is no more.
+    std::optional<std::chrono::steady_clock::time_point> release_seized();
+    // Units that are to go offline as soon as they are empty: numa node, unit.
+    std::set<std::pair<std::uint8_t, std::uint64_t>> draining;
+
+    // One resize at a time.
+    std::mutex resize_mutex;
+
+private:
+    ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLedger ledger, MetadataRegion pool_region);
+    NodeMemory::Plan plan_of(NumaNode numa_node) const;
+    void add_node(std::unique_ptr<NodeMemory> memory);
+    void adopt_clients();
+    void enter(const Client &client, LedgerClient &ledger);
+    void seize(NumaNode numa_node, Block block);
+    bool is_draining() const;
+    // What a client's record in shared memory has to say.
+    struct Record {
+        ProcessState state = ProcessState::free;
+        std::uint64_t generation = 0;
+        std::uint64_t pid = 0;
+        std::uint64_t start_time_ticks = 0;
+        std::uint64_t quota_frames = 0;
+        std::uint64_t reserved_frames = 0;
+        std::uint64_t account = kPoolAccount;
+    };
+    struct WrongCount {
+        std::uint64_t bits = 0;  // of HeldFrames
+        // By at least so much, in all of the last looks.
+        std::uint64_t too_many = 0, too_few = 0;
+        unsigned looks = 0;
+    };
+    struct AccountState {
+        bool is_used = false;
+        UserLimit limit;
+        bool is_over_soft_quota = false;
+    };
+    struct Seized {
+        NumaNode numa_node;
+        Block block;
+        std::chrono::steady_clock::time_point due;
+    };
+    // What a scan of the whole metadata found, and who was seated from before it until after it.
+    struct Scan {
+        std::vector<std::vector<OwnerUsage>> usage;  // by numa node, by process slot
+        std::vector<std::uint64_t> online_changes;   // by numa node
+        std::vector<std::uint64_t> seats;            // by process slot: see seat_versions()
+    };
+
+    // What limits are compared with.
+    struct Use {
+        std::uint64_t number = 0;                // of the scan, in the order in which they began
+        std::vector<std::uint64_t> seats;        // by process slot, from before it
+        std::vector<std::uint64_t> used_frames;  // by process slot
+        std::vector<std::uint64_t> counts;       // by process slot: HeldFrames from before it
+        struct OfNode {
+            std::uint64_t free_frames = 0, online_frames = 0;
+        };
+        std::vector<OfNode> nodes;
+        void add(const NodeSnapshot &snapshot) { nodes.push_back({snapshot.free_frames, snapshot.online_frames()}); }
+    };
+    Use begin_look() const;
+    std::vector<OwnerUsage> scan_use(Use &use) const;
+    Use look() const;  // both
+    bool all_have_counted() const;
+    void compare_with_limits(const Use &use);
+    // These with mutex_ held.
+    void correct_counts(const Use &use);
+    void compare_accounts(const Use &use);
+    void raise_peaks(const Use &use);
+    std::size_t account_of(std::uint32_t uid) const;
+    Answer<std::size_t> claim_account(const Holder &holder);
+    void write_account(std::size_t account);
+    void write_seats();
+    bool is_due_for_look();
+    void write_accounting();
+    void add_users(PoolStatus &status, const Use &use) const;
+    std::uint64_t unused_reservations(const Use &use) const;  // frames
+    std::uint64_t free_to_promise(const Use &use) const;      // frames
+    Answer<void> check_promises(const Use &use) const;
+    Answer<void> promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &before);
+    std::optional<Client> *seat_of(std::uint32_t client_id);
+    void remember_for_autosize(std::size_t numa_node, std::uint64_t free_bytes, std::uint64_t online_bytes);
+    Event event(const char *kind) const;
+
+    void write_record(ProcessSlot slot, const Record &what);
+    std::uint64_t quota_frames_of(std::uint64_t quota_bytes) const;
+    void set_record_state(ProcessSlot slot, ProcessState state, std::memory_order order);
+    // What is wrong with what only the daemon writes; empty: nothing.
+    std::string damage_to_our_own();
+    std::string damage_to_numa_node(const NodeStatus &status, const Scan &scan);
+    // By process slot: an odd number while somebody sits there, another one after each change.
+    std::vector<std::uint64_t> seat_versions() const;
+    void check_integrity(PoolStatus &status, const Scan &scan);
+    void declare_corrupt(const std::string &reason);
+
+    PoolSpec spec_;
+    std::string owner_, group_;
+    Geometry geometry_;
+    std::uint32_t process_slots_;
+    std::uint32_t thread_slots_;
+    PoolLedger ledger_;  // before the nodes, which write in it
+    MetadataRegion pool_region_;
+    SharedPool shared_;
+    // The header's part that never changes, as we wrote it.
+    std::array<std::byte, offsetof(PoolHeader<ProductionEnv>, state)> header_{};
+    std::vector<std::unique_ptr<NodeMemory>> nodes_;
+    std::vector<View> views_;
+
+    // The worker's thread only.
+    bool adopted_ = false;            // and not finished yet
+    std::uint64_t strays_bytes_ = 0;  // that the log has not said yet
+    std::chrono::steady_clock::time_point strays_told_{};
+    std::deque<Seized> seized_;  // in the order in which they are due
+
+    mutable std::atomic<std::uint64_t> looks_{0};
+    std::atomic<bool> wake_is_due_{false};
+    std::atomic<bool> is_deleted_{false};
+    std::atomic<unsigned> turns_{0};
+
+    mutable std::mutex mutex_;
+    // All below: guarded by mutex_.
+    std::vector<std::optional<Client>> clients_;  // by process slot
+    std::vector<Record> records_;                 // by process slot: as they were written to shared memory
+    std::vector<std::uint64_t> seat_versions_;    // by process slot
+    std::array<AccountState, kAccounts> accounts_;
+    std::vector<WrongCount> wrong_counts_;                      // by process slot: what the last looks have found wrong
+    std::uint64_t accounting_ = 0;                              // as it was written to shared memory
+    std::uint64_t last_look_ = 0;                               // the youngest whose result has been compared
+    std::vector<bool> is_below_watermark_;                      // by numa node
+    std::vector<std::deque<AutosizeSample>> autosize_history_;  // by numa node
+    std::vector<Event> news_;
+    bool closing_ = false;
+    std::string corrupt_reason_;
+    bool damage_is_news_ = false;
+    std::uint32_t client_count_ = 0;
+    std::uint32_t seats_ = 0;      // no client sits at this process slot or beyond
+    std::uint32_t free_from_ = 1;  // every process slot before it is taken
+    std::uint32_t seats_until_look_ = 0;
+    std::uint64_t clients_reaped_ = 0;
+    std::uint64_t reclaimed_bytes_ = 0;
+    double last_recovery_seconds_ = 0;
+
+    // Last: what they do uses the others. The sizer posts to the worker and waits for it.
+    Worker worker_;
+    std::unique_ptr<Worker> sizer_;  // the worker's thread only
+    bool ends_ = false;              // the worker's thread only
+};
+
+}  // namespace numacre::daemon

@@ -1,0 +1,124 @@
+// What a pool, its clients and its blocks are at a moment; what a resize and a drain say as they go on.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine.hpp"
+#include "numacre/shm/counters.hpp"
+#include "numacre/shm/layout.hpp"
+#include "numacre/shm/snapshot.hpp"
+#include "spec/pool_config.hpp"
+
+namespace numacre::daemon {
+
+struct NodeStatus {
+    NumaNode node;
+    int os_numa_node = 0;
+    wire::Backing backing{};
+    std::uint64_t page_bytes = 0;
+    std::string backing_note;  // why not hugepages, if so
+    std::uint64_t capacity_bytes = 0;
+    std::uint64_t online_bytes = 0;
+    std::uint64_t metadata_bytes = 0;           // address space
+    std::uint64_t metadata_resident_bytes = 0;  // touched
+    NodeSnapshot snapshot;                      // free and live blocks, used frames
+    CounterTotals counters;
+    std::uint32_t waiting_threads = 0;    // for memory, best of all from this numa node
+    std::uint64_t cached_bytes = 0;       // part of the used bytes: in clients' thread caches
+    std::uint64_t quarantined_bytes = 0;  // part of the used bytes: taken back and held before their next use
+    bool is_below_watermark = false;      // as far as events have told it
+    std::uint64_t peak_used_bytes = 0;    // the most that a scan has found since the pool was made
+};
+
+struct UserStatus {
+    UserLimit limit;
+    std::uint64_t used_bytes = 0;
+    std::uint32_t clients = 0;
+};
+
+struct PoolStatus {
+    PoolSpec spec;
+    std::string owner, group;  // names of those in spec.access, or their numbers
+    Geometry geometry;
+    bool corrupt = false;
+    std::string corrupt_reason;
+    std::chrono::system_clock::time_point created;
+    std::uint32_t clients = 0;
+    std::vector<NodeStatus> nodes;
+    std::uint64_t clients_reaped = 0;   // died with or without blocks
+    std::uint64_t reclaimed_bytes = 0;  // taken back from dead or detached clients
+    double last_recovery_seconds = 0;
+    std::uint32_t recoveries_waiting = 0;  // for a living client that stands still in the middle of an operation
+    std::uint64_t quota_bytes = 0, soft_quota_bytes = 0;  // of all clients together, now; 0: none
+    std::uint64_t peak_client_bytes = 0;                  // the most that a scan has found one client to hold
+    std::uint64_t reserved_bytes = 0;                     // free, and left to those who were promised it
+    std::vector<UserStatus> users;                        // with clients or limits, by uid
+    double scan_seconds = 0;                              // how long the snapshot in `nodes` took
+};
+
+struct ClientStatus {
+    std::uint32_t client_id = 0;
+    std::string pool;
+    std::uint32_t pid = 0, uid = 0, gid = 0;
+    std::string comm, cgroup;
+    std::chrono::system_clock::time_point attached;
+    std::uint64_t used_bytes = 0, cached_bytes = 0, blocks = 0, quota_bytes = 0;
+    std::uint64_t soft_quota_bytes = 0;  // 0: none
+    std::uint64_t reserved_bytes = 0;    // promised to it, used or not
+    std::uint32_t threads = 0;
+    std::string state;            // "active", "adopted", "detaching", "lost connection", "recovering"
+    std::uint32_t waits_for = 0;  // client whose operation under way its recovery has to wait for; 0: none
+    std::optional<std::chrono::seconds> oldest_held_for;  // of its blocks in use, at least; nothing: it has none
+};
+
+// A block in use.
+struct HeldBlock {
+    std::string pool;
+    std::uint32_t client_id = 0;
+    NumaNode node;
+    std::uint64_t offset_bytes = 0;  // from the numa node's first frame
+    std::uint64_t bytes = 0, requested_bytes = 0;
+    bool is_published = false;         // somebody may have a reference to it
+    std::chrono::seconds held_for{0};  // by this client, at least
+};
+struct BlockList {
+    std::vector<HeldBlock> blocks;
+    std::uint64_t count = 0, bytes = 0;  // of all that there are, listed or not
+};
+
+struct BlockHolder {
+    std::uint32_t client_id = 0;
+    std::uint32_t pid = 0;
+    std::string comm;
+    std::uint64_t bytes = 0;
+};
+
+struct ResizeStep {
+    std::uint64_t online_bytes = 0;
+    std::uint64_t target_bytes = 0;
+    bool done = false;
+    std::string note;
+    std::vector<BlockHolder> blocked_by;
+    std::uint64_t undone_bytes = 0;  // had come online, and went back when the growth failed or was cancelled
+};
+
+struct DrainStatus {
+    std::uint64_t used_bytes = 0;
+    bool draining = false;
+    bool offline = false;
+    std::vector<BlockHolder> blocked_by;
+};
+
+struct MapCell {
+    std::uint64_t frames = 0, used_frames = 0, offline_frames = 0;
+};
+struct OccupancyMap {
+    std::uint64_t bytes_per_cell = 0;
+    std::vector<MapCell> cells;
+};
+
+}  // namespace numacre::daemon

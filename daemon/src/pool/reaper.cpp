@@ -1,0 +1,210 @@
+#include "pool/reaper.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "os/log.hpp"
+#include "pool/sizing.hpp"
+
+namespace numacre::daemon {
+
+struct Reaper::Case {
+    std::shared_ptr<ManagedPool> pool;
+    Client client;
+    Departure departure{};
+    std::function<void()> on_done;
+    Reclaimed total;
+    std::chrono::steady_clock::time_point begun;
+    std::chrono::milliseconds retry_after = kFirstRetry;
+    bool said_blocked = false;
+};
+
+Reaper::Reaper(EventLoop &loop, Registry &registry) : loop_(loop), registry_(registry) {}
+
+void Reaper::reap(std::shared_ptr<ManagedPool> pool, const Client &client, Departure departure,
+                  std::function<void()> on_done) {
+    pool->mark_dead(client.slot);
+    pool->set_client_state(client.slot,
+                           departure == Departure::detached ? ClientState::detaching : ClientState::recovering);
+    auto job = std::make_shared<Case>();
+    job->pool = std::move(pool);
+    job->client = client;
+    job->departure = departure;
+    job->on_done = std::move(on_done);
+    job->begun = std::chrono::steady_clock::now();
+    step(std::move(job));
+}
+
+void Reaper::step(std::shared_ptr<Case> job) {
+    const std::uint64_t instance_id = job->pool->instance_id();
+    const auto [waiting, is_first] = waiting_.try_emplace(instance_id);
+    waiting->second.push_back(std::move(job));
+    if (is_first) work_on(instance_id);
+}
+
+void Reaper::work_on(std::uint64_t instance_id) {
+    auto jobs = std::exchange(waiting_.at(instance_id), {});
+    // An observer owns nothing, and what it has mapped it cannot write to.
+    const auto observers =
+        std::ranges::stable_partition(jobs, [](const auto &job) { return job->client.tier != wire::Tier::observer; });
+    const std::vector<std::shared_ptr<Case>> done(observers.begin(), observers.end());
+    jobs.erase(observers.begin(), observers.end());
+    std::ranges::sort(jobs, {}, [](const auto &job) { return job->client.slot.value; });
+    std::vector<Departed> departed;
+    departed.reserve(jobs.size());
+    for (const auto &job : jobs) departed.push_back({job->client.slot, job->total, {}});
+    if (jobs.empty()) {
+        waiting_.erase(instance_id);
+    } else {
+        Worker &worker = jobs.front()->pool->worker();
+        worker.post([this, instance_id, jobs = std::move(jobs), departed = std::move(departed)]() mutable {
+            jobs.front()->pool->reclaim(departed);
+            loop_.post([this, instance_id, jobs = std::move(jobs), departed = std::move(departed)] {
+                for (std::size_t i = 0; i < jobs.size(); ++i) has_stepped(jobs[i], departed[i]);
+                if (waiting_.at(instance_id).empty())
+                    waiting_.erase(instance_id);
+                else
+                    work_on(instance_id);
+            });
+        });
+    }
+    for (const auto &job : done) finish(*job);
+}
+
+void Reaper::has_stepped(const std::shared_ptr<Case> &job, const Departed &departed) {
+    job->total = departed.total;
+    if (departed.step == RecoveryStep::done) {
+        finish(*job);
+        return;
+    }
+    job->pool->note_blocked(job->client.slot, departed.blocked_by);
+    if (job->retry_after >= kLastRetry && !job->said_blocked) {
+        job->said_blocked = true;
+        const auto in_the_way = job->pool->client_of(departed.blocked_by);
+        log::warn("recovery waits for a live client that stands still in the middle of an operation",
+                  {{"pool", job->pool->spec().name},
+                   {"client", job->client.id},
+                   {"blocked_by_client", in_the_way ? in_the_way->id : 0},
+                   {"blocked_by_pid", in_the_way ? in_the_way->peer.pid : 0},
+                   {"blocked_by_thread_slot", departed.blocked_by.value}});
+    }
+    loop_.after(job->retry_after, [this, job] { step(job); });
+    job->retry_after = std::min(job->retry_after * 2, kLastRetry);
+}
+
+void Reaper::finish(const Case &job) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - job.begun).count();
+    const std::uint64_t bytes = job.total.frames << job.pool->geometry().frame_shift;
+    job.pool->vacate(job.client.slot, job.departure, job.total, seconds);
+    // There may be more for others; and it may have died while it was serving them.
+    if (job.client.tier != wire::Tier::observer) ManagedPool::wake_waiters_soon(job.pool);
+    const bool detached = job.departure == Departure::detached;
+    registry_.count(detached                           ? &DaemonTotals::reaped_detached
+                    : job.departure == Departure::died ? &DaemonTotals::reaped_killed
+                                                       : &DaemonTotals::reaped_lost);
+    log::info(detached ? "client detached" : "client reaped", {{"pool", job.pool->spec().name},
+                                                               {"client", job.client.id},
+                                                               {"pid", job.client.peer.pid},
+                                                               {"comm", job.client.peer.comm},
+                                                               {"blocks", job.total.blocks},
+                                                               {"bytes", bytes},
+                                                               {"seconds", seconds}});
+    Event event;
+    event.pool = job.pool->spec().name;
+    event.kind = detached ? "client_detached" : "client_reaped";
+    event.message = job.client.peer.comm + " (pid " + std::to_string(job.client.peer.pid) + ") " +
+                    (detached                           ? "detached"
+                     : job.departure == Departure::died ? "ended"
+                                                        : "went without saying so") +
+                    "; " + std::to_string(job.total.blocks) + " blocks came back";
+    event.client_id = job.client.id;
+    event.bytes = bytes;
+    registry_.events().publish(std::move(event));
+    watch_seized(job.pool);
+    if (job.on_done) job.on_done();
+}
+
+// Once a pool at a time, and only while it has seized blocks: an idle daemon does not wake up. A pool that is deleted
+// does not wait for its quarantine.
+void Reaper::watch_seized(const std::shared_ptr<ManagedPool> &pool) {
+    if (releasing_.insert(pool->instance_id()).second) release_seized(pool->instance_id(), pool);
+}
+
+void Reaper::release_seized(std::uint64_t instance_id, const std::weak_ptr<ManagedPool> &pool) {
+    const std::shared_ptr<ManagedPool> here = pool.lock();
+    if (!here) {
+        releasing_.erase(instance_id);
+        return;
+    }
+    here->worker().post([this, instance_id, pool, here] {
+        const auto next = here->release_seized();
+        loop_.post([this, instance_id, pool, next] {
+            if (!next) {
+                releasing_.erase(instance_id);
+                return;
+            }
+            const auto wait = std::chrono::ceil<std::chrono::milliseconds>(*next - std::chrono::steady_clock::now());
+            if (wait.count() <= 0)
+                release_seized(instance_id, pool);
+            else
+                loop_.after(wait, [this, instance_id, pool] { release_seized(instance_id, pool); });
+        });
+    });
+}
+
+void Reaper::finish_predecessor(std::shared_ptr<ManagedPool> pool) {
+    try_finish(std::move(pool), kFirstRetry);
+}
+
+void Reaper::try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::milliseconds retry_after) {
+    Worker &worker = pool->worker();
+    worker.post([this, pool = std::move(pool), retry_after]() mutable {
+        ThreadSlotIndex blocked_by;
+        if (pool->finish_predecessor(blocked_by) == RecoveryStep::done) {
+            if (!pool->draining.empty()) watch_drains(pool);
+            loop_.post([this, pool = std::move(pool)] { watch_seized(pool); });
+            return;
+        }
+        if (retry_after == kLastRetry) {
+            const auto in_the_way = pool->client_of(blocked_by);
+            log::warn(
+                "what the daemon before was in the middle of waits for a live client that stands still: until it goes "
+                "on, "
+                "or has ended, nothing of this pool is reaped, resized or drained",
+                {{"pool", pool->spec().name},
+                 {"blocked_by_client", in_the_way ? in_the_way->id : 0},
+                 {"blocked_by_pid", in_the_way ? in_the_way->peer.pid : 0},
+                 {"blocked_by_thread_slot", blocked_by.value}});
+        }
+        loop_.post([this, pool = std::move(pool), retry_after]() mutable {
+            loop_.after(retry_after,
+                        [this, pool, retry_after] { try_finish(pool, std::min(retry_after * 2, kLastRetry)); });
+        });
+    });
+}
+
+void Reaper::watch_drains(const std::shared_ptr<ManagedPool> &pool) {
+    loop_.post([this, pool] {
+        if (draining_.insert(pool->instance_id()).second) check_drains(pool);
+    });
+}
+
+void Reaper::check_drains(const std::shared_ptr<ManagedPool> &pool) {
+    pool->worker().post([this, pool] {
+        const bool more = finish_drains(*pool);
+        loop_.post([this, more, id = pool->instance_id(), weak = std::weak_ptr(pool)] {
+            if (!more) {
+                draining_.erase(id);
+                return;
+            }
+            loop_.after(kDrainPeriod, [this, id, weak] {
+                if (const auto again = weak.lock())
+                    check_drains(again);
+                else
+                    draining_.erase(id);
+            });
+        });
+    });
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,58 @@
+// Takes back what departed clients held. Belongs to the event loop's thread; the work itself is the pools' workers'.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "os/event_loop.hpp"
+#include "pool/managed_pool.hpp"
+#include "pool/registry.hpp"
+
+namespace numacre::daemon {
+
+class Reaper {
+public:
+    Reaper(EventLoop &loop, Registry &registry);
+
+    // The client is gone, or has let go of the memory: recovery runs, again and again while a live client is in the
+    // middle of something on an overlapping block; then the slot is free and on_done is called. Call once a client.
+    void reap(std::shared_ptr<ManagedPool> pool, const Client &client, Departure departure,
+              std::function<void()> on_done);
+
+    // Completes what the daemon before us was in the middle of in an adopted pool, again and again while a live client
+    // is in the way.
+    void finish_predecessor(std::shared_ptr<ManagedPool> pool);
+
+    // Makes sure that the pool's drained units are looked after for as long as there are any. Any thread.
+    void watch_drains(const std::shared_ptr<ManagedPool> &pool);
+
+private:
+    struct Case;
+    void step(std::shared_ptr<Case> job);
+    void work_on(std::uint64_t instance_id);
+    void has_stepped(const std::shared_ptr<Case> &job, const Departed &departed);
+    void try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::milliseconds retry_after);
+    void finish(const Case &job);
+    void check_drains(const std::shared_ptr<ManagedPool> &pool);
+    void watch_seized(const std::shared_ptr<ManagedPool> &pool);
+    void release_seized(std::uint64_t instance_id, const std::weak_ptr<ManagedPool> &pool);
+
+    static constexpr std::chrono::milliseconds kFirstRetry{5};
+    static constexpr std::chrono::milliseconds kLastRetry{2000};
+    static constexpr std::chrono::milliseconds kDrainPeriod{500};
+
+    EventLoop &loop_;
+    Registry &registry_;
+    std::set<std::uint64_t> draining_;  // pools (instance ids) whose next check_drains() is on its way
+    // By the pool's instance id: what waits for the pool's job that is on its way. One job at a time, for all that have
+    // departed meanwhile: neither many clients of a pool nor its size make other pools wait for longer than one walk.
+    std::map<std::uint64_t, std::vector<std::shared_ptr<Case>>> waiting_;
+    std::set<std::uint64_t> releasing_;  // pools (instance ids) whose next release_seized() is on its way
+};
+
+}  // namespace numacre::daemon

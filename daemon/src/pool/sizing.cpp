@@ -1,0 +1,372 @@
+#include "pool/sizing.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.hpp"
+#include "os/log.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+// Small units go together up to this, so that a pool of 64 KiB chunks does not take a step each.
+constexpr std::uint64_t kStepBytes = std::uint64_t{16} << 20;
+// Looked at in one job at most: a pool of tiny chunks has millions, and the pool's dead wait for its worker.
+constexpr std::uint64_t kFramesAtOnce = std::uint64_t{1} << 22;
+constexpr std::chrono::milliseconds kPatienceWithCaches{20};
+// How often a shrink looks at units that it drains, before it says who is in the way.
+constexpr int kDrainAttempts = 5;
+
+using Progress = std::function<bool(const ResizeStep &)>;
+
+Failure damaged(const ManagedPool &pool) {
+    return {Errc::corrupt, "pool \"" + pool.spec().name +
+                               "\" is damaged and left as it is: see the runbook NumacrePoolCorrupt, then delete it"};
+}
+
+std::string describe(const std::vector<BlockHolder> &holders) {
+    constexpr std::size_t kNamed = 5;
+    std::string text;
+    for (std::size_t i = 0; i < holders.size() && i < kNamed; ++i) {
+        text += (i == 0 ? "" : ", ");
+        text += holders[i].client_id == 0 ? (holders[i].comm.empty() ? "somebody who is leaving" : holders[i].comm)
+                                          : "client " + std::to_string(holders[i].client_id) + " (" + holders[i].comm +
+                                                ", pid " + std::to_string(holders[i].pid) + ")";
+        text += " holds " + format_bytes(holders[i].bytes);
+    }
+    if (holders.size() > kNamed) text += " and " + std::to_string(holders.size() - kNamed) + " more";
+    return text;
+}
+
+std::uint64_t units_in_step(const NodeMemory &memory) {
+    return std::max<std::uint64_t>(1, kStepBytes / memory.unit_bytes());
+}
+
+// Calls job(first, last) on the worker for pieces of [0, count), one job a piece; each stands for a unit.
+template <class Job>
+void in_pieces(ManagedPool &pool, const NodeMemory &memory, std::uint64_t count, Job &&job) {
+    const std::uint64_t frames_of_unit = memory.unit_bytes() >> pool.geometry().frame_shift;
+    const std::uint64_t piece = std::max<std::uint64_t>(1, kFramesAtOnce / frames_of_unit);
+    for (std::uint64_t first = 0; first < count; first += piece)
+        pool.worker().run([&] {
+            job(first, std::min(count, first + piece));
+            return true;
+        });
+}
+
+// Takes back what a grow has brought online; blocks that clients have by now keep their units. The bytes that went.
+std::uint64_t undo(ManagedPool &pool, NodeMemory &memory, std::uint64_t before, Growth growth) {
+    const std::uint64_t reached = memory.online_bytes();
+    const auto pass = [&](Growth part) {
+        while (!part.units.empty()) pool.worker().run([&] { return memory.undo(part, units_in_step(memory)); });
+        pool.publish_sizes();
+        growth.reserved_pages = part.reserved_pages;
+        growth.ahead_bytes = part.ahead_bytes;
+    };
+    pass(growth);
+    if (memory.online_bytes() > before) {
+        // Perhaps only caches are in the way: threads that are at work empty them now.
+        pool.ask_for_cached_blocks();
+        std::this_thread::sleep_for(kPatienceWithCaches);
+        pass(growth);
+    }
+    return reached - std::min(reached, memory.online_bytes());
+}
+
+Answer<void> grow(ManagedPool &pool, NodeMemory &memory, std::uint64_t target, const Progress &progress) {
+    const std::uint64_t before = memory.online_bytes();
+    if (auto enough = memory.check_memory_left(target - before); !enough) {
+        progress(ResizeStep{before, target, true, enough.error().message, {}});
+        return enough;
+    }
+    Growth growth;
+    // Half a growth helps nobody, and the memory is missed elsewhere. Says in the last step, and in the failure, what
+    // has become of the pool.
+    const auto give_up = [&](Failure why) {
+        const std::uint64_t undone = undo(pool, memory, before, std::move(growth));
+        const std::uint64_t left = memory.online_bytes();
+        why.message += "; ";
+        if (undone != 0) why.message += format_bytes(undone) + " that had come online went back, ";
+        why.message += format_bytes(left) +
+                       (left > before ? " stay online: clients use some of it already" : " are online, as before");
+        progress(ResizeStep{left, target, true, why.message, {}, undone});
+        return Unexpected{std::move(why)};
+    };
+    while (memory.online_bytes() < target) {
+        const std::uint64_t missing = (target - memory.online_bytes()) / memory.unit_bytes();
+        auto grown = pool.worker().run([&]() -> Answer<void> {
+            const UnitRange units = memory.next_offline(std::min(units_in_step(memory), missing));
+            if (units.count == 0) return Unexpected{Failure{Errc::bad_argument, "everything is online already"}};
+            return memory.bring_online(units, growth);
+        });
+        pool.publish_sizes();
+        pool.wake_waiters();
+        // A damaged pool is left as it is.
+        if (pool.look_for_damage()) return Unexpected{damaged(pool)};
+        if (!grown) return give_up(std::move(grown.error()));
+        const bool done = memory.online_bytes() >= target;
+        if (!progress(ResizeStep{memory.online_bytes(), target, done, {}, {}}) && !done)
+            return give_up({Errc::timed_out, "cancelled"});
+    }
+    return {};
+}
+
+// The units that a shrink would like to take: the emptiest first, of equals the highest.
+std::vector<std::uint64_t> candidates(ManagedPool &pool, NodeMemory &memory, std::uint64_t limit) {
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> units;  // used frames, unit
+    in_pieces(pool, memory, memory.unit_count(), [&](std::uint64_t unit, std::uint64_t last) {
+        for (; unit < last; ++unit)
+            if (memory.is_online(unit)) units.emplace_back(memory.used_frames(unit), unit);
+    });
+    const auto is_sooner = [](const auto &a, const auto &b) {
+        return a.first != b.first ? a.first < b.first : a.second > b.second;
+    };
+    const auto end = units.begin() + static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(units.size(), limit));
+    std::partial_sort(units.begin(), end, units.end(), is_sooner);
+    std::vector<std::uint64_t> chosen;
+    for (auto unit = units.begin(); unit != end; ++unit) chosen.push_back(unit->second);
+    return chosen;
+}
+
+std::vector<UnitRange> as_ranges(const std::vector<std::uint64_t> &units) {
+    std::vector<UnitRange> ranges;
+    for (const std::uint64_t unit : units) ranges.push_back({unit, 1});
+    return ranges;
+}
+
+// While it lives, the units that a shrink still wants get no new allocations: so that they empty, not fill again. Those
+// that are online then are open again, unless an operator is draining them.
+class ShrinkDrain {
+public:
+    ShrinkDrain(ManagedPool &pool, NodeMemory &memory) : pool_(pool), memory_(memory) {}
+    ShrinkDrain(const ShrinkDrain &) = delete;
+    ShrinkDrain &operator=(const ShrinkDrain &) = delete;
+    ~ShrinkDrain() {
+        if (drained_.empty()) return;
+        in_pieces(pool_, memory_, drained_.size(), [&](std::uint64_t i, std::uint64_t last) {
+            for (; i < last; ++i)
+                if (memory_.drain_of(drained_[i]) == Drain::resize) memory_.set_drain(drained_[i], Drain::none);
+        });
+        pool_.wake_waiters();
+    }
+    void add(const std::vector<std::uint64_t> &units) {
+        in_pieces(pool_, memory_, units.size(), [&](std::uint64_t i, std::uint64_t last) {
+            for (; i < last; ++i) {
+                if (!memory_.is_online(units[i]) || memory_.drain_of(units[i]) != Drain::none) continue;
+                memory_.set_drain(units[i], Drain::resize);
+                drained_.push_back(units[i]);
+            }
+        });
+    }
+
+private:
+    ManagedPool &pool_;
+    NodeMemory &memory_;
+    std::vector<std::uint64_t> drained_;
+};
+
+enum class Pass : std::uint8_t { over, cancelled };
+
+// One pass over units that are to go.
+Pass shrink_pass(ManagedPool &pool, NodeMemory &memory, const std::vector<std::uint64_t> &units, std::uint64_t target,
+                 const Progress &progress) {
+    const std::uint64_t step_units = units_in_step(memory);
+    for (std::size_t i = 0; i < units.size() && memory.online_bytes() > target; i += step_units) {
+        const std::uint64_t before = memory.online_bytes();
+        // Each time: others may have taken what was free, and what is promised is to be there.
+        if (!pool.check_shrink(std::min(step_units * memory.unit_bytes(), before - target))) return Pass::over;
+        pool.worker().run([&] {
+            for (std::size_t k = i; k < units.size() && k < i + step_units; ++k) memory.try_take_offline(units[k]);
+            return true;
+        });
+        pool.publish_sizes();
+        if (memory.online_bytes() == before) continue;
+        const bool done = memory.online_bytes() <= target;
+        if (!progress(ResizeStep{memory.online_bytes(), target, done, {}, {}}) && !done) return Pass::cancelled;
+    }
+    return Pass::over;
+}
+
+Answer<void> shrink(ManagedPool &pool, NodeMemory &memory, std::uint64_t target, const Progress &progress) {
+    const auto chosen = [&] {
+        return candidates(pool, memory, (memory.online_bytes() - target) / memory.unit_bytes());
+    };
+    const auto cancelled = [&] {
+        Failure why{Errc::timed_out, "cancelled; " + format_bytes(memory.online_bytes()) +
+                                         " stay online, the rest has gone back to the machine already"};
+        progress(ResizeStep{memory.online_bytes(), target, true, why.message, {}});
+        return Unexpected{std::move(why)};
+    };
+    if (shrink_pass(pool, memory, chosen(), target, progress) == Pass::cancelled) return cancelled();
+    if (memory.online_bytes() <= target) return {};
+    if (auto free = pool.check_shrink(memory.online_bytes() - target); !free) return free;
+
+    // The hard way: nobody may allocate in what is to go.
+    std::vector<BlockHolder> in_the_way;
+    {
+        ShrinkDrain drain(pool, memory);
+        const auto drained = chosen();
+        drain.add(drained);
+        for (int attempt = 0; attempt < kDrainAttempts; ++attempt) {
+            if (pool.look_for_damage()) return Unexpected{damaged(pool)};
+            // Perhaps only caches are in the way: threads that are at work empty them now.
+            pool.ask_for_cached_blocks();
+            std::this_thread::sleep_for(kPatienceWithCaches);
+            // Those first, then whatever else has become empty.
+            for (const auto &units : {drained, chosen()})
+                if (shrink_pass(pool, memory, units, target, progress) == Pass::cancelled) return cancelled();
+            if (memory.online_bytes() <= target) return {};
+            if (!progress(ResizeStep{memory.online_bytes(), target, false, "draining what is in use", {}}))
+                return cancelled();
+        }
+        in_the_way = pool.holders(memory.numa_node(), as_ranges(chosen()));
+    }
+    ResizeStep last{memory.online_bytes(), target, true, {}, std::move(in_the_way)};
+    last.note = "the rest is in use: " + describe(last.blocked_by);
+    progress(last);
+    return Unexpected{Failure{
+        Errc::contended, "pool \"" + pool.spec().name + "\", numa node " + std::to_string(memory.numa_node().value) +
+                             ": " + format_bytes(memory.online_bytes()) + " stay online, " + format_bytes(target) +
+                             " were asked for; " + describe(last.blocked_by) +
+                             ": have it freed or evict the client, then try again"}};
+}
+
+Answer<void> rehearse(ManagedPool &pool, NodeMemory &memory, std::uint64_t target, const Progress &progress) {
+    ResizeStep step{memory.online_bytes(), target, true, {}, {}};
+    if (target > step.online_bytes) {
+        const auto possible = memory.check_growth(target - step.online_bytes);
+        step.note = possible ? "would grow by " + format_bytes(target - step.online_bytes) : possible.error().message;
+        progress(step);
+        return possible;
+    }
+    const std::uint64_t excess = (step.online_bytes - target) / memory.unit_bytes();
+    const auto units = candidates(pool, memory, excess);
+    step.blocked_by = pool.holders(memory.numa_node(), as_ranges(units));
+    step.note = step.blocked_by.empty() ? "would shrink by " + format_bytes(step.online_bytes - target)
+                                        : "in the way: " + describe(step.blocked_by);
+    progress(step);
+    return {};
+}
+
+Answer<void> check_resizable(ManagedPool &pool, NumaNode numa_node) {
+    if (pool.look_for_damage()) return Unexpected{damaged(pool)};
+    if (!pool.has(numa_node))
+        return Unexpected{Failure{Errc::no_such_node, "pool \"" + pool.spec().name + "\" has no numa node " +
+                                                          std::to_string(numa_node.value) + ": use 0 to " +
+                                                          std::to_string(pool.numa_node_count() - 1)}};
+    ThreadSlotIndex blocked_by;
+    if (pool.worker().run([&] { return pool.finish_predecessor(blocked_by); }) == RecoveryStep::done) return {};
+    return Unexpected{Failure{
+        Errc::contended, "pool \"" + pool.spec().name + "\" is not ready after the daemon's restart: thread slot " +
+                             std::to_string(blocked_by.value) +
+                             " stands still in the middle of an operation; let its process go on, or end it"}};
+}
+
+}  // namespace
+
+Answer<void> resize_numa_node(ManagedPool &pool, NumaNode numa_node, std::uint64_t online_bytes, bool dry_run,
+                              const Progress &progress) {
+    if (auto known = check_resizable(pool, numa_node); !known) return known;
+    const std::uint64_t capacity = pool.geometry().capacity_bytes();
+    if (online_bytes > capacity)
+        return Unexpected{Failure{Errc::bad_argument, std::to_string(online_bytes) +
+                                                          " bytes online are more than pool \"" + pool.spec().name +
+                                                          "\"'s capacity of " + format_bytes(capacity) +
+                                                          " a numa node: ask for at most that"}};
+    NodeMemory &memory = pool.node_memory(numa_node);
+    const std::uint64_t target = round_up(online_bytes, memory.unit_bytes());
+
+    const std::lock_guard lock(pool.resize_mutex);
+    if (pool.is_deleted())
+        return Unexpected{Failure{Errc::no_such_pool, "pool \"" + pool.spec().name + "\" has been deleted meanwhile"}};
+    if (target < memory.online_bytes())
+        if (auto free = pool.check_shrink(memory.online_bytes() - target); !free) return free;
+    if (dry_run) return rehearse(pool, memory, target, progress);
+    if (target == memory.online_bytes()) {
+        std::string note = "nothing to do";
+        if (target != online_bytes)
+            note += ": memory comes and goes by " + format_bytes(memory.unit_bytes()) + ", so for " +
+                    format_bytes(online_bytes) + " there have to be " + format_bytes(target);
+        progress(ResizeStep{target, target, true, std::move(note), {}});
+        return {};
+    }
+    return target > memory.online_bytes() ? grow(pool, memory, target, progress)
+                                          : shrink(pool, memory, target, progress);
+}
+
+std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, NumaNode numa_node, std::uint64_t from_bytes,
+                                           std::uint64_t to_bytes, const Progress &progress) {
+    if (auto known = check_resizable(pool, numa_node); !known) return known;
+    NodeMemory &memory = pool.node_memory(numa_node);
+    const std::unique_lock lock(pool.resize_mutex, std::try_to_lock);
+    if (!lock.owns_lock() || pool.is_deleted() || memory.online_bytes() != from_bytes) return std::nullopt;
+    // What is reserved stays, whatever the policy says; that is nothing to complain of.
+    if (to_bytes < from_bytes && !pool.check_shrink(from_bytes - to_bytes)) return std::nullopt;
+    return to_bytes > from_bytes ? grow(pool, memory, to_bytes, progress) : shrink(pool, memory, to_bytes, progress);
+}
+
+Answer<DrainStatus> drain_chunk(ManagedPool &pool, NumaNode numa_node, std::uint64_t chunk, bool undo) {
+    if (auto known = check_resizable(pool, numa_node); !known) return Unexpected{known.error()};
+    if (chunk >= pool.geometry().chunk_count())
+        return Unexpected{Failure{Errc::bad_argument, "pool \"" + pool.spec().name + "\" has no chunk " +
+                                                          std::to_string(chunk) + ": use 0 to " +
+                                                          std::to_string(pool.geometry().chunk_count() - 1)}};
+    NodeMemory &memory = pool.node_memory(numa_node);
+    const std::uint64_t unit = memory.unit_of_chunk(chunk);
+    Answer<void> allowed;
+    DrainStatus status = pool.worker().run([&] {
+        DrainStatus now;
+        const std::pair<std::uint8_t, std::uint64_t> key{numa_node.value, unit};
+        if (!memory.is_online(unit)) {
+            now.offline = true;
+            return now;
+        }
+        // What is drained already has been looked at then.
+        if (!undo && memory.drain_of(unit) != Drain::wanted) allowed = pool.check_shrink(memory.unit_bytes());
+        if (!allowed) return now;
+        memory.set_drain(unit, undo ? Drain::none : Drain::wanted);
+        if (undo) {
+            pool.draining.erase(key);
+        } else {
+            pool.draining.insert(key);
+            finish_drains(pool);
+        }
+        now.offline = !memory.is_online(unit);
+        now.draining = pool.draining.contains(key);
+        now.used_bytes = now.offline ? 0 : memory.used_frames(unit) << pool.geometry().frame_shift;
+        return now;
+    });
+    if (!allowed) return Unexpected{allowed.error()};
+    if (undo) pool.wake_waiters();
+    if (!status.offline) status.blocked_by = pool.holders(numa_node, {{unit, 1}});
+    return status;
+}
+
+bool finish_drains(ManagedPool &pool) {
+    if (pool.is_corrupt()) pool.draining.clear();
+    ThreadSlotIndex blocked_by;
+    if (pool.finish_predecessor(blocked_by) == RecoveryStep::blocked) return true;
+    for (auto at = pool.draining.begin(); at != pool.draining.end();) {
+        NodeMemory &memory = pool.node_memory(NumaNode{at->first});
+        const std::uint64_t unit = at->second;
+        // If not, a shrink has taken the unit meanwhile, and perhaps a growth has brought it back.
+        const bool is_wanted = memory.drain_of(unit) == Drain::wanted;
+        if (is_wanted && memory.is_online(unit) && !memory.try_take_offline(unit)) {
+            ++at;
+            continue;
+        }
+        if (is_wanted) memory.set_drain(unit, Drain::none);
+        at = pool.draining.erase(at);
+    }
+    pool.publish_sizes();
+    // Each time: a call that was under way when it was asked, or did not see the drain, has cached something since.
+    if (!pool.draining.empty()) pool.ask_for_cached_blocks();
+    return !pool.draining.empty();
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,161 @@
+#include "spec/pool_spec.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+#include "base/bytes.hpp"
+#include "spec/access.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+Unexpected<Failure> refuse(std::string message) {
+    return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
+}
+
+std::string explain(GeometryFault fault, const PoolSpec &spec) {
+    const std::string frame = "frame " + format_bytes(spec.frame_bytes);
+    const std::string largest = "largest " + format_bytes(spec.largest_block_bytes);
+    const std::string capacity = "capacity " + format_bytes(spec.capacity_bytes);
+    switch (fault) {
+        case GeometryFault::none:
+            return {};
+        case GeometryFault::frame_not_power_of_two:
+            return frame + " is not a power of two: use 4K, for example";
+        case GeometryFault::frame_out_of_range:
+            return frame + " is out of range: use " + format_bytes(kMinFrameBytes) + " to " +
+                   format_bytes(kMaxFrameBytes);
+        case GeometryFault::block_not_power_of_two:
+            return largest + " is not a power of two: use 4M, for example";
+        case GeometryFault::block_smaller_than_frame:
+            return largest + " is smaller than " + frame + ": make it at least one frame";
+        case GeometryFault::block_too_large:
+            return largest + " is too large for " + frame + ": use at most " +
+                   format_bytes(std::min(kMaxBlockBytes, spec.frame_bytes << kMaxOrder));
+        case GeometryFault::capacity_zero:
+            return "capacity is 0: give the bytes that one numa node may grow to";
+        case GeometryFault::capacity_not_whole_blocks:
+            return capacity + " is not a whole number of largest blocks of " + format_bytes(spec.largest_block_bytes) +
+                   ": use " + format_bytes(round_up(spec.capacity_bytes, spec.largest_block_bytes));
+        case GeometryFault::capacity_too_large:
+            return capacity + " is too large for " + frame + ": use at most " +
+                   format_bytes(spec.frame_bytes << kMaxFrameIndexBits) + " or larger frames";
+    }
+    return "geometry refused";
+}
+
+}  // namespace
+
+bool is_pool_name(std::string_view name) {
+    if (name.empty() || name.size() >= kPoolNameBytes || name == "." || name == "..") return false;
+    return std::all_of(name.begin(), name.end(), [](char letter) {
+        return (letter >= 'a' && letter <= 'z') || (letter >= '0' && letter <= '9') || letter == '.' || letter == '_' ||
+               letter == '-';
+    });
+}
+
+std::string backing_names() {
+    std::string names;
+    for (const wire::Backing backing : kBackings) {
+        if (!names.empty()) names += backing == std::end(kBackings)[-1] ? " or " : ", ";
+        names += backing_name(backing);
+    }
+    return names;
+}
+
+Answer<wire::Backing> parse_backing(std::string_view text) {
+    for (const wire::Backing backing : kBackings)
+        if (text == backing_name(backing)) return backing;
+    return refuse("\"" + std::string(text) + "\" is no backing: use " + backing_names());
+}
+
+Answer<Fit> parse_fit(std::string_view text) {
+    for (const Fit fit : {Fit::nearby, Fit::compact, Fit::best})
+        if (text == fit_name(fit)) return fit;
+    return refuse("\"" + std::string(text) + "\" is no fit: use nearby, compact or best");
+}
+
+std::uint32_t thread_limit_of(const PoolSpec &spec) {
+    return spec.max_threads_per_client == 0 ? spec.max_threads : spec.max_threads_per_client;
+}
+
+std::uint32_t observer_limit_of(const PoolSpec &spec) {
+    constexpr std::uint32_t kShare = 4;
+    return spec.max_clients < 2 ? 0 : std::max(1U, spec.max_clients / kShare);
+}
+
+std::uint64_t resize_unit_bytes(const PoolSpec &spec) {
+    return std::max(spec.largest_block_bytes, page_bytes_of(spec.backing));
+}
+
+Answer<Geometry> geometry_of(const PoolSpec &spec) {
+    if (!is_pool_name(spec.name))
+        return refuse("pool name \"" + spec.name + "\" is refused: use 1 to " + std::to_string(kPoolNameBytes - 1) +
+                      " characters of a-z, 0-9, '.', '_' and '-'");
+    const GeometryFault fault = check_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
+    if (fault != GeometryFault::none) return refuse(explain(fault, spec));
+
+    if (std::ranges::find(kBackings, spec.backing) == std::end(kBackings))
+        return refuse("backing " + std::to_string(static_cast<unsigned>(spec.backing)) + " is unknown: use " +
+                      backing_names());
+    const std::uint64_t unit = resize_unit_bytes(spec);
+    if (spec.capacity_bytes % unit != 0)
+        return refuse("capacity " + format_bytes(spec.capacity_bytes) + " is not a whole number of " +
+                      format_bytes(unit) + " pages: use " + format_bytes(round_up(spec.capacity_bytes, unit)) +
+                      (spec.backing == wire::Backing::hugetlb_1g ? ", or backing hugetlb" : ", or backing small"));
+    std::vector<std::uint64_t> begins = spec.node_online_bytes;
+    begins.push_back(spec.online_bytes);
+    for (const std::uint64_t online_bytes : begins) {
+        if (online_bytes > spec.capacity_bytes)
+            return refuse("online " + format_bytes(online_bytes) + " is more than capacity " +
+                          format_bytes(spec.capacity_bytes) + ": lower online or raise capacity");
+        if (online_bytes % unit != 0)
+            return refuse("online " + format_bytes(online_bytes) + " is not a whole number of " + format_bytes(unit) +
+                          " (the larger of largest block and page): use " + format_bytes(round_up(online_bytes, unit)) +
+                          (spec.backing == wire::Backing::hugetlb_1g ? ", or backing hugetlb" : ""));
+    }
+    if (spec.node_online_bytes.size() > kMaxNumaNodes)
+        return refuse("online names " + std::to_string(spec.node_online_bytes.size()) + " numa nodes: use at most " +
+                      std::to_string(kMaxNumaNodes));
+    if (spec.autosize.max_bytes > spec.capacity_bytes)
+        return refuse("autosize up to " + format_bytes(spec.autosize.max_bytes) + " is more than capacity " +
+                      format_bytes(spec.capacity_bytes) + ": lower the one or raise the other");
+    if (spec.autosize.is_on && std::max(round_up(spec.autosize.min_bytes, unit), unit) > spec.autosize.max_bytes)
+        return refuse("autosize from " + format_bytes(spec.autosize.min_bytes) + " to " +
+                      format_bytes(spec.autosize.max_bytes) + " leaves no size to choose, for the pool grows and " +
+                      "shrinks by " + format_bytes(unit) + " (the larger of largest block and page): use up to " +
+                      format_bytes(round_up(spec.autosize.max_bytes, unit)));
+    if (spec.low_watermark_bytes > spec.capacity_bytes)
+        return refuse("low-watermark " + format_bytes(spec.low_watermark_bytes) + " is more than capacity " +
+                      format_bytes(spec.capacity_bytes) + ": so much can never be free, use less");
+    if (spec.quota_bytes != 0 && spec.soft_quota_bytes >= spec.quota_bytes)
+        return refuse("soft-quota " + format_bytes(spec.soft_quota_bytes) + " is not below quota " +
+                      format_bytes(spec.quota_bytes) + ", so it would never be exceeded: lower it, or raise the quota");
+    if (spec.users.size() >= kAccounts)
+        return refuse("user-quota names " + std::to_string(spec.users.size()) + " users: use at most " +
+                      std::to_string(kAccounts - 1));
+    if (spec.max_clients == 0 || spec.max_clients >= kMaxProcessSlots)
+        return refuse("max-clients " + std::to_string(spec.max_clients) + " is out of range: use 1 to " +
+                      std::to_string(kMaxProcessSlots - 1));
+    if (spec.max_threads == 0 || spec.max_threads >= kMaxThreadSlots)
+        return refuse("max-threads " + std::to_string(spec.max_threads) + " is out of range: use 1 to " +
+                      std::to_string(kMaxThreadSlots - 1));
+    if (spec.max_threads_per_client > spec.max_threads)
+        return refuse("max-threads-per-client " + std::to_string(spec.max_threads_per_client) +
+                      " is more than max-threads " + std::to_string(spec.max_threads) +
+                      ", which is for all clients together: lower the one or raise the other");
+    if ((spec.access.mode & ~PoolAccess::kWidestMode) != 0)
+        return refuse("mode " + format_mode(spec.access.mode) + " is beyond 0666: only r (4) and w (2) mean something");
+    return make_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
+}
+
+std::string format_node_bytes(const PoolSpec &spec) {
+    if (spec.node_online_bytes.empty()) return format_bytes(spec.online_bytes);
+    std::string text;
+    for (const std::uint64_t size : spec.node_online_bytes) text += (text.empty() ? "" : "/") + format_bytes(size);
+    return text;
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,40 @@
+#include "spec/reclaim.hpp"
+
+#include <charconv>
+#include <system_error>
+
+namespace numacre::daemon {
+
+Answer<Reclaim> parse_reclaim(std::string_view text) {
+    constexpr std::string_view kQuarantine = "quarantine:";
+    constexpr std::uint64_t kHoldMaxSeconds = 24 * 3600;
+    if (text == "fast") return Reclaim{Reclaim::Kind::fast, {}};
+    if (text == "zero") return Reclaim{Reclaim::Kind::zero, {}};
+    if (text.starts_with(kQuarantine)) {
+        const std::string_view time = text.substr(kQuarantine.size());
+        std::uint64_t count = 0;
+        const auto [unit, fault] = std::from_chars(time.data(), time.data() + time.size(), count);
+        const std::string_view rest(unit, static_cast<std::size_t>(time.data() + time.size() - unit));
+        const std::uint64_t seconds_each = rest == "s" ? 1 : rest == "m" ? 60 : rest == "h" ? 3600 : 0;
+        if (fault == std::errc{} && seconds_each != 0 && count != 0 && count <= kHoldMaxSeconds / seconds_each)
+            return Reclaim{Reclaim::Kind::quarantine, std::chrono::seconds(count * seconds_each)};
+    }
+    return Unexpected{Failure{
+        Errc::bad_argument,
+        "\"" + std::string(text) +
+            "\" is no way to reclaim: use fast, zero, or quarantine and a time from 1s to 24h: quarantine:30s"}};
+}
+
+std::string format_reclaim(const Reclaim &reclaim) {
+    switch (reclaim.kind) {
+        case Reclaim::Kind::fast:
+            return "fast";
+        case Reclaim::Kind::zero:
+            return "zero";
+        case Reclaim::Kind::quarantine:
+            return "quarantine:" + std::to_string(reclaim.hold.count()) + "s";
+    }
+    return "unknown";
+}
+
+}  // namespace numacre::daemon
