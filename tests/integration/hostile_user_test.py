@@ -483,6 +483,22 @@ class Attach(HostileUser):
         daemon.cli("delete", "default")
         wait_until("its pages have gone back", lambda: os.fstat(frames).st_blocks == 0)
 
+    def test_an_observer_keeps_no_pages_of_a_deleted_pool_whose_blocks_were_to_be_zeroed(self):
+        zeroed = "name=zeroed,capacity=512M,online=512M,frame=4K,largest=4M,backing=small,reclaim=zero,mode=666"
+        daemon = self.serve("--pool", zeroed, topology=("--topology", "synthetic:1x1G"))
+        with connect(daemon) as one:
+            one.send(request(pool=b"zeroed", tier=access_test.OBSERVER))
+            data, fds, _, _ = socket.recv_fds(one, REPLY_BYTES, 64)
+            self.assertEqual(Reply(data).error, 0)
+        frames = [self.enterContext(os.fdopen(fd)).fileno() for fd in fds][2]
+        client = ClientProcess(self.runtime_dir, pool="zeroed")
+        self.assertEqual(client.alloc(64 << 10, count=7000)[0], 0, client.message)
+        client.kill()
+        daemon.cli("delete", "zeroed", "--force")
+        wait_until("its pages have gone back", lambda: os.fstat(frames).st_blocks == 0)
+        time.sleep(0.5)
+        self.assertEqual(os.fstat(frames).st_blocks, 0, "the worker has zeroed on")
+
     @needs_root
     def test_hugepages_that_an_observer_reserves_by_mapping_are_not_counted_as_free(self):
         counts = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +31,17 @@ std::vector<AutosizeSample> history(std::uint64_t online_mib, const std::vector<
     return samples;
 }
 
+// What is remembered when somebody looks so often, for so long. free_mib: of 200 MiB online, by the number of the look.
+std::vector<AutosizeSample> looked_at(unsigned each_second, unsigned seconds,
+                                      const std::function<unsigned(unsigned)> &free_mib) {
+    std::deque<AutosizeSample> samples;
+    std::chrono::steady_clock::time_point time{};
+    for (unsigned i = 0; i <= each_second * seconds; ++i, time += std::chrono::nanoseconds(1'000'000'000) / each_second)
+        remember(samples, {time, free_mib(i) * kMiB, 200 * kMiB}, policy().after);
+    EXPECT_LE(samples.size(), 1100U);
+    return {samples.begin(), samples.end()};
+}
+
 std::optional<std::uint64_t> wants(const std::vector<AutosizeSample> &samples, const Autosize &autosize = policy()) {
     const auto bytes = autosize_wants(autosize, samples, kUnit);
     if (!bytes) return std::nullopt;
@@ -46,6 +60,14 @@ TEST(Autosize, it_grows_by_a_step_when_little_was_free_for_long) {
     EXPECT_EQ(wants(history(200, std::vector<std::uint64_t>(11, 40))), std::nullopt) << "at the mark";
 }
 
+TEST(Autosize, more_than_all_is_never_free) {
+    for (const std::uint64_t odd_mib : {196, 200, 204}) {
+        const std::vector<AutosizeSample> all_free = history(odd_mib, std::vector<std::uint64_t>(11, odd_mib));
+        EXPECT_EQ(wants(all_free, policy("0%-100%:4M-300M:4M:10s")), std::nullopt) << odd_mib;
+        EXPECT_NE(wants(all_free, policy("0%-99%:4M-300M:4M:10s")), std::nullopt) << odd_mib;
+    }
+}
+
 TEST(Autosize, a_moment_above_the_mark_begins_the_while_anew) {
     std::vector<std::uint64_t> free(11, 39);
     free[1] = 41;
@@ -54,6 +76,20 @@ TEST(Autosize, a_moment_above_the_mark_begins_the_while_anew) {
     EXPECT_EQ(wants(history(200, free)), std::nullopt);
     free.push_back(39);
     EXPECT_EQ(wants(history(200, free)), 240U) << "what was 11 s ago is over";
+}
+
+// A user who scrapes the metrics at full speed kept a pool from growing: no sample was ever old enough.
+TEST(Autosize, however_often_somebody_looks_the_history_reaches_back_far_enough) {
+    for (const unsigned each_second : {1U, 100U, 1000U, 20'000U}) {
+        EXPECT_EQ(wants(looked_at(each_second, 11, [](unsigned) { return 39; })), 240U) << each_second;
+        EXPECT_EQ(wants(looked_at(each_second, 9, [](unsigned) { return 39; })), std::nullopt) << each_second;
+        EXPECT_EQ(wants(looked_at(each_second, 11, [](unsigned) { return 190; })), 160U) << each_second;
+    }
+    // A single look that differs counts, wherever it is among the others.
+    for (const unsigned odd : {19'990U, 20'000U, 20'007U})
+        EXPECT_EQ(wants(looked_at(2000, 11, [odd](unsigned i) { return i == odd ? 41 : 39; })), std::nullopt) << odd;
+    for (const unsigned odd : {19'990U, 20'000U, 20'007U})
+        EXPECT_EQ(wants(looked_at(2000, 11, [odd](unsigned i) { return i == odd ? 100 : 190; })), std::nullopt) << odd;
 }
 
 TEST(Autosize, somebody_elses_resize_begins_the_while_anew) {

@@ -329,6 +329,8 @@ NodeMemory::NodeMemory(Plan plan, Topology &topology, Hugepages &hugepages, Meta
       online_(plan_.geometry.capacity_bytes() / unit_bytes_, false) {}
 
 void NodeMemory::give_back_frames() {
+    // Jobs that come later touch nothing of it.
+    online_.assign(online_.size(), false);
     data_.punch(0, data_.bytes());
 }
 

@@ -30,9 +30,6 @@ constexpr std::chrono::seconds kZeroAgainAfter{1};
 // A client can bring it about as often as it likes.
 constexpr std::chrono::seconds kStraysToldEvery{60};
 
-// Statistics are looked at as often as somebody asks for them.
-constexpr std::size_t kSamplesMax = 8192;
-
 // Populated, or zeroed, at once at most: between two such pieces the worker looks after dead clients.
 constexpr std::uint64_t kPopulateBytesMax = std::uint64_t{64} << 20;
 
@@ -966,12 +963,8 @@ void ManagedPool::compare_with_limits(const Use &use) {
 
 void ManagedPool::remember_for_autosize(std::size_t numa_node, std::uint64_t free_bytes, std::uint64_t online_bytes) {
     if (!spec_.autosize.is_on) return;
-    std::deque<AutosizeSample> &history = autosize_history_[numa_node];
-    const auto now = std::chrono::steady_clock::now();
-    history.push_back({now, free_bytes, online_bytes});
-    // One is kept that is old enough.
-    while (history.size() > 1 && (now - history[1].time >= spec_.autosize.after || history.size() > kSamplesMax))
-        history.pop_front();
+    remember(autosize_history_[numa_node], {std::chrono::steady_clock::now(), free_bytes, online_bytes},
+             spec_.autosize.after);
 }
 
 std::vector<ManagedPool::Wish> ManagedPool::take_autosize_wishes() {
@@ -1436,7 +1429,7 @@ void ManagedPool::seize(NumaNode numa_node, Block block) {
 }
 
 std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized() {
-    if (look_for_damage()) {
+    if (look_for_damage() || is_deleted()) {
         seized_.clear();
         return std::nullopt;
     }

@@ -80,16 +80,37 @@ std::string format_autosize(const Autosize &autosize) {
            format_bytes(autosize.step_bytes) + ":" + std::to_string(autosize.after.count()) + "s";
 }
 
+void remember(std::deque<AutosizeSample> &history, const AutosizeSample &sample, std::chrono::seconds after) {
+    constexpr int kPartsOfAfter = 1024;
+    AutosizeSample *const last = history.empty() ? nullptr : &history.back();
+    if (last != nullptr && last->online_bytes == sample.online_bytes &&
+        sample.time - last->time < std::chrono::duration_cast<std::chrono::nanoseconds>(after) / kPartsOfAfter) {
+        last->free_bytes = sample.free_bytes;
+        last->least_free_bytes = std::min(last->least_free_bytes, sample.least_free_bytes);
+        last->most_free_bytes = std::max(last->most_free_bytes, sample.most_free_bytes);
+    } else {
+        history.push_back(sample);
+    }
+    // The size changes with each sample, and none is of use: an operator resizes all the time.
+    constexpr std::size_t kSamplesMax = 8192;
+    // One is kept that is old enough.
+    while (history.size() > 1 && (history.back().time - history[1].time >= after || history.size() > kSamplesMax))
+        history.pop_front();
+}
+
 std::optional<std::uint64_t> autosize_wants(const Autosize &autosize, std::span<const AutosizeSample> history,
                                             std::uint64_t unit_bytes) {
     if (!autosize.is_on || history.empty()) return std::nullopt;
     const AutosizeSample &now = history.back();
-    const auto share = [](std::uint64_t percent, std::uint64_t bytes) { return bytes / kPercent * percent; };
+    // Rounded down, and all of it for 100.
+    const auto share = [](std::uint64_t percent, std::uint64_t bytes) {
+        return bytes / kPercent * percent + bytes % kPercent * percent / kPercent;
+    };
     const auto is_short = [&](const AutosizeSample &sample) {
-        return sample.free_bytes < share(autosize.low_percent, sample.online_bytes) || sample.free_bytes == 0;
+        return sample.most_free_bytes < share(autosize.low_percent, sample.online_bytes) || sample.most_free_bytes == 0;
     };
     const auto is_ample = [&](const AutosizeSample &sample) {
-        return sample.free_bytes > share(autosize.high_percent, sample.online_bytes);
+        return sample.least_free_bytes > share(autosize.high_percent, sample.online_bytes);
     };
     // True of all samples back to `after` ago, and of one that is at least so old.
     const auto lasts = [&](const auto &holds) {
