@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#define PACKETS 1000000u
+#define PACKETS      1000000u
 #define PACKET_BYTES 2048u
 
 static int failed(const char *call) {

@@ -179,9 +179,11 @@ std::uint64_t taken_in_word_of(const Room &room, Block block) {
 bool is_claimed(const Room &room, Block block) {
     const unsigned layer = numacre::engine::layer_of(block.order);
     if (layer == 0) return (taken_in_word_of(room, block) >> block.base.value % numacre::engine::kLeafFrames & 1) != 0;
-    const std::uint64_t word = room.observer().node().upper[layer][block.base.value >> numacre::engine::word_order(layer)];
+    const std::uint64_t word =
+        room.observer().node().upper[layer][block.base.value >> numacre::engine::word_order(layer)];
     return numacre::engine::UpperWord{word}.allocated_here(
-        static_cast<unsigned>(block.base.value >> numacre::engine::word_order(layer - 1)) % numacre::engine::kUpperFanOut);
+        static_cast<unsigned>(block.base.value >> numacre::engine::word_order(layer - 1)) %
+        numacre::engine::kUpperFanOut);
 }
 template <class Condition>
 void step(Traced &client, const char *until, Condition &&condition) {

@@ -1,5 +1,5 @@
-// Threads that never rest: each holds as many frames as it was told, and frees and allocates one of them after the other.
-// A frame that it frees comes back from its cache at once.
+// Threads that never rest: each holds as many frames as it was told, and frees and allocates one of them after the
+// other. A frame that it frees comes back from its cache at once.
 //   churning_client RUNTIME_DIR POOL THREADS FRAMES
 // Prints, once all hold their frames, in which chunks these lie: "0 3". Ends at the end of its input. Exit status 1: an
 // allocation or free failed (stderr has it).

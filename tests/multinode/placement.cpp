@@ -251,7 +251,8 @@ private:
     }
 
     static bool is_offline(const View &view, std::uint64_t chunk) {
-        const numacre::engine::Block block{numacre::engine::FrameIndex{chunk << view.geometry.largest_order}, view.geometry.largest()};
+        const numacre::engine::Block block{numacre::engine::FrameIndex{chunk << view.geometry.largest_order},
+                                           view.geometry.largest()};
         const numacre::engine::IndexEntry entry{view.index_entry(block).load(std::memory_order_acquire)};
         return entry.is_owned() && entry.owner() == numacre::engine::kOfflineOwner;
     }

@@ -105,7 +105,7 @@ library() {
     echo "ok: $(wc -l <"$scratch/symbols") exported symbols, all numacre_*@@NUMACRE_0"
 
     # What the headers declare and what the library exports are the same list: functions, and one variable.
-    sed -n 's/^NUMACRE_API .*[ *]\(numacre_[a-z_]*\)(.*/\1/p; s/^NUMACRE_API extern .*[ *]\(numacre_[a-z0-9_]*\) .*/\1/p' \
+    sed -n 's/^NUMACRE_API .*[ *]\(numacre_[a-z_]*\)(.*/\1/p; s/^NUMACRE_API extern .*[ *]\(numacre_[a-z0-9_]*\)\( .*\)\{0,1\}$/\1/p' \
         "$prefix/include/numacre/numacre.h" "$prefix/include/numacre/inline.h" | sort >"$scratch/declared"
     sed 's/@@.*//' "$scratch/symbols" | sort >"$scratch/exported"
     diff "$scratch/declared" "$scratch/exported" || die "declared (<) and exported (>) names differ"

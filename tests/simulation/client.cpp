@@ -115,7 +115,7 @@ int pthread_atfork(void (*prepare)(), void (*in_parent)(), void (*in_child)()) {
 
 }  // namespace numacre::os
 
-#define malloc(bytes) ::numacre::simulation::simulated_malloc(bytes)
+#define malloc(bytes)        ::numacre::simulation::simulated_malloc(bytes)
 #define calloc(count, bytes) ::numacre::simulation::simulated_malloc((count) * (bytes))
 // Each source has one of its own in an unnamed namespace.
 #define kLookAgainAfterNanoseconds kLookAgainAfterNanosecondsOfWaiting

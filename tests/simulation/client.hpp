@@ -32,7 +32,7 @@
 #include "numacre/shm/walk.hpp"
 
 // From here on the one Env that there is. (numacre/inline.h has one load that is not by NUMACRE_INLINE_LOAD.)
-#define ProductionEnv simulation::SimulationEnv
+#define ProductionEnv                 simulation::SimulationEnv
 #define __atomic_load_n(place, order) ::numacre::simulation::load_plainly(place)
 #include "client/src/pool.hpp"
 #undef __atomic_load_n

@@ -1,5 +1,5 @@
-// main() of the C++ tests: as googletest's own, but a run in which a test was skipped ends with 77, which ctest shows as
-// "Skipped". A part that this machine cannot try is never green.
+// main() of the C++ tests: as googletest's own, but a run in which a test was skipped ends with 77, which ctest shows
+// as "Skipped". A part that this machine cannot try is never green.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

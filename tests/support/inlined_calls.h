@@ -4,4 +4,4 @@
 #include "numacre/inline.h"
 
 #define numacre_alloc numacre_alloc_inline
-#define numacre_free numacre_free_inline
+#define numacre_free  numacre_free_inline

@@ -125,7 +125,8 @@ protected:
         Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
         ASSERT_EQ(::bind(listener.get(), address(), sizeof address_), 0);
         ASSERT_EQ(::listen(listener.get(), 16), 0);
-        gate_ = std::make_unique<ControlGate>(std::move(listener), [this](int fd, bool) { served_.set_value(fd); }, limits);
+        gate_ =
+            std::make_unique<ControlGate>(std::move(listener), [this](int fd, bool) { served_.set_value(fd); }, limits);
     }
     Fd call() const {
         Fd caller(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "attach/connection_limits.hpp"
 #include "memory/ledger.hpp"
 #include "spec/pool_spec.hpp"
-#include "attach/connection_limits.hpp"
 
 namespace numacre::daemon {
 namespace {
@@ -63,8 +63,7 @@ TEST(MayAttach, the_first_class_that_fits_decides) {
         EXPECT_EQ(may_attach(access, who, wire::Tier::observer, kDaemon), row.may_observe) << row.what;
         for (const wire::Tier tier : {wire::Tier::trusted, wire::Tier::observer}) {
             if (depends_on_groups(access, {row.uid, row.gid, {}}, tier, kDaemon)) continue;
-            EXPECT_EQ(may_attach(access, who, tier, kDaemon),
-                      may_attach(access, {row.uid, row.gid, {}}, tier, kDaemon))
+            EXPECT_EQ(may_attach(access, who, tier, kDaemon), may_attach(access, {row.uid, row.gid, {}}, tier, kDaemon))
                 << row.what << ": its groups were not asked for, and decide";
         }
     }

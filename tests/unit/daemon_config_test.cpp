@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "attach/attach_message.hpp"
-#include "os/log.hpp"
 #include "numacre/shm/attach_wire.hpp"
+#include "os/log.hpp"
 #include "spec/pool_spec.hpp"
 
 namespace numacre::daemon {

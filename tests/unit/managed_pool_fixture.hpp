@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
-#include "pool/managed_pool.hpp"
 #include "numacre/shm/buddy.hpp"
+#include "pool/managed_pool.hpp"
 
 namespace numacre::daemon {
 

@@ -6,9 +6,11 @@
 
 typedef void (*Function)(void);
 extern const Function numacre_module_uses[];
-const Function numacre_module_uses[] = {(Function)numacre_open_private, (Function)numacre_alloc, (Function)numacre_free};
+const Function numacre_module_uses[] = {(Function)numacre_open_private, (Function)numacre_alloc,
+                                        (Function)numacre_free};
 
-/* As it is loaded, it waits for a thread that opens a pool: while that thread would wait for the loader, nobody went on. */
+/* As it is loaded, it waits for a thread that opens a pool: while that thread would wait for the loader, nobody went
+ * on. */
 static void *open_and_close(void *nothing) {
     numacre_pool *pool = NULL;
     if (numacre_open_private(NULL, &pool) == 0) numacre_detach(pool);

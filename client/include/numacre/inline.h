@@ -1,7 +1,7 @@
-/* numacre_alloc and numacre_free, compiled into the caller, for loops in which a call is a good part of the work: while the
- * calling thread's cache has what is wanted, nothing is called. Whatever is less common is a call of the functions: what
- * they return, for whom they may be called, what a kill inside leaves behind is the same (numacre.h). The library is built
- * from this header as well.
+/* numacre_alloc and numacre_free, compiled into the caller, for loops in which a call is a good part of the work: while
+ * the calling thread's cache has what is wanted, nothing is called. Whatever is less common is a call of the functions:
+ * what they return, for whom they may be called, what a kill inside leaves behind is the same (numacre.h). The library
+ * is built from this header as well.
  *
  *     #include <numacre/inline.h>
  *     ...
@@ -9,16 +9,17 @@
  *     ...
  *     error = numacre_free_inline(pool, block);
  *
- * It gains where a cached block comes and goes at once, and little where one waits for memory (tests/bench has it beside the
- * functions: numacre-inline). Common is, for an allocation, a pool of one numa node and the size of the last calls; for a free,
- * the numa node and the order of the last ones. Where that changes from call to call, the functions are quicker.
+ * It gains where a cached block comes and goes at once, and little where one waits for memory (tests/bench has it
+ * beside the functions: numacre-inline). Common is, for an allocation, a pool of one numa node and the size of the last
+ * calls; for a free, the numa node and the order of the last ones. Where that changes from call to call, the functions
+ * are quicker.
  *
- * C11 or C++11, by gcc or clang. Not in a function that another thread may go on with between two calls (a fiber that moves):
- * the compiler may keep where it has found the thread's cache.
+ * C11 or C++11, by gcc or clang. Not in a function that another thread may go on with between two calls (a fiber that
+ * moves): the compiler may keep where it has found the thread's cache.
  *
- * A program built with this header goes on working with later libraries: what is laid out here does not change. One that lays
- * it out otherwise calls it numacre_inline_lane_2, and has numacre_inline_lane_1 as one without blocks: each call of the
- * program becomes a function's.
+ * A program built with this header goes on working with later libraries: what is laid out here does not change. One
+ * that lays it out otherwise calls it numacre_inline_lane_2, and has numacre_inline_lane_1 as one without blocks: each
+ * call of the program becomes a function's.
  *
  * numacre_alloc_inline and numacre_free_inline are for use; all other names are between this header and the library. */
 #ifndef NUMACRE_INLINE_H
@@ -67,7 +68,8 @@ struct numacre_inline_lane {
 };
 
 /* The lane of the pool that the thread used last; never null. */
-NUMACRE_API extern __thread struct numacre_inline_lane *numacre_inline_lane_1 __attribute__((tls_model("initial-exec")));
+NUMACRE_API extern __thread struct numacre_inline_lane *numacre_inline_lane_1
+    __attribute__((tls_model("initial-exec")));
 
 NUMACRE_INLINE_FUNCTION void numacre_inline_count(uint64_t *tally, uint64_t more) {
     /* One writer, read by others at any time: no lock, but one instruction, or two that nobody sees half of. */
@@ -78,17 +80,20 @@ NUMACRE_INLINE_FUNCTION void numacre_inline_count(uint64_t *tally, uint64_t more
 #endif
 }
 
-/* False: another pool's, or none's; or somebody waits for memory, or has run out of it, since we last looked; or the pool is
- * older, or closed. */
-NUMACRE_INLINE_FUNCTION int numacre_inline_is_undisturbed(const struct numacre_inline_lane *lane, const numacre_pool *pool) {
+/* False: another pool's, or none's; or somebody waits for memory, or has run out of it, since we last looked; or the
+ * pool is older, or closed. */
+NUMACRE_INLINE_FUNCTION int numacre_inline_is_undisturbed(const struct numacre_inline_lane *lane,
+                                                          const numacre_pool *pool) {
     /* relaxed: whoever needs it at once does not rely on us. */
     return lane->handle == pool && __atomic_load_n(lane->attention, __ATOMIC_RELAXED) == lane->attention_seen;
 }
 
-/* From a cache. entry: as numacre_inline_is_cached() wants it. 0: nothing is there; or what was on top is no cached block any
- * more, and has gone. */
-NUMACRE_INLINE_FUNCTION int numacre_inline_take(const struct numacre_inline_lane *lane, const struct numacre_inline_node *node,
-                                                struct numacre_inline_magazine *magazine, uint64_t entry, void **block) {
+/* From a cache. entry: as numacre_inline_is_cached() wants it. 0: nothing is there; or what was on top is no cached
+ * block any more, and has gone. */
+NUMACRE_INLINE_FUNCTION int numacre_inline_take(const struct numacre_inline_lane *lane,
+                                                const struct numacre_inline_node *node,
+                                                struct numacre_inline_magazine *magazine, uint64_t entry,
+                                                void **block) {
     char **const above = magazine->top;
     char *address;
     uint64_t *slot;
@@ -122,15 +127,16 @@ NUMACRE_INLINE_FUNCTION int numacre_inline_put(struct numacre_inline_magazine *m
     return 1;
 }
 
-/* The frame that begins so many bytes into a numa node's data. Rotated, so that the middle of a frame becomes a number far
- * too large. */
+/* The frame that begins so many bytes into a numa node's data. Rotated, so that the middle of a frame becomes a number
+ * far too large. */
 NUMACRE_INLINE_FUNCTION uint64_t numacre_inline_frame_at(uint64_t frame_shift, uint64_t offset) {
     return offset >> (frame_shift & 63) | offset << (-frame_shift & 63);
 }
 
-/* Where the entry of a block stands that begins there, and what it says. 0: no frame of the numa node that was freed to. */
-NUMACRE_INLINE_FUNCTION int numacre_inline_look_up(const struct numacre_inline_lane *lane, const void *block, uint64_t **slot,
-                                                   uint64_t *entry) {
+/* Where the entry of a block stands that begins there, and what it says. 0: no frame of the numa node that was freed
+ * to. */
+NUMACRE_INLINE_FUNCTION int numacre_inline_look_up(const struct numacre_inline_lane *lane, const void *block,
+                                                   uint64_t **slot, uint64_t *entry) {
     const uint64_t frame = numacre_inline_frame_at(lane->frame_shift, (uintptr_t)block - (uintptr_t)lane->freed_data);
     if (__builtin_expect(frame >= lane->frame_count, 0)) return 0;
     *slot = lane->freed_index + frame;
@@ -149,7 +155,8 @@ NUMACRE_INLINE_FUNCTION int numacre_alloc_inline(numacre_pool *pool, size_t size
     /* The function gets the address of this one, or the caller's would have to be in memory, stored and read again. */
     void *other = NULL;
     int error;
-    if (__builtin_expect(block != NULL && numacre_inline_is_undisturbed(lane, pool) && size_bytes == lane->only->asked_bytes &&
+    if (__builtin_expect(block != NULL && numacre_inline_is_undisturbed(lane, pool) &&
+                             size_bytes == lane->only->asked_bytes &&
                              numacre_inline_take_as_before(lane, lane->only, block),
                          1))
         return 0;
@@ -163,7 +170,8 @@ NUMACRE_INLINE_FUNCTION int numacre_free_inline(numacre_pool *pool, void *block)
     const struct numacre_inline_lane *const lane = numacre_inline_lane_1;
     uint64_t *slot;
     uint64_t entry;
-    if (__builtin_expect(numacre_inline_is_undisturbed(lane, pool) && numacre_inline_look_up(lane, block, &slot, &entry) &&
+    if (__builtin_expect(numacre_inline_is_undisturbed(lane, pool) &&
+                             numacre_inline_look_up(lane, block, &slot, &entry) &&
                              numacre_inline_is_as_before(lane, entry) &&
                              numacre_inline_put(lane->freed_magazine, block, slot, entry),
                          1))

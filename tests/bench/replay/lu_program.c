@@ -1,6 +1,6 @@
 /* A program with a real sparse LU factorisation at its heart, all of whose memory comes from a numacre pool: what a
- * trace is recorded from (NUMACRE_TRACE). UMFPACK factorises the parts of a domain, keeps the factors to solve with them, and
- * does those again that change: a block preconditioner of an adaptive computation.
+ * trace is recorded from (NUMACRE_TRACE). UMFPACK factorises the parts of a domain, keeps the factors to solve with
+ * them, and does those again that change: a block preconditioner of an adaptive computation.
  *
  * The matrices are of the Harwell-Boeing kinds: 5-point stencils with convection (as gre_1107's grids, unsymmetric),
  * 7-point stencils in three dimensions, and unsymmetric ones with entries at random (as power systems' gemat11).

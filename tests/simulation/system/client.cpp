@@ -24,7 +24,7 @@ void simulated_free(void *place) {
 }  // namespace
 }  // namespace numacre::simulation
 
-#define malloc(bytes) ::numacre::simulation::simulated_malloc(bytes)
+#define malloc(bytes)        ::numacre::simulation::simulated_malloc(bytes)
 #define calloc(count, bytes) ::numacre::simulation::simulated_malloc((count) * (bytes))
 // Each source has one of its own in an unnamed namespace.
 #define kLookAgainAfterNanoseconds kLookAgainAfterNanosecondsOfWaiting

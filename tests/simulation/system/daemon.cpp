@@ -6,16 +6,16 @@
 #include <memory>
 #include <utility>
 
-#include "os/closer.hpp"
 #include "daemon/src/daemon.hpp"
-#include "os/event_loop.hpp"
 #include "memory/hugepages.hpp"
 #include "memory/hugetlb_cgroup.hpp"
-#include "survival/keeper.hpp"
+#include "memory/topology.hpp"
+#include "os/closer.hpp"
+#include "os/event_loop.hpp"
 #include "os/log.hpp"
 #include "os/process_info.hpp"
-#include "memory/topology.hpp"
 #include "os/worker.hpp"
+#include "survival/keeper.hpp"
 
 namespace numacre::daemon {
 

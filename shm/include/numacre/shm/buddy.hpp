@@ -10,8 +10,8 @@
 #include <bit>
 #include <cstdint>
 
-#include "numacre/shm/counters.hpp"
 #include "numacre/error.hpp"
+#include "numacre/shm/counters.hpp"
 #include "numacre/shm/layout.hpp"
 #include "numacre/shm/search.hpp"
 
@@ -359,7 +359,7 @@ public:
         return way == ShortPath::refused ? Errc::stale_ref : Errc::ok;
     }
 
-    // ------------------------------------------------------------------------------------------------------------------
+    // -----------------------------------------------------------------------------------------------------------------
     // For the daemon's Chunks and for Recovery.
 
     // Claims exactly this block, even in a draining chunk. The intent stays set: the caller writes the index and ends

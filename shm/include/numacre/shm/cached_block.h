@@ -1,9 +1,9 @@
-/* The steps of a thread cache on the index entry of a block (owner.hpp): plain stores, since an entry that its process holds
- * and has not published is written by that process only. Dying between any two of them leaves an entry that is held: it is
- * given back like any other.
+/* The steps of a thread cache on the index entry of a block (owner.hpp): plain stores, since an entry that its process
+ * holds and has not published is written by that process only. Dying between any two of them leaves an entry that is
+ * held: it is given back like any other.
  *
- * In C: programs compile them in (numacre/inline.h), so the figures are part of the library's ABI (client/src/lane.hpp pins
- * them). The library runs these very lines, and so does the model checker. */
+ * In C: programs compile them in (numacre/inline.h), so the figures are part of the library's ABI (client/src/lane.hpp
+ * pins them). The library runs these very lines, and so does the model checker. */
 #ifndef NUMACRE_SHM_CACHED_BLOCK_H
 #define NUMACRE_SHM_CACHED_BLOCK_H
 
@@ -11,14 +11,15 @@
 
 #define NUMACRE_INLINE_FUNCTION static inline __attribute__((always_inline))
 
-/* Of an entry: state, published or not, order, holder; of these, what tells a cached block from one that is handed out; the
- * generation. */
+/* Of an entry: state, published or not, order, holder; of these, what tells a cached block from one that is handed out;
+ * the generation. */
 #define NUMACRE_INLINE_OURS       ((uint64_t)0xffffff)
 #define NUMACRE_INLINE_CACHED     ((uint64_t)2)
 #define NUMACRE_INLINE_GENERATION ((uint64_t)0x7ffff000000)
 
-/* relaxed: the entry is ours alone, or we leave it as it is; whoever gets the block from us synchronises otherwise (EDGE
- * publish, EDGE unclaim-to-claim). Where something else decides when an access happens, it defines these before. */
+/* relaxed: the entry is ours alone, or we leave it as it is; whoever gets the block from us synchronises otherwise
+ * (EDGE publish, EDGE unclaim-to-claim). Where something else decides when an access happens, it defines these
+ * before. */
 #ifndef NUMACRE_INLINE_LOAD
 #define NUMACRE_INLINE_LOAD(place)        __atomic_load_n((place), __ATOMIC_RELAXED)
 #define NUMACRE_INLINE_STORE(place, bits) __atomic_store_n((place), (bits), __ATOMIC_RELAXED)
@@ -28,8 +29,8 @@ NUMACRE_INLINE_FUNCTION uint64_t numacre_inline_entry(const uint64_t *slot) {
     return NUMACRE_INLINE_LOAD(slot);
 }
 
-/* like: the bits of NUMACRE_INLINE_OURS in the entry of a block that is handed out, of one's process and not published: such
- * a one can be cached. */
+/* like: the bits of NUMACRE_INLINE_OURS in the entry of a block that is handed out, of one's process and not published:
+ * such a one can be cached. */
 NUMACRE_INLINE_FUNCTION int numacre_inline_is_like(uint64_t entry, uint64_t like) {
     return (entry & NUMACRE_INLINE_OURS) == like;
 }
@@ -39,9 +40,9 @@ NUMACRE_INLINE_FUNCTION void numacre_inline_into_cache(uint64_t *slot, uint64_t 
     NUMACRE_INLINE_STORE(slot, entry | NUMACRE_INLINE_CACHED);
 }
 
-/* owned: what the entry says of the block when it is handed out again, but for the generation: one's process, the order of
- * the cache, a note. 0: it is no cached block of ours any more. Two threads freed it in the same moment, both cached it, and
- * one of them has given it back since: it may be anybody's. */
+/* owned: what the entry says of the block when it is handed out again, but for the generation: one's process, the order
+ * of the cache, a note. 0: it is no cached block of ours any more. Two threads freed it in the same moment, both cached
+ * it, and one of them has given it back since: it may be anybody's. */
 NUMACRE_INLINE_FUNCTION int numacre_inline_is_cached(uint64_t entry, uint64_t owned) {
     return ((entry ^ owned) & NUMACRE_INLINE_OURS) == NUMACRE_INLINE_CACHED;
 }

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "numacre/shm/env.hpp"
 #include "numacre/error.hpp"
+#include "numacre/shm/env.hpp"
 #include "numacre/shm/node_state.hpp"
 #include "numacre/shm/note.hpp"
 #include "numacre/shm/owner.hpp"
