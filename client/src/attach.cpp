@@ -101,7 +101,7 @@ int shake_hands(const Deadline &deadline, numacre_pool *pool, const char *pool_n
     if (count >= 0) {
         reply->message.back() = 0;
         if (reply->error != 0) {
-            const Errc code = reply->error < kErrors.size() ? static_cast<Errc>(reply->error) : Errc::corrupt;
+            const Errc code = reply->error < kErrors.size() ? static_cast<Errc>(reply->error) : Errc::version_mismatch;
             result = fail(code, "%s", reply->message.data());
         } else if (reply->layout_version != kLayoutVersion) {
             result = fail(Errc::version_mismatch, "the daemon's shared layout is version %u, this library's is %u",

@@ -165,7 +165,7 @@ Answer<void> Daemon::adopt_pools() {
         registry_.add(pool);
         Event event;
         event.pool = name;
-        event.kind = "pool_adopted";
+        event.kind = EventKind::pool_adopted;
         event.message = "pool " + name + " was taken over from the daemon before";
         registry_.events().publish(std::move(event));
     }
@@ -348,7 +348,7 @@ void Daemon::watch_placement() {
 void Daemon::publish_news(ManagedPool &pool) {
     const std::lock_guard lock(news_mutex_);
     for (Event &event : pool.take_news()) {
-        log::info(event.kind, {{"pool", event.pool}, {"reason", event.message}});
+        log::info(event_kind_name(event.kind), {{"pool", event.pool}, {"reason", event.message}});
         registry_.events().publish(std::move(event));
     }
 }
@@ -389,7 +389,7 @@ void Daemon::publish_damage(ManagedPool &pool) {
     if (!reason) return;
     Event event;
     event.pool = pool.spec().name;
-    event.kind = "pool_corrupt";
+    event.kind = EventKind::pool_corrupt;
     event.message = std::move(*reason);
     registry_.events().publish(std::move(event));
 }
@@ -460,7 +460,7 @@ Answer<void> Daemon::create_pool(const PoolSpec &spec) {
     }
     Event event;
     event.pool = spec.name;
-    event.kind = "pool_created";
+    event.kind = EventKind::pool_created;
     event.message = "pool " + spec.name + " serves " + format_node_bytes(spec) + " a numa node";
     event.bytes = spec.online_bytes;
     registry_.events().publish(std::move(event));
@@ -519,7 +519,7 @@ Answer<void> Daemon::delete_pool(const std::string &name, bool force) {
     log::info("pool deleted", {{"pool", name}});
     Event event;
     event.pool = name;
-    event.kind = "pool_deleted";
+    event.kind = EventKind::pool_deleted;
     event.message = "pool " + name + " was deleted";
     registry_.events().publish(std::move(event));
     // The next pool may need the memory of this one. Others may look at this one for a while, or its worker be stuck:
@@ -561,7 +561,7 @@ void Daemon::note_resize(const ManagedPool &pool, NumaNode node, std::uint64_t b
     if (after == before) return;
     Event event;
     event.pool = pool.spec().name;
-    event.kind = "resized";
+    event.kind = EventKind::resized;
     event.message = by_whom + "numa node " + std::to_string(node.value) + ": " + format_bytes(before) + " -> " +
                     format_bytes(after) + " online";
     event.node = node.value;
@@ -618,8 +618,8 @@ Answer<std::vector<ClientStatus>> Daemon::clients(const std::string &name) {
 namespace {
 
 Failure no_such_client(std::uint32_t client_id) {
-    return {Errc::bad_argument, "no client has the id " + std::to_string(client_id) +
-                                    ": see `numacre clients` for those that are attached"};
+    return {Errc::no_such_client, "no client has the id " + std::to_string(client_id) +
+                                      ": see `numacre clients` for those that are attached"};
 }
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +20,7 @@
 
 #include "control/control_server.hpp"
 #include "control/control_service.hpp"
+#include "control/conversions.hpp"
 #include "control/event_queue.hpp"
 #include "control/printable.hpp"
 #include "fake_pool_manager.hpp"
@@ -573,7 +576,7 @@ TEST_F(ControlServiceTest, watch_events_passes_on_the_pools_events_in_order) {
     reader->WaitForInitialMetadata();
     Event event;
     event.pool = "default";
-    event.kind = "client_attached";
+    event.kind = EventKind::client_attached;
     event.message = "relay";
     event.client_id = 17;
     event.node = 1;
@@ -581,7 +584,7 @@ TEST_F(ControlServiceTest, watch_events_passes_on_the_pools_events_in_order) {
     Event foreign = event;
     foreign.pool = "other";
     Event last = event;
-    last.kind = "client_detached";
+    last.kind = EventKind::client_detached;
     pools_.emit(event);
     pools_.emit(foreign);
     pools_.emit(last);
@@ -599,6 +602,23 @@ TEST_F(ControlServiceTest, watch_events_passes_on_the_pools_events_in_order) {
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
     EXPECT_TRUE(eventually([this] { return pools_.subscribers() == 0; }))
         << "the cancelled watcher is still subscribed";
+}
+
+// One table for the proto's enum and the daemon's, and for the name in `kind`.
+TEST(Events, kinds_have_one_name_in_the_daemon_and_in_the_proto) {
+    const auto *const kinds = v1::EventKind_descriptor();
+    ASSERT_EQ(kinds->value_count(), static_cast<int>(EventKind::events_dropped) + 2);
+    for (int i = 1; i < kinds->value_count(); ++i) {
+        Event event;
+        event.kind = static_cast<EventKind>(i - 1);
+        if (i % 2 == 0) event.uid = 4711;
+        const v1::Event proto = to_proto(event);
+        std::string name = "EVENT_KIND_" + proto.kind();
+        std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+        EXPECT_EQ(name, v1::EventKind_Name(proto.type()));
+        EXPECT_EQ(proto.type(), kinds->value(i)->number());
+        EXPECT_EQ(proto.has_uid() ? proto.uid() : 0, i % 2 == 0 ? 4711U : 0U);
+    }
 }
 
 // -- what goes wrong --------------------------------------------------------------------------------------------------
@@ -627,6 +647,9 @@ constexpr StatusRow kStatusRows[] = {
     {Errc::forked_handle, grpc::StatusCode::FAILED_PRECONDITION},
     {Errc::already_exists, grpc::StatusCode::ALREADY_EXISTS},
     {Errc::thread_is_inside, grpc::StatusCode::ABORTED},
+    {Errc::no_such_client, grpc::StatusCode::NOT_FOUND},
+    {Errc::cancelled, grpc::StatusCode::CANCELLED},
+    {Errc::too_many_connections, grpc::StatusCode::RESOURCE_EXHAUSTED},
 };
 static_assert(std::size(kStatusRows) == kErrors.size() - 1, "every error but ok has a row");
 
@@ -645,7 +668,9 @@ TEST_P(ErrorMapping, failure_becomes_status_message_and_detail) {
     EXPECT_EQ(details.message(), status.error_message());
     ASSERT_EQ(details.details_size(), 1);
     v1::ErrorDetail detail;
-    ASSERT_TRUE(details.details(0).UnpackTo(&detail));
+    // What standard clients look for.
+    EXPECT_EQ(details.details(0).type_url(), "type.googleapis.com/google.rpc.ErrorInfo");
+    ASSERT_TRUE(detail.ParseFromString(details.details(0).value()));
     EXPECT_EQ(detail.reason(), error_row(code).name);
     EXPECT_EQ(detail.domain(), "numacre");
     EXPECT_EQ(detail.metadata().at("remedy"), error_row(code).remedy);
@@ -960,12 +985,14 @@ TEST(EventQueueTest, a_full_queue_drops_the_oldest_and_says_how_many) {
     EventQueue queue{3};
     for (unsigned sent = 0; sent < 8; ++sent) {
         Event event;
-        event.kind = std::to_string(sent);
+        event.client_id = sent;
         queue.push(event);
     }
     const auto next = [&queue] {
         const auto event = queue.pop(std::chrono::milliseconds{0});
-        return event ? event->kind + event->message.substr(0, event->message.find(' ')) : "nothing";
+        if (!event) return std::string("nothing");
+        if (event->kind != EventKind::events_dropped) return std::to_string(event->client_id);
+        return "events_dropped" + event->message.substr(0, event->message.find(' '));
     };
     EXPECT_EQ(next(), "events_dropped5");
     EXPECT_EQ(next(), "5");

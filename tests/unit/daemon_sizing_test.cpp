@@ -114,7 +114,7 @@ TEST_F(SizingTest, a_growth_that_is_cancelled_after_any_step_goes_back) {
     for (int last = 0; last < 3; ++last) {
         const auto grown = resize(64 * kMiB, [&](int number, const ResizeStep &) { return number < last; });
         ASSERT_FALSE(grown);
-        EXPECT_EQ(grown.error().code, Errc::timed_out);
+        EXPECT_EQ(grown.error().code, Errc::cancelled);
         ASSERT_EQ(steps_.size(), static_cast<std::size_t>(last) + 2);
         EXPECT_EQ(steps_.back().undone_bytes, (static_cast<std::uint64_t>(last) + 1) * 16 * kMiB);
         EXPECT_TRUE(steps_.back().done);
@@ -189,7 +189,7 @@ TEST_F(SizingTest, a_shrink_that_is_cancelled_keeps_what_it_has_and_drains_nothi
     ASSERT_TRUE(resize(64 * kMiB));
     const auto shrunk = resize(8 * kMiB, [](int, const ResizeStep &) { return false; });
     ASSERT_FALSE(shrunk);
-    EXPECT_EQ(shrunk.error().code, Errc::timed_out);
+    EXPECT_EQ(shrunk.error().code, Errc::cancelled);
     EXPECT_THAT(shrunk.error().message, HasSubstr("48M stay online"));
     expect_online(48 * kMiB);
     for (int i = 0; i < 12; ++i) allocate(4 * kMiB);

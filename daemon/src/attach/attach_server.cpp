@@ -134,7 +134,7 @@ void AttachServer::accepted(int fd_or_error) {
         // Before /proc is asked: whoever is over the limit must not cost much.
         const auto verdict = connection_limits_.admit(who.uid, std::chrono::steady_clock::now());
         if (!verdict.refused.empty()) {
-            refuse(*made, Errc::too_many_clients, verdict.refused, verdict.is_news);
+            refuse(*made, Errc::too_many_connections, verdict.refused, verdict.is_news);
             return;
         }
         made->is_limited = true;
@@ -145,10 +145,10 @@ void AttachServer::accepted(int fd_or_error) {
     };
     const std::uint32_t reserved = reserved_from(*made);
     if (connections() + reserved >= limits_.connections) {
-        turn_away(Errc::too_many_clients, "the daemon has " + std::to_string(connections()) + " connections of " +
-                                              std::to_string(limits_.connections) + ", " + std::to_string(reserved) +
-                                              " of them for root only: close some, or " +
-                                              "raise --max-connections and the open file limit");
+        turn_away(Errc::too_many_connections, "the daemon has " + std::to_string(connections()) + " connections of " +
+                                                  std::to_string(limits_.connections) + ", " +
+                                                  std::to_string(reserved) + " of them for root only: close some, or " +
+                                                  "raise --max-connections and the open file limit");
         return;
     }
     make_room_among_the_silent();
@@ -197,7 +197,7 @@ void AttachServer::make_room_among_the_silent() {
         oldest = silent_.first_to_go();
     }
     if (!oldest || silent_.count() < limits_.silent_connections) return;
-    refuse(*sessions_.at(*oldest), Errc::too_many_clients,
+    refuse(*sessions_.at(*oldest), Errc::too_many_connections,
            "this connection has not attached, and had to make room for another: " + std::to_string(silent_.count()) +
                " are silent, and no user has more of them than this one: attach right after connecting");
     close_session(*oldest);
@@ -375,7 +375,7 @@ void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
                                   {"tier", wish->tier == wire::Tier::observer ? "observer" : "trusted"}});
     Event event;
     event.pool = name;
-    event.kind = "client_attached";
+    event.kind = EventKind::client_attached;
     event.message = session.peer.comm + " (pid " + std::to_string(session.peer.pid) + ") attached";
     event.client_id = client->id;
     registry_.events().publish(std::move(event));
@@ -540,12 +540,30 @@ void AttachServer::give_event_fd(Session &session) {
 
 namespace {
 
-std::uint64_t event_bits_of(std::string_view kind) {
-    if (kind == "low_watermark") return EventBits::kLowWatermark;
-    if (kind == "low_watermark_ended") return EventBits::kLowWatermarkEnded;
-    if (kind.ends_with("quota_soft_exceeded")) return EventBits::kSoftQuota;
-    if (kind == "resized") return EventBits::kResized;
-    if (kind == "pool_corrupt") return EventBits::kDamaged;
+// 0: clients are not told.
+std::uint64_t event_bits_of(EventKind kind) {
+    switch (kind) {
+        case EventKind::low_watermark:
+            return EventBits::kLowWatermark;
+        case EventKind::low_watermark_ended:
+            return EventBits::kLowWatermarkEnded;
+        case EventKind::quota_soft_exceeded:
+        case EventKind::user_quota_soft_exceeded:
+        case EventKind::pool_quota_soft_exceeded:
+            return EventBits::kSoftQuota;
+        case EventKind::resized:
+            return EventBits::kResized;
+        case EventKind::pool_corrupt:
+            return EventBits::kDamaged;
+        case EventKind::client_attached:
+        case EventKind::client_detached:
+        case EventKind::client_reaped:
+        case EventKind::pool_created:
+        case EventKind::pool_adopted:
+        case EventKind::pool_deleted:
+        case EventKind::events_dropped:
+            break;
+    }
     return 0;
 }
 

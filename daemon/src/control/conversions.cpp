@@ -188,7 +188,10 @@ v1::Event to_proto(const Event &event) {
     v1::Event proto;
     set_time(proto.mutable_time(), event.time);
     proto.set_pool(event.pool);
-    proto.set_kind(event.kind);
+    proto.set_kind(event_kind_name(event.kind));
+    // In one order: the proto's begins at 1.
+    proto.set_type(static_cast<v1::EventKind>(static_cast<int>(event.kind) + 1));
+    if (event.uid) proto.set_uid(*event.uid);
     proto.set_message(printable(event.message));
     proto.set_client_id(event.client_id);
     proto.set_node(event.node);

@@ -25,7 +25,7 @@ std::optional<Event> EventQueue::pop(std::chrono::milliseconds wait) {
     if (dropped_ != 0) {
         Event notice;
         notice.time = events_.front().time;
-        notice.kind = "events_dropped";
+        notice.kind = EventKind::events_dropped;
         notice.message = std::to_string(std::exchange(dropped_, 0)) +
                          " older events were dropped: this watcher reads more slowly than they come";
         return notice;

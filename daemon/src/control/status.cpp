@@ -13,7 +13,7 @@ namespace {
 // A status travels in HTTP/2 headers, of which a peer takes 8 KiB in all.
 constexpr std::size_t kMessageBytesMax = 1024;
 
-constexpr std::array<std::pair<std::string_view, grpc::StatusCode>, 10> kCanonicalCodes{{
+constexpr std::array<std::pair<std::string_view, grpc::StatusCode>, 11> kCanonicalCodes{{
     {"RESOURCE_EXHAUSTED", grpc::StatusCode::RESOURCE_EXHAUSTED},
     {"ABORTED", grpc::StatusCode::ABORTED},
     {"INVALID_ARGUMENT", grpc::StatusCode::INVALID_ARGUMENT},
@@ -24,6 +24,7 @@ constexpr std::array<std::pair<std::string_view, grpc::StatusCode>, 10> kCanonic
     {"UNAVAILABLE", grpc::StatusCode::UNAVAILABLE},
     {"DATA_LOSS", grpc::StatusCode::DATA_LOSS},
     {"ALREADY_EXISTS", grpc::StatusCode::ALREADY_EXISTS},
+    {"CANCELLED", grpc::StatusCode::CANCELLED},
 }};
 
 constexpr grpc::StatusCode canonical_code(Errc code) {
@@ -53,7 +54,10 @@ grpc::Status to_status(const Failure &failure) {
     v1::ErrorStatus status;
     status.set_code(code);
     status.set_message(message);
-    status.add_details()->PackFrom(detail);
+    // By the name that clients in every language know: what is in it is the same on the wire.
+    google::protobuf::Any *const packed = status.add_details();
+    packed->set_type_url("type.googleapis.com/google.rpc.ErrorInfo");
+    packed->set_value(detail.SerializeAsString());
     return {code, message, status.SerializeAsString()};
 }
 

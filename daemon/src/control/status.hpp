@@ -7,7 +7,7 @@
 
 namespace numacre::daemon {
 
-// Canonical code from the list in shm/error.hpp, the failure's message, and a numacre.v1.ErrorDetail beside it.
+// Canonical code from the list in shm/error.hpp, the failure's message, and a google.rpc.ErrorInfo beside it.
 grpc::Status to_status(const Failure &failure);
 
 }  // namespace numacre::daemon

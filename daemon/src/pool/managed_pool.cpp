@@ -547,8 +547,8 @@ std::optional<Client> *ManagedPool::seat_of(std::uint32_t client_id) {
 namespace {
 
 Failure no_client(std::uint32_t client_id) {
-    return {Errc::bad_argument, "no client has the id " + std::to_string(client_id) +
-                                    ": see `numacre clients` for those that are attached"};
+    return {Errc::no_such_client, "no client has the id " + std::to_string(client_id) +
+                                      ": see `numacre clients` for those that are attached"};
 }
 
 }  // namespace
@@ -839,7 +839,8 @@ void ManagedPool::compare_accounts(const Use &use) {
         account.is_over_soft_quota = is_over;
         ledger_.accounts()[i].is_over_soft_quota.store(is_over ? 1 : 0, std::memory_order_relaxed);
         if (!is_over) continue;
-        Event found = event(i == kPoolAccount ? "pool_quota_soft_exceeded" : "user_quota_soft_exceeded");
+        Event found =
+            event(i == kPoolAccount ? EventKind::pool_quota_soft_exceeded : EventKind::user_quota_soft_exceeded);
         found.bytes = used_bytes;
         if (i != kPoolAccount) found.uid = account.limit.uid;
         found.message = (i == kPoolAccount ? "the clients of pool " + spec_.name + " hold "
@@ -908,7 +909,7 @@ std::vector<Event> ManagedPool::take_news() {
     return std::exchange(news_, {});
 }
 
-Event ManagedPool::event(const char *kind) const {
+Event ManagedPool::event(EventKind kind) const {
     Event event;
     event.pool = spec_.name;
     event.kind = kind;
@@ -935,7 +936,7 @@ void ManagedPool::compare_with_limits(const Use &use) {
         // relaxed, here and below: read only by the daemon after this one.
         ledger_.clients()[slot].is_over_soft_quota.store(is_over ? 1 : 0, std::memory_order_relaxed);
         if (!is_over) continue;
-        Event found = event("quota_soft_exceeded");
+        Event found = event(EventKind::quota_soft_exceeded);
         found.client_id = client->id;
         found.bytes = used_bytes;
         found.message = client->peer.comm + " (pid " + std::to_string(client->peer.pid) + ") holds " +
@@ -951,7 +952,7 @@ void ManagedPool::compare_with_limits(const Use &use) {
         if (is_below == is_below_watermark_[i]) continue;
         is_below_watermark_[i] = is_below;
         ledger_.nodes()[i].is_below_watermark.store(is_below ? 1 : 0, std::memory_order_relaxed);
-        Event found = event(is_below ? "low_watermark" : "low_watermark_ended");
+        Event found = event(is_below ? EventKind::low_watermark : EventKind::low_watermark_ended);
         found.node = static_cast<std::uint32_t>(i);
         found.bytes = free_bytes;
         found.message = "numa node " + std::to_string(i) + ": " + format_bytes(free_bytes) + " free of " +

@@ -291,7 +291,7 @@ private:
     Answer<void> promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &before);
     std::optional<Client> *seat_of(std::uint32_t client_id);
     void remember_for_autosize(std::size_t numa_node, std::uint64_t free_bytes, std::uint64_t online_bytes);
-    Event event(const char *kind) const;
+    Event event(EventKind kind) const;
 
     void write_record(ProcessSlot slot, const Record &what);
     std::uint64_t quota_frames_of(std::uint64_t quota_bytes) const;

@@ -111,7 +111,7 @@ void Reaper::finish(const Case &job) {
                                                                {"seconds", seconds}});
     Event event;
     event.pool = job.pool->spec().name;
-    event.kind = detached ? "client_detached" : "client_reaped";
+    event.kind = detached ? EventKind::client_detached : EventKind::client_reaped;
     event.message = job.client.peer.comm + " (pid " + std::to_string(job.client.peer.pid) + ") " +
                     (detached                           ? "detached"
                      : job.departure == Departure::died ? "ended"

@@ -111,7 +111,7 @@ Answer<void> grow(ManagedPool &pool, NodeMemory &memory, std::uint64_t target, c
         if (!grown) return give_up(std::move(grown.error()));
         const bool done = memory.online_bytes() >= target;
         if (!progress(ResizeStep{memory.online_bytes(), target, done, {}, {}}) && !done)
-            return give_up({Errc::timed_out, "cancelled"});
+            return give_up({Errc::cancelled, "cancelled"});
     }
     return {};
 }
@@ -197,7 +197,7 @@ Answer<void> shrink(ManagedPool &pool, NodeMemory &memory, std::uint64_t target,
         return candidates(pool, memory, (memory.online_bytes() - target) / memory.unit_bytes());
     };
     const auto cancelled = [&] {
-        Failure why{Errc::timed_out, "cancelled; " + format_bytes(memory.online_bytes()) +
+        Failure why{Errc::cancelled, "cancelled; " + format_bytes(memory.online_bytes()) +
                                          " stay online, the rest has gone back to the machine already"};
         progress(ResizeStep{memory.online_bytes(), target, true, why.message, {}});
         return Unexpected{std::move(why)};

@@ -8,6 +8,7 @@
 
 namespace numacre {
 
+// What a call of C++ says went wrong. Each has its row in kErrors.
 enum class Errc : std::uint8_t {
     ok,
     out_of_frames,
@@ -27,18 +28,23 @@ enum class Errc : std::uint8_t {
     forked_handle,
     already_exists,
     thread_is_inside,
+    no_such_client,
+    cancelled,
+    too_many_connections,
 };
 
+// An error in all three worlds.
 struct ErrorRow {
-    Errc code;
-    int errno_value;
+    Errc code;        // in C++
+    int errno_value;  // in C, which returns it negative
     // The name of the canonical gRPC status, so that shm needs to know nothing of gRPC.
     const char *grpc_status;
-    const char *name;
-    const char *remedy;
+    const char *name;    // the code's, in words
+    const char *remedy;  // what the caller should do
 };
 
-inline constexpr std::array<ErrorRow, 18> kErrors{{
+// The rows, in the order of Errc.
+inline constexpr std::array<ErrorRow, 21> kErrors{{
     {Errc::ok, 0, "OK", "ok", "nothing to do"},
     {Errc::out_of_frames, ENOMEM, "RESOURCE_EXHAUSTED", "out_of_frames",
      "free blocks, use another numa node, wait, or grow the pool"},
@@ -52,7 +58,8 @@ inline constexpr std::array<ErrorRow, 18> kErrors{{
      "upgrade the older of client and daemon"},
     {Errc::no_such_node, ENODEV, "NOT_FOUND", "no_such_node", "use a numa node that the pool has"},
     {Errc::no_such_pool, ENOENT, "NOT_FOUND", "no_such_pool", "see `numacre pools` for the names"},
-    {Errc::too_many_clients, EUSERS, "RESOURCE_EXHAUSTED", "too_many_clients", "raise the pool's client limit"},
+    {Errc::too_many_clients, EUSERS, "RESOURCE_EXHAUSTED", "too_many_clients",
+     "let some end, or make the pool with more"},
     {Errc::timed_out, ETIMEDOUT, "DEADLINE_EXCEEDED", "timed_out", "try again, or wait longer"},
     {Errc::daemon_gone, ECONNREFUSED, "UNAVAILABLE", "daemon_gone", "start numacred, then attach again"},
     {Errc::corrupt, EUCLEAN, "DATA_LOSS", "corrupt", "stop, keep the region, see the runbook NumacrePoolCorrupt"},
@@ -60,11 +67,17 @@ inline constexpr std::array<ErrorRow, 18> kErrors{{
     {Errc::forked_handle, ECHILD, "FAILED_PRECONDITION", "forked_handle", "attach again in the child process"},
     {Errc::already_exists, EEXIST, "ALREADY_EXISTS", "already_exists", "use another name, or delete what has it"},
     {Errc::thread_is_inside, EBUSY, "ABORTED", "thread_is_inside", "call again when the signal handler has returned"},
+    {Errc::no_such_client, ESRCH, "NOT_FOUND", "no_such_client", "see `numacre clients` for those that are attached"},
+    {Errc::cancelled, ECANCELED, "CANCELLED", "cancelled", "nothing: the caller wanted it so"},
+    {Errc::too_many_connections, EMLINK, "RESOURCE_EXHAUSTED", "too_many_connections",
+     "detach some clients, or raise max-connections-per-user"},
 }};
 
+// The row of a code.
 constexpr const ErrorRow &error_row(Errc code) {
     return kErrors[static_cast<std::size_t>(code)];
 }
+// The errno value of a code, positive.
 constexpr int to_errno(Errc code) {
     return error_row(code).errno_value;
 }
