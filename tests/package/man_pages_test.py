@@ -175,7 +175,7 @@ class EveryPage(unittest.TestCase):
 
     def test_environment_variables_are_those_that_are_asked_for(self):
         def asked_for(*folders):
-            files = [path for folder in folders for path in (TOP / folder).glob("*.cpp")]
+            files = [path for folder in folders for path in (TOP / folder).rglob("*.cpp")]
             names = {name for path in files for name in re.findall(r"getenv\(\"(\w+)\"\)", path.read_text())}
             names |= {name for path in files for name in re.findall(r"envname\(\"(\w+)\"\)", path.read_text())}
             return names

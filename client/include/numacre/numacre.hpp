@@ -20,10 +20,11 @@ namespace numacre {
 
 // What went wrong: the code, and the library's sentence about it.
 struct Error {
-    Errc code = Errc::ok;
-    std::string message;
+    Errc code = Errc::ok;  // of the errno value; bad_argument if that has no row in kErrors
+    std::string message;   // numacre_last_error()
 };
 
+// A T, or why there is none.
 template <class T>
 using Expected = Result<T, Error>;
 
@@ -42,18 +43,24 @@ inline Unexpected<Error> failure(int negative_errno) {
 
 // A reference that another process can take. Trivially copyable: write it to a ring, a pipe, a file.
 struct Ref {
-    numacre_ref value = NUMACRE_REF_NULL;
+    numacre_ref value = NUMACRE_REF_NULL;  // as C has it
+    // False for NUMACRE_REF_NULL.
     explicit operator bool() const { return value != NUMACRE_REF_NULL; }
+    // Whether both name one block, in one of its uses.
     friend bool operator==(Ref, Ref) = default;
 };
 
 // Owns one block; frees it at its end. Move-only. Must not outlive its Pool.
 class Block {
 public:
+    // No block.
     Block() = default;
+    // The block at `address`, which this process owns; size: its numacre_usable_size. Pool::own() looks that up.
     Block(numacre_pool *pool, void *address, std::size_t size) : pool_(pool), address_(address), size_(size) {}
+    // Leaves no block in `other`.
     Block(Block &&other) noexcept
         : pool_(other.pool_), address_(std::exchange(other.address_, nullptr)), size_(other.size_) {}
+    // Frees the block that was here; leaves no block in `other`.
     Block &operator=(Block &&other) noexcept {
         if (this != &other) {
             reset();
@@ -65,17 +72,23 @@ public:
     }
     Block(const Block &) = delete;
     Block &operator=(const Block &) = delete;
+    // Frees the block.
     ~Block() { reset(); }
 
+    // Whether there is a block.
     explicit operator bool() const noexcept { return address_ != nullptr; }
+    // The block's address in this process; null if there is none.
     void *data() const noexcept { return address_; }
     // Bytes that may be used.
     std::size_t size() const noexcept { return size_; }
+    // All of the block.
     std::span<std::byte> bytes() const noexcept { return {static_cast<std::byte *>(address_), size_}; }
     // The block's name for other processes; still ours until one of them takes it.
     Ref ref() const noexcept { return {numacre_ref_of(pool_, address_)}; }
     // Give the block up without freeing it: somebody else takes, or has taken, it.
     void *release() noexcept { return std::exchange(address_, nullptr); }
+    // Frees the block, as numacre_free. An error is ignored: after -EUSERS the block stays allocated until the pool's
+    // handle is detached.
     void reset() noexcept {
         if (address_ != nullptr) (void)numacre_free(pool_, std::exchange(address_, nullptr));
     }
@@ -88,17 +101,17 @@ private:
 
 // Which free space an allocation of a private pool takes when the thread's cache is empty; see NUMACRE_PRIVATE_....
 enum class Fit : unsigned {
-    quick = 0,
+    quick = 0,  // takes what is near, without a look at the rest
     compact = NUMACRE_PRIVATE_COMPACT,
     best = NUMACRE_PRIVATE_BEST_FIT,
 };
 
 // The geometry of a private pool; 0: the default of numacre_private_options.
 struct PrivateOptions {
-    std::uint64_t capacity_bytes = 0;
-    std::uint64_t frame_bytes = 0;
-    std::uint64_t largest_block_bytes = 0;
-    Fit fit = Fit::quick;
+    std::uint64_t capacity_bytes = 0;       // numacre_private_options::capacity_bytes
+    std::uint64_t frame_bytes = 0;          // numacre_private_options::frame_bytes
+    std::uint64_t largest_block_bytes = 0;  // numacre_private_options::largest_block_bytes
+    Fit fit = Fit::quick;                   // numacre_private_options::flags
 };
 
 // Which numa nodes blocks come from; see NUMACRE_POLICY_....
@@ -113,24 +126,28 @@ enum class PolicyMode : int {
 
 // How to allocate; see the NUMACRE_ flags.
 struct AllocateOptions {
-    int numa_node = -1;
-    bool strict = false;
-    bool zero = false;
-    bool uncached = false;
-    bool interleave = false;  // numa_node -1
-    bool local = false;       // likewise: whatever policy there is
-    bool compact = false;     // in fuller chunks
-    bool wait = false;
+    int numa_node = -1;                    // -1: the calling thread's, or where a policy says
+    bool strict = false;                   // NUMACRE_STRICT
+    bool zero = false;                     // NUMACRE_ZERO
+    bool uncached = false;                 // NUMACRE_UNCACHED
+    bool interleave = false;               // NUMACRE_INTERLEAVE: numa_node -1
+    bool local = false;                    // NUMACRE_LOCAL: numa_node -1, whatever policy there is
+    bool compact = false;                  // NUMACRE_COMPACT: in fuller chunks
+    bool wait = false;                     // NUMACRE_WAIT
     std::chrono::milliseconds timeout{0};  // with wait; 0: for ever; less: 1 ms; more than 4.6 h (2^24 ms): that
 };
 
+// A handle on a pool; detaches at its end. Move-only. Its calls are those of C: what each says of threads, signals and
+// fork holds here.
 class Pool {
 public:
+    // As numacre_attach.
     static Expected<Pool> attach(const char *pool_name = nullptr, const char *runtime_dir = nullptr) {
         numacre_pool *handle = nullptr;
         if (const int error = numacre_attach(runtime_dir, pool_name, &handle)) return detail::failure(error);
         return Pool{handle};
     }
+    // As numacre_open_private.
     static Expected<Pool> open_private(const PrivateOptions &options = {}) {
         const numacre_private_options raw{sizeof raw, options.capacity_bytes, options.frame_bytes,
                                           options.largest_block_bytes, static_cast<unsigned>(options.fit)};
@@ -139,7 +156,9 @@ public:
         return Pool{handle};
     }
 
+    // `other` has no pool afterwards.
     Pool(Pool &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    // Detaches the pool that was here. `other` has no pool afterwards.
     Pool &operator=(Pool &&other) noexcept {
         if (this != &other) {
             numacre_detach(handle_);
@@ -149,13 +168,16 @@ public:
     }
     Pool(const Pool &) = delete;
     Pool &operator=(const Pool &) = delete;
+    // As numacre_detach.
     ~Pool() { numacre_detach(handle_); }
 
+    // As numacre_alloc.
     Expected<Block> allocate(std::size_t size_bytes) {
         void *address = nullptr;
         if (const int error = numacre_alloc(handle_, size_bytes, &address)) return detail::failure(error);
         return Block{handle_, address, numacre_usable_size(handle_, address)};
     }
+    // As numacre_alloc_on.
     Expected<Block> allocate(std::size_t size_bytes, const AllocateOptions &options) {
         constexpr std::chrono::milliseconds::rep kMost = 0xff'ffff;  // that NUMACRE_WAIT_MS has room for
         const auto asked = options.timeout.count();
@@ -178,7 +200,7 @@ public:
             return detail::failure(error);
         return {};
     }
-    // Goes on past an address that cannot be freed, and returns the first error.
+    // As numacre_free_bulk: goes on past an address that cannot be freed, and returns the first error.
     Expected<void> free_bulk(std::span<void *const> addresses) {
         const auto count = static_cast<unsigned>(addresses.size());
         if (const int error = numacre_free_bulk(handle_, addresses.data(), count)) return detail::failure(error);
@@ -210,6 +232,7 @@ public:
         if (const int error = numacre_take(handle_, ref.value, &address)) return detail::failure(error);
         return Block{handle_, address, numacre_usable_size(handle_, address)};
     }
+    // As numacre_get_info.
     numacre_pool_info info() const {
         numacre_pool_info found{};
         found.struct_size = sizeof found;
@@ -223,6 +246,7 @@ public:
         if (const int error = numacre_region(handle_, numa_node, &base, &size_bytes)) return detail::failure(error);
         return std::span<std::byte>{static_cast<std::byte *>(base), size_bytes};
     }
+    // As numacre_client_id.
     std::uint32_t client_id() const {
         std::uint32_t id = 0;
         (void)numacre_client_id(handle_, &id);
@@ -240,6 +264,7 @@ public:
         (void)numacre_events(handle_, &events);
         return events;
     }
+    // For the functions of C; still ours.
     numacre_pool *handle() const noexcept { return handle_; }
 
 private:

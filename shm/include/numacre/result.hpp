@@ -6,27 +6,36 @@
 
 namespace numacre {
 
+// An error on its way into a Result.
 template <class E>
 struct Unexpected {
-    E error;
+    E error;  // what becomes Result::error()
 };
+// Unexpected{error} needs no <E>.
 template <class E>
 Unexpected(E) -> Unexpected<E>;
 
+// A T, or an E that says why there is none.
 template <class T, class E>
 class [[nodiscard]] Result {
 public:
+    // With a value.
     Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+    // With an error.
     Result(Unexpected<E> failure) : state_(std::in_place_index<1>, std::move(failure.error)) {}
 
+    // Whether there is a value, else an error.
     bool has_value() const noexcept { return state_.index() == 0; }
+    // As has_value().
     explicit operator bool() const noexcept { return has_value(); }
     // Only when has_value() says so.
     T &value() & { return *std::get_if<0>(&state_); }
     const T &value() const & { return *std::get_if<0>(&state_); }
     T &&value() && { return std::move(*std::get_if<0>(&state_)); }
+    // As value().
     T &operator*() & { return value(); }
     const T &operator*() const & { return value(); }
+    // A member of value().
     T *operator->() { return std::get_if<0>(&state_); }
     const T *operator->() const { return std::get_if<0>(&state_); }
     // Only when !has_value().
@@ -37,13 +46,19 @@ private:
     std::variant<T, E> state_;
 };
 
+// Success without a value, or an error.
 template <class E>
 class [[nodiscard]] Result<void, E> {
 public:
+    // Success.
     Result() = default;
+    // With an error.
     Result(Unexpected<E> failure) : state_(std::in_place_index<1>, std::move(failure.error)) {}
+    // Whether there is no error.
     bool has_value() const noexcept { return state_.index() == 0; }
+    // As has_value().
     explicit operator bool() const noexcept { return has_value(); }
+    // Only when !has_value().
     E &error() & { return *std::get_if<1>(&state_); }
     const E &error() const & { return *std::get_if<1>(&state_); }
 
