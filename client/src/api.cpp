@@ -1081,7 +1081,7 @@ const char *numacre_last_error(void) {
 }
 
 #define NUMACRE_TEXT_(number) #number
-#define NUMACRE_TEXT(number) NUMACRE_TEXT_(number)
+#define NUMACRE_TEXT(number)  NUMACRE_TEXT_(number)
 const char *numacre_version(void) {
     return NUMACRE_TEXT(NUMACRE_VERSION_MAJOR) "." NUMACRE_TEXT(NUMACRE_VERSION_MINOR) "." NUMACRE_TEXT(
         NUMACRE_VERSION_PATCH);

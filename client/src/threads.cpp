@@ -50,7 +50,7 @@ std::uint64_t last_serial = 0;
 
 pthread_once_t once = PTHREAD_ONCE_INIT;
 pthread_key_t thread_end_key;
-bool has_key = false;  // thread_end_key is one: a process may have used up all
+bool has_key = false;  // guarded by registry_mutex; thread_end_key is one: a process may have used up all, for a while
 
 // 0: the process is a forked child that has not been told. kTelling: a thread of it is forgetting the parent's.
 using Generation = std::atomic<std::uint32_t>;
@@ -250,7 +250,6 @@ void in_forked_child() {
 }
 
 void initialise() {
-    has_key = os::pthread_key_create(&thread_end_key, at_thread_end) == 0;
     os::pthread_atfork(nullptr, nullptr, in_forked_child);
 }
 
@@ -382,6 +381,7 @@ bool register_handle(numacre_pool *pool) {
     os::pthread_once(&once, initialise);
     (void)fork_generation();  // a child that nobody told forgets its parent's lock first
     os::pthread_mutex_lock(&registry_mutex);
+    if (!has_key) has_key = os::pthread_key_create(&thread_end_key, at_thread_end) == 0;
     const bool has_page = make_generation_page();
     const std::uint32_t our_generation = fork_generation();
     bool found = false;

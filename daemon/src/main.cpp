@@ -210,6 +210,21 @@ constexpr const char *kThreadsRemedy =
 constexpr std::chrono::seconds kServersPatience{60};
 constexpr std::chrono::seconds kEndPatience{30};
 
+void obey_signals(EventLoop &loop, int signals) {
+    loop.when_readable(signals, [&loop, signals] {
+        signalfd_siginfo signal{};
+        const bool is_read = ::read(signals, &signal, sizeof signal) == sizeof signal;
+        if (is_read && signal.ssi_signo != SIGHUP) {
+            log::info("stopping", {{"signal", ::strsignal(static_cast<int>(signal.ssi_signo))}});
+            return loop.stop();
+        }
+        if (is_read)
+            log::warn("SIGHUP changes nothing: the configuration is read at the start only",
+                      {{"remedy", "restart the daemon: its pools and their clients stay"}});
+        obey_signals(loop, signals);
+    });
+}
+
 // Twice as many as limited users may leave unread: the kernel counts descriptors on their way of all processes of our
 // user together (unix(7), ETOOMANYREFS). We may have the capability to send more; other daemons of that user may not.
 constexpr std::uint64_t kDescriptorsInFlight = 2048;
@@ -293,15 +308,7 @@ int serve(const Config &config, const std::string &holder_program) {
     last_resort.disarm();
 
     EventLoop &running = daemon.loop();
-    running.when_readable(signals->get(), [&] {
-        signalfd_siginfo signal{};
-        if (::read(signals->get(), &signal, sizeof signal) != sizeof signal) return;
-        if (signal.ssi_signo == SIGHUP)
-            return log::warn("SIGHUP changes nothing: the configuration is read at the start only",
-                             {{"remedy", "restart the daemon: its pools and their clients stay"}});
-        log::info("stopping", {{"signal", ::strsignal(static_cast<int>(signal.ssi_signo))}});
-        running.stop();
-    });
+    obey_signals(running, signals->get());
     const Watchdog watchdog(running);
     service_manager::ready("serving " + std::to_string(daemon.pool_names().size()) + " pools in " + config.runtime_dir);
     log::info("serving", {{"attach_socket", runtime_dir->attach_socket()},

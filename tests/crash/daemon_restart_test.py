@@ -764,6 +764,40 @@ def test_systemd(rng, _):
         daemon.stop()
 
 
+def test_a_service_manager_that_does_not_read_holds_nobody_up(rng, _):
+    """Its socket is full, which any user can bring about; the watchdog's messages come from the event loop."""
+    with RuntimeDir() as runtime_dir, tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        path = os.path.join(directory, "notify")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(path)
+            environment = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "200000"}
+            daemon = runtime_dir.start(environment=environment)
+            time.sleep(3)  # thirty ticks: more than the socket takes
+            with ClientProcess(runtime_dir.path) as client:
+                expect(client.alloc(4096)[0] == 0, client.message)
+            daemon.says("service manager does not take a descriptor|pool ready")
+            expect(daemon.stop() == 0, daemon.log())
+
+
+def test_a_daemon_that_keeps_otherwise_does_not_start_beside_a_holder_with_pools(rng, _):
+    """The clients would go on in pools that nobody serves."""
+    with RuntimeDir() as runtime_dir:
+        daemon, client = runtime_dir.start_with_client()
+        daemon.kill()
+        daemon.stop()
+        for kind in ("off", "systemd"):
+            said = runtime_dir.start_refused("--keep-memory", kind)
+            expect("keeps pools of a daemon before" in said and "--discard-kept" in said, said)
+        daemon = runtime_dir.start()
+        expect(daemon.used_bytes() == 3 * 4096, f"{daemon.used_bytes()} bytes are used")
+        daemon.cli("delete", "default", "--force")
+        daemon.kill()
+        daemon.stop()
+        # It keeps no pool, and is nobody's reason to stay.
+        runtime_dir.start(("--keep-memory", "off"))
+        client.kill()
+
+
 def main():
     tests = {name: function for name, function in globals().items() if name.startswith("test_")}
     parser = argparse.ArgumentParser(description=__doc__)

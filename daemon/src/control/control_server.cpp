@@ -39,10 +39,11 @@ namespace {
 
 // Requests are names and numbers.
 constexpr int kMaxRequestBytes = 64 * 1024;
-// Watchers take one each, so do resizes; beyond it calls are answered with RESOURCE_EXHAUSTED.
-constexpr int kMaxThreads = 48;
 constexpr std::size_t kMaxGrpcBytes = std::size_t{128} << 20;
-constexpr int kMaxStreams = 64;  // of a connection
+// Of a connection: a call takes a thread for as long as it lasts, and the gate bounds the connections. Not by a quota
+// of threads (ResourceQuota::SetMaxThreads): each time that no thread can be had, gRPC 1.51 loses one of the quota for
+// good.
+constexpr int kMaxStreams = 20;
 constexpr int kMaxPingStrikes = 2;
 constexpr int kIdleMs = 300'000;
 constexpr int kKeepaliveMs = 60'000;
@@ -215,7 +216,7 @@ struct ControlServer::Running {
 bool ControlServer::Side::start() {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
-    builder.SetResourceQuota(grpc::ResourceQuota{"numacre control"}.SetMaxThreads(kMaxThreads).Resize(kMaxGrpcBytes));
+    builder.SetResourceQuota(grpc::ResourceQuota{"numacre control"}.Resize(kMaxGrpcBytes));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxPingStrikes);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);

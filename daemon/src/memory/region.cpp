@@ -31,7 +31,8 @@ Unexpected<Failure> failed(Errc code, const std::string &what, int error, const 
 
 Errc code_of(int error) {
     if (error == EMFILE || error == ENFILE) return Errc::too_many_clients;
-    return error == ENOSPC || error == ENOMEM ? Errc::out_of_frames : Errc::access_denied;
+    // EFAULT: MADV_POPULATE_WRITE of memory that may not be committed (vm.overcommit_memory=2).
+    return error == ENOSPC || error == ENOMEM || error == EFAULT ? Errc::out_of_frames : Errc::access_denied;
 }
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;

@@ -28,6 +28,7 @@
 
 #include "os/log.hpp"
 #include "os/process_info.hpp"
+#include "os/service_manager.hpp"
 #include "survival/holder_wire.hpp"
 
 namespace numacre::daemon {
@@ -76,15 +77,27 @@ public:
     void keep(const std::string &name, int fd) override {
         const std::lock_guard lock(mutex_);
         // Never dropped to be stored again: we might die in between.
-        if (!stored_.insert(name).second) return;
-        if (::sd_pid_notify_with_fds(0, 0, ("FDSTORE=1\nFDPOLL=0\nFDNAME=" + name).c_str(), &fd, 1) <= 0)
-            log::error("systemd does not keep a descriptor: the pool will not outlive the daemon",
-                       {{"name", name}, {"remedy", "set FileDescriptorStoreMax= in the unit"}});
+        if (stored_.contains(name) || store(name, fd)) return;
+        missing_[name] = fd;
+        is_lost_ = true;
+        log::error(
+            "the service manager does not take a descriptor: the pool would not outlive the daemon; trying again "
+            "until it does",
+            {{"name", name}, {"error", std::strerror(errno)}});
     }
     void drop(const std::string &name) override {
         const std::lock_guard lock(mutex_);
+        missing_.erase(name);
+        is_lost_ = !missing_.empty();
         stored_.erase(name);
         remove(name);
+    }
+    bool is_lost() override { return is_lost_; }
+    void revive() override {
+        const std::lock_guard lock(mutex_);
+        std::erase_if(missing_, [this](const auto &missing) { return store(missing.first, missing.second); });
+        if (missing_.empty() && is_lost_.exchange(false))
+            log::info("the service manager keeps everything again", {{"descriptors", stored_.size()}});
     }
     // With processes that use them the descriptors stay, until systemd has stopped us for good.
     void leave(std::span<const int> pidfds) override {
@@ -95,10 +108,22 @@ public:
     }
 
 private:
-    static void remove(const std::string &name) { ::sd_notify(0, ("FDSTOREREMOVE=1\nFDNAME=" + name).c_str()); }
+    // mutex_ is held. False: errno says why.
+    bool store(const std::string &name, int fd) {
+        errno = service_manager::tell("FDSTORE=1\nFDPOLL=0\nFDNAME=" + name, patience_, {&fd, 1});
+        if (errno == EAGAIN) patience_ = {};
+        return errno == 0 && stored_.insert(name).second;
+    }
+    void remove(const std::string &name) {
+        if (service_manager::tell("FDSTOREREMOVE=1\nFDNAME=" + name, patience_) == EAGAIN) patience_ = {};
+    }
 
     std::mutex mutex_;
-    std::set<std::string> stored_;  // guarded by mutex_
+    std::set<std::string> stored_;        // guarded by mutex_
+    std::map<std::string, int> missing_;  // guarded by mutex_: what the manager has not taken yet
+    std::atomic<bool> is_lost_{false};    // there is some; written under mutex_
+    // Guarded by mutex_. Once the manager has not read for so long, nothing waits for it any more.
+    std::chrono::milliseconds patience_ = kEndPatience;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -134,6 +159,15 @@ public:
                                           " that does not answer, or speaks another version: wait, use the numacred " +
                                           "that started it, or end that process to give up the pools that it keeps"}};
         }
+    }
+
+    // Whether there is one that answers. Starts none.
+    bool find() {
+        Fd connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        holder::limit_patience(connection.get());
+        if (connect_to_running(connection) != 0 || !belongs_to_us(connection.get())) return false;
+        Fd death = pidfd_of_peer(connection.get());
+        return greet(connection, std::move(death));
     }
 
     // begin() has failed, for now.
@@ -404,6 +438,29 @@ private:
 
 }  // namespace
 
+namespace {
+
+// A daemon that keeps its memory otherwise, or not at all, in the runtime directory of one with a holder: that holder's
+// pools would go on with their clients, and nobody reap, resize or show them.
+Answer<void> check_no_holder_keeps_pools(const std::string &runtime_dir, std::string_view kind) {
+    HolderKeeper other(runtime_dir, "");
+    if (!other.find()) return {};
+    const auto kept = other.inherited();
+    if (kept &&
+        std::ranges::none_of(*kept, [](const auto &file) { return file.first.find('/') != std::string::npos; })) {
+        other.leave({});  // it has nothing to stay for
+        return {};
+    }
+    return Unexpected{
+        Failure{Errc::already_exists,
+                "a holder process in " + runtime_dir + " keeps pools of a daemon before, and this one keeps " +
+                    "its memory otherwise (" + std::string(kind) +
+                    "): start with --keep-memory=holder, or give those pools up: numacred --runtime-dir " +
+                    runtime_dir + " --keep-memory=holder --discard-kept"}};
+}
+
+}  // namespace
+
 bool is_keeper_kind(std::string_view text) {
     return text == "auto" || text == "systemd" || text == "holder" || text == "off";
 }
@@ -420,9 +477,12 @@ Answer<std::unique_ptr<Keeper>> Keeper::create(std::string_view kind, const std:
                                                const std::string &holder_program) {
     const char *const notify = std::getenv("NOTIFY_SOCKET");
     const bool under_systemd = notify != nullptr && *notify != 0;
+    const bool by_systemd = kind == "systemd" || (kind == "auto" && under_systemd);
+    if (kind == "off" || by_systemd)
+        if (auto free = check_no_holder_keeps_pools(runtime_dir, by_systemd ? "systemd" : kind); !free)
+            return Unexpected{free.error()};
     if (kind == "off") return std::unique_ptr<Keeper>(std::make_unique<NoKeeper>());
-    if (kind == "systemd" || (kind == "auto" && under_systemd))
-        return std::unique_ptr<Keeper>(std::make_unique<SystemdKeeper>());
+    if (by_systemd) return std::unique_ptr<Keeper>(std::make_unique<SystemdKeeper>());
     auto keeper = std::make_unique<HolderKeeper>(runtime_dir, holder_program);
     if (auto begun = keeper->begin(); !begun) {
         if (kind == "holder" || begun.error().code == Errc::version_mismatch) return Unexpected{begun.error()};
