@@ -172,7 +172,9 @@ Answer<void> Daemon::adopt_pools() {
     for (const std::string &name : worthless) keeper_->drop(name);
     // What was reserved for those, too.
     by_pool.clear();
-    hugepages_.give_back_idle();
+    Hugepages::Pages in_use;
+    for (const auto &pool : adopted) pool->count_hugepages(in_use);
+    hugepages_.give_back_idle(in_use);
     // Again, for a keeper that dies and is replaced has to be given all of it.
     keeper_->keep(kMachineFile, machine_ledger_->fd());
     for (const auto &pool : registry_.all()) keep(*pool);

@@ -210,6 +210,12 @@ constexpr const char *kThreadsRemedy =
 constexpr std::chrono::seconds kServersPatience{60};
 constexpr std::chrono::seconds kEndPatience{30};
 
+// A manager that has its hands full takes it later.
+void announce(EventLoop &loop, const std::string &status) {
+    if (service_manager::ready(status) == EAGAIN)
+        loop.after(std::chrono::seconds(1), [&loop, status] { announce(loop, status); });
+}
+
 void obey_signals(EventLoop &loop, int signals) {
     loop.when_readable(signals, [&loop, signals] {
         signalfd_siginfo signal{};
@@ -310,7 +316,7 @@ int serve(const Config &config, const std::string &holder_program) {
     EventLoop &running = daemon.loop();
     obey_signals(running, signals->get());
     const Watchdog watchdog(running);
-    service_manager::ready("serving " + std::to_string(daemon.pool_names().size()) + " pools in " + config.runtime_dir);
+    announce(running, "serving " + std::to_string(daemon.pool_names().size()) + " pools in " + config.runtime_dir);
     log::info("serving", {{"attach_socket", runtime_dir->attach_socket()},
                           {"control_socket", runtime_dir->control_socket()},
                           {"metrics_address", metrics && !metrics->address().empty() ? metrics->address() : "off"}});

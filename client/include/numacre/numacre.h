@@ -48,10 +48,10 @@
  * fails numacre_attach and numacre_open_private with -EINVAL.
  *
  * NUMACRE_CHECK_FREES=1 in the environment finds a block that two threads free at the same moment: one of them gets
- * -ESTALE, or -EPERM if another process has the block by then. Otherwise that may go unnoticed, and may take the block
- * from whoever gets it next: a free relies on the caller's word. Nothing is cached then, all calls go longer ways, and
- * a free costs one locked instruction more. Anything but 1, 0 and nothing fails numacre_attach and numacre_open_private
- * with -EINVAL.
+ * -ESTALE, or -EPERM or -EINVAL if another process has the block, or a larger one there, by then. Otherwise that may go
+ * unnoticed, and may take the block from whoever gets it next: a free relies on the caller's word. Nothing is cached
+ * then, all calls go longer ways, and a free costs one locked instruction more. Anything but 1, 0 and nothing fails
+ * numacre_attach and numacre_open_private with -EINVAL.
  */
 #ifndef NUMACRE_NUMACRE_H
 #define NUMACRE_NUMACRE_H
@@ -119,8 +119,8 @@ typedef uint64_t numacre_ref;
 NUMACRE_API int numacre_attach(const char *runtime_dir, const char *pool_name, numacre_pool **pool);
 
 /* Gives back everything that this handle still owns and unmaps the pool: its pointers become invalid. NULL is ignored.
- * No other thread may be inside a call on the handle. If the caller is killed inside, everything comes back all the
- * same. */
+ * Enters the kernel; blocks until the daemon has said that everything is back, 5 s at most. No other thread may be
+ * inside a call on the handle. If the caller is killed inside, everything comes back all the same. */
 NUMACRE_API void numacre_detach(numacre_pool *pool);
 
 /* Allocates a block of at least size_bytes: rounded up to a power of two of frames, and aligned to its size. The block

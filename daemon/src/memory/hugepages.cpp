@@ -370,17 +370,20 @@ void Hugepages::restore_surplus(int os_numa_node, std::uint64_t page_bytes) {
     give_back(os_numa_node, page_bytes, lost);
 }
 
-void Hugepages::give_back_idle() {
+void Hugepages::give_back_idle(const Pages &in_use) {
     std::map<Key, std::uint64_t> all;
     {
         const std::lock_guard lock(mutex_);
         all = raised_pages_;
     }
     for (const auto &[key, pages] : all) {
-        if (pages == 0) continue;
+        const auto used = in_use.find(key);
+        // What is free may be others' by now: an administrator's who has reserved more.
+        const std::uint64_t idle = pages - std::min(pages, used == in_use.end() ? 0 : used->second);
+        if (idle == 0) continue;
         const Lock held = lock(key.first, key.second);
         if (const auto now = pool(key.first, key.second))
-            give_back(key.first, key.second, std::min(pages, now->unreserved));
+            give_back(key.first, key.second, std::min(idle, now->unreserved));
     }
 }
 

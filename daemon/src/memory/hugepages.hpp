@@ -67,9 +67,12 @@ public:
     // surplus: the kernel takes them back when the last mapping goes. Call under lock().
     void give_back(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages);
     void give_back_all();
-    // Of what was raised, the pages that are free: they were for a pool that a daemon before us did not live to make,
-    // or to fill, or whose end it did not live to see. Once, before anything is raised.
-    void give_back_idle();
+    // By numa node of the system and page size.
+    using Pages = std::map<std::pair<int, std::uint64_t>, std::uint64_t>;
+    // Of what was raised, the pages that are free and more than pools use: they were for a pool that a daemon before us
+    // did not live to make, or to fill, or whose end it did not live to see. in_use: behind the pools' files. Once,
+    // before anything is raised.
+    void give_back_idle(const Pages &in_use);
     // Raising nr_hugepages turns surplus pages, such as those that clients of a daemon before us still have mapped,
     // into persistent ones: they would stay reserved when their last mapping goes. Makes them surplus again. Call under
     // lock(), once what ensure_free() made free is in use: the kernel takes free pages first.

@@ -328,6 +328,11 @@ NodeMemory::NodeMemory(Plan plan, Topology &topology, Hugepages &hugepages, Meta
       unit_bytes_(resize_unit_bytes(plan_.spec)),
       online_(plan_.geometry.capacity_bytes() / unit_bytes_, false) {}
 
+void NodeMemory::count_hugepages(Hugepages::Pages &pages) const {
+    if (!is_hugetlb(data_.backing())) return;
+    pages[{os_numa_node(), data_.page_bytes()}] += data_.backed_bytes() / data_.page_bytes();
+}
+
 void NodeMemory::give_back_frames() {
     // Jobs that come later touch nothing of it.
     online_.assign(online_.size(), false);

@@ -90,6 +90,8 @@ public:
         quarantined_frames_.fetch_add(static_cast<std::uint64_t>(frames), std::memory_order_relaxed);  // a count
     }
     // There is more memory behind the frames than is online: a growth is under way, or a client has put it there.
+    // Adds those that are behind the frames, if they lie on hugepages.
+    void count_hugepages(Hugepages::Pages &pages) const;
     bool is_overfull() const { return data_.backed_bytes() > online_bytes(); }
     // An odd number while chunks go online or offline, another one after each such change.
     std::uint64_t online_changes() const { return online_changes_.load(std::memory_order_acquire); }

@@ -18,7 +18,7 @@ namespace numacre::daemon::service_manager {
 
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{5000};
+constexpr std::chrono::milliseconds kPatience{1000};
 
 }  // namespace
 
@@ -41,8 +41,8 @@ int tell(const std::string &message, std::chrono::milliseconds patience, std::sp
     return send_packet<1>(socket.get(), message.data(), message.size(), fds, patience.count() == 0 ? MSG_DONTWAIT : 0);
 }
 
-void ready(const std::string &status) {
-    (void)tell("READY=1\nSTATUS=" + status, kPatience);
+int ready(const std::string &status) {
+    return tell("READY=1\nSTATUS=" + status, {});
 }
 
 void stopping() {

@@ -14,8 +14,9 @@ namespace numacre::daemon::service_manager {
 // an errno: EAGAIN if the manager did not take it in that time, ENOENT without a manager. Any thread.
 int tell(const std::string &message, std::chrono::milliseconds patience, std::span<const int> fds = {});
 
-// Waits for 5 s at most.
-void ready(const std::string &status);
+// Does not wait. EAGAIN: to be told again, or the manager waits for it for ever.
+int ready(const std::string &status);
+// Waits for a second at most.
 void stopping();
 // Does not wait: the next one comes soon. For the event loop.
 void alive();

@@ -181,6 +181,9 @@ public:
     // Tells clients how old the pool is, for what they allocate from now on, and if it is damaged. Any thread, about
     // once a second.
     void tell_clients();
+    void count_hugepages(Hugepages::Pages &pages) const {
+        for (const auto &memory : nodes_) memory->count_hugepages(pages);
+    }
     // There may be work for punch_strays(). Any thread.
     bool is_overfull() const;
     // The pool's threads give back what they have cached, each at its next call: those that are idle do not. While a

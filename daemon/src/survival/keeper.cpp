@@ -76,8 +76,10 @@ public:
 
     void keep(const std::string &name, int fd) override {
         const std::lock_guard lock(mutex_);
+        // A pool of that name is made again: what is there by the name has to go first.
+        if (dropped_.contains(name) && remove(name)) dropped_.erase(name);
         // Never dropped to be stored again: we might die in between.
-        if (stored_.contains(name) || store(name, fd)) return;
+        if (!dropped_.contains(name) && (stored_.contains(name) || store(name, fd))) return;
         missing_[name] = fd;
         is_lost_ = true;
         log::error(
@@ -88,15 +90,18 @@ public:
     void drop(const std::string &name) override {
         const std::lock_guard lock(mutex_);
         missing_.erase(name);
-        is_lost_ = !missing_.empty();
         stored_.erase(name);
-        remove(name);
+        if (!remove(name)) dropped_.insert(name);
+        is_lost_ = !missing_.empty() || !dropped_.empty();
     }
     bool is_lost() override { return is_lost_; }
     void revive() override {
         const std::lock_guard lock(mutex_);
-        std::erase_if(missing_, [this](const auto &missing) { return store(missing.first, missing.second); });
-        if (missing_.empty() && is_lost_.exchange(false))
+        std::erase_if(dropped_, [this](const std::string &name) { return remove(name); });
+        std::erase_if(missing_, [this](const auto &missing) {
+            return !dropped_.contains(missing.first) && store(missing.first, missing.second);
+        });
+        if (missing_.empty() && dropped_.empty() && is_lost_.exchange(false))
             log::info("the service manager keeps everything again", {{"descriptors", stored_.size()}});
     }
     // With processes that use them the descriptors stay, until systemd has stopped us for good.
@@ -114,13 +119,17 @@ private:
         if (errno == EAGAIN) patience_ = {};
         return errno == 0 && stored_.insert(name).second;
     }
-    void remove(const std::string &name) {
-        if (service_manager::tell("FDSTOREREMOVE=1\nFDNAME=" + name, patience_) == EAGAIN) patience_ = {};
+    // mutex_ is held. False: the manager has not taken it.
+    bool remove(const std::string &name) {
+        if (service_manager::tell("FDSTOREREMOVE=1\nFDNAME=" + name, patience_) != EAGAIN) return true;
+        patience_ = {};
+        return false;
     }
 
     std::mutex mutex_;
     std::set<std::string> stored_;        // guarded by mutex_
     std::map<std::string, int> missing_;  // guarded by mutex_: what the manager has not taken yet
+    std::set<std::string> dropped_;       // guarded by mutex_: what it has not been told to let go of yet
     std::atomic<bool> is_lost_{false};    // there is some; written under mutex_
     // Guarded by mutex_. Once the manager has not read for so long, nothing waits for it any more.
     std::chrono::milliseconds patience_ = kEndPatience;
@@ -387,6 +396,11 @@ private:
                 Failure{Errc::access_denied, what + ": " + std::strerror(error) + "; or use --keep-memory=off"}};
         };
         if (program_.empty()) return failed("where numacred's own program is (is /proc mounted?)", ENOENT);
+        // Names that holders have died with before they had the real one.
+        std::error_code ignored;
+        for (const auto &entry :
+             std::filesystem::directory_iterator(std::filesystem::path(path_).parent_path(), ignored))
+            if (entry.path().filename().string().starts_with("h.")) ::unlink(entry.path().c_str());
         std::array<int, 2> ends{};
         if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
             return failed("a socket for the holder process", errno);

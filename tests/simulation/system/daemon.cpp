@@ -157,7 +157,7 @@ Answer<std::uint64_t> Hugepages::ensure_free(int, std::uint64_t, std::uint64_t, 
 }
 void Hugepages::give_back(int, std::uint64_t, std::uint64_t) {}
 void Hugepages::give_back_all() {}
-void Hugepages::give_back_idle() {}
+void Hugepages::give_back_idle(const Pages &) {}
 void Hugepages::restore_surplus(int, std::uint64_t) {}
 
 std::string hugetlb_size_name(std::uint64_t) {
