@@ -449,8 +449,13 @@ def check(source):
 class SystemWorkshop:
     """Builds simulation_system: the daemon's sources one by one, the client's in one."""
 
-    DAEMON = """access attach_message autosize bytes daemon event_hub ledger managed_pool node_memory policy_text pool_spec
-        process_info reaper reclaim region registry session sizing user_limits""".split()
+    DAEMON = """attach/attach_message attach/attach_server attach/connection_limits
+        base/bytes daemon
+        memory/ledger memory/node_memory memory/region
+        os/process_info
+        pool/event_hub pool/managed_pool pool/reaper pool/registry pool/sizing
+        spec/access spec/autosize spec/policy_text spec/pool_spec spec/reclaim
+        """.split()
     PLAIN = ["tests/simulation/system/" + name for name in ("main.cpp", "plan.cpp", "world.cpp", "kernel.cpp", "client.cpp", "interpose.cpp")]
     PLAIN += ["tests/simulation/scheduler.cpp", "tests/support/fiber_switch.cpp"]
 
