@@ -441,7 +441,7 @@ bool own_block(numacre_pool *pool, const void *address, Place &place, Block &blo
     if (pool == nullptr)
         (void)no_pool(function);
     else if (pool->fork_generation != fork_generation())
-        (void)fail(Errc::forked_handle, "this pool handle was made before fork()");
+        (void)fail_forked();
     else
         (void)fail(Errc::not_owner, "%s: this handle owns no block that begins at %p", function, address);
 }

@@ -119,8 +119,7 @@ int numacre_event_fd(numacre_pool *pool, int *fd) {
     if (pool == nullptr || fd == nullptr)
         return fail(Errc::bad_argument, "numacre_event_fd: the %s is NULL",
                     pool == nullptr ? "pool" : "result pointer");
-    if (pool->fork_generation != fork_generation())
-        return fail(Errc::forked_handle, "this pool handle was made before fork()");
+    if (pool->fork_generation != fork_generation()) return fail_forked();
     const NotCancelled not_cancelled;
     if (pool->connection < 0) return fail(Errc::bad_argument, "a private pool has no daemon that would tell of events");
     os::pthread_mutex_lock(&pool->asking);
@@ -137,8 +136,7 @@ int numacre_event_fd(numacre_pool *pool, int *fd) {
 int numacre_events(numacre_pool *pool, uint32_t *events) {
     if (pool == nullptr || events == nullptr)
         return fail(Errc::bad_argument, "numacre_events: the %s is NULL", pool == nullptr ? "pool" : "result pointer");
-    if (pool->fork_generation != fork_generation())
-        return fail(Errc::forked_handle, "this pool handle was made before fork()");
+    if (pool->fork_generation != fork_generation()) return fail_forked();
     const NotCancelled not_cancelled;
     std::uint64_t signals = 0;
     // First: what is set after this signals again.

@@ -221,8 +221,7 @@ using namespace numacre::client;
 
 extern "C" int numacre_set_policy(numacre_pool *pool, int mode, uint64_t numa_nodes) {
     if (pool == nullptr) return fail(Errc::bad_argument, "numacre_set_policy: the pool is NULL");
-    if (pool->fork_generation != fork_generation())
-        return fail(Errc::forked_handle, "this pool handle was made before fork()");
+    if (pool->fork_generation != fork_generation()) return fail_forked();
     const NotCancelled not_cancelled;
     Policy policy;
     if (const int error = check_policy(pool, "numacre_set_policy", mode, numa_nodes, policy)) return error;

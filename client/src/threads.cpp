@@ -423,7 +423,7 @@ void give_up_for_the_gone() {
 
 Lane *enter_pool(numacre_pool *pool, int &error) {
     if (pool->fork_generation != fork_generation()) {
-        error = fail(Errc::forked_handle, "this pool handle was made before fork()");
+        error = fail_forked();
         return nullptr;
     }
     if (lane_table.is_going) {

@@ -617,15 +617,6 @@ Answer<std::vector<ClientStatus>> Daemon::clients(const std::string &name) {
     return statuses;
 }
 
-namespace {
-
-Failure no_such_client(std::uint32_t client_id) {
-    return {Errc::no_such_client, "no client has the id " + std::to_string(client_id) +
-                                      ": see `numacre clients` for those that are attached"};
-}
-
-}  // namespace
-
 Answer<BlockList> Daemon::blocks(const std::string &name, std::uint32_t client_id, std::uint32_t limit) {
     const auto pools = chosen_pools(name);
     if (!pools) return Unexpected{pools.error()};

@@ -31,7 +31,7 @@ std::vector<AutosizeSample> history(std::uint64_t online_mib, const std::vector<
     return samples;
 }
 
-// What is remembered when somebody looks so often, for so long. free_mib: of 200 MiB online, by the number of the look.
+// The history after so many looks a second, for so long. free_mib: of 200 MiB online, by the number of the look.
 std::vector<AutosizeSample> looked_at(unsigned each_second, unsigned seconds,
                                       const std::function<unsigned(unsigned)> &free_mib) {
     std::deque<AutosizeSample> samples;

@@ -227,7 +227,7 @@ public:
             EXPECT_EQ(total.blocks, 1U);
             EXPECT_EQ(total.frames, 4U);
         });
-        // What is left is the other client's frame; all else can be had.
+        // The other client's frame is left; all else can be had.
         EXPECT_EQ(pool_.snapshot().used_frames, 1U);
         free(b, last);
         EXPECT_EQ(pool_.snapshot().used_frames, 0U);

@@ -292,7 +292,7 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
             Failure{Errc::out_of_frames, numa_node + " has no hugepages of " + format_bytes(page_bytes) + " (" + where +
                                              " cannot be read): this kernel or CPU has none of that size"}};
     if (before->unreserved >= pages) return std::uint64_t{0};
-    // Whoever may only read an old file can reserve pages in it: perhaps it is those.
+    // A process that may only read an old file can reserve pages in it: the missing pages may be those.
     const bool may_do = file == For::old_file && before->free >= pages;
 
     const std::uint64_t reserved = before->free - before->unreserved;
@@ -371,14 +371,14 @@ void Hugepages::restore_surplus(int os_numa_node, std::uint64_t page_bytes) {
 }
 
 void Hugepages::give_back_idle(const Pages &in_use) {
-    std::map<Key, std::uint64_t> all;
+    Pages all;
     {
         const std::lock_guard lock(mutex_);
         all = raised_pages_;
     }
     for (const auto &[key, pages] : all) {
         const auto used = in_use.find(key);
-        // What is free may be others' by now: an administrator's who has reserved more.
+        // Free pages may belong to others by now: to an administrator who has reserved more.
         const std::uint64_t idle = pages - std::min(pages, used == in_use.end() ? 0 : used->second);
         if (idle == 0) continue;
         const Lock held = lock(key.first, key.second);
@@ -388,7 +388,7 @@ void Hugepages::give_back_idle(const Pages &in_use) {
 }
 
 void Hugepages::give_back_all() {
-    std::map<Key, std::uint64_t> all;
+    Pages all;
     {
         const std::lock_guard lock(mutex_);
         all = raised_pages_;

@@ -30,6 +30,9 @@ public:
                        std::string sysfs_machine = "/sys/kernel/mm/hugepages",
                        std::string lock_folder = hugepage_lock_folder());
 
+    using Key = std::pair<int, std::uint64_t>;  // numa node of the system, page bytes
+    using Pages = std::map<Key, std::uint64_t>;
+
     bool may_reserve() const { return may_reserve_; }
     // From now on what is raised stands in the ledger too, which must outlive this; what a daemon before us has raised
     // counts as ours, also what it was about to count. Once, before anything is raised.
@@ -67,8 +70,6 @@ public:
     // surplus: the kernel takes them back when the last mapping goes. Call under lock().
     void give_back(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages);
     void give_back_all();
-    // By numa node of the system and page size.
-    using Pages = std::map<std::pair<int, std::uint64_t>, std::uint64_t>;
     // Of what was raised, the pages that are free and more than pools use: they were for a pool that a daemon before us
     // did not live to make, or to fill, or whose end it did not live to see. in_use: behind the pools' files. Once,
     // before anything is raised.
@@ -82,7 +83,6 @@ private:
     static constexpr std::chrono::seconds kLockPatience{3};
     static constexpr std::chrono::seconds kDistrust{60};
 
-    using Key = std::pair<int, std::uint64_t>;  // numa node, page bytes
     Fd lock_among_daemons(const Key &key, std::chrono::milliseconds patience) const;
     void warn_of_lock(const std::string &reason) const;
     std::string folder(int os_numa_node, std::uint64_t page_bytes) const;
@@ -104,9 +104,9 @@ private:
     mutable std::chrono::steady_clock::time_point distrusted_until_{};
     mutable std::string lock_trouble_;  // guarded by lock_mutex_; what the log was told last
     std::mutex mutex_;
-    std::map<Key, std::uint64_t> raised_pages_;  // guarded by mutex_
-    std::map<Key, std::uint64_t> lost_surplus_;  // guarded by mutex_; some of the raised pages
-    MachineLedger *ledger_ = nullptr;            // guarded by mutex_
+    Pages raised_pages_;               // guarded by mutex_
+    Pages lost_surplus_;               // guarded by mutex_; some of the raised pages
+    MachineLedger *ledger_ = nullptr;  // guarded by mutex_
 };
 
 // Reserving and populating leave this much to the rest of the machine, so that it does not start killing processes.

@@ -544,21 +544,17 @@ std::optional<Client> *ManagedPool::seat_of(std::uint32_t client_id) {
     return nullptr;
 }
 
-namespace {
-
-Failure no_client(std::uint32_t client_id) {
+Failure no_such_client(std::uint32_t client_id) {
     return {Errc::no_such_client, "no client has the id " + std::to_string(client_id) +
                                       ": see `numacre clients` for those that are attached"};
 }
-
-}  // namespace
 
 Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
     {
         const std::lock_guard lock(mutex_);
         if (holder.kind == Holder::Kind::client) {
             auto *const client = seat_of(holder.client_id);
-            if (client == nullptr) return Unexpected{no_client(holder.client_id)};
+            if (client == nullptr) return Unexpected{no_such_client(holder.client_id)};
             const ProcessSlot slot = (*client)->slot;
             LedgerClient &ledger = ledger_.clients()[slot.value];
             (*client)->quota_bytes = quota_bytes;
@@ -640,7 +636,7 @@ Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, con
         };
         if (holder.kind == Holder::Kind::client) {
             auto *const client = seat_of(holder.client_id);
-            if (client == nullptr) return Unexpected{no_client(holder.client_id)};
+            if (client == nullptr) return Unexpected{no_such_client(holder.client_id)};
             before = std::exchange((*client)->reserved_bytes, bytes);
             if (auto enough = check(); !enough) {
                 (*client)->reserved_bytes = before;

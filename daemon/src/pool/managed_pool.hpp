@@ -41,6 +41,9 @@ enum class ClientState : std::uint8_t {
 };
 std::string_view client_state_name(ClientState state);
 
+// For requests about a client that no pool has.
+Failure no_such_client(std::uint32_t client_id);
+
 // What became of a client in the end.
 enum class Departure : std::uint8_t { detached, died, unmapped };
 

@@ -46,7 +46,7 @@ struct Autosize {
     friend bool operator==(const Autosize &, const Autosize &) = default;
 };
 
-// Who may attach to a pool, as the kernel would say it of a file: access.hpp has the decision.
+// The access rights of a pool, as the kernel has them of a file: access.hpp has the decision.
 struct PoolAccess {
     static constexpr std::uint32_t kDefaultMode = 0660;
     static constexpr std::uint32_t kWidestMode = 0666;  // there is nothing to execute

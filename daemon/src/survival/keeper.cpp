@@ -149,18 +149,13 @@ public:
     // of everything.
     Answer<void> begin() {
         for (auto until = std::chrono::steady_clock::now() + kEndPatience;; std::this_thread::sleep_for(kEndPoll)) {
-            Fd connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-            // connect() waits as well, where a holder that stands still has as many in line as it lets in.
-            holder::limit_patience(connection.get());
+            Fd connection;
             const int error = connect_to_running(connection);
             if (error == ECONNREFUSED) ::unlink(path_.c_str());  // a dead one's: a holder takes no name that is there
             if (error == ENOENT || error == ECONNREFUSED) return start();
-            // By the kernel: the holder's own word for its pid is a number of its pid namespace, and in ours a
-            // stranger's. Where the kernel cannot say, the connection is looked at.
-            Fd death = pidfd_of_peer(connection.get());
-            if (belongs_to_us(connection.get()) && greet(connection, std::move(death))) return {};
-            // One that is ending (everybody whom it kept something for has gone) lets nobody in, and its name is free
-            // soon.
+            if (greet_running(connection)) return {};
+            // A holder that is ending (everybody whom it kept something for has gone) lets nobody in, and its name is
+            // free soon.
             const bool is_ending = error == 0 && has_hung_up(connection);
             if (is_ending && std::chrono::steady_clock::now() < until) continue;
             return Unexpected{Failure{Errc::version_mismatch,
@@ -172,11 +167,8 @@ public:
 
     // Whether there is one that answers. Starts none.
     bool find() {
-        Fd connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-        holder::limit_patience(connection.get());
-        if (connect_to_running(connection) != 0 || !belongs_to_us(connection.get())) return false;
-        Fd death = pidfd_of_peer(connection.get());
-        return greet(connection, std::move(death));
+        Fd connection;
+        return connect_to_running(connection) == 0 && greet_running(connection);
     }
 
     // begin() has failed, for now.
@@ -365,13 +357,24 @@ private:
     }
 
     // 0 or an errno.
-    int connect_to_running(const Fd &connection) const {
+    int connect_to_running(Fd &connection) const {
+        connection = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        // connect() waits as well, where a holder that stands still has as many in line as it lets in.
+        holder::limit_patience(connection.get());
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         if (path_.size() >= sizeof address.sun_path) return ENOENT;
         std::copy(path_.begin(), path_.end(), address.sun_path);
         const auto *const where = reinterpret_cast<const sockaddr *>(&address);
         return ::connect(connection.get(), where, sizeof address) == 0 ? 0 : errno;
+    }
+
+    bool greet_running(Fd &connection) {
+        if (!belongs_to_us(connection.get())) return false;
+        // By the kernel: the holder's own word for its pid is a number of its pid namespace, and in ours a stranger's.
+        // Where the kernel cannot say, the connection is looked at.
+        Fd death = pidfd_of_peer(connection.get());
+        return greet(connection, std::move(death));
     }
 
     // A descriptor of the holder's that cannot be sent: the same file, opened anew. Empty: errno says why.
