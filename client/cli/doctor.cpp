@@ -14,6 +14,7 @@ constexpr std::uint64_t kHugepageBytes = std::uint64_t{2} << 20;
 constexpr std::uint64_t kDefaultOnlineBytes = std::uint64_t{256} << 20;
 // What io_uring fixed buffers over even a small pool need, and eight times the usual 8 MiB.
 constexpr std::uint64_t kModestMemlockBytes = std::uint64_t{64} << 20;
+constexpr double kStaleTooLong = 10;  // seconds; a look at a pool of many TiB takes as long by itself
 constexpr std::uint64_t kModestShmBytes = std::uint64_t{16} << 20;
 
 std::string number(std::uint64_t value) {
@@ -360,16 +361,30 @@ private:
 
     void pools() {
         if (!daemon_.reachable) return;
-        bool corrupt = false;
+        bool troubled = false;
         for (const v1::Pool &pool : daemon_.pools) {
+            if (pool.state() == v1::POOL_STATE_UNKNOWN || pool.stale_seconds() > kStaleTooLong) {
+                troubled = true;
+                warn("pools",
+                     "pool " + pool.name() + " cannot be looked at" +
+                         (pool.state() == v1::POOL_STATE_UNKNOWN
+                              ? ""
+                              : ", its figures are " +
+                                    format_duration(std::chrono::ceil<std::chrono::seconds>(
+                                        std::chrono::duration<double>(pool.stale_seconds()))) +
+                                    " old"),
+                     "a client makes the daemon wait for the pool's files: nobody attaches to it, nothing of it is "
+                     "reaped or resized",
+                     "numacre clients " + pool.name() + ", then numacre evict of one after the other");
+            }
             if (pool.state() != v1::POOL_STATE_CORRUPT) continue;
-            corrupt = true;
+            troubled = true;
             problem("pools", "pool " + pool.name() + " is corrupt: " + pool.corrupt_reason(),
                     "a client wrote into the allocator's metadata; the daemon serves the pool no more",
                     "numacre clients " + pool.name() + " && numacre delete " + pool.name() +
                         " --force && numacre create " + pool.name() + " ...");
         }
-        if (corrupt) return;
+        if (troubled) return;
         if (daemon_.pools.empty()) {
             warn("pools", "there is no pool", "nobody can attach",
                  "numacre create default --capacity 1G --online 256M");

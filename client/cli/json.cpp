@@ -146,6 +146,7 @@ Json pool_json(const v1::Pool &pool) {
     return {{"name", pool.name()},
             {"state", pool_state_name(pool.state())},
             {"corrupt_reason", pool.corrupt_reason()},
+            {"stale_seconds", pool.stale_seconds()},
             {"frame_bytes", pool.frame_bytes()},
             {"largest_block_bytes", pool.largest_block_bytes()},
             {"capacity_bytes", capacity},

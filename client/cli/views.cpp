@@ -113,6 +113,15 @@ void print_status(std::ostream &out, const v1::Machine &machine, const std::vect
             << access_text(pool) << policy_text(pool) << '\n';
         if (pool.autosize() != "off" && !pool.autosize().empty())
             out << "  grows and shrinks by itself: " << printable(pool.autosize()) << '\n';
+        if (pool.state() == v1::POOL_STATE_UNKNOWN) {
+            out << "  the daemon has never been able to look at it: a client makes it wait for the pool's files\n";
+            continue;
+        }
+        if (pool.stale_seconds() > 0)
+            out << "  STALE: looked at "
+                << format_duration(
+                       std::chrono::ceil<std::chrono::seconds>(std::chrono::duration<double>(pool.stale_seconds())))
+                << " ago; a look takes long, or a client makes the daemon wait for the pool's files\n";
         if (pool.state() == v1::POOL_STATE_CORRUPT) {
             out << "  CORRUPT: " << printable(pool.corrupt_reason())
                 << "\n  stop its clients, keep the region for an inspection, then delete and create the pool\n";

@@ -1,6 +1,7 @@
 #include "daemon.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <system_error>
 #include <thread>
@@ -242,19 +243,31 @@ void Daemon::revive_keeper(bool is_watching) {
 
 void Daemon::tell_clients() {
     for (const auto &pool : registry_.all()) {
-        pool->tell_clients();
+        tell_clients_of(pool);
         publish_damage(*pool);
-        look_for_strays(pool);
         look_for_stuck_worker(*pool);
     }
     if (keeper_->is_lost()) revive_keeper(false);
     loop_->after(kTellPeriod, [this] { tell_clients(); });
 }
 
-// A file's size on the machine is one system call; what is to be done about it is the worker's, behind the growth that
-// may be the reason.
-void Daemon::look_for_strays(const std::shared_ptr<ManagedPool> &pool) {
-    if (!pool->is_overfull() || !punching_strays_.insert(pool->instance_id()).second) return;
+// A pool whose clients keep the daemon from its records is told no more often than it can be.
+void Daemon::tell_clients_of(const std::shared_ptr<ManagedPool> &pool) {
+    if (!being_told_.insert(pool->instance_id()).second) return;
+    pool->record_worker().post([this, pool] {
+        pool->tell_clients();
+        // A file's size on the machine is one system call, which waits for who writes the file on some kernels.
+        const bool is_overfull = pool->is_overfull();
+        loop_->post([this, pool, is_overfull] {
+            being_told_.erase(pool->instance_id());
+            if (is_overfull) punch_strays(pool);
+        });
+    });
+}
+
+// On the worker, behind the growth that may be the reason.
+void Daemon::punch_strays(const std::shared_ptr<ManagedPool> &pool) {
+    if (!punching_strays_.insert(pool->instance_id()).second) return;
     pool->worker().post([this, pool] {
         pool->punch_strays();
         loop_->post([this, id = pool->instance_id()] { punching_strays_.erase(id); });
@@ -262,14 +275,15 @@ void Daemon::look_for_strays(const std::shared_ptr<ManagedPool> &pool) {
 }
 
 // A client can keep the kernel from the pool's files for as long as it likes (a write() to one of them, from a page
-// that is never there): then nothing of this pool is reaped, resized or drained.
+// that is never there; holes, in what is mapped many thousand times): then nothing of this pool is reaped, resized or
+// drained, or nobody attaches to it.
 void Daemon::look_for_stuck_worker(ManagedPool &pool) {
-    if (pool.worker().busy_for() < kStuckAfter) {
-        if (stuck_.erase(pool.instance_id()) != 0) log::info("a pool's worker goes on", {{"pool", pool.spec().name}});
+    if (pool.busy_for() < kStuckAfter) {
+        if (stuck_.erase(pool.instance_id()) != 0) log::info("a pool's workers go on", {{"pool", pool.spec().name}});
     } else if (stuck_.insert(pool.instance_id()).second) {
         log::error(
-            "the kernel lets the daemon wait for a pool's files: nothing of this pool is reaped or resized until "
-            "the client that keeps them busy ends. Other pools go on",
+            "the kernel lets the daemon wait for a pool's files: nobody attaches to this pool, nothing of it is reaped "
+            "or resized until the client that keeps them busy ends. Other pools go on",
             {{"pool", pool.spec().name},
              {"seconds", std::chrono::duration_cast<std::chrono::seconds>(kStuckAfter).count()},
              {"remedy",
@@ -380,7 +394,7 @@ std::vector<std::string> Daemon::pool_names() {
 Answer<PoolStatus> Daemon::pool_status(const std::string &name) {
     const auto pool = registry_.find(name);
     if (!pool) return Unexpected{pool.error()};
-    PoolStatus status = (*pool)->status();
+    auto status = (*pool)->status_in_time();
     publish_news(**pool);
     publish_damage(**pool);
     return status;
@@ -611,7 +625,7 @@ Answer<std::vector<ClientStatus>> Daemon::clients(const std::string &name) {
     if (!pools) return Unexpected{pools.error()};
     std::vector<ClientStatus> statuses;
     for (const auto &pool : *pools) {
-        for (ClientStatus &status : pool->client_statuses()) statuses.push_back(std::move(status));
+        std::ranges::move(pool->client_statuses_in_time(), std::back_inserter(statuses));
         publish_news(*pool);
     }
     return statuses;

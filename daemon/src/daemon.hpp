@@ -85,8 +85,9 @@ private:
     void watch_keeper();
     void revive_keeper(bool is_watching);
     void tell_clients();
+    void tell_clients_of(const std::shared_ptr<ManagedPool> &pool);
     void publish_damage(ManagedPool &pool);
-    void look_for_strays(const std::shared_ptr<ManagedPool> &pool);
+    void punch_strays(const std::shared_ptr<ManagedPool> &pool);
     // Makes sure that soft quotas and low watermarks are looked after for as long as there are any. Any thread.
     void watch_soft_limits();
     void look_at_soft_limits(const std::shared_ptr<ManagedPool> &pool);
@@ -120,7 +121,7 @@ private:
     std::unique_ptr<AttachServer> attach_server_;
     std::atomic<bool> stopping_{false};
     // The loop's thread only; pools by instance id, whose worker has such a job, or will have by a timer.
-    std::set<std::uint64_t> watched_for_limits_, punching_strays_, being_placed_, stuck_;
+    std::set<std::uint64_t> watched_for_limits_, punching_strays_, being_placed_, being_told_, stuck_;
     bool is_reviving_ = false;  // the loop's thread only
     std::mutex deleted_mutex_;
     std::vector<std::weak_ptr<ManagedPool>> deleted_;  // guarded by it: a job of their workers may still be on its way

@@ -1,7 +1,11 @@
 // A client that attaches as all do and then writes anything anywhere it can write, at full speed, until it is killed.
 //   hostile_client RUNTIME_DIR POOL SEED TARGET
-// TARGET: what it writes over, or "everything". Prints "attached" first.
+// TARGET: what it writes over, or "everything"; or "holes": what it punches into the pool's region, which its children
+// have mapped as often as they may. Prints "attached" first.
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -206,6 +210,42 @@ private:
     std::vector<NodeView<Env>> views_;
 };
 
+// The kernel makes whoever touches a page wait while a hole is punched there, which takes as long as there are mappings
+// to be walked over. The daemon finds no damage: a thread slot of zeros is one that nobody has.
+[[noreturn]] void punch_holes(const Attached &attached) {
+    constexpr unsigned kChildren = 8;
+    constexpr unsigned kMappingsMax = 65'000;  // vm.max_map_count is 65,530
+    constexpr std::uint32_t kSlotsKept = 64;
+    const wire::AttachReply &reply = attached.reply;
+    const int fd = attached.fds[0];
+    const auto view = PoolView<Env>::at(map(fd, reply.pool_region_bytes), reply.process_slots, reply.thread_slots);
+    const auto offset = static_cast<std::uint64_t>(reinterpret_cast<const char *>(&view.threads[kSlotsKept]) -
+                                                   reinterpret_cast<const char *>(view.header));
+    const std::uint64_t page = 4096, first = (offset + page - 1) / page * page;
+    view.header->thread_high_water.store(reply.thread_slots);  // all of them are looked at
+    std::array<int, 2> mapped{};
+    if (pipe(mapped.data()) != 0) give_up("pipe");
+    for (unsigned i = 0; i < kChildren; ++i)
+        if (fork() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (unsigned n = 0; n < kMappingsMax; ++n)
+                if (mmap(nullptr, reply.pool_region_bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0) == MAP_FAILED)
+                    break;
+            if (write(mapped[1], "", 1) != 1) give_up("write");
+            for (;;) pause();
+        }
+    for (unsigned i = 0; i < kChildren; ++i) {
+        char byte = 0;
+        if (read(mapped[0], &byte, 1) != 1) give_up("read");
+    }
+    std::puts("attached");
+    std::fflush(stdout);
+    for (;;)
+        if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
+                      static_cast<off_t>(reply.pool_region_bytes - first)) != 0)
+            give_up("fallocate");
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -214,6 +254,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     const auto attached = attach(argv[1], argv[2]);
+    if (std::string_view(argv[4]) == "holes") punch_holes(*attached);
     Vandal vandal(*attached, std::strtoull(argv[3], nullptr, 0));
     std::puts("attached");
     std::fflush(stdout);

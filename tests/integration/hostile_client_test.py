@@ -52,9 +52,9 @@ def helper(name):
 
 
 class Helper:
-    def __init__(self, *command):
+    def __init__(self, *command, user=None):
         self.process = subprocess.Popen(
-            [helper(command[0]), *map(str, command[1:])],
+            [helper(command[0]), *map(str, command[1:])], user=user,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         line = self.process.stdout.readline()

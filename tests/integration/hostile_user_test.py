@@ -34,6 +34,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "crash"))
 
 import access_test  # noqa: E402
 from daemon_restart_test import Holder  # noqa: E402
+from hostile_client_test import Helper  # noqa: E402
 from daemon_bad_input_test import DETACH_REQUEST, HEADER, MAGIC, REPLY_BYTES, WIRE_VERSION, Reply, connect, request  # noqa: E402
 from numacre_client import ClientProcess  # noqa: E402
 from soft_limits_test import Watcher  # noqa: E402
@@ -811,6 +812,47 @@ class BusyFiles(HostileUser):
         holder.end()
         self.assertEqual(growth.wait(PATIENCE_SECONDS), 0)
         wait_until("who kept it busy is reaped", lambda: not daemon.clients())
+
+    @staticmethod
+    def waits_for_a_page(daemon):
+        """Whether one of its threads waits for a page into which a hole is being punched."""
+        for task in pathlib.Path(f"/proc/{daemon.pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if (task / "wchan").read_text() == "shmem_fault":
+                    return True
+        return False
+
+    @needs_root
+    def test_holes_in_what_is_mapped_many_thousand_times_stop_their_own_pool_and_no_other(self):
+        daemon = self.serve("--pool", "name=busy,capacity=64M,online=4M,frame=4K,largest=4M,backing=small,mode=666")
+        bystander = ClientProcess(self.runtime_dir, pool="busy")
+        self.addCleanup(bystander.close)
+        hostile = Helper("hostile_client", self.runtime_dir, "busy", 0, "holes", user=STRANGER)
+        self.addCleanup(hostile.kill)
+        attach = f"import sys; sys.path[:0] = {sys.path!r}; import numacre_client; " \
+                 f"numacre_client.ClientProcess({self.runtime_dir!r}, pool='busy')"
+        attached_to_busy = []
+
+        def keep_attaching():
+            if not attached_to_busy or attached_to_busy[-1].poll() is not None:
+                attached_to_busy.append(subprocess.Popen([sys.executable, "-c", attach], stderr=subprocess.DEVNULL))
+                self.addCleanup(attached_to_busy[-1].wait)
+                self.addCleanup(attached_to_busy[-1].kill)
+            return self.waits_for_a_page(daemon)
+
+        for _ in range(5):
+            # The library waits for its answer for five seconds.
+            wait_until("the kernel makes the daemon wait", keep_attaching)
+            with ClientProcess(self.runtime_dir, uid=STRANGER + 1) as client:
+                self.assertEqual(client.alloc(4096, count=3)[0], 0, client.message)
+                client.kill()
+            wait_until("the other pool's client is reaped", lambda: daemon.used_bytes() == 0)
+        daemon.cli("resize", "default", "20M")
+        # Its own pool's clients need no daemon.
+        self.assertEqual(bystander.alloc(4096)[0], 0, bystander.message)
+        hostile.kill()
+        with ClientProcess(self.runtime_dir, pool="busy") as client:
+            self.assertEqual(client.alloc(4096)[0], 0, client.message)
 
 
 class Damage(HostileUser):

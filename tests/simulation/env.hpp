@@ -20,6 +20,7 @@ struct Door {
     std::uint64_t points = ~std::uint64_t{0};  // which, by CrashPoint's number
     std::int64_t spurious_left = 0;            // weak compare-and-swaps until one fails without cause
     bool has_adversary = false;                // looks at watched words are told beforehand
+    bool is_watched = false;                   // who touches what is told
     const char *watched_begin = nullptr;       // changes of words in between are told to the world
     const char *watched_end = nullptr;
     const char *slots_begin = nullptr;  // the same of stores
@@ -37,6 +38,7 @@ void fault_at_point();
 bool fails_without_cause();
 void note_change(const void *word, std::uint64_t before, std::uint64_t after);
 
+void note_access(const void *word);
 void before_look(const void *word);
 void note_store(const void *word, std::uint64_t before, std::uint64_t after);
 
@@ -60,14 +62,14 @@ struct SimulationEnv {
         Atomic &operator=(const Atomic &) = delete;
 
         T load(order_type = kSeqCst) const {
-            step();
+            access();
             if constexpr (sizeof(T) == 8)
                 if (door.has_adversary) [[unlikely]]
                     before_look(&value_);
             return value_;
         }
         void store(T value, order_type = kSeqCst) {
-            step();
+            access();
             if constexpr (sizeof(T) == 8) {
                 const T old = value_;
                 value_ = value;
@@ -82,7 +84,7 @@ struct SimulationEnv {
             return change([value](T) { return value; });
         }
         bool compare_exchange_strong(T &expected, T desired, order_type, order_type) {
-            step();
+            access();
             if (value_ != expected) {
                 expected = value_;
                 return false;
@@ -118,9 +120,14 @@ struct SimulationEnv {
         }
 
     private:
+        void access() const {
+            step();
+            if (door.is_watched) [[unlikely]]
+                note_access(&value_);
+        }
         template <class Change>
         T change(const Change &how) {
-            step();
+            access();
             const T old = value_;
             become(how(old));
             return old;

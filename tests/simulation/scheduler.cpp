@@ -63,6 +63,9 @@ void note_change(const void *word, std::uint64_t before, std::uint64_t after) {
     if (Scheduler::running != nullptr) Scheduler::running->note_change(word, before, after);
 }
 
+void note_access(const void *word) {
+    if (Scheduler::running != nullptr) Scheduler::running->note_access(word);
+}
 void before_look(const void *word) {
     if (Scheduler::running != nullptr) Scheduler::running->before_look(word);
 }

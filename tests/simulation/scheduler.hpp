@@ -69,6 +69,8 @@ struct World {
     // The running fiber is about to read a word; it may be made to wait.
     virtual void on_look(const void *word) = 0;
     virtual void on_change(const void *word, std::uint64_t before, std::uint64_t after) = 0;
+    // The running fiber touches a word, while the door is watched.
+    virtual void on_access(const void *) {}
 };
 
 void load_thread_locals(const ThreadLocals &locals);
@@ -120,6 +122,9 @@ public:
     bool fails_without_cause();
     void before_look(const void *word) {
         if (current_ != kNobody) world_.on_look(word);
+    }
+    void note_access(const void *word) {
+        if (current_ != kNobody) world_.on_access(word);
     }
     void note_change(const void *word, std::uint64_t before, std::uint64_t after) {
         world_.on_change(word, before, after);

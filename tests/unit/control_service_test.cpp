@@ -175,6 +175,17 @@ TEST_F(ControlServiceTest, list_pools_shows_a_pool_whose_scan_finds_corruption) 
     EXPECT_EQ(response.pools(0).corrupt_reason(), "leaf word 3 is nonsense");
 }
 
+TEST_F(ControlServiceTest, list_pools_shows_a_pool_that_cannot_be_looked_at_beside_the_others) {
+    pools_.set_pool(golden_pool("other"));
+    pools_.make_unknown("default");
+    v1::ListPoolsResponse response;
+    ASSERT_TRUE(call(&v1::Control::Stub::ListPools, v1::ListPoolsRequest{}, &response).ok());
+    ASSERT_EQ(response.pools_size(), 2);
+    EXPECT_EQ(response.pools(0).name(), "default");
+    EXPECT_EQ(response.pools(0).state(), v1::POOL_STATE_UNKNOWN);
+    EXPECT_EQ(response.pools(1).state(), v1::POOL_STATE_SERVING);
+}
+
 TEST_F(ControlServiceTest, get_pool_converts_every_field) {
     v1::Pool pool;
     ASSERT_TRUE(get_pool("default", &pool).ok());
@@ -184,6 +195,7 @@ TEST_F(ControlServiceTest, get_pool_converts_every_field) {
     EXPECT_EQ(pool.largest_block_bytes(), 32U * 4096);
     EXPECT_EQ(pool.clients(), 1U);
     EXPECT_EQ(pool.max_clients(), 256U);
+    EXPECT_EQ(pool.stale_seconds(), 2.5);
     EXPECT_EQ(pool.owner(), "alice");
     EXPECT_EQ(pool.reclaim(), "quarantine:30s");
     EXPECT_EQ(pool.group(), "users");

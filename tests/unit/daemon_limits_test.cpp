@@ -185,7 +185,7 @@ TEST_F(CountsTest, what_was_wrong_with_a_clients_is_nothing_to_the_next_on_its_s
         give_back(actor_, take(actor_, 4096));
         pool_->look_at_use();
     }
-    pool_->mark_dead(actor_.process);
+    pool_->begin_departure(actor_.process, Departure::died);
     free(block);
     pool_->vacate(actor_.process, Departure::died, {}, 0);
 
@@ -216,10 +216,11 @@ TEST_F(CountsTest, a_seat_that_a_daemon_died_clearing_counts_for_nobody) {
     ASSERT_TRUE(pool_->reserve(client(1), kQuota / 4));
     give_back(actor_, take(actor_, kQuota / 4));
     ASSERT_EQ(charge(actor_, kQuota / 4), Admission::granted);  // what its last threads left there
-    pool_->mark_dead(actor_.process);
+    pool_->begin_departure(actor_.process, Departure::died);
     pool_->ledger().clients()[actor_.process.value].id = 0;
 
     restart();
+    pool_->tell_clients();  // with that the daemon takes the shared memory over
     const auto &record = shared_.processes[actor_.process.value];
     EXPECT_EQ(record.state, static_cast<std::uint64_t>(ProcessState::free));
     EXPECT_EQ(record.held, 0U);

@@ -32,6 +32,7 @@ inline PoolStatus golden_pool(const std::string &name = "default") {
     pool.reclaimed_bytes = 12288;
     pool.last_recovery_seconds = 0.25;
     pool.recoveries_waiting = 1;
+    pool.stale_for = std::chrono::milliseconds{2500};
     pool.spec.reclaim = {Reclaim::Kind::quarantine, std::chrono::seconds(30)};
     pool.spec.low_watermark_bytes = 22 * 4096;
     pool.spec.policy = {PolicyMode::interleave, 0b101};
@@ -128,6 +129,7 @@ public:
     Answer<PoolStatus> pool_status(const std::string &pool) override {
         const std::scoped_lock lock{mutex_};
         if (failure_) return Unexpected{*failure_};
+        if (pool == unknown_) return Unexpected{Failure{Errc::timed_out, "it cannot be looked at"}};
         if (const auto found = pools_.find(pool); found != pools_.end()) return found->second;
         return Unexpected{no_such_pool(pool)};
     }
@@ -259,6 +261,10 @@ public:
         const std::scoped_lock lock{mutex_};
         totals_ = totals;
     }
+    void make_unknown(const std::string &pool) {
+        const std::scoped_lock lock{mutex_};
+        unknown_ = pool;
+    }
     void fail_with(std::optional<Failure> failure) {
         const std::scoped_lock lock{mutex_};
         failure_ = std::move(failure);
@@ -291,6 +297,7 @@ private:
     std::vector<ClientStatus> clients_;
     DaemonTotals totals_;
     std::optional<Failure> failure_;
+    std::string unknown_;
     std::map<unsigned, std::function<void(const Event &)>> handlers_;
     unsigned next_subscription_ = 0;
     std::vector<std::string> calls_;

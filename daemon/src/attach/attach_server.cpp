@@ -22,7 +22,8 @@
 namespace numacre::daemon {
 
 struct AttachServer::Session {
-    enum class Phase : std::uint8_t { silent, attached, lost, departing };
+    // attaching: it has asked for what it may have, and is being given a seat.
+    enum class Phase : std::uint8_t { silent, attaching, attached, lost, departing };
 
     SessionId id = 0;
     Phase phase = Phase::silent;
@@ -38,9 +39,16 @@ struct AttachServer::Session {
     unsigned events_requests = 0;
     bool has_been_refused_events = false;  // and the log says so, once
     bool signal_again = false;             // there is more to tell than what the signal under way is for
-    // From attaching on:
+    // While attaching:
+    AttachWish wish;
+    // From being seated on:
     std::shared_ptr<ManagedPool> pool;
     Client client;
+    bool is_looked_at = false;  // lost: it is being found out what became of it
+
+    bool is_client() const { return phase == Phase::attached || phase == Phase::lost; }
+    // What it has been sent may have carried descriptors.
+    bool has_been_served() const { return is_client() || phase == Phase::departing; }
 };
 
 namespace {
@@ -221,7 +229,7 @@ void AttachServer::adopt(std::shared_ptr<ManagedPool> pool, const Client &client
         depart(session, Departure::died);
         return;
     }
-    if (!has_said_so(session)) lose(session);
+    lose(session);
 }
 
 void AttachServer::listen_to(SessionId id) {
@@ -246,9 +254,16 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
         if (fault) {
             refuse(session, fault->code, fault->message);
             close_session(id);
-        } else {
-            attach(session, packet);
+            return;
         }
+        auto wish = read_attach_request(packet);
+        if (!wish) {
+            refuse(session, wish.error().code, wish.error().message);
+            close_session(id);
+            return;
+        }
+        session.wish = std::move(*wish);
+        attach(session);
         return;
     }
     if (session.phase != Session::Phase::attached) return;
@@ -321,70 +336,93 @@ Answer<void> AttachServer::check_access(const Session &session, const ManagedPoo
                                   ": join group " + pool.group() + ", or set the pool's owner, group or mode"}};
 }
 
-void AttachServer::attach(Session &session, std::span<const std::byte> packet) {
-    const SessionId id = session.id;
-    const auto fail = [&](Errc code, const std::string &message) {
-        refuse(session, code, message);
-        close_session(id);
+void AttachServer::attach(Session &session) {
+    const auto fail = [&](const Failure &why) {
+        refuse(session, why.code, why.message);
+        close_session(session.id);
     };
-    const auto wish = read_attach_request(packet);
-    if (!wish) return fail(wish.error().code, wish.error().message);
-    const std::string &name = wish->pool_name;
-    auto pool = registry_.find(name);
-    if (!pool) return fail(pool.error().code, pool.error().message);
-    if (const auto allowed = check_access(session, **pool, wish->tier); !allowed)
-        return fail(allowed.error().code, allowed.error().message);
+    const AttachWish &wish = session.wish;
+    auto pool = registry_.find(wish.pool_name);
+    if (!pool) return fail(pool.error());
+    if (const auto allowed = check_access(session, **pool, wish.tier); !allowed) return fail(allowed.error());
+    // From here on it is served, however long that takes, and nobody's silent connection any more.
+    if (session.phase == Session::Phase::silent) {
+        session.phase = Session::Phase::attaching;
+        loop_.cancel(std::exchange(session.silence_wait, 0));
+        silent_.remove(session.is_limited, session.peer.uid, session.id);
+        if (session.is_limited) connection_limits_.attached(session.peer.uid);
+    }
     if (session.is_limited && has_too_many_unread(session.peer.uid)) {
-        attach_later(session, packet);
+        attach_later(session);
         return;
     }
+    // Before it is sent: others ask meanwhile.
+    if (session.is_limited) unread_[session.peer.uid].sessions.insert(session.id);
     describe(session.peer);
-    auto client = (*pool)->seat(unused_client_id(), session.peer, wish->tier);
-    if (!client) return fail(client.error().code, client.error().message);
+    const std::uint32_t client_id = unused_client_id();
+    client_ids_.insert(client_id);
+    session.client.id = client_id;
+    Worker &worker = (*pool)->record_worker();
+    worker.post([this, id = session.id, pool = std::move(*pool), client_id, peer = session.peer, tier = wish.tier] {
+        auto client = pool->seat(client_id, peer, tier);
+        loop_.post([this, id, pool, client_id, client = std::move(client)] {
+            if (!client) client_ids_.erase(client_id);
+            // It is there: nothing closes a session that is attaching.
+            Session &seated = *sessions_.at(id);
+            if (client) {
+                seated.pool = pool;
+                seated.client = *client;
+                serve(seated);
+            } else {
+                refuse(seated, client.error().code, client.error().message);
+                close_session(id);
+            }
+        });
+    });
+}
 
-    session.pool = *pool;
-    session.client = *client;
-    client_ids_.insert(client->id);
-    if (const int error = send_attached(session, wish->tier, *client); error != 0) {
+// Has a seat, and is sent what it is to map.
+void AttachServer::serve(Session &session) {
+    const SessionId id = session.id;
+    if (const int error = send_attached(session, session.wish.tier, session.client); error != 0) {
         // It never had the memory.
-        session.pool->vacate(client->slot, Departure::detached, {}, 0);
-        client_ids_.erase(client->id);
+        Worker &worker = session.pool->record_worker();
+        worker.post(
+            [pool = session.pool, slot = session.client.slot] { pool->vacate(slot, Departure::detached, {}, 0); });
+        client_ids_.erase(session.client.id);
+        session.client = {};
         session.pool.reset();
+        forget_reply_to(session);
         if (error == ETOOMANYREFS) {
-            attach_later(session, packet);
+            attach_later(session);
             return;
         }
         registry_.count(&DaemonTotals::attach_refused);
         close_session(id);
         return;
     }
-    loop_.cancel(std::exchange(session.silence_wait, 0));
-    silent_.remove(session.is_limited, session.peer.uid, id);
-    if (session.is_limited) {
-        connection_limits_.attached(session.peer.uid);
-        unread_[session.peer.uid].sessions.insert(id);
-    }
     session.phase = Session::Phase::attached;
     watch_process(session);
     registry_.count(&DaemonTotals::attach_ok);
+    const std::string &name = session.wish.pool_name;
     log::info("client attached", {{"pool", name},
-                                  {"client", client->id},
+                                  {"client", session.client.id},
                                   {"pid", session.peer.pid},
                                   {"uid", session.peer.uid},
                                   {"comm", session.peer.comm},
-                                  {"tier", wish->tier == wire::Tier::observer ? "observer" : "trusted"}});
+                                  {"tier", session.wish.tier == wire::Tier::observer ? "observer" : "trusted"}});
     Event event;
     event.pool = name;
     event.kind = EventKind::client_attached;
     event.message = session.peer.comm + " (pid " + std::to_string(session.peer.pid) + ") attached";
-    event.client_id = client->id;
+    event.client_id = session.client.id;
     registry_.events().publish(std::move(event));
     listen_to(id);
 }
 
 // Until some replies have been read, which takes a burst of attaches no time to speak of. Refused before the client
 // gives up by itself, without having heard the reason (five seconds: client/src/attach.cpp).
-void AttachServer::attach_later(Session &session, std::span<const std::byte> packet) {
+void AttachServer::attach_later(Session &session) {
     if (session.tries_later++ >= kUnreadTries) {
         refuse(session, Errc::too_many_clients,
                "uid " + std::to_string(session.peer.uid) +
@@ -393,10 +431,7 @@ void AttachServer::attach_later(Session &session, std::span<const std::byte> pac
         close_session(session.id);
         return;
     }
-    loop_.after(kUnreadPause, [this, id = session.id, kept = std::vector<std::byte>(packet.begin(), packet.end())] {
-        const auto found = sessions_.find(id);
-        if (found != sessions_.end() && found->second->phase == Session::Phase::silent) attach(*found->second, kept);
-    });
+    loop_.after(kUnreadPause, [this, id = session.id] { attach(*sessions_.at(id)); });
 }
 
 // Descriptors on their way count against the limit of all daemons of our user (RLIMIT_NOFILE, of those that lack
@@ -425,7 +460,8 @@ bool AttachServer::has_too_many_unread(std::uint32_t uid) {
 void AttachServer::forget_read() {
     const auto is_read = [this](SessionId id) {
         const auto found = sessions_.find(id);
-        return found == sessions_.end() || !has_unread(found->second->connection.get());
+        if (found == sessions_.end()) return true;
+        return found->second->has_been_served() && !has_unread(found->second->connection.get());
     };
     for (auto user = unread_.begin(); user != unread_.end();) {
         std::erase_if(user->second.sessions, is_read);
@@ -438,6 +474,13 @@ void AttachServer::forget_read() {
         });
         user = user->second.count() == 0 ? unread_.erase(user) : std::next(user);
     }
+}
+
+void AttachServer::forget_reply_to(const Session &session) {
+    const auto unread = unread_.find(session.peer.uid);
+    if (unread == unread_.end()) return;
+    unread->second.sessions.erase(session.id);
+    if (unread->second.count() == 0) unread_.erase(unread);
 }
 
 // Our closing would not take back what is on its way: it stays with the other end, which may keep that for as long as
@@ -533,7 +576,7 @@ void AttachServer::give_event_fd(Session &session) {
         session.event_fd = std::move(fd);
         ++event_fd_count_;
         // What it has been told before it asked.
-        tell(session, 0);
+        signal(session);
     }
     listen_to(session.id);
 }
@@ -572,17 +615,35 @@ std::uint64_t event_bits_of(EventKind kind) {
 void AttachServer::tell_of(const Event &event) {
     if (event_bits_of(event.kind) == 0) return;
     loop_.post([this, event] {
+        std::shared_ptr<ManagedPool> pool;
+        std::vector<SessionId> ids;
         for (const auto &[id, session] : sessions_) {
-            if (!session->pool || session->pool->spec().name != event.pool) continue;
+            if (!session->is_client() || session->pool->spec().name != event.pool) continue;
             if (event.client_id != 0 && event.client_id != session->client.id) continue;
             if (event.uid && *event.uid != session->peer.uid) continue;
-            tell(*session, event_bits_of(event.kind));
+            if (!pool) pool = session->pool;
+            if (pool == session->pool) ids.push_back(id);  // not of one that had the name before
         }
+        if (pool) tell(pool, std::move(ids), event_bits_of(event.kind));
     });
 }
 
-void AttachServer::tell(Session &session, std::uint64_t event_bits) {
-    session.pool->set_news(session.client, event_bits);
+// The bits go first, then the signal.
+void AttachServer::tell(const std::shared_ptr<ManagedPool> &pool, std::vector<SessionId> ids,
+                        std::uint64_t event_bits) {
+    std::vector<Client> clients;
+    clients.reserve(ids.size());
+    for (const SessionId id : ids) clients.push_back(sessions_.at(id)->client);
+    pool->record_worker().post([this, pool, ids = std::move(ids), clients = std::move(clients), event_bits]() mutable {
+        pool->set_news(clients, event_bits);
+        loop_.post([this, ids = std::move(ids)] {
+            for (const SessionId id : ids)
+                if (const auto found = sessions_.find(id); found != sessions_.end()) signal(*found->second);
+        });
+    });
+}
+
+void AttachServer::signal(Session &session) {
     if (!session.event_fd) return;
     if (session.signal_wait != 0) {
         // It may have been counted, and read, before the bits were set.
@@ -593,7 +654,7 @@ void AttachServer::tell(Session &session, std::uint64_t event_bits) {
         const auto found = sessions_.find(id);
         if (found == sessions_.end()) return;
         found->second->signal_wait = 0;
-        if (std::exchange(found->second->signal_again, false)) tell(*found->second, 0);
+        if (std::exchange(found->second->signal_again, false)) signal(*found->second);
     });
 }
 
@@ -611,42 +672,47 @@ void AttachServer::connection_ended(Session &session) {
         close_when_read(std::move(session.connection), session.peer.uid);
     else
         closer_.close(std::move(session.connection));
-    if (has_said_so(session)) return;
     // Nothing comes back by this alone: the process may have the memory mapped, and most likely it is just ending.
     session.pool->set_client_state(session.client.slot, ClientState::lost);
     lose(session);
 }
 
-// A client without connection that is there, as far as it has said.
+// A client without connection.
 void AttachServer::lose(Session &session) {
     session.phase = Session::Phase::lost;
-    if (!session.peer.pidfd)
-        log::warn(can_be_found(session.peer.identity())
-                      ? "a client's process cannot be watched for now: it counts as attached until it can"
-                      : "a client's process cannot be watched (another pid namespace?): it counts as attached until it "
-                        "detaches",
-                  {{"pool", session.pool->spec().name}, {"client", session.client.id}, {"pid", session.peer.pid}});
-    else if (!session.peer.is_certain)
-        log::warn(
-            "whether a process is the client that it was cannot be told (/proc did not show it, on a kernel before "
-            "6.9): the client counts as attached until the process with its pid ends",
-            {{"pool", session.pool->spec().name}, {"client", session.client.id}, {"pid", session.peer.pid}});
     if (session.death_wait == 0) watch_process(session);
     watch_lost();
+    ask_after(session, [](const Session &there) {
+        if (!there.peer.pidfd)
+            log::warn(can_be_found(there.peer.identity())
+                          ? "a client's process cannot be watched for now: it counts as attached until it can"
+                          : "a client's process cannot be watched (another pid namespace?): it counts as attached "
+                            "until it detaches",
+                      {{"pool", there.pool->spec().name}, {"client", there.client.id}, {"pid", there.peer.pid}});
+        else if (!there.peer.is_certain)
+            log::warn(
+                "whether a process is the client that it was cannot be told (/proc did not show it, on a kernel before "
+                "6.9): the client counts as attached until the process with its pid ends",
+                {{"pool", there.pool->spec().name}, {"client", there.client.id}, {"pid", there.peer.pid}});
+    });
 }
 
-// Its record says that it has left, or it has never come and is given up: it departs.
-bool AttachServer::has_said_so(Session &session) {
-    switch (session.pool->ask_after(session.client)) {
-        case Presence::State::left:
-            depart(session, Departure::detached);
-            return true;
-        case Presence::State::given_up:
-            depart(session, Departure::unmapped);
-            return true;
-        default:
-            return false;
-    }
+// One that is lost. If its record says that it has left, or it has never come and is given up, it departs.
+void AttachServer::ask_after(Session &session, std::function<void(Session &)> if_there) {
+    Worker &worker = session.pool->record_worker();
+    worker.post([this, id = session.id, pool = session.pool, client = session.client, if_there = std::move(if_there)] {
+        const Presence::State state = pool->ask_after(client);
+        loop_.post([this, id, state, if_there] {
+            const auto found = sessions_.find(id);
+            if (found == sessions_.end() || found->second->phase != Session::Phase::lost) return;
+            if (state == Presence::State::left)
+                depart(*found->second, Departure::detached);
+            else if (state == Presence::State::given_up)
+                depart(*found->second, Departure::unmapped);
+            else
+                if_there(*found->second);
+        });
+    });
 }
 
 void AttachServer::watch_process(Session &session) {
@@ -665,8 +731,7 @@ void AttachServer::process_ended(SessionId id) {
         });
         return;
     }
-    const auto phase = found->second->phase;
-    if (phase == Session::Phase::attached || phase == Session::Phase::lost) depart(*found->second, Departure::died);
+    if (found->second->is_client()) depart(*found->second, Departure::died);
 }
 
 void AttachServer::depart(Session &session, Departure departure) {
@@ -689,7 +754,7 @@ void AttachServer::depart(Session &session, Departure departure) {
 void AttachServer::close_session(SessionId id) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
-    close_session(id, found->second->phase != Session::Phase::silent && has_unread(found->second->connection.get()));
+    close_session(id, found->second->has_been_served() && has_unread(found->second->connection.get()));
 }
 
 void AttachServer::close_session(SessionId id, bool has_unread) {
@@ -710,10 +775,7 @@ void AttachServer::close_session(SessionId id, bool has_unread) {
         --event_fd_count_;
         if (session.is_limited) connection_limits_.closed(session.peer.uid, false);
     }
-    if (const auto unread = unread_.find(session.peer.uid); unread != unread_.end()) {
-        unread->second.sessions.erase(id);
-        if (unread->second.count() == 0) unread_.erase(unread);
-    }
+    forget_reply_to(session);
     if (session.pool) client_ids_.erase(session.client.id);
     const bool was_silent = session.phase == Session::Phase::silent;
     if (was_silent) silent_.remove(session.is_limited, session.peer.uid, id);
@@ -737,40 +799,38 @@ struct AttachServer::Lost {
 };
 
 void AttachServer::check_lost() {
-    std::vector<Lost> lost;
     bool any = false;
-    std::vector<SessionId> ids;
-    for (const auto &[id, session] : sessions_)
-        if (session->phase == Session::Phase::lost) ids.push_back(id);
-    for (const SessionId id : ids) {
-        Session &session = *sessions_.at(id);
-        if (has_said_so(session)) continue;
+    for (const auto &[id, session] : sessions_) {
+        if (session->phase != Session::Phase::lost) continue;
         any = true;
-        if (can_be_found(session.peer.identity())) lost.push_back({id, session.peer});
+        if (std::exchange(session->is_looked_at, true)) continue;
+        ask_after(*session, [this](Session &there) { look_at(there); });
     }
-    if (!any) {
+    if (any)
+        loop_.after(kLostPeriod, [this] { check_lost(); });
+    else
         watching_lost_ = false;
+}
+
+void AttachServer::look_at(Session &session) {
+    if (!can_be_found(session.peer.identity())) {
+        session.is_looked_at = false;
         return;
     }
-    // A few files of /proc each: not on the loop.
-    worker_.post([this, lost = std::move(lost)]() mutable {
-        for (Lost &one : lost) {
-            if (!one.peer.pidfd) {
-                auto found = find_peer(one.peer.identity());
-                one.has_ended = !found;
-                if (found) {
-                    one.peer.pidfd = std::move(found->pidfd);
-                    one.peer.is_certain = found->is_certain;
-                    one.peer.start_time_ticks = found->start_time_ticks;
-                }
+    // A few files of /proc: not on the loop.
+    worker_.post([this, one = Lost{session.id, session.peer}]() mutable {
+        if (!one.peer.pidfd) {
+            auto found = find_peer(one.peer.identity());
+            one.has_ended = !found;
+            if (found) {
+                one.peer.pidfd = std::move(found->pidfd);
+                one.peer.is_certain = found->is_certain;
+                one.peer.start_time_ticks = found->start_time_ticks;
             }
-            complete_identity(one.peer);
-            one.has_executed = has_executed(one.peer.pid, one.peer.stack_start);
         }
-        loop_.post([this, lost = std::move(lost)] {
-            for (const Lost &one : lost) judge(one);
-            loop_.after(kLostPeriod, [this] { check_lost(); });
-        });
+        complete_identity(one.peer);
+        one.has_executed = has_executed(one.peer.pid, one.peer.stack_start);
+        loop_.post([this, one = std::move(one)] { judge(one); });
     });
 }
 
@@ -778,6 +838,7 @@ void AttachServer::judge(const Lost &one) {
     const auto found = sessions_.find(one.id);
     if (found == sessions_.end() || found->second->phase != Session::Phase::lost) return;
     Session &session = *found->second;
+    session.is_looked_at = false;
     const bool is_news =
         !session.peer.pidfd != !one.peer.pidfd || session.peer.start_time_ticks != one.peer.start_time_ticks;
     if (is_news) {
@@ -798,14 +859,18 @@ void AttachServer::judge(const Lost &one) {
 
 void AttachServer::evict(std::uint32_t client_id, std::chrono::milliseconds grace) {
     loop_.post([this, client_id, grace] {
-        const auto found = std::ranges::find_if(sessions_, [client_id](const auto &entry) {
-            return entry.second->pool && entry.second->client.id == client_id;
-        });
+        const auto found = std::ranges::find_if(
+            sessions_, [client_id](const auto &entry) { return entry.second->client.id == client_id; });
         if (found == sessions_.end()) return;
+        if (found->second->phase == Session::Phase::attaching) {  // in the pool's table already
+            loop_.after(kEvictAgainAfter, [this, client_id, grace] { evict(client_id, grace); });
+            return;
+        }
+        if (!found->second->is_client()) return;
         const SessionId id = found->first;
         log::info("evicting a client",
                   {{"client", client_id}, {"pid", found->second->peer.pid}, {"grace_ms", grace.count()}});
-        tell(*found->second, EventBits::kEviction);
+        tell(found->second->pool, {id}, EventBits::kEviction);
         end_client(id, SIGTERM);
         loop_.after(grace, [this, id] { end_client(id, SIGKILL); });
     });
@@ -814,35 +879,33 @@ void AttachServer::evict(std::uint32_t client_id, std::chrono::milliseconds grac
 // A signal reaches a process only while it is our client: one that has detached, or runs another program, is a
 // stranger.
 void AttachServer::end_client(SessionId id, int signal) {
-    const auto find = [this, id]() -> Session * {
-        const auto found = sessions_.find(id);
-        return found == sessions_.end() ? nullptr : found->second.get();
-    };
-    Session *session = find();
-    if (session == nullptr) return;
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    Session &session = *found->second;
     // The client may have closed its connection a moment ago, as an exec does.
     std::byte byte{};
-    if (session->phase == Session::Phase::attached &&
-        os::recv(session->connection.get(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0) {
-        connection_ended(*session);
-        session = find();
-    }
-    const auto is_client = [](const Session *one) {
-        return one != nullptr && (one->phase == Session::Phase::attached || one->phase == Session::Phase::lost);
-    };
-    if (!is_client(session)) return;
+    if (session.phase == Session::Phase::attached &&
+        os::recv(session.connection.get(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0)
+        connection_ended(session);
     // While its connection is open, that tells; an observer has no word of its own to ask for.
-    if (session->phase == Session::Phase::lost && has_said_so(*session)) return;
-    const Peer &peer = session->peer;
+    if (session.phase == Session::Phase::attached)
+        end_program(session, signal);
+    else if (session.phase == Session::Phase::lost)
+        ask_after(session, [this, signal](Session &there) { end_program(there, signal); });
+}
+
+void AttachServer::end_program(Session &session, int signal) {
+    const Peer &peer = session.peer;
     if (!peer.pidfd || !peer.is_certain) {
         log::warn("a client cannot be evicted: its process cannot be found, or may be another's by now",
-                  {{"client", session->client.id}, {"pid", peer.pid}});
+                  {{"client", session.client.id}, {"pid", peer.pid}});
         return;
     }
-    worker_.post([this, id, signal, find, is_client, pid = peer.pid, stack_start = peer.stack_start] {
+    worker_.post([this, id = session.id, signal, pid = peer.pid, stack_start = peer.stack_start] {
         if (has_executed(pid, stack_start)) return;
-        loop_.post([this, signal, find, is_client] {
-            if (Session *const one = find(); is_client(one)) send(one->peer, signal);
+        loop_.post([this, id, signal] {
+            const auto found = sessions_.find(id);
+            if (found != sessions_.end() && found->second->is_client()) send(found->second->peer, signal);
         });
     });
 }

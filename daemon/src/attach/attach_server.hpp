@@ -68,17 +68,20 @@ private:
     std::size_t connections() const { return sessions_.size() + event_fd_count_ + left_unread_count_; }
     bool has_too_many_unread(std::uint32_t uid);
     void forget_read();
+    void forget_reply_to(const Session &session);
     void close_when_read(Fd connection, std::uint32_t uid);
     void watch_left_unread();
-    void attach_later(Session &session, std::span<const std::byte> packet);
+    void attach_later(Session &session);
     void listen_to(SessionId id);
     void received(SessionId id, int size, std::span<const std::byte> packet);
-    void attach(Session &session, std::span<const std::byte> packet);
+    void attach(Session &session);
+    void serve(Session &session);
     void detach(Session &session);
     void give_event_fd(Session &session);
     // Those clients whom it concerns learn of it. Any thread.
     void tell_of(const Event &event);
-    void tell(Session &session, std::uint64_t event_bits);
+    void tell(const std::shared_ptr<ManagedPool> &pool, std::vector<SessionId> ids, std::uint64_t event_bits);
+    void signal(Session &session);
     // is_news: worth a line in the log. It is counted in any case.
     void refuse(Session &session, Errc code, const std::string &message, bool is_news = true);
     Answer<void> check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const;
@@ -86,17 +89,19 @@ private:
     int send_attached(Session &session, wire::Tier tier, const Client &client);
     void connection_ended(Session &session);
     void lose(Session &session);
-    bool has_said_so(Session &session);
+    void ask_after(Session &session, std::function<void(Session &)> if_there);
     void watch_process(Session &session);
     void process_ended(SessionId id);
     void depart(Session &session, Departure departure);
     void end_client(SessionId id, int signal);
+    void end_program(Session &session, int signal);
     static void send(const Peer &peer, int signal);
     void close_session(SessionId id);
     void close_session(SessionId id, bool has_unread);
     void watch_lost();
     void check_lost();
     struct Lost;
+    void look_at(Session &session);
     void judge(const Lost &one);
 
     static constexpr std::size_t kClosingMax = 256;
@@ -104,6 +109,7 @@ private:
     static constexpr std::chrono::milliseconds kLeftUnreadPeriod{1000};
     static constexpr std::chrono::milliseconds kFirstLostCheck{1000};
     static constexpr std::chrono::milliseconds kLostPeriod{3000};
+    static constexpr std::chrono::milliseconds kEvictAgainAfter{20};
 
     EventLoop &loop_;
     Worker &worker_;
@@ -120,7 +126,7 @@ private:
     SilentConnections silent_;
     std::chrono::steady_clock::time_point unread_asked_{};
     struct Unread {
-        std::set<SessionId> sessions;  // that have perhaps not read their reply yet
+        std::set<SessionId> sessions;  // that will be sent a reply, or have perhaps not read it yet
         std::vector<Fd> left;          // connections of sessions that have gone without reading it
         std::size_t count() const { return sessions.size() + left.size(); }
     };

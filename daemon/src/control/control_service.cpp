@@ -54,6 +54,10 @@ grpc::Status ControlService::ListPools(grpc::ServerContext *context, const v1::L
             corrupt.set_name(name);
             corrupt.set_state(v1::POOL_STATE_CORRUPT);
             corrupt.set_corrupt_reason(printable(pool.error().message));
+        } else if (pool.error().code == Errc::timed_out) {
+            v1::Pool &unknown = *response->add_pools();
+            unknown.set_name(name);
+            unknown.set_state(v1::POOL_STATE_UNKNOWN);
         } else if (pool.error().code != Errc::no_such_pool) {  // that one was deleted after its name was listed
             return to_status(pool.error());
         }

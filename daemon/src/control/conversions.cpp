@@ -65,6 +65,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
     proto.set_largest_block_bytes(pool.geometry.chunk_bytes());
     proto.set_wanted_backing(to_proto(pool.spec.backing));
     proto.set_clients(pool.clients);
+    proto.set_stale_seconds(std::chrono::duration<double>(pool.stale_for).count());
     proto.set_max_clients(pool.spec.max_clients);
     proto.set_owner(printable(pool.owner));
     proto.set_group(printable(pool.group));

@@ -213,7 +213,7 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::create(const Plan &plan, Topolog
 }
 
 Answer<std::unique_ptr<NodeMemory>> NodeMemory::adopt(const Plan &plan, Topology &topology, Hugepages &hugepages,
-                                                      Fd metadata_fd, Fd data_fd, bool &damaged) {
+                                                      Fd metadata_fd, Fd data_fd) {
     const auto layout = NodeLayout<ProductionEnv>::of(plan.geometry, plan.thread_slots);
     auto metadata = MetadataRegion::adopt(std::move(metadata_fd), layout.region_bytes);
     if (!metadata) return Unexpected{metadata.error()};
@@ -221,9 +221,6 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::adopt(const Plan &plan, Topology
     auto data = DataRegion::adopt(std::move(data_fd), plan.geometry.capacity_bytes(),
                                   static_cast<wire::Backing>(record.backing));
     if (!data) return Unexpected{data.error()};
-    if (validate_node_region<ProductionEnv>(metadata->address(), {plan.geometry, plan.instance_id, metadata->bytes()},
-                                            plan.numa_node, plan.thread_slots) != Errc::ok)
-        damaged = true;
     std::unique_ptr<NodeMemory> made(new NodeMemory(plan, topology, hugepages, std::move(*metadata), std::move(*data)));
     if (made->data_.backing() != plan.spec.backing) made->note_ = "chosen before the daemon's last start";
 

@@ -59,9 +59,9 @@ public:
     // Everything offline. Chooses the backing: the best of what the spec wants that the machine has for online_bytes.
     static Answer<std::unique_ptr<NodeMemory>> create(const Plan &plan, Topology &topology, Hugepages &hugepages);
     // As a daemon before us has left it. Units that it was in the middle of are neither online nor offline until
-    // finish_units(). damaged: set if the region's header is not what it was.
+    // finish_units(). Does not touch its metadata.
     static Answer<std::unique_ptr<NodeMemory>> adopt(const Plan &plan, Topology &topology, Hugepages &hugepages,
-                                                     Fd metadata, Fd data, bool &damaged);
+                                                     Fd metadata, Fd data);
     NodeMemory(const NodeMemory &) = delete;
     NodeMemory &operator=(const NodeMemory &) = delete;
     // All pages of the frames go back to the kernel, whoever has them mapped: of a pool that is deleted.

@@ -110,6 +110,7 @@ void add_pool(Scrape &scrape, const std::string &pool, const PoolStatus &status)
     scrape.add<Metric::reclaimed_bytes_total>(status.reclaimed_bytes, pool);
     scrape.add<Metric::recovery_duration_seconds>(status.last_recovery_seconds, pool);
     scrape.add<Metric::recoveries_waiting>(status.recoveries_waiting, pool);
+    scrape.add<Metric::pool_stale_seconds>(std::chrono::duration<double>(status.stale_for).count(), pool);
     scrape.add<Metric::scan_duration_seconds>(status.scan_seconds, pool);
     scrape.add<Metric::pool_quota_bytes>(status.quota_bytes, pool);
     scrape.add<Metric::pool_soft_quota_bytes>(status.soft_quota_bytes, pool);
@@ -158,7 +159,7 @@ std::vector<prometheus::MetricFamily> Collector::scan() const {
         } else if (status.error().code == Errc::corrupt) {
             scrape.add<Metric::pool_corrupt>(1, pool);
         }
-        // Else the pool was deleted after its name was listed: its series end here.
+        // Else the pool was deleted after its name was listed, or cannot be looked at: its series end here.
     }
     if (const auto clients = pools_.clients(""))
         for (const ClientStatus &client : *clients) add_client(scrape, client);

@@ -62,6 +62,7 @@ enum class Metric : std::uint8_t {
     resize_operations_total,
     autosize_operations_total,
     scan_duration_seconds,
+    pool_stale_seconds,
     log_messages_dropped_total,
     build_info,
 };
@@ -213,6 +214,8 @@ inline constexpr std::array<MetricRow, static_cast<std::size_t>(Metric::build_in
      "Of the resizes, those by pools' own policy, by result: grown, shrunk or failed.", metric_labels("result")},
     {Metric::scan_duration_seconds, "numacre_scan_duration_seconds", MetricKind::gauge, "seconds",
      "How long the scan of the pool for this scrape took.", metric_labels("pool")},
+    {Metric::pool_stale_seconds, "numacre_pool_stale_seconds", MetricKind::gauge, "seconds",
+     "How old the pool's other series are; 0 but where a scan takes longer than two seconds.", metric_labels("pool")},
     {Metric::log_messages_dropped_total, "numacre_log_messages_dropped_total", MetricKind::counter, "messages",
      "Log lines that were not written because nobody read stderr fast enough.", metric_labels()},
     {Metric::build_info, "numacre_build_info", MetricKind::gauge, "",

@@ -9,6 +9,8 @@
 #include <optional>
 #include <thread>
 
+#include "os/latch.hpp"
+
 namespace numacre::daemon {
 
 struct Worker::Thread {
@@ -80,26 +82,18 @@ std::chrono::milliseconds Worker::busy_for() const {
 }
 
 void Worker::run_and_wait(const std::function<void()> &job) {
-    struct Answer {
-        std::mutex mutex;
-        std::condition_variable changed;
-        bool is_there = false;  // guarded by mutex
-        std::exception_ptr thrown;
-    } answer;  // outlives the post: this frame waits
-    post([&job, &answer] {
+    Latch is_done;  // outlives the post: this frame waits
+    std::exception_ptr thrown;
+    post([&] {
         try {
             job();
         } catch (...) {
-            answer.thrown = std::current_exception();
+            thrown = std::current_exception();
         }
-        // Told under the lock: the frame may be gone the moment after.
-        const std::lock_guard lock(answer.mutex);
-        answer.is_there = true;
-        answer.changed.notify_one();
+        is_done.open();
     });
-    std::unique_lock lock(answer.mutex);
-    answer.changed.wait(lock, [&answer] { return answer.is_there; });
-    if (answer.thrown) std::rethrow_exception(answer.thrown);
+    is_done.wait();
+    if (thrown) std::rethrow_exception(thrown);
 }
 
 }  // namespace numacre::daemon

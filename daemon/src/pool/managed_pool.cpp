@@ -27,6 +27,8 @@ namespace numacre::daemon {
 namespace {
 
 constexpr std::chrono::seconds kZeroAgainAfter{1};
+// Who asks about all pools, as a scrape does, has ten seconds.
+constexpr std::chrono::milliseconds kLookPatience{2000};
 // A client can bring it about as often as it likes.
 constexpr std::chrono::seconds kStraysToldEvery{60};
 
@@ -135,11 +137,14 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
         }
     }
     pool->publish_sizes();
-    const std::lock_guard lock(pool->mutex_);
-    pool->accounts_[kPoolAccount].limit.quota_bytes = spec.quota_bytes;
-    pool->accounts_[kPoolAccount].limit.soft_quota_bytes = spec.soft_quota_bytes;
-    for (std::size_t i = 0; i < spec.users.size(); ++i) pool->accounts_[i + 1] = {true, spec.users[i], false};
-    for (std::size_t i = 0; i < kAccounts; ++i) pool->write_account(i);
+    const auto records = pool->lock_records();
+    {
+        const std::lock_guard lock(pool->mutex_);
+        pool->accounts_[kPoolAccount].limit.quota_bytes = spec.quota_bytes;
+        pool->accounts_[kPoolAccount].limit.soft_quota_bytes = spec.soft_quota_bytes;
+        for (std::size_t i = 0; i < spec.users.size(); ++i) pool->accounts_[i + 1] = {true, spec.users[i], false};
+    }
+    for (std::size_t i = 0; i < kAccounts; ++i) pool->write_limits(i);
     pool->write_accounting();
     return pool;
 }
@@ -155,22 +160,16 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::adopt(PoolLedger ledger, std::
 
     std::shared_ptr<ManagedPool> pool(new ManagedPool(spec, *geometry, std::move(ledger), std::move(*pool_region)));
     pool->adopted_ = true;
-    bool damaged = validate_pool_region<ProductionEnv>(pool->pool_region_.address(),
-                                                       {*geometry, pool->instance_id(), pool->pool_region_.bytes()},
-                                                       pool->process_slots_, pool->thread_slots_) != Errc::ok;
-    std::memcpy(pool->header_.data(), pool->pool_region_.address(), pool->header_.size());
+    pool->has_to_take_over_ = true;
     for (std::uint32_t i = 0; i < pool->ledger_.numa_nodes(); ++i) {
-        auto made =
-            NodeMemory::adopt(pool->plan_of(NumaNode{static_cast<std::uint8_t>(i)}), topology, hugepages,
-                              std::move(files.at(metadata_file(i))), std::move(files.at(data_file(i))), damaged);
+        auto made = NodeMemory::adopt(pool->plan_of(NumaNode{static_cast<std::uint8_t>(i)}), topology, hugepages,
+                                      std::move(files.at(metadata_file(i))), std::move(files.at(data_file(i))));
         if (!made) return Unexpected{made.error()};
         pool->add_node(std::move(*made));
     }
     pool->adopt_clients();
     if (pool->ledger_.state() == LedgerState::corrupt)
-        pool->declare_corrupt("found out before the daemon's last start");
-    else if (damaged)
-        pool->declare_corrupt("a region's header has been overwritten");
+        (void)pool->note_damage("found out before the daemon's last start");
     return pool;
 }
 
@@ -184,10 +183,10 @@ ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLed
       ledger_(std::move(ledger)),
       pool_region_(std::move(pool_region)),
       shared_(SharedPool::at(pool_region_.address(), process_slots_, thread_slots_)),
-      clients_(process_slots_),
       records_(process_slots_),
-      seat_versions_(process_slots_, 0),
-      wrong_counts_(process_slots_) {
+      wrong_counts_(process_slots_),
+      clients_(process_slots_),
+      seat_versions_(process_slots_, 0) {
     accounts_[kPoolAccount].is_used = true;
     records_[kDaemonProcess.value].state = ProcessState::active;
     seat_versions_[kDaemonProcess.value] = 1;  // it holds what it has seized
@@ -226,7 +225,6 @@ std::map<std::string, int> ManagedPool::kept_files() const {
 
 void ManagedPool::adopt_clients() {
     const std::lock_guard lock(mutex_);
-    seats_ = process_slots_;  // write_seats() finds out
     for (std::size_t i = 0; i < kAccounts; ++i) {
         const LedgerAccount &kept = ledger_.accounts()[i];
         // acquire: with the entry's words.
@@ -236,27 +234,15 @@ void ManagedPool::adopt_clients() {
                              kept.soft_quota_bytes.load(std::memory_order_relaxed),
                              kept.reserved_bytes.load(std::memory_order_relaxed)},
                             kept.is_over_soft_quota.load(std::memory_order_relaxed) != 0};
-        write_account(i);  // anew, as the records below
     }
     const auto records = ledger_.clients();
     for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
         LedgerClient &record = records[slot];
         const std::uint32_t id = record.id.load(std::memory_order_acquire);
+        if (id == 0) continue;
         const bool departing = record.is_departing.load(std::memory_order_acquire) != 0;
-        const ProcessState state = id == 0 ? ProcessState::free : departing ? ProcessState::dead : ProcessState::active;
-        const std::uint64_t quota_bytes = record.quota_bytes.load(std::memory_order_relaxed);
-        const std::uint64_t reserved_bytes = id == 0 ? 0 : record.reserved_bytes.load(std::memory_order_relaxed);
-        // Anew: the daemon before may have died between the ledger and the record.
-        write_record(ProcessSlot{static_cast<std::uint16_t>(slot)},
-                     {state, record.generation, record.pid, record.start_time_ticks.load(std::memory_order_relaxed),
-                      quota_frames_of(quota_bytes), quota_frames_of(reserved_bytes),
-                      id == 0 ? kPoolAccount : account_of(record.uid)});
-        if (id == 0) {
-            // The daemon before may have died while it cleared the seat.
-            shared_.processes[slot].held.store(0, std::memory_order_relaxed);
-            continue;
-        }
         ++seat_versions_[slot];
+        seats_ = slot + 1;
         Client client;
         client.id = id;
         client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
@@ -274,18 +260,65 @@ void ManagedPool::adopt_clients() {
         client.tier = record.is_observer != 0 ? wire::Tier::observer : wire::Tier::trusted;
         if (client.peer.comm.empty()) client.peer.comm.assign(record.comm, ::strnlen(record.comm, sizeof record.comm));
         client.attached = time_point_of(record.attached_ns);
-        client.quota_bytes = quota_bytes;
+        client.quota_bytes = record.quota_bytes.load(std::memory_order_relaxed);
         client.soft_quota_bytes = record.soft_quota_bytes.load(std::memory_order_relaxed);
         client.is_over_soft_quota = record.is_over_soft_quota.load(std::memory_order_relaxed) != 0;
-        client.reserved_bytes = reserved_bytes;
+        client.reserved_bytes = record.reserved_bytes.load(std::memory_order_relaxed);
         client.state = departing || !peer ? ClientState::recovering : ClientState::adopted;
         clients_[slot] = std::move(client);
         ++client_count_;
     }
+}
+
+std::unique_lock<std::mutex> ManagedPool::lock_records() {
+    std::unique_lock lock(record_mutex_);
+    // Not in adopt(): the daemon's start waits for no client.
+    if (std::exchange(has_to_take_over_, false)) take_over();
+    return lock;
+}
+
+// Writes anew what clients are told: the daemon before may have died between the ledger and the records.
+void ManagedPool::take_over() {
+    const bool is_ours =
+        validate_pool_region<ProductionEnv>(pool_region_.address(), {geometry_, instance_id(), pool_region_.bytes()},
+                                            process_slots_, thread_slots_) == Errc::ok &&
+        std::ranges::all_of(nodes_, [](const auto &memory) { return memory->header_is_ours(); });
+    std::memcpy(header_.data(), pool_region_.address(), header_.size());
+    for (std::size_t i = 0; i < kAccounts; ++i) write_limits(i);
+    const auto ledger = ledger_.clients();
+    for (std::uint32_t i = 1; i < process_slots_; ++i) {
+        const ProcessSlot slot{static_cast<std::uint16_t>(i)};
+        Record record;
+        record.generation = ledger[i].generation;
+        record.pid = ledger[i].pid;
+        record.start_time_ticks = ledger[i].start_time_ticks.load(std::memory_order_relaxed);
+        {
+            const std::lock_guard lock(mutex_);
+            if (const auto &client = clients_[i]) {
+                // acquire: with what the daemon before wrote last about the client.
+                const bool departs = ledger[i].is_departing.load(std::memory_order_acquire) != 0;
+                record.state = departs ? ProcessState::dead : ProcessState::active;
+                record.quota_frames = quota_frames_of(client->quota_bytes);
+                record.reserved_frames = quota_frames_of(client->reserved_bytes);
+                record.account = account_of(client->peer.uid);
+            }
+        }
+        write_record(slot, record);
+        // The daemon before may have died while it cleared the seat.
+        if (record.state == ProcessState::free) shared_.processes[i].held.store(0, std::memory_order_relaxed);
+    }
     write_seats();
     // They have counted on without a daemon: only the first limit makes them begin anew.
-    accounting_ = shared_.header->accounting.load(std::memory_order_relaxed) & Accounting::kCount;
+    {
+        const std::uint64_t counted = shared_.header->accounting.load(std::memory_order_relaxed);
+        const std::lock_guard lock(mutex_);
+        accounting_ = counted & Accounting::kCount;
+    }
     write_accounting();
+    if (!is_ours)
+        declare_corrupt("a region's header has been overwritten");
+    else if (is_corrupt())
+        tell_of_damage();
 }
 
 void ManagedPool::post_sizing(std::function<void()> job) {
@@ -307,10 +340,14 @@ void ManagedPool::end_workers() {
     });
     sizer.reset();
     worker_.finish();
+    record_worker_.finish();
+    look_worker_.finish();
 }
 
 RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
-    if (!adopted_ || is_corrupt()) return RecoveryStep::done;
+    if (!adopted_) return RecoveryStep::done;
+    lock_records();  // taken over, if that has not been done yet
+    if (is_corrupt()) return RecoveryStep::done;
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
     if (recovery.resume(blocked_by) == RecoveryStep::blocked) return RecoveryStep::blocked;
     for (const auto &memory : nodes_) {
@@ -333,6 +370,35 @@ RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
 
 Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier tier) {
     if (is_due_for_look()) look_for_damage();
+    const auto records = lock_records();
+    auto taken = take_seat(client_id, std::move(peer), tier);
+    if (!taken) return taken;
+    const Client &client = *taken;
+    auto &shared = shared_.processes[client.slot.value];
+    // Before the ledger names the client: if we die, the next daemon finds either nobody or a word that it understands.
+    // relaxed: the reply goes by the kernel, and a next daemon begins after our end.
+    shared.presence.store(
+        Presence{client.generation, tier == wire::Tier::observer ? Presence::State::here : Presence::State::attaching}
+            .bits(),
+        std::memory_order_relaxed);
+    enter(client, ledger_.clients()[client.slot.value]);
+
+    // relaxed: the record means nothing before its state says so.
+    shared.held.store(HeldFrames::of(0).bits(), std::memory_order_relaxed);
+    shared.news.store(0, std::memory_order_relaxed);
+    const std::size_t account = [&] {
+        const std::lock_guard lock(mutex_);
+        return account_of(client.peer.uid);
+    }();
+    write_record(client.slot, {ProcessState::active, client.generation, client.peer.pid, client.peer.start_time_ticks,
+                               0, 0, account});
+    wrong_counts_[client.slot.value] = {};  // of who sat there before
+    write_seats();
+    return taken;
+}
+
+// In the private table: the client sits there before shared memory says so, and nobody else can be given the slot.
+Answer<Client> ManagedPool::take_seat(std::uint32_t client_id, Peer peer, wire::Tier tier) {
     const std::lock_guard lock(mutex_);
     if (closing_)
         return Unexpected{Failure{Errc::no_such_pool, "pool \"" + spec_.name + "\" is being deleted: use another"}};
@@ -351,49 +417,30 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier 
                                                               std::to_string(limit) + " observers, of " +
                                                               std::to_string(spec_.max_clients) +
                                                               " clients: detach one, or raise the pool's max-clients"}};
-    for (std::uint32_t slot = free_from_; slot < process_slots_; ++slot) {
-        if (clients_[slot]) continue;
-        free_from_ = slot + 1;
-        seats_ = std::max(seats_, slot + 1);
-        Client client;
-        client.id = client_id;
-        client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
-        LedgerClient &ledger = ledger_.clients()[slot];
-        client.generation = ++ledger.generation;
-        // Before the ledger names the client: if we die, the next daemon finds either nobody or a word that it
-        // understands. relaxed: the reply goes by the kernel, and a next daemon begins after our end.
-        shared_.processes[slot].presence.store(
-            Presence{client.generation,
-                     tier == wire::Tier::observer ? Presence::State::here : Presence::State::attaching}
-                .bits(),
-            std::memory_order_relaxed);
-        client.peer = std::move(peer);
-        client.tier = tier;
-        client.attached = std::chrono::system_clock::now();
-        enter(client, ledger);
-
-        // relaxed: the record means nothing before its state says so.
-        shared_.processes[slot].held.store(HeldFrames::of(0).bits(), std::memory_order_relaxed);
-        shared_.processes[slot].news.store(0, std::memory_order_relaxed);
-        write_record(client.slot, {ProcessState::active, client.generation, client.peer.pid,
-                                   client.peer.start_time_ticks, 0, 0, account_of(client.peer.uid)});
-        clients_[slot] = client;
-        wrong_counts_[slot] = {};  // of who sat there before
-        ++seat_versions_[slot];
-        ++client_count_;
-        write_seats();
-        return client;
-    }
-    return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
-                                                          std::to_string(spec_.max_clients) +
-                                                          " clients: detach one, or raise the pool's max-clients"}};
+    while (free_from_ < process_slots_ && clients_[free_from_]) ++free_from_;
+    if (free_from_ == process_slots_)
+        return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
+                                                              std::to_string(spec_.max_clients) +
+                                                              " clients: detach one, or raise the pool's max-clients"}};
+    const std::uint32_t slot = free_from_++;
+    seats_ = std::max(seats_, slot + 1);
+    Client client;
+    client.id = client_id;
+    client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
+    client.generation = ++ledger_.clients()[slot].generation;
+    client.peer = std::move(peer);
+    client.tier = tier;
+    client.attached = std::chrono::system_clock::now();
+    clients_[slot] = client;
+    ++seat_versions_[slot];
+    ++client_count_;
+    return client;
 }
 
-// The look goes over all process and thread slots: in a wide pool not each time, or attaching there would hold up
-// whoever attaches elsewhere.
+// The look goes over all process and thread slots: in a wide pool not each time, or attaching there would take long.
 bool ManagedPool::is_due_for_look() {
     constexpr std::uint32_t kSlotsALook = 16384;
-    const std::lock_guard lock(mutex_);
+    const auto records = lock_records();
     if (seats_until_look_ != 0) {
         --seats_until_look_;
         return false;
@@ -445,12 +492,21 @@ void ManagedPool::set_peer(const Client &client, const Peer &peer) {
     ledger_.clients()[client.slot.value].start_time_ticks.store(peer.start_time_ticks, std::memory_order_relaxed);
 }
 
-void ManagedPool::mark_dead(ProcessSlot slot) {
+void ManagedPool::begin_departure(ProcessSlot slot, Departure departure) {
     ledger_.clients()[slot.value].is_departing.store(1, std::memory_order_release);
-    // EDGE death-to-recovery (seq_cst; partner: recovery's acquire loads). The kernel has ordered all of the process's
-    // stores before its end; this makes the death itself visible to allocations that find nothing free.
-    const std::lock_guard lock(mutex_);
-    set_record_state(slot, ProcessState::dead, std::memory_order_seq_cst);
+    set_client_state(slot, departure == Departure::detached ? ClientState::detaching : ClientState::recovering);
+}
+
+// All that depart, not only those whose recovery begins: none of them stands in another's way.
+void ManagedPool::mark_departing_dead() {
+    const auto records = lock_records();
+    for (const Client &client : client_table()) {
+        const bool departs = client.state == ClientState::detaching || client.state == ClientState::recovering;
+        // EDGE death-to-recovery (seq_cst; partner: recovery's acquire loads). The kernel has ordered all of the
+        // process's stores before its end.
+        if (departs && records_[client.slot.value].state == ProcessState::active)
+            set_record_state(client.slot, ProcessState::dead, std::memory_order_seq_cst);
+    }
 }
 
 void ManagedPool::write_record(ProcessSlot slot, const Record &what) {
@@ -474,45 +530,48 @@ void ManagedPool::set_record_state(ProcessSlot slot, ProcessState state, std::me
     shared_.processes[slot.value].state.store(static_cast<std::uint64_t>(state), order);
 }
 
-void ManagedPool::set_news(const Client &client, std::uint64_t event_bits) {
-    const std::lock_guard lock(mutex_);
-    const auto &seat = clients_[client.slot.value];
-    // seq_cst: before the signal; partner: the exchange in the client.
-    if (seat && seat->id == client.id)
-        shared_.processes[client.slot.value].news.fetch_or(event_bits, std::memory_order_seq_cst);
+void ManagedPool::set_news(std::span<const Client> clients, std::uint64_t event_bits) {
+    const auto records = lock_records();
+    for (const Client &client : clients) {
+        const Record &record = records_[client.slot.value];
+        // seq_cst: before the signal; partner: the exchange in the client.
+        if (record.state != ProcessState::free && record.generation == client.generation)
+            shared_.processes[client.slot.value].news.fetch_or(event_bits, std::memory_order_seq_cst);
+    }
 }
 
-void ManagedPool::note_blocked(ProcessSlot slot, ThreadSlotIndex blocked_by) {
-    // relaxed: to be told to people.
-    const ThreadOwner owner{shared_.threads[blocked_by.value].owner.load(std::memory_order_relaxed)};
+std::optional<Client> ManagedPool::note_blocked(ProcessSlot slot, ThreadSlotIndex blocked_by) {
+    auto in_the_way = client_of(blocked_by);
     const std::lock_guard lock(mutex_);
-    if (!clients_[slot.value] || owner.process().value >= process_slots_ || !clients_[owner.process().value]) return;
-    clients_[slot.value]->waits_for = clients_[owner.process().value]->id;
+    if (in_the_way && clients_[slot.value]) clients_[slot.value]->waits_for = in_the_way->id;
+    return in_the_way;
 }
 
 void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds) {
+    const auto records = lock_records();
     {
         const std::lock_guard lock(mutex_);
         if (!clients_[slot.value]) return;
         clients_[slot.value].reset();
         free_from_ = std::min<std::uint32_t>(free_from_, slot.value);
-        ledger_.clients()[slot.value].id.store(0, std::memory_order_release);
+        while (seats_ > 0 && !clients_[seats_ - 1]) --seats_;
         ++seat_versions_[slot.value];
         --client_count_;
         if (departure == Departure::died) ++clients_reaped_;
         reclaimed_bytes_ += total.frames << geometry_.frame_shift;
         last_recovery_seconds_ = recovery_seconds;
-        // What it held has been given back, and with its word it leaves what its user and the pool hold.
-        Record left = records_[slot.value];
-        left.quota_frames = left.reserved_frames = 0;
-        left.account = kPoolAccount;
-        write_record(slot, left);
-        shared_.processes[slot.value].held.store(0, std::memory_order_relaxed);
-        write_seats();
-        write_accounting();
-        // release: who takes the slot next finds everything given back.
-        set_record_state(slot, ProcessState::free, std::memory_order_release);
     }
+    ledger_.clients()[slot.value].id.store(0, std::memory_order_release);
+    // What it held has been given back, and with its word it leaves what its user and the pool hold.
+    Record left = records_[slot.value];
+    left.quota_frames = left.reserved_frames = 0;
+    left.account = kPoolAccount;
+    write_record(slot, left);
+    shared_.processes[slot.value].held.store(0, std::memory_order_relaxed);
+    write_seats();
+    write_accounting();
+    // release: who takes the slot next finds everything given back.
+    set_record_state(slot, ProcessState::free, std::memory_order_release);
 }
 
 std::vector<Client> ManagedPool::client_table() const {
@@ -551,7 +610,8 @@ Failure no_such_client(std::uint32_t client_id) {
 
 Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
     {
-        const std::lock_guard lock(mutex_);
+        const auto records = lock_records();
+        std::unique_lock lock(mutex_);
         if (holder.kind == Holder::Kind::client) {
             auto *const client = seat_of(holder.client_id);
             if (client == nullptr) return Unexpected{no_such_client(holder.client_id)};
@@ -566,6 +626,7 @@ Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_by
             }
             (*client)->soft_quota_bytes = soft_bytes;
             ledger.soft_quota_bytes.store(soft_bytes, std::memory_order_relaxed);
+            lock.unlock();
             Record record = records_[slot.value];
             record.quota_frames = quota_frames_of(quota_bytes);
             write_record(slot, record);
@@ -576,6 +637,7 @@ Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_by
             if (state.limit.soft_quota_bytes != soft_bytes) state.is_over_soft_quota = false;
             state.limit.quota_bytes = quota_bytes;
             state.limit.soft_quota_bytes = soft_bytes;
+            lock.unlock();
             write_account(*account);
         }
         write_accounting();
@@ -586,12 +648,12 @@ Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_by
 
 // Is there as much free as is promised and not used yet?
 Answer<void> ManagedPool::check_promises(const Use &use) const {
-    const std::uint64_t free_frames = free_to_promise(use);
     const std::uint64_t unused = unused_reservations(use);
-    if (unused <= free_frames) return {};
+    if (unused <= use.promisable_frames) return {};
     return Unexpected{Failure{Errc::out_of_frames,
-                              "pool \"" + spec_.name + "\" has " + format_bytes(free_frames << geometry_.frame_shift) +
-                                  " free, " + format_bytes(unused << geometry_.frame_shift) +
+                              "pool \"" + spec_.name + "\" has " +
+                                  format_bytes(use.promisable_frames << geometry_.frame_shift) + " free, " +
+                                  format_bytes(unused << geometry_.frame_shift) +
                                   " would be reserved and not used yet: reserve less, free some, or grow the pool"}};
 }
 
@@ -617,19 +679,19 @@ Answer<void> ManagedPool::reserve(const Holder &holder, std::uint64_t bytes) {
 }
 
 // Not after the first limit: who has not called since then counts as nothing when others add up what all hold.
-bool ManagedPool::all_have_counted() const {
-    const std::lock_guard lock(mutex_);
-    return std::ranges::all_of(clients_, [this](const auto &client) {
+bool ManagedPool::all_have_counted() {
+    const auto records = lock_records();
+    return std::ranges::all_of(seated(), [this](ProcessSlot slot) {
         // relaxed: who counts itself after this counts right.
-        return !client ||
-               HeldFrames{shared_.processes[client->slot.value].held.load(std::memory_order_relaxed)}.is_counted();
+        return HeldFrames{shared_.processes[slot.value].held.load(std::memory_order_relaxed)}.is_counted();
     });
 }
 
 // Reserves; before: what was until now. More is refused if it was not there in this look.
 Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &before) {
     {
-        const std::lock_guard lock(mutex_);
+        const auto records = lock_records();
+        std::unique_lock lock(mutex_);
         const auto check = [&]() -> Answer<void> {
             if (use == nullptr || bytes <= before) return {};
             return check_promises(*use);
@@ -644,6 +706,7 @@ Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, con
             }
             const ProcessSlot slot = (*client)->slot;
             ledger_.clients()[slot.value].reserved_bytes.store(bytes, std::memory_order_relaxed);
+            lock.unlock();
             Record record = records_[slot.value];
             record.reserved_frames = quota_frames_of(bytes);
             write_record(slot, record);
@@ -653,6 +716,7 @@ Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, con
             before = std::exchange(accounts_[*account].limit.reserved_bytes, bytes);
             const auto enough = check();
             if (!enough) accounts_[*account].limit.reserved_bytes = before;
+            lock.unlock();
             write_account(*account);
             if (!enough) return enough;
         }
@@ -668,7 +732,7 @@ Answer<void> ManagedPool::check_shrink(std::uint64_t bytes) {
         if ((accounting_ & Accounting::kReservations) == 0) return {};
     }
     const Use use = look();
-    const std::uint64_t free_bytes = free_to_promise(use) << geometry_.frame_shift;
+    const std::uint64_t free_bytes = use.promisable_frames << geometry_.frame_shift;
     const std::lock_guard lock(mutex_);
     const std::uint64_t unused_bytes = unused_reservations(use) << geometry_.frame_shift;
     if (unused_bytes == 0 || unused_bytes + bytes <= free_bytes) return {};
@@ -711,64 +775,101 @@ Answer<std::size_t> ManagedPool::claim_account(const Holder &holder) {
 
 // To the ledger, to shared memory, and into the records of the user's clients. One without limits is given up.
 void ManagedPool::write_account(std::size_t account) {
-    AccountState &state = accounts_[account];
-    UserLimit &limit = state.limit;
-    if (account != kPoolAccount)
-        state.is_used = state.is_used && (limit.quota_bytes | limit.soft_quota_bytes | limit.reserved_bytes) != 0;
-    LedgerAccount &ledger = ledger_.accounts()[account];
-    // relaxed: is_used follows.
-    ledger.uid.store(limit.uid, std::memory_order_relaxed);
-    ledger.quota_bytes.store(limit.quota_bytes, std::memory_order_relaxed);
-    ledger.soft_quota_bytes.store(limit.soft_quota_bytes, std::memory_order_relaxed);
-    ledger.reserved_bytes.store(limit.reserved_bytes, std::memory_order_relaxed);
-    ledger.is_over_soft_quota.store(state.is_over_soft_quota ? 1 : 0, std::memory_order_relaxed);
-    ledger.is_used.store(state.is_used ? 1 : 0, std::memory_order_release);
-    // relaxed: obeyed from the next look on.
-    shared_.accounts[account].quota_frames.store(quota_frames_of(limit.quota_bytes), std::memory_order_relaxed);
-    shared_.accounts[account].reserved_frames.store(quota_frames_of(limit.reserved_bytes), std::memory_order_relaxed);
+    write_limits(account);
     if (account == kPoolAccount) return;
-    for (const auto &client : clients_) {
-        if (!client || client->peer.uid != limit.uid) continue;
-        Record record = records_[client->slot.value];
-        record.account = state.is_used ? account : kPoolAccount;
-        write_record(client->slot, record);
+    const auto [of_its_clients, slots] = [&] {
+        const std::lock_guard lock(mutex_);
+        std::vector<ProcessSlot> found;
+        for (const auto &client : clients_)
+            if (client && client->peer.uid == accounts_[account].limit.uid) found.push_back(client->slot);
+        return std::pair(accounts_[account].is_used ? account : kPoolAccount, std::move(found));
+    }();
+    for (const ProcessSlot slot : slots) {
+        Record record = records_[slot.value];
+        record.account = of_its_clients;
+        write_record(slot, record);
     }
 }
 
+void ManagedPool::write_limits(std::size_t account) {
+    WrittenLimit &written = written_limits_[account];
+    {
+        const std::lock_guard lock(mutex_);
+        AccountState &state = accounts_[account];
+        UserLimit &limit = state.limit;
+        if (account != kPoolAccount)
+            state.is_used = state.is_used && (limit.quota_bytes | limit.soft_quota_bytes | limit.reserved_bytes) != 0;
+        LedgerAccount &ledger = ledger_.accounts()[account];
+        // relaxed: is_used follows.
+        ledger.uid.store(limit.uid, std::memory_order_relaxed);
+        ledger.quota_bytes.store(limit.quota_bytes, std::memory_order_relaxed);
+        ledger.soft_quota_bytes.store(limit.soft_quota_bytes, std::memory_order_relaxed);
+        ledger.reserved_bytes.store(limit.reserved_bytes, std::memory_order_relaxed);
+        ledger.is_over_soft_quota.store(state.is_over_soft_quota ? 1 : 0, std::memory_order_relaxed);
+        ledger.is_used.store(state.is_used ? 1 : 0, std::memory_order_release);
+        written = {quota_frames_of(limit.quota_bytes), quota_frames_of(limit.reserved_bytes)};
+    }
+    // relaxed: obeyed from the next look on.
+    shared_.accounts[account].quota_frames.store(written.quota_frames, std::memory_order_relaxed);
+    shared_.accounts[account].reserved_frames.store(written.reserved_frames, std::memory_order_relaxed);
+}
+
 void ManagedPool::write_seats() {
-    while (seats_ > 0 && !clients_[seats_ - 1]) --seats_;
+    const std::uint32_t seats = [this] {
+        const std::lock_guard lock(mutex_);
+        return seats_;
+    }();
     // seq_cst: before the new client can charge anything; partner: seats_bound().
-    shared_.header->seats.store(seats_, std::memory_order_seq_cst);
+    shared_.header->seats.store(seats, std::memory_order_seq_cst);
 }
 
 // What there is to be obeyed. If that is the first limit, nobody has counted so far.
 void ManagedPool::write_accounting() {
     std::uint64_t wanted = accounting_of(spec_.fit);
-    for (const auto &client : std::span(clients_).first(seats_)) {
-        if (!client) continue;
-        if (client->quota_bytes != 0) wanted |= Accounting::kCount;
-        if (client->reserved_bytes != 0) wanted |= Accounting::kCount | Accounting::kShared | Accounting::kReservations;
+    std::uint64_t before = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const auto &client : std::span(clients_).first(seats_)) {
+            if (!client) continue;
+            if (client->quota_bytes != 0) wanted |= Accounting::kCount;
+            if (client->reserved_bytes != 0)
+                wanted |= Accounting::kCount | Accounting::kShared | Accounting::kReservations;
+        }
+        for (const AccountState &account : accounts_) {
+            if (account.limit.quota_bytes != 0) wanted |= Accounting::kCount | Accounting::kShared;
+            if (account.limit.reserved_bytes != 0)
+                wanted |= Accounting::kCount | Accounting::kShared | Accounting::kReservations;
+        }
+        before = std::exchange(accounting_, wanted);
     }
-    for (const AccountState &account : accounts_) {
-        if (account.limit.quota_bytes != 0) wanted |= Accounting::kCount | Accounting::kShared;
-        if (account.limit.reserved_bytes != 0)
-            wanted |= Accounting::kCount | Accounting::kShared | Accounting::kReservations;
-    }
-    if ((wanted & ~accounting_ & Accounting::kCount) != 0)
-        for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot)
-            if (clients_[slot]) shared_.processes[slot].held.store(0, std::memory_order_relaxed);
+    if ((wanted & ~before & Accounting::kCount) != 0)
+        for (const ProcessSlot slot : seated()) shared_.processes[slot.value].held.store(0, std::memory_order_relaxed);
     // seq_cst: what clients have counted before is forgotten first, and scans that count for them come after it.
-    accounting_ = wanted;
     shared_.header->accounting.store(wanted, std::memory_order_seq_cst);
+}
+
+std::vector<ProcessSlot> ManagedPool::seated() const {
+    std::vector<ProcessSlot> slots;
+    const std::lock_guard lock(mutex_);
+    for (const auto &client : std::span(clients_).first(seats_))
+        if (client) slots.push_back(client->slot);
+    return slots;
 }
 
 // What a client counts, against what a scan found. A difference may be an operation under way, during which the client
 // does not move its count; one that is still the same at the next look is an error and is corrected. So is the least
 // difference that several looks have agreed on: a client that works on never stands still.
 void ManagedPool::correct_counts(const Use &use) {
-    if ((accounting_ & Accounting::kCount) == 0) return;
-    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot) {
-        if (!clients_[slot] || seat_versions_[slot] != use.seats[slot]) continue;
+    std::vector<ProcessSlot> slots;  // whose clients sit there since before the scan
+    {
+        const std::lock_guard lock(mutex_);
+        if ((accounting_ & Accounting::kCount) == 0) return;
+        for (const auto &client : std::span(clients_).first(seats_))
+            if (client && seat_versions_[client->slot.value] == use.seats[client->slot.value])
+                slots.push_back(client->slot);
+    }
+    for (const ProcessSlot process : slots) {
+        const std::uint32_t slot = process.value;
         auto &word = shared_.processes[slot].held;
         std::uint64_t bits = use.counts[slot];
         const HeldFrames seen{bits};
@@ -913,14 +1014,18 @@ Event ManagedPool::event(EventKind kind) const {
 }
 
 void ManagedPool::compare_with_limits(const Use &use) {
+    // Scans run beside each other: an old one's figures, come late, would end what a younger one has seen begin.
+    const auto records = lock_records();
+    // What a damaged pool says is not to be believed.
+    if (is_corrupt()) return;
+    const bool is_youngest = use.number >= last_look_;
+    if (is_youngest) {
+        last_look_ = use.number;
+        correct_counts(use);
+    }
     const std::lock_guard lock(mutex_);
-    // What a damaged pool says is not to be believed. Scans run beside each other: an old one's figures, come late,
-    // would end what a younger one has seen begin.
-    if (!corrupt_reason_.empty()) return;
     raise_peaks(use);
-    if (use.number < last_look_) return;
-    last_look_ = use.number;
-    correct_counts(use);
+    if (!is_youngest) return;
     compare_accounts(use);
     for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
         auto &client = clients_[slot];
@@ -1028,7 +1133,7 @@ void ManagedPool::tell_clients() {
     publish_sizes();
     {
         // Again: somebody may have scribbled over it, and then quotas of users add up nobody.
-        const std::lock_guard lock(mutex_);
+        const auto records = lock_records();
         write_seats();
     }
     // Again: it may have been scribbled over since.
@@ -1067,21 +1172,30 @@ void ManagedPool::give_back_frames() {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-void ManagedPool::declare_corrupt(const std::string &reason) {
+bool ManagedPool::note_damage(const std::string &reason) {
     {
         const std::lock_guard lock(mutex_);
-        if (!corrupt_reason_.empty()) return;
+        if (!corrupt_reason_.empty()) return false;
         corrupt_reason_ = reason;
         damage_is_news_ = true;
     }
-    ledger_.set_state(LedgerState::corrupt);
+    log::error("pool is damaged: no new clients, see the runbook NumacrePoolCorrupt",
+               {{"pool", spec_.name}, {"reason", reason}});
+    return true;
+}
+
+void ManagedPool::tell_of_damage() {
     // release: the last word about this pool.
     shared_.header->state.store(static_cast<std::uint64_t>(PoolState::corrupt), std::memory_order_release);
     // Its clients are refused from their next allocation on; who waits for memory hears it now.
     shared_.header->attention.fetch_or(Attention::kLookAtState, std::memory_order_seq_cst);
     wake_waiters(true);
-    log::error("pool is damaged: no new clients, see the runbook NumacrePoolCorrupt",
-               {{"pool", spec_.name}, {"reason", reason}});
+}
+
+void ManagedPool::declare_corrupt(const std::string &reason) {
+    if (!note_damage(reason)) return;
+    ledger_.set_state(LedgerState::corrupt);
+    tell_of_damage();
 }
 
 std::optional<std::string> ManagedPool::take_news_of_damage() {
@@ -1092,6 +1206,7 @@ std::optional<std::string> ManagedPool::take_news_of_damage() {
 
 // Shared memory is read here only to find out that somebody scribbled over it.
 std::string ManagedPool::damage_to_our_own() {
+    const auto records = lock_records();
     const auto &header = *shared_.header;
     if (std::memcmp(&header, header_.data(), header_.size()) != 0) return "the pool's header has been overwritten";
     const std::uint64_t mark = header.thread_high_water.load(std::memory_order_relaxed);
@@ -1104,17 +1219,17 @@ std::string ManagedPool::damage_to_our_own() {
     }
     if (const auto slots = count_impossible_thread_slots(shared_, std::span<const View>(views_)); slots != 0)
         return std::to_string(slots) + " impossible thread slots";
-    const std::lock_guard lock(mutex_);
     const auto state = static_cast<PoolState>(header.state.load(std::memory_order_relaxed));
-    if (state != PoolState::serving && corrupt_reason_.empty() && !closing_)
-        return "the pool's state has been overwritten";
-    if (header.accounting.load(std::memory_order_relaxed) != accounting_)
-        return "what clients are to count has been overwritten";
+    const std::uint64_t accounting = header.accounting.load(std::memory_order_relaxed);
+    {
+        const std::lock_guard lock(mutex_);
+        if (state != PoolState::serving && corrupt_reason_.empty() && !closing_)
+            return "the pool's state has been overwritten";
+        if (accounting != accounting_) return "what clients are to count has been overwritten";
+    }
     for (std::size_t i = 0; i < kAccounts; ++i)
-        if (shared_.accounts[i].quota_frames.load(std::memory_order_relaxed) !=
-                quota_frames_of(accounts_[i].limit.quota_bytes) ||
-            shared_.accounts[i].reserved_frames.load(std::memory_order_relaxed) !=
-                quota_frames_of(accounts_[i].limit.reserved_bytes))
+        if (shared_.accounts[i].quota_frames.load(std::memory_order_relaxed) != written_limits_[i].quota_frames ||
+            shared_.accounts[i].reserved_frames.load(std::memory_order_relaxed) != written_limits_[i].reserved_frames)
             return "the limits of account " + std::to_string(i) + " have been overwritten";
     for (std::uint32_t slot = 0; slot < process_slots_; ++slot) {
         const auto &record = shared_.processes[slot];
@@ -1128,7 +1243,8 @@ std::string ManagedPool::damage_to_our_own() {
             record.account.load(std::memory_order_relaxed) != ours.account)
             return "the record of process slot " + std::to_string(slot) + " has been overwritten";
         // relaxed: its state is the client's business, the generation is ours.
-        if (clients_[slot] && !Presence{record.presence.load(std::memory_order_relaxed)}.is_of(ours.generation))
+        const bool is_seat = slot != kDaemonProcess.value && ours.state != ProcessState::free;
+        if (is_seat && !Presence{record.presence.load(std::memory_order_relaxed)}.is_of(ours.generation))
             return "the presence of process slot " + std::to_string(slot) + " has been overwritten";
     }
     return {};
@@ -1248,6 +1364,59 @@ PoolStatus ManagedPool::status() {
     return status;
 }
 
+namespace {
+
+Failure cannot_be_looked_at(const std::string &pool) {
+    return {Errc::timed_out, "pool \"" + pool +
+                                 "\" cannot be looked at: the kernel makes the daemon wait for the pool's files; evict "
+                                 "the client that keeps them busy"};
+}
+
+}  // namespace
+
+Answer<PoolStatus> ManagedPool::status_in_time() {
+    const auto seen = status_look_.take(kLookPatience);
+    if (!seen.found) return Unexpected{cannot_be_looked_at(spec_.name)};
+    PoolStatus status = *seen.found;
+    status.stale_for = seen.stale_for;
+    return status;
+}
+
+std::vector<ClientStatus> ManagedPool::client_statuses_in_time() {
+    const auto seen = clients_look_.take(kLookPatience);
+    if (seen.found && seen.stale_for.count() == 0) return *seen.found;
+    // Whoever keeps the pool busy has to be found, to be evicted.
+    std::vector<ClientStatus> statuses;
+    for (const Client &client : client_table()) {
+        statuses.push_back(known_of(client));
+        if (!seen.found) continue;
+        const auto before = std::ranges::find(*seen.found, client.id, &ClientStatus::client_id);
+        if (before == seen.found->end()) continue;
+        statuses.back() = *before;
+        statuses.back().state = client_state_name(client.state);
+    }
+    return statuses;
+}
+
+// All but what is in shared memory.
+ClientStatus ManagedPool::known_of(const Client &client) const {
+    ClientStatus status;
+    status.client_id = client.id;
+    status.pool = spec_.name;
+    status.pid = client.peer.pid;
+    status.uid = client.peer.uid;
+    status.gid = client.peer.gid;
+    status.comm = client.peer.comm;
+    status.cgroup = client.peer.cgroup;
+    status.attached = client.attached;
+    status.quota_bytes = client.quota_bytes;
+    status.soft_quota_bytes = client.soft_quota_bytes;
+    status.reserved_bytes = client.reserved_bytes;
+    status.state = client_state_name(client.state);
+    status.waits_for = client.waits_for;
+    return status;
+}
+
 ManagedPool::Use ManagedPool::begin_look() const {
     Use use;
     use.number = looks_.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: compared under the lock
@@ -1273,6 +1442,7 @@ std::vector<OwnerUsage> ManagedPool::scan_use(Use &use) const {
 ManagedPool::Use ManagedPool::look() const {
     Use use = begin_look();
     scan_use(use);
+    use.promisable_frames = free_to_promise(use);
     return use;
 }
 
@@ -1296,25 +1466,12 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
     }
     const std::chrono::seconds age = ledger_.age();
     for (const Client &client : table) {
-        ClientStatus status;
-        status.client_id = client.id;
-        status.pool = spec_.name;
-        status.pid = client.peer.pid;
-        status.uid = client.peer.uid;
-        status.gid = client.peer.gid;
-        status.comm = client.peer.comm;
-        status.cgroup = client.peer.cgroup;
-        status.attached = client.attached;
+        ClientStatus status = known_of(client);
         status.used_bytes = usage[client.slot.value].frames << geometry_.frame_shift;
         status.cached_bytes = usage[client.slot.value].cached_frames << geometry_.frame_shift;
         status.blocks = usage[client.slot.value].blocks;
         if (status.blocks != 0) status.oldest_held_for = held_for(usage[client.slot.value].oldest, age);
-        status.quota_bytes = client.quota_bytes;
-        status.soft_quota_bytes = client.soft_quota_bytes;
-        status.reserved_bytes = client.reserved_bytes;
         status.threads = threads[client.slot.value];
-        status.state = client_state_name(client.state);
-        status.waits_for = client.waits_for;
         statuses.push_back(std::move(status));
     }
     return statuses;
@@ -1394,6 +1551,7 @@ void ManagedPool::reclaim(std::span<Departed> departed) {
         }
     };
     ThreadSlotIndex blocked_by;
+    mark_departing_dead();
     // What a damaged pool says about owners is not to be believed, and what it says about who is in the way may be so
     // for ever.
     if (look_for_damage()) return all(RecoveryStep::done, blocked_by);

@@ -2,6 +2,7 @@
 // to the daemon; their records in shared memory are written, never read back.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +28,7 @@
 #include "numacre/shm/recovery.hpp"
 #include "os/process_info.hpp"
 #include "os/worker.hpp"
+#include "pool/look.hpp"
 #include "pool/oldest_blocks.hpp"
 #include "pool/pool_manager.hpp"
 #include "spec/autosize.hpp"
@@ -75,13 +78,18 @@ public:
 
     // Its own: see "the worker's thread only" below.
     Worker &worker() { return worker_; }
+    // For what the pool tells its clients, and asks them: seats, news, presence. Not on worker(): a step of a growth
+    // may take seconds, and a client that attaches does not wait for that.
+    Worker &record_worker() { return record_worker_; }
     // On a thread that may wait for the worker: what the pool's policy wants. Dropped once the workers have ended. The
     // worker's thread only.
     void post_sizing(std::function<void()> job);
     // What has been posted runs, what is posted later is dropped. Waits. Before what the jobs use ends; not from them.
     void end_workers();
 
-    // Any thread, no blocking to speak of.
+    // Any thread, the event loop's, too: from here to the next such line nothing touches shared memory, nor waits for
+    // who does. A client can make the kernel wait at any such access: it maps the pool's files many thousand times and
+    // punches holes into them.
     const PoolSpec &spec() const { return spec_; }
     const Geometry &geometry() const { return geometry_; }
     // Names of spec().access, or numbers, as they were when the pool was made or adopted.
@@ -100,35 +108,14 @@ public:
     static std::vector<std::string> file_names(std::uint32_t numa_nodes);
     static constexpr const char *kLedgerFile = "ledger";
 
-    // Gives the process a slot and makes its record active. too_many_clients: there is none, or none for observers.
-    Answer<Client> seat(std::uint32_t client_id, Peer peer, wire::Tier tier);
     void set_client_state(ProcessSlot slot, ClientState state);
-    // Of a client whose connection has ended (presence.hpp): it is there, it has left, or it has been given up, now if
-    // it had not come. An observer has nothing that it could come to: given up.
-    Presence::State ask_after(const Client &client);
     // The daemon before us had lost sight of its process, or we have found out more about it.
     void set_peer(const Client &client, const Peer &peer);
     // The kernel has said that the process is gone, or it has told us that it has let go. From now on it counts as dead
-    // in shared memory; reclaim() follows.
-    void mark_dead(ProcessSlot slot);
-    // A client may ask what has happened: these EventBits. Not one whose record has passed to another.
-    void set_news(const Client &client, std::uint64_t event_bits);
-    // Its recovery was blocked, by this thread; ends with its recovery.
-    void note_blocked(ProcessSlot slot, ThreadSlotIndex blocked_by);
-    // The slot is free again; nothing of the client is left.
-    void vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds);
+    // for a daemon after us; reclaim() and vacate() follow.
+    void begin_departure(ProcessSlot slot, Departure departure);
     std::vector<Client> client_table() const;
     std::optional<Client> find_client(std::uint32_t client_id) const;
-    // Whose thread it is, as far as the shared memory says: to be told to people.
-    std::optional<Client> client_of(ThreadSlotIndex thread) const;
-    // The holder's pool is this one. 0 bytes: none. bad_argument: no such client, or too many users with limits; for
-    // reserve() out_of_frames: so much is not free. Both scan.
-    Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes);
-    Answer<void> reserve(const Holder &holder, std::uint64_t bytes);
-    // May so much go offline? Not what is reserved. Scans, if there are reservations.
-    Answer<void> check_shrink(std::uint64_t bytes);
-    // Tells clients how much is online, and held by the daemon: what reservations are compared with.
-    void publish_sizes();
     // A soft quota, a low watermark or a policy of size that look_at_use() would have to see to, or what clients count
     // to be compared.
     bool has_limits_to_watch() const;
@@ -141,18 +128,64 @@ public:
     std::vector<Wish> take_autosize_wishes();
     // What scans have found out about soft quotas and the low watermark since the last call: to be published.
     std::vector<Event> take_news();
-
     bool is_corrupt() const;
-    // A quick look at what only the daemon writes, and at the thread slots. True: the pool is damaged, now or from
-    // before.
-    bool look_for_damage();
     // Once, after the pool has been found to be damaged: the reason.
     std::optional<std::string> take_news_of_damage();
-
     // No new clients from now on. False: there are clients and force is not set, nothing has changed. Or it is closing
     // already.
     bool close_door(bool force);
     void open_door();
+    void count_hugepages(Hugepages::Pages &pages) const {
+        for (const auto &memory : nodes_) memory->count_hugepages(pages);
+    }
+    // With resize_mutex held: nothing is made of it any more.
+    bool is_deleted() const { return is_deleted_.load(std::memory_order_relaxed); }  // relaxed: the mutex orders it
+    // On the pool's own worker, once for all who ask meanwhile: it looks at every thread slot, as many as there are,
+    // and at words that clients write.
+    static void wake_waiters_soon(const std::shared_ptr<ManagedPool> &pool);
+    // How long a worker of the pool has been at the job in hand.
+    std::chrono::milliseconds busy_for() const {
+        return std::max({worker_.busy_for(), record_worker_.busy_for(), look_worker_.busy_for()});
+    }
+    // What status() and client_statuses() find, looked at by a thread of the pool's own: from a look that begins after
+    // the call, or, where that takes longer than kLookPatience, the last one's. timed_out: there is none. Of clients
+    // all that sit here now, those that no look has found yet without figures of what they hold.
+    Answer<PoolStatus> status_in_time();
+    std::vector<ClientStatus> client_statuses_in_time();
+
+    // Any thread but the event loop's, from here on.
+
+    // Gives the process a slot and makes its record active. too_many_clients: there is none, or none for observers. The
+    // record worker's thread only, as all up to tell_clients().
+    Answer<Client> seat(std::uint32_t client_id, Peer peer, wire::Tier tier);
+    // Of a client whose connection has ended (presence.hpp): it is there, it has left, or it has been given up, now if
+    // it had not come. An observer has nothing that it could come to: given up.
+    Presence::State ask_after(const Client &client);
+    // Clients may ask what has happened: these EventBits. Not one whose record has passed to another.
+    void set_news(std::span<const Client> clients, std::uint64_t event_bits);
+    // The slot is free again; nothing of the client is left.
+    void vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds);
+    // Tells clients how old the pool is, for what they allocate from now on, and if it is damaged. About once a second.
+    void tell_clients();
+    // There may be work for punch_strays().
+    bool is_overfull() const;
+
+    // Its recovery was blocked, by this thread; ends with its recovery. Whose thread that is, as far as the shared
+    // memory says: to be told to people.
+    std::optional<Client> note_blocked(ProcessSlot slot, ThreadSlotIndex blocked_by);
+    std::optional<Client> client_of(ThreadSlotIndex thread) const;
+    // The holder's pool is this one. 0 bytes: none. bad_argument: no such client, or too many users with limits; for
+    // reserve() out_of_frames: so much is not free. Both scan.
+    Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes);
+    Answer<void> reserve(const Holder &holder, std::uint64_t bytes);
+    // May so much go offline? Not what is reserved. Scans, if there are reservations.
+    Answer<void> check_shrink(std::uint64_t bytes);
+    // Tells clients how much is online, and held by the daemon: what reservations are compared with.
+    void publish_sizes();
+    // A quick look at what only the daemon writes, and at the thread slots. True: the pool is damaged, now or from
+    // before.
+    bool look_for_damage();
+
     // A call that may wait for the pool's worker, for as long as the kernel makes that wait: so few may, or the calls
     // for one pool would take all threads that there are for calls.
     class Turn {
@@ -171,30 +204,17 @@ public:
 
     // Tells clients that the pool is no more.
     void announce_deletion();
-    // With resize_mutex held: nothing is made of it any more.
-    bool is_deleted() const { return is_deleted_.load(std::memory_order_relaxed); }  // relaxed: the mutex orders it
     // All pages of the frames go back to the kernel, whoever keeps a descriptor of them. The last thing that is done
     // with a pool that is deleted. On its worker.
     void give_back_frames();
     // Allocations that wait for memory look again.
     void wake_waiters(bool all = false);
-    // On the pool's own worker, once for all who ask meanwhile: it looks at every thread slot, as many as there are,
-    // and at words that clients write. Any thread.
-    static void wake_waiters_soon(const std::shared_ptr<ManagedPool> &pool);
-    // Tells clients how old the pool is, for what they allocate from now on, and if it is damaged. Any thread, about
-    // once a second.
-    void tell_clients();
-    void count_hugepages(Hugepages::Pages &pages) const {
-        for (const auto &memory : nodes_) memory->count_hugepages(pages);
-    }
-    // There may be work for punch_strays(). Any thread.
-    bool is_overfull() const;
     // The pool's threads give back what they have cached, each at its next call: those that are idle do not. While a
     // unit is draining they go on giving back what they free of it, past their caches; until then, and where a call has
     // missed it, only asking again helps.
     void ask_for_cached_blocks();
 
-    // Any thread; these read the shared metadata beside running clients, and take as long as there is metadata.
+    // These read the shared metadata beside running clients, and take as long as there is metadata.
     PoolStatus status();
     std::vector<ClientStatus> client_statuses();
     // Only for take_news().
@@ -227,6 +247,7 @@ private:
     NodeMemory::Plan plan_of(NumaNode numa_node) const;
     void add_node(std::unique_ptr<NodeMemory> memory);
     void adopt_clients();
+    Answer<Client> take_seat(std::uint32_t client_id, Peer peer, wire::Tier tier);
     void enter(const Client &client, LedgerClient &ledger);
     void seize(NumaNode numa_node, Block block);
     bool is_draining() const;
@@ -273,35 +294,44 @@ private:
             std::uint64_t free_frames = 0, online_frames = 0;
         };
         std::vector<OfNode> nodes;
+        std::uint64_t promisable_frames = 0;  // of look() only
         void add(const NodeSnapshot &snapshot) { nodes.push_back({snapshot.free_frames, snapshot.online_frames()}); }
     };
     Use begin_look() const;
     std::vector<OwnerUsage> scan_use(Use &use) const;
-    Use look() const;  // both
-    bool all_have_counted() const;
+    std::uint64_t free_to_promise(const Use &use) const;  // frames
+    Use look() const;                                     // all three
+    bool all_have_counted();
     void compare_with_limits(const Use &use);
-    // These with mutex_ held.
+    // These with record_mutex_ held, and mutex_ not.
+    void take_over();
+    void mark_departing_dead();
     void correct_counts(const Use &use);
+    void write_account(std::size_t account);
+    void write_limits(std::size_t account);
+    void write_seats();
+    void write_accounting();
+    void write_record(ProcessSlot slot, const Record &what);
+    void set_record_state(ProcessSlot slot, ProcessState state, std::memory_order order);
+    // These with mutex_ held.
     void compare_accounts(const Use &use);
     void raise_peaks(const Use &use);
     std::size_t account_of(std::uint32_t uid) const;
     Answer<std::size_t> claim_account(const Holder &holder);
-    void write_account(std::size_t account);
-    void write_seats();
-    bool is_due_for_look();
-    void write_accounting();
     void add_users(PoolStatus &status, const Use &use) const;
     std::uint64_t unused_reservations(const Use &use) const;  // frames
-    std::uint64_t free_to_promise(const Use &use) const;      // frames
     Answer<void> check_promises(const Use &use) const;
     Answer<void> promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &before);
     std::optional<Client> *seat_of(std::uint32_t client_id);
     void remember_for_autosize(std::size_t numa_node, std::uint64_t free_bytes, std::uint64_t online_bytes);
     Event event(EventKind kind) const;
+    ClientStatus known_of(const Client &client) const;
 
-    void write_record(ProcessSlot slot, const Record &what);
+    // Locks record_mutex_; the first time after adopt(), takes the shared memory over.
+    std::unique_lock<std::mutex> lock_records();
+    bool is_due_for_look();
+    std::vector<ProcessSlot> seated() const;
     std::uint64_t quota_frames_of(std::uint64_t quota_bytes) const;
-    void set_record_state(ProcessSlot slot, ProcessState state, std::memory_order order);
     // What is wrong with what only the daemon writes; empty: nothing.
     std::string damage_to_our_own();
     std::string damage_to_numa_node(const NodeStatus &status, const Scan &scan);
@@ -309,6 +339,9 @@ private:
     std::vector<std::uint64_t> seat_versions() const;
     void check_integrity(PoolStatus &status, const Scan &scan);
     void declare_corrupt(const std::string &reason);
+    // Its two halves. False: it is known already.
+    bool note_damage(const std::string &reason);
+    void tell_of_damage();
 
     PoolSpec spec_;
     std::string owner_, group_;
@@ -334,15 +367,27 @@ private:
     std::atomic<bool> is_deleted_{false};
     std::atomic<unsigned> turns_{0};
 
+    // What the daemon has written to shared memory, or is writing: taken before mutex_, and never by the event loop,
+    // for it is held for as long as a client makes the kernel wait.
+    std::mutex record_mutex_;
+    // All up to here guarded by record_mutex_.
+    bool has_to_take_over_ = false;
+    std::vector<Record> records_;  // by process slot: as they were written
+    struct WrittenLimit {
+        std::uint64_t quota_frames = 0, reserved_frames = 0;
+    };
+    std::array<WrittenLimit, kAccounts> written_limits_;  // by account
+    std::vector<WrongCount> wrong_counts_;                // by process slot: what the last looks have found wrong
+    std::uint64_t last_look_ = 0;                         // the youngest whose result has been compared
+    std::uint32_t seats_until_look_ = 0;
+
+    // What the daemon knows. Never held by who touches shared memory.
     mutable std::mutex mutex_;
-    // All below: guarded by mutex_.
+    // All below: guarded by mutex_. What stands in records_ as well changes with both held.
     std::vector<std::optional<Client>> clients_;  // by process slot
-    std::vector<Record> records_;                 // by process slot: as they were written to shared memory
     std::vector<std::uint64_t> seat_versions_;    // by process slot
     std::array<AccountState, kAccounts> accounts_;
-    std::vector<WrongCount> wrong_counts_;                      // by process slot: what the last looks have found wrong
     std::uint64_t accounting_ = 0;                              // as it was written to shared memory
-    std::uint64_t last_look_ = 0;                               // the youngest whose result has been compared
     std::vector<bool> is_below_watermark_;                      // by numa node
     std::vector<std::deque<AutosizeSample>> autosize_history_;  // by numa node
     std::vector<Event> news_;
@@ -352,12 +397,15 @@ private:
     std::uint32_t client_count_ = 0;
     std::uint32_t seats_ = 0;      // no client sits at this process slot or beyond
     std::uint32_t free_from_ = 1;  // every process slot before it is taken
-    std::uint32_t seats_until_look_ = 0;
     std::uint64_t clients_reaped_ = 0;
     std::uint64_t reclaimed_bytes_ = 0;
     double last_recovery_seconds_ = 0;
 
     // Last: what they do uses the others. The sizer posts to the worker and waits for it.
+    Look<PoolStatus> status_look_{look_worker_, [this] { return status(); }};
+    Look<std::vector<ClientStatus>> clients_look_{look_worker_, [this] { return client_statuses(); }};
+    Worker look_worker_;
+    Worker record_worker_;
     Worker worker_;
     std::unique_ptr<Worker> sizer_;  // the worker's thread only
     bool ends_ = false;              // the worker's thread only

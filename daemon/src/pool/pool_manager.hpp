@@ -42,7 +42,8 @@ public:
     virtual ~PoolManager() = default;
 
     virtual std::vector<std::string> pool_names() = 0;
-    // Scans the pool's metadata: bounded by its online size, beside running clients.
+    // Scans the pool's metadata: bounded by its online size, beside running clients. Where that takes longer than two
+    // seconds, what the last scan found, and how long ago; timed_out: there was none.
     virtual Answer<PoolStatus> pool_status(const std::string &pool) = 0;
     virtual Answer<void> create_pool(const PoolSpec &spec) = 0;
     virtual Answer<void> delete_pool(const std::string &pool, bool force) = 0;
@@ -51,7 +52,7 @@ public:
     virtual Answer<void> resize(const std::string &pool, NumaNode node, std::uint64_t online_bytes, bool dry_run,
                                 const std::function<bool(const ResizeStep &)> &progress) = 0;
     virtual Answer<DrainStatus> drain_chunk(const std::string &pool, NumaNode node, std::uint64_t chunk, bool undo) = 0;
-    // pool empty: of all pools.
+    // pool empty: of all pools. From scans, as pool_status(); without one, what is known of the clients themselves.
     virtual Answer<std::vector<ClientStatus>> clients(const std::string &pool) = 0;
     // Blocks in use that have been held longest, the oldest first; at most limit. pool empty: of all pools. client_id
     // 0: of all clients.

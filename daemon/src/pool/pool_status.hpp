@@ -58,6 +58,8 @@ struct PoolStatus {
     std::uint64_t reserved_bytes = 0;                     // free, and left to those who were promised it
     std::vector<UserStatus> users;                        // with clients or limits, by uid
     double scan_seconds = 0;                              // how long the snapshot in `nodes` took
+    // 0: all of this is of now. Else how old it is: looking at the pool takes longer than who asks is made to wait.
+    std::chrono::milliseconds stale_for{0};
 };
 
 struct ClientStatus {

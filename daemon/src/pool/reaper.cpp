@@ -19,13 +19,17 @@ struct Reaper::Case {
     bool said_blocked = false;
 };
 
+// What a walk has come to for one of those that it was for.
+struct Reaper::Step {
+    Departed departed;
+    std::optional<Client> in_the_way;
+};
+
 Reaper::Reaper(EventLoop &loop, Registry &registry) : loop_(loop), registry_(registry) {}
 
 void Reaper::reap(std::shared_ptr<ManagedPool> pool, const Client &client, Departure departure,
                   std::function<void()> on_done) {
-    pool->mark_dead(client.slot);
-    pool->set_client_state(client.slot,
-                           departure == Departure::detached ? ClientState::detaching : ClientState::recovering);
+    pool->begin_departure(client.slot, departure);
     auto job = std::make_shared<Case>();
     job->pool = std::move(pool);
     job->client = client;
@@ -50,17 +54,14 @@ void Reaper::work_on(std::uint64_t instance_id) {
     const std::vector<std::shared_ptr<Case>> done(observers.begin(), observers.end());
     jobs.erase(observers.begin(), observers.end());
     std::ranges::sort(jobs, {}, [](const auto &job) { return job->client.slot.value; });
-    std::vector<Departed> departed;
-    departed.reserve(jobs.size());
-    for (const auto &job : jobs) departed.push_back({job->client.slot, job->total, {}});
     if (jobs.empty()) {
         waiting_.erase(instance_id);
     } else {
         Worker &worker = jobs.front()->pool->worker();
-        worker.post([this, instance_id, jobs = std::move(jobs), departed = std::move(departed)]() mutable {
-            jobs.front()->pool->reclaim(departed);
-            loop_.post([this, instance_id, jobs = std::move(jobs), departed = std::move(departed)] {
-                for (std::size_t i = 0; i < jobs.size(); ++i) has_stepped(jobs[i], departed[i]);
+        worker.post([this, instance_id, jobs = std::move(jobs)]() mutable {
+            auto steps = walk_for(jobs);
+            loop_.post([this, instance_id, jobs = std::move(jobs), steps = std::move(steps)] {
+                for (std::size_t i = 0; i < jobs.size(); ++i) has_stepped(jobs[i], steps[i]);
                 if (waiting_.at(instance_id).empty())
                     waiting_.erase(instance_id);
                 else
@@ -68,34 +69,53 @@ void Reaper::work_on(std::uint64_t instance_id) {
             });
         });
     }
-    for (const auto &job : done) finish(*job);
+    for (const auto &job : done) finish(job);
 }
 
-void Reaper::has_stepped(const std::shared_ptr<Case> &job, const Departed &departed) {
-    job->total = departed.total;
-    if (departed.step == RecoveryStep::done) {
-        finish(*job);
+// One walk for all of them: of one pool, by slot, ascending. On the pool's worker.
+std::vector<Reaper::Step> Reaper::walk_for(std::span<const std::shared_ptr<Case>> jobs) {
+    ManagedPool &pool = *jobs.front()->pool;
+    std::vector<Departed> departed;
+    departed.reserve(jobs.size());
+    for (const auto &job : jobs) departed.push_back({job->client.slot, job->total, {}});
+    pool.reclaim(departed);
+    std::vector<Step> steps;
+    for (const Departed &one : departed) {
+        const bool is_blocked = one.step == RecoveryStep::blocked;
+        steps.push_back({one, is_blocked ? pool.note_blocked(one.process, one.blocked_by) : std::nullopt});
+    }
+    return steps;
+}
+
+void Reaper::has_stepped(const std::shared_ptr<Case> &job, const Step &step) {
+    job->total = step.departed.total;
+    if (step.departed.step == RecoveryStep::done) {
+        finish(job);
         return;
     }
-    job->pool->note_blocked(job->client.slot, departed.blocked_by);
     if (job->retry_after >= kLastRetry && !job->said_blocked) {
         job->said_blocked = true;
-        const auto in_the_way = job->pool->client_of(departed.blocked_by);
         log::warn("recovery waits for a live client that stands still in the middle of an operation",
                   {{"pool", job->pool->spec().name},
                    {"client", job->client.id},
-                   {"blocked_by_client", in_the_way ? in_the_way->id : 0},
-                   {"blocked_by_pid", in_the_way ? in_the_way->peer.pid : 0},
-                   {"blocked_by_thread_slot", departed.blocked_by.value}});
+                   {"blocked_by_client", step.in_the_way ? step.in_the_way->id : 0},
+                   {"blocked_by_pid", step.in_the_way ? step.in_the_way->peer.pid : 0},
+                   {"blocked_by_thread_slot", step.departed.blocked_by.value}});
     }
-    loop_.after(job->retry_after, [this, job] { step(job); });
+    loop_.after(job->retry_after, [this, job] { this->step(job); });
     job->retry_after = std::min(job->retry_after * 2, kLastRetry);
 }
 
-void Reaper::finish(const Case &job) {
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - job.begun).count();
+void Reaper::finish(const std::shared_ptr<Case> &job) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - job->begun).count();
+    job->pool->record_worker().post([this, job, seconds] {
+        job->pool->vacate(job->client.slot, job->departure, job->total, seconds);
+        loop_.post([this, job, seconds] { has_gone(*job, seconds); });
+    });
+}
+
+void Reaper::has_gone(const Case &job, double seconds) {
     const std::uint64_t bytes = job.total.frames << job.pool->geometry().frame_shift;
-    job.pool->vacate(job.client.slot, job.departure, job.total, seconds);
     // There may be more for others; and it may have died while it was serving them.
     if (job.client.tier != wire::Tier::observer) ManagedPool::wake_waiters_soon(job.pool);
     const bool detached = job.departure == Departure::detached;

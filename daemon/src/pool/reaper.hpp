@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "os/event_loop.hpp"
@@ -33,11 +34,14 @@ public:
 
 private:
     struct Case;
+    struct Step;
     void step(std::shared_ptr<Case> job);
     void work_on(std::uint64_t instance_id);
-    void has_stepped(const std::shared_ptr<Case> &job, const Departed &departed);
+    static std::vector<Step> walk_for(std::span<const std::shared_ptr<Case>> jobs);
+    void has_stepped(const std::shared_ptr<Case> &job, const Step &step);
     void try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::milliseconds retry_after);
-    void finish(const Case &job);
+    void finish(const std::shared_ptr<Case> &job);
+    void has_gone(const Case &job, double seconds);
     void check_drains(const std::shared_ptr<ManagedPool> &pool);
     void watch_seized(const std::shared_ptr<ManagedPool> &pool);
     void release_seized(std::uint64_t instance_id, const std::weak_ptr<ManagedPool> &pool);

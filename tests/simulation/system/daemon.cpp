@@ -12,6 +12,7 @@
 #include "memory/topology.hpp"
 #include "os/closer.hpp"
 #include "os/event_loop.hpp"
+#include "os/latch.hpp"
 #include "os/log.hpp"
 #include "os/process_info.hpp"
 #include "os/worker.hpp"
@@ -32,6 +33,32 @@ const std::uint32_t *key_of(const void *object) {
 }
 
 }  // namespace
+
+// --- a latch: fibers wait for it
+// ---------------------------------------------------------------------------------------
+
+struct Latch::Door {
+    bool is_open = false;
+};
+Latch::Latch() : door_(std::make_unique<Door>()) {}
+Latch::~Latch() = default;
+void Latch::open() {
+    door_->is_open = true;
+    kernel().scheduler().wake_all(key_of(door_.get()));
+}
+void Latch::wait() {
+    while (!door_->is_open) kernel().scheduler().wait_on(key_of(door_.get()), Kernel::kForEver);
+}
+bool Latch::wait_for(std::chrono::milliseconds patience) {
+    const std::uint64_t until =
+        kernel().scheduler().now_ns() + static_cast<std::uint64_t>(patience.count()) * 1'000'000;
+    while (!door_->is_open) {
+        const std::uint64_t now = kernel().scheduler().now_ns();
+        if (now >= until) return false;
+        kernel().scheduler().wait_on(key_of(door_.get()), until - now);
+    }
+    return true;
+}
 
 // --- the worker: a fiber of the daemon's process
 // -----------------------------------------------------------------------
@@ -89,13 +116,12 @@ void Worker::post(std::function<void()> job) {
 }
 
 void Worker::run_and_wait(const std::function<void()> &job) {
-    bool is_done = false;
+    Latch is_done;
     post([&] {
         job();
-        is_done = true;
-        kernel().scheduler().wake_all(key_of(&is_done));
+        is_done.open();
     });
-    while (!is_done) kernel().scheduler().wait_on(key_of(&is_done), Kernel::kForEver);
+    is_done.wait();
 }
 
 // --- the closer: nobody's close takes long here
@@ -492,6 +518,8 @@ void run_daemon(DaemonFace &face, const DaemonPlan &plan, Kept &kept) {
     Daemon::Options options;
     options.runtime_dir = "/run/numacre";
     options.reserve_hugepages = false;
+    LoopWatch &watch = Kernel::running->loop_watch;
+    watch.begin(face.process, Kernel::running->scheduler().current());
     {
         Daemon daemon(std::move(options), std::make_unique<SimulatedMachine>(plan.numa_nodes), std::move(made_loop),
                       std::make_unique<SimulatedKeeper>(kept));
@@ -520,7 +548,10 @@ void run_daemon(DaemonFace &face, const DaemonPlan &plan, Kept &kept) {
             spec.reclaim.hold = std::chrono::seconds(spec.reclaim.kind == Reclaim::Kind::quarantine ? 1 : 0);
             spec.fit = static_cast<Fit>(plan.fit);
             spec.quota_bytes = plan.quota_bytes;
-            if (auto created = daemon.create_pool(spec); !created) {
+            watch.pause();
+            auto created = daemon.create_pool(spec);
+            watch.resume();
+            if (!created) {
                 if (!plan.may_lack_memory) fail("the daemon cannot make the pool: %s", created.error().message.c_str());
                 return could_not(created.error());
             }
@@ -534,6 +565,7 @@ void run_daemon(DaemonFace &face, const DaemonPlan &plan, Kept &kept) {
         face.is_serving = true;
         trace("the daemon serves");
         loop.run();
+        watch.pause();
         face.is_serving = false;
         face.daemon = face.loop = nullptr;
         daemon.begin_shutdown();

@@ -48,6 +48,7 @@ int pthread_mutex_lock(pthread_mutex_t *mutex) noexcept {
         std::abort();
     }
     mutex->__data.__lock = 1;
+    if (in_fiber()) Kernel::running->loop_watch.takes(Kernel::running->scheduler().current(), mutex);
     return 0;
 }
 
@@ -57,7 +58,10 @@ int pthread_mutex_unlock(pthread_mutex_t *mutex) noexcept {
         return 0;
     }
     mutex->__data.__lock = 0;
-    if (in_fiber()) Kernel::running->scheduler().wake(key_of(mutex));
+    if (in_fiber()) {
+        Kernel::running->loop_watch.releases(Kernel::running->scheduler().current(), mutex);
+        Kernel::running->scheduler().wake(key_of(mutex));
+    }
     return 0;
 }
 

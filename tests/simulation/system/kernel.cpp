@@ -268,6 +268,7 @@ void Kernel::drop_mappings(Process &process) {
 }
 
 void Kernel::enter_process(int id) {
+    loop_watch.enter(id);
     Process &next = process(id);
     if (!next.is_client || !next.is_alive) return;
     if (loaded_ != id) {

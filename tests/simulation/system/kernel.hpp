@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "loop_watch.hpp"
 #include "random.hpp"
 #include "scheduler.hpp"
 
@@ -162,6 +163,7 @@ public:
     std::size_t memory_files() const { return memory_files_; }
     std::size_t programs_files(const Process &process) const;
     std::function<void(const Process &)> on_death;
+    LoopWatch loop_watch;
 
     // --- for the event loop and the keeper ---
     FilePtr file(int fd);
@@ -223,7 +225,6 @@ private:
     FilePtr listener_;
 };
 
-void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool is_tracing();
 void set_tracing(bool on);
 void trace(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -141,6 +141,12 @@ public:
     void on_store(const void *, std::uint64_t, std::uint64_t) override {}
     void on_look(const void *) override {}
     void on_change(const void *, std::uint64_t, std::uint64_t) override {}
+    void on_access(const void *word) override {
+        const File *const file = kernel_.file_at(kernel_.current().id, word);
+        // The ledgers are the daemon's alone: no client ever gets them.
+        if (file == nullptr || file->name.ends_with(":ledger") || file->name == "numacre:machine") return;
+        kernel_.loop_watch.touches_shared_memory(kernel_.scheduler().current(), file->name);
+    }
 
     static SystemWorld *the_world;
 
