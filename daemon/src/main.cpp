@@ -189,7 +189,8 @@ private:
                 changed_.wait(lock, ended, is_other);
                 continue;
             }
-            if (changed_.wait_until(lock, ended, *until_, is_other) || ended.stop_requested()) continue;
+            const Time until = *until_;  // a copy: the wait looks at it again without the lock
+            if (changed_.wait_until(lock, ended, until, is_other) || ended.stop_requested()) continue;
             log::error(what_, {{"remedy", remedy_}});
             log::flush(kLastLines);
             ::_exit(EXIT_FAILURE);

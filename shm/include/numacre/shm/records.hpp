@@ -1,0 +1,183 @@
+// What lies in shared memory beside the tree: who is there, what they are doing, what they may. A pool's region holds
+// the pool's header, accounts, process records and thread slots; a node's region begins with the node's header.
+// Any change here that moves or reinterprets a byte raises kLayoutVersion (layout.hpp).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "numacre/shm/env.hpp"
+#include "numacre/shm/geometry.hpp"
+#include "numacre/shm/note.hpp"
+#include "numacre/shm/owner.hpp"
+#include "numacre/shm/units.hpp"
+
+namespace numacre::engine {
+
+inline constexpr std::uint64_t kPoolMagic = 0x6c6f'6f70'6372'6d6e;  // "nmrcpool" in memory
+inline constexpr std::uint64_t kNodeMagic = 0x6564'6f6e'6372'6d6e;  // "nmrcnode" in memory
+inline constexpr std::size_t kCacheLineBytes = 64;
+inline constexpr std::size_t kPoolNameBytes = 64;  // with its terminating 0
+
+// Env::Atomic<uint64_t> is 8 bytes in production; the asserts below pin the layout there.
+
+template <class Env>
+struct alignas(128) ThreadSlot {
+    using Word = typename Env::template Atomic<std::uint64_t>;
+    Word intent;     // Intent; written by the owning thread only
+    Word owner;      // 0 = free, else ThreadOwner; claimed by a client's CAS, cleared by it or by recovery
+    Word hint_work;  // odd while hints may hide something (HintWork): search must not trust "nothing free" then
+    Word waiting;    // WaitWord; its low half is a futex word
+    Word nodes;      // of a wish: bit n: a block of numa node n would do
+    std::uint64_t reserved[3];
+};
+
+// Who uses a thread slot: bits 0..15 process slot, bit 16 in use.
+class ThreadOwner {
+public:
+    constexpr explicit ThreadOwner(std::uint64_t bits) : bits_(bits) {}
+    constexpr explicit ThreadOwner(ProcessSlot process) : bits_(kInUse | process.value) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+    constexpr bool in_use() const { return (bits_ & kInUse) != 0; }
+    constexpr ProcessSlot process() const { return ProcessSlot{static_cast<std::uint16_t>(bits_)}; }
+
+private:
+    static constexpr std::uint64_t kInUse = 1 << 16;
+    std::uint64_t bits_;
+};
+
+enum class ProcessState : std::uint64_t { free = 0, active = 1, dead = 2 };
+
+// Written by the daemon, but for `held`, `news` and `presence`; clients only read the rest.
+template <class Env>
+struct alignas(2 * kCacheLineBytes) ProcessRecord {
+    using Word = typename Env::template Atomic<std::uint64_t>;
+    Word state;             // ProcessState; dead = recovery has not finished yet
+    Word generation;        // grows each time the slot is handed out
+    Word pid;               // in the daemon's pid namespace
+    Word start_time_ticks;  // /proc/<pid>/stat field 22: tells a reused pid
+    Word quota_frames;      // of frames that the client may own; 0 = no limit
+    Word thread_limit;      // thread slots that the client may have at once; 0 = no limit
+    Word reserved_frames;   // promised to the client: others leave them free; 0 = none
+    Word account;           // of the client's user; 0 = the user has none
+    // A line of its own. account.hpp: HeldFrames, changed by the process's threads and by whoever takes a block from
+    // it.
+    alignas(kCacheLineBytes) Word held;
+    Word news;  // bits of EventBits that the client has not been told of; the daemon sets them, the client clears them
+    Word presence;  // Presence: whether the client is there, by the word of whom it concerns
+    std::uint64_t reserved[5];
+};
+
+// Events of which a client is told.
+struct EventBits {
+    static constexpr std::uint64_t kLowWatermark = 1;
+    static constexpr std::uint64_t kLowWatermarkEnded = 2;
+    static constexpr std::uint64_t kSoftQuota = 4;  // its own, its user's or the pool's
+    static constexpr std::uint64_t kResized = 8;
+    static constexpr std::uint64_t kEviction = 16;
+    static constexpr std::uint64_t kDamaged = 32;
+};
+
+// Limits that several processes share. Account 0 is the pool's: of all its clients together, without reservation; the
+// others are users'. Written by the daemon; all zero = none.
+template <class Env>
+struct Account {
+    using Word = typename Env::template Atomic<std::uint64_t>;
+    Word quota_frames;
+    Word reserved_frames;
+};
+inline constexpr std::uint32_t kAccounts = 64;
+inline constexpr std::uint32_t kPoolAccount = 0;
+
+// What has to be done for limits (account.hpp). Written by the daemon; 0 = nothing, and nobody counts what it holds.
+struct Accounting {
+    static constexpr std::uint64_t kCount = 1;         // each process counts what it holds
+    static constexpr std::uint64_t kShared = 2;        // there are accounts, or reservations: add up what all hold
+    static constexpr std::uint64_t kReservations = 4;  // there are reservations
+};
+
+enum class PoolState : std::uint64_t { creating = 0, serving = 1, corrupt = 2, deleted = 3 };
+
+// Bit 0: somebody may be waiting for a release. Bits 1 .. 47: how often memory has run out somewhere; a thread that
+// sees it change gives its cached blocks back. The daemon's: bits 48 .. 60 how old the pool is (it stands still while
+// there is no daemon), bit 61 look at the pool's state before you allocate: it may not serve any more, bit 62 a chunk
+// is draining: what is freed of it is not to be cached. Whatever a client scribbles here costs others time and nothing
+// else.
+struct Attention {
+    static constexpr std::uint64_t kWaiters = 1;
+    static constexpr std::uint64_t kPressureStep = 2;
+    static constexpr unsigned kAgeShift = 48;
+    static constexpr std::uint64_t kAgeMask = ((std::uint64_t{1} << PoolAge::kBits) - 1) << kAgeShift;
+    static constexpr std::uint64_t kLookAtState = std::uint64_t{1} << (kAgeShift + PoolAge::kBits);
+    static constexpr std::uint64_t kDraining = kLookAtState << 1;
+
+    static constexpr PoolAge age(std::uint64_t bits) { return PoolAge{static_cast<std::uint32_t>(bits >> kAgeShift)}; }
+    // The daemon's bits anew.
+    static constexpr std::uint64_t told(std::uint64_t bits, PoolAge age, bool serves, bool drains) {
+        return (bits & ((std::uint64_t{1} << kAgeShift) - 1)) | std::uint64_t{age.code()} << kAgeShift |
+               (serves ? 0 : kLookAtState) | (drains ? kDraining : 0);
+    }
+};
+
+template <class Env>
+struct PoolHeader {
+    using Word = typename Env::template Atomic<std::uint64_t>;
+    std::uint64_t magic;
+    std::uint32_t layout_version;
+    std::uint32_t header_bytes;
+    std::uint64_t region_bytes;
+    std::uint64_t instance_id;  // random; the same in all regions of one pool
+    char name[kPoolNameBytes];
+    Geometry geometry;  // the same for every numa node of the pool
+    std::uint32_t numa_node_count;
+    std::uint32_t process_slots;                 // slot 0 is the daemon
+    std::uint32_t thread_slots;                  // slot 0 is the daemon's
+    std::uint32_t policy_mode;                   // PolicyMode of those clients that say nothing themselves
+    std::uint64_t policy_nodes;                  // Policy::nodes
+    alignas(kCacheLineBytes) Word state;         // PoolState
+    Word thread_high_water;                      // thread slots at or above it were never used
+    Word accounting;                             // Accounting
+    Word seats;                                  // process slots at or above it have no client
+    Word online_frames;                          // of all numa nodes; right within moments of a change
+    alignas(kCacheLineBytes) Word attention;     // Attention: what every thread looks at before it uses its cache
+    alignas(kCacheLineBytes) Word wait_tickets;  // given out to those who wait for memory (WaitWord)
+};
+
+template <class Env>
+struct NodeHeader {
+    std::uint64_t magic;
+    std::uint32_t layout_version;
+    std::uint32_t header_bytes;
+    std::uint64_t region_bytes;
+    std::uint64_t instance_id;
+    Geometry geometry;
+    std::uint32_t numa_node;  // the pool's dense number
+    std::uint32_t thread_slots;
+};
+
+static_assert(sizeof(Geometry) == 16);
+static_assert(sizeof(ThreadSlot<ProductionEnv>) == 128);
+static_assert(offsetof(ThreadSlot<ProductionEnv>, hint_work) == 16);
+static_assert(offsetof(ThreadSlot<ProductionEnv>, waiting) == 24);
+static_assert(sizeof(ProcessRecord<ProductionEnv>) == 128);
+static_assert(offsetof(ProcessRecord<ProductionEnv>, held) == 64);
+static_assert(offsetof(ProcessRecord<ProductionEnv>, presence) == 80);
+static_assert(sizeof(Account<ProductionEnv>) == 16);
+static_assert(offsetof(PoolHeader<ProductionEnv>, name) == 32);
+static_assert(offsetof(PoolHeader<ProductionEnv>, geometry) == 96);
+static_assert(offsetof(PoolHeader<ProductionEnv>, numa_node_count) == 112);
+static_assert(offsetof(PoolHeader<ProductionEnv>, policy_nodes) == 128);
+static_assert(offsetof(PoolHeader<ProductionEnv>, state) == 192);
+static_assert(offsetof(PoolHeader<ProductionEnv>, accounting) == 208);
+static_assert(offsetof(PoolHeader<ProductionEnv>, online_frames) == 224);
+static_assert(offsetof(PoolHeader<ProductionEnv>, attention) == 256);
+static_assert(offsetof(PoolHeader<ProductionEnv>, wait_tickets) == 320);
+static_assert(sizeof(PoolHeader<ProductionEnv>) == 384);
+static_assert(offsetof(NodeHeader<ProductionEnv>, geometry) == 32);
+static_assert(sizeof(NodeHeader<ProductionEnv>) == 56);
+static_assert(std::is_standard_layout_v<PoolHeader<ProductionEnv>>);
+
+}  // namespace numacre::engine
