@@ -1,4 +1,4 @@
-// The product's allocator (shm/buddy.hpp, recovery.hpp; the very source that clients run) under the explorer: clients
+// The product's allocator (shm/buddy/, recovery.hpp; the very source that clients run) under the explorer: clients
 // with bounded scripts, optionally deaths and a recovering daemon, and what must hold in every state.
 //
 // Trees are small in what can happen, not in their words: orders 5, 6 and 7 of a pool of 128 frames are a tree of seven

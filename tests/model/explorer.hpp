@@ -78,7 +78,7 @@ struct Weakening {
 // All that are one step weaker: seq_cst -> acq_rel (RMW), acquire (load), release (store); acq_rel -> acquire, release;
 // acquire, release -> relaxed.
 std::vector<Weakening> one_step_weaker(const Site &site);
-// "buddy.hpp:120 climb: cas seq_cst/seq_cst"
+// "claim.hpp:120 climb: cas seq_cst/seq_cst"
 std::string to_text(const Site &site);
 const char *to_text(std::memory_order order);
 const char *to_text(Access access);

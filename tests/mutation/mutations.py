@@ -46,7 +46,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="climb_stops_above_a_set_mark",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="while (!seen.passable(child)) {",
         new="if (seen.passable(child)) return kClimbed;\n            while (!seen.passable(child)) {",
         why="whoever set the mark may be stopped half way up: no mark above a live block",
@@ -95,7 +95,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="clean_does_not_look_again_after_COAL",
-        file="buddy.hpp",
+        file="buddy/coalesce.hpp",
         old="""if (!word_is_empty(layer, word)) return false;
             std::uint64_t bits = seen.bits();
             // Compares""",
@@ -105,7 +105,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="clean_clears_without_comparing",
-        file="buddy.hpp",
+        file="buddy/coalesce.hpp",
         old="if (state.compare_exchange_weak(bits, seen.without_mark(child).bits(), std::memory_order_seq_cst)) return true;",
         new="""while (!state.compare_exchange_weak(bits, UpperWord{bits}.without_mark(child).bits(), std::memory_order_seq_cst)) {
             }
@@ -115,7 +115,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="clean_through_stops_after_one_level",
-        file="buddy.hpp",
+        file="buddy/coalesce.hpp",
         old="if (state.occupied_below(child)) empty = clean_through(layer - 1, word * kUpperFanOut + child, search);",
         new="if (state.occupied_below(child)) empty = false;",
         why="marks two levels down are never cleaned: memory is lost for larger blocks",
@@ -123,7 +123,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="short_climb_looks_at_the_parent_only",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="return is_marked_in(layer + 1, word) && (layer + 1 == kUsual || is_marked_in(layer + 2, word));",
         new="return is_marked_in(layer + 1, word);",
         why="a small block is kept without a mark two layers up: a largest one is handed out over it",
@@ -131,7 +131,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="short_climb_of_an_upper_block_looks_at_nothing",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="if (layer < kUsual && view_.top_layer == kUsual) [[likely]]",
         new="if (layer == 1 && view_.top_layer == kUsual) return true;\n        if (layer < kUsual && view_.top_layer == kUsual) [[likely]]",
         why="the same of a block in an upper word",
@@ -139,7 +139,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="short_climb_in_a_tree_of_other_height_passes_a_layer_by",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="for (unsigned level = layer + 1; level <= view_.top_layer; ++level)\n            if (!is_marked_in(level, word)) return false;",
         new="word /= kUpperFanOut;\n        for (unsigned level = layer + 2; level <= view_.top_layer; ++level)\n            if (!is_marked_in(level, word)) return false;",
         why="the same where there is one upper layer, or three",
@@ -148,7 +148,7 @@ MUTATIONS = [
     # --- claim, undo, commit ------------------------------------------------------------------------------------------
     Mutation(
         name="intent_written_after_the_claim",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="""begin(self, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
         // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
@@ -170,7 +170,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="intent_written_after_the_upper_claim",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="""begin(self, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
         std::uint64_t bits = seen.bits();
@@ -192,7 +192,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="intent_is_kept_after_a_lost_claim",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="""end(self);
         count(self.counters->cas_retries);""",
         new="count(self.counters->cas_retries);",
@@ -209,7 +209,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="commit_before_the_climb",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="""const unsigned closed_at = climb(layer, word);
         if (closed_at != kClimbed) {
             undo(""",
@@ -231,7 +231,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="undo_does_not_clear_bits",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="unclaim(layer, word, block);\n        Env::crash_point(CrashPoint::undo_after_unclaim);",
         new="Env::crash_point(CrashPoint::undo_after_unclaim);",
         why="memory is lost",
@@ -239,7 +239,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="undo_leaves_no_trace",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="leave_trace(self, block);\n        Env::crash_point(CrashPoint::undo_after_trace);\n        unclaim",
         new="Env::crash_point(CrashPoint::undo_after_trace);\n        unclaim",
         why="recovery takes an undone claim's bit for the dead client's and clears it from under the next owner",
@@ -247,7 +247,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="undo_trace_does_not_advance_the_generation",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="slot.store(after(layer_of(block.order), block, trace, old).bits(), std::memory_order_release);",
         new="slot.store(trace.bits() | std::uint64_t{old.generation()} << 24, std::memory_order_release);",
         why="recovery's second look does not see that a claim was undone meanwhile",
@@ -255,7 +255,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="undo_does_not_raise_hints",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="""Env::crash_point(CrashPoint::undo_after_unclaim);
         raise_hints(self, layer, word);""",
         new="Env::crash_point(CrashPoint::undo_after_unclaim);",
@@ -265,7 +265,7 @@ MUTATIONS = [
     # --- free ---------------------------------------------------------------------------------------------------------
     Mutation(
         name="free_without_the_ownership_CAS",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="""if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel))
             [[unlikely]] {""",
         new="slot.store(entry.now(self.freeing).bits(), std::memory_order_release);\n        if (bits == 0) {",
@@ -282,7 +282,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="intent_cleared_before_the_unclaim",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="unclaim(layer, word, block);\n        Env::crash_point(CrashPoint::free_after_unclaim);",
         new="end(self);\n        unclaim(layer, word, block);\n        Env::crash_point(CrashPoint::free_after_unclaim);",
         why="a death between the two leaves bits that nobody names",
@@ -290,7 +290,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="unclaim_in_an_upper_word_without_RMW",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="""view_.upper[layer][word].fetch_and(UpperWord::all_but_allocated(group_of(layer, block)),
                                            std::memory_order_seq_cst);""",
         new="""Word &state = view_.upper[layer][word];
@@ -309,7 +309,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="hint_not_raised_after_a_free_in_a_leaf",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="layer == 0 ? searcher(self).leaf_is_promised(word)",
         new="layer == 0 ? true",
         why="the frames are hidden from every search",
@@ -325,7 +325,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="hint_not_raised_after_a_free_in_an_upper_word",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old=": searcher(self).hints_are_full(layer, word);",
         new=": true;",
         why="the block is hidden from every search",
@@ -334,7 +334,7 @@ MUTATIONS = [
     # --- several blocks in one call, caches ---------------------------------------------------------------------------
     Mutation(
         name="bulk_allocation_does_not_climb",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="if (climb(0, word) != kClimbed) [[unlikely]] {",
         new="if (got > kLeafFrames) [[unlikely]] {",
         why="no marks above live blocks; blocks below a larger one",
@@ -342,7 +342,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="bulk_allocation_without_intent",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="if (!begun) begin(self, IntentKind::word, leaf_word_block(word));",
         new="",
         why="a death after the claim leaves bits that nobody names",
@@ -350,7 +350,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="bulk_free_without_intent",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="begin(self, IntentKind::word, leaf_word_block(word));\n            std::uint64_t mask = 0;",
         new="std::uint64_t mask = 0;",
         why="a death before the unclaim leaves bits that nobody names",
@@ -358,7 +358,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="bulk_intent_names_one_frame",
-        file="buddy.hpp",
+        file="buddy/tree.hpp",
         old="return {FrameIndex{first_frame(word)}, Order{kLeafOrder}};",
         new="return {FrameIndex{first_frame(word)}, Order{0}};",
         why="recovery looks at the first frame only",
@@ -374,7 +374,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="bulk_undo_does_not_clear_bits",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="unclaim_in_leaf(word, mask);\n            Env::crash_point(CrashPoint::undo_after_unclaim);",
         new="Env::crash_point(CrashPoint::undo_after_unclaim);",
         why="memory is lost",
@@ -382,7 +382,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="bulk_undo_leaves_no_trace",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="for (unsigned i = 0; i < got; ++i) leave_trace(self, Block{bases[i], order});",
         new="",
         why="as for one block",
@@ -390,7 +390,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="bulk_undo_does_not_raise_hints",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="Env::crash_point(CrashPoint::undo_after_unclaim);\n            raise_hints(self, 0, word);",
         new="Env::crash_point(CrashPoint::undo_after_unclaim);",
         why="as for one block",
@@ -398,7 +398,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="bulk_free_does_not_check_the_owner",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder || !view_.contains(block))",
         new="if (entry.state() != state || block.order.value > kLeafOrder || !view_.contains(block))",
         why="a process frees what it has given away",
@@ -406,7 +406,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="bulk_free_takes_what_is_cached",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder",
         new="if (!entry.is_held() || entry.owner() != self.actor.process || block.order.value > kLeafOrder",
         why="what is freed a second time is free and in a cache",
@@ -424,7 +424,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="bulk_free_without_the_ownership_CAS",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="if (!entry.is_published())\n            slot.store(entry.now(self.freeing)",
         new="if (!entry.is_freeing())\n            slot.store(entry.now(self.freeing)",
         why="a bulk free and a take both have the block",
@@ -432,7 +432,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="bulk_free_frees_only_the_last_block",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="mask |= leaf::mask(base.value % kLeafFrames, block.order.value);\n        if (entry.is_owned())",
         new="mask = leaf::mask(base.value % kLeafFrames, block.order.value);\n        if (entry.is_owned())",
         why="memory is lost",
@@ -440,7 +440,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="bulk_free_frees_a_frame_too_many",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="mask |= leaf::mask(base.value % kLeafFrames, block.order.value);\n        if (entry.is_owned())",
         new="mask |= leaf::mask(base.value % kLeafFrames, block.order.value) << 1 | 1;\n        if (entry.is_owned())",
         why="a neighbour's live frame becomes free",
@@ -448,7 +448,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="bulk_free_clears_the_intent_before_the_unclaim",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="if (mask != 0) release_in_leaf(self, word, mask);\n            end(self);",
         new="end(self);\n            if (mask != 0) release_in_leaf(self, word, mask);",
         why="a death between the two leaves bits that nobody names",
@@ -542,7 +542,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="take_without_the_generation_check",
-        file="buddy.hpp",
+        file="buddy/ownership.hpp",
         old="!view_.reference_format.has_number(reference, number_of_name(layer, block, entry)) ||",
         new="",
         why="an old reference takes the block's next life",
@@ -560,7 +560,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="publish_without_CAS",
-        file="buddy.hpp",
+        file="buddy/ownership.hpp",
         old="""if (slot.compare_exchange_strong(bits, entry.published().bits(), std::memory_order_release,
                                          std::memory_order_acquire)) [[likely]]
             return true;""",
@@ -571,7 +571,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="take_without_CAS",
-        file="buddy.hpp",
+        file="buddy/ownership.hpp",
         old="""if (!slot.compare_exchange_strong(bits, ours.bits(), std::memory_order_acq_rel)) [[unlikely]]
             return false;""",
         new="slot.store(ours.bits(), std::memory_order_release);",
@@ -580,7 +580,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="take_does_not_advance_the_generation",
-        file="buddy.hpp",
+        file="buddy/ownership.hpp",
         old="const IndexEntry ours = after(layer, block, entry.handed_to(self.ours, since), entry);",
         new="const IndexEntry ours{entry.handed_to(self.ours, since).bits() | std::uint64_t{entry.generation()} << 24};",
         why="the reference that was taken still names the block",
@@ -589,7 +589,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="withdraw_without_CAS",
-        file="buddy.hpp",
+        file="buddy/ownership.hpp",
         old="if (!view_.index_entry(block).compare_exchange_strong(bits, now.bits(), std::memory_order_acq_rel)) return false;",
         new="view_.index_entry(block).store(now.bits(), std::memory_order_release);",
         why="a block that was just taken is its giver's again",
@@ -597,7 +597,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="withdraw_does_not_advance_the_generation",
-        file="buddy.hpp",
+        file="buddy/ownership.hpp",
         old="""after(layer_of(block.order), block,
                                      IndexEntry::owned(entry.owner(), entry.order(), 0, entry.note()), entry);""",
         new="IndexEntry::owned(entry.owner(), entry.order(), entry.generation(), entry.note());",
@@ -607,7 +607,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="a_half_round_is_left_without_counting_it",
-        file="buddy.hpp",
+        file="buddy/tree.hpp",
         old="count_half(layer, block, old);\n        return entry.after(old);",
         new="(void)layer, (void)block;\n        return entry.after(old);",
         why="names come round with the entry's generation: a reference that is some milliseconds old takes the block",
@@ -626,7 +626,7 @@ MUTATIONS = [
     # --- several threads of a process ---------------------------------------------------------------------------------
     Mutation(
         name="the_second_free_goes_on_as_well",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="""if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel))
             [[unlikely]] {
             end(self);
@@ -638,7 +638,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="freeing_names_the_process",
-        file="buddy.hpp",
+        file="buddy/tree.hpp",
         old="IndexEntry::freeing(actor.thread, Order{0}, 0)",
         new="IndexEntry::freeing(ThreadSlotIndex{actor.process.value}, Order{0}, 0)",
         why="recovery asks the wrong thread whether the free is under way, and clears the next owner's bits",
@@ -646,7 +646,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="free_without_intent",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="begin(self, IntentKind::free, block);\n        Env::crash_point(CrashPoint::free_after_intent);",
         new="",
         why="a death after FREEING leaves bits that nobody names",
@@ -654,7 +654,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="a_lost_free_keeps_its_intent",
-        file="buddy.hpp",
+        file="buddy/release.hpp",
         old="""[[unlikely]] {
             end(self);
             return false;
@@ -719,7 +719,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="nothing_is_ever_hidden",
-        file="buddy.hpp",
+        file="buddy/elsewhere.hpp",
         old="if (nothing_is_hidden(self, order)) return Errc::out_of_frames;",
         new="return Errc::out_of_frames;",
         why="false out-of-memory beside somebody in the middle of changing hints",
@@ -727,7 +727,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="one_look_at_all_places_is_believed",
-        file="buddy.hpp",
+        file="buddy/elsewhere.hpp",
         old="if (now.stood_since(before) || round == refusal_rounds(layer)) return Errc::out_of_frames;",
         new="if (now.everywhere || round == refusal_rounds(layer)) return Errc::out_of_frames;",
         why="what is free now here, now there is refused: false out-of-memory for large blocks",
@@ -964,7 +964,7 @@ MUTATIONS = [
     # --- chunks -------------------------------------------------------------------------------------------------------
     Mutation(
         name="chunk_taken_offline_over_marks",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="return state.occupied_children() | state.allocated_children() |\n                   (if_draining",
         new="return state.allocated_children() |\n                   (if_draining",
         why="memory is taken away from under live blocks",
@@ -1099,7 +1099,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="chosen_place_in_a_draining_chunk",
-        file="buddy.hpp",
+        file="buddy/claim.hpp",
         old="if (!claim_this(actor, block, IfDraining::refuse)) return false;",
         new="if (!claim_this(actor, block, IfDraining::claim)) return false;",
         why="who chose a place before the drain began gets it after",

@@ -46,7 +46,7 @@ FAULTS = [
         why="two threads refer to one block; the later store takes it back from who has taken it (A1)",
         changes=(
             Change(
-                SHM + "buddy.hpp",
+                SHM + "buddy/ownership.hpp",
                 """if (slot.compare_exchange_strong(bits, entry.published().bits(), std::memory_order_release,
                                          std::memory_order_acquire)) [[likely]]
             return true;""",
@@ -97,7 +97,7 @@ FAULTS = [
         why="a block that was chosen by fit is claimed although its chunk drains by now (A7)",
         changes=(
             Change(
-                SHM + "buddy.hpp",
+                SHM + "buddy/claim.hpp",
                 "if (!claim_this(actor, block, IfDraining::refuse)) return false;",
                 "if (!claim_this(actor, block, IfDraining::claim)) return false;",
             ),
@@ -109,7 +109,7 @@ FAULTS = [
         why="a large block is refused although at every moment one was free (A8)",
         changes=(
             Change(
-                SHM + "buddy.hpp",
+                SHM + "buddy/elsewhere.hpp",
                 "if (nothing_is_hidden(self, order)) return Errc::out_of_frames;",
                 "if (round != 0 || nothing_is_hidden(self, order)) return Errc::out_of_frames;",
             ),

@@ -1,4 +1,4 @@
-// The shared words of the tree: named questions and pure steps on plain values. No atomics here; buddy.hpp loops around
+// The shared words of the tree: named questions and pure steps on plain values. No atomics here; buddy/ loops around
 // these with compare-and-swap.
 //
 // Tree (shm/README.md has the picture): layer 0 is leaf words of 64 frames, one bit a frame; layer j >= 1 is upper
