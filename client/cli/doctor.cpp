@@ -14,7 +14,7 @@ constexpr std::uint64_t kHugepageBytes = std::uint64_t{2} << 20;
 constexpr std::uint64_t kDefaultOnlineBytes = std::uint64_t{256} << 20;
 // What io_uring fixed buffers over even a small pool need, and eight times the usual 8 MiB.
 constexpr std::uint64_t kModestMemlockBytes = std::uint64_t{64} << 20;
-constexpr double kStaleTooLong = 10;  // seconds; a look at a pool of many TiB takes as long by itself
+constexpr double kLookTooLong = 10;  // seconds; a look at a pool of many TiB takes as long by itself
 constexpr std::uint64_t kModestShmBytes = std::uint64_t{16} << 20;
 
 std::string number(std::uint64_t value) {
@@ -363,18 +363,14 @@ private:
         if (!daemon_.reachable) return;
         bool troubled = false;
         for (const v1::Pool &pool : daemon_.pools) {
-            if (pool.state() == v1::POOL_STATE_UNKNOWN || pool.stale_seconds() > kStaleTooLong) {
+            if (pool.looking_seconds() > kLookTooLong) {
                 troubled = true;
+                const std::chrono::duration<double> lasts(pool.looking_seconds());
                 warn("pools",
-                     "pool " + pool.name() + " cannot be looked at" +
-                         (pool.state() == v1::POOL_STATE_UNKNOWN
-                              ? ""
-                              : ", its figures are " +
-                                    format_duration(std::chrono::ceil<std::chrono::seconds>(
-                                        std::chrono::duration<double>(pool.stale_seconds()))) +
-                                    " old"),
-                     "a client makes the daemon wait for the pool's files: nobody attaches to it, nothing of it is "
-                     "reaped or resized",
+                     "a look at pool " + pool.name() + " has lasted for " +
+                         format_duration(std::chrono::ceil<std::chrono::seconds>(lasts)),
+                     "its figures are old; if the log says that the pool's files are kept busy, a client does that, "
+                     "and nobody attaches to the pool",
                      "numacre clients " + pool.name() + ", then numacre evict of one after the other");
             }
             if (pool.state() != v1::POOL_STATE_CORRUPT) continue;

@@ -147,6 +147,7 @@ Json pool_json(const v1::Pool &pool) {
             {"state", pool_state_name(pool.state())},
             {"corrupt_reason", pool.corrupt_reason()},
             {"stale_seconds", pool.stale_seconds()},
+            {"looking_seconds", pool.looking_seconds()},
             {"frame_bytes", pool.frame_bytes()},
             {"largest_block_bytes", pool.largest_block_bytes()},
             {"capacity_bytes", capacity},
@@ -173,6 +174,9 @@ Json pool_json(const v1::Pool &pool) {
 }
 
 Json client_json(const v1::Client &client) {
+    const auto known = [&client](std::uint64_t figure) {
+        return client.not_looked_at() ? Json(nullptr) : Json(figure);
+    };
     return {{"client_id", client.client_id()},
             {"pool", client.pool()},
             {"pid", client.pid()},
@@ -181,13 +185,13 @@ Json client_json(const v1::Client &client) {
             {"comm", client.comm()},
             {"cgroup", client.cgroup()},
             {"attached", time_json(client.has_attached(), client.attached())},
-            {"used_bytes", client.used_bytes()},
+            {"used_bytes", known(client.used_bytes())},
             {"cached_bytes", client.cached_bytes()},
-            {"blocks", client.blocks()},
+            {"blocks", known(client.blocks())},
             {"quota_bytes", client.quota_bytes()},
             {"soft_quota_bytes", client.soft_quota_bytes()},
             {"reserved_bytes", client.reserved_bytes()},
-            {"threads", client.threads()},
+            {"threads", known(client.threads())},
             {"state", client.state()},
             {"waits_for", client.waits_for_client_id()},
             {"oldest_held_seconds",

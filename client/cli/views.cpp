@@ -231,7 +231,8 @@ void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, st
                  {"STATE"}});
     for (const v1::Client &client : clients) {
         table.add_row({number(client.client_id()), client.pool(), number(client.pid()), client.comm(),
-                       format_bytes(client.used_bytes()), number(client.blocks()),
+                       client.not_looked_at() ? "-" : format_bytes(client.used_bytes()),
+                       client.not_looked_at() ? "-" : number(client.blocks()),
                        client.quota_bytes() == 0 ? "-" : format_bytes(client.quota_bytes()),
                        client.soft_quota_bytes() == 0 ? "-" : format_bytes(client.soft_quota_bytes()),
                        client.reserved_bytes() == 0 ? "-" : format_bytes(client.reserved_bytes()),

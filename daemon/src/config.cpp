@@ -346,8 +346,8 @@ public:
     }
 
 private:
-    // The parser takes a table, and stack, for each part of a dotted key.
-    static constexpr std::size_t kMostBytes = std::size_t{1} << 20, kLongestLine = 4096;
+    // The parser takes a table, and stack, for each part of a dotted key, also of one in a table in a table.
+    static constexpr std::size_t kMostBytes = std::size_t{1} << 20, kLongestLine = 4096, kMostDots = 64;
     Answer<void> check_size(std::string_view text) const {
         if (text.size() > kMostBytes) return refuse(path_ + ": is larger than 1M: that is no configuration");
         std::size_t line = 1;
@@ -356,9 +356,34 @@ private:
             if (to - from > kLongestLine)
                 return refuse(path_ + ":" + std::to_string(line) + ": a line of " + std::to_string(to - from) +
                               " characters: use at most " + std::to_string(kLongestLine));
+            if (const std::size_t dots = dots_outside_texts(text.substr(from, to - from)); dots > kMostDots)
+                return refuse(path_ + ":" + std::to_string(line) + ": a line with " + std::to_string(dots) +
+                              " dots outside quotes: use at most " + std::to_string(kMostDots));
             from = to + 1;
         }
         return {};
+    }
+
+    // In quotes of one line, and behind a #, they are nobody's parts. (Texts of several lines count as none: no value
+    // here needs one.)
+    static std::size_t dots_outside_texts(std::string_view line) {
+        std::size_t dots = 0;
+        char quote = 0;
+        for (std::size_t i = 0; i < line.size(); ++i) {
+            if (quote != 0) {
+                if (line[i] == '\\' && quote == '"')
+                    ++i;
+                else if (line[i] == quote)
+                    quote = 0;
+            } else if (line[i] == '"' || line[i] == '\'') {
+                quote = line[i];
+            } else if (line[i] == '#') {
+                break;
+            } else if (line[i] == '.') {
+                ++dots;
+            }
+        }
+        return dots;
     }
 
     std::string at(const toml::source_region &where) const {
@@ -370,6 +395,8 @@ private:
         value.visit([&](const auto &known) { text << known; });
         std::string line = text.str();
         std::replace(line.begin(), line.end(), '\n', ' ');
+        constexpr std::size_t kShown = 200;
+        if (line.size() > kShown) line.replace(kShown, std::string::npos, "...");
         return line;
     }
 

@@ -352,10 +352,12 @@ void Daemon::watch_placement() {
                     log::warn("pages had been moved to other numa nodes, and were moved back",
                               {{"pool", pool->spec().name}, {"numa_node", i}, {"pages", *moved}});
             });
-        pool->worker().post([this, id = pool->instance_id(), sweep] {
+        pool->worker().post([this, pool, sweep] {
             if (sweep->refused) return;  // and never looked at again
             const auto wait = std::chrono::ceil<std::chrono::milliseconds>(sweep->taken * kPlacementShare);
-            loop_->post([this, id, wait] { loop_->after(wait, [this, id] { being_placed_.erase(id); }); });
+            loop_->post([this, id = pool->instance_id(), wait] {
+                loop_->after(wait, [this, id] { being_placed_.erase(id); });
+            });
         });
     }
     loop_->after(kPlacementPeriod, [this] { watch_placement(); });
@@ -431,9 +433,10 @@ Answer<std::shared_ptr<ManagedPool>> Daemon::make_pool(const PoolSpec &spec) {
         if (!made) return made;
         return destroyed_elsewhere(std::move(*made));
     } catch (const std::system_error &failure) {
-        return Unexpected{
-            Failure{Errc::too_many_clients, std::string("the daemon can have no thread for it (") + failure.what() +
-                                                "): raise the limit on threads (TasksMax=, pids.max, ulimit -u)"}};
+        return Unexpected{Failure{
+            Errc::too_many_clients,
+            std::string("the daemon can have no thread for it (") + failure.what() +
+                "): raise the limit on threads (TasksMax=, pids.max, ulimit -u), or on address space (ulimit -v)"}};
     } catch (const std::bad_alloc &) {
         return Unexpected{Failure{Errc::out_of_frames,
                                   "the daemon has no memory left for it: free some, or raise its "

@@ -1,5 +1,6 @@
 // numacred: wiring. What starts first ends last.
 
+#include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -336,8 +338,23 @@ int serve(const Config &config, const std::string &holder_program) {
 }  // namespace
 }  // namespace numacre::daemon
 
+namespace {
+
+// One heap for all threads, which grows by large steps and never shrinks. A client can make one of our threads wait in
+// the kernel with the lock of the address space; the event loop, which would ask for a little memory then, does not.
+void keep_heap() {
+    constexpr int kStepBytes = 16 << 20, kMmapFromBytes = 32 << 20;  // the most that glibc takes
+    mallopt(M_ARENA_MAX, 1);
+    mallopt(M_TOP_PAD, kStepBytes);
+    mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+    mallopt(M_MMAP_THRESHOLD, kMmapFromBytes);
+}
+
+}  // namespace
+
 int main(int argc, char **argv) {
     using namespace numacre::daemon;
+    keep_heap();
     const char *const from_environment = std::getenv("NUMACRE_RUNTIME_DIR");
     const auto config = load_config(std::vector<std::string>(argv + 1, argv + argc), ::geteuid() == 0,
                                     from_environment == nullptr ? "" : from_environment);

@@ -143,6 +143,11 @@ class RefusedStart(unittest.TestCase):
         for text in (f"{deep} = 1\n", f"[{deep}]\n", f"# sound\n[[pool]]\nname = 'x'\n{deep} = 1\n"):
             config.write_text(text)
             self.refused("--config", config, names=["a line of", "characters"])
+        # A table in a table in a table, each by a key of many parts.
+        for parts, names in ((2000, ["dots outside quotes", "at most 64"]), (64, [str(config)])):
+            key = ".".join("a" * parts)
+            config.write_text("z = [" + f"\n{{{key} = [" * 100 + "\n1" + "\n]}" * 100 + "]\n")
+            self.refused("--config", config, names=names)
         config.write_text("# comment\n" * 200_000)
         self.refused("--config", config, names=[str(config), "larger than 1M"])
         self.refused("--config", "/dev/zero", names=["/dev/zero", "larger than 1M"])

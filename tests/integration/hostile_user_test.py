@@ -41,6 +41,7 @@ from soft_limits_test import Watcher  # noqa: E402
 from support.busy_page import BusyPage  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
 from support.runner import main  # noqa: E402
+from support.stopped_thread import StoppedThread, threads_named  # noqa: E402
 from support.stranger import STRANGER, Stranger  # noqa: E402
 
 SYNTHETIC = ("--topology", "synthetic:1x512M")
@@ -853,6 +854,66 @@ class BusyFiles(HostileUser):
         hostile.kill()
         with ClientProcess(self.runtime_dir, pool="busy") as client:
             self.assertEqual(client.alloc(4096)[0], 0, client.message)
+
+
+class BusyRecords(HostileUser):
+    """The kernel makes the daemon wait for the records of one pool, for as long as the test likes: by ptrace here, by a
+    client that punches holes elsewhere."""
+
+    def serve_with_busy_records(self):
+        daemon = self.serve("--pool", "name=busy,capacity=64M,online=4M,frame=4K,largest=4M,backing=small,mode=666")
+        _, of_busy = threads_named(daemon.pid, "numacred-record")
+        return daemon, of_busy
+
+    def stop(self, thread):
+        stopped = StoppedThread(thread)
+        self.addCleanup(stopped.go_on)
+        return stopped
+
+    @needs_root
+    def test_attaches_to_it_that_are_given_up_keep_their_user_from_no_other_pool(self):
+        daemon, of_busy = self.serve_with_busy_records()
+        before = len(daemon.descriptors())
+        stopped = self.stop(of_busy)
+
+        def ask_and_go():
+            asked = [connect(daemon) for _ in range(60)]
+            for connection in asked:
+                connection.send(request(pool=b"busy"))
+            time.sleep(0.5)
+            for connection in asked:
+                connection.close()
+
+        self.stranger(ask_and_go)
+        self.check_attach(STRANGER)
+        with self.assertRaisesRegex(RuntimeError, "ETIMEDOUT.*cannot take clients now"):
+            wait_until("attaches to it are refused", self.is_refused)
+            ClientProcess(self.runtime_dir, pool="busy")
+        wait_until("their connections are closed", lambda: len(daemon.descriptors()) <= before + 1)
+        stopped.go_on()
+        with ClientProcess(self.runtime_dir, pool="busy") as client:
+            self.assertEqual(client.alloc(4096)[0], 0, client.message)
+            (only,) = daemon.clients()
+            self.assertEqual(only["pid"], client.process.pid)
+
+    def is_refused(self):
+        try:
+            ClientProcess(self.runtime_dir, pool="busy").close()
+        except RuntimeError as refusal:
+            return "cannot take clients now" in str(refusal)
+        return False
+
+    @needs_root
+    def test_a_client_that_has_closed_its_connection_is_evicted_though_it_keeps_them_busy(self):
+        daemon, of_busy = self.serve_with_busy_records()
+        client = ClientProcess(self.runtime_dir, pool="busy")
+        self.addCleanup(client.close)
+        client.close_descriptors()
+        wait_until("it counts as lost", lambda: [c["state"] for c in daemon.clients()] == ["lost connection"])
+        (lost,) = daemon.clients()
+        self.stop(of_busy)
+        daemon.cli("evict", lost["client_id"], "--grace", "0s")
+        client.process.wait(PATIENCE_SECONDS)
 
 
 class Damage(HostileUser):

@@ -76,6 +76,11 @@ class HugetlbCgroup(unittest.TestCase):
         self.assertNotEqual(self.node(daemon)["backing"], "hugetlb")
         self.assertIn(f"cgroup /{self.cgroup.path.name} lets numacred have 8M", self.node(daemon)["backing_note"])
 
+    def test_the_limit_of_what_is_reserved_counts_as_well(self):
+        daemon = self.serve(8 * MIB, size="2MB.rsvd")
+        self.assertNotEqual(self.node(daemon)["backing"], "hugetlb")
+        self.assertIn(f"> {self.cgroup.limit}", self.node(daemon)["backing_note"])
+
 
 if __name__ == "__main__":
     main()

@@ -451,10 +451,9 @@ TEST(Doctor, every_trouble_has_a_level_a_meaning_and_a_command) {
              m.daemon.pools[0].set_state(v1::POOL_STATE_CORRUPT);
              m.daemon.pools[0].set_corrupt_reason("bad tag");
          }},
-        {"stale", "pools", Level::warning, "default cannot be looked at, its figures are 11 s old",
-         "numacre clients default, then numacre evict", [](Healthy &m) { m.daemon.pools[0].set_stale_seconds(10.5); }},
-        {"never looked at", "pools", Level::warning, "default cannot be looked at", "numacre clients default",
-         [](Healthy &m) { m.daemon.pools[0].set_state(v1::POOL_STATE_UNKNOWN); }},
+        {"long look", "pools", Level::warning, "a look at pool default has lasted for 11 s",
+         "numacre clients default, then numacre evict",
+         [](Healthy &m) { m.daemon.pools[0].set_looking_seconds(10.5); }},
         {"no pool", "pools", Level::warning, "no pool", "numacre create", [](Healthy &m) { m.daemon.pools.clear(); }},
         {"lost", "clients", Level::warning, "client 9 (relay, pid 42)", "numacre evict 9",
          [](Healthy &m) {

@@ -196,6 +196,7 @@ TEST_F(ControlServiceTest, get_pool_converts_every_field) {
     EXPECT_EQ(pool.clients(), 1U);
     EXPECT_EQ(pool.max_clients(), 256U);
     EXPECT_EQ(pool.stale_seconds(), 2.5);
+    EXPECT_EQ(pool.looking_seconds(), 1.25);
     EXPECT_EQ(pool.owner(), "alice");
     EXPECT_EQ(pool.reclaim(), "quarantine:30s");
     EXPECT_EQ(pool.group(), "users");

@@ -172,5 +172,16 @@ TEST_F(HugepageLockTest, threads_of_a_daemon_exclude_each_other_also_where_the_f
     second.join();
 }
 
+// It may be populating a file that a client keeps busy.
+TEST_F(HugepageLockTest, a_thread_that_does_not_get_on_stops_no_other) {
+    const Hugepages ours = hugepages();
+    const Hugepages::Lock stuck = ours.lock(0, kPage);
+    bool other_has_it = true;
+    std::thread other(
+        [&] { other_has_it = static_cast<bool>(ours.lock(0, kPage, milliseconds(0), milliseconds(20))); });
+    other.join();
+    EXPECT_FALSE(other_has_it) << "goes on without the lock";
+}
+
 }  // namespace
 }  // namespace numacre::daemon

@@ -33,6 +33,7 @@ inline PoolStatus golden_pool(const std::string &name = "default") {
     pool.last_recovery_seconds = 0.25;
     pool.recoveries_waiting = 1;
     pool.stale_for = std::chrono::milliseconds{2500};
+    pool.looking_for = std::chrono::milliseconds{1250};
     pool.spec.reclaim = {Reclaim::Kind::quarantine, std::chrono::seconds(30)};
     pool.spec.low_watermark_bytes = 22 * 4096;
     pool.spec.policy = {PolicyMode::interleave, 0b101};

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
+#include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,23 @@
 #include "spec/access.hpp"
 
 namespace numacre::daemon {
+
+// That a process be given a seat, until that begins. Its descriptors do not wait in a worker's queue for longer than
+// the process does. Thread-safe.
+class SeatOrder {
+public:
+    explicit SeatOrder(Peer peer) : peer_(std::move(peer)) {}
+    // Nothing: it has been taken, or cancelled.
+    std::optional<Peer> take() {
+        const std::lock_guard lock(mutex_);
+        return std::exchange(peer_, std::nullopt);
+    }
+    void cancel() { (void)take(); }
+
+private:
+    std::mutex mutex_;
+    std::optional<Peer> peer_;  // guarded by mutex_
+};
 
 struct AttachServer::Session {
     // attaching: it has asked for what it may have, and is being given a seat.
@@ -41,6 +60,7 @@ struct AttachServer::Session {
     bool signal_again = false;             // there is more to tell than what the signal under way is for
     // While attaching:
     AttachWish wish;
+    std::shared_ptr<SeatOrder> order;
     // From being seated on:
     std::shared_ptr<ManagedPool> pool;
     Client client;
@@ -356,40 +376,74 @@ void AttachServer::attach(Session &session) {
         attach_later(session);
         return;
     }
-    // Before it is sent: others ask meanwhile.
-    if (session.is_limited) unread_[session.peer.uid].sessions.insert(session.id);
+    // Nobody waits for a pool that a client keeps busy: the next attach may be to another.
+    Worker &worker = (*pool)->record_worker();
+    if (worker.busy_for() > kPatienceWithPool)
+        return fail({Errc::timed_out, "pool \"" + wish.pool_name +
+                                          "\" cannot take clients now: the kernel makes the daemon wait for the pool's "
+                                          "files; try again later, or end the client that keeps them busy"});
     describe(session.peer);
     const std::uint32_t client_id = unused_client_id();
     client_ids_.insert(client_id);
     session.client.id = client_id;
-    Worker &worker = (*pool)->record_worker();
-    worker.post([this, id = session.id, pool = std::move(*pool), client_id, peer = session.peer, tier = wish.tier] {
-        auto client = pool->seat(client_id, peer, tier);
+    watch_for_hang_up(session);
+    session.order = std::make_shared<SeatOrder>(session.peer);
+    worker.post([this, id = session.id, pool = std::move(*pool), client_id, order = session.order, tier = wish.tier] {
+        auto peer = order->take();
+        if (!peer) {
+            loop_.post([this, client_id] { client_ids_.erase(client_id); });
+            return;
+        }
+        auto client = pool->seat(client_id, std::move(*peer), tier);
         loop_.post([this, id, pool, client_id, client = std::move(client)] {
-            if (!client) client_ids_.erase(client_id);
-            // It is there: nothing closes a session that is attaching.
-            Session &seated = *sessions_.at(id);
-            if (client) {
-                seated.pool = pool;
-                seated.client = *client;
-                serve(seated);
-            } else {
-                refuse(seated, client.error().code, client.error().message);
+            const auto found = sessions_.find(id);
+            if (!client) {
+                client_ids_.erase(client_id);
+                if (found == sessions_.end()) return;
+                refuse(*found->second, client.error().code, client.error().message);
                 close_session(id);
+            } else if (found == sessions_.end()) {  // it has hung up meanwhile
+                give_seat_back(pool, *client);
+            } else {
+                found->second->pool = pool;
+                found->second->client = *client;
+                serve(*found->second);
             }
         });
     });
 }
 
+// While it is being given a seat, which may take long. Who says something meanwhile is not looked at any more.
+void AttachServer::watch_for_hang_up(Session &session) {
+    session.packet_wait = loop_.when_readable(session.connection.get(), [this, id = session.id] {
+        const auto found = sessions_.find(id);
+        if (found == sessions_.end()) return;
+        found->second->packet_wait = 0;
+        std::byte byte{};
+        if (found->second->phase == Session::Phase::attaching &&
+            os::recv(found->second->connection.get(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0)
+            close_session(id);
+    });
+}
+
+// Of a client that never had the memory.
+void AttachServer::give_seat_back(const std::shared_ptr<ManagedPool> &pool, const Client &client) {
+    client_ids_.erase(client.id);
+    pool->record_worker().post([pool, slot = client.slot] { pool->vacate(slot, Departure::detached, {}, 0); });
+}
+
 // Has a seat, and is sent what it is to map.
 void AttachServer::serve(Session &session) {
     const SessionId id = session.id;
-    if (const int error = send_attached(session, session.wish.tier, session.client); error != 0) {
-        // It never had the memory.
-        Worker &worker = session.pool->record_worker();
-        worker.post(
-            [pool = session.pool, slot = session.client.slot] { pool->vacate(slot, Departure::detached, {}, 0); });
-        client_ids_.erase(session.client.id);
+    loop_.cancel(std::exchange(session.packet_wait, 0));
+    // Asked and counted in one: others have been given seats meanwhile.
+    int error = session.is_limited && has_too_many_unread(session.peer.uid) ? ETOOMANYREFS : 0;
+    if (error == 0) {
+        if (session.is_limited) unread_[session.peer.uid].sessions.insert(id);
+        error = send_attached(session, session.wish.tier, session.client);
+    }
+    if (error != 0) {
+        give_seat_back(session.pool, session.client);
         session.client = {};
         session.pool.reset();
         forget_reply_to(session);
@@ -431,7 +485,9 @@ void AttachServer::attach_later(Session &session) {
         close_session(session.id);
         return;
     }
-    loop_.after(kUnreadPause, [this, id = session.id] { attach(*sessions_.at(id)); });
+    loop_.after(kUnreadPause, [this, id = session.id] {
+        if (const auto found = sessions_.find(id); found != sessions_.end()) attach(*found->second);
+    });
 }
 
 // Descriptors on their way count against the limit of all daemons of our user (RLIMIT_NOFILE, of those that lack
@@ -460,8 +516,7 @@ bool AttachServer::has_too_many_unread(std::uint32_t uid) {
 void AttachServer::forget_read() {
     const auto is_read = [this](SessionId id) {
         const auto found = sessions_.find(id);
-        if (found == sessions_.end()) return true;
-        return found->second->has_been_served() && !has_unread(found->second->connection.get());
+        return found == sessions_.end() || !has_unread(found->second->connection.get());
     };
     for (auto user = unread_.begin(); user != unread_.end();) {
         std::erase_if(user->second.sessions, is_read);
@@ -776,6 +831,7 @@ void AttachServer::close_session(SessionId id, bool has_unread) {
         if (session.is_limited) connection_limits_.closed(session.peer.uid, false);
     }
     forget_reply_to(session);
+    if (session.order) session.order->cancel();
     if (session.pool) client_ids_.erase(session.client.id);
     const bool was_silent = session.phase == Session::Phase::silent;
     if (was_silent) silent_.remove(session.is_limited, session.peer.uid, id);
@@ -887,25 +943,24 @@ void AttachServer::end_client(SessionId id, int signal) {
     if (session.phase == Session::Phase::attached &&
         os::recv(session.connection.get(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0)
         connection_ended(session);
-    // While its connection is open, that tells; an observer has no word of its own to ask for.
-    if (session.phase == Session::Phase::attached)
-        end_program(session, signal);
-    else if (session.phase == Session::Phase::lost)
-        ask_after(session, [this, signal](Session &there) { end_program(there, signal); });
-}
-
-void AttachServer::end_program(Session &session, int signal) {
+    // An observer without connection is none any more.
+    if (!session.is_client() || (session.phase == Session::Phase::lost && session.client.tier == wire::Tier::observer))
+        return;
     const Peer &peer = session.peer;
     if (!peer.pidfd || !peer.is_certain) {
         log::warn("a client cannot be evicted: its process cannot be found, or may be another's by now",
                   {{"client", session.client.id}, {"pid", peer.pid}});
         return;
     }
-    worker_.post([this, id = session.id, signal, pid = peer.pid, stack_start = peer.stack_start] {
-        if (has_executed(pid, stack_start)) return;
+    // While its connection is open, that tells. Not by the pool's workers: the client may be the one that keeps them
+    // busy.
+    const bool is_lost = session.phase == Session::Phase::lost;
+    worker_.post([this, id, signal, is_lost, pool = session.pool, client = session.client] {
+        if (is_lost && !pool->is_here(client)) return;
+        if (has_executed(client.peer.pid, client.peer.stack_start)) return;
         loop_.post([this, id, signal] {
-            const auto found = sessions_.find(id);
-            if (found != sessions_.end() && found->second->is_client()) send(found->second->peer, signal);
+            const auto again = sessions_.find(id);
+            if (again != sessions_.end() && again->second->is_client()) send(again->second->peer, signal);
         });
     });
 }

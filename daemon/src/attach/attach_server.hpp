@@ -29,6 +29,8 @@
 
 namespace numacre::daemon {
 
+class SeatOrder;
+
 class AttachServer {
 public:
     struct Limits {
@@ -75,6 +77,8 @@ private:
     void listen_to(SessionId id);
     void received(SessionId id, int size, std::span<const std::byte> packet);
     void attach(Session &session);
+    void watch_for_hang_up(Session &session);
+    void give_seat_back(const std::shared_ptr<ManagedPool> &pool, const Client &client);
     void serve(Session &session);
     void detach(Session &session);
     void give_event_fd(Session &session);
@@ -94,7 +98,6 @@ private:
     void process_ended(SessionId id);
     void depart(Session &session, Departure departure);
     void end_client(SessionId id, int signal);
-    void end_program(Session &session, int signal);
     static void send(const Peer &peer, int signal);
     void close_session(SessionId id);
     void close_session(SessionId id, bool has_unread);
@@ -110,6 +113,7 @@ private:
     static constexpr std::chrono::milliseconds kFirstLostCheck{1000};
     static constexpr std::chrono::milliseconds kLostPeriod{3000};
     static constexpr std::chrono::milliseconds kEvictAgainAfter{20};
+    static constexpr std::chrono::milliseconds kPatienceWithPool{2000};
 
     EventLoop &loop_;
     Worker &worker_;
@@ -126,7 +130,7 @@ private:
     SilentConnections silent_;
     std::chrono::steady_clock::time_point unread_asked_{};
     struct Unread {
-        std::set<SessionId> sessions;  // that will be sent a reply, or have perhaps not read it yet
+        std::set<SessionId> sessions;  // that have perhaps not read their reply yet
         std::vector<Fd> left;          // connections of sessions that have gone without reading it
         std::size_t count() const { return sessions.size() + left.size(); }
     };

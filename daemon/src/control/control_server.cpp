@@ -24,6 +24,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/token_bucket.hpp"
 #include "control/control_service.hpp"
@@ -277,6 +278,10 @@ void ControlServer::stop() {
     for (Side *const side : sides) side->server->Shutdown(deadline);
     for (Side *const side : sides) side->server->Wait();
     if (running_->gate) running_->gate->finish(kStopGrace);
+    // gRPC 1.51 counts timer threads that it could not start, and waits for them as its last server is destroyed: for
+    // ever, in a daemon that has once been short of threads. Both have ended; the process is about to.
+    static auto *const ended = new std::vector<std::unique_ptr<grpc::Server>>;
+    for (Side *const side : sides) ended->push_back(std::move(side->server));
     running_.reset();
 }
 

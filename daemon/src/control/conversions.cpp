@@ -66,6 +66,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
     proto.set_wanted_backing(to_proto(pool.spec.backing));
     proto.set_clients(pool.clients);
     proto.set_stale_seconds(std::chrono::duration<double>(pool.stale_for).count());
+    proto.set_looking_seconds(std::chrono::duration<double>(pool.looking_for).count());
     proto.set_max_clients(pool.spec.max_clients);
     proto.set_owner(printable(pool.owner));
     proto.set_group(printable(pool.group));
@@ -126,6 +127,7 @@ v1::Client to_proto(const ClientStatus &client) {
     proto.set_cached_bytes(client.cached_bytes);
     proto.set_waits_for_client_id(client.waits_for);
     proto.set_blocks(client.blocks);
+    proto.set_not_looked_at(!client.has_been_looked_at);
     proto.set_quota_bytes(client.quota_bytes);
     proto.set_soft_quota_bytes(client.soft_quota_bytes);
     proto.set_reserved_bytes(client.reserved_bytes);

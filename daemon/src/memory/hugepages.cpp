@@ -223,16 +223,21 @@ std::vector<HugepagePool> Hugepages::pools(int os_numa_node) const {
     return found;
 }
 
-Hugepages::Lock Hugepages::lock(int os_numa_node, std::uint64_t page_bytes, std::chrono::milliseconds patience) const {
+Hugepages::Lock Hugepages::lock(int os_numa_node, std::uint64_t page_bytes, std::chrono::milliseconds patience,
+                                std::chrono::milliseconds patience_among_threads) const {
     const Key key{os_numa_node, page_bytes};
-    std::mutex *of_threads = nullptr;
+    std::timed_mutex *of_threads = nullptr;
     {
         const std::lock_guard lock(lock_mutex_);
         of_threads = &thread_locks_[key];
     }
     Lock held;
-    held.among_threads_ = std::unique_lock(*of_threads);
-    held.among_daemons_ = lock_among_daemons(key, patience);
+    held.among_threads_ = std::unique_lock(*of_threads, patience_among_threads);
+    // Whoever of us has the one has the other.
+    if (held.among_threads_)
+        held.among_daemons_ = lock_among_daemons(key, patience);
+    else
+        warn_of_lock("another pool of this daemon waits for its file");
     return held;
 }
 
@@ -278,12 +283,13 @@ void Hugepages::warn_of_lock(const std::string &reason) const {
         if (is_old) return;
         lock_trouble_ = reason;
     }
-    log::warn("hugepages are counted without the lock between daemons: two that grow at once may both fail",
+    log::warn("hugepages are counted without their lock: two pools that grow at once may both fail",
               {{"reason", reason}});
 }
 
 Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages,
                                              std::uint64_t available_bytes, For file) {
+    const std::lock_guard changing(changing_);
     const std::string where = folder(os_numa_node, page_bytes);
     const std::string numa_node = "numa node " + std::to_string(os_numa_node);
     const auto before = pool(os_numa_node, page_bytes);
@@ -341,6 +347,7 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
 }
 
 void Hugepages::give_back(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages) {
+    const std::lock_guard changing(changing_);
     const Key key{os_numa_node, page_bytes};
     std::uint64_t lower_by = 0;
     {
@@ -362,6 +369,7 @@ void Hugepages::give_back(int os_numa_node, std::uint64_t page_bytes, std::uint6
 }
 
 void Hugepages::restore_surplus(int os_numa_node, std::uint64_t page_bytes) {
+    const std::lock_guard changing(changing_);
     std::uint64_t lost = 0;
     {
         const std::lock_guard lock(mutex_);

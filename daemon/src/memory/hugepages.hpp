@@ -46,17 +46,19 @@ public:
     // Blocks for as long as another daemon populates one batch, but for no longer than `patience`: then it goes on
     // without the lock, says so in the log, and for kDistrust waits no more. Without the lock the worst is a populate
     // that fails and is rolled back; waiting for ever would end the reaping and resizing of all pools.
-    // Threads of this daemon exclude each other in any case, and wait for each other without limit.
+    // Threads of this daemon wait for each other for `patience_among_threads`: one may populate a file that a client
+    // keeps busy, which is to stop no other pool.
     class Lock {
         friend class Hugepages;
-        std::unique_lock<std::mutex> among_threads_;
+        std::unique_lock<std::timed_mutex> among_threads_;
         Fd among_daemons_;  // released first
 
     public:
         // Other daemons are excluded, too.
         explicit operator bool() const { return static_cast<bool>(among_daemons_); }
     };
-    Lock lock(int os_numa_node, std::uint64_t page_bytes, std::chrono::milliseconds patience = kLockPatience) const;
+    Lock lock(int os_numa_node, std::uint64_t page_bytes, std::chrono::milliseconds patience = kLockPatience,
+              std::chrono::milliseconds patience_among_threads = kThreadPatience) const;
 
     // Makes sure that so many pages are free, raising nr_hugepages if that is allowed. available_bytes: what the numa
     // node has besides; reserving never takes its last headroom. On failure nothing stays reserved. By how much
@@ -81,6 +83,7 @@ public:
 
 private:
     static constexpr std::chrono::seconds kLockPatience{3};
+    static constexpr std::chrono::seconds kThreadPatience{3};
     static constexpr std::chrono::seconds kDistrust{60};
 
     Fd lock_among_daemons(const Key &key, std::chrono::milliseconds patience) const;
@@ -99,10 +102,12 @@ private:
     std::string sysfs_machine_;
     std::string lock_folder_;
     mutable std::mutex lock_mutex_;
-    mutable std::map<Key, std::mutex> thread_locks_;  // guarded by lock_mutex_, but for the locks themselves
+    mutable std::map<Key, std::timed_mutex> thread_locks_;  // guarded by lock_mutex_, but for the locks themselves
     // Guarded by lock_mutex_: until when locks are tried and not waited for.
     mutable std::chrono::steady_clock::time_point distrusted_until_{};
     mutable std::string lock_trouble_;  // guarded by lock_mutex_; what the log was told last
+    // Held while nr_hugepages is changed, and what that was is counted: also by who goes on without lock().
+    std::recursive_mutex changing_;
     std::mutex mutex_;
     Pages raised_pages_;               // guarded by mutex_
     Pages lost_surplus_;               // guarded by mutex_; some of the raised pages

@@ -85,20 +85,23 @@ std::string hugetlb_size_name(std::uint64_t page_bytes) {
 
 Answer<void> check_hugetlb_cgroup(std::uint64_t page_bytes, std::uint64_t bytes, const std::string &root) {
     for (const Hierarchy &hierarchy : hierarchies(root, "hugetlb")) {
-        const std::string prefix = "hugetlb." + hugetlb_size_name(page_bytes);
         for (fs::path group = hierarchy.ours;; group = group.parent_path()) {
-            const fs::path folder = hierarchy.mounted_at / group;
-            const fs::path limit_file = folder / (prefix + (hierarchy.is_v1 ? ".limit_in_bytes" : ".max"));
-            const auto limit = read_bytes(limit_file);
-            const auto used = read_bytes(folder / (prefix + (hierarchy.is_v1 ? ".usage_in_bytes" : ".current")));
-            // Without overflow: v1 writes "no limit" as a number near the greatest.
-            if (limit && used && (*used > *limit || bytes > *limit - *used))
+            // A file's pages are charged as reserved, too.
+            for (const char *const which : {"", ".rsvd"}) {
+                const std::string prefix = "hugetlb." + hugetlb_size_name(page_bytes) + which;
+                const fs::path folder = hierarchy.mounted_at / group;
+                const fs::path limit_file = folder / (prefix + (hierarchy.is_v1 ? ".limit_in_bytes" : ".max"));
+                const auto limit = read_bytes(limit_file);
+                const auto used = read_bytes(folder / (prefix + (hierarchy.is_v1 ? ".usage_in_bytes" : ".current")));
+                // Without overflow: v1 writes "no limit" as a number near the greatest.
+                if (!limit || !used || (*used <= *limit && bytes <= *limit - *used)) continue;
                 return Unexpected{
                     Failure{Errc::out_of_frames,
                             "cgroup /" + group.string() + " lets numacred have " + format_bytes(*limit) +
                                 " of hugepages of " + format_bytes(page_bytes) + ", " + format_bytes(*used) +
                                 " are used and " + format_bytes(bytes) + " more are needed: raise the limit (echo " +
                                 std::to_string(*used + bytes) + " > " + limit_file.string() + "), or ask for less"}};
+            }
             if (group.empty()) break;
         }
     }

@@ -6,8 +6,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "base/bytes.hpp"
@@ -17,6 +19,38 @@
 #include "spec/pool_spec.hpp"
 
 namespace numacre::daemon {
+
+// A mapping of part of a file at an address that is a multiple of a page, of 2 MiB at least. Made and ended with the
+// lock of the daemon's whole address space, and the kernel may wait meanwhile, for a client that punches holes into the
+// file: so where it happens often it is kept.
+class AlignedWindow {
+public:
+    AlignedWindow(int fd, std::uint64_t offset, std::uint64_t bytes, int protection,
+                  std::uint64_t page_bytes = kHugepageBytes)
+        : reserved_bytes_(bytes + page_bytes), bytes_(bytes) {
+        reserved_ = os::mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (reserved_ == MAP_FAILED) return;
+        const auto start = round_up(reinterpret_cast<std::uintptr_t>(reserved_), page_bytes);
+        void *const address = os::mmap(reinterpret_cast<void *>(start), bytes, protection,
+                                       MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, static_cast<off_t>(offset));
+        if (address != MAP_FAILED) address_ = address;
+    }
+    AlignedWindow(const AlignedWindow &) = delete;
+    AlignedWindow &operator=(const AlignedWindow &) = delete;
+    ~AlignedWindow() {
+        const int error = errno;
+        if (reserved_ != MAP_FAILED) os::munmap(reserved_, reserved_bytes_);
+        errno = error;
+    }
+    void *address() const { return address_; }  // null: errno says why
+    std::uint64_t bytes() const { return bytes_; }
+
+private:
+    void *reserved_ = MAP_FAILED;
+    std::uint64_t reserved_bytes_;
+    void *address_ = nullptr;
+    std::uint64_t bytes_;
+};
 
 namespace {
 
@@ -67,36 +101,6 @@ std::uint64_t backed_bytes_of(int fd) {
     struct stat status{};
     return os::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;
 }
-
-// A mapping of part of a file at an address that is a multiple of a page, of 2 MiB at least, for the length of a call.
-class AlignedWindow {
-public:
-    AlignedWindow(int fd, std::uint64_t offset, std::uint64_t bytes, int protection,
-                  std::uint64_t page_bytes = kHugepageBytes)
-        : reserved_bytes_(bytes + page_bytes), bytes_(bytes) {
-        reserved_ = os::mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (reserved_ == MAP_FAILED) return;
-        const auto start = round_up(reinterpret_cast<std::uintptr_t>(reserved_), page_bytes);
-        void *const address = os::mmap(reinterpret_cast<void *>(start), bytes, protection,
-                                       MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, static_cast<off_t>(offset));
-        if (address != MAP_FAILED) address_ = address;
-    }
-    AlignedWindow(const AlignedWindow &) = delete;
-    AlignedWindow &operator=(const AlignedWindow &) = delete;
-    ~AlignedWindow() {
-        const int error = errno;
-        if (reserved_ != MAP_FAILED) os::munmap(reserved_, reserved_bytes_);
-        errno = error;
-    }
-    void *address() const { return address_; }  // null: errno says why
-    std::uint64_t bytes() const { return bytes_; }
-
-private:
-    void *reserved_ = MAP_FAILED;
-    std::uint64_t reserved_bytes_;
-    void *address_ = nullptr;
-    std::uint64_t bytes_;
-};
 
 // False: the kernel did not make hugepages of the window's small pages, or not of all.
 bool make_hugepages(const AlignedWindow &window) {
@@ -230,6 +234,11 @@ unsigned memfd_flags(wire::Backing backing) {
 }
 }  // namespace
 
+DataRegion::DataRegion(Fd fd, std::uint64_t bytes, wire::Backing backing)
+    : fd_(std::move(fd)), bytes_(bytes), backing_(backing) {}
+DataRegion::DataRegion(DataRegion &&) noexcept = default;
+DataRegion::~DataRegion() = default;
+
 Answer<DataRegion> DataRegion::create(const std::string &name, std::uint64_t bytes, wire::Backing backing,
                                       const Topology &topology, NumaNode home) {
     auto fd = make_memfd(name, bytes, memfd_flags(backing));
@@ -242,7 +251,10 @@ Answer<DataRegion> DataRegion::create(const std::string &name, std::uint64_t byt
         if (const auto placed = topology.bind_shared_pages(window.address(), bytes, home, true); !placed)
             return Unexpected{placed.error()};
     }
-    return DataRegion(std::move(*fd), bytes, backing);
+    DataRegion made(std::move(*fd), bytes, backing);
+    // While no client can make the kernel wait. Where that fails, it is tried again when it is needed.
+    if (is_hugetlb(backing) || topology.is_placement_needed()) (void)made.window();
+    return made;
 }
 
 Answer<DataRegion> DataRegion::adopt(Fd fd, std::uint64_t bytes, wire::Backing backing) {
@@ -258,10 +270,6 @@ std::uint64_t DataRegion::backed_bytes() const {
     return backed_bytes_of(fd_.get());
 }
 
-std::uint64_t DataRegion::window_page_bytes() const {
-    return std::max(page_bytes(), kHugepageBytes);
-}
-
 Answer<void> DataRegion::populate(std::uint64_t offset, std::uint64_t bytes) const {
     while (os::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
         const int error = errno;
@@ -271,7 +279,7 @@ Answer<void> DataRegion::populate(std::uint64_t offset, std::uint64_t bytes) con
                       "allocating " + format_bytes(bytes) + " of " + std::string(backing_name(backing_)) + " memory",
                       error,
                       is_hugetlb(backing_) ? "hugepages were taken meanwhile, or the cgroup's hugetlb." +
-                                                 hugetlb_size_name(page_bytes()) + ".max is reached"
+                                                 hugetlb_size_name(page_bytes()) + ".max or .rsvd.max is reached"
                                            : "free memory on the machine, or raise the cgroup's limit");
     }
     return {};
@@ -281,19 +289,11 @@ bool DataRegion::collapse(std::uint64_t offset, std::uint64_t bytes) const {
     return make_hugepages(AlignedWindow(fd_.get(), offset, bytes, PROT_READ | PROT_WRITE));
 }
 
-Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
-    const std::uint64_t page = window_page_bytes();
-    const std::uint64_t first = offset / page * page;
-    const std::uint64_t last = std::min(round_up(offset + bytes, page), bytes_);
-    const AlignedWindow window(fd_.get(), first, last - first, PROT_READ | PROT_WRITE, page);
-    if (window.address() == nullptr)
-        return failed(code_of(errno), "mapping " + format_bytes(bytes) + " to zero them", errno);
-    // By the kernel, not by memset: a client has this file too, and may punch it under us. The kernel's own access to a
-    // page that is not to be had is an error; ours would be the daemon's end.
-    const Fd zeroes(os::open("/dev/zero", O_RDONLY | O_CLOEXEC));
-    auto *const begin = static_cast<std::byte *>(window.address()) + (offset - first);
+// Calls step(done) until it has done all bytes. It returns what read() or write() does.
+template <class Step>
+Answer<void> in_steps(std::uint64_t offset, std::uint64_t bytes, const Step &step) {
     for (std::uint64_t done = 0; done < bytes;) {
-        const ssize_t more = os::read(zeroes.get(), begin + done, bytes - done);
+        const ssize_t more = step(done);
         if (more > 0)
             done += static_cast<std::uint64_t>(more);
         else if (more == 0 || errno != EINTR)
@@ -302,15 +302,37 @@ Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
     return {};
 }
 
+Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
+    // By the kernel, not by memset: a client has this file too, and may punch it under us. The kernel's own access to a
+    // page that is not to be had is an error; ours would be the daemon's end.
+    if (!is_hugetlb(backing_)) {
+        static constexpr std::array<std::byte, std::size_t{1} << 18> kZeroes{};
+        return in_steps(offset, bytes, [&](std::uint64_t done) {
+            return os::pwrite(fd_.get(), kZeroes.data(), std::min<std::uint64_t>(bytes - done, kZeroes.size()),
+                              static_cast<off_t>(offset + done));
+        });
+    }
+    // Files of hugetlb cannot be written to but by a mapping.
+    auto *const begin = static_cast<std::byte *>(window());
+    if (begin == nullptr) return failed(code_of(errno), "mapping " + format_bytes(bytes_) + " to zero some", errno);
+    const Fd zeroes(os::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+    return in_steps(offset, bytes,
+                    [&](std::uint64_t done) { return os::read(zeroes.get(), begin + offset + done, bytes - done); });
+}
+
+void *DataRegion::window() const {
+    if (!window_ || window_->address() == nullptr)
+        window_ = std::make_unique<AlignedWindow>(fd_.get(), 0, bytes_,
+                                                  is_hugetlb(backing_) ? PROT_READ | PROT_WRITE : PROT_READ,
+                                                  std::max(page_bytes(), kHugepageBytes));
+    return window_->address();
+}
+
 Answer<std::uint64_t> DataRegion::bring_home(const Topology &topology, NumaNode home, std::uint64_t offset,
                                              std::uint64_t bytes) const {
-    const std::uint64_t page = window_page_bytes();
-    const std::uint64_t first = offset / page * page;
-    const AlignedWindow window(fd_.get(), first, std::min(round_up(offset + bytes, page), bytes_) - first, PROT_READ,
-                               page);
-    if (window.address() == nullptr)
-        return failed(code_of(errno), "mapping " + format_bytes(bytes) + " to see where they are", errno);
-    auto *const begin = static_cast<std::byte *>(window.address()) + (offset - first);
+    if (window() == nullptr)
+        return failed(code_of(errno), "mapping " + format_bytes(bytes_) + " to see where they are", errno);
+    auto *const begin = static_cast<std::byte *>(window()) + offset;
     // By madvise, not by a read: as in make_hugepages().
     const auto is_there = [](void *address, std::uint64_t length) {
         return os::madvise(address, length, MADV_POPULATE_READ) == 0;
@@ -337,6 +359,8 @@ Answer<std::uint64_t> DataRegion::bring_home(const Topology &topology, NumaNode 
             moved += *others;
         }
     }
+    // Out of our page tables: what is mapped counts as ours where the kernel looks for somebody to end.
+    (void)os::madvise(begin, bytes, MADV_DONTNEED);
     return moved;
 }
 

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -52,12 +53,18 @@ private:
     std::vector<std::uint16_t> populated_pages_;  // by hugepage: how many of its small pages are
 };
 
-// Frames: never mapped here for longer than a call takes.
+class AlignedWindow;
+
+// Frames: mapped here only where a call needs it. What does so again and again keeps the mapping (see AlignedWindow):
+// those of hugetlb that are zeroed, and those that are looked for on other numa nodes, the latter for reading only.
 class DataRegion {
 public:
     static Answer<DataRegion> create(const std::string &name, std::uint64_t bytes, wire::Backing backing,
                                      const Topology &topology, NumaNode home);
     static Answer<DataRegion> adopt(Fd fd, std::uint64_t bytes, wire::Backing backing);
+    DataRegion(DataRegion &&other) noexcept;
+    DataRegion &operator=(DataRegion &&) = delete;
+    ~DataRegion();
 
     int fd() const { return fd_.get(); }
     std::uint64_t bytes() const { return bytes_; }
@@ -84,15 +91,14 @@ public:
                                      std::uint64_t bytes) const;
 
 private:
-    DataRegion(Fd fd, std::uint64_t bytes, wire::Backing backing)
-        : fd_(std::move(fd)), bytes_(bytes), backing_(backing) {}
-
-    // What an AlignedWindow of it begins and ends at.
-    std::uint64_t window_page_bytes() const;
+    DataRegion(Fd fd, std::uint64_t bytes, wire::Backing backing);
+    // All of it, kept from the first call on; null: errno says why. Not thread-safe.
+    void *window() const;
 
     Fd fd_;
     std::uint64_t bytes_ = 0;
     wire::Backing backing_{};
+    mutable std::unique_ptr<AlignedWindow> window_;
 };
 
 // The same file, opened for reading only: what an observer gets.

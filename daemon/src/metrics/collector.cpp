@@ -129,10 +129,11 @@ void add_client(Scrape &scrape, const ClientStatus &client) {
     const std::string id = to_string(client.client_id);
     scrape.add<Metric::client_info>(1, client.pool, id, printable(client.comm), to_string(client.pid),
                                     printable(client.cgroup));
-    scrape.add<Metric::client_used_bytes>(client.used_bytes, client.pool, id);
+    if (client.has_been_looked_at) scrape.add<Metric::client_used_bytes>(client.used_bytes, client.pool, id);
     scrape.add<Metric::client_quota_bytes>(client.quota_bytes, client.pool, id);
     scrape.add<Metric::client_soft_quota_bytes>(client.soft_quota_bytes, client.pool, id);
     scrape.add<Metric::client_reserved_bytes>(client.reserved_bytes, client.pool, id);
+    if (!client.has_been_looked_at) return;
     scrape.add<Metric::client_oldest_block_seconds>(client.oldest_held_for.value_or(std::chrono::seconds{0}).count(),
                                                     client.pool, id);
 }

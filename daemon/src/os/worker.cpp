@@ -20,7 +20,7 @@ struct Worker::Thread {
     std::condition_variable changed;
     std::deque<std::function<void()>> jobs;  // guarded by mutex
     bool stopping = false;                   // guarded by mutex
-    std::optional<Time> begun;               // guarded by mutex; the job in hand
+    std::optional<Time> begun;  // guarded by mutex; the job in hand, or the first that waits for the thread
     std::thread thread;
 
     void work() {
@@ -36,6 +36,7 @@ struct Worker::Thread {
             job = nullptr;  // what it holds goes here, not under the lock
             lock.lock();
             begun.reset();
+            if (!jobs.empty()) begun = std::chrono::steady_clock::now();
         }
     }
     void stop() {
@@ -47,9 +48,9 @@ struct Worker::Thread {
     }
 };
 
-Worker::Worker() : thread_(std::make_shared<Thread>()) {
+Worker::Worker(const char *name) : thread_(std::make_shared<Thread>()) {
     thread_->thread = std::thread([thread = thread_] { thread->work(); });
-    pthread_setname_np(thread_->thread.native_handle(), "numacred-work");
+    pthread_setname_np(thread_->thread.native_handle(), name);
 }
 
 Worker::~Worker() {
@@ -70,6 +71,7 @@ void Worker::post(std::function<void()> job) {
     {
         const std::lock_guard lock(thread_->mutex);
         if (thread_->stopping) return;
+        if (!thread_->begun) thread_->begun = std::chrono::steady_clock::now();
         thread_->jobs.push_back(std::move(job));
     }
     thread_->changed.notify_one();

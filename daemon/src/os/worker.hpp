@@ -14,7 +14,8 @@ namespace numacre::daemon {
 
 class Worker {
 public:
-    Worker();
+    // name: the thread's, as `top -H` shows it; 15 characters at most.
+    explicit Worker(const char *name = "numacred-work");
     // Runs what has been posted, then ends; waits for that. On its own thread: ends after the job in hand, which may
     // have held the last reference to what the worker is part of.
     ~Worker();
@@ -36,7 +37,7 @@ public:
     // As the destructor, but for the object, which may still be posted to. Not from the worker itself.
     void finish();
 
-    // How long the job in hand has been running; 0 without one. Thread-safe.
+    // How long the job in hand has been running, or has waited for the thread; 0 without one. Thread-safe.
     std::chrono::milliseconds busy_for() const;
 
 private:

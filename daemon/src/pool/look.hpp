@@ -51,8 +51,9 @@ private:
     std::shared_ptr<Turn> join() {
         const std::lock_guard lock(mutex_);
         if (!next_) {
-            next_ = std::make_shared<Turn>();
-            worker_.post([this, turn = next_] { take_turn(*turn); });
+            auto turn = std::make_shared<Turn>();
+            worker_.post([this, turn] { take_turn(*turn); });
+            next_ = std::move(turn);
         }
         return next_;
     }

@@ -273,7 +273,8 @@ void ManagedPool::adopt_clients() {
 std::unique_lock<std::mutex> ManagedPool::lock_records() {
     std::unique_lock lock(record_mutex_);
     // Not in adopt(): the daemon's start waits for no client.
-    if (std::exchange(has_to_take_over_, false)) take_over();
+    if (has_to_take_over_) take_over();
+    has_to_take_over_ = false;
     return lock;
 }
 
@@ -482,6 +483,15 @@ Presence::State ManagedPool::ask_after(const Client &client) {
     return Presence::give_up(shared_.processes[client.slot.value].presence, client.generation);
 }
 
+bool ManagedPool::is_here(const Client &client) const {
+    const auto *const word = reinterpret_cast<const std::byte *>(&shared_.processes[client.slot.value].presence);
+    const auto offset = static_cast<off_t>(word - static_cast<const std::byte *>(pool_region_.address()));
+    std::uint64_t bits = 0;
+    if (os::pread(pool_region_.fd(), &bits, sizeof bits, offset) != sizeof bits) return true;
+    const Presence found{bits};
+    return !found.is_of(client.generation) || found.state() == Presence::State::here;
+}
+
 void ManagedPool::set_peer(const Client &client, const Peer &peer) {
     const std::lock_guard lock(mutex_);
     auto &seat = clients_[client.slot.value];
@@ -559,7 +569,7 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
         --client_count_;
         if (departure == Departure::died) ++clients_reaped_;
         reclaimed_bytes_ += total.frames << geometry_.frame_shift;
-        last_recovery_seconds_ = recovery_seconds;
+        if (recovery_seconds > 0) last_recovery_seconds_ = recovery_seconds;  // else there was nothing to recover
     }
     ledger_.clients()[slot.value].id.store(0, std::memory_order_release);
     // What it held has been given back, and with its word it leaves what its user and the pool hold.
@@ -658,6 +668,8 @@ Answer<void> ManagedPool::check_promises(const Use &use) const {
 }
 
 Answer<void> ManagedPool::reserve(const Holder &holder, std::uint64_t bytes) {
+    // One at a time: a refused one takes back what it has promised, and nothing else.
+    const std::lock_guard one_at_a_time(reserve_mutex_);
     // Before others are told of it: what is not there would keep them from what is.
     Use use = look();
     std::uint64_t before = 0;
@@ -729,7 +741,7 @@ Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, con
 Answer<void> ManagedPool::check_shrink(std::uint64_t bytes) {
     {
         const std::lock_guard lock(mutex_);
-        if ((accounting_ & Accounting::kReservations) == 0) return {};
+        if ((wanted_accounting() & Accounting::kReservations) == 0) return {};
     }
     const Use use = look();
     const std::uint64_t free_bytes = use.promisable_frames << geometry_.frame_shift;
@@ -743,6 +755,7 @@ Answer<void> ManagedPool::check_shrink(std::uint64_t bytes) {
 }
 
 void ManagedPool::publish_sizes() {
+    const auto records = lock_records();  // the last to look is the last to write
     std::uint64_t online_bytes = 0, seized_frames = 0;
     for (const auto &memory : nodes_) {
         online_bytes += memory->online_bytes();
@@ -825,27 +838,34 @@ void ManagedPool::write_seats() {
 
 // What there is to be obeyed. If that is the first limit, nobody has counted so far.
 void ManagedPool::write_accounting() {
-    std::uint64_t wanted = accounting_of(spec_.fit);
-    std::uint64_t before = 0;
+    std::uint64_t wanted = 0, before = 0;
     {
         const std::lock_guard lock(mutex_);
-        for (const auto &client : std::span(clients_).first(seats_)) {
-            if (!client) continue;
-            if (client->quota_bytes != 0) wanted |= Accounting::kCount;
-            if (client->reserved_bytes != 0)
-                wanted |= Accounting::kCount | Accounting::kShared | Accounting::kReservations;
-        }
-        for (const AccountState &account : accounts_) {
-            if (account.limit.quota_bytes != 0) wanted |= Accounting::kCount | Accounting::kShared;
-            if (account.limit.reserved_bytes != 0)
-                wanted |= Accounting::kCount | Accounting::kShared | Accounting::kReservations;
-        }
+        wanted = wanted_accounting();
         before = std::exchange(accounting_, wanted);
     }
-    if ((wanted & ~before & Accounting::kCount) != 0)
+    if ((wanted & ~before & Accounting::kCount) != 0) {
+        // Looks that have begun by now do not see all that they would count for others.
+        last_look_ = looks_.load(std::memory_order_relaxed) + 1;  // relaxed: as in begin_look()
         for (const ProcessSlot slot : seated()) shared_.processes[slot.value].held.store(0, std::memory_order_relaxed);
+    }
     // seq_cst: what clients have counted before is forgotten first, and scans that count for them come after it.
     shared_.header->accounting.store(wanted, std::memory_order_seq_cst);
+}
+
+std::uint64_t ManagedPool::wanted_accounting() const {
+    std::uint64_t wanted = accounting_of(spec_.fit);
+    for (const auto &client : std::span(clients_).first(seats_)) {
+        if (!client) continue;
+        if (client->quota_bytes != 0) wanted |= Accounting::kCount;
+        if (client->reserved_bytes != 0) wanted |= Accounting::kCount | Accounting::kShared | Accounting::kReservations;
+    }
+    for (const AccountState &account : accounts_) {
+        if (account.limit.quota_bytes != 0) wanted |= Accounting::kCount | Accounting::kShared;
+        if (account.limit.reserved_bytes != 0)
+            wanted |= Accounting::kCount | Accounting::kShared | Accounting::kReservations;
+    }
+    return wanted;
 }
 
 std::vector<ProcessSlot> ManagedPool::seated() const {
@@ -996,7 +1016,7 @@ std::uint64_t ManagedPool::quota_frames_of(std::uint64_t quota_bytes) const {
 bool ManagedPool::has_limits_to_watch() const {
     const std::lock_guard lock(mutex_);
     if (!corrupt_reason_.empty()) return false;
-    return spec_.low_watermark_bytes != 0 || spec_.autosize.is_on || (accounting_ & Accounting::kCount) != 0 ||
+    return spec_.low_watermark_bytes != 0 || spec_.autosize.is_on || (wanted_accounting() & Accounting::kCount) != 0 ||
            std::ranges::any_of(clients_, [](const auto &client) { return client && client->soft_quota_bytes != 0; }) ||
            std::ranges::any_of(accounts_, [](const auto &account) { return account.limit.soft_quota_bytes != 0; });
 }
@@ -1379,6 +1399,7 @@ Answer<PoolStatus> ManagedPool::status_in_time() {
     if (!seen.found) return Unexpected{cannot_be_looked_at(spec_.name)};
     PoolStatus status = *seen.found;
     status.stale_for = seen.stale_for;
+    status.looking_for = look_worker_.busy_for();
     return status;
 }
 
@@ -1389,6 +1410,7 @@ std::vector<ClientStatus> ManagedPool::client_statuses_in_time() {
     std::vector<ClientStatus> statuses;
     for (const Client &client : client_table()) {
         statuses.push_back(known_of(client));
+        statuses.back().has_been_looked_at = false;
         if (!seen.found) continue;
         const auto before = std::ranges::find(*seen.found, client.id, &ClientStatus::client_id);
         if (before == seen.found->end()) continue;

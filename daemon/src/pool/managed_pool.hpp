@@ -143,10 +143,8 @@ public:
     // On the pool's own worker, once for all who ask meanwhile: it looks at every thread slot, as many as there are,
     // and at words that clients write.
     static void wake_waiters_soon(const std::shared_ptr<ManagedPool> &pool);
-    // How long a worker of the pool has been at the job in hand.
-    std::chrono::milliseconds busy_for() const {
-        return std::max({worker_.busy_for(), record_worker_.busy_for(), look_worker_.busy_for()});
-    }
+    // How long a worker of the pool that clients need has been at the job in hand.
+    std::chrono::milliseconds busy_for() const { return std::max(worker_.busy_for(), record_worker_.busy_for()); }
     // What status() and client_statuses() find, looked at by a thread of the pool's own: from a look that begins after
     // the call, or, where that takes longer than kLookPatience, the last one's. timed_out: there is none. Of clients
     // all that sit here now, those that no look has found yet without figures of what they hold.
@@ -169,6 +167,9 @@ public:
     void tell_clients();
     // There may be work for punch_strays().
     bool is_overfull() const;
+    // The client's word says that it is there. By a system call that waits for nobody: whoever is to be evicted may be
+    // keeping the workers from the memory. Any thread but the event loop's.
+    bool is_here(const Client &client) const;
 
     // Its recovery was blocked, by this thread; ends with its recovery. Whose thread that is, as far as the shared
     // memory says: to be told to people.
@@ -314,6 +315,7 @@ private:
     void write_record(ProcessSlot slot, const Record &what);
     void set_record_state(ProcessSlot slot, ProcessState state, std::memory_order order);
     // These with mutex_ held.
+    std::uint64_t wanted_accounting() const;
     void compare_accounts(const Use &use);
     void raise_peaks(const Use &use);
     std::size_t account_of(std::uint32_t uid) const;
@@ -367,6 +369,7 @@ private:
     std::atomic<bool> is_deleted_{false};
     std::atomic<unsigned> turns_{0};
 
+    std::mutex reserve_mutex_;  // taken before the others
     // What the daemon has written to shared memory, or is writing: taken before mutex_, and never by the event loop,
     // for it is held for as long as a client makes the kernel wait.
     std::mutex record_mutex_;
@@ -404,8 +407,8 @@ private:
     // Last: what they do uses the others. The sizer posts to the worker and waits for it.
     Look<PoolStatus> status_look_{look_worker_, [this] { return status(); }};
     Look<std::vector<ClientStatus>> clients_look_{look_worker_, [this] { return client_statuses(); }};
-    Worker look_worker_;
-    Worker record_worker_;
+    Worker look_worker_{"numacred-look"};
+    Worker record_worker_{"numacred-record"};
     Worker worker_;
     std::unique_ptr<Worker> sizer_;  // the worker's thread only
     bool ends_ = false;              // the worker's thread only

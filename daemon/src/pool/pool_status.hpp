@@ -60,6 +60,7 @@ struct PoolStatus {
     double scan_seconds = 0;                              // how long the snapshot in `nodes` took
     // 0: all of this is of now. Else how old it is: looking at the pool takes longer than who asks is made to wait.
     std::chrono::milliseconds stale_for{0};
+    std::chrono::milliseconds looking_for{0};  // how long the look under way has lasted; 0: there is none
 };
 
 struct ClientStatus {
@@ -75,6 +76,7 @@ struct ClientStatus {
     std::string state;            // "active", "adopted", "detaching", "lost connection", "recovering"
     std::uint32_t waits_for = 0;  // client whose operation under way its recovery has to wait for; 0: none
     std::optional<std::chrono::seconds> oldest_held_for;  // of its blocks in use, at least; nothing: it has none
+    bool has_been_looked_at = true;                       // false: bytes, blocks and threads are not known yet
 };
 
 // A block in use.

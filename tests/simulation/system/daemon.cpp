@@ -87,7 +87,7 @@ struct Worker::Thread {
     }
 };
 
-Worker::Worker() : thread_(std::make_shared<Thread>()) {
+Worker::Worker(const char *) : thread_(std::make_shared<Thread>()) {
     thread_->fiber = kernel().scheduler().spawn(kernel().current().id, [thread = thread_] { thread->work(); });
 }
 
@@ -175,7 +175,7 @@ std::optional<HugepagePool> Hugepages::pool(int, std::uint64_t) const {
 std::vector<HugepagePool> Hugepages::pools(int) const {
     return {};
 }
-Hugepages::Lock Hugepages::lock(int, std::uint64_t, std::chrono::milliseconds) const {
+Hugepages::Lock Hugepages::lock(int, std::uint64_t, std::chrono::milliseconds, std::chrono::milliseconds) const {
     return {};
 }
 Answer<std::uint64_t> Hugepages::ensure_free(int, std::uint64_t, std::uint64_t, std::uint64_t, For) {

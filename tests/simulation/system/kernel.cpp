@@ -908,6 +908,21 @@ int fallocate(int fd, int mode, off_t offset, off_t bytes) {
     return ::fallocate(file->real_fd, mode, offset, bytes);
 }
 
+ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset) {
+    kernel().enter_call();
+    const FilePtr file = kernel().file(fd);
+    return file ? ::pread(file->real_fd, buffer, bytes, offset) : -1;
+}
+
+ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset) {
+    kernel().enter_call();
+    const FilePtr file = kernel().file(fd);
+    if (!file) return -1;
+    if (kernel().fails(kernel().plan().interrupt_every)) return failed(EINTR);
+    if (kernel().fails(kernel().plan().enospc_every)) return failed(ENOSPC);
+    return ::pwrite(file->real_fd, buffer, bytes, offset);
+}
+
 off_t lseek(int fd, off_t offset, int whence) {
     kernel().enter_call();
     const FilePtr file = kernel().file(fd);

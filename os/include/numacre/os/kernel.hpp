@@ -38,6 +38,12 @@ NUMACRE_OS_CALL int open(const char *path, int flags) {
 NUMACRE_OS_CALL ssize_t read(int fd, void *buffer, size_t bytes) {
     return ::read(fd, buffer, bytes);
 }
+NUMACRE_OS_CALL ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset) {
+    return ::pread(fd, buffer, bytes, offset);
+}
+NUMACRE_OS_CALL ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset) {
+    return ::pwrite(fd, buffer, bytes, offset);
+}
 NUMACRE_OS_CALL int close(int fd) {
     return ::close(fd);
 }

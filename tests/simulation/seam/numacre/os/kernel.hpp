@@ -30,6 +30,8 @@ namespace numacre::os {
 ssize_t readlink(const char *path, char *text, size_t bytes);
 int open(const char *path, int flags);
 ssize_t read(int fd, void *buffer, size_t bytes);
+ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset);
+ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset);
 int close(int fd);
 int fstat(int fd, struct stat *status);
 int fstatfs(int fd, struct statfs *system);
