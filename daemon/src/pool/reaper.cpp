@@ -36,7 +36,11 @@ void Reaper::reap(std::shared_ptr<ManagedPool> pool, const Client &client, Depar
     job->departure = departure;
     job->on_done = std::move(on_done);
     job->begun = std::chrono::steady_clock::now();
-    step(std::move(job));
+    // An observer owns nothing, and what it has mapped it cannot write to.
+    if (client.tier == wire::Tier::observer)
+        finish(job);
+    else
+        step(std::move(job));
 }
 
 void Reaper::step(std::shared_ptr<Case> job) {
@@ -48,28 +52,18 @@ void Reaper::step(std::shared_ptr<Case> job) {
 
 void Reaper::work_on(std::uint64_t instance_id) {
     auto jobs = std::exchange(waiting_.at(instance_id), {});
-    // An observer owns nothing, and what it has mapped it cannot write to.
-    const auto observers =
-        std::ranges::stable_partition(jobs, [](const auto &job) { return job->client.tier != wire::Tier::observer; });
-    const std::vector<std::shared_ptr<Case>> done(observers.begin(), observers.end());
-    jobs.erase(observers.begin(), observers.end());
     std::ranges::sort(jobs, {}, [](const auto &job) { return job->client.slot.value; });
-    if (jobs.empty()) {
-        waiting_.erase(instance_id);
-    } else {
-        Worker &worker = jobs.front()->pool->worker();
-        worker.post([this, instance_id, jobs = std::move(jobs)]() mutable {
-            auto steps = walk_for(jobs);
-            loop_.post([this, instance_id, jobs = std::move(jobs), steps = std::move(steps)] {
-                for (std::size_t i = 0; i < jobs.size(); ++i) has_stepped(jobs[i], steps[i]);
-                if (waiting_.at(instance_id).empty())
-                    waiting_.erase(instance_id);
-                else
-                    work_on(instance_id);
-            });
+    Worker &worker = jobs.front()->pool->worker();
+    worker.post([this, instance_id, jobs = std::move(jobs)]() mutable {
+        auto steps = walk_for(jobs);
+        loop_.post([this, instance_id, jobs = std::move(jobs), steps = std::move(steps)] {
+            for (std::size_t i = 0; i < jobs.size(); ++i) has_stepped(jobs[i], steps[i]);
+            if (waiting_.at(instance_id).empty())
+                waiting_.erase(instance_id);
+            else
+                work_on(instance_id);
         });
-    }
-    for (const auto &job : done) finish(job);
+    });
 }
 
 // One walk for all of them: of one pool, by slot, ascending. On the pool's worker.
