@@ -48,6 +48,7 @@ Daemon::Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_
       destroyer_(std::make_unique<Worker>()),
       loop_(std::move(loop)),
       worker_(std::make_unique<Worker>()),
+      keeper_worker_(std::make_unique<Worker>()),
       reaper_(*loop_, registry_) {}
 
 Daemon::~Daemon() {
@@ -57,6 +58,7 @@ Daemon::~Daemon() {
     for (const auto &deleted : deleted_)
         if (const auto pool = deleted.lock()) pool->end_workers();
     worker_.reset();
+    keeper_worker_.reset();
     attach_server_.reset();
     std::vector<int> pidfds;  // the pools' client tables hold them open
     bool can_be_watched = true;
@@ -225,14 +227,14 @@ void Daemon::watch_keeper() {
         loop_->after(kReviveAgainAfter, revive);
 }
 
-// Not on the loop's thread: a holder may take seconds to start.
+// A holder may take seconds to start, or not to: nobody waits for that, nor for the worker that does.
 void Daemon::revive_keeper(bool is_watching) {
     if (is_reviving_) {
         if (is_watching) loop_->after(kReviveAgainAfter, [this] { revive_keeper(true); });
         return;
     }
     is_reviving_ = true;
-    worker_->post([this, is_watching] {
+    keeper_worker_->post([this, is_watching] {
         keeper_->revive();
         loop_->post([this, is_watching] {
             is_reviving_ = false;

@@ -116,7 +116,8 @@ private:
     std::unique_ptr<Worker> destroyer_;
     std::unique_ptr<EventLoop> loop_;
     Registry registry_;
-    std::unique_ptr<Worker> worker_;  // for what is no pool's; ended by hand, before all that its jobs use
+    // For what is no pool's; ended by hand, before all that their jobs use.
+    std::unique_ptr<Worker> worker_, keeper_worker_;
     Reaper reaper_;
     std::unique_ptr<AttachServer> attach_server_;
     std::atomic<bool> stopping_{false};

@@ -230,14 +230,20 @@ Hugepages::Lock Hugepages::lock(int os_numa_node, std::uint64_t page_bytes, std:
     {
         const std::lock_guard lock(lock_mutex_);
         of_threads = &thread_locks_[key];
+        if (std::chrono::steady_clock::now() < threads_distrusted_until_) patience_among_threads = {};
     }
     Lock held;
     held.among_threads_ = std::unique_lock(*of_threads, patience_among_threads);
     // Whoever of us has the one has the other.
-    if (held.among_threads_)
+    if (held.among_threads_) {
         held.among_daemons_ = lock_among_daemons(key, patience);
-    else
-        warn_of_lock("another pool of this daemon waits for its file");
+        return held;
+    }
+    {
+        const std::lock_guard lock(lock_mutex_);
+        threads_distrusted_until_ = std::chrono::steady_clock::now() + kDistrust;
+    }
+    warn_of_lock("another pool of this daemon waits for its file");
     return held;
 }
 

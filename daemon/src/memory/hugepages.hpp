@@ -46,8 +46,8 @@ public:
     // Blocks for as long as another daemon populates one batch, but for no longer than `patience`: then it goes on
     // without the lock, says so in the log, and for kDistrust waits no more. Without the lock the worst is a populate
     // that fails and is rolled back; waiting for ever would end the reaping and resizing of all pools.
-    // Threads of this daemon wait for each other for `patience_among_threads`: one may populate a file that a client
-    // keeps busy, which is to stop no other pool.
+    // Threads of this daemon wait for each other likewise, for `patience_among_threads`: one may populate a file that a
+    // client keeps busy, which is to stop no other pool.
     class Lock {
         friend class Hugepages;
         std::unique_lock<std::timed_mutex> among_threads_;
@@ -104,7 +104,7 @@ private:
     mutable std::mutex lock_mutex_;
     mutable std::map<Key, std::timed_mutex> thread_locks_;  // guarded by lock_mutex_, but for the locks themselves
     // Guarded by lock_mutex_: until when locks are tried and not waited for.
-    mutable std::chrono::steady_clock::time_point distrusted_until_{};
+    mutable std::chrono::steady_clock::time_point distrusted_until_{}, threads_distrusted_until_{};
     mutable std::string lock_trouble_;  // guarded by lock_mutex_; what the log was told last
     // Held while nr_hugepages is changed, and what that was is counted: also by who goes on without lock().
     std::recursive_mutex changing_;

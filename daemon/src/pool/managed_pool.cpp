@@ -668,6 +668,10 @@ Answer<void> ManagedPool::check_promises(const Use &use) const {
 }
 
 Answer<void> ManagedPool::reserve(const Holder &holder, std::uint64_t bytes) {
+    if (const std::uint64_t most = geometry_.capacity_bytes() * nodes_.size(); bytes > most)
+        return Unexpected{Failure{Errc::out_of_frames, "pool \"" + spec_.name + "\" has room for " +
+                                                           format_bytes(most) + " on all numa nodes, " +
+                                                           format_bytes(bytes) + " would be reserved: reserve less"}};
     // One at a time: a refused one takes back what it has promised, and nothing else.
     const std::lock_guard one_at_a_time(reserve_mutex_);
     // Before others are told of it: what is not there would keep them from what is.

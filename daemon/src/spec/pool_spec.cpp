@@ -104,7 +104,9 @@ Answer<Geometry> geometry_of(const PoolSpec &spec) {
     if (spec.capacity_bytes % unit != 0)
         return refuse("capacity " + format_bytes(spec.capacity_bytes) + " is not a whole number of " +
                       format_bytes(unit) + " pages: use " + format_bytes(round_up(spec.capacity_bytes, unit)) +
-                      (spec.backing == wire::Backing::hugetlb_1g ? ", or backing hugetlb" : ", or backing small"));
+                      (spec.backing == wire::Backing::hugetlb_1g    ? ", or backing hugetlb"
+                       : spec.backing == wire::Backing::small_pages ? ""
+                                                                    : ", or backing small"));
     std::vector<std::uint64_t> begins = spec.node_online_bytes;
     begins.push_back(spec.online_bytes);
     for (const std::uint64_t online_bytes : begins) {
