@@ -90,7 +90,7 @@ private:
         if (!system_.runtime_dir_exists) {
             // Without it there is no daemon either, and that has been said.
             warn("runtime-dir", system_.runtime_dir + " does not exist", "clients look for the daemon's sockets there",
-                 "systemctl start numacred   # makes it; by hand: install -d -m 0755 " + system_.runtime_dir);
+                 "systemctl start numacred   # makes it; by hand: install -d -m 0711 " + system_.runtime_dir);
             return;
         }
         static constexpr char kOctal[] = "01234567";
@@ -98,11 +98,14 @@ private:
         for (const unsigned shift : {9U, 6U, 3U, 0U}) mode += kOctal[system_.runtime_dir_mode >> shift & 7];
         if ((system_.runtime_dir_mode & 0002) != 0) {
             problem("runtime-dir", system_.runtime_dir + " has mode " + mode + ": everybody may write there",
-                    "anybody can put a socket of their own in the daemon's place", "chmod 0755 " + system_.runtime_dir);
+                    "anybody can put a socket of their own in the daemon's place", "chmod 0711 " + system_.runtime_dir);
         } else if ((system_.runtime_dir_mode & 0011) == 0) {
             warn("runtime-dir", system_.runtime_dir + " has mode " + mode + ": only its owner may enter",
                  "programs of other users cannot attach; pools have rights of their own",
-                 "chmod 0755 " + system_.runtime_dir);
+                 "chmod 0711 " + system_.runtime_dir);
+        } else if ((system_.runtime_dir_mode & 0004) != 0) {
+            warn("runtime-dir", system_.runtime_dir + " has mode " + mode + ": everybody may read it",
+                 "a user can keep the daemon from starting and ending", "chmod 0711 " + system_.runtime_dir);
         } else {
             ok("runtime-dir", system_.runtime_dir + " has mode " + mode);
         }

@@ -309,7 +309,7 @@ struct Healthy {
         system.limits_of = "numacred (pid 7)";
         system.runtime_dir = "/run/numacre";
         system.runtime_dir_exists = true;
-        system.runtime_dir_mode = 0755;
+        system.runtime_dir_mode = 0711;
         daemon.reachable = true;
         daemon.machine.set_version("1.2.3");
         v1::Pool pool;
@@ -375,9 +375,11 @@ TEST(Doctor, every_trouble_has_a_level_a_meaning_and_a_command) {
          [](Healthy &m) { m.daemon.machine.set_version("1.2.4"); }},
         {"no directory", "runtime-dir", Level::warning, "does not exist", "install -d",
          [](Healthy &m) { m.system.runtime_dir_exists = false; }},
-        {"open directory", "runtime-dir", Level::problem, "0777", "chmod 0755 /run/numacre",
+        {"open directory", "runtime-dir", Level::problem, "0777", "chmod 0711 /run/numacre",
          [](Healthy &m) { m.system.runtime_dir_mode = 0777; }},
-        {"closed directory", "runtime-dir", Level::warning, "0700", "chmod 0755 /run/numacre",
+        {"readable directory", "runtime-dir", Level::warning, "0755: everybody may read it", "chmod 0711 /run/numacre",
+         [](Healthy &m) { m.system.runtime_dir_mode = 0755; }},
+        {"closed directory", "runtime-dir", Level::warning, "0700", "chmod 0711 /run/numacre",
          [](Healthy &m) { m.system.runtime_dir_mode = 0700; }},
         {"no hugetlb", "hugepages", Level::problem, "no hugetlb", "CONFIG_HUGETLBFS",
          [](Healthy &m) { m.system.hugepages.clear(); }},

@@ -145,11 +145,6 @@ public:
     static void wake_waiters_soon(const std::shared_ptr<ManagedPool> &pool);
     // How long a worker of the pool that clients need has been at the job in hand.
     std::chrono::milliseconds busy_for() const { return std::max(worker_.busy_for(), record_worker_.busy_for()); }
-    // What status() and client_statuses() find, looked at by a thread of the pool's own: from a look that begins after
-    // the call, or, where that takes longer than kLookPatience, the last one's. timed_out: there is none. Of clients
-    // all that sit here now, those that no look has found yet without figures of what they hold.
-    Answer<PoolStatus> status_in_time();
-    std::vector<ClientStatus> client_statuses_in_time();
 
     // Any thread but the event loop's, from here on.
 
@@ -215,6 +210,11 @@ public:
     // missed it, only asking again helps.
     void ask_for_cached_blocks();
 
+    // What status() and client_statuses() find, looked at by a thread of the pool's own: from a look that begins after
+    // the call, or, where that takes longer than kLookPatience, the last one's. timed_out: there is none. Of clients
+    // all that sit here now, those that no look has found yet without figures of what they hold.
+    Answer<PoolStatus> status_in_time();
+    std::vector<ClientStatus> client_statuses_in_time();
     // These read the shared metadata beside running clients, and take as long as there is metadata.
     PoolStatus status();
     std::vector<ClientStatus> client_statuses();
