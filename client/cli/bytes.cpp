@@ -160,6 +160,10 @@ std::string format_duration(std::chrono::seconds duration) {
     return pair(seconds / 86400, "d", seconds % 86400 / 3600, "h");
 }
 
+std::string format_duration(std::chrono::duration<double> duration) {
+    return format_duration(std::chrono::ceil<std::chrono::seconds>(duration));
+}
+
 std::string format_share(std::uint64_t used, std::uint64_t total) {
     if (total == 0) return "-";
     const double percent = 100.0 * static_cast<double>(used) / static_cast<double>(total);

@@ -40,6 +40,8 @@ std::string format_bytes(std::uint64_t bytes);
 std::string format_bytes_short(std::uint64_t bytes);
 // "45 s", "3 min 5 s", "2 h 10 min", "4 d 3 h".
 std::string format_duration(std::chrono::seconds duration);
+// Rounded up to whole seconds.
+std::string format_duration(std::chrono::duration<double> duration);
 // The share of used in total: "12 %"; "-" if the total is 0. Never "0 %" for something nor "100 %" for less than all.
 std::string format_share(std::uint64_t used, std::uint64_t total);
 // "2031-04-05T06:07:08Z"

@@ -14,8 +14,8 @@ constexpr std::uint64_t kHugepageBytes = std::uint64_t{2} << 20;
 constexpr std::uint64_t kDefaultOnlineBytes = std::uint64_t{256} << 20;
 // What io_uring fixed buffers over even a small pool need, and eight times the usual 8 MiB.
 constexpr std::uint64_t kModestMemlockBytes = std::uint64_t{64} << 20;
-constexpr double kLookTooLong = 10;  // seconds; a look at a pool of many TiB takes as long by itself
 constexpr std::uint64_t kModestShmBytes = std::uint64_t{16} << 20;
+constexpr double kLookTooLong = 10;  // seconds; a look at a pool of many TiB takes as long by itself
 
 std::string number(std::uint64_t value) {
     return std::to_string(value);
@@ -368,10 +368,9 @@ private:
         for (const v1::Pool &pool : daemon_.pools) {
             if (pool.looking_seconds() > kLookTooLong) {
                 troubled = true;
-                const std::chrono::duration<double> lasts(pool.looking_seconds());
                 warn("pools",
                      "a look at pool " + pool.name() + " has lasted for " +
-                         format_duration(std::chrono::ceil<std::chrono::seconds>(lasts)),
+                         format_duration(std::chrono::duration<double>(pool.looking_seconds())),
                      "its figures are old; if the log says that the pool's files are kept busy, a client does that, "
                      "and nobody attaches to the pool",
                      "numacre clients " + pool.name() + ", then numacre evict of one after the other");

@@ -118,9 +118,7 @@ void print_status(std::ostream &out, const v1::Machine &machine, const std::vect
             continue;
         }
         if (pool.stale_seconds() > 0)
-            out << "  STALE: looked at "
-                << format_duration(
-                       std::chrono::ceil<std::chrono::seconds>(std::chrono::duration<double>(pool.stale_seconds())))
+            out << "  STALE: looked at " << format_duration(std::chrono::duration<double>(pool.stale_seconds()))
                 << " ago; a look takes long, or a client makes the daemon wait for the pool's files\n";
         if (pool.state() == v1::POOL_STATE_CORRUPT) {
             out << "  CORRUPT: " << printable(pool.corrupt_reason())

@@ -752,7 +752,8 @@ void AttachServer::lose(Session &session) {
     });
 }
 
-// One that is lost. If its record says that it has left, or it has never come and is given up, it departs.
+// Reads the presence word of a lost client. The client departs if the word says that it has left, or that it has never
+// come; else if_there is called.
 void AttachServer::ask_after(Session &session, std::function<void(Session &)> if_there) {
     Worker &worker = session.pool->record_worker();
     worker.post([this, id = session.id, pool = session.pool, client = session.client, if_there = std::move(if_there)] {

@@ -234,7 +234,7 @@ Hugepages::Lock Hugepages::lock(int os_numa_node, std::uint64_t page_bytes, std:
     }
     Lock held;
     held.among_threads_ = std::unique_lock(*of_threads, patience_among_threads);
-    // Whoever of us has the one has the other.
+    // The thread that has the one is the only one of this daemon that wants the other.
     if (held.among_threads_) {
         held.among_daemons_ = lock_among_daemons(key, patience);
         return held;

@@ -31,7 +31,7 @@ public:
     // call; this one gets what the last found. What `look` throws.
     Result take(std::chrono::milliseconds patience) {
         const std::shared_ptr<Turn> turn = join();
-        // Whoever is in the worker's way already is not waited for again by each who asks.
+        // A worker that has been at one job for so long is not waited for again by each caller.
         const auto already = worker_.busy_for();
         if (turn->is_done.wait_for(already < patience ? patience : std::chrono::milliseconds{0})) {
             if (turn->thrown) std::rethrow_exception(turn->thrown);
@@ -59,7 +59,7 @@ private:
     }
     void take_turn(Turn &turn) {
         {
-            // Who comes from now on may have seen more than this look will.
+            // A caller that comes from now on may know of changes that this look misses: it gets the next one.
             const std::lock_guard lock(mutex_);
             next_.reset();
         }

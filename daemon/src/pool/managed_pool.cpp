@@ -27,7 +27,7 @@ namespace numacre::daemon {
 namespace {
 
 constexpr std::chrono::seconds kZeroAgainAfter{1};
-// Who asks about all pools, as a scrape does, has ten seconds.
+// A caller that asks about all pools, as a scrape does, has ten seconds altogether.
 constexpr std::chrono::milliseconds kLookPatience{2000};
 // A client can bring it about as often as it likes.
 constexpr std::chrono::seconds kStraysToldEvery{60};
@@ -273,8 +273,10 @@ void ManagedPool::adopt_clients() {
 std::unique_lock<std::mutex> ManagedPool::lock_records() {
     std::unique_lock lock(record_mutex_);
     // Not in adopt(): the daemon's start waits for no client.
-    if (has_to_take_over_) take_over();
-    has_to_take_over_ = false;
+    if (has_to_take_over_) {
+        take_over();
+        has_to_take_over_ = false;
+    }
     return lock;
 }
 
@@ -488,8 +490,7 @@ bool ManagedPool::is_here(const Client &client) const {
     const auto offset = static_cast<off_t>(word - static_cast<const std::byte *>(pool_region_.address()));
     std::uint64_t bits = 0;
     if (os::pread(pool_region_.fd(), &bits, sizeof bits, offset) != sizeof bits) return true;
-    const Presence found{bits};
-    return !found.is_of(client.generation) || found.state() == Presence::State::here;
+    return Presence{bits}.state_of(client.generation) == Presence::State::here;
 }
 
 void ManagedPool::set_peer(const Client &client, const Peer &peer) {
@@ -1410,7 +1411,7 @@ Answer<PoolStatus> ManagedPool::status_in_time() {
 std::vector<ClientStatus> ManagedPool::client_statuses_in_time() {
     const auto seen = clients_look_.take(kLookPatience);
     if (seen.found && seen.stale_for.count() == 0) return *seen.found;
-    // Whoever keeps the pool busy has to be found, to be evicted.
+    // The client that keeps the pool busy has to be found all the same, to be evicted.
     std::vector<ClientStatus> statuses;
     for (const Client &client : client_table()) {
         statuses.push_back(known_of(client));

@@ -373,7 +373,7 @@ private:
     // What the daemon has written to shared memory, or is writing: taken before mutex_, and never by the event loop,
     // for it is held for as long as a client makes the kernel wait.
     std::mutex record_mutex_;
-    // All up to here guarded by record_mutex_.
+    // All from here to mutex_: guarded by record_mutex_.
     bool has_to_take_over_ = false;
     std::vector<Record> records_;  // by process slot: as they were written
     struct WrittenLimit {

@@ -49,6 +49,9 @@ public:
         return bits_ >> kStateBits == (generation << kStateBits) >> kStateBits;
     }
 
+    // What the word says of the client of this generation; `here` where it says nothing of it.
+    constexpr State state_of(std::uint64_t generation) const { return is_of(generation) ? state() : State::here; }
+
     // The client, once, with everything mapped. False: it has been given up, or the seat is another's.
     template <class Word>
     static bool come(Word &word, std::uint64_t generation) {
@@ -76,8 +79,7 @@ public:
         if (word.compare_exchange_strong(bits, Presence{generation, State::given_up}.bits(), std::memory_order_acq_rel,
                                          std::memory_order_acquire))
             return State::given_up;
-        const Presence found{bits};
-        return found.is_of(generation) ? found.state() : State::here;
+        return Presence{bits}.state_of(generation);
     }
 
 private:

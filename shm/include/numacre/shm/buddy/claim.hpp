@@ -34,7 +34,7 @@ public:
         return allocate_in_leaf(self, home, order, [&] { return owned_by(self, order, note()); }, out);
     }
 
-    // The same of a block larger than kLeafOrder. layer: the order's.
+    // allocate() of a block larger than kLeafOrder, likewise. layer: the order's.
     template <class MakeNote>
     [[gnu::always_inline]] ShortPath allocate_nearby_in_upper(const Self &self, unsigned layer, Order order,
                                                               const MakeNote &note, Block &out) {
@@ -159,8 +159,8 @@ protected:
         return ShortPath::done;
     }
 
-    // The same at an upper word, in its smallest hole: of children without any mark, that is. Refused, too, if that is
-    // wider than `widest`, in levels; a block as large as the word has no choice of holes in it.
+    // One attempt at an upper word, in its smallest hole: of children without any mark, that is. Refused, too, if that
+    // is wider than `widest`, in levels; a block as large as the word has no choice of holes in it.
     template <class MakeGrant>
     [[gnu::always_inline]] ShortPath allocate_in_upper(const Self &self, unsigned layer, std::uint64_t word,
                                                        Order order, unsigned widest, const MakeGrant &grant,
@@ -240,7 +240,7 @@ protected:
         }
     }
 
-    // The same at the leaf word of this frame, there first.
+    // try_word() at the leaf word of the frame `at`, there first.
     Attempt try_leaf_word(const Self &self, FrameIndex at, Order order, IndexEntry grant, Block &out) {
         for (;;) {
             const ShortPath way = allocate_in_leaf(self, at, order, [&] { return grant; }, out);

@@ -150,8 +150,8 @@ protected:
         return word < view_.word_count[layer] ? word : kNoWord;
     }
 
-    // The same for a block of an upper word. One as large as the word goes beside it once that is taken: below the same
-    // parent, in a hole no wider than the one that the last search found.
+    // home_word() for a block of an upper word. A block as large as the word goes beside it once that is taken: below
+    // the same parent, in a hole no wider than the one that the last search found.
     [[gnu::always_inline]] std::uint64_t home_for(const Self &self, unsigned layer, Order order) {
         const std::uint64_t home = home_word(self, layer, order);
         if (home == kNoWord || order.value != word_order(layer)) return home;

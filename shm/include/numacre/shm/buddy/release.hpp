@@ -67,7 +67,7 @@ public:
         return free_checked(actor, base, freed);
     }
 
-    // The same without that word: whoever frees and takes the block at once, one CAS decides. Two RMWs.
+    // free() without that word of the caller's: of all that free or take the block at once, one CAS decides. Two RMWs.
     Errc free_checked(Actor actor, FrameIndex base, Block &freed) {
         IndexEntry entry;
         const Errc found = find_entry(base, freed, entry);

@@ -66,7 +66,7 @@ public:
         return find_in_layers(base, block, entry) ? Errc::ok : Errc::stale_ref;
     }
 
-    // The same in the leaf layer alone. base exists.
+    // find_entry() in the leaf layer alone. base exists.
     [[gnu::always_inline]] bool find_in_leaf(FrameIndex base, Block &block, IndexEntry &entry) const {
         entry = IndexEntry{view_.index[0][base.value].load(std::memory_order_acquire)};  // EDGE look-up
         block = Block{base, entry.order()};
