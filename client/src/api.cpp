@@ -180,7 +180,7 @@ Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
     const Note note = note_of(lane, order, size_bytes);
     std::uint32_t got = 0;
     Block block;
-    Charge charge{pool, order.frames()};
+    Charge charge{pool, actor, order.frames()};
     Errc code = Errc::ok;
     if (!charge.make()) [[unlikely]]
         code = make_under_pressure(pool, lane, charge);
@@ -408,6 +408,15 @@ void uncount(numacre_pool *pool, Order order) {
         uncharge_frames(pool, order.frames());
 }
 
+// Of the block that begins there, if anybody counts.
+std::uint64_t counted_frames_at(numacre_pool *pool, Place place) {
+    Block block;
+    IndexEntry entry;
+    return is_counting(pool) && pool->nodes[place.numa_node].buddy().find_entry(place.frame, block, entry) == Errc::ok
+               ? block.order.frames()
+               : 0;
+}
+
 // Back to the shared tree, past the cache: whatever the address may be.
 [[gnu::noinline]] int free_one(numacre_pool *pool, Actor actor, void *address) {
     Place place{};
@@ -415,6 +424,7 @@ void uncount(numacre_pool *pool, Order order) {
         return not_a_block(pool, address, Errc::bad_argument);
     Block freed;
     Buddy<Env> &buddy = pool->nodes[place.numa_node].buddy();
+    const CountedCall call{pool, actor, counted_frames_at(pool, place)};
     const Errc code =
         pool->checks_frees ? buddy.free_checked(actor, place.frame, freed) : buddy.free(actor, place.frame, freed);
     if (code != Errc::ok) [[unlikely]]
@@ -535,9 +545,9 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     Place place{};
     Block block;
     IndexEntry entry;
-    if (!own_block(pool, address, place, block, entry) ||
-        !give_to_waiter(pool, lane.actor, place.numa_node, block, entry))
-        return false;
+    if (!own_block(pool, address, place, block, entry)) return false;
+    const CountedCall call{pool, lane.actor, is_counting(pool) ? block.order.frames() : 0};
+    if (!give_to_waiter(pool, lane.actor, place.numa_node, block, entry)) return false;
     // Not before: whoever has it now is charged for it himself (wait_for_block), and a limit holds in between.
     uncount(pool, block.order);
     return true;
@@ -663,13 +673,13 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
 // Of whom take() would get the block, if it gets it: with the owner the generation changes.
 [[gnu::cold]] Giver giver_of(numacre_pool *pool, Reference reference) {
     const std::uint32_t numa_node = pool->reference_format.numa_node(reference);
-    if (numa_node >= pool->numa_nodes) return {pool->process, 0};
+    if (numa_node >= pool->numa_nodes) return {pool->process, 0, 0};
     const NodeView<Env> &view = pool->nodes[numa_node].buddy().view();
     const Block block = pool->reference_format.block(reference);
-    if (!view.contains(block)) return {pool->process, 0};
+    if (!view.contains(block)) return {pool->process, 0, 0};
     // relaxed: the CAS of take() fails if this is not what it finds.
     const ProcessSlot owner = IndexEntry{view.index_entry(block).load(std::memory_order_relaxed)}.owner();
-    return {owner, generation_of(pool, owner)};
+    return {owner, generation_of(pool, owner), block.order.frames()};
 }
 
 // relaxed: an age in seconds. Not the lane's: a thread that only takes is never asked for its attention.
@@ -682,7 +692,8 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
     const std::uint32_t numa_node = pool->reference_format.numa_node(reference);
     Block taken;
     const bool is_counted = is_counting(pool);
-    const Giver giver = is_counted ? giver_of(pool, reference) : Giver{pool->process, 0};
+    const Giver giver = is_counted ? giver_of(pool, reference) : Giver{pool->process, 0, 0};
+    const CountedCall call{pool, lane.actor, giver.frames, giver.process};
     const Errc code = numa_node < pool->numa_nodes
                           ? pool->nodes[numa_node].buddy().take(lane.actor, reference, age_now(lane), taken)
                           : Errc::bad_argument;

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "errors.hpp"
 #include "nearest.hpp"
@@ -142,11 +143,16 @@ int read_heed(numacre_pool *pool) {
 
 void place_other_numa_nodes(numacre_pool *pool) {
     if (pool->numa_nodes == 1) return;
-    SysFile online;
+    // Not on the stack: attaching may be what a thread with the least one does.
+    struct Files {
+        SysFile online, distances;
+    };
+    const std::unique_ptr<Files, decltype(&free)> files(static_cast<Files *>(malloc(sizeof(Files))), &free);
+    if (files == nullptr) return;
+    SysFile &online = files->online, &distances = files->distances;
     if (!online.read("/sys/devices/system/node/online")) return;
     std::int32_t os_nodes[kMaxNumaNodes];
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) os_nodes[node] = pool->nodes[node].os_numa_node;
-    SysFile distances;
     const auto distances_of = [&](std::uint32_t os_node) -> const char * {
         char path[64];
         snprintf(path, sizeof path, "/sys/devices/system/node/node%u/distance", os_node);

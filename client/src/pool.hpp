@@ -217,33 +217,66 @@ inline bool is_regulated(const Lane &lane) {
     return lane.regulation->load(std::memory_order_relaxed) != 0;  // relaxed: as above
 }
 // May the process hold `frames` more? If so they are counted.
+// Within a CountedCall.
 [[gnu::cold]] Admission charge_frames(numacre_pool *pool, std::uint64_t frames);
 [[gnu::cold]] void uncharge_frames(numacre_pool *pool, std::uint64_t frames);
 // A block came from another process, of this generation of its seat.
 struct Giver {
     ProcessSlot process;
     std::uint64_t generation;
+    std::uint64_t frames;  // of the block
 };
 [[gnu::cold]] std::uint64_t generation_of(const numacre_pool *pool, ProcessSlot process);
 [[gnu::cold]] void charge_taken(numacre_pool *pool, Giver giver, std::uint64_t frames);
 
+// Around each change of the tree that is counted, and its count: says meanwhile that the two may differ by `frames`
+// (UnderWay). 0 frames: nobody counts, nothing is said.
+class CountedCall {
+public:
+    CountedCall() = default;
+    CountedCall(numacre_pool *pool, Actor actor, std::uint64_t frames, ProcessSlot giver = UnderWay::kNobody) {
+        if (frames != 0) [[unlikely]]
+            begin(pool, actor, frames, giver);
+    }
+    ~CountedCall() { end(); }
+    CountedCall(const CountedCall &) = delete;
+    CountedCall &operator=(const CountedCall &) = delete;
+
+    [[gnu::cold]] void begin(numacre_pool *pool, Actor actor, std::uint64_t frames, ProcessSlot giver);
+    void end() {
+        if (pool_ != nullptr) [[unlikely]]
+            end_now();
+    }
+
+private:
+    [[gnu::cold]] void end_now();
+    numacre_pool *pool_ = nullptr;
+    ThreadSlotIndex thread_;
+    std::uint64_t before_ = 0;
+};
+
 // A block's frames against the limits of the pool, if there are any.
 struct Charge {
     numacre_pool *pool;
+    Actor actor;
     std::uint64_t frames;
     Admission answer = Admission::granted;
     bool is_made = false;
+    CountedCall call{};
 
     // True: nothing forbids the allocation.
     bool make() {
         if (is_made || !is_counting(pool)) [[likely]]
             return true;
+        call.begin(pool, actor, frames, UnderWay::kNobody);
         answer = charge_frames(pool, frames);
         is_made = answer == Admission::granted;
+        if (!is_made) call.end();
         return is_made;
     }
     void undo() {
         if (is_made) uncharge_frames(pool, frames);
+        call.end();
         is_made = false;
     }
     bool is_over_quota() const { return answer != Admission::granted && answer != Admission::reserved; }

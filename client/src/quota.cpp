@@ -22,6 +22,17 @@ void count_what_is_held(numacre_pool *pool) {
 
 }  // namespace
 
+void CountedCall::begin(numacre_pool *pool, Actor actor, std::uint64_t frames, ProcessSlot giver) {
+    pool_ = pool;
+    thread_ = actor.thread;
+    before_ = begin_under_way(pool->view, thread_, frames, giver);
+}
+
+void CountedCall::end_now() {
+    end_under_way(pool_->view, thread_, before_);
+    pool_ = nullptr;
+}
+
 Admission charge_frames(numacre_pool *pool, std::uint64_t frames) {
     count_what_is_held(pool);
     Admission answer = Admission::granted;
@@ -44,8 +55,9 @@ std::uint64_t generation_of(const numacre_pool *pool, ProcessSlot process) {
 void charge_taken(numacre_pool *pool, Giver giver, std::uint64_t frames) {
     if (giver.process == pool->process || giver.process.value >= pool->view.process_slots) return;
     add_held(pool->view, pool->process, frames);
-    // Who has left has taken its count with it, and somebody else may sit there.
-    if (generation_of(pool, giver.process) == giver.generation) remove_held(pool->view, giver.process, frames);
+    // Who has left has taken its count with it, and somebody else may sit there: with another word.
+    remove_held(pool->view, giver.process, frames,
+                [&] { return generation_of(pool, giver.process) == giver.generation; });
 }
 
 }  // namespace numacre::client

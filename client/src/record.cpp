@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <search.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -59,12 +60,18 @@ bool has_file() {
     return false;
 }
 
-// A trace is never half a line wrong: what cannot be written whole ends it (a full disk).
+// A write beyond the process's limit on files would end the process (SIGXFSZ).
+bool may_write_up_to(off_t where) {
+    rlimit limit{};
+    return getrlimit(RLIMIT_FSIZE, &limit) != 0 || static_cast<rlim_t>(where) <= limit.rlim_cur;
+}
+
+// A trace is never half a line wrong: what cannot be written whole ends it (a full disk, a limit on files).
 void write_at(off_t where, const char *text, int length) {
     if (!has_file()) return;
     ssize_t written = 0;
     do {
-        written = pwrite(file, text, static_cast<std::size_t>(length), where);
+        written = may_write_up_to(where + length) ? pwrite(file, text, static_cast<std::size_t>(length), where) : 0;
     } while (written < 0 && errno == EINTR);
     if (written == length) return;
     if (where + length > end) (void)!ftruncate(file, end);

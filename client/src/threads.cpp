@@ -67,23 +67,30 @@ struct Seat {
     numacre_pool *pool;
     std::size_t bytes;  // of the lane's mapping
 };
+struct NotedTable;
 // All lanes of the calling thread, by the pools' index; lane nullptr: none.
 struct LaneTable {
     Seat *seats;
     std::uint32_t count;
-    bool is_ending;  // at_thread_end() has run
-    bool is_going;   // at_thread_end() runs
+    bool has_lock;  // the thread has registry_mutex, for the sake of its table
+    NotedTable *noted;
+    std::uint32_t noted_in;  // this generation
 };
-thread_local LaneTable lane_table __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false, false};
+thread_local LaneTable lane_table __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false, nullptr, 0};
 
-// Of a thread that has called after at_thread_end(): a destructor of the last round (PTHREAD_DESTRUCTOR_ITERATIONS) may
-// have done so, and nothing tells of that thread's end any more. Whoever comes by looks whether it is gone.
-struct LateTable {
-    LateTable *next;
-    pid_t thread;
-    LaneTable table;
+// A table, where others find it. That a thread has ended is told by at_thread_end(), but not if it has called in the
+// last round of destructors only, or again (PTHREAD_DESTRUCTOR_ITERATIONS). So whoever comes by looks whether some of
+// the threads are gone.
+struct NotedTable {
+    NotedTable *next, *before;
+    pid_t process, thread;  // who noted it; not our process: a child of vfork(), in its parent's thread
+    Seat *seats;
+    std::uint32_t count;
 };
-constinit std::atomic<LateTable *> late_tables{nullptr};  // written under registry_mutex
+// Both guarded by registry_mutex.
+constinit NotedTable *noted_tables = nullptr;
+constinit NotedTable *next_look = nullptr;  // nullptr: at the first
+constexpr unsigned kLooksEach = 2;          // so that more go than come
 
 // Handlers of signals that cannot be blocked (SIGTRAP, SIGSEGV sent by another process) may look at any moment: what
 // goes is out of sight before it goes.
@@ -97,8 +104,11 @@ void free_lane(Seat &seat) {
 }
 
 void release_slot(numacre_pool *pool, Actor actor) {
+    auto &slot = pool->view.threads[actor.thread.value];
+    // relaxed: of a call that a signal handler has left, perhaps; before the release below.
+    slot.under_way.store(0, std::memory_order_relaxed);
     // release: the slot's next user, or recovery, finds all our work done.
-    pool->view.threads[actor.thread.value].owner.store(0, std::memory_order_release);
+    slot.owner.store(0, std::memory_order_release);
     pool->threads.fetch_sub(1, std::memory_order_relaxed);  // relaxed: a count, it hands nothing over
 }
 
@@ -132,83 +142,103 @@ void give_up_slot(numacre_pool *pool, Lane &lane) {
 }
 
 // Gives up all of a thread's slots, its own or those of one that is gone. registry_mutex is held.
-void give_up_table(LaneTable &table) {
+void give_up_seats(Seat *seats, std::uint32_t count) {
     const std::uint32_t our_generation = fork_generation();
-    for (std::uint32_t index = 0; index < table.count; ++index) {
-        Seat &seat = table.seats[index];
+    for (std::uint32_t index = 0; index < count; ++index) {
+        Seat &seat = seats[index];
         if (seat.lane == nullptr) continue;
         numacre_pool *const pool = handles[index];
         if (pool == seat.pool && !pool->is_leaving && pool->fork_generation == our_generation)
             give_up_slot(pool, *seat.lane);
         free_lane(seat);
     }
-    Seat *const seats = table.seats;
-    table.count = 0;
-    table.seats = nullptr;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    free(seats);
 }
 
-// Takes out of the list what `is_wanted` says. registry_mutex is held.
-template <class IsWanted>
-void give_up_late_tables(const IsWanted &is_wanted) {
-    LateTable *kept = nullptr;
-    // relaxed, all of it: by the mutex.
-    for (LateTable *late = late_tables.load(std::memory_order_relaxed); late != nullptr;) {
-        LateTable *const next = late->next;
-        if (is_wanted(*late)) {
-            give_up_table(late->table);
-            free(late);
-        } else {
-            late->next = kept;
-            kept = late;
-        }
-        late = next;
+// registry_mutex, by a thread for its table. A handler of a signal that cannot be blocked would wait for it, and for
+// the heap, in its own thread: its calls are refused, by enter_pool(), where each of them comes then.
+class TableLock {
+public:
+    TableLock() {
+        lane_table.has_lock = true;
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        os::pthread_mutex_lock(&registry_mutex);
     }
-    late_tables.store(kept, std::memory_order_relaxed);
+    ~TableLock() {
+        os::pthread_mutex_unlock(&registry_mutex);
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        lane_table.has_lock = false;
+    }
+    TableLock(const TableLock &) = delete;
+    TableLock &operator=(const TableLock &) = delete;
+};
+
+// These with registry_mutex held.
+void forget_noted(NotedTable *noted) {
+    if (next_look == noted) next_look = noted->next;
+    if (noted->next != nullptr) noted->next->before = noted->before;
+    (noted->before != nullptr ? noted->before->next : noted_tables) = noted->next;
+    free(noted);
 }
 
-// The calling thread's table has changed, after at_thread_end(). False: no memory. is_new: it has had none since; what
-// is in the list under this thread's number is of one that is gone.
-bool note_late_table(const LaneTable &table, bool is_new) {
-    const pid_t self = os::gettid();
-    os::pthread_mutex_lock(&registry_mutex);
-    if (is_new) give_up_late_tables([self](const LateTable &late) { return late.thread == self; });
-    LateTable *late = late_tables.load(std::memory_order_relaxed);
-    while (late != nullptr && late->thread != self) late = late->next;
-    if (late == nullptr && (late = static_cast<LateTable *>(malloc(sizeof *late))) != nullptr) {
-        late->next = late_tables.load(std::memory_order_relaxed);
-        late->thread = self;
-        late_tables.store(late, std::memory_order_relaxed);
+// The calling thread's table has changed. False: no memory.
+bool note_table(LaneTable &table) {
+    const std::uint32_t our_generation = fork_generation();
+    if (table.noted == nullptr || table.noted_in != our_generation) {
+        auto *const noted = static_cast<NotedTable *>(malloc(sizeof(NotedTable)));
+        if (noted == nullptr) return false;
+        *noted = {noted_tables, nullptr, os::getpid(), os::gettid(), nullptr, 0};
+        if (noted_tables != nullptr) noted_tables->before = noted;
+        noted_tables = noted;
+        table.noted = noted;
+        table.noted_in = our_generation;
     }
-    if (late != nullptr) late->table = table;
-    os::pthread_mutex_unlock(&registry_mutex);
-    return late != nullptr;
+    table.noted->seats = table.seats;
+    table.noted->count = table.count;
+    return true;
+}
+
+bool is_gone(const NotedTable &noted) {
+    if (noted.process != os::getpid()) return false;
+    // The number may have come to another thread: if that is this one, it is known to be.
+    const bool is_own = &noted == lane_table.noted && lane_table.noted_in == fork_generation();
+    return noted.thread == os::gettid() ? !is_own : os::thread_is_gone(noted.thread);
+}
+
+// Gives up the slots of the thread, if it is gone and could not do so itself. Returns the table behind it.
+NotedTable *give_up_if_gone(NotedTable *noted) {
+    NotedTable *const next = noted->next;
+    if (is_gone(*noted)) {
+        give_up_seats(noted->seats, noted->count);
+        free(noted->seats);
+        forget_noted(noted);
+    }
+    return next;
+}
+
+void look_at_some() {
+    for (unsigned looks = 0; looks < kLooksEach && noted_tables != nullptr; ++looks)
+        next_look = give_up_if_gone(next_look != nullptr ? next_look : noted_tables);
+}
+
+void look_at_all() {
+    for (NotedTable *noted = noted_tables; noted != nullptr;) noted = give_up_if_gone(noted);
 }
 
 void at_thread_end(void *) {
     // For good: a handler that called now, or while other destructors run, would get a lane that nobody takes back. A
-    // destructor that calls makes this one run once more, but in the last round (LateTable).
+    // destructor that calls makes this one run once more, but in the last round (NotedTable).
     SignalsBlocked::keep_out();
     LaneTable &table = lane_table;
-    // A handler of a signal that cannot be blocked would find a lane that is being given up, or make one, under a lock
-    // and with a heap that its own thread holds: it is refused, by enter_pool(), to where each of its calls comes now.
-    table.is_going = true;
+    const TableLock lock;
     numacre_inline_lane_1 = &no_lane;
+    give_up_seats(table.seats, table.count);
+    if (table.noted != nullptr && table.noted_in == fork_generation()) forget_noted(table.noted);
+    Seat *const seats = table.seats;
+    table.noted = nullptr;
+    table.count = 0;
+    table.seats = nullptr;
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    os::pthread_mutex_lock(&registry_mutex);
-    if (table.is_ending) {
-        const pid_t self = os::gettid();
-        give_up_late_tables([self](const LateTable &late) { return late.thread == self; });
-        table.seats = nullptr;
-        table.count = 0;
-    } else {
-        give_up_table(table);
-    }
-    os::pthread_mutex_unlock(&registry_mutex);
-    table.is_ending = true;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    table.is_going = false;
+    free(seats);
 }
 
 // In the child no mapping of a pool exists, and mutexes may have been held by threads that do not exist here. The
@@ -218,7 +248,7 @@ void forget_the_parents() {
     numacre_inline_lane_1 = &no_lane;
     registry_mutex = PTHREAD_MUTEX_INITIALIZER;
     forget_recording_in_child();
-    late_tables.store(nullptr, std::memory_order_relaxed);
+    noted_tables = next_look = nullptr;
     for (numacre_pool *const pool : handles) {
         if (pool == nullptr) continue;
         close_connection(pool);
@@ -271,16 +301,21 @@ bool grow_table(std::uint32_t index) {
     const std::uint32_t count = index + 8;
     auto *const seats = static_cast<Seat *>(calloc(count, sizeof(Seat)));
     if (seats == nullptr) return false;
+    const TableLock lock;
     Seat *const before = table.seats;
-    std::copy_n(before, table.count, seats);
+    const std::uint32_t count_before = table.count;
+    std::copy_n(before, count_before, seats);
     table.seats = seats;
     std::atomic_signal_fence(std::memory_order_seq_cst);
     table.count = count;
-    free(before);
-    if (!table.is_ending || note_late_table(table, before == nullptr)) return true;
+    if (note_table(table)) {
+        free(before);
+        return true;
+    }
+    table.count = count_before;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    table.seats = before;
     free(seats);
-    table.seats = nullptr;
-    table.count = 0;
     return false;
 }
 
@@ -410,14 +445,26 @@ void unregister_handle(numacre_pool *pool) {
 }
 
 namespace {
-// Gives up the slots of threads that are gone and could not do so themselves. Only on the way to a slot of the
-// caller's: it takes a lock and the heap's, which a handler of signals must not do, and that way no handler goes.
-void give_up_for_the_gone() {
-    // relaxed: somebody who comes later sees it.
-    if (late_tables.load(std::memory_order_relaxed) == nullptr) return;
-    os::pthread_mutex_lock(&registry_mutex);
-    give_up_late_tables([](const LateTable &late) { return os::thread_is_gone(late.thread); });
-    os::pthread_mutex_unlock(&registry_mutex);
+bool enter_anew(numacre_pool *pool, Seat &seat, int &error) {
+    std::uint64_t limit = 0;
+    if (!may_have_thread(pool, limit)) {
+        error = fail(Errc::too_many_clients,
+                     "this process has %llu threads on the pool, a client's limit: end one, or raise the pool's "
+                     "max-threads-per-client",
+                     static_cast<unsigned long long>(limit));
+        return false;
+    }
+    const Actor actor{claim_thread_slot(pool->view, pool->process), pool->process};
+    if (actor.thread == kDaemonThread) {
+        pool->threads.fetch_sub(1, std::memory_order_relaxed);
+        error = fail(Errc::too_many_clients, "all %u thread slots of the pool are taken", pool->view.thread_slots - 1);
+        return false;
+    }
+    seat = new_lane(pool, actor);
+    if (seat.lane != nullptr) return true;
+    release_slot(pool, actor);
+    error = fail(Errc::too_many_clients, "no memory for this thread's lane");
+    return false;
 }
 }  // namespace
 
@@ -426,8 +473,8 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
         error = fail_forked();
         return nullptr;
     }
-    if (lane_table.is_going) {
-        error = fail(Errc::thread_is_inside, "this thread is ending, and its slots are being given up");
+    if (lane_table.has_lock) {
+        error = fail(Errc::thread_is_inside, "this thread is just getting its slots, or giving them up as it ends");
         return nullptr;
     }
     if (pool->index < lane_table.count) {
@@ -441,31 +488,24 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
     }
     Seat &seat = lane_table.seats[pool->index];
     if (seat.lane != nullptr) free_lane(seat);  // of a pool that was detached
-    give_up_for_the_gone();
-    std::uint64_t limit = 0;
-    if (!may_have_thread(pool, limit)) {
-        error = fail(Errc::too_many_clients,
-                     "this process has %llu threads on the pool, a client's limit: end one, or raise the pool's "
-                     "max-threads-per-client",
-                     static_cast<unsigned long long>(limit));
-        return nullptr;
+    {
+        const TableLock lock;
+        look_at_some();
     }
-    const Actor actor{claim_thread_slot(pool->view, pool->process), pool->process};
-    if (actor.thread == kDaemonThread) {
-        pool->threads.fetch_sub(1, std::memory_order_relaxed);
-        error = fail(Errc::too_many_clients, "all %u thread slots of the pool are taken", pool->view.thread_slots - 1);
-        return nullptr;
+    bool is_in = enter_anew(pool, seat, error);
+    if (!is_in) {
+        {
+            const TableLock lock;
+            look_at_all();
+        }
+        is_in = enter_anew(pool, seat, error);
     }
-    seat = new_lane(pool, actor);
-    if (seat.lane != nullptr) return make_current(seat.lane);
-    release_slot(pool, actor);
-    error = fail(Errc::too_many_clients, "no memory for this thread's lane");
-    return nullptr;
+    return is_in ? make_current(seat.lane) : nullptr;
 }
 
 Lane *find_lane(const numacre_pool *pool) {
     const LaneTable &table = lane_table;
-    if (table.is_going || pool->index >= table.count || table.seats[pool->index].pool != pool) return nullptr;
+    if (table.has_lock || pool->index >= table.count || table.seats[pool->index].pool != pool) return nullptr;
     return table.seats[pool->index].lane;
 }
 

@@ -107,6 +107,8 @@ bool forget_wish(numacre_pool *pool, const Lane &lane) {
     std::uint32_t numa_node = 0;
     Block block;
     Block freed;
+    const CountedCall call{pool, lane.actor,
+                           is_counting(pool) ? pool->geometry.chunk_bytes() >> pool->geometry.frame_shift : 0};
     if (!hand_off.receive(lane.actor, lane.since_now, numa_node, block)) return false;
     (void)nodes.at(numa_node).free(lane.actor, block.base, freed);
     if (has_waiters(pool)) serve_waiters(pool, lane.actor);
@@ -177,6 +179,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
         if (!hand_off.has_ended(wish, now)) continue;
         // While the block is still nobody's, so that what we hold is never more than what was allowed us.
         const bool is_charged = charge.make();
+        const CountedCall call{pool, actor, is_charged ? 0 : order.frames()};  // it is free again, uncounted
         received = hand_off.receive(actor, note.with_since(Attention::age(attention)), got, block);
         wish = WaitWord{};
         if (received && is_charged) break;

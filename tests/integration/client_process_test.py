@@ -93,6 +93,13 @@ class ClientProcess(unittest.TestCase):
         self.assertLessEqual(self.hear(client, "again"), 0)
         self.assertEqual(client.wait(PATIENCE_SECONDS), 0)
 
+    def test_a_thread_with_the_least_stack_attaches_a_pool_of_several_numa_nodes(self):
+        daemon = Daemon("--topology", "synthetic:2x512M", *POOL)
+        self.addCleanup(daemon.stop)
+        program = bin_dir().parent / "test-bin" / "process_client"
+        done = subprocess.run([program, daemon.runtime_dir, "stack"], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+        self.assertEqual((done.returncode, done.stdout), (0, "detached 0\n"), done.stderr)
+
     def test_exec_gives_all_back_although_a_forked_child_lives_on(self):
         client = self.start("exec")
         child = self.hear(client, "child")

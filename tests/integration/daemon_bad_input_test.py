@@ -13,12 +13,14 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import urllib.request
 
@@ -107,6 +109,69 @@ def hugepages():
     text = pathlib.Path("/proc/meminfo").read_text()
     found = [re.search(rf"^HugePages_{what}:\s+(\d+)", text, re.MULTILINE) for what in ("Total", "Free")]
     return tuple(int(match.group(1)) for match in found) if all(found) else None
+
+
+@unittest.skipUnless(os.geteuid() == 0, "NOT TESTED: needs root, to become a user with few threads")
+class FewThreads(unittest.TestCase):
+    """A limit on threads ends the start with the remedy, wherever it is met; the libraries abort at one of the places."""
+
+    UID = 64207  # nobody else's: the kernel counts a user's threads
+    PATIENCE = 3  # seconds
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="numacre-few-", dir="/tmp")))
+        self.folder.chmod(0o755)
+        for name in ("numacred", "numacre-holder"):  # where the user can read them
+            shutil.copy(program(name), self.folder / name)
+
+    def start(self, threads, log):
+        run = self.folder / f"run-{threads}"
+        run.mkdir(mode=0o711)
+        os.chown(run, self.UID, self.UID)
+        command = ["prlimit", f"--nproc={threads}:{threads}", "setpriv", f"--reuid={self.UID}", f"--regid={self.UID}",
+                   "--clear-groups", self.folder / "numacred", "--runtime-dir", run, *SYNTHETIC, "--pool", POOL]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def outcome(self, threads):
+        """Threads that it has when it serves; None: it has ended, for the reason that it says, or cannot go on (the daemon
+        gives that up after a minute, which is not waited for here)."""
+        with open(self.folder / f"log-{threads}", "w+") as log:
+            daemon = self.start(threads, log)
+            try:
+                deadline = time.monotonic() + self.PATIENCE
+                while daemon.poll() is None and time.monotonic() < deadline and " serving" not in self.text(log):
+                    time.sleep(0.02)
+                serves = daemon.poll() is None and " serving" in self.text(log)
+                if daemon.poll() is not None:
+                    self.assertEqual(daemon.returncode, 1, self.text(log))
+                    self.assertIn("TasksMax", self.text(log))
+                return len(os.listdir(f"/proc/{daemon.pid}/task")) if serves else None
+            finally:
+                for pid in self.processes():  # the holder, too, is the user's
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                daemon.wait()
+                wait_until("nothing of it is left", lambda: not self.processes())
+
+    @staticmethod
+    def text(log):
+        log.seek(0)
+        return log.read()
+
+    def processes(self):
+        found = []
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == self.UID:
+                    found.append(int(entry.name))
+        return found
+
+    def test_a_start_with_too_few_threads_says_so_and_does_not_abort(self):
+        enough = self.outcome(1000)
+        self.assertIsNotNone(enough)
+        served = [self.outcome(threads) is not None for threads in range(enough - 18, enough + 28, 3)]
+        self.assertFalse(served[0])
+        self.assertTrue(served[-1])
 
 
 class RefusedStart(unittest.TestCase):

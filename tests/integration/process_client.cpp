@@ -1,10 +1,12 @@
 // A client whose process does what processes do: threads of it are cancelled, it forks and executes another program.
-// usage: process_client RUNTIME_DIR cancel|exec
+// usage: process_client RUNTIME_DIR cancel|exec|stack
 //   cancel  attaches, says "attached"; for each line that it reads: a thread asks for the events' descriptor, "asking",
 //           is cancelled, "cancelled", and after the next line joined; then asks again itself and says what that
 //           returned
 //   exec    attaches, holds 8 MiB, forks a child that waits, says the child's pid, and executes cat when it reads a
 //   line
+//   stack   everything in a thread with the least stack there is: attaches, allocates, detaches, says "detached"
+#include <limits.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -61,9 +63,32 @@ int execute(numacre_pool *pool) {
     return 1;
 }
 
+void *attach_and_allocate(void *runtime_dir) {
+    numacre_pool *pool = nullptr;
+    int error = numacre_attach(static_cast<const char *>(runtime_dir), nullptr, &pool);
+    void *block = nullptr;
+    if (error == 0) error = numacre_alloc(pool, 1 << 20, &block);
+    if (error == 0) error = numacre_free(pool, block);
+    if (error == 0) error = numacre_alloc_on(pool, -1, 1, NUMACRE_WAIT_MS(1), &block);
+    if (pool != nullptr) numacre_detach(pool);
+    say("detached", error);
+    return nullptr;
+}
+
+int use_least_stack(char *runtime_dir) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    if (pthread_attr_init(&attributes) != 0 ||
+        pthread_attr_setstacksize(&attributes, static_cast<std::size_t>(PTHREAD_STACK_MIN)) != 0 ||
+        pthread_create(&thread, &attributes, attach_and_allocate, runtime_dir) != 0)
+        return 1;
+    return pthread_join(thread, nullptr);
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
+    if (argc == 3 && std::strcmp(argv[2], "stack") == 0) return use_least_stack(argv[1]);
     numacre_pool *pool = nullptr;
     if (argc != 3 || numacre_attach(argv[1], nullptr, &pool) != 0) {
         std::fprintf(stderr, "process_client: %s\n", argc == 3 ? numacre_last_error() : "two arguments");

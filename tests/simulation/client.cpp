@@ -97,7 +97,12 @@ int pthread_mutex_lock(pthread_mutex_t *mutex) {
 int pthread_mutex_unlock(pthread_mutex_t *mutex) {
     return ::pthread_mutex_unlock(mutex);
 }
+// Nobody's twice: all processes of a run share the library's list of threads, none of whom is ever found gone.
 pid_t gettid() {
+    static pid_t last = 0;
+    return ++last;
+}
+pid_t getpid() {
     return 0;
 }
 bool thread_is_gone(pid_t) {
@@ -185,6 +190,7 @@ void forget_clients() {
     if (heap_used != 0) madvise(heap, round_up(heap_used, kPageBytes), MADV_DONTNEED);
     heap_used = 0;
     for (numacre_pool *&handle : client::handles) handle = nullptr;
+    client::noted_tables = client::next_look = nullptr;
 }
 
 }  // namespace numacre::simulation

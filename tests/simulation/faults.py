@@ -425,6 +425,24 @@ FAULTS = [
         changes=(Change("daemon/src/pool/managed_pool.cpp", "memory->finish_units();", ""),),
     ),
     Fault(
+        name="what_is_held_is_read_once",
+        system=True,
+        why="a block that is handed on while everybody's counts are added up is missed: a quota is exceeded",
+        changes=(Change(SHM + "account.hpp", "constexpr unsigned kReadings = 4;", "constexpr unsigned kReadings = 1;"),),
+    ),
+    Fault(
+        name="who_stands_still_counts_wrong",
+        system=True,
+        why="the daemon lowers the count of a client that is stopped between its count and its allocation: a quota is exceeded",
+        changes=(
+            Change(
+                "daemon/src/pool/managed_pool.cpp",
+                "const std::uint64_t unsure = use.under_way[slot] + under_way[slot];",
+                "const std::uint64_t unsure = 0 * under_way[slot];",
+            ),
+        ),
+    ),
+    Fault(
         name="a_child_is_of_its_parents_generation",
         system=True,
         why="planted in threads.cpp: a forked child may use its parent's handle",

@@ -18,7 +18,7 @@ enum class FiberState : std::uint8_t { ready, paused, sleeping, parked, ended, d
 // What the client's sources keep a thread: swapped with the fiber (client.cpp).
 struct ThreadLocals {
     void *lane = nullptr;
-    std::byte table[16] = {};
+    std::byte table[32] = {};
     // The second stage's:
     int process = 0;
     int error = 0;          // errno

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -265,6 +266,35 @@ TEST_F(Record, touches_no_file_that_has_got_the_number_of_its_own) {
               0);
     EXPECT_EQ(std::filesystem::file_size(own), 0U);
     EXPECT_EQ(lines_of(trace_).size(), 1U) << "what was written before stays";
+}
+
+// A write beyond the limit is a signal that ends the process.
+TEST_F(Record, ends_where_the_limit_on_files_is_and_the_program_goes_on) {
+    constexpr rlim_t kLimit = 8192;
+    const int status = run([] {
+        rlimit limit{kLimit, kLimit};
+        check(setrlimit(RLIMIT_FSIZE, &limit) == 0, __LINE__);
+        numacre_pool *const pool = open_pool();
+        void *block = nullptr;
+        for (int i = 0; i < 1000; ++i) {
+            CHECK_CALL(numacre_alloc(pool, 100, &block));
+            CHECK_CALL(numacre_free(pool, block));
+        }
+        numacre_detach(pool);
+    });
+    EXPECT_EQ(status, 0);
+    const std::size_t lines = lines_of(trace_).size();
+    EXPECT_GT(lines, 0U);
+    EXPECT_LT(lines, 1000U);
+    EXPECT_LE(std::filesystem::file_size(trace_), kLimit);
+    trace_ = folder_ / "none";
+    EXPECT_EQ(run([] {
+                  rlimit limit{0, 0};
+                  check(setrlimit(RLIMIT_FSIZE, &limit) == 0, __LINE__);
+                  void *block = nullptr;
+                  CHECK_CALL(numacre_alloc(open_pool(), 100, &block));
+              }),
+              0);
 }
 
 TEST_F(Record, that_cannot_be_made_fails_the_opening_with_the_reason) {

@@ -109,6 +109,26 @@ TEST(ThreadEnd, a_destructor_that_calls_in_the_last_round_keeps_no_slot) {
               }),
               0);
 }
+
+// Its first call, even.
+void call_in_the_last_round(void *value) {
+    const auto round = reinterpret_cast<std::uintptr_t>(value);
+    if (round == PTHREAD_DESTRUCTOR_ITERATIONS)
+        rounds += use(pool) ? 1 : 0;
+    else
+        pthread_setspecific(own_key, reinterpret_cast<void *>(round + 1));
+}
+
+TEST(ThreadEnd, a_destructor_that_makes_the_first_call_in_the_last_round_keeps_no_slot) {
+    EXPECT_EQ(in_child([] {
+                  pool = open_pool();
+                  if (pool == nullptr || pthread_key_create(&own_key, call_in_the_last_round) != 0) return false;
+                  for (unsigned i = 0; i < kThreads; ++i)
+                      std::thread{[&] { pthread_setspecific(own_key, reinterpret_cast<void *>(1)); }}.join();
+                  return rounds == kThreads && is_whole();
+              }),
+              0);
+}
 #endif
 
 #if !defined(UNDER_SANITIZER)

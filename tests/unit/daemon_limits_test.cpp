@@ -143,6 +143,36 @@ TEST_F(CountsTest, what_is_under_way_is_no_error) {
     }
 }
 
+// A thread that is stopped between its count and the tree, for as many looks as there are.
+TEST_F(CountsTest, what_a_stopped_thread_says_to_be_under_way_is_no_error_and_hides_none) {
+    ASSERT_TRUE(pool_->set_quota(pool_holder(), 4 * kMiB, 0));
+    take(actor_, kMiB);
+    constexpr std::uint64_t kCall = 64 << 10, kWrong = 512 << 10;
+    const auto look = [this] {
+        for (int i = 0; i < 10; ++i) pool_->look_at_use();
+    };
+    const std::uint64_t before = begin_under_way(shared_, actor_.thread, frames(kCall), UnderWay::kNobody);
+    add_held(shared_, actor_.process, frames(kCall));
+    look();
+    EXPECT_EQ(counted_bytes(actor_), kMiB + kCall) << "charged, and not allocated yet";
+    add_held(shared_, actor_.process, frames(kWrong));
+    look();
+    EXPECT_GE(counted_bytes(actor_), kMiB + kCall);
+    EXPECT_LE(counted_bytes(actor_), kMiB + 2 * kCall) << "what goes beyond the call is corrected";
+    end_under_way(shared_, actor_.thread, before);
+    look();
+    EXPECT_EQ(counted_bytes(actor_), kMiB);
+    // Of a taker, for the process that it takes from: it still counts what it does not hold any more.
+    const Actor taker = seat(2);
+    add_held(shared_, actor_.process, frames(kCall));
+    const std::uint64_t nothing = begin_under_way(shared_, taker.thread, frames(kCall), actor_.process);
+    look();
+    EXPECT_EQ(counted_bytes(actor_), kMiB + kCall);
+    end_under_way(shared_, taker.thread, nothing);
+    look();
+    EXPECT_EQ(counted_bytes(actor_), kMiB);
+}
+
 // Before the next daemon has looked at anything: those who are silent count as well.
 TEST_F(CountsTest, outlive_the_daemon) {
     constexpr std::uint32_t kAlice = 4711, kBob = 4712;

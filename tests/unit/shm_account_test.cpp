@@ -1,7 +1,9 @@
 // Limits of several processes together: the words, the sums, the decision; and that no two get the last frames.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "numacre/shm/account.hpp"
@@ -54,6 +56,43 @@ TEST(Account, who_has_not_counted_is_not_changed) {
     add_held(pool.view, ProcessSlot{1}, 7);
     remove_held(pool.view, ProcessSlot{1}, 7);
     EXPECT_EQ(pool.view.processes[1].held, 0U);
+}
+
+// A block goes to and fro between two, who count it first for the one and then no longer for the other.
+TEST(Account, a_block_that_is_being_handed_over_is_never_missed) {
+    constexpr std::uint64_t kFrames = 10;
+    for (const auto &[giver, taker] : {std::pair<std::uint16_t, std::uint16_t>{1, 4}, {5, 1}}) {
+        Pool pool(kQuotas);
+        pool.view.accounts[kPoolAccount].quota_frames = kFrames;
+        add_held(pool.view, ProcessSlot{giver}, kFrames);
+        std::atomic<bool> is_over{false};
+        std::thread hands_over([&, giver = giver, taker = taker] {
+            while (!is_over.load(std::memory_order_relaxed)) {
+                add_held(pool.view, ProcessSlot{taker}, kFrames);
+                remove_held(pool.view, ProcessSlot{giver}, kFrames);
+                add_held(pool.view, ProcessSlot{giver}, kFrames);
+                remove_held(pool.view, ProcessSlot{taker}, kFrames);
+            }
+        });
+        unsigned granted = 0;
+        for (int i = 0; i < 500'000; ++i) granted += pool.charge(2, 1) == Admission::granted ? 1 : 0;
+        is_over = true;
+        hands_over.join();
+        EXPECT_EQ(granted, 0U);
+    }
+}
+
+TEST(UnderWay, of_a_call_within_a_call_says_both) {
+    constexpr ProcessSlot kOne{3}, kOther{4};
+    const UnderWay outer = UnderWay{}.with(5, UnderWay::kNobody);
+    EXPECT_EQ(outer.frames(), 5U);
+    EXPECT_EQ(outer.giver(), UnderWay::kNobody);
+    EXPECT_EQ(outer.with(7, kOne).frames(), 12U);
+    EXPECT_EQ(outer.with(7, kOne).giver(), kOne);
+    EXPECT_EQ(outer.with(7, kOne).with(1, UnderWay::kNobody).giver(), kOne);
+    EXPECT_EQ(outer.with(7, kOne).with(1, kOne).giver(), kOne);
+    EXPECT_EQ(outer.with(7, kOne).with(1, kOther).giver(), UnderWay::kAnybody);
+    EXPECT_EQ(outer.with(7, kOne).with(1, kOther).with(1, kOne).giver(), UnderWay::kAnybody);
 }
 
 TEST(Account, each_limit_refuses_by_its_name_and_takes_nothing) {

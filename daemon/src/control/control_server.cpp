@@ -20,6 +20,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <latch>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -56,6 +57,22 @@ constexpr std::chrono::milliseconds kStopGrace{250};
 // is written; a caller that writes (it need only acknowledge something) to one that is closed is told "Broken pipe" and
 // nothing else.
 constexpr std::chrono::milliseconds kReadGrace{50};
+
+// gRPC 1.51 aborts the process where it can have the first threads of a server not at all. So as many as its two
+// servers begin with, and some more, are tried before. Throws std::system_error.
+void try_threads() {
+    constexpr int kThreads = 24;
+    std::latch all_there(1);
+    std::vector<std::jthread> threads;
+    const auto go = [&all_there] { all_there.count_down(); };
+    try {
+        for (int i = 0; i < kThreads; ++i) threads.emplace_back([&all_there] { all_there.wait(); });
+    } catch (...) {
+        go();
+        throw;
+    }
+    go();
+}
 
 Unexpected<Failure> failed(Errc code, const std::string &socket_path, const std::string &what) {
     return Unexpected{Failure{code, "control socket " + quoted(socket_path) + ": " + what}};
@@ -245,6 +262,7 @@ Answer<void> ControlServer::start() {
     google::protobuf::SetLogHandler(log_for_protobuf);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    try_threads();
     auto running = std::make_unique<Running>(pools_);
     for (Side *const side : {&running->privileged, &running->others})
         if (!side->start())

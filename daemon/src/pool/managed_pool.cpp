@@ -881,9 +881,9 @@ std::vector<ProcessSlot> ManagedPool::seated() const {
     return slots;
 }
 
-// What a client counts, against what a scan found. A difference may be an operation under way, during which the client
-// does not move its count; one that is still the same at the next look is an error and is corrected. So is the least
-// difference that several looks have agreed on: a client that works on never stands still.
+// What a client counts, against what a scan found. A difference may be what its threads say to be under way. One beyond
+// that is an error, and corrected, if it is still the same at the next look; so is the least difference that several
+// looks have agreed on: a client that works on never stands still.
 void ManagedPool::correct_counts(const Use &use) {
     std::vector<ProcessSlot> slots;  // whose clients sit there since before the scan
     {
@@ -893,9 +893,11 @@ void ManagedPool::correct_counts(const Use &use) {
             if (client && seat_versions_[client->slot.value] == use.seats[client->slot.value])
                 slots.push_back(client->slot);
     }
+    const std::vector<std::uint64_t> under_way = frames_under_way();
     for (const ProcessSlot process : slots) {
         const std::uint32_t slot = process.value;
         auto &word = shared_.processes[slot].held;
+        const std::uint64_t unsure = use.under_way[slot] + under_way[slot];
         std::uint64_t bits = use.counts[slot];
         const HeldFrames seen{bits};
         const std::uint64_t found = use.used_frames[slot];
@@ -904,16 +906,21 @@ void ManagedPool::correct_counts(const Use &use) {
             word.compare_exchange_strong(bits, HeldFrames::of(found).bits(), std::memory_order_seq_cst);
             continue;
         }
-        if (seen.frames() != found && before.bits == bits) {
-            word.compare_exchange_strong(bits, seen.changed_to(found).bits(), std::memory_order_seq_cst);
+        const std::uint64_t off = std::max(seen.frames(), found) - std::min(seen.frames(), found);
+        if (off > unsure && before.bits == bits) {
+            // By what is certain: the rest when its threads have done with it.
+            const std::uint64_t sure = off - unsure;
+            word.compare_exchange_strong(bits,
+                                         (found > seen.frames() ? seen.with_more(sure) : seen.with_fewer(sure)).bits(),
+                                         std::memory_order_seq_cst);
             continue;
         }
         // It was counted before the scan, and again after it.
         bits = word.load(std::memory_order_relaxed);
         const auto [least, most] = std::minmax({seen.frames(), HeldFrames{bits}.frames()});
         WrongCount now{seen.bits(), 0, 0, 1};
-        if (least > found) now.too_many = least - found;
-        if (most < found) now.too_few = found - most;
+        if (least > found + unsure) now.too_many = least - found - unsure;
+        if (most + unsure < found) now.too_few = found - most - unsure;
         if (now.too_many == 0 && now.too_few == 0) continue;
         if ((now.too_many != 0) == (before.too_many != 0) && (now.too_few != 0) == (before.too_few != 0)) {
             now.too_many = std::min(now.too_many, before.too_many);
@@ -1451,7 +1458,29 @@ ManagedPool::Use ManagedPool::begin_look() const {
     use.used_frames.resize(process_slots_, 0);
     for (std::uint32_t slot = 0; slot < process_slots_; ++slot)
         use.counts.push_back(shared_.processes[slot].held.load(std::memory_order_seq_cst));
+    use.under_way = frames_under_way();
     return use;
+}
+
+// What threads in the middle of a call have counted and not changed in the tree, or the other way round.
+std::vector<std::uint64_t> ManagedPool::frames_under_way() const {
+    std::vector<std::uint64_t> frames(process_slots_, 0);
+    // relaxed: what is counted for the first time just now is told by HeldFrames::is_counted().
+    if ((shared_.header->accounting.load(std::memory_order_relaxed) & Accounting::kCount) == 0) return frames;
+    std::uint64_t of_anybody = 0;
+    const std::uint32_t threads = shared_.threads_in_use_bound();
+    for (std::uint32_t thread = kDaemonThread.value + 1; thread < threads; ++thread) {
+        const UnderWay call{shared_.threads[thread].under_way.load(std::memory_order_seq_cst)};
+        if (call.frames() == 0) continue;
+        const ThreadOwner owner{shared_.threads[thread].owner.load(std::memory_order_relaxed)};
+        if (owner.in_use() && owner.process().value < process_slots_) frames[owner.process().value] += call.frames();
+        if (call.giver() == UnderWay::kAnybody)
+            of_anybody += call.frames();
+        else if (call.giver() != UnderWay::kNobody && call.giver().value < process_slots_)
+            frames[call.giver().value] += call.frames();
+    }
+    for (std::uint64_t &of_process : frames) of_process += of_anybody;
+    return frames;
 }
 
 // Of all numa nodes, by process slot.

@@ -291,6 +291,7 @@ private:
         std::vector<std::uint64_t> seats;        // by process slot, from before it
         std::vector<std::uint64_t> used_frames;  // by process slot
         std::vector<std::uint64_t> counts;       // by process slot: HeldFrames from before it
+        std::vector<std::uint64_t> under_way;    // by process slot: frames, from before it, but after the counts
         struct OfNode {
             std::uint64_t free_frames = 0, online_frames = 0;
         };
@@ -299,6 +300,7 @@ private:
         void add(const NodeSnapshot &snapshot) { nodes.push_back({snapshot.free_frames, snapshot.online_frames()}); }
     };
     Use begin_look() const;
+    std::vector<std::uint64_t> frames_under_way() const;  // by process slot
     std::vector<OwnerUsage> scan_use(Use &use) const;
     std::uint64_t free_to_promise(const Use &use) const;  // frames
     Use look() const;                                     // all three

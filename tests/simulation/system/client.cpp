@@ -109,7 +109,8 @@ void for_each_global(const Visit &visit) {
     visit(&client::first_generation, sizeof client::first_generation);
     visit(&client::generation, sizeof client::generation);
     visit(&client::last_generation, sizeof client::last_generation);
-    visit(&client::late_tables, sizeof client::late_tables);
+    visit(&client::noted_tables, sizeof client::noted_tables);
+    visit(&client::next_look, sizeof client::next_look);
 }
 
 }  // namespace

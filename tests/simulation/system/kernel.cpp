@@ -1178,6 +1178,9 @@ int pthread_mutex_unlock(pthread_mutex_t *mutex) {
 pid_t gettid() {
     return 1 + kernel().scheduler().current();
 }
+pid_t getpid() {
+    return static_cast<pid_t>(kernel().current().pid);
+}
 bool thread_is_gone(pid_t thread) {
     return kernel().scheduler().fibers()[static_cast<std::size_t>(thread - 1)].state == FiberState::dead;
 }

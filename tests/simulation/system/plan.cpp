@@ -25,7 +25,7 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
         std::min(plan.daemon.max_threads, static_cast<unsigned>(shape.one_in(5) ? shape.between(1, 3) : 0));
     plan.daemon.reclaim = static_cast<unsigned>(shape.one_in(3) ? shape.below(3) : 0);
     plan.daemon.fit = static_cast<unsigned>(shape.one_in(4) ? shape.below(3) : 0);
-    plan.daemon.quota_bytes = shape.one_in(8) ? unit * shape.between(1, units) : 0;
+    plan.daemon.quota_bytes = shape.one_in(4) ? unit * shape.between(1, shape.one_in(2) ? units : 1 + units / 4) : 0;
 
     Random who(seed, 102);
     plan.processes = at_most(who.between(1, 10), limits.processes);

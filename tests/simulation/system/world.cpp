@@ -451,7 +451,21 @@ private:
               static_cast<unsigned long long>(block.count), static_cast<unsigned long long>(block.first),
               block.numa_node, static_cast<unsigned long long>(block.serial));
         sign(block);
+        if (from == nullptr) check_quota();
         return block;
+    }
+    // What all clients hold together, against the quota that the pool has had since it was made: to the byte, whoever
+    // is in the middle of a call, stands still or is dead meanwhile.
+    void check_quota() {
+        if (plan_.daemon.quota_bytes == 0) return;
+        std::uint64_t held_bytes = 0;
+        for (const auto &of_numa_node : owners_)
+            for (const Owner &owner : of_numa_node)
+                if (is_holding(owner.session)) held_bytes += plan_.daemon.frame_bytes;
+        if (held_bytes > plan_.daemon.quota_bytes)
+            fail("the clients hold %llu bytes, the quota of the pool is %llu",
+                 static_cast<unsigned long long>(held_bytes),
+                 static_cast<unsigned long long>(plan_.daemon.quota_bytes));
     }
     std::uint64_t *last_word(const HeldBlock &block) const {
         return reinterpret_cast<std::uint64_t *>(static_cast<std::byte *>(block.place) +
@@ -932,8 +946,8 @@ private:
                  process.fds.size(), files_before);
         if (!process.mappings.empty())
             fail("process %d has %zu maps after it has detached", process.id, process.mappings.size());
-        // The page that a child finds empty, and the first thread's table.
-        constexpr std::size_t kUsual = 2;
+        // The page that a child finds empty, the first thread's table, and where others find that.
+        constexpr std::size_t kUsual = 3;
         if (!program.is_child && process.arena.live.size() > kUsual)
             fail("process %d has %zu pieces of memory after it has detached", process.id, process.arena.live.size());
     }

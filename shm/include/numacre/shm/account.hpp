@@ -8,13 +8,16 @@
 //
 // Exact but for this: what is under way in the moment the first limit is set (an operation a thread); a taker that dies
 // between its CAS and the two words it changes then. The daemon compares the words with its scans and corrects one that
-// is wrong and has stood still since the look before.
+// is wrong and has stood still since the look before. A thread changes the tree and the count one after the other, and
+// may stand still in between for as long as somebody likes (SIGSTOP): so it says before what it is about to do
+// (UnderWay), and by so much its process's count may be off.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "numacre/shm/layout.hpp"
 
@@ -47,6 +50,48 @@ private:
     std::uint64_t bits_;
 };
 
+// A word of a thread's slot, written by the thread alone while anybody counts: a call of it is between the tree and the
+// count. By so many frames the count of its process, and of the process whose block it takes, may differ from what a
+// scan finds. Bits 0 .. 43 frames, 44 .. 59 whose block is taken (0: nobody's).
+class UnderWay {
+public:
+    static constexpr ProcessSlot kNobody = kDaemonProcess;
+    static constexpr ProcessSlot kAnybody{0xffff};  // two blocks of two givers
+
+    constexpr explicit UnderWay(std::uint64_t bits = 0) : bits_(bits) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+    constexpr std::uint64_t frames() const { return bits_ & kFrames; }
+    constexpr ProcessSlot giver() const { return ProcessSlot{static_cast<std::uint16_t>(bits_ >> kGiverShift)}; }
+    // A signal handler's call in the middle of another one.
+    constexpr UnderWay with(std::uint64_t frames, ProcessSlot giver) const {
+        const ProcessSlot other = this->giver();
+        const ProcessSlot both = other == kNobody || other == giver ? giver : giver == kNobody ? other : kAnybody;
+        return UnderWay{((this->frames() + frames) & kFrames) | std::uint64_t{both.value} << kGiverShift};
+    }
+
+private:
+    static constexpr unsigned kGiverShift = 44;
+    static constexpr std::uint64_t kFrames = (std::uint64_t{1} << kGiverShift) - 1;
+    std::uint64_t bits_;
+};
+
+// Says so, from before the first change until after the last, and then what it said before.
+template <class Env>
+std::uint64_t begin_under_way(const PoolView<Env> &view, ThreadSlotIndex thread, std::uint64_t frames,
+                              ProcessSlot giver) {
+    auto &word = view.threads[thread.value].under_way;
+    const std::uint64_t before = word.load(std::memory_order_relaxed);  // relaxed: the thread's own
+    // seq_cst: whoever sees the change of the tree, or of a count, sees this. Weakened: the daemon takes a count for
+    // wrong that is not, and a limit is exceeded by what the call is about to get.
+    word.store(UnderWay{before}.with(frames, giver).bits(), std::memory_order_seq_cst);
+    return before;
+}
+template <class Env>
+void end_under_way(const PoolView<Env> &view, ThreadSlotIndex thread, std::uint64_t before) {
+    // release: whoever sees it sees both changes.
+    view.threads[thread.value].under_way.store(before, std::memory_order_release);
+}
+
 // What the clients of a pool hold and were promised, added up by account. Frames, or bytes: the caller's unit. Pure.
 class Holdings {
 public:
@@ -64,6 +109,14 @@ public:
         then.promised_[account] += promise_used;
         then.all_ -= std::min(frames, then.all_);
         return then;
+    }
+    // Of two readings the larger figures.
+    constexpr void raise_to(const Holdings &other) {
+        for (std::size_t at = 0; at < kAccounts; ++at) {
+            held_[at] = std::max(held_[at], other.held_[at]);
+            promised_[at] = std::max(promised_[at], other.promised_[at]);
+        }
+        all_ = std::max(all_, other.all_);
     }
     constexpr std::uint64_t all() const { return all_; }
     constexpr std::uint64_t of(std::size_t account) const { return held_[account]; }
@@ -99,14 +152,55 @@ void add_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t fram
                                        std::memory_order_relaxed)) {
     }
 }
+// is_there(): asked after the word was read, whether it still is that process's.
+template <class Env, class IsThere>
+void remove_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, const IsThere &is_there) {
+    auto &word = view.processes[process.value].held;
+    std::uint64_t bits = word.load(std::memory_order_acquire);
+    // relaxed: what is free again may be seen late.
+    while (HeldFrames{bits}.is_counted() && is_there() &&
+           !word.compare_exchange_weak(bits, HeldFrames{bits}.with_fewer(frames).bits(), std::memory_order_acquire)) {
+    }
+}
 template <class Env>
 void remove_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames) {
-    auto &word = view.processes[process.value].held;
-    std::uint64_t bits = word.load(std::memory_order_relaxed);
-    // relaxed, both: what is free again may be seen late.
-    while (HeldFrames{bits}.is_counted() &&
-           !word.compare_exchange_weak(bits, HeldFrames{bits}.with_fewer(frames).bits(), std::memory_order_relaxed)) {
+    remove_held(view, process, frames, [] { return true; });
+}
+
+// One reading of what everybody counts. Returned: a digest of the words, which tells whether any has changed since.
+template <class Env>
+std::uint64_t add_up(const PoolView<Env> &view, bool downwards, Holdings &sum) {
+    constexpr std::uint64_t kOdd = 0x9e37'79b9'7f4a'7c15;
+    const auto relaxed = std::memory_order_relaxed;  // limits, and what the daemon writes: they order nothing
+    const std::uint32_t first = kDaemonProcess.value + 1;
+    const std::uint32_t seats = view.seats_bound();
+    std::uint64_t digest = 0;
+    for (std::uint32_t i = first; i < seats; ++i) {
+        const std::uint32_t slot = downwards ? first + (seats - 1 - i) : i;
+        const auto &record = view.processes[slot];
+        const std::uint64_t bits = record.held.load(std::memory_order_seq_cst);
+        digest += bits * (kOdd + 2 * slot);  // whatever the direction
+        sum.add(record.account.load(relaxed), HeldFrames{bits}.frames(), record.reserved_frames.load(relaxed));
     }
+    return digest;
+}
+
+// What everybody holds. A block that is handed over adds to one word and then goes from another: who reads the one
+// before and the other after misses it. So it is read until two readings agree, or so often; then the largest figures
+// count, and a block is missed only if it is handed on in the same moment of each of these readings, now upwards from
+// seat to seat, now downwards.
+template <class Env>
+Holdings all_holdings(const PoolView<Env> &view) {
+    constexpr unsigned kReadings = 4;
+    Holdings most;
+    std::uint64_t digest = add_up(view, false, most);
+    for (unsigned reading = 1; reading < kReadings; ++reading) {
+        Holdings again;
+        const std::uint64_t before = std::exchange(digest, add_up(view, reading % 2 != 0, again));
+        if (digest == before) return again;
+        most.raise_to(again);
+    }
+    return most;
 }
 
 // Is what `process` holds allowed, of which it has just added `frames`?
@@ -120,13 +214,7 @@ Admission admit(const PoolView<Env> &view, ProcessSlot process, std::uint64_t fr
     const std::uint64_t accounting = view.header->accounting.load(relaxed);
     if ((accounting & Accounting::kShared) == 0) return Admission::granted;
 
-    Holdings now;
-    const std::uint32_t seats = view.seats_bound();
-    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < seats; ++slot) {
-        const auto &record = view.processes[slot];
-        now.add(record.account.load(relaxed), HeldFrames{record.held.load(std::memory_order_seq_cst)}.frames(),
-                record.reserved_frames.load(relaxed));
-    }
+    const Holdings now = all_holdings(view);
     const std::uint64_t said = mine.account.load(relaxed);
     const std::size_t account = said < kAccounts ? said : kPoolAccount;
     const auto limit_of = [&](std::size_t at) { return view.accounts[at].quota_frames.load(relaxed); };

@@ -32,7 +32,8 @@ struct alignas(128) ThreadSlot {
     Word hint_work;  // odd while hints may hide something (HintWork): search must not trust "nothing free" then
     Word waiting;    // WaitWord; its low half is a futex word
     Word nodes;      // of a wish: bit n: a block of numa node n would do
-    std::uint64_t reserved[3];
+    Word under_way;  // UnderWay (account.hpp): what counts may lack or have too much for a call of this thread
+    std::uint64_t reserved[2];
 };
 
 // Who uses a thread slot: bits 0..15 process slot, bit 16 in use.
@@ -162,6 +163,7 @@ static_assert(sizeof(Geometry) == 16);
 static_assert(sizeof(ThreadSlot<ProductionEnv>) == 128);
 static_assert(offsetof(ThreadSlot<ProductionEnv>, hint_work) == 16);
 static_assert(offsetof(ThreadSlot<ProductionEnv>, waiting) == 24);
+static_assert(offsetof(ThreadSlot<ProductionEnv>, under_way) == 40);
 static_assert(sizeof(ProcessRecord<ProductionEnv>) == 128);
 static_assert(offsetof(ProcessRecord<ProductionEnv>, held) == 64);
 static_assert(offsetof(ProcessRecord<ProductionEnv>, presence) == 80);

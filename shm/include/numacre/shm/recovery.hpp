@@ -190,6 +190,8 @@ private:
         // release: recovery of the same slot begins anew if we die before this, and finds nothing to do after it.
         const HintWork work{slot.hint_work.load(std::memory_order_acquire)};
         if (work.active()) slot.hint_work.store(work.ended().bits(), std::memory_order_release);
+        // relaxed: its process's count goes, too.
+        if (slot.under_way.load(std::memory_order_relaxed) != 0) slot.under_way.store(0, std::memory_order_relaxed);
         slot.intent.store(0, std::memory_order_release);
         return RecoveryStep::done;
     }

@@ -86,6 +86,7 @@ int pthread_once(pthread_once_t *once, void (*routine)());
 int pthread_mutex_lock(pthread_mutex_t *mutex);
 int pthread_mutex_unlock(pthread_mutex_t *mutex);
 pid_t gettid();
+pid_t getpid();
 bool thread_is_gone(pid_t thread);
 int pthread_key_create(pthread_key_t *key, void (*at_thread_end)(void *));
 int pthread_setspecific(pthread_key_t key, const void *value);
