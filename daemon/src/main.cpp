@@ -28,6 +28,7 @@
 #include "config.hpp"
 #include "control/control_server.hpp"
 #include "daemon.hpp"
+#include "memory/missing_pages.hpp"
 #include "memory/topology.hpp"
 #include "metrics/metrics_server.hpp"
 #include "os/event_loop.hpp"
@@ -242,6 +243,9 @@ int serve(const Config &config, const std::string &holder_program) {
     const std::uint64_t open_files = raise_open_file_limit();
     auto signals = take_over_signals();
     if (!signals) return fail(signals.error());
+    if (!survive_missing_pages())
+        log::warn("a client can end the daemon where memory is short, by taking pages of metadata away",
+                  {{"reason", std::strerror(errno)}, {"remedy", "free memory, and start the daemon again"}});
     LastResort last_resort;  // before the daemon, whose own end counts
     auto runtime_dir = RuntimeDir::open(config.runtime_dir);
     if (!runtime_dir) return fail(runtime_dir.error());

@@ -1,5 +1,6 @@
 // Resizes that do not get where they were to: what is left of them. On small pages, over a synthetic numa node, in
 // steps of 16 MiB (kStepBytes of sizing.cpp).
+#include "numacre/shm/account.hpp"
 #include "pool/sizing.hpp"
 
 #include <gmock/gmock.h>
@@ -234,6 +235,70 @@ TEST_F(SizingTest, what_is_free_where_an_operator_drains_is_not_promised) {
     free(block);
     pool_->worker().run([&] { return finish_drains(*pool_); });
     EXPECT_EQ(free_bytes(), 4 * kMiB);
+}
+
+// What clients compare with when they ask for what is not promised to them.
+TEST_F(SizingTest, what_drains_is_granted_to_nobody_who_was_not_promised_it) {
+    const auto asks = [this](std::uint64_t bytes) {
+        const Admission answer = charge(shared_, actor_.process, frames(bytes));
+        if (answer == Admission::granted) remove_held(shared_, actor_.process, frames(bytes));
+        return answer;
+    };
+    ASSERT_TRUE(reserve(4 * kMiB));
+    EXPECT_EQ(asks(4 * kMiB), Admission::granted);
+    const Block block = allocate(4096);
+    ASSERT_TRUE(drain_chunk(*pool_, kNode, 0, false));
+    EXPECT_EQ(asks(4096), Admission::reserved) << "the other half is promised";
+    restart();
+    pool_->publish_sizes();
+    EXPECT_EQ(asks(4096), Admission::reserved) << "also by a daemon that does not know yet";
+    ASSERT_TRUE(drain_chunk(*pool_, kNode, 0, true));
+    EXPECT_EQ(asks(4 * kMiB), Admission::granted);
+    {
+        const ManagedPool::Withheld about_to_go(*pool_, 4 * kMiB);
+        EXPECT_EQ(asks(4096), Admission::reserved);
+    }
+    EXPECT_EQ(asks(4 * kMiB), Admission::granted);
+    free(block);
+}
+
+TEST_F(SizingTest, what_the_daemon_before_held_is_held_until_all_of_it_is_found) {
+    auto &held = shared_.processes[kDaemonProcess.value].held;
+    held = HeldFrames::of(frames(4 * kMiB)).bits();
+    restart();
+    pool_->publish_sizes();
+    EXPECT_EQ(HeldFrames{shared_.processes[kDaemonProcess.value].held}.frames(), frames(4 * kMiB));
+    ThreadSlotIndex blocked_by;
+    ASSERT_EQ(pool_->worker().run([&] { return pool_->finish_predecessor(blocked_by); }), RecoveryStep::done);
+    EXPECT_EQ(HeldFrames{shared_.processes[kDaemonProcess.value].held}.frames(), 0U);
+}
+
+// Who was promised all, holds it, and gives it back, may want it again.
+TEST_F(SizingTest, a_drain_leaves_what_was_promised_and_is_in_use_there) {
+    constexpr std::uint32_t kHers = 4711;
+    const Actor hers = seat(2, kHers);
+    allocate(hers, 4 * kMiB);
+    allocate(4 * kMiB);
+    ASSERT_TRUE(reserve(4 * kMiB));
+    for (const std::uint64_t chunk : {0, 1}) {
+        const auto refused = drain_chunk(*pool_, kNode, chunk, false);
+        ASSERT_FALSE(refused);
+        EXPECT_EQ(refused.error().code, Errc::contended);
+    }
+}
+
+TEST_F(SizingTest, what_is_promised_of_a_growth_stays) {
+    for (int i = 0; i < 2; ++i) allocate(4 * kMiB);  // all that is online
+    const auto grown = resize(64 * kMiB, [&](int number, const ResizeStep &) {
+        if (number == 0) {
+            EXPECT_TRUE(reserve(16 * kMiB));
+        }
+        return number < 1;
+    });
+    ASSERT_FALSE(grown);
+    EXPECT_THAT(grown.error().message, HasSubstr("16M that had come online went back, 24M stay online"));
+    expect_online(24 * kMiB);
+    EXPECT_EQ(free_bytes(), 16 * kMiB);
 }
 
 // Caches that fill again meanwhile are what would keep it from its end.

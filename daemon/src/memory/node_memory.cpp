@@ -588,16 +588,21 @@ void NodeMemory::give_back_pages(wire::Backing backing, std::uint64_t bytes) {
     hugepages_.give_back(os_numa_node(), page, bytes / page);
 }
 
-std::uint64_t NodeMemory::drained_free_frames() const {
-    std::uint64_t free = 0;
+NodeMemory::DrainingFrames NodeMemory::draining_frames() const {
+    DrainingFrames frames;
+    if (!is_draining()) return frames;
     const auto units = plan_.ledger->units(plan_.numa_node);
     const std::uint64_t unit_frames = unit_bytes_ >> plan_.geometry.frame_shift;
-    for (std::uint64_t unit = 0; unit < unit_count(); ++unit)
+    for (std::uint64_t unit = 0; unit < unit_count(); ++unit) {
         // acquire, relaxed: they change by themselves all the time.
-        if (units[unit].drain.load(std::memory_order_acquire) == Drain::wanted &&
-            units[unit].state.load(std::memory_order_relaxed) == UnitState::online)
-            free += unit_frames - std::min(unit_frames, used_frames(unit));
-    return free;
+        if (units[unit].drain.load(std::memory_order_acquire) == Drain::none ||
+            units[unit].state.load(std::memory_order_relaxed) != UnitState::online)
+            continue;
+        const std::uint64_t used = std::min(unit_frames, used_frames(unit));
+        frames.used += used;
+        frames.free += unit_frames - used;
+    }
+    return frames;
 }
 
 std::uint64_t NodeMemory::used_frames(std::uint64_t unit) const {

@@ -97,8 +97,11 @@ public:
     std::uint64_t online_changes() const { return online_changes_.load(std::memory_order_acquire); }
     // Is there a unit that is draining, and of which clients can see it?
     bool is_draining() const { return draining_units_.load(std::memory_order_relaxed) != 0; }  // a count
-    // Free, and given to nobody any more: an operator is draining their units.
-    std::uint64_t drained_free_frames() const;
+    // Of the units that are being drained, by an operator or a shrink; clients can see it.
+    struct DrainingFrames {
+        std::uint64_t free = 0, used = 0;
+    };
+    DrainingFrames draining_frames() const;
     // False: somebody has overwritten the header of the metadata.
     bool header_is_ours() const;
     // Whether so much could be brought online now; the failure says what is short.

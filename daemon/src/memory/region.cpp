@@ -159,6 +159,7 @@ MetadataRegion::MetadataRegion(Fd fd, void *address, std::uint64_t bytes)
     : fd_(std::move(fd)),
       address_(address),
       bytes_(bytes),
+      watched_(address, bytes),
       is_populated_(bytes / kSmallPageBytes, false),
       populated_pages_(bytes / kHugepageBytes, 0) {}
 
@@ -166,10 +167,12 @@ MetadataRegion::MetadataRegion(MetadataRegion &&other) noexcept
     : fd_(std::move(other.fd_)),
       address_(std::exchange(other.address_, nullptr)),
       bytes_(other.bytes_),
+      watched_(std::move(other.watched_)),
       is_populated_(std::move(other.is_populated_)),
       populated_pages_(std::move(other.populated_pages_)) {}
 
 MetadataRegion::~MetadataRegion() {
+    watched_.end();
     if (address_ != nullptr) os::munmap(address_, bytes_);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/failure.hpp"
 #include "engine.hpp"
+#include "memory/missing_pages.hpp"
 #include "memory/topology.hpp"
 #include "numacre/shm/attach_wire.hpp"
 #include "os/fd.hpp"
@@ -49,6 +50,7 @@ private:
     Fd fd_;
     void *address_ = nullptr;
     std::uint64_t bytes_ = 0;
+    WatchedPages watched_;
     std::vector<bool> is_populated_;              // by small page
     std::vector<std::uint16_t> populated_pages_;  // by hugepage: how many of its small pages are
 };

@@ -160,6 +160,7 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::adopt(PoolLedger ledger, std::
 
     std::shared_ptr<ManagedPool> pool(new ManagedPool(spec, *geometry, std::move(ledger), std::move(*pool_region)));
     pool->adopted_ = true;
+    pool->is_as_before_ = false;
     pool->has_to_take_over_ = true;
     for (std::uint32_t i = 0; i < pool->ledger_.numa_nodes(); ++i) {
         auto made = NodeMemory::adopt(pool->plan_of(NumaNode{static_cast<std::uint8_t>(i)}), topology, hugepages,
@@ -365,6 +366,11 @@ RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
     }
     // What it had seized and not released: its time begins anew.
     recovery.for_each_seized([this](NumaNode numa_node, Block block) { seize(numa_node, block); });
+    {
+        const auto records = lock_records();
+        is_as_before_ = true;
+    }
+    publish_sizes();
     adopted_ = false;
     return RecoveryStep::done;
 }
@@ -659,12 +665,12 @@ Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_by
 
 // Is there as much free as is promised and not used yet?
 Answer<void> ManagedPool::check_promises(const Use &use) const {
-    const std::uint64_t unused = unused_reservations(use);
-    if (unused <= use.promisable_frames) return {};
+    const std::uint64_t needed = promises(use).needed_frames(use.used_draining_frames);
+    if (needed <= use.promisable_frames) return {};
     return Unexpected{Failure{Errc::out_of_frames,
                               "pool \"" + spec_.name + "\" has " +
                                   format_bytes(use.promisable_frames << geometry_.frame_shift) + " free, " +
-                                  format_bytes(unused << geometry_.frame_shift) +
+                                  format_bytes(needed << geometry_.frame_shift) +
                                   " would be reserved and not used yet: reserve less, free some, or grow the pool"}};
 }
 
@@ -743,32 +749,66 @@ Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, con
     return {};
 }
 
-Answer<void> ManagedPool::check_shrink(std::uint64_t bytes) {
+Answer<void> ManagedPool::check_shrink(std::uint64_t bytes, std::uint64_t used_bytes) {
     {
         const std::lock_guard lock(mutex_);
         if ((wanted_accounting() & Accounting::kReservations) == 0) return {};
     }
     const Use use = look();
-    const std::uint64_t free_bytes = use.promisable_frames << geometry_.frame_shift;
+    // What has been granted, and is on its way: counted before it is taken.
+    std::uint64_t granted_frames = 0;
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot) {
+        const std::uint64_t counted = HeldFrames{use.counts[slot]}.frames();
+        granted_frames += counted - std::min(counted, use.used_frames[slot]);
+    }
+    const std::uint64_t free_frames = use.promisable_frames - std::min(use.promisable_frames, granted_frames);
+    const std::uint64_t free_bytes = free_frames << geometry_.frame_shift;
     const std::lock_guard lock(mutex_);
-    const std::uint64_t unused_bytes = unused_reservations(use) << geometry_.frame_shift;
-    if (unused_bytes == 0 || unused_bytes + bytes <= free_bytes) return {};
+    const std::uint64_t used_draining_frames = use.used_draining_frames + (used_bytes >> geometry_.frame_shift);
+    const std::uint64_t needed_bytes = promises(use).needed_frames(used_draining_frames) << geometry_.frame_shift;
+    if (needed_bytes == 0 || needed_bytes + bytes - used_bytes <= free_bytes) return {};
     return Unexpected{Failure{Errc::contended, "pool \"" + spec_.name + "\" has " + format_bytes(free_bytes) +
-                                                   " free, of which " + format_bytes(unused_bytes) +
+                                                   " free, of which " + format_bytes(needed_bytes) +
                                                    " are reserved: it cannot shrink by " + format_bytes(bytes) +
                                                    "; shrink less, or reserve less with `numacre reserve`"}};
 }
 
 void ManagedPool::publish_sizes() {
     const auto records = lock_records();  // the last to look is the last to write
-    std::uint64_t online_bytes = 0, seized_frames = 0;
+    write_seized();
+    std::uint64_t online_bytes = 0, gone_bytes = withheld_bytes_;
     for (const auto &memory : nodes_) {
         online_bytes += memory->online_bytes();
-        seized_frames += memory->quarantined_frames();
+        // Whole: what is freed there is not to be had, and is freed at any time.
+        const NodeMemory::DrainingFrames frames = memory->draining_frames();
+        gone_bytes += (frames.free + frames.used) << geometry_.frame_shift;
     }
-    // relaxed: compared with sums that move all the time.
-    shared_.header->online_frames.store(online_bytes >> geometry_.frame_shift, std::memory_order_relaxed);
-    shared_.processes[kDaemonProcess.value].held.store(HeldFrames::of(seized_frames).bits(), std::memory_order_relaxed);
+    auto &word = shared_.header->online_frames;
+    std::uint64_t frames = (online_bytes - std::min(online_bytes, gone_bytes)) >> geometry_.frame_shift;
+    // relaxed: the daemon's own.
+    if (!is_as_before_) frames = std::min(frames, word.load(std::memory_order_relaxed));
+    // EDGE withhold-then-look (seq_cst store, then seq_cst loads of what is held, in begin_look(); partner: charge(),
+    // which counts and then looks here). Weakened: a client is granted what is about to go, and the daemon does not see
+    // it: somebody who was promised that does not get it.
+    word.store(frames, std::memory_order_seq_cst);
+}
+
+// What the daemon holds.
+void ManagedPool::write_seized() {
+    std::uint64_t frames = 0;
+    for (const auto &memory : nodes_) frames += memory->quarantined_frames();
+    auto &word = shared_.processes[kDaemonProcess.value].held;
+    // relaxed: the daemon's own, compared with sums that move all the time.
+    if (!is_as_before_) frames = std::max(frames, HeldFrames{word.load(std::memory_order_relaxed)}.frames());
+    word.store(HeldFrames::of(frames).bits(), std::memory_order_relaxed);
+}
+
+void ManagedPool::withhold(std::uint64_t more, std::uint64_t less) {
+    {
+        const auto records = lock_records();
+        withheld_bytes_ += more - less;
+    }
+    publish_sizes();
 }
 
 std::size_t ManagedPool::account_of(std::uint32_t uid) const {
@@ -980,30 +1020,44 @@ void ManagedPool::compare_accounts(const Use &use) {
     }
 }
 
-std::uint64_t ManagedPool::unused_reservations(const Use &use) const {
+ManagedPool::Promises ManagedPool::promises(const Use &use) const {
     Holdings holdings;
-    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot)
-        if (clients_[slot])
-            holdings.add(account_of(clients_[slot]->peer.uid), use.used_frames[slot],
-                         quota_frames_of(clients_[slot]->reserved_bytes));
-    std::uint64_t unused = 0;
-    for (std::size_t i = 0; i < kAccounts; ++i)
-        unused += holdings.unused(i, quota_frames_of(accounts_[i].limit.reserved_bytes));
-    return unused;
+    std::array<std::uint64_t, kAccounts> of_clients{};
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot) {
+        if (!clients_[slot]) continue;
+        const std::size_t account = account_of(clients_[slot]->peer.uid);
+        const std::uint64_t reserved = quota_frames_of(clients_[slot]->reserved_bytes);
+        holdings.add(account, use.used_frames[slot], reserved);
+        of_clients[account] += reserved;
+    }
+    Promises all;
+    for (std::size_t i = 0; i < kAccounts; ++i) {
+        const std::uint64_t reserved = quota_frames_of(accounts_[i].limit.reserved_bytes);
+        const std::uint64_t unused = holdings.unused(i, reserved);
+        all.unused_frames += unused;
+        all.held_frames += std::max(reserved, of_clients[i]) - unused;
+    }
+    return all;
 }
 
-// Not what is free where an operator drains: nobody gets that any more.
-std::uint64_t ManagedPool::free_to_promise(const Use &use) const {
-    std::uint64_t free_frames = 0, drained_frames = 0;
+// Not what is free in units that somebody drains: nobody gets that.
+void ManagedPool::find_free_to_promise(Use &use) const {
+    std::uint64_t free_frames = 0;
+    NodeMemory::DrainingFrames gone;
     for (const Use::OfNode &node : use.nodes) free_frames += node.free_frames;
-    for (const auto &memory : nodes_) drained_frames += memory->drained_free_frames();
-    return free_frames - std::min(free_frames, drained_frames);
+    for (const auto &memory : nodes_) {
+        const NodeMemory::DrainingFrames here = memory->draining_frames();
+        gone.free += here.free;
+        gone.used += here.used;
+    }
+    use.promisable_frames = free_frames - std::min(free_frames, gone.free);
+    use.used_draining_frames = gone.used;
 }
 
 void ManagedPool::add_users(PoolStatus &status, const Use &use) const {
     status.quota_bytes = accounts_[kPoolAccount].limit.quota_bytes;
     status.soft_quota_bytes = accounts_[kPoolAccount].limit.soft_quota_bytes;
-    status.reserved_bytes = unused_reservations(use) << geometry_.frame_shift;
+    status.reserved_bytes = promises(use).unused_frames << geometry_.frame_shift;
     std::map<std::uint32_t, UserStatus> users;
     for (std::size_t i = kPoolAccount + 1; i < kAccounts; ++i)
         if (accounts_[i].is_used) users[accounts_[i].limit.uid].limit = accounts_[i].limit;
@@ -1498,7 +1552,7 @@ std::vector<OwnerUsage> ManagedPool::scan_use(Use &use) const {
 ManagedPool::Use ManagedPool::look() const {
     Use use = begin_look();
     scan_use(use);
-    use.promisable_frames = free_to_promise(use);
+    find_free_to_promise(use);
     return use;
 }
 
@@ -1634,19 +1688,45 @@ void ManagedPool::punch_strays() {
 }
 
 void ManagedPool::seize(NumaNode numa_node, Block block) {
-    seized_.push_back({numa_node, block, std::chrono::steady_clock::now() + spec_.reclaim.hold});
+    const auto due = std::chrono::steady_clock::now() + spec_.reclaim.hold;
+    if (!has_unlisted_ && seized_.size() < kSeizedListed) {
+        seized_.push_back({numa_node, block, due});
+    } else {
+        has_unlisted_ = true;
+        unlisted_due_ = due;
+    }
     nodes_[numa_node.value]->count_quarantined(static_cast<std::int64_t>(block.order.frames()));
-    publish_sizes();
+    const auto records = lock_records();
+    write_seized();
+}
+
+// None is listed: as many as may be of those that are not.
+void ManagedPool::list_seized() {
+    has_unlisted_ = false;
+    std::vector<std::int64_t> frames(nodes_.size());
+    Recovery<ProductionEnv>(shared_, std::span<const View>(views_))
+        .for_each_seized([&](NumaNode numa_node, Block block) {
+            frames[numa_node.value] += static_cast<std::int64_t>(block.order.frames());
+            if (seized_.size() < kSeizedListed)
+                seized_.push_back({numa_node, block, unlisted_due_});
+            else
+                has_unlisted_ = true;
+        });
+    // What somebody has scribbled is counted, too.
+    for (std::size_t i = 0; i < nodes_.size(); ++i)
+        nodes_[i]->count_quarantined(frames[i] - static_cast<std::int64_t>(nodes_[i]->quarantined_frames()));
 }
 
 std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized() {
     if (look_for_damage() || is_deleted()) {
         seized_.clear();
+        has_unlisted_ = false;
         return std::nullopt;
     }
     ThreadSlotIndex blocked_by;
     if (finish_predecessor(blocked_by) == RecoveryStep::blocked)
         return std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    if (seized_.empty() && has_unlisted_) list_seized();
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
     std::uint64_t bytes = 0;
     bool released = false;
@@ -1676,8 +1756,8 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
         publish_sizes();
         wake_waiters();
     }
-    if (seized_.empty()) return std::nullopt;
-    return seized_.front().due;
+    if (!seized_.empty()) return seized_.front().due;
+    return has_unlisted_ ? std::optional(unlisted_due_) : std::nullopt;
 }
 
 }  // namespace numacre::daemon

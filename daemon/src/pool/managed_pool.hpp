@@ -174,10 +174,24 @@ public:
     // reserve() out_of_frames: so much is not free. Both scan.
     Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes);
     Answer<void> reserve(const Holder &holder, std::uint64_t bytes);
-    // May so much go offline? Not what is reserved. Scans, if there are reservations.
-    Answer<void> check_shrink(std::uint64_t bytes);
-    // Tells clients how much is online, and held by the daemon: what reservations are compared with.
+    // May so much go offline, of which some is in use? Not what is reserved, nor what is needed for reservations that
+    // are in use there. Scans, if there are reservations.
+    Answer<void> check_shrink(std::uint64_t bytes, std::uint64_t used_bytes = 0);
+    // Tells clients how much they and others can hold, and what the daemon holds: what reservations are compared with.
     void publish_sizes();
+    // While it lives, so much counts as gone already. Whoever asks check_shrink() then, and is allowed to take that
+    // much, takes it from nobody who has been promised it: others are not granted it in between.
+    class Withheld {
+    public:
+        Withheld(ManagedPool &pool, std::uint64_t bytes) : pool_(pool), bytes_(bytes) { pool_.withhold(bytes_, 0); }
+        ~Withheld() { pool_.withhold(0, bytes_); }
+        Withheld(const Withheld &) = delete;
+        Withheld &operator=(const Withheld &) = delete;
+
+    private:
+        ManagedPool &pool_;
+        std::uint64_t bytes_;
+    };
     // A quick look at what only the daemon writes, and at the thread slots. True: the pool is damaged, now or from
     // before.
     bool look_for_damage();
@@ -296,19 +310,24 @@ private:
             std::uint64_t free_frames = 0, online_frames = 0;
         };
         std::vector<OfNode> nodes;
-        std::uint64_t promisable_frames = 0;  // of look() only
+        // These of look() only.
+        std::uint64_t promisable_frames = 0;
+        std::uint64_t used_draining_frames = 0;  // held, and when they are free nobody gets them
         void add(const NodeSnapshot &snapshot) { nodes.push_back({snapshot.free_frames, snapshot.online_frames()}); }
     };
+    void withhold(std::uint64_t more, std::uint64_t less);
+    void list_seized();
     Use begin_look() const;
     std::vector<std::uint64_t> frames_under_way() const;  // by process slot
     std::vector<OwnerUsage> scan_use(Use &use) const;
-    std::uint64_t free_to_promise(const Use &use) const;  // frames
-    Use look() const;                                     // all three
+    void find_free_to_promise(Use &use) const;
+    Use look() const;  // all three
     bool all_have_counted();
     void compare_with_limits(const Use &use);
     // These with record_mutex_ held, and mutex_ not.
     void take_over();
     void mark_departing_dead();
+    void write_seized();
     void correct_counts(const Use &use);
     void write_account(std::size_t account);
     void write_limits(std::size_t account);
@@ -323,7 +342,15 @@ private:
     std::size_t account_of(std::uint32_t uid) const;
     Answer<std::size_t> claim_account(const Holder &holder);
     void add_users(PoolStatus &status, const Use &use) const;
-    std::uint64_t unused_reservations(const Use &use) const;  // frames
+    struct Promises {
+        std::uint64_t unused_frames = 0, held_frames = 0;
+        // What has to be free elsewhere than where so much is in use and drains: who gives back what was promised may
+        // want it again.
+        std::uint64_t needed_frames(std::uint64_t used_draining_frames) const {
+            return unused_frames + std::min(held_frames, used_draining_frames);
+        }
+    };
+    Promises promises(const Use &use) const;
     Answer<void> check_promises(const Use &use) const;
     Answer<void> promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &before);
     std::optional<Client> *seat_of(std::uint32_t client_id);
@@ -365,6 +392,11 @@ private:
     std::uint64_t strays_bytes_ = 0;  // that the log has not said yet
     std::chrono::steady_clock::time_point strays_told_{};
     std::deque<Seized> seized_;  // in the order in which they are due
+    // A client decides how many blocks it leaves behind: beyond so many (32 bytes each) the daemon has them to be found
+    // in the index only, and they are due together.
+    static constexpr std::size_t kSeizedListed = 65536;
+    bool has_unlisted_ = false;
+    std::chrono::steady_clock::time_point unlisted_due_;
 
     mutable std::atomic<std::uint64_t> looks_{0};
     std::atomic<bool> wake_is_due_{false};
@@ -383,6 +415,8 @@ private:
     };
     std::array<WrittenLimit, kAccounts> written_limits_;  // by account
     std::vector<WrongCount> wrong_counts_;                // by process slot: what the last looks have found wrong
+    std::uint64_t withheld_bytes_ = 0;                    // Withheld
+    bool is_as_before_ = true;                            // all that the daemon before held and drained is found
     std::uint64_t last_look_ = 0;                         // the youngest whose result has been compared
     std::uint32_t seats_until_look_ = 0;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -59,12 +60,18 @@ void in_pieces(ManagedPool &pool, const NodeMemory &memory, std::uint64_t count,
         });
 }
 
-// Takes back what a grow has brought online; blocks that clients have by now keep their units. The bytes that went.
+// Takes back what a grow has brought online; blocks that clients have by now keep their units, and so does what has
+// been promised meanwhile. The bytes that went.
 std::uint64_t undo(ManagedPool &pool, NodeMemory &memory, std::uint64_t before, Growth growth) {
     const std::uint64_t reached = memory.online_bytes();
     const auto pass = [&](Growth part) {
-        while (!part.units.empty()) pool.worker().run([&] { return memory.undo(part, units_in_step(memory)); });
-        pool.publish_sizes();
+        while (!part.units.empty()) {
+            const std::uint64_t step_units = std::min<std::uint64_t>(units_in_step(memory), part.units.size());
+            const std::uint64_t step_bytes = step_units * memory.unit_bytes();
+            const ManagedPool::Withheld withheld(pool, step_bytes);
+            if (!pool.check_shrink(step_bytes)) break;
+            pool.worker().run([&] { return memory.undo(part, step_units); });
+        }
         growth.reserved_pages = part.reserved_pages;
         growth.ahead_bytes = part.ahead_bytes;
     };
@@ -92,8 +99,9 @@ Answer<void> grow(ManagedPool &pool, NodeMemory &memory, std::uint64_t target, c
         const std::uint64_t left = memory.online_bytes();
         why.message += "; ";
         if (undone != 0) why.message += format_bytes(undone) + " that had come online went back, ";
-        why.message += format_bytes(left) +
-                       (left > before ? " stay online: clients use some of it already" : " are online, as before");
+        why.message +=
+            format_bytes(left) + (left > before ? " stay online: clients use some of it already, or it is reserved"
+                                                : " are online, as before");
         progress(ResizeStep{left, target, true, why.message, {}, undone});
         return Unexpected{std::move(why)};
     };
@@ -152,6 +160,7 @@ public:
             for (; i < last; ++i)
                 if (memory_.drain_of(drained_[i]) == Drain::resize) memory_.set_drain(drained_[i], Drain::none);
         });
+        pool_.publish_sizes();
         pool_.wake_waiters();
     }
     void add(const std::vector<std::uint64_t> &units) {
@@ -178,13 +187,20 @@ Pass shrink_pass(ManagedPool &pool, NodeMemory &memory, const std::vector<std::u
     const std::uint64_t step_units = units_in_step(memory);
     for (std::size_t i = 0; i < units.size() && memory.online_bytes() > target; i += step_units) {
         const std::uint64_t before = memory.online_bytes();
-        // Each time: others may have taken what was free, and what is promised is to be there.
-        if (!pool.check_shrink(std::min(step_units * memory.unit_bytes(), before - target))) return Pass::over;
-        pool.worker().run([&] {
-            for (std::size_t k = i; k < units.size() && k < i + step_units; ++k) memory.try_take_offline(units[k]);
-            return true;
-        });
-        pool.publish_sizes();
+        {
+            // Each time: others may have taken what was free, and what is promised is to be there. Of what drains
+            // nobody gets anything as it is.
+            const auto step = std::span(units).subspan(i, std::min<std::size_t>(step_units, units.size() - i));
+            const auto open_units = static_cast<std::uint64_t>(
+                std::ranges::count_if(step, [&](std::uint64_t unit) { return memory.drain_of(unit) == Drain::none; }));
+            const std::uint64_t open_bytes = std::min(open_units * memory.unit_bytes(), before - target);
+            const ManagedPool::Withheld withheld(pool, open_bytes);
+            if (open_bytes != 0 && !pool.check_shrink(open_bytes)) return Pass::over;
+            pool.worker().run([&] {
+                for (const std::uint64_t unit : step) memory.try_take_offline(unit);
+                return true;
+            });
+        }
         if (memory.online_bytes() == before) continue;
         const bool done = memory.online_bytes() <= target;
         if (!progress(ResizeStep{memory.online_bytes(), target, done, {}, {}}) && !done) return Pass::cancelled;
@@ -194,7 +210,8 @@ Pass shrink_pass(ManagedPool &pool, NodeMemory &memory, const std::vector<std::u
 
 Answer<void> shrink(ManagedPool &pool, NodeMemory &memory, std::uint64_t target, const Progress &progress) {
     const auto chosen = [&] {
-        return candidates(pool, memory, (memory.online_bytes() - target) / memory.unit_bytes());
+        const std::uint64_t online = memory.online_bytes();  // an operator's drain may have ended meanwhile
+        return candidates(pool, memory, (online - std::min(online, target)) / memory.unit_bytes());
     };
     const auto cancelled = [&] {
         Failure why{Errc::cancelled, "cancelled; " + format_bytes(memory.online_bytes()) +
@@ -203,15 +220,22 @@ Answer<void> shrink(ManagedPool &pool, NodeMemory &memory, std::uint64_t target,
         return Unexpected{std::move(why)};
     };
     if (shrink_pass(pool, memory, chosen(), target, progress) == Pass::cancelled) return cancelled();
-    if (memory.online_bytes() <= target) return {};
-    if (auto free = pool.check_shrink(memory.online_bytes() - target); !free) return free;
-
     // The hard way: nobody may allocate in what is to go.
     std::vector<BlockHolder> in_the_way;
     {
         ShrinkDrain drain(pool, memory);
         const auto drained = chosen();
-        drain.add(drained);
+        if (drained.empty()) return {};
+        {
+            const std::uint64_t bytes = drained.size() * memory.unit_bytes();
+            const ManagedPool::Withheld withheld(pool, bytes);
+            std::uint64_t used_frames = 0;
+            in_pieces(pool, memory, drained.size(), [&](std::uint64_t i, std::uint64_t last) {
+                for (; i < last; ++i) used_frames += memory.used_frames(drained[i]);
+            });
+            if (auto free = pool.check_shrink(bytes, used_frames << pool.geometry().frame_shift); !free) return free;
+            drain.add(drained);
+        }
         for (int attempt = 0; attempt < kDrainAttempts; ++attempt) {
             if (pool.look_for_damage()) return Unexpected{damaged(pool)};
             // Perhaps only caches are in the way: threads that are at work empty them now.
@@ -327,7 +351,10 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, NumaNode numa_node, std::uint
             return now;
         }
         // What is drained already has been looked at then.
-        if (!undo && memory.drain_of(unit) != Drain::wanted) allowed = pool.check_shrink(memory.unit_bytes());
+        const bool is_new = !undo && memory.drain_of(unit) == Drain::none;
+        const ManagedPool::Withheld withheld(pool, is_new ? memory.unit_bytes() : 0);
+        if (!undo && memory.drain_of(unit) != Drain::wanted)
+            allowed = pool.check_shrink(memory.unit_bytes(), memory.used_frames(unit) << pool.geometry().frame_shift);
         if (!allowed) return now;
         memory.set_drain(unit, undo ? Drain::none : Drain::wanted);
         if (undo) {

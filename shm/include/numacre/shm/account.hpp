@@ -231,7 +231,8 @@ Admission admit(const PoolView<Env> &view, ProcessSlot process, std::uint64_t fr
     }
     const std::uint64_t seized = HeldFrames{view.processes[kDaemonProcess.value].held.load(relaxed)}.frames();
     // Without reservations the tree itself knows what is free.
-    if (unused == 0 || now.all() + seized + unused <= view.header->online_frames.load(relaxed))
+    // seq_cst; partner: withhold-then-look, in the daemon's publish_sizes().
+    if (unused == 0 || now.all() + seized + unused <= view.header->online_frames.load(std::memory_order_seq_cst))
         return Admission::granted;
     // There is not enough for everybody. That is nothing to those who only take what they were promised.
     const std::uint64_t reserved = mine.reserved_frames.load(relaxed);

@@ -142,7 +142,7 @@ struct PoolHeader {
     Word thread_high_water;                      // thread slots at or above it were never used
     Word accounting;                             // Accounting
     Word seats;                                  // process slots at or above it have no client
-    Word online_frames;                          // of all numa nodes; right within moments of a change
+    Word online_frames;                          // of all numa nodes, without what drains or is about to go
     alignas(kCacheLineBytes) Word attention;     // Attention: what every thread looks at before it uses its cache
     alignas(kCacheLineBytes) Word wait_tickets;  // given out to those who wait for memory (WaitWord)
 };
