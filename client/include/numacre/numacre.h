@@ -38,9 +38,10 @@
  * without CLONE_VM, _Fork) closes them at its first call: until then, or its end, it keeps what a parent held that has
  * called exec. Of a parent with several threads, such a child may not attach: libc's malloc may be locked in it for
  * ever. A child of vfork, or of clone with CLONE_VM and without CLONE_THREAD, has the pool mapped and no record of its
- * own. Such a child must not call the library: it would use its parent's thread slot, and if it were killed in the
- * middle of a call, the parent's thread would get -EBUSY from then on. When the process that attached has ended, its
- * blocks are given to others, and the child may then write into theirs: end the child first.
+ * own. Such a child must not call the library, nor attach: it would use its parent's thread slot, and if it were killed
+ * in the middle of a call, the parent's thread would get -EBUSY from then on; a handle that it has attached is its own
+ * seat's, which somebody else gets when the child has ended. When the process that attached has ended, its blocks are
+ * given to others, and the child may then write into theirs: end the child first.
  *
  * Environment variables are ignored in a set-user-id or set-group-id program, or one with file capabilities.
  *
