@@ -1019,6 +1019,13 @@ TEST(EventQueueTest, a_full_queue_drops_the_oldest_and_says_how_many) {
 
 TEST(PrintableTest, keeps_text_and_replaces_what_is_not) {
     EXPECT_EQ(printable("pl\xc3\xa4in \xe2\x82\xac \xf0\x9f\x98\x80"), "pl\xc3\xa4in \xe2\x82\xac \xf0\x9f\x98\x80");
+    EXPECT_EQ(printable("a\xe2\x80\xae"
+                        "b\xe2\x81\xa6"
+                        "c\xd8\x9c"
+                        "d\xe2\x80\xa8"
+                        "e\xe2\x80\xa7"),
+              "a?b?c?d?e\xe2\x80\xa7")
+        << "others could be read backwards";
     EXPECT_EQ(printable(std::string_view{"a\0b\x1b\x7f", 5}), "a?b??");
     EXPECT_EQ(printable("\xc2\x9b!"), "?!") << "a C1 control is one character";
     EXPECT_EQ(printable("\xff\xc3"), "??");

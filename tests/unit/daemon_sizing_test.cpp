@@ -260,6 +260,11 @@ TEST_F(SizingTest, what_drains_is_granted_to_nobody_who_was_not_promised_it) {
     }
     EXPECT_EQ(asks(4 * kMiB), Admission::granted);
     free(block);
+    ASSERT_TRUE(reserve(0));
+    // By a shrink that has looked when nothing was promised.
+    const ManagedPool::Withheld about_to_go(*pool_, 4 * kMiB);
+    EXPECT_FALSE(reserve(4 * kMiB + 4096));
+    EXPECT_TRUE(reserve(4 * kMiB));
 }
 
 TEST_F(SizingTest, what_the_daemon_before_held_is_held_until_all_of_it_is_found) {

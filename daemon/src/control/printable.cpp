@@ -31,6 +31,16 @@ bool is_control(std::string_view character) {
     return character.size() == 2 && first == 0xc2 && byte_at(character, 1) < 0xa0;
 }
 
+// What turns round the direction of the text behind it, or begins a line: U+061C, U+200E, U+200F, U+2028 .. U+202E,
+// U+2066 .. U+2069.
+bool is_direction(std::string_view character) {
+    const unsigned char last = byte_at(character, character.size() - 1);
+    if (character.size() == 2) return byte_at(character, 0) == 0xd8 && last == 0x9c;
+    if (character.size() != 3 || byte_at(character, 0) != 0xe2) return false;
+    if (byte_at(character, 1) == 0x80) return last == 0x8e || last == 0x8f || (last >= 0xa8 && last <= 0xae);
+    return byte_at(character, 1) == 0x81 && last >= 0xa6 && last <= 0xa9;
+}
+
 }  // namespace
 
 std::string printable(std::string_view text, std::size_t bytes_max) {
@@ -38,10 +48,11 @@ std::string printable(std::string_view text, std::size_t bytes_max) {
     clean.reserve(text.size() < bytes_max ? text.size() : bytes_max);
     while (!text.empty()) {
         const std::size_t length = character_bytes(text);
-        const bool keep = length != 0 && !is_control(text.substr(0, length));
+        const std::string_view character = text.substr(0, length);
+        const bool keep = length != 0 && !is_control(character) && !is_direction(character);
         if (clean.size() + (keep ? length : 1) > bytes_max) return clean + "...";
         if (keep) {
-            clean += text.substr(0, length);
+            clean += character;
         } else {
             clean += '?';
         }

@@ -666,7 +666,8 @@ Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_by
 // Is there as much free as is promised and not used yet?
 Answer<void> ManagedPool::check_promises(const Use &use) const {
     const std::uint64_t needed = promises(use).needed_frames(use.used_draining_frames);
-    if (needed <= use.promisable_frames) return {};
+    // A shrink that has looked before anything was reserved takes this much, or has just taken it.
+    if (needed + use.withheld_frames <= use.promisable_frames) return {};
     return Unexpected{Failure{Errc::out_of_frames,
                               "pool \"" + spec_.name + "\" has " +
                                   format_bytes(use.promisable_frames << geometry_.frame_shift) + " free, " +
@@ -776,7 +777,7 @@ Answer<void> ManagedPool::check_shrink(std::uint64_t bytes, std::uint64_t used_b
 void ManagedPool::publish_sizes() {
     const auto records = lock_records();  // the last to look is the last to write
     write_seized();
-    std::uint64_t online_bytes = 0, gone_bytes = withheld_bytes_;
+    std::uint64_t online_bytes = 0, gone_bytes = withheld_bytes_.load(std::memory_order_relaxed);
     for (const auto &memory : nodes_) {
         online_bytes += memory->online_bytes();
         // Whole: what is freed there is not to be had, and is freed at any time.
@@ -1550,7 +1551,10 @@ std::vector<OwnerUsage> ManagedPool::scan_use(Use &use) const {
 }
 
 ManagedPool::Use ManagedPool::look() const {
+    // seq_cst: after the promise of reserve()'s last look, if a shrink has seen none.
+    const std::uint64_t withheld_bytes = withheld_bytes_.load(std::memory_order_seq_cst);
     Use use = begin_look();
+    use.withheld_frames = withheld_bytes >> geometry_.frame_shift;
     scan_use(use);
     find_free_to_promise(use);
     return use;

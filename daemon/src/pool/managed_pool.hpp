@@ -313,6 +313,7 @@ private:
         // These of look() only.
         std::uint64_t promisable_frames = 0;
         std::uint64_t used_draining_frames = 0;  // held, and when they are free nobody gets them
+        std::uint64_t withheld_frames = 0;       // from before it
         void add(const NodeSnapshot &snapshot) { nodes.push_back({snapshot.free_frames, snapshot.online_frames()}); }
     };
     void withhold(std::uint64_t more, std::uint64_t less);
@@ -415,7 +416,7 @@ private:
     };
     std::array<WrittenLimit, kAccounts> written_limits_;  // by account
     std::vector<WrongCount> wrong_counts_;                // by process slot: what the last looks have found wrong
-    std::uint64_t withheld_bytes_ = 0;                    // Withheld
+    std::atomic<std::uint64_t> withheld_bytes_{0};        // Withheld; changed with record_mutex_ held
     bool is_as_before_ = true;                            // all that the daemon before held and drained is found
     std::uint64_t last_look_ = 0;                         // the youngest whose result has been compared
     std::uint32_t seats_until_look_ = 0;
