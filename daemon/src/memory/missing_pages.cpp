@@ -20,6 +20,7 @@ struct Range {
     std::atomic<std::uintptr_t> address{0};  // 0: none
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<bool> is_taken{false};
+    std::atomic<bool> is_replaced{false};
 };
 constexpr std::size_t kRanges = 65536;
 constinit std::array<Range, kRanges> ranges;
@@ -40,6 +41,7 @@ bool replace(std::uintptr_t place) {
             if (::mmap(reinterpret_cast<void *>(first + at), std::min(kSpareBytes, bytes - at), PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, 0) == MAP_FAILED)
                 return false;
+        ranges[i].is_replaced.store(true, std::memory_order_relaxed);  // whoever looks a moment later sees it
         return true;
     }
     return false;
@@ -85,6 +87,7 @@ WatchedPages::WatchedPages(void *address, std::uint64_t bytes) {
     if (number_ == kNone) return;
     Range &range = ranges[number_];
     range.bytes.store(bytes, std::memory_order_relaxed);
+    range.is_replaced.store(false, std::memory_order_relaxed);
     range.address.store(reinterpret_cast<std::uintptr_t>(address), std::memory_order_release);
     std::size_t end = ranges_end.load(std::memory_order_relaxed);
     while (end <= number_ && !ranges_end.compare_exchange_weak(end, number_ + 1, std::memory_order_release)) {
@@ -96,6 +99,10 @@ void WatchedPages::end() {
     ranges[number_].address.store(0, std::memory_order_relaxed);
     ranges[number_].is_taken.store(false, std::memory_order_release);
     number_ = kNone;
+}
+
+bool WatchedPages::are_replaced() const {
+    return number_ != kNone && ranges[number_].is_replaced.load(std::memory_order_relaxed);
 }
 
 }  // namespace numacre::daemon

@@ -23,6 +23,8 @@ public:
     WatchedPages &operator=(WatchedPages &&) = delete;
     ~WatchedPages() { end(); }
     void end();  // before it is unmapped
+    // One was missing, and the mapping has been replaced.
+    bool are_replaced() const;
 
 private:
     static constexpr std::size_t kNone = ~std::size_t{0};

@@ -1295,6 +1295,9 @@ std::optional<std::string> ManagedPool::take_news_of_damage() {
 std::string ManagedPool::damage_to_our_own() {
     const auto records = lock_records();
     const auto &header = *shared_.header;
+    if (pool_region_.is_lost() ||
+        std::ranges::any_of(nodes_, [](const auto &memory) { return memory->metadata().is_lost(); }))
+        return "pages of its metadata cannot be had: a client has taken them away, and the machine has no more to give";
     if (std::memcmp(&header, header_.data(), header_.size()) != 0) return "the pool's header has been overwritten";
     const std::uint64_t mark = header.thread_high_water.load(std::memory_order_relaxed);
     if (mark == 0 || mark > thread_slots_) return "the pool's count of threads has been overwritten";
