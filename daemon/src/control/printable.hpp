@@ -7,8 +7,9 @@
 
 namespace numacre::daemon {
 
-// Valid UTF-8 without control characters and changes of direction, at most bytes_max long (then ending in "..."): each byte that does not fit
-// becomes '?'. A process chooses its own name: raw, it could break a scrape, a proto parse or the reader's terminal.
+// Valid UTF-8 without control characters and changes of direction, at most bytes_max long (then ending in "..."): each
+// byte that does not fit becomes '?'. A process chooses its own name: raw, it could break a scrape, a proto parse or
+// the reader's terminal.
 std::string printable(std::string_view text, std::size_t bytes_max = 4096);
 
 // printable() in double quotes, short enough for a message.
