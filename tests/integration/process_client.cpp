@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "numacre/numacre.h"
+#include "support/sanitizer.hpp"
 
 namespace {
 
@@ -63,7 +64,7 @@ int execute(numacre_pool *pool) {
     return 1;
 }
 
-void *attach_and_allocate(void *runtime_dir) {
+[[maybe_unused]] void *attach_and_allocate(void *runtime_dir) {
     numacre_pool *pool = nullptr;
     int error = numacre_attach(static_cast<const char *>(runtime_dir), nullptr, &pool);
     void *block = nullptr;
@@ -76,6 +77,11 @@ void *attach_and_allocate(void *runtime_dir) {
 }
 
 int use_least_stack(char *runtime_dir) {
+#if defined(UNDER_SANITIZER)
+    (void)runtime_dir;
+    say("sanitized", 0);
+    return 0;
+#else
     pthread_attr_t attributes;
     pthread_t thread;
     if (pthread_attr_init(&attributes) != 0 ||
@@ -83,6 +89,7 @@ int use_least_stack(char *runtime_dir) {
         pthread_create(&thread, &attributes, attach_and_allocate, runtime_dir) != 0)
         return 1;
     return pthread_join(thread, nullptr);
+#endif
 }
 
 }  // namespace

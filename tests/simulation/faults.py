@@ -428,7 +428,7 @@ FAULTS = [
         name="what_is_held_is_read_once",
         system=True,
         why="a block that is handed on while everybody's counts are added up is missed: a quota is exceeded",
-        changes=(Change(SHM + "account.hpp", "constexpr unsigned kReadings = 4;", "constexpr unsigned kReadings = 1;"),),
+        changes=(Change(SHM + "account.hpp", "== digest) return most;", "!= ~std::uint64_t{0}) return most;"),),
     ),
     Fault(
         name="who_stands_still_counts_wrong",

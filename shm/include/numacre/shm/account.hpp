@@ -81,9 +81,10 @@ std::uint64_t begin_under_way(const PoolView<Env> &view, ThreadSlotIndex thread,
                               ProcessSlot giver) {
     auto &word = view.threads[thread.value].under_way;
     const std::uint64_t before = word.load(std::memory_order_relaxed);  // relaxed: the thread's own
-    // seq_cst: whoever sees the change of the tree, or of a count, sees this. Weakened: the daemon takes a count for
-    // wrong that is not, and a limit is exceeded by what the call is about to get.
-    word.store(UnderWay{before}.with(frames, giver).bits(), std::memory_order_seq_cst);
+    // relaxed: the changes of the count and of the tree that follow are RMWs which release it to who has seen them. If
+    // the daemon saw one of them and not this, it would take the count for wrong, and a limit would be exceeded by what
+    // the call is about to get.
+    word.store(UnderWay{before}.with(frames, giver).bits(), std::memory_order_relaxed);
     return before;
 }
 template <class Env>
@@ -156,8 +157,8 @@ void add_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t fram
 template <class Env, class IsThere>
 void remove_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, const IsThere &is_there) {
     auto &word = view.processes[process.value].held;
+    // acquire: with the generation that is_there() asks for. What is free again may be seen late.
     std::uint64_t bits = word.load(std::memory_order_acquire);
-    // relaxed: what is free again may be seen late.
     while (HeldFrames{bits}.is_counted() && is_there() &&
            !word.compare_exchange_weak(bits, HeldFrames{bits}.with_fewer(frames).bits(), std::memory_order_acquire)) {
     }
@@ -167,11 +168,11 @@ void remove_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t f
     remove_held(view, process, frames, [] { return true; });
 }
 
-// One reading of what everybody counts. Returned: a digest of the words, which tells whether any has changed since.
-template <class Env>
-std::uint64_t add_up(const PoolView<Env> &view, bool downwards, Holdings &sum) {
+// One reading of what everybody counts, slot by slot. Returned: a digest of the words, which tells whether any has
+// changed between two readings, whichever way these went.
+template <class Env, class Visit>
+std::uint64_t read_held(const PoolView<Env> &view, bool downwards, const Visit &visit) {
     constexpr std::uint64_t kOdd = 0x9e37'79b9'7f4a'7c15;
-    const auto relaxed = std::memory_order_relaxed;  // limits, and what the daemon writes: they order nothing
     const std::uint32_t first = kDaemonProcess.value + 1;
     const std::uint32_t seats = view.seats_bound();
     std::uint64_t digest = 0;
@@ -179,8 +180,8 @@ std::uint64_t add_up(const PoolView<Env> &view, bool downwards, Holdings &sum) {
         const std::uint32_t slot = downwards ? first + (seats - 1 - i) : i;
         const auto &record = view.processes[slot];
         const std::uint64_t bits = record.held.load(std::memory_order_seq_cst);
-        digest += bits * (kOdd + 2 * slot);  // whatever the direction
-        sum.add(record.account.load(relaxed), HeldFrames{bits}.frames(), record.reserved_frames.load(relaxed));
+        digest += bits * (kOdd + std::uint64_t{2} * slot);
+        visit(record, HeldFrames{bits}.frames());
     }
     return digest;
 }
@@ -192,11 +193,20 @@ std::uint64_t add_up(const PoolView<Env> &view, bool downwards, Holdings &sum) {
 template <class Env>
 Holdings all_holdings(const PoolView<Env> &view) {
     constexpr unsigned kReadings = 4;
+    const auto add_up = [&view](bool downwards, Holdings &sum) {
+        return read_held(view, downwards, [&sum](const ProcessRecord<Env> &record, std::uint64_t frames) {
+            // relaxed: what the daemon writes orders nothing.
+            sum.add(record.account.load(std::memory_order_relaxed), frames,
+                    record.reserved_frames.load(std::memory_order_relaxed));
+        });
+    };
     Holdings most;
-    std::uint64_t digest = add_up(view, false, most);
+    std::uint64_t digest = add_up(false, most);
+    // Nearly always they agree, and then only the words themselves are looked at again.
+    if (read_held(view, true, [](const ProcessRecord<Env> &, std::uint64_t) {}) == digest) return most;
     for (unsigned reading = 1; reading < kReadings; ++reading) {
         Holdings again;
-        const std::uint64_t before = std::exchange(digest, add_up(view, reading % 2 != 0, again));
+        const std::uint64_t before = std::exchange(digest, add_up(reading % 2 != 0, again));
         if (digest == before) return again;
         most.raise_to(again);
     }
