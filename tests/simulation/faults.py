@@ -428,7 +428,13 @@ FAULTS = [
         name="what_is_held_is_read_once",
         system=True,
         why="a block that is handed on while everybody's counts are added up is missed: a quota is exceeded",
-        changes=(Change(SHM + "account.hpp", "== digest) return most;", "!= ~std::uint64_t{0}) return most;"),),
+        changes=(
+            Change(
+                SHM + "account.hpp",
+                "if (read_held(view, true, [](const ProcessRecord<Env> &, std::uint64_t) {}) == digest) return most;",
+                "if (digest != 1) return most;",
+            ),
+        ),
     ),
     Fault(
         name="who_stands_still_counts_wrong",
@@ -497,7 +503,7 @@ class SystemWorkshop:
 
     DAEMON = """attach/attach_message attach/attach_server attach/connection_limits
         base/bytes daemon
-        memory/ledger memory/node_memory memory/region
+        memory/ledger memory/missing_pages memory/node_memory memory/region
         os/process_info
         pool/event_hub pool/managed_pool pool/reaper pool/registry pool/sizing
         spec/access spec/autosize spec/policy_text spec/pool_spec spec/reclaim
