@@ -546,7 +546,7 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     Block block;
     IndexEntry entry;
     if (!own_block(pool, address, place, block, entry)) return false;
-    const CountedCall call{pool, lane.actor, is_counting(pool) ? block.order.frames() : 0};
+    const CountedCall call{pool, lane.actor, block.order.frames()};
     if (!give_to_waiter(pool, lane.actor, place.numa_node, block, entry)) return false;
     // Not before: whoever has it now is charged for it himself (wait_for_block), and a limit holds in between.
     uncount(pool, block.order);

@@ -71,8 +71,7 @@ std::uint32_t give_back(const Lane &lane, NodeLane &node, Magazine &magazine, st
 std::uint32_t give_back_counted(numacre_pool *pool, const Lane &lane, NodeLane &node, unsigned order,
                                 std::uint32_t keep) {
     const std::uint32_t cached = node.magazines[order].count();
-    const bool is_counted = is_counting(pool) && cached > keep;
-    const CountedCall call{pool, lane.actor, is_counted ? std::uint64_t{cached - keep} << order : 0};
+    const CountedCall call{pool, lane.actor, std::uint64_t{cached > keep ? cached - keep : 0} << order};
     const std::uint32_t blocks = give_back(lane, node, node.magazines[order], keep);
     if (blocks != 0 && is_counting(pool)) uncharge_frames(pool, std::uint64_t{blocks} << order);
     return blocks;
@@ -100,7 +99,7 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     if (wanted == 0) return false;
     // Near a limit block by block, past the cache: that way knows what to do when there is no more.
     const bool is_counted = is_counting(pool);
-    const CountedCall call{pool, lane.actor, is_counted ? std::uint64_t{wanted} << order : 0};
+    const CountedCall call{pool, lane.actor, std::uint64_t{wanted} << order};
     if (is_counted && charge_frames(pool, std::uint64_t{wanted} << order) != Admission::granted) {
         // Not at each call: what is charged for a moment only may be what others are refused.
         lane.restraint = kRestraint;

@@ -230,12 +230,12 @@ struct Giver {
 [[gnu::cold]] void charge_taken(numacre_pool *pool, Giver giver, std::uint64_t frames);
 
 // Around each change of the tree that is counted, and its count: says meanwhile that the two may differ by `frames`
-// (UnderWay). 0 frames: nobody counts, nothing is said.
+// (UnderWay). Nothing is said if nobody counts, or of 0 frames.
 class CountedCall {
 public:
     CountedCall() = default;
     CountedCall(numacre_pool *pool, Actor actor, std::uint64_t frames, ProcessSlot giver = UnderWay::kNobody) {
-        if (frames != 0) [[unlikely]]
+        if (frames != 0 && is_counting(pool)) [[unlikely]]
             begin(pool, actor, frames, giver);
     }
     ~CountedCall() { end(); }

@@ -55,7 +55,7 @@ std::uint64_t generation_of(const numacre_pool *pool, ProcessSlot process) {
 void charge_taken(numacre_pool *pool, Giver giver, std::uint64_t frames) {
     if (giver.process == pool->process || giver.process.value >= pool->view.process_slots) return;
     add_held(pool->view, pool->process, frames);
-    // Who has left has taken its count with it, and somebody else may sit there: with another word.
+    // A giver that has left has taken its count with it. The word of whoever sits there now is not touched.
     remove_held(pool->view, giver.process, frames,
                 [&] { return generation_of(pool, giver.process) == giver.generation; });
 }

@@ -107,8 +107,7 @@ bool forget_wish(numacre_pool *pool, const Lane &lane) {
     std::uint32_t numa_node = 0;
     Block block;
     Block freed;
-    const CountedCall call{pool, lane.actor,
-                           is_counting(pool) ? pool->geometry.chunk_bytes() >> pool->geometry.frame_shift : 0};
+    const CountedCall call{pool, lane.actor, pool->geometry.chunk_bytes() >> pool->geometry.frame_shift};
     if (!hand_off.receive(lane.actor, lane.since_now, numa_node, block)) return false;
     (void)nodes.at(numa_node).free(lane.actor, block.base, freed);
     if (has_waiters(pool)) serve_waiters(pool, lane.actor);

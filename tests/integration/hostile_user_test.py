@@ -255,7 +255,7 @@ class Control(HostileUser):
 
     def test_a_flood_of_frames_whose_answers_nobody_reads_stays_small(self):
         daemon = self.serve()
-        before = self.resident_bytes(daemon)
+        before = daemon.own_bytes()
         for flood in (PING, SETTINGS, frame(1, b"\x82", flags=5, stream=1)):
             with contextlib.ExitStack() as stack:
                 for _ in range(4):
@@ -267,13 +267,9 @@ class Control(HostileUser):
                         while sent:
                             sent = sent[caller.send(sent):]
                 daemon.status()
-                grown = self.resident_bytes(daemon) - before
+                grown = daemon.own_bytes() - before
                 print(f"frames of type {flood[3]}: {grown / MIB:.1f} MiB more")
                 self.assertLess(grown, 64 * MIB)
-
-    def resident_bytes(self, daemon):
-        fields = pathlib.Path(f"/proc/{daemon.pid}/status").read_text()
-        return int(re.search(r"RssAnon:\s+(\d+) kB", fields).group(1)) << 10
 
     def test_who_does_not_speak_http_2_is_cut_off(self):
         daemon = self.serve()

@@ -30,12 +30,6 @@ def quarantined_bytes(daemon):
     return sum(node["quarantined_bytes"] for node in pool["nodes"])
 
 
-def own_kib(daemon):
-    status = pathlib.Path(f"/proc/{daemon.pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith("RssAnon:")]
-    return int(line.split()[1])
-
-
 def die_holding(runtime_dir, sizes=HELD):
     """A client that writes its pattern all over its blocks and is killed."""
     client = ClientProcess(runtime_dir)
@@ -97,7 +91,7 @@ class ReclaimTest(unittest.TestCase):
         pool = f"name=default,capacity={blocks * 64},online={blocks * 64},frame=64,largest=4K,backing=small,reclaim=quarantine:1s"
         with Daemon("--pool", pool, "--topology", "synthetic:1x1G") as daemon:
             for _ in range(2):
-                before = own_kib(daemon)
+                before = daemon.own_bytes()
                 client = ClientProcess(daemon.runtime_dir)
                 held = 0
                 while held < blocks - (blocks >> 4):
@@ -105,7 +99,7 @@ class ReclaimTest(unittest.TestCase):
                     held += 4096
                 client.kill()
                 wait_until("the daemon has them", lambda: quarantined_bytes(daemon) >= held * 64)
-                self.assertLess(own_kib(daemon) - before, 12 << 10, "KiB; 32 bytes for each block would be 30 MiB")
+                self.assertLess(daemon.own_bytes() - before, 12 * MIB, "32 bytes for each block would be 30 MiB")
                 wait_until("given back", lambda: daemon.used_bytes() == 0 and quarantined_bytes(daemon) == 0)
 
     def test_quarantine_is_nobody_s_for_its_time(self):

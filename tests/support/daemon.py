@@ -132,6 +132,11 @@ class Daemon:
         (found,) = [each for each in self.status()["pools"] if each["name"] == pool]
         return found["used_bytes"]
 
+    def own_bytes(self):
+        """Memory of its own that is resident: no shared metadata, no frames."""
+        status = pathlib.Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(r"RssAnon:\s+(\d+) kB", status).group(1)) << 10
+
     def descriptors(self):
         """What it has open now: {path under /proc: what that leads to}. One that it closes meanwhile is left out."""
         found = {}

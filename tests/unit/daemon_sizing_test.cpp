@@ -278,7 +278,7 @@ TEST_F(SizingTest, what_the_daemon_before_held_is_held_until_all_of_it_is_found)
     EXPECT_EQ(HeldFrames{shared_.processes[kDaemonProcess.value].held}.frames(), 0U);
 }
 
-// Who was promised all, holds it, and gives it back, may want it again.
+// The holder of a promise that is all in use may give the memory back, and want it again.
 TEST_F(SizingTest, a_drain_leaves_what_was_promised_and_is_in_use_there) {
     constexpr std::uint32_t kHers = 4711;
     const Actor hers = seat(2, kHers);

@@ -20,7 +20,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <latch>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -62,16 +61,10 @@ constexpr std::chrono::milliseconds kReadGrace{50};
 // servers begin with, and some more, are tried before. Throws std::system_error.
 void try_threads() {
     constexpr int kThreads = 24;
-    std::latch all_there(1);
+    std::mutex gate;
     std::vector<std::jthread> threads;
-    const auto go = [&all_there] { all_there.count_down(); };
-    try {
-        for (int i = 0; i < kThreads; ++i) threads.emplace_back([&all_there] { all_there.wait(); });
-    } catch (...) {
-        go();
-        throw;
-    }
-    go();
+    const std::lock_guard closed(gate);  // until all are there, or one is not to be had; then they are joined
+    for (int i = 0; i < kThreads; ++i) threads.emplace_back([&gate] { const std::lock_guard passes(gate); });
 }
 
 Unexpected<Failure> failed(Errc code, const std::string &socket_path, const std::string &what) {

@@ -220,6 +220,7 @@ Answer<void> shrink(ManagedPool &pool, NodeMemory &memory, std::uint64_t target,
         return Unexpected{std::move(why)};
     };
     if (shrink_pass(pool, memory, chosen(), target, progress) == Pass::cancelled) return cancelled();
+
     // The hard way: nobody may allocate in what is to go.
     std::vector<BlockHolder> in_the_way;
     {

@@ -179,11 +179,10 @@ NUMACRE_OS_CALL int pthread_mutex_unlock(pthread_mutex_t *mutex) {
 NUMACRE_OS_CALL pid_t gettid() {
     return static_cast<pid_t>(::syscall(SYS_gettid));
 }
-// Of this process. A later thread may have its number.
 NUMACRE_OS_CALL pid_t getpid() {
     return ::getpid();
 }
-// A thread of the calling process.
+// Of this process. A later thread may have its number.
 NUMACRE_OS_CALL bool thread_is_gone(pid_t thread) {
     return ::syscall(SYS_tgkill, ::getpid(), thread, 0) != 0 && errno == ESRCH;
 }
