@@ -21,8 +21,9 @@ namespace numacre::client {
 std::uint32_t fork_generation();
 
 // Zeroed memory in whole pages that a forked child finds zeroed again. nullptr: errno says why. Unmapped by
-// munmap(memory, bytes rounded up to a page).
-void *wiped_in_child(std::size_t bytes);
+// munmap(memory, bytes rounded up to a page). is_wiped: whether the kernel knows that; if not, a child of a raw fork
+// does not find out.
+void *wiped_in_child(std::size_t bytes, bool *is_wiped = nullptr);
 
 // While it lives the calling thread cannot be cancelled: pthread_cancel() takes effect after the call of the library. A
 // thread that ended inside would leave a mutex locked, or a wish, for ever. Only deferred cancellation (the default) is

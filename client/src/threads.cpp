@@ -55,9 +55,11 @@ bool has_key = false;  // guarded by registry_mutex; thread_end_key is one: a pr
 // 0: the process is a forked child that has not been told. kTelling: a thread of it is forgetting the parent's.
 using Generation = std::atomic<std::uint32_t>;
 constexpr std::uint32_t kTelling = ~0U;
+std::atomic<pid_t> telling_thread{0};
 constinit Generation first_generation{1};
 // In memory that a child finds empty, as soon as there is a handle.
 constinit std::atomic<Generation *> generation{&first_generation};
+bool page_is_wiped = false;  // guarded by registry_mutex
 // In memory that a child inherits.
 std::uint32_t last_generation = 1;
 
@@ -198,10 +200,13 @@ bool note_table(LaneTable &table) {
 }
 
 bool is_gone(const NotedTable &noted) {
-    if (noted.process != os::getpid()) return false;
+    const NotCancelled not_cancelled;  // of the first thread the kernel is asked by a file
+    const pid_t own = os::gettid();
+    // A filter of system calls (seccomp) may refuse that number: then nobody is known to be gone.
+    if (own <= 0 || noted.thread <= 0 || noted.process != os::getpid()) return false;
     // The number may have come to another thread: if that is this one, it is known to be.
     const bool is_own = &noted == lane_table.noted && lane_table.noted_in == fork_generation();
-    return noted.thread == os::gettid() ? !is_own : os::thread_is_gone(noted.thread);
+    return noted.thread == own ? !is_own : os::thread_is_gone(noted.thread);
 }
 
 // Gives up the slots of the thread, if it is gone and could not do so itself. Returns the table behind it.
@@ -245,6 +250,7 @@ void at_thread_end(void *) {
 // daemon takes a client for alive as long as its connection is open: the parent's may not stay open in a child that
 // outlives the parent, or goes on when the parent calls exec. Async-signal-safe.
 void forget_the_parents() {
+    const NotCancelled not_cancelled;  // close() is a cancellation point, and fork() is none
     numacre_inline_lane_1 = &no_lane;
     registry_mutex = PTHREAD_MUTEX_INITIALIZER;
     forget_recording_in_child();
@@ -261,8 +267,8 @@ void forget_the_parents() {
 void in_forked_child() {
     Generation &ours = *generation.load(std::memory_order_relaxed);
     // The child has been told already, by a call of another atfork handler or of a signal's: what it has attached since
-    // is its own.
-    if (&ours != &first_generation && ours.load(std::memory_order_relaxed) != 0) return;
+    // is its own. Where the page is not wiped nobody else tells.
+    if (page_is_wiped && ours.load(std::memory_order_relaxed) != 0) return;
     forget_the_parents();
     ours.store(last_generation, std::memory_order_release);
 }
@@ -271,11 +277,18 @@ void in_forked_child() {
 [[gnu::cold, gnu::noinline]] std::uint32_t in_untold_child(Generation &ours) {
     const SignalsBlocked signals_blocked;  // a handler that called here would wait for its own thread
     std::uint32_t seen = 0;
+    const pid_t own = os::gettid();
     if (ours.compare_exchange_strong(seen, kTelling, std::memory_order_acq_rel)) {
+        telling_thread.store(own, std::memory_order_relaxed);  // relaxed: this thread alone looks for its own number
         forget_the_parents();
         ours.store(last_generation, std::memory_order_release);
+        telling_thread.store(0, std::memory_order_relaxed);
     }
-    while ((seen = ours.load(std::memory_order_acquire)) == kTelling) os::sched_yield();
+    while ((seen = ours.load(std::memory_order_acquire)) == kTelling) {
+        // By a handler of a signal that cannot be blocked, in the middle of the above: no pool is of that generation.
+        if (telling_thread.load(std::memory_order_relaxed) == own) return kTelling;
+        os::sched_yield();
+    }
     return seen;
 }
 
@@ -287,7 +300,7 @@ void initialise() {
 // held.
 bool make_generation_page() {
     if (generation.load(std::memory_order_relaxed) != &first_generation) return true;
-    void *const page = wiped_in_child(sizeof(Generation));
+    void *const page = wiped_in_child(sizeof(Generation), &page_is_wiped);
     if (page == nullptr) return false;
     generation.store(new (page) Generation{last_generation}, std::memory_order_release);
     return true;
@@ -386,11 +399,13 @@ std::uint32_t fork_generation() {
     return seen != 0 && seen != kTelling ? seen : in_untold_child(ours);
 }
 
-void *wiped_in_child(std::size_t bytes) {
+void *wiped_in_child(std::size_t bytes, bool *is_wiped) {
     void *const memory = os::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     (void)os::madvise(memory, bytes, MADV_NOHUGEPAGE);  // most of it is never touched
-    (void)os::madvise(memory, bytes, MADV_WIPEONFORK);  // before Linux 4.14: only children of fork() are told
+    // Before Linux 4.14, and where a filter of system calls refuses it, only children of fork() are told.
+    const bool wipes = os::madvise(memory, bytes, MADV_WIPEONFORK) == 0;
+    if (is_wiped != nullptr) *is_wiped = wipes;
     return memory;
 }
 

@@ -1,6 +1,8 @@
 // Forked children that libc tells nothing of: syscall(SYS_fork) runs no pthread_atfork() handler. A pool is not mapped
 // there, so every call on the parent's handle has to find out before it follows a pointer.
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,13 +10,17 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "numacre/inline.h"
 #include "numacre/numacre.h"
 #include "support/in_child.hpp"
+#include "support/refused_call.hpp"
 
 namespace {
 
@@ -123,6 +129,61 @@ TEST_P(Fork, threads_of_the_child_find_out_together_and_end) {
                            }
                            return refused == 4;
                        }),
+              0);
+}
+
+// In a thread of a process that writes a trace, for then there are descriptors to be closed in the child.
+struct Cancelled {
+    numacre_pool *pool = nullptr;
+    pid_t (*fork)() = nullptr;
+    int status = -1;
+    static void *run(void *argument) {
+        auto &self = *static_cast<Cancelled *>(argument);
+        pthread_cancel(pthread_self());  // takes effect at a cancellation point: neither fork() nor our calls are any
+        const pid_t child = self.fork();
+        if (child == 0) {
+            void *other = nullptr;
+            const bool is_refused = numacre_alloc(self.pool, 4096, &other) == -ECHILD;
+            _exit(is_refused && numacre_free(self.pool, &self) == -ECHILD ? 7 : 1);
+        }
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+        waitpid(child, &self.status, 0);
+        return nullptr;
+    }
+};
+
+TEST_P(Fork, a_cancellation_that_is_pending_stays_so_in_the_child) {
+    std::string folder = (std::filesystem::temp_directory_path() / "numacre-fork-XXXXXX").string();
+    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    EXPECT_EQ(in_child([&] {
+                  setenv("NUMACRE_TRACE", (folder + "/trace").c_str(), 1);
+                  Cancelled work;
+                  work.fork = GetParam();
+                  pthread_t thread;
+                  if (numacre_open_private(nullptr, &work.pool) != 0) return false;
+                  if (pthread_create(&thread, nullptr, Cancelled::run, &work) != 0) return false;
+                  pthread_join(thread, nullptr);
+                  numacre_detach(work.pool);
+                  return WIFEXITED(work.status) && WEXITSTATUS(work.status) == 7;
+              }),
+              0);
+    std::filesystem::remove_all(folder);
+}
+
+// As before Linux 4.14, and where a filter of system calls refuses it.
+TEST(ForkOfLibc, tells_the_child_also_where_the_kernel_wipes_nothing) {
+    EXPECT_EQ(in_child([] {
+                  numacre_pool *opened = nullptr;
+                  void *place = nullptr;
+                  if (!numacre::test::refuse_call(SYS_madvise, EINVAL, MADV_WIPEONFORK) ||
+                      numacre_open_private(nullptr, &opened) != 0 || numacre_alloc(opened, 4096, &place) != 0)
+                      return false;
+                  return in_child(fork, [&] {
+                             void *other = nullptr;
+                             return numacre_alloc(opened, 4096, &other) == -ECHILD &&
+                                    numacre_free(opened, place) == -ECHILD;
+                         }) == 0;
+              }),
               0);
 }
 

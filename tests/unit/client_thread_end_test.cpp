@@ -18,10 +18,12 @@
 #include <cstring>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "numacre/numacre.h"
 #include "pool.hpp"
 #include "support/in_child.hpp"
+#include "support/refused_call.hpp"
 #include "support/sanitizer.hpp"
 
 namespace {
@@ -126,6 +128,38 @@ TEST(ThreadEnd, a_destructor_that_makes_the_first_call_in_the_last_round_keeps_n
                   for (unsigned i = 0; i < kThreads; ++i)
                       std::thread{[&] { pthread_setspecific(own_key, reinterpret_cast<void *>(1)); }}.join();
                   return rounds == kThreads && is_whole();
+              }),
+              0);
+}
+
+// A filter of system calls that does not know what the library asks for by now: nobody is known to be gone.
+class Refused : public ::testing::TestWithParam<std::pair<unsigned, unsigned>> {};
+TEST_P(Refused, a_thread_that_lives_is_not_taken_for_gone) {
+    EXPECT_EQ(in_child([] {
+                  const auto [number, error] = GetParam();
+                  pool = open_pool();
+                  if (pool == nullptr || !numacre::test::refuse_call(number, error)) return false;
+                  void *block = nullptr;
+                  if (numacre_alloc(pool, 4096, &block) != 0) return false;
+                  for (int i = 0; i < 4; ++i) std::thread{[] { (void)use(pool); }}.join();
+                  return numacre_free(pool, block) == 0 && use(pool);
+              }),
+              0);
+}
+INSTANTIATE_TEST_SUITE_P(ThreadEnd, Refused,
+                         ::testing::Values(std::pair{SYS_gettid, EPERM}, std::pair{SYS_gettid, ENOSYS},
+                                           std::pair{SYS_tgkill, EPERM}, std::pair{SYS_tgkill, ESRCH}));
+
+// The kernel keeps it, as a zombie, for as long as there are others.
+TEST(ThreadEnd, a_first_thread_that_ends_before_the_others_keeps_no_slot) {
+    EXPECT_EQ(in_child([] {
+                  pool = open_pool();
+                  void *block = nullptr;
+                  if (pool == nullptr || numacre_alloc(pool, 4096, &block) != 0 || numacre_free(pool, block) != 0)
+                      return false;
+                  std::thread{[] { _exit(is_whole() ? 0 : 1); }}.detach();
+                  syscall(SYS_exit, 0);
+                  return false;
               }),
               0);
 }

@@ -108,6 +108,8 @@ void for_each_global(const Visit &visit) {
     visit(&client::has_key, sizeof client::has_key);
     visit(&client::first_generation, sizeof client::first_generation);
     visit(&client::generation, sizeof client::generation);
+    visit(&client::page_is_wiped, sizeof client::page_is_wiped);
+    visit(&client::telling_thread, sizeof client::telling_thread);
     visit(&client::last_generation, sizeof client::last_generation);
     visit(&client::noted_tables, sizeof client::noted_tables);
     visit(&client::next_look, sizeof client::next_look);
