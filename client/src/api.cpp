@@ -402,12 +402,6 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
     return fail(Errc::stale_ref, "no block begins at %p: not allocated, or freed already", address);
 }
 
-// A block is this process's no more.
-void uncount(numacre_pool *pool, Order order) {
-    if (is_counting(pool)) [[unlikely]]
-        uncharge_frames(pool, order.frames());
-}
-
 // Of the block that begins there, if anybody counts.
 std::uint64_t counted_frames_at(numacre_pool *pool, Place place) {
     Block block;
@@ -429,7 +423,7 @@ std::uint64_t counted_frames_at(numacre_pool *pool, Place place) {
         pool->checks_frees ? buddy.free_checked(actor, place.frame, freed) : buddy.free(actor, place.frame, freed);
     if (code != Errc::ok) [[unlikely]]
         return not_a_block(pool, address, code);
-    uncount(pool, freed.order);
+    uncount_freed(pool, place.numa_node, freed);
     if (has_waiters(pool)) [[unlikely]]
         serve_waiters(pool, actor);
     return 0;
@@ -548,8 +542,8 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     if (!own_block(pool, address, place, block, entry)) return false;
     const CountedCall call{pool, lane.actor, block.order.frames()};
     if (!give_to_waiter(pool, lane.actor, place.numa_node, block, entry)) return false;
-    // Not before: whoever has it now is charged for it himself (wait_for_block), and a limit holds in between.
-    uncount(pool, block.order);
+    // Not before: it counts for whoever has it now already, and a limit holds in between.
+    uncount_freed(pool, place.numa_node, block);
     return true;
 }
 

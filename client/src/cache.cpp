@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 
 #include "errors.hpp"
 #include "pool.hpp"
@@ -52,8 +53,9 @@ bool prepare(const numacre_pool *pool, NodeLane &node, unsigned order) {
 }
 
 // Down to so many. What is no cached block of ours any more (freed by two threads in the same moment) is left to
-// whoever has it.
-std::uint32_t give_back(const Lane &lane, NodeLane &node, Magazine &magazine, std::uint32_t keep) {
+// whoever has it. at_end(): of each batch.
+template <class AtEnd>
+std::uint32_t give_back(const Lane &lane, NodeLane &node, Magazine &magazine, std::uint32_t keep, const AtEnd &at_end) {
     std::uint32_t given = 0;
     while (magazine.count() > keep) {
         FrameIndex bases[kLeafFrames];
@@ -64,6 +66,7 @@ std::uint32_t give_back(const Lane &lane, NodeLane &node, Magazine &magazine, st
             given += freed;
             done += freed;
         }
+        at_end(std::span(bases).first(batch));
     }
     return given;
 }
@@ -72,8 +75,14 @@ std::uint32_t give_back_counted(numacre_pool *pool, const Lane &lane, NodeLane &
                                 std::uint32_t keep) {
     const std::uint32_t cached = node.magazines[order].count();
     const CountedCall call{pool, lane.actor, std::uint64_t{cached > keep ? cached - keep : 0} << order};
-    const std::uint32_t blocks = give_back(lane, node, node.magazines[order], keep);
-    if (blocks != 0 && is_counting(pool)) uncharge_frames(pool, std::uint64_t{blocks} << order);
+    const bool is_counted = is_counting(pool);
+    const auto note = [&](std::span<const FrameIndex> bases) {
+        if (!is_counted) return;
+        for (const FrameIndex base : bases)
+            note_freed(pool->view, std::uint64_t{1} << order, [&] { return node.buddy->is_draining(base); });
+    };
+    const std::uint32_t blocks = give_back(lane, node, node.magazines[order], keep, note);
+    if (blocks != 0 && is_counted) uncharge_frames(pool, std::uint64_t{blocks} << order);
     return blocks;
 }
 

@@ -220,6 +220,12 @@ inline bool is_regulated(const Lane &lane) {
 // Within a CountedCall.
 [[gnu::cold]] Admission charge_frames(numacre_pool *pool, std::uint64_t frames);
 [[gnu::cold]] void uncharge_frames(numacre_pool *pool, std::uint64_t frames);
+// A block that the process held is in the shared tree again.
+[[gnu::cold]] void uncharge_freed(numacre_pool *pool, std::uint32_t numa_node, Block block);
+inline void uncount_freed(numacre_pool *pool, std::uint32_t numa_node, Block block) {
+    if (is_counting(pool)) [[unlikely]]
+        uncharge_freed(pool, numa_node, block);
+}
 // A block came from another process, of this generation of its seat.
 struct Giver {
     ProcessSlot process;
@@ -279,7 +285,7 @@ struct Charge {
         call.end();
         is_made = false;
     }
-    bool is_over_quota() const { return answer != Admission::granted && answer != Admission::reserved; }
+    bool is_over_quota() const { return numacre::engine::is_over_quota(answer); }
 };
 
 // --- waiting ---------------------------------------------------------------------------------------------------------

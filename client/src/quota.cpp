@@ -47,6 +47,11 @@ void uncharge_frames(numacre_pool *pool, std::uint64_t frames) {
     remove_held(pool->view, pool->process, frames);
 }
 
+void uncharge_freed(numacre_pool *pool, std::uint32_t numa_node, Block block) {
+    note_freed(pool->view, block.order.frames(), [&] { return pool->nodes[numa_node].buddy().is_draining(block); });
+    uncharge_frames(pool, block.order.frames());
+}
+
 std::uint64_t generation_of(const numacre_pool *pool, ProcessSlot process) {
     if (process.value >= pool->view.process_slots) return 0;
     return pool->view.processes[process.value].generation.load(std::memory_order_relaxed);  // relaxed: to be compared

@@ -53,6 +53,40 @@ void sleep(numacre_pool *pool, ThreadSlotIndex thread, WaitWord wish, std::uint6
     }
 }
 
+// What who waits may hold, of blocks that come from the tree or, `from` a client, out of its hands.
+struct Limits {
+    numacre_pool *pool;
+    ProcessSlot from = kDaemonProcess;
+
+    bool charge(ThreadSlotIndex waiter, std::uint64_t frames) const {
+        const ProcessSlot process = process_of(waiter);
+        if (!is_counting(pool) || process == kDaemonProcess) return true;
+        if (process == from) {
+            add_held(pool->view, process, frames);
+            return true;
+        }
+        return engine::charge(pool->view, process, frames, {from, frames}) == Admission::granted;
+    }
+    // Its process may have ended, and another one may sit there now: the daemon corrects that.
+    void uncharge(ThreadSlotIndex waiter, std::uint64_t frames) const {
+        const ProcessSlot process = process_of(waiter);
+        if (is_counting(pool) && process != kDaemonProcess) remove_held(pool->view, process, frames);
+    }
+
+private:
+    ProcessSlot process_of(ThreadSlotIndex waiter) const {
+        // relaxed: it has its slot for as long as it waits.
+        const ThreadOwner owner{pool->view.threads[waiter.value].owner.load(std::memory_order_relaxed)};
+        return owner.in_use() && owner.process().value < pool->view.process_slots ? owner.process() : kDaemonProcess;
+    }
+};
+using Server = HandOff<Env, Nodes, Limits>;
+
+// Says that counts of anybody may be wrong by a block while one is being given away.
+CountedCall counts_for_others(numacre_pool *pool, Actor actor) {
+    return {pool, actor, pool->geometry.chunk_bytes() >> pool->geometry.frame_shift, UnderWay::kAnybody};
+}
+
 // While this thread serves others it may have a block in its hands that is in no record but the index. If it does so in
 // a signal handler that has interrupted a sleep, another handler must not leave that sleep by siglongjmp.
 class NotAsleep {
@@ -87,22 +121,23 @@ std::uint64_t now_nanoseconds() {
 void serve_waiters(numacre_pool *pool, Actor actor) {
     const NotAsleep not_asleep{pool};
     const Nodes nodes{pool};
-    HandOff<Env, Nodes>{pool->view, nodes}.serve(actor, Wake{pool});
+    const CountedCall call = counts_for_others(pool, actor);
+    Server{pool->view, nodes, {pool}}.serve(actor, Wake{pool});
 }
 
 bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry) {
-    using Server = HandOff<Env, Nodes>;
     const NotAsleep not_asleep{pool};
     const Nodes nodes{pool};
-    Server server{pool->view, nodes};
-    const auto given = server.give(actor, numa_node, block, entry, Wake{pool});
-    if (given == Server::Given::undone) server.serve(actor, Wake{pool});
-    return given != Server::Given::no;
+    const CountedCall call = counts_for_others(pool, actor);
+    const auto given =
+        Server{pool->view, nodes, {pool, pool->process}}.give(actor, numa_node, block, entry, Wake{pool});
+    if (given == Server::Given::undone) Server{pool->view, nodes, {pool}}.serve(actor, Wake{pool});
+    return given == Server::Given::yes || given == Server::Given::undone;
 }
 
 bool forget_wish(numacre_pool *pool, const Lane &lane) {
     const Nodes nodes{pool};
-    HandOff<Env, Nodes> hand_off{pool->view, nodes};
+    Server hand_off{pool->view, nodes, {pool}};
     if (hand_off.look(lane.actor) == WaitWord{} || hand_off.withdraw(lane.actor)) return false;
     std::uint32_t numa_node = 0;
     Block block;
@@ -110,6 +145,7 @@ bool forget_wish(numacre_pool *pool, const Lane &lane) {
     const CountedCall call{pool, lane.actor, pool->geometry.chunk_bytes() >> pool->geometry.frame_shift};
     if (!hand_off.receive(lane.actor, lane.since_now, numa_node, block)) return false;
     (void)nodes.at(numa_node).free(lane.actor, block.base, freed);
+    uncount_freed(pool, numa_node, block);  // counted by who gave it
     if (has_waiters(pool)) serve_waiters(pool, lane.actor);
     return true;
 }
@@ -123,7 +159,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
     forget_wish(pool, lane);
     const Nodes nodes{pool};
     const std::uint64_t would_do = bit_of(plan.first) | plan.sooner | plan.later;
-    HandOff<Env, Nodes> hand_off{pool->view, nodes};
+    Server hand_off{pool->view, nodes, {pool}};
     const Actor actor = lane.actor;
     const std::uint64_t begin = now_nanoseconds();
     const std::uint64_t patience = std::uint64_t{timeout_ms} * 1'000'000;
@@ -134,7 +170,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
     while (!received) {
         // Only asked: who sleeps holds nothing. Who may not have the block does not get in line for it either: as long
         // as there is one that is reserved for others it would be given it, and give it back, again and again.
-        const bool may = charge.make();
+        const bool may = charge.make() || charge.answer == Admission::full;
         charge.undo();
         if (wish.is_waiting()) {
             hand_off.raise_flag();  // who had lowered it for a moment may have died
@@ -148,7 +184,10 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
                 pool->view.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
             }
         }
-        hand_off.serve(actor, Wake{pool});
+        {
+            const CountedCall call = counts_for_others(pool, actor);
+            hand_off.serve(actor, Wake{pool});
+        }
         // relaxed: an age in seconds; and what is told a look later is soon enough.
         const std::uint64_t attention = lane.attention_word().load(std::memory_order_relaxed);
         std::uint64_t slice = may ? kLookAgainAfterNanoseconds : kReservedAgainAfterNanoseconds;
@@ -176,19 +215,9 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
         WaitWord now = hand_off.look(actor);
         if (now == wish.nudged()) now = hand_off.calm(actor, wish);
         if (!hand_off.has_ended(wish, now)) continue;
-        // While the block is still nobody's, so that what we hold is never more than what was allowed us.
-        const bool is_charged = charge.make();
-        const CountedCall call{pool, actor, is_charged ? 0 : order.frames()};  // it is free again, uncounted
+        // Counted by who gave it.
         received = hand_off.receive(actor, note.with_since(Attention::age(attention)), got, block);
         wish = WaitWord{};
-        if (received && is_charged) break;
-        charge.undo();
-        if (!received) continue;
-        // Others have reached a limit meanwhile: it goes on, to the next who waits.
-        received = false;
-        Block freed;
-        (void)nodes.at(got).free(actor, block.base, freed);
-        if (has_waiters(pool)) serve_waiters(pool, actor);
     }
     if (has_waiters(pool)) serve_waiters(pool, actor);
     return received ? Errc::ok : over;

@@ -1078,7 +1078,7 @@ inline bool EngineModel::shares_its_slot(std::size_t client) const {
 
 inline void EngineModel::release_seized(Thread &self, Recovery<SimEnv> &recovery) const {
     if (!setup_.quarantine) return;
-    recovery.for_each_seized([&](NumaNode numa_node, Block block) {
+    recovery.for_each_seized([&](NumaNode numa_node, Block block, PoolAge) {
         use(self, block);  // zeroes it
         if (!recovery.release(numa_node, block)) self.fail("a seized block is not the daemon's: " + to_text(block));
     });

@@ -431,8 +431,8 @@ FAULTS = [
         changes=(
             Change(
                 SHM + "account.hpp",
-                "if (read_held(view, true, [](const ProcessRecord<Env> &, std::uint64_t) {}) == digest) return most;",
-                "if (digest != 1) return most;",
+                "if (visit_others(view, process, true, nothing) == before.digest) return before.sum;",
+                "(void)nothing;\n    if (before.digest != 1) return before.sum;",
             ),
         ),
     ),
@@ -445,6 +445,130 @@ FAULTS = [
                 "daemon/src/pool/managed_pool.cpp",
                 "const std::uint64_t unsure = use.under_way[slot] + under_way[slot];",
                 "const std::uint64_t unsure = 0 * under_way[slot];",
+            ),
+        ),
+    ),
+    Fault(
+        name="reservations_are_not_obeyed",
+        system=True,
+        why="planted in account.hpp: clients take what others have been promised",
+        changes=(
+            Change(
+                SHM + "account.hpp",
+                "if ((accounting & Accounting::kReservations) == 0) return Admission::granted;",
+                "if (accounting != ~std::uint64_t{0}) return Admission::granted;",
+            ),
+        ),
+    ),
+    Fault(
+        name="a_drain_takes_what_is_promised",
+        system=True,
+        why="what is promised is not compared with what a drain keeps from everybody",
+        changes=(
+            Change(
+                "daemon/src/pool/sizing.cpp",
+                "if (!undo && memory.drain_of(unit) != Drain::wanted)",
+                "if (false)",
+            ),
+        ),
+    ),
+    Fault(
+        name="a_shrink_withholds_nothing",
+        system=True,
+        why="others are granted what a shrink is about to take: it is missing for who was promised it",
+        changes=(
+            Change(
+                "daemon/src/pool/managed_pool.cpp",
+                "withheld_bytes_ += more - less;",
+                "withheld_bytes_ += 0 * (more - less);",
+            ),
+        ),
+    ),
+    Fault(
+        name="an_undone_growth_takes_what_is_promised",
+        system=True,
+        why="what has been promised while a pool grew goes with the growth",
+        changes=(Change("daemon/src/pool/sizing.cpp", "if (!pool.check_shrink(step_bytes)) break;", ""),),
+    ),
+    Fault(
+        name="a_restart_forgets_what_is_seized",
+        system=True,
+        why="a daemon that begins tells clients that all is there, before it has found what is in quarantine or drains",
+        changes=(
+            Change(
+                "daemon/src/pool/managed_pool.cpp",
+                "pool->is_as_before_ = false;",
+                "",
+            ),
+        ),
+    ),
+    Fault(
+        name="all_that_is_promised_is_used_so_take_it",
+        system=True,
+        why="a promise that is used is given back between another's admission and its allocation, which takes it",
+        changes=(
+            Change(
+                SHM + "account.hpp",
+                "if (now.all() + seized + unused <= frames_for_all(view)) return Admission::granted;",
+                "if (unused == 0 || now.all() + seized + unused <= frames_for_all(view)) return Admission::granted;",
+            ),
+        ),
+    ),
+    Fault(
+        name="what_has_been_granted_is_promised_once_more",
+        system=True,
+        why="a reservation looks at what is free in the tree only, not at what another has been granted and is about to take",
+        changes=(
+            Change(
+                "daemon/src/pool/managed_pool.cpp",
+                "granted_frames += use.granted_to(slot) - use.used_frames[slot];",
+                "granted_frames += 0 * slot;",
+            ),
+        ),
+    ),
+    Fault(
+        name="what_is_freed_in_a_drain_is_not_noted",
+        system=True,
+        why="planted in quota.cpp: others get so much more than there is",
+        changes=(
+            Change(
+                "client/src/quota.cpp",
+                "note_freed(pool->view, block.order.frames(), [&] { return pool->nodes[numa_node].buddy().is_draining(block); });",
+                "(void)numa_node;",
+            ),
+        ),
+    ),
+    Fault(
+        name="what_is_on_its_way_counts_for_nobody",
+        system=True,
+        why="a block on its way to who waits is in nobody's count: others get it a second time, out of what was promised",
+        changes=(
+            Change(
+                "client/src/waiting.cpp",
+                "if (!is_counting(pool) || process == kDaemonProcess) return true;",
+                "if (process.value < 0xffff) return true;",
+            ),
+            Change(
+                "client/src/waiting.cpp",
+                "if (is_counting(pool) && process != kDaemonProcess) remove_held(pool->view, process, frames);",
+                "(void)process;\n        (void)frames;",
+            ),
+            Change(
+                "client/src/waiting.cpp",
+                "received = hand_off.receive(actor, note.with_since(Attention::age(attention)), got, block);",
+                "received = hand_off.receive(actor, note.with_since(Attention::age(attention)), got, block);\n        if (received && is_counting(pool)) add_held(pool->view, pool->process, block.order.frames());",
+            ),
+        ),
+    ),
+    Fault(
+        name="a_reservation_looks_once",
+        system=True,
+        why="planted in managed_pool.cpp: who has taken what was free while it was promised is not noticed",
+        changes=(
+            Change(
+                "daemon/src/pool/managed_pool.cpp",
+                "if (!kept) (void)promise(holder, before, nullptr, refused);\n    return kept;",
+                "(void)kept;\n    (void)refused;\n    return {};",
             ),
         ),
     ),
@@ -505,7 +629,7 @@ class SystemWorkshop:
         base/bytes daemon
         memory/ledger memory/missing_pages memory/node_memory memory/region
         os/process_info
-        pool/event_hub pool/managed_pool pool/reaper pool/registry pool/sizing
+        pool/event_hub pool/managed_pool pool/quarantine pool/reaper pool/registry pool/sizing
         spec/access spec/autosize spec/policy_text spec/pool_spec spec/reclaim
         """.split()
     PLAIN = ["tests/simulation/system/" + name for name in ("main.cpp", "plan.cpp", "world.cpp", "kernel.cpp", "client.cpp", "interpose.cpp")]

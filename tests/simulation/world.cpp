@@ -1383,7 +1383,7 @@ private:
         Recovery<Env> recovery(pool_, std::span<const Node>(views_));
         bool released = false;
         recovery.for_each_seized(
-            [&](NumaNode node, Block block) { released = recovery.release(node, block) || released; });
+            [&](NumaNode node, Block block, PoolAge) { released = recovery.release(node, block) || released; });
         if (released) wake_waiters(false);
     }
 

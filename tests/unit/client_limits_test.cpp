@@ -1,10 +1,14 @@
 // What a client does at a limit, and near one: on a private pool, in which the test writes the words of a daemon.
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
 
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -106,6 +110,53 @@ TEST_F(Limits, who_waits_for_what_is_reserved_asks_the_others_for_their_caches_o
               -ETIMEDOUT);
     EXPECT_GE(asked(), 1U);
     EXPECT_LE(asked(), 1 + seconds.begun()) << "once before it waits";
+}
+
+// It stays in a handler, which runs while the thread sleeps, for as long as it likes.
+sem_t has_stopped, may_go_on;
+void stand_still(int) {
+    const int error = errno;
+    sem_post(&has_stopped);
+    while (sem_wait(&may_go_on) != 0) {
+    }
+    errno = error;
+}
+
+TEST_F(Limits, a_block_on_its_way_to_who_waits_is_counted) {
+    constexpr std::size_t kChunk = 4 << 20;
+    constexpr std::uint64_t kInChunk = kChunk / 4096;
+    void *chunks[kFrames / kInChunk];
+    set_quota(kFrames);
+    ASSERT_EQ(numacre_alloc_bulk(pool, kChunk, chunks, std::size(chunks)), 0) << numacre_last_error();
+    const auto counted = [&] { return HeldFrames{pool->view.processes[pool->process.value].held}.frames(); };
+    EXPECT_EQ(counted(), kFrames);
+    sem_init(&has_stopped, 0, 0);
+    sem_init(&may_go_on, 0, 0);
+    struct sigaction action{}, before{};
+    action.sa_handler = stand_still;
+    ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+    pool->view.processes[pool->process.value].quota_frames = kFrames + kInChunk;
+    int result = -1;
+    void *block = nullptr;
+    std::thread waiter([&] { result = numacre_alloc_on(pool, -1, kChunk, NUMACRE_WAIT, &block); });
+    const auto is_asleep = [&] {
+        for (std::uint32_t thread = 1; thread < pool->view.threads_in_use_bound(); ++thread)
+            if (WaitWord{pool->view.threads[thread].waiting}.is_waiting()) return true;
+        return false;
+    };
+    while (!is_asleep()) std::this_thread::yield();
+    pthread_kill(waiter.native_handle(), SIGUSR1);
+    sem_wait(&has_stopped);
+    EXPECT_EQ(numacre_free(pool, chunks[1]), 0) << numacre_last_error();
+    EXPECT_EQ(counted(), kFrames) << "on its way";
+    sem_post(&may_go_on);
+    waiter.join();
+    EXPECT_EQ(result, 0);
+    EXPECT_EQ(block, chunks[1]);
+    EXPECT_EQ(counted(), kFrames);
+    for (void *const chunk : chunks) EXPECT_EQ(numacre_free(pool, chunk), 0) << numacre_last_error();
+    EXPECT_EQ(counted(), 0U);
+    sigaction(SIGUSR1, &before, nullptr);
 }
 
 // A batch that is charged for a moment is what others may be refused meanwhile.

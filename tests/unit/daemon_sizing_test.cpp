@@ -232,6 +232,12 @@ TEST_F(SizingTest, what_is_free_where_an_operator_drains_is_not_promised) {
     EXPECT_FALSE(reserve(6 * kMiB)) << "2 of them nobody would be given";
     EXPECT_TRUE(reserve(4 * kMiB));
     EXPECT_TRUE(drain_chunk(*pool_, kNode, 0, false)) << "as it is already";
+    restart();
+    EXPECT_FALSE(reserve(6 * kMiB))
+        << "the next daemon, too, before it has finished what this one was in the middle of";
+    EXPECT_TRUE(reserve(4 * kMiB));
+    ThreadSlotIndex blocked_by;
+    pool_->worker().run([&] { return pool_->finish_predecessor(blocked_by); });
     free(block);
     pool_->worker().run([&] { return finish_drains(*pool_); });
     EXPECT_EQ(free_bytes(), 4 * kMiB);
@@ -265,6 +271,43 @@ TEST_F(SizingTest, what_drains_is_granted_to_nobody_who_was_not_promised_it) {
     const ManagedPool::Withheld about_to_go(*pool_, 4 * kMiB);
     EXPECT_FALSE(reserve(4 * kMiB + 4096));
     EXPECT_TRUE(reserve(4 * kMiB));
+}
+
+// What is in use where an operator drains is not to be had, and is not missing elsewhere either.
+TEST_F(SizingTest, what_is_in_use_where_a_unit_drains_takes_nothing_from_what_is_free) {
+    const auto asks = [this](std::uint64_t bytes) {
+        const Admission answer = charge(shared_, actor_.process, frames(bytes));
+        if (answer == Admission::granted) remove_held(shared_, actor_.process, frames(bytes));
+        return answer;
+    };
+    ASSERT_TRUE(reserve(kMiB));
+    const Block block = allocate(2 * kMiB);
+    add_held(shared_, actor_.process, frames(2 * kMiB));
+    ASSERT_TRUE(drain_chunk(*pool_, kNode, 0, false));
+    pool_->tell_clients();
+    // Its holder may be who has been promised that, and want as much again.
+    EXPECT_EQ(asks(2 * kMiB), Admission::granted);
+    EXPECT_EQ(asks(3 * kMiB), Admission::reserved);
+    ASSERT_TRUE(reserve(0));
+    ASSERT_TRUE(reserve(4096));
+    EXPECT_EQ(asks(4 * kMiB - 2 * 4096), Admission::granted);
+    EXPECT_EQ(asks(4 * kMiB), Admission::reserved);
+    // Called off: all is to be had again, and the block is in its way.
+    ASSERT_TRUE(drain_chunk(*pool_, kNode, 0, true));
+    EXPECT_EQ(DrainingHeld{shared_.header->draining_held}.frames(), 0U);
+    EXPECT_EQ(asks(6 * kMiB - 4096), Admission::granted);
+    EXPECT_EQ(asks(6 * kMiB), Admission::reserved);
+    free(block);
+}
+
+// Granted, and not taken yet: it will be.
+TEST_F(SizingTest, what_a_client_has_been_granted_is_not_promised) {
+    ASSERT_TRUE(reserve(4096));
+    ASSERT_EQ(charge(shared_, actor_.process, frames(4 * kMiB)), Admission::granted);
+    EXPECT_FALSE(reserve(6 * kMiB));
+    EXPECT_TRUE(reserve(4 * kMiB));
+    remove_held(shared_, actor_.process, frames(4 * kMiB));
+    EXPECT_TRUE(reserve(6 * kMiB));
 }
 
 TEST_F(SizingTest, what_the_daemon_before_held_is_held_until_all_of_it_is_found) {

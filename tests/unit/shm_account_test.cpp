@@ -131,8 +131,9 @@ TEST(Account, a_promise_is_kept_free_until_it_is_used) {
     EXPECT_EQ(pool.charge(1, 20), Admission::granted);
     EXPECT_EQ(pool.charge(2, 1), Admission::reserved);
     EXPECT_EQ(pool.charge(1, 10), Admission::granted);
-    // Nothing is promised any more: that there is nothing left is for the tree to say.
-    EXPECT_EQ(pool.charge(1, 1), Admission::granted);
+    // Although nothing is promised any more: who gives a frame back is promised it again.
+    EXPECT_EQ(pool.charge(2, 1), Admission::full);
+    EXPECT_EQ(pool.charge(1, 1), Admission::full);
 }
 
 TEST(Account, a_promise_is_kept_though_there_is_less_than_was_promised) {
@@ -164,6 +165,70 @@ TEST(Account, what_the_daemon_holds_is_not_free) {
     pool.view.processes[1].reserved_frames = 30;
     EXPECT_EQ(pool.charge(2, 31), Admission::reserved);
     EXPECT_EQ(pool.charge(2, 30), Admission::granted);
+}
+
+// As a drain: online_frames has lost the whole unit, of which 30 frames are somebody's.
+TEST(Account, what_is_held_where_a_unit_drains_takes_nothing_from_the_rest) {
+    Pool pool(kAll);
+    pool.view.processes[1].reserved_frames = 10;
+    add_held(pool.view, ProcessSlot{3}, 30);
+    pool.view.header->online_frames = 60;
+    EXPECT_EQ(pool.charge(2, 21), Admission::reserved) << "as if it were held in the rest";
+    pool.view.header->draining_held = DrainingHeld{}.changed_to(30).bits();
+    EXPECT_EQ(pool.charge(2, 51), Admission::reserved);
+    EXPECT_EQ(pool.charge(2, 50), Admission::granted);
+    // 20 of them are freed there: that is no room for anybody.
+    const auto drains = [] { return true; };
+    note_freed(pool.view, 20, drains);
+    remove_held(pool.view, ProcessSlot{3}, 20);
+    EXPECT_EQ(pool.charge(2, 1), Admission::reserved);
+    // Elsewhere it is.
+    note_freed(pool.view, 5, [] { return false; });
+    remove_held(pool.view, ProcessSlot{2}, 5);
+    EXPECT_EQ(pool.charge(2, 6), Admission::reserved);
+    EXPECT_EQ(pool.charge(2, 5), Admission::granted);
+    note_freed(pool.view, 20, drains);
+    EXPECT_EQ(DrainingHeld{pool.view.header->draining_held}.frames(), 0U) << "never below nothing";
+    const std::uint64_t before = pool.view.header->draining_held;
+    forget_draining_held(pool.view);
+    EXPECT_NE(pool.view.header->draining_held, before) << "a look that has begun finds that it is too late";
+}
+
+// What another client still counts, and is about to count no more.
+TEST(Account, a_block_that_is_handed_over_is_charged_once) {
+    Pool pool(kAll);
+    pool.view.accounts[kPoolAccount].quota_frames = 50;
+    pool.view.header->online_frames = 50;
+    ASSERT_EQ(pool.charge(1, 50), Admission::granted);
+    EXPECT_EQ(pool.charge(2, 10), Admission::over_pool_quota);
+    EXPECT_EQ(charge(pool.view, ProcessSlot{2}, 10, {ProcessSlot{1}, 10}), Admission::granted);
+    EXPECT_EQ(pool.charge(3, 1), Admission::over_pool_quota);
+    remove_held(pool.view, ProcessSlot{1}, 10);
+    EXPECT_EQ(pool.held(1) + pool.held(2), 50U);
+}
+
+// Nor for a moment: it may stand still in that.
+TEST(Account, who_asks_for_more_than_there_is_stands_in_nobodys_way) {
+    Pool pool(kQuotas);
+    pool.view.accounts[kPoolAccount].quota_frames = 50;
+    std::atomic<bool> is_over{false};
+    std::atomic<unsigned> asked{0};
+    std::thread asks_for_too_much([&] {
+        while (!is_over.load(std::memory_order_relaxed)) {
+            EXPECT_EQ(pool.charge(4, 51), Admission::over_pool_quota);
+            ++asked;
+        }
+    });
+    unsigned refused = 0;
+    for (unsigned i = 0; i < 200'000 || asked < 1000; ++i) {
+        if (pool.charge(1, 1) == Admission::granted)
+            remove_held(pool.view, ProcessSlot{1}, 1);
+        else
+            ++refused;
+    }
+    is_over = true;
+    asks_for_too_much.join();
+    EXPECT_EQ(refused, 0U);
 }
 
 TEST(Account, side_by_side_nobody_gets_beyond_a_limit) {

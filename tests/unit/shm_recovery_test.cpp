@@ -339,7 +339,7 @@ TEST(Recovery, what_is_seized_is_the_daemon_s_until_it_is_released) {
 
     // Another daemon finds them.
     std::vector<Block> found;
-    recovery.for_each_seized([&](NumaNode, Block block) { found.push_back(block); });
+    recovery.for_each_seized([&](NumaNode, Block block, PoolAge) { found.push_back(block); });
     EXPECT_EQ(found, seized);
     for (const Block &block : seized) EXPECT_TRUE(recovery.release(NumaNode{0}, block));
     for (const Block &block : seized) EXPECT_FALSE(recovery.release(NumaNode{0}, block)) << "twice";

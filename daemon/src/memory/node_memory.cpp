@@ -10,6 +10,7 @@
 #include "base/bytes.hpp"
 #include "engine.hpp"
 #include "memory/hugetlb_cgroup.hpp"
+#include "numacre/shm/account.hpp"
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/validate.hpp"
 #include "os/log.hpp"
@@ -237,6 +238,10 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::adopt(const Plan &plan, Topology
         // It was granted once, and is there: a synthetic node that has become smaller is over-booked.
         (void)topology.take(plan.numa_node, run.count * made->unit_bytes_);
     }
+    // Perhaps some of their chunks only: finished by who calls. What is free there is not to be promised until then.
+    for (std::uint64_t unit = 0; unit < units.size() && made->view_.top_layer != 0; ++unit)
+        if (made->drain_of(unit) != Drain::none) made->draining_.insert(unit);
+    made->draining_units_ = made->draining_.size();
     return made;
 }
 
@@ -295,12 +300,21 @@ std::uint64_t NodeMemory::open_chunks(UnitRange units, bool only_closed) {
 }
 
 void NodeMemory::set_drain(std::uint64_t unit, Drain drain) {
+    drain_changes_.fetch_add(1, std::memory_order_seq_cst);
     // The ledger says so for as long as any chunk may: who finds it there does the rest.
     Durable<Drain> &remembered = plan_.ledger->units(plan_.numa_node)[unit].drain;
     if (drain != Drain::none) remembered.store(drain, std::memory_order_release);
+    if (drain == Drain::none) {
+        // A look that has begun before finds another word now; one that begins from here on, that it is not to count.
+        opening_.fetch_add(1, std::memory_order_seq_cst);
+        forget_draining_held(plan_.pool);
+    }
     for (std::uint64_t chunk = unit * chunks_in_unit(); chunk < (unit + 1) * chunks_in_unit(); ++chunk)
         chunks_.set_drain(chunk, drain != Drain::none);
-    if (drain == Drain::none) remembered.store(drain, std::memory_order_release);
+    if (drain == Drain::none) {
+        remembered.store(drain, std::memory_order_release);
+        opening_.fetch_sub(1, std::memory_order_seq_cst);
+    }
     // Not where chunks have no drain bit: clients would look for it at every call.
     if (view_.top_layer == 0) return;
     if (drain != Drain::none)
@@ -532,12 +546,13 @@ bool NodeMemory::close_and_punch(std::uint64_t unit) {
     }
     set_state({unit, 1}, UnitState::closed);
     data_.punch(unit * unit_bytes_, unit_bytes_);
+    // Before it is no unit that drains: in between it counts as gone twice, not as there.
+    online_units_.fetch_sub(1, std::memory_order_seq_cst);
     set_state({unit, 1}, UnitState::offline);
     online_[unit] = false;
     // A drain has come to its end by that, whoever took the unit: back online its chunks are like any others.
     if (drain_of(unit) != Drain::none) set_drain(unit, Drain::none);
     search_from_ = std::min(search_from_, unit);
-    online_units_.fetch_sub(1, std::memory_order_relaxed);
     topology_.give_back(plan_.numa_node, unit_bytes_);
     return true;
 }
@@ -593,12 +608,20 @@ NodeMemory::DrainingFrames NodeMemory::draining_frames() const {
     if (!is_draining()) return frames;
     const auto units = plan_.ledger->units(plan_.numa_node);
     const std::uint64_t unit_frames = unit_bytes_ >> plan_.geometry.frame_shift;
+    const bool is_opening = opening_.load(std::memory_order_seq_cst) != 0;
     for (std::uint64_t unit = 0; unit < unit_count(); ++unit) {
         // acquire, relaxed: they change by themselves all the time.
         if (units[unit].drain.load(std::memory_order_acquire) == Drain::none ||
-            units[unit].state.load(std::memory_order_relaxed) != UnitState::online)
+            units[unit].state.load(std::memory_order_relaxed) == UnitState::offline)
             continue;
-        const std::uint64_t used = std::min(unit_frames, used_frames(unit));
+        std::uint64_t used = 0;
+        for (std::uint64_t chunk = unit * chunks_in_unit(); chunk < (unit + 1) * chunks_in_unit(); ++chunk) {
+            const bool is_noted = !is_opening && chunks_.is_draining(chunk);  // before what is in use
+            const std::uint64_t in_chunk = chunks_.used_frames(chunk);
+            used += in_chunk;
+            if (is_noted) frames.noted += in_chunk;
+        }
+        used = std::min(unit_frames, used);
         frames.used += used;
         frames.free += unit_frames - used;
     }

@@ -100,8 +100,15 @@ public:
     // Of the units that are being drained, by an operator or a shrink; clients can see it.
     struct DrainingFrames {
         std::uint64_t free = 0, used = 0;
+        // Of those in use: what nobody frees any more without noting it (DrainingHeld).
+        std::uint64_t noted = 0;
     };
     DrainingFrames draining_frames() const;
+    // How often units have come, gone, or begun or ended to drain. Whoever finds the same before and after a look at
+    // the metadata has seen them all as they were.
+    std::uint64_t unit_changes() const {
+        return online_changes_.load(std::memory_order_seq_cst) + drain_changes_.load(std::memory_order_seq_cst);
+    }
     // False: somebody has overwritten the header of the metadata.
     bool header_is_ours() const;
     // Whether so much could be brought online now; the failure says what is short.
@@ -174,6 +181,8 @@ private:
     std::uint64_t reserved_ahead_bytes_ = 0;  // hugepages that were reserved at creation and are not populated yet
     std::set<std::uint64_t> draining_;        // the worker's thread only
     std::atomic<std::uint64_t> draining_units_{0};
+    std::atomic<std::uint64_t> drain_changes_{0};
+    std::atomic<unsigned> opening_{0};  // drains that are just being ended
     std::atomic<std::uint64_t> online_units_{0};
     std::atomic<std::uint64_t> overwritten_chunks_{0};
     std::atomic<std::uint64_t> quarantined_frames_{0};

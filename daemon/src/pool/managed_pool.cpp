@@ -184,6 +184,7 @@ ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLed
       ledger_(std::move(ledger)),
       pool_region_(std::move(pool_region)),
       shared_(SharedPool::at(pool_region_.address(), process_slots_, thread_slots_)),
+      quarantine_(spec.reclaim.hold),
       records_(process_slots_),
       wrong_counts_(process_slots_),
       clients_(process_slots_),
@@ -365,7 +366,8 @@ RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
         }
     }
     // What it had seized and not released: its time begins anew.
-    recovery.for_each_seized([this](NumaNode numa_node, Block block) { seize(numa_node, block); });
+    recovery.for_each_seized(
+        [this](NumaNode numa_node, Block block, Quarantine::Era era) { seize(numa_node, block, era); });
     {
         const auto records = lock_records();
         is_as_before_ = true;
@@ -580,6 +582,7 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
     }
     ledger_.clients()[slot.value].id.store(0, std::memory_order_release);
     // What it held has been given back, and with its word it leaves what its user and the pool hold.
+    write_sizes();  // of what has been freed in units that drain nobody has noted anything
     Record left = records_[slot.value];
     left.quota_frames = left.reserved_frames = 0;
     left.account = kPoolAccount;
@@ -756,14 +759,7 @@ Answer<void> ManagedPool::check_shrink(std::uint64_t bytes, std::uint64_t used_b
         if ((wanted_accounting() & Accounting::kReservations) == 0) return {};
     }
     const Use use = look();
-    // What has been granted, and is on its way: counted before it is taken.
-    std::uint64_t granted_frames = 0;
-    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot) {
-        const std::uint64_t counted = HeldFrames{use.counts[slot]}.frames();
-        granted_frames += counted - std::min(counted, use.used_frames[slot]);
-    }
-    const std::uint64_t free_frames = use.promisable_frames - std::min(use.promisable_frames, granted_frames);
-    const std::uint64_t free_bytes = free_frames << geometry_.frame_shift;
+    const std::uint64_t free_bytes = use.promisable_frames << geometry_.frame_shift;
     const std::lock_guard lock(mutex_);
     const std::uint64_t used_draining_frames = use.used_draining_frames + (used_bytes >> geometry_.frame_shift);
     const std::uint64_t needed_bytes = promises(use).needed_frames(used_draining_frames) << geometry_.frame_shift;
@@ -776,14 +772,32 @@ Answer<void> ManagedPool::check_shrink(std::uint64_t bytes, std::uint64_t used_b
 
 void ManagedPool::publish_sizes() {
     const auto records = lock_records();  // the last to look is the last to write
-    write_seized();
-    std::uint64_t online_bytes = 0, gone_bytes = withheld_bytes_.load(std::memory_order_relaxed);
+    write_sizes();
+}
+
+void ManagedPool::write_sizes() {
+    auto &in_drains = shared_.header->draining_held;
+    std::uint64_t seen = in_drains.load(std::memory_order_seq_cst);  // before the look
+    std::uint64_t online_bytes = 0, gone_bytes = withheld_bytes_.load(std::memory_order_relaxed), noted_frames = 0;
     for (const auto &memory : nodes_) {
-        online_bytes += memory->online_bytes();
-        // Whole: what is freed there is not to be had, and is freed at any time.
+        // Whole: what is freed there is not to be had, and is freed at any time. Before what is online: a unit that
+        // goes offline in between is missing twice, not there twice.
         const NodeMemory::DrainingFrames frames = memory->draining_frames();
+        online_bytes += memory->online_bytes();
         gone_bytes += (frames.free + frames.used) << geometry_.frame_shift;
+        noted_frames += frames.noted;
     }
+    // Who was promised memory may give back what it holds there, and want it again elsewhere; whose it is, and who
+    // takes it from whom, is not looked at.
+    const std::uint64_t promised_frames = [this] {
+        const std::lock_guard lock(mutex_);
+        return all_promised_frames();
+    }();
+    const std::uint64_t held_frames = noted_frames - std::min(noted_frames, promised_frames);
+    // Less before anything that it makes up for is given up; more when all that it makes up for is in the sums.
+    for (unsigned round = 0; round < kCasRoundsMax && DrainingHeld{seen}.frames() > held_frames; ++round)
+        if (in_drains.compare_exchange_weak(seen, DrainingHeld{seen}.changed_to(held_frames).bits())) break;
+    write_seized();
     auto &word = shared_.header->online_frames;
     std::uint64_t frames = (online_bytes - std::min(online_bytes, gone_bytes)) >> geometry_.frame_shift;
     // relaxed: the daemon's own.
@@ -792,6 +806,9 @@ void ManagedPool::publish_sizes() {
     // which counts and then looks here). Weakened: a client is granted what is about to go, and the daemon does not see
     // it: somebody who was promised that does not get it.
     word.store(frames, std::memory_order_seq_cst);
+    // Not if anybody has noted something since the look: then after the next one.
+    if (DrainingHeld{seen}.frames() < held_frames)
+        in_drains.compare_exchange_strong(seen, DrainingHeld{seen}.changed_to(held_frames).bits());
 }
 
 // What the daemon holds.
@@ -1028,7 +1045,7 @@ ManagedPool::Promises ManagedPool::promises(const Use &use) const {
         if (!clients_[slot]) continue;
         const std::size_t account = account_of(clients_[slot]->peer.uid);
         const std::uint64_t reserved = quota_frames_of(clients_[slot]->reserved_bytes);
-        holdings.add(account, use.used_frames[slot], reserved);
+        holdings.add(account, use.granted_to(slot), reserved);
         of_clients[account] += reserved;
     }
     Promises all;
@@ -1041,17 +1058,25 @@ ManagedPool::Promises ManagedPool::promises(const Use &use) const {
     return all;
 }
 
+std::uint64_t ManagedPool::all_promised_frames() const {
+    std::array<std::uint64_t, kAccounts> of_clients{};
+    for (const auto &client : std::span(clients_).first(seats_))
+        if (client) of_clients[account_of(client->peer.uid)] += quota_frames_of(client->reserved_bytes);
+    std::uint64_t frames = 0;
+    for (std::size_t i = 0; i < kAccounts; ++i)
+        frames += std::max(quota_frames_of(accounts_[i].limit.reserved_bytes), of_clients[i]);
+    return frames;
+}
+
 // Not what is free in units that somebody drains: nobody gets that.
-void ManagedPool::find_free_to_promise(Use &use) const {
+void ManagedPool::find_free_to_promise(Use &use, const NodeMemory::DrainingFrames &gone) const {
     std::uint64_t free_frames = 0;
-    NodeMemory::DrainingFrames gone;
     for (const Use::OfNode &node : use.nodes) free_frames += node.free_frames;
-    for (const auto &memory : nodes_) {
-        const NodeMemory::DrainingFrames here = memory->draining_frames();
-        gone.free += here.free;
-        gone.used += here.used;
-    }
-    use.promisable_frames = free_frames - std::min(free_frames, gone.free);
+    // What has been granted, and is on its way: counted before it is taken.
+    std::uint64_t granted_frames = 0;
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot)
+        granted_frames += use.granted_to(slot) - use.used_frames[slot];
+    use.promisable_frames = free_frames - std::min(free_frames, gone.free + granted_frames);
     use.used_draining_frames = gone.used;
 }
 
@@ -1529,9 +1554,12 @@ std::vector<std::uint64_t> ManagedPool::frames_under_way() const {
     const std::uint32_t threads = shared_.threads_in_use_bound();
     for (std::uint32_t thread = kDaemonThread.value + 1; thread < threads; ++thread) {
         const UnderWay call{shared_.threads[thread].under_way.load(std::memory_order_seq_cst)};
-        if (call.frames() == 0) continue;
+        // A block on its way to it: counted, and nobody's in the index.
+        const bool is_given = WaitWord{shared_.threads[thread].waiting.load(std::memory_order_seq_cst)}.is_given();
+        if (call.frames() == 0 && !is_given) continue;
         const ThreadOwner owner{shared_.threads[thread].owner.load(std::memory_order_relaxed)};
-        if (owner.in_use() && owner.process().value < process_slots_) frames[owner.process().value] += call.frames();
+        if (owner.in_use() && owner.process().value < process_slots_)
+            frames[owner.process().value] += call.frames() + (is_given ? geometry_.largest().frames() : 0);
         if (call.giver() == UnderWay::kAnybody)
             of_anybody += call.frames();
         else if (call.giver() != UnderWay::kNobody && call.giver().value < process_slots_)
@@ -1556,11 +1584,35 @@ std::vector<OwnerUsage> ManagedPool::scan_use(Use &use) const {
 ManagedPool::Use ManagedPool::look() const {
     // seq_cst: after the promise of reserve()'s last look, if a shrink has seen none.
     const std::uint64_t withheld_bytes = withheld_bytes_.load(std::memory_order_seq_cst);
+    const std::uint64_t changes = unit_changes();
+    const NodeMemory::DrainingFrames before = draining_frames();
     Use use = begin_look();
     use.withheld_frames = withheld_bytes >> geometry_.frame_shift;
     scan_use(use);
-    find_free_to_promise(use);
+    NodeMemory::DrainingFrames gone = draining_frames();
+    // Of what has changed meanwhile nobody knows whether the scan has found it: it counts as gone whichever it was.
+    if (changes != unit_changes()) {
+        gone.free += before.free;
+        gone.used += before.used;
+    }
+    find_free_to_promise(use, gone);
     return use;
+}
+
+std::uint64_t ManagedPool::unit_changes() const {
+    std::uint64_t changes = 0;
+    for (const auto &memory : nodes_) changes += memory->unit_changes();
+    return changes;
+}
+
+NodeMemory::DrainingFrames ManagedPool::draining_frames() const {
+    NodeMemory::DrainingFrames all;
+    for (const auto &memory : nodes_) {
+        const NodeMemory::DrainingFrames here = memory->draining_frames();
+        all.free += here.free;
+        all.used += here.used;
+    }
+    return all;
 }
 
 void ManagedPool::look_at_use() {
@@ -1674,10 +1726,12 @@ void ManagedPool::reclaim(std::span<Departed> departed) {
     if (look_for_damage()) return all(RecoveryStep::done, blocked_by);
     if (finish_predecessor(blocked_by) == RecoveryStep::blocked) return all(RecoveryStep::blocked, blocked_by);
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
-    if (spec_.reclaim.kind == Reclaim::Kind::fast)
+    if (spec_.reclaim.kind == Reclaim::Kind::fast) {
         recovery.recover(departed);
-    else
-        recovery.seize(departed, [this](NumaNode numa_node, Block block) { seize(numa_node, block); });
+    } else {
+        const Quarantine::Era era = quarantine_.era(Quarantine::Clock::now());
+        recovery.seize(departed, era, [this, era](NumaNode numa_node, Block block) { seize(numa_node, block, era); });
+    }
 }
 
 bool ManagedPool::is_overfull() const {
@@ -1694,31 +1748,23 @@ void ManagedPool::punch_strays() {
     strays_told_ = now;
 }
 
-void ManagedPool::seize(NumaNode numa_node, Block block) {
-    const auto due = std::chrono::steady_clock::now() + spec_.reclaim.hold;
-    if (!has_unlisted_ && seized_.size() < kSeizedListed) {
-        seized_.push_back({numa_node, block, due});
-    } else {
-        has_unlisted_ = true;
-        unlisted_due_ = due;
-    }
+void ManagedPool::seize(NumaNode numa_node, Block block, Quarantine::Era era) {
+    quarantine_.add(numa_node, block, era, Quarantine::Clock::now());
     nodes_[numa_node.value]->count_quarantined(static_cast<std::int64_t>(block.order.frames()));
     const auto records = lock_records();
     write_seized();
 }
 
-// None is listed: as many as may be of those that are not.
 void ManagedPool::list_seized() {
-    has_unlisted_ = false;
+    const auto now = Quarantine::Clock::now();
     std::vector<std::int64_t> frames(nodes_.size());
+    quarantine_.begin_listing();
     Recovery<ProductionEnv>(shared_, std::span<const View>(views_))
-        .for_each_seized([&](NumaNode numa_node, Block block) {
+        .for_each_seized([&](NumaNode numa_node, Block block, Quarantine::Era era) {
             frames[numa_node.value] += static_cast<std::int64_t>(block.order.frames());
-            if (seized_.size() < kSeizedListed)
-                seized_.push_back({numa_node, block, unlisted_due_});
-            else
-                has_unlisted_ = true;
+            quarantine_.list(numa_node, block, era, now);
         });
+    quarantine_.end_listing();
     // What somebody has scribbled is counted, too.
     for (std::size_t i = 0; i < nodes_.size(); ++i)
         nodes_[i]->count_quarantined(frames[i] - static_cast<std::int64_t>(nodes_[i]->quarantined_frames()));
@@ -1726,21 +1772,21 @@ void ManagedPool::list_seized() {
 
 std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized() {
     if (look_for_damage() || is_deleted()) {
-        seized_.clear();
-        has_unlisted_ = false;
+        quarantine_.clear();
         return std::nullopt;
     }
     ThreadSlotIndex blocked_by;
     if (finish_predecessor(blocked_by) == RecoveryStep::blocked)
         return std::chrono::steady_clock::now() + std::chrono::seconds(1);
-    if (seized_.empty() && has_unlisted_) list_seized();
+    const auto now = Quarantine::Clock::now();
+    if (quarantine_.has_to_list(now)) list_seized();
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
     std::uint64_t bytes = 0;
     bool released = false;
-    const auto now = std::chrono::steady_clock::now();
-    while (!seized_.empty() && seized_.front().due <= now && bytes < kPopulateBytesMax) {
-        const Seized one = seized_.front();
-        seized_.pop_front();
+    while (bytes < kPopulateBytesMax) {
+        const auto due = quarantine_.take_due(now);
+        if (!due) break;
+        const Quarantine::Seized &one = *due;
         NodeMemory &memory = *nodes_[one.numa_node.value];
         const std::uint64_t block_bytes = one.block.order.frames() << geometry_.frame_shift;
         bytes += block_bytes;
@@ -1748,7 +1794,7 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
             if (auto zeroed = memory.zero(one.block); !zeroed) {
                 log::error("blocks of a client that is gone cannot be zeroed: they stay where they are for now",
                            {{"pool", spec_.name}, {"reason", zeroed.error().message}});
-                seized_.push_front({one.numa_node, one.block, now + kZeroAgainAfter});
+                quarantine_.put_back({one.numa_node, one.block, now + kZeroAgainAfter});
                 break;
             }
         }
@@ -1763,8 +1809,8 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
         publish_sizes();
         wake_waiters();
     }
-    if (!seized_.empty()) return seized_.front().due;
-    return has_unlisted_ ? std::optional(unlisted_due_) : std::nullopt;
+    if (quarantine_.is_empty()) return std::nullopt;
+    return quarantine_.next_due();
 }
 
 }  // namespace numacre::daemon

@@ -24,6 +24,7 @@
 #include "memory/ledger.hpp"
 #include "memory/node_memory.hpp"
 #include "memory/topology.hpp"
+#include "numacre/shm/account.hpp"
 #include "numacre/shm/presence.hpp"
 #include "numacre/shm/recovery.hpp"
 #include "os/process_info.hpp"
@@ -31,6 +32,7 @@
 #include "pool/look.hpp"
 #include "pool/oldest_blocks.hpp"
 #include "pool/pool_manager.hpp"
+#include "pool/quarantine.hpp"
 #include "spec/autosize.hpp"
 
 namespace numacre::daemon {
@@ -264,7 +266,7 @@ private:
     void adopt_clients();
     Answer<Client> take_seat(std::uint32_t client_id, Peer peer, wire::Tier tier);
     void enter(const Client &client, LedgerClient &ledger);
-    void seize(NumaNode numa_node, Block block);
+    void seize(NumaNode numa_node, Block block, Quarantine::Era era);
     bool is_draining() const;
     // What a client's record in shared memory has to say.
     struct Record {
@@ -286,11 +288,6 @@ private:
         bool is_used = false;
         UserLimit limit;
         bool is_over_soft_quota = false;
-    };
-    struct Seized {
-        NumaNode numa_node;
-        Block block;
-        std::chrono::steady_clock::time_point due;
     };
     // What a scan of the whole metadata found, and who was seated from before it until after it.
     struct Scan {
@@ -314,6 +311,10 @@ private:
         std::uint64_t promisable_frames = 0;
         std::uint64_t used_draining_frames = 0;  // held, and when they are free nobody gets them
         std::uint64_t withheld_frames = 0;       // from before it
+        // What the process holds, or has been granted.
+        std::uint64_t granted_to(std::uint32_t slot) const {
+            return std::max(used_frames[slot], engine::HeldFrames{counts[slot]}.frames());
+        }
         void add(const NodeSnapshot &snapshot) { nodes.push_back({snapshot.free_frames, snapshot.online_frames()}); }
     };
     void withhold(std::uint64_t more, std::uint64_t less);
@@ -321,7 +322,9 @@ private:
     Use begin_look() const;
     std::vector<std::uint64_t> frames_under_way() const;  // by process slot
     std::vector<OwnerUsage> scan_use(Use &use) const;
-    void find_free_to_promise(Use &use) const;
+    void find_free_to_promise(Use &use, const NodeMemory::DrainingFrames &gone) const;
+    std::uint64_t unit_changes() const;
+    NodeMemory::DrainingFrames draining_frames() const;
     Use look() const;  // all three
     bool all_have_counted();
     void compare_with_limits(const Use &use);
@@ -329,6 +332,7 @@ private:
     void take_over();
     void mark_departing_dead();
     void write_seized();
+    void write_sizes();
     void correct_counts(const Use &use);
     void write_account(std::size_t account);
     void write_limits(std::size_t account);
@@ -341,6 +345,7 @@ private:
     void compare_accounts(const Use &use);
     void raise_peaks(const Use &use);
     std::size_t account_of(std::uint32_t uid) const;
+    std::uint64_t all_promised_frames() const;
     Answer<std::size_t> claim_account(const Holder &holder);
     void add_users(PoolStatus &status, const Use &use) const;
     struct Promises {
@@ -392,12 +397,7 @@ private:
     bool adopted_ = false;            // and not finished yet
     std::uint64_t strays_bytes_ = 0;  // that the log has not said yet
     std::chrono::steady_clock::time_point strays_told_{};
-    std::deque<Seized> seized_;  // in the order in which they are due
-    // A client decides how many blocks it leaves behind: beyond so many (32 bytes each) the daemon has them to be found
-    // in the index only, and they are due together.
-    static constexpr std::size_t kSeizedListed = 65536;
-    bool has_unlisted_ = false;
-    std::chrono::steady_clock::time_point unlisted_due_;
+    Quarantine quarantine_;
 
     mutable std::atomic<std::uint64_t> looks_{0};
     std::atomic<bool> wake_is_due_{false};

@@ -499,6 +499,14 @@ daemon::Daemon &daemon_of(const DaemonFace &face) {
     return *static_cast<daemon::Daemon *>(face.daemon);
 }
 
+bool reserve_for(const DaemonFace &face, const daemon::Holder &holder, std::uint64_t bytes) {
+    if (face.daemon == nullptr) return false;
+    const auto result = daemon_of(face).reserve(holder, bytes);
+    trace("reserve %llu bytes for client %u or user %u: %s", static_cast<unsigned long long>(bytes), holder.client_id,
+          holder.uid, result ? "ok" : result.error().message.c_str());
+    return result.has_value();
+}
+
 }  // namespace
 
 void give_up_kept(Kept &kept) {
@@ -627,6 +635,20 @@ void set_some_quota(DaemonFace &face, Random &random, std::uint64_t bytes) {
     daemon::Holder holder;
     holder.client_id = (*clients)[random.below(clients->size())].client_id;
     (void)daemon_of(face).set_quota(holder, bytes, 0);
+}
+
+bool reserve_for_client(DaemonFace &face, std::uint32_t client_id, std::uint64_t bytes) {
+    daemon::Holder holder;
+    holder.client_id = client_id;
+    return reserve_for(face, holder, bytes);
+}
+
+bool reserve_for_user(DaemonFace &face, std::uint32_t uid, std::uint64_t bytes) {
+    daemon::Holder holder;
+    holder.kind = daemon::Holder::Kind::user;
+    holder.uid = uid;
+    holder.pool = kPool;
+    return reserve_for(face, holder, bytes);
 }
 
 void stop_daemon(DaemonFace &face) {

@@ -60,6 +60,8 @@ void resize_pool(DaemonFace &face, unsigned numa_node, std::uint64_t online_byte
 void drain_chunk(DaemonFace &face, unsigned numa_node, std::uint64_t chunk, bool undo);
 void evict_someone(DaemonFace &face, Random &random);
 void set_some_quota(DaemonFace &face, Random &random, std::uint64_t bytes);
+bool reserve_for_client(DaemonFace &face, std::uint32_t client_id, std::uint64_t bytes);
+bool reserve_for_user(DaemonFace &face, std::uint32_t uid, std::uint64_t bytes);
 void stop_daemon(DaemonFace &face);
 // Of the keeper: those to whom a daemon has left the memory have all ended.
 void give_up_kept(Kept &kept);

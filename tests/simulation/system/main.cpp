@@ -34,6 +34,7 @@ constexpr Option kLimits[] = {
     {"--deaths", &SystemLimits::deaths, true},
     {"--daemon-deaths", &SystemLimits::daemon_deaths, true},
     {"--jobs", &SystemLimits::jobs, true},
+    {"--reserves", &SystemLimits::reserves, true},
     {"--faults", &SystemLimits::faults, true},
     {"--schedule", &SystemLimits::schedule, true},
 };

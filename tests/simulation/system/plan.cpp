@@ -54,8 +54,36 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
     plan.rest_ns = std::uint64_t{1000} << what.below(12);
     plan.daemon_away_ns = what.one_in(2) ? 0 : std::uint64_t{10'000} << what.below(20);
 
+    // Full pools that change their size, where those who want more are not those who were promised it.
+    Random promises(seed, 107);
+    const bool is_about_promises = promises.one_in(4) && limits.reserves != 0;
+    if (is_about_promises) {
+        plan.reserves = at_most(promises.between(2, 60), limits.reserves);
+        plan.jobs = at_most(promises.one_in(4) ? 0 : promises.between(5, 40), limits.jobs);
+        plan.sizing_percent = static_cast<unsigned>(promises.below(100));
+        plan.threads = promises.one_in(3) ? plan.threads : 0;
+        plan.operations = at_most(promises.between(20, 60), limits.operations);
+        plan.publish_percent = plan.take_percent = promises.one_in(4) ? plan.publish_percent : 0;
+        plan.hoard = static_cast<unsigned>(promises.between(kUsualHoard + 1, 100));
+        // Chunks of more than 64 frames have drain bits.
+        std::uint64_t largest = unit;
+        if (promises.one_in(2)) {
+            plan.daemon.frame_bytes = std::uint64_t{256} << promises.below(2);
+            largest = plan.daemon.largest_block_bytes = plan.daemon.frame_bytes << 7;
+            largest = std::max(largest, kPage);
+            plan.hoard = static_cast<unsigned>(promises.between(100, 300));
+            plan.operations = at_most(promises.between(40, 200), limits.operations);
+            plan.daemon.capacity_bytes = largest * units;
+            plan.daemon.online_bytes = largest * (promises.one_in(3) ? promises.between(1, units) : units);
+        }
+        plan.daemon.capacity_bytes = std::min(plan.daemon.capacity_bytes, largest * 3);
+        plan.daemon.online_bytes = std::min(plan.daemon.online_bytes, plan.daemon.capacity_bytes);
+        plan.daemon.quota_bytes = 0;
+        plan.together = std::max(2U, plan.together);
+    }
+
     Random fate(seed, 104);
-    const bool is_calm = fate.one_in(6);
+    const bool is_calm = fate.one_in(6) || (is_about_promises && fate.one_in(3));
     const std::uint64_t steps = 2000 + std::uint64_t{400} * plan.processes * plan.operations;
     const unsigned deaths = at_most(is_calm || fate.one_in(3) ? 0 : fate.between(1, 6), limits.deaths);
     for (unsigned i = 0; i < deaths; ++i) plan.deaths.push_back(fate.scaled(steps));
@@ -96,7 +124,8 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
     if (!is_calm && fate.one_in(3)) plan.schedule.point_every = 1 + fate.scaled(3000);
     plan.daemon.may_lack_memory = plan.kernel.enospc_every != 0 || plan.kernel.enomem_every != 0;
     plan.is_clean = is_calm && plan.forks == 0 && plan.execs == 0 && plan.close_from_percent == 0 && plan.jobs == 0 &&
-                    plan.stranger_percent == 0 && plan.daemon.max_clients > plan.processes * plan.handles * plan.rounds;
+                    plan.reserves == 0 && plan.stranger_percent == 0 &&
+                    plan.daemon.max_clients > plan.processes * plan.handles * plan.rounds;
 
     Random order(seed, 106 + 1000 * limits.schedule);
     plan.schedule.seed = order.next();

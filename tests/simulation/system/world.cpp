@@ -28,6 +28,9 @@ struct Session {
     const void *frames = nullptr;  // where its process has the first numa node's
     bool is_leaving = false;       // numacre_detach() has been called
     bool has_left = false;         // ... and has returned
+    // Reserved for it: so much it gets, whoever else wants memory. Less than the daemon knows of, or as much.
+    std::uint64_t promised_bytes = 0;
+    unsigned promises = 0;  // how often that has changed
 };
 
 struct Handle {
@@ -176,11 +179,13 @@ private:
         } else if (process.id == daemon_) {
             face_ = {};
             daemon_ = -1;
-            is_stopping_ = false;
+            is_stopping_ = is_reserving_ = false;
             if (call_daemon_deaths_left_ == 0 || --call_daemon_deaths_left_ == 0) kernel_.plan().kill_daemon_every = 0;
         }
         scheduler_.wake_all(key_of(this));
     }
+
+    static constexpr std::uint32_t kUid = 1000;
 
     // --- the director: it starts and ends everybody
     // -------------------------------------------------------------------
@@ -237,7 +242,6 @@ private:
     }
 
     void start_client() {
-        static constexpr std::uint32_t kUid = 1000;
         const int id = kernel_.start_process("app", random_.one_in(2) ? kUid : 0, true);
         Program &program = programs_.emplace_back();
         program.process = id;
@@ -250,8 +254,69 @@ private:
         });
     }
 
+    // For a client, or all of a user: more than before, less, or nothing any more.
+    void reserve_some() {
+        std::vector<std::size_t> present;
+        for (std::size_t i = 0; i < sessions_.size(); ++i)
+            if (is_holding(static_cast<int>(i)) && !sessions_[i].is_leaving) present.push_back(i);
+        const std::uint64_t all = plan_.daemon.capacity_bytes * plan_.daemon.numa_nodes;
+        const std::uint64_t bytes =
+            random_.one_in(4) ? 0 : 1 + random_.below(random_.one_in(3) ? all : std::max<std::uint64_t>(1, all / 4));
+        if (random_.one_in(4)) {
+            in_daemon([this, bytes, uid = random_.one_in(2) ? kUid : 0] { reserve_for_user(face_, uid, bytes); });
+            return;
+        }
+        // One at a time: of two the daemon says not which came last.
+        if (present.empty() || is_reserving_ || !daemon_lives() || !face_.is_serving || is_stopping_) return;
+        is_reserving_ = true;
+        in_daemon([this, bytes, at = present[random_.below(present.size())]] {
+            const unsigned promises = ++sessions_[at].promises;
+            sessions_[at].promised_bytes = std::min(sessions_[at].promised_bytes, bytes);
+            if (reserve_for_client(face_, sessions_[at].client_id, bytes) && sessions_[at].promises == promises)
+                sessions_[at].promised_bytes = bytes;
+            is_reserving_ = false;
+        });
+    }
+    // Of a refusal. Only where nothing but the call itself has changed what the client holds; a block that is handed on
+    // is not given back, so nobody can want it again.
+    struct Asked {
+        std::uint64_t promised_bytes = 0;
+        unsigned promises = 0;
+        bool is_alone = false;
+    };
+    Asked before_asking(const Program &program, const Handle &handle) const {
+        const Session &session = sessions_[static_cast<std::size_t>(handle.session)];
+        return {session.promised_bytes, session.promises, program.working == 0};
+    }
+    void check_promise(const Handle &handle, const Asked &before, unsigned frames) {
+        const Session &session = sessions_[static_cast<std::size_t>(handle.session)];
+        if (!before.is_alone || session.promises != before.promises || plan_.kernel.enomem_every != 0) return;
+        const std::uint64_t held = frames_held(handle);
+        if ((held + frames) * plan_.daemon.frame_bytes > before.promised_bytes) return;
+        fail("%s is refused %u frames; it holds %llu, and has been promised %llu bytes",
+             name_of(handle.session).c_str(), frames, static_cast<unsigned long long>(held),
+             static_cast<unsigned long long>(before.promised_bytes));
+    }
+    // Caches included, all in one step.
+    std::uint64_t frames_held(const Handle &handle) const {
+        std::uint64_t frames = 0;
+        for (unsigned i = 0; i < plan_.daemon.numa_nodes; ++i) {
+            const auto &view = handle.pool->nodes[i].buddy().view();
+            for (unsigned layer = 0; layer <= view.geometry.top_layer(); ++layer)
+                for (std::uint64_t entry = 0; entry < view.geometry.index_entry_count(layer); ++entry) {
+                    std::uint64_t bits = 0;
+                    std::memcpy(&bits, static_cast<const void *>(&view.index[layer][entry]), sizeof bits);
+                    const IndexEntry block{bits};
+                    if (block.is_held() && block.owner() == handle.pool->process) frames += block.order().frames();
+                }
+        }
+        return frames;
+    }
+
     void one_job() {
-        switch (random_.below(100 + plan_.stop_percent) < 100 ? random_.below(6) : 6) {
+        unsigned kind = random_.below(100 + plan_.stop_percent) < 100 ? static_cast<unsigned>(random_.below(6)) : 6;
+        if (random_.percent(plan_.sizing_percent)) kind = random_.one_in(2) ? 2 : 3;
+        switch (kind) {
             case 0:
             case 1:
                 in_daemon([this] { (void)ask_daemon(face_); });
@@ -285,13 +350,13 @@ private:
     }
 
     void direct() {
-        unsigned to_start = plan_.processes, jobs = plan_.jobs;
+        unsigned to_start = plan_.processes, jobs = plan_.jobs, reserves = plan_.reserves;
         start_daemon();
         if (plan_.is_clean)
             while (!face_.is_serving) rest(plan_.rest_ns);
         std::uint64_t pause_ns = plan_.rest_ns;
         while (to_start != 0 || living_clients() != 0) {
-            const unsigned left = to_start + jobs;
+            const unsigned left = to_start + jobs + reserves;
             give_up_kept(kept_);
             if (!daemon_lives()) {
                 jobs_running_ = 0;
@@ -306,9 +371,14 @@ private:
                 --jobs;
                 one_job();
             }
+            if (reserves != 0 && random_.one_in(2)) {
+                --reserves;
+                reserve_some();
+            }
             // Seldom, while there is nothing to do.
             constexpr std::uint64_t kPauseMaxNs = 200'000'000;
-            pause_ns = left != to_start + jobs ? plan_.rest_ns : std::min(kPauseMaxNs, pause_ns + pause_ns / 8);
+            pause_ns =
+                left != to_start + jobs + reserves ? plan_.rest_ns : std::min(kPauseMaxNs, pause_ns + pause_ns / 8);
             rest(random_.below(2 * pause_ns));
         }
         finish();
@@ -527,14 +597,17 @@ private:
     // Mostly small, now and then the largest.
     std::size_t some_size() {
         const std::uint64_t largest = plan_.daemon.largest_block_bytes;
+        if (plan_.hoard != kUsualHoard && random_.one_in(2)) return plan_.daemon.frame_bytes;
         if (random_.one_in(8)) return largest;
         return 1 + random_.below(std::min(largest, plan_.daemon.frame_bytes << random_.below(4)));
     }
 
-    void allocate(const Handle &handle, std::vector<HeldBlock> &held) {
+    void allocate(const Program &program, const Handle &handle, std::vector<HeldBlock> &held) {
         void *place = nullptr;
         const std::size_t size = some_size();
         int error = 0;
+        const Asked before = before_asking(program, handle);
+        const bool is_a_frame = size <= plan_.daemon.frame_bytes;  // a promise is not one in one piece
         if (random_.percent(plan_.wait_percent)) {
             error = numacre_alloc_on(handle.pool, -1, size, NUMACRE_WAIT_MS(1 + random_.below(30)), &place);
         } else if (random_.percent(plan_.uncached_percent)) {
@@ -546,12 +619,14 @@ private:
             if (error == 0)
                 for (unsigned i = 0; i < count; ++i) held.push_back(got(handle, places[i], nullptr));
             check_answer(handle, "numacre_alloc_bulk", error);
+            if (error == -ENOMEM && is_a_frame) check_promise(handle, before, count);
             return;
         } else {
             error = numacre_alloc(handle.pool, size, &place);
         }
         if (error == 0) held.push_back(got(handle, place, nullptr));
         check_answer(handle, "numacre_alloc", error);
+        if (error == -ENOMEM && is_a_frame) check_promise(handle, before, 1);
     }
 
     // One of the thread's blocks that is of this handle.
@@ -564,6 +639,13 @@ private:
         block = held[chosen];
         held.erase(held.begin() + static_cast<std::ptrdiff_t>(chosen));
         return true;
+    }
+
+    // Where there are hoarders, those who have been promised something mostly do not use it.
+    unsigned allocate_percent(const Program &program, const Handle &handle) const {
+        if (plan_.hoard == kUsualHoard) return 50;
+        if (sessions_[static_cast<std::size_t>(handle.session)].promised_bytes != 0) return 40;
+        return program.process % 2 == 0 ? 90 : 50;
     }
 
     void operate(Program &program, std::vector<HeldBlock> &held) {
@@ -588,6 +670,12 @@ private:
             // Of the pool's life before: it may name any block of this one.
             if (token.instance_id != handle.pool->view.header->instance_id) return;
             const bool giver_held = is_holding(token.block.session);
+            // What was promised to a giver has gone to somebody else, who may keep it: it may be missing to anybody.
+            if (token.block.session >= 0 && sessions_[static_cast<std::size_t>(token.block.session)].promises != 0)
+                for (Session &session : sessions_) {
+                    session.promised_bytes = 0;
+                    ++session.promises;
+                }
             void *place = nullptr;
             const auto note_taker = [&](int session) {
                 for (std::uint64_t frame = token.block.first; frame < token.block.first + token.block.count; ++frame) {
@@ -609,7 +697,8 @@ private:
             } else {
                 check_answer(handle, "numacre_take", error);
             }
-        } else if (held.size() > 12 || (random_.one_in(2) && !held.empty())) {
+        } else if (held.size() > plan_.hoard ||
+                   (!random_.percent(allocate_percent(program, handle)) && !held.empty())) {
             if (!pick(handle, held, block)) return;
             gives_up(block);
             const int error = numacre_free(handle.pool, block.place);
@@ -619,7 +708,7 @@ private:
                      numacre_last_error());
             check_seat(handle);
         } else {
-            allocate(handle, held);
+            allocate(program, handle, held);
         }
     }
 
@@ -961,6 +1050,7 @@ private:
     int director_ = -1;
     int daemon_ = -1;
     bool is_stopping_ = false;
+    bool is_reserving_ = false;
     bool is_ending_ = false;
     bool is_over_ = false;
     int jobs_running_ = 0;

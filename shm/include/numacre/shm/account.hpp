@@ -133,7 +133,18 @@ private:
     std::uint64_t all_ = 0;
 };
 
-enum class Admission : std::uint8_t { granted, over_client_quota, over_user_quota, over_pool_quota, reserved };
+enum class Admission : std::uint8_t {
+    granted,
+    over_client_quota,
+    over_user_quota,
+    over_pool_quota,
+    reserved,  // what is free has been promised to others
+    full,      // all is held, where somebody has been promised something and has it
+};
+constexpr bool is_over_quota(Admission answer) {
+    return answer == Admission::over_client_quota || answer == Admission::over_user_quota ||
+           answer == Admission::over_pool_quota;
+}
 
 template <class Env>
 bool is_counting(const PoolView<Env> &view) {
@@ -146,8 +157,8 @@ template <class Env>
 void add_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames) {
     auto &word = view.processes[process.value].held;
     std::uint64_t bits = word.load(std::memory_order_relaxed);  // relaxed: the CAS decides
-    // EDGE charge-then-look (seq_cst RMW, then seq_cst loads in admit()). Weakened: two that want the last frames of a
-    // quota do not see each other's charge, and both get them.
+    // EDGE charge-then-look (seq_cst RMW, then seq_cst loads of all words). Weakened: two that want the last frames of
+    // a quota do not see each other's charge, and both get them.
     while (HeldFrames{bits}.is_counted() &&
            !word.compare_exchange_weak(bits, HeldFrames{bits}.with_more(frames).bits(), std::memory_order_seq_cst,
                                        std::memory_order_relaxed)) {
@@ -168,65 +179,139 @@ void remove_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t f
     remove_held(view, process, frames, [] { return true; });
 }
 
-// One reading of what everybody counts, slot by slot. Returned: a digest of the words, which tells whether any has
-// changed between two readings, whichever way these went.
+// Bits 0 .. 43 frames, 44 .. 63 changes. Of the units that somebody drains, what is held there: that is in the sums of
+// what all hold, and takes nothing from what is to be had, which does not include these units (online_frames). The
+// daemon finds it by a look, without what is held or might be by those who have been promised memory; who frees such a
+// block past the caches lowers it, after the tree and before the count. So it is too low at times, never too high.
+class DrainingHeld {
+public:
+    constexpr explicit DrainingHeld(std::uint64_t bits = 0) : bits_(bits) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+    constexpr std::uint64_t frames() const { return bits_ & kFrames; }
+    constexpr DrainingHeld changed_to(std::uint64_t frames) const {
+        return DrainingHeld{((bits_ + kChange) & ~kFrames) | (frames & kFrames)};
+    }
+    constexpr DrainingHeld with_fewer(std::uint64_t frames) const {
+        return changed_to(this->frames() - std::min(frames, this->frames()));
+    }
+
+private:
+    static constexpr std::uint64_t kChange = std::uint64_t{1} << 44;
+    static constexpr std::uint64_t kFrames = kChange - 1;
+    std::uint64_t bits_;
+};
+
+// The block is free again, past the caches, and its holder's count still has it. is_draining(): asked if it matters.
+template <class Env, class IsDraining>
+void note_freed(const PoolView<Env> &view, std::uint64_t frames, const IsDraining &is_draining) {
+    auto &word = view.header->draining_held;
+    std::uint64_t bits = word.load(std::memory_order_seq_cst);
+    if (DrainingHeld{bits}.frames() == 0 || !is_draining()) return;
+    // Bounded: somebody may scribble here for ever.
+    for (unsigned round = 0; round < kCasRoundsMax; ++round)
+        if (word.compare_exchange_weak(bits, DrainingHeld{bits}.with_fewer(frames).bits(), std::memory_order_seq_cst))
+            return;
+}
+// The daemon's, before a unit is open again, or offline: from then on nobody notes what is freed there.
+template <class Env>
+void forget_draining_held(const PoolView<Env> &view) {
+    auto &word = view.header->draining_held;
+    std::uint64_t bits = word.load(std::memory_order_relaxed);  // relaxed: the CAS decides
+    for (unsigned round = 0; round < kCasRoundsMax; ++round)
+        if (word.compare_exchange_weak(bits, DrainingHeld{bits}.changed_to(0).bits(), std::memory_order_seq_cst))
+            return;
+}
+
+// What the clients but one hold.
+struct Others {
+    Holdings sum;
+    std::uint64_t digest = 0;  // of their words: tells whether any has changed between two readings
+};
+
+// Frames that go from another client to the one that is charged for them, and that the other still counts.
+struct HandedOver {
+    ProcessSlot from = kDaemonProcess;  // nobody
+    std::uint64_t frames = 0;
+};
+
+// One reading of what they count, slot by slot. Returned: the digest, whichever way it went.
 template <class Env, class Visit>
-std::uint64_t read_held(const PoolView<Env> &view, bool downwards, const Visit &visit) {
+std::uint64_t visit_others(const PoolView<Env> &view, ProcessSlot process, bool downwards, const Visit &visit) {
     constexpr std::uint64_t kOdd = 0x9e37'79b9'7f4a'7c15;
     const std::uint32_t first = kDaemonProcess.value + 1;
     const std::uint32_t seats = view.seats_bound();
     std::uint64_t digest = 0;
     for (std::uint32_t i = first; i < seats; ++i) {
         const std::uint32_t slot = downwards ? first + (seats - 1 - i) : i;
+        if (slot == process.value) continue;
         const auto &record = view.processes[slot];
         const std::uint64_t bits = record.held.load(std::memory_order_seq_cst);
         digest += bits * (kOdd + std::uint64_t{2} * slot);
-        visit(record, HeldFrames{bits}.frames());
+        visit(slot, record, HeldFrames{bits}.frames());
     }
     return digest;
 }
-
-// What everybody holds. A block that is handed over adds to one word and then goes from another: who reads the one
-// before and the other after misses it. So it is read until two readings agree, or so often; then the largest figures
-// count, and a block is missed only if it is handed on in the same moment of each of these readings, now upwards from
-// seat to seat, now downwards.
 template <class Env>
-Holdings all_holdings(const PoolView<Env> &view) {
-    constexpr unsigned kReadings = 4;
-    const auto add_up = [&view](bool downwards, Holdings &sum) {
-        return read_held(view, downwards, [&sum](const ProcessRecord<Env> &record, std::uint64_t frames) {
+Others read_others(const PoolView<Env> &view, ProcessSlot process, HandedOver handed, bool downwards) {
+    Others others;
+    others.digest =
+        visit_others(view, process, downwards, [&](std::uint32_t slot, const auto &record, std::uint64_t frames) {
+            if (slot == handed.from.value) frames -= std::min(frames, handed.frames);
             // relaxed: what the daemon writes orders nothing.
-            sum.add(record.account.load(std::memory_order_relaxed), frames,
-                    record.reserved_frames.load(std::memory_order_relaxed));
+            others.sum.add(record.account.load(std::memory_order_relaxed), frames,
+                           record.reserved_frames.load(std::memory_order_relaxed));
         });
-    };
-    Holdings most;
-    std::uint64_t digest = add_up(false, most);
+    return others;
+}
+
+// After the process has charged something: what the others hold now, given a reading from before it. A block that is
+// handed over adds to one word and then goes from another: who reads the one before and the other after misses it. So
+// it is read until two readings agree, the one from before included, or so often; then the largest figures count, and a
+// block is missed only if it is handed on in the same moment of each of these readings, now upwards from seat to seat,
+// now downwards.
+template <class Env>
+Holdings settled_others(const PoolView<Env> &view, ProcessSlot process, HandedOver handed, const Others &before) {
+    constexpr unsigned kReadings = 4;  // after one that has found another digest
     // Nearly always they agree, and then only the words themselves are looked at again.
-    if (read_held(view, true, [](const ProcessRecord<Env> &, std::uint64_t) {}) == digest) return most;
+    const auto nothing = [](std::uint32_t, const auto &, std::uint64_t) {};
+    if (visit_others(view, process, true, nothing) == before.digest) return before.sum;
+    Others last = read_others(view, process, handed, false);
+    Holdings most = last.sum;
     for (unsigned reading = 1; reading < kReadings; ++reading) {
-        Holdings again;
-        const std::uint64_t before = std::exchange(digest, add_up(reading % 2 != 0, again));
-        if (digest == before) return again;
-        most.raise_to(again);
+        const Others again = read_others(view, process, handed, reading % 2 != 0);
+        if (again.digest == last.digest) return again.sum;
+        most.raise_to(again.sum);
+        last = again;
     }
     return most;
 }
 
-// Is what `process` holds allowed, of which it has just added `frames`?
+// Frames that are there for those who want some, or are somebody's already.
 template <class Env>
-Admission admit(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames) {
+std::uint64_t frames_for_all(const PoolView<Env> &view) {
+    const auto &held = view.header->draining_held;
+    const std::uint64_t before = DrainingHeld{held.load(std::memory_order_seq_cst)}.frames();
+    // seq_cst; partner: withhold-then-look, in the daemon's publish_sizes().
+    const std::uint64_t online = view.header->online_frames.load(std::memory_order_seq_cst);
+    // A unit that drains no more is added here after it has been taken off there: never both.
+    return online + std::min(before, DrainingHeld{held.load(std::memory_order_seq_cst)}.frames());
+}
+
+// May the process hold so much, the last `frames` of it now, where the others hold that?
+template <class Env>
+Admission admit(const PoolView<Env> &view, ProcessSlot process, std::uint64_t held, std::uint64_t frames,
+                std::uint64_t accounting, const Holdings &others) {
     const auto relaxed = std::memory_order_relaxed;  // limits, and what the daemon writes: they order nothing
     const auto &mine = view.processes[process.value];
-    const std::uint64_t held = HeldFrames{mine.held.load(std::memory_order_seq_cst)}.frames();
     const std::uint64_t quota = mine.quota_frames.load(relaxed);
     if (quota != 0 && held > quota) return Admission::over_client_quota;
-    const std::uint64_t accounting = view.header->accounting.load(relaxed);
     if ((accounting & Accounting::kShared) == 0) return Admission::granted;
 
-    const Holdings now = all_holdings(view);
     const std::uint64_t said = mine.account.load(relaxed);
     const std::size_t account = said < kAccounts ? said : kPoolAccount;
+    const std::uint64_t reserved = mine.reserved_frames.load(relaxed);
+    Holdings now = others;
+    now.add(account, held, reserved);
     const auto limit_of = [&](std::size_t at) { return view.accounts[at].quota_frames.load(relaxed); };
     if (account != kPoolAccount && limit_of(account) != 0 && now.of(account) > limit_of(account))
         return Admission::over_user_quota;
@@ -240,24 +325,35 @@ Admission admit(const PoolView<Env> &view, ProcessSlot process, std::uint64_t fr
         if (at == account) of_account = more;
     }
     const std::uint64_t seized = HeldFrames{view.processes[kDaemonProcess.value].held.load(relaxed)}.frames();
-    // Without reservations the tree itself knows what is free.
-    // seq_cst; partner: withhold-then-look, in the daemon's publish_sizes().
-    if (unused == 0 || now.all() + seized + unused <= view.header->online_frames.load(std::memory_order_seq_cst))
-        return Admission::granted;
+    // Also where nothing promised is unused as yet: who was promised something may give it back before we take what we
+    // are granted now, and then we would take that.
+    if (now.all() + seized + unused <= frames_for_all(view)) return Admission::granted;
     // There is not enough for everybody. That is nothing to those who only take what they were promised.
-    const std::uint64_t reserved = mine.reserved_frames.load(relaxed);
     const auto left_of = [reserved](std::uint64_t use) { return reserved > use ? reserved - use : 0; };
     const Holdings then = now.before(account, frames, left_of(held - std::min(held, frames)) - left_of(held));
     const std::uint64_t unused_then = then.unused(account, view.accounts[account].reserved_frames.load(relaxed));
-    return unused_then >= of_account + frames ? Admission::granted : Admission::reserved;
+    if (unused_then >= of_account + frames) return Admission::granted;
+    return unused == 0 ? Admission::full : Admission::reserved;
 }
 
 // Counts `frames` as held by the process, if all limits allow that; otherwise nothing is changed. Two that ask for the
 // last frames at once may both be refused. The process must have counted what it held before.
 template <class Env>
-Admission charge(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames) {
+Admission charge(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, HandedOver handed = {}) {
+    // relaxed: a limit is obeyed from the next look on.
+    const std::uint64_t accounting = view.header->accounting.load(std::memory_order_relaxed);
+    const bool is_shared = (accounting & Accounting::kShared) != 0;
+    const auto &word = view.processes[process.value].held;
+    const auto held = [&word] { return HeldFrames{word.load(std::memory_order_seq_cst)}.frames(); };
+    const Others before = is_shared ? read_others(view, process, handed, false) : Others{};
+    // First without a charge: what will never be granted is not to stand in anybody's way, and a thread may stand still
+    // before it has taken its charge back.
+    if (const Admission answer = admit(view, process, held() + frames, frames, accounting, before.sum);
+        answer != Admission::granted)
+        return answer;
     add_held(view, process, frames);
-    const Admission answer = admit(view, process, frames);
+    const Holdings others = is_shared ? settled_others(view, process, handed, before) : Holdings{};
+    const Admission answer = admit(view, process, held(), frames, accounting, others);
     if (answer != Admission::granted) remove_held(view, process, frames);
     return answer;
 }

@@ -76,6 +76,8 @@ public:
         }
     }
 
+    bool is_draining(std::uint64_t chunk) const { return buddy_.is_draining(block_of(chunk)); }
+
     std::uint64_t used_frames(std::uint64_t chunk) const {
         struct InChunk {
             std::uint64_t first, end, used = 0;

@@ -24,13 +24,23 @@
 
 namespace numacre::engine {
 
+// Where nobody counts what is held.
+struct NoLimits {
+    bool charge(ThreadSlotIndex, std::uint64_t) const { return true; }
+    void uncharge(ThreadSlotIndex, std::uint64_t) const {}
+};
+
 // Nodes: Buddy<Env> &at(numa node), std::uint32_t count(), std::uint32_t nearest(numa node, rank): by distance.
-template <class Env, class Nodes>
+// Limits: bool charge(thread, frames): counts them as held by the thread's process, if it may hold them; uncharge(). A
+// block on its way is counted by whom it goes to before anybody else does not count it any more, so that nobody is
+// granted in between what is not there; who receives it does not count it again.
+template <class Env, class Nodes, class Limits = NoLimits>
 class HandOff {
 public:
     using Word = typename Env::template Atomic<std::uint64_t>;
 
-    HandOff(const PoolView<Env> &pool, const Nodes &nodes) : pool_(pool), nodes_(nodes) {}
+    HandOff(const PoolView<Env> &pool, const Nodes &nodes, const Limits &limits = {})
+        : pool_(pool), nodes_(nodes), limits_(limits) {}
 
     // --- who waits ---------------------------------------------------------------------------------------------------
 
@@ -95,36 +105,19 @@ public:
     // --- who releases ------------------------------------------------------------------------------------------------
 
     enum class Given : std::uint8_t {
-        no,      // nothing was done: there is nobody, or who waits longest wants less of it, or it is not ours, or its
-                 // chunk is draining: free it
-        yes,     // somebody has it
-        undone,  // whom it was for has gone: it is free
+        no,           // nothing was done: there is nobody, or who waits longest wants less of it, or it is not ours, or
+                      // its chunk is draining: free it
+        yes,          // somebody has it
+        undone,       // whom it was for has gone: it is free
+        not_allowed,  // nothing was done: who waits may not hold it
     };
 
-    // Gives the held block that entry tells of to whoever has waited longest, of those whom it serves. If nobody has it
-    // in the end, serve() afterwards. Calls wake(ThreadSlotIndex). Dying inside: the block is freed, or that thread's.
+    // Gives the held block that entry tells of to whoever has waited longest, of those whom it serves and who may hold
+    // it. If nobody has it in the end, serve() afterwards. Calls wake(ThreadSlotIndex). Dying inside: the block is
+    // freed, or that thread's.
     template <class Wake>
     Given give(Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry, Wake &&wake) {
-        ThreadSlotIndex waiter;
-        WaitWord wish;
-        const std::uint64_t here = std::uint64_t{1} << numa_node;
-        if (!find_oldest(here, {}, block.order, 0, waiter, wish) || wish.order() != block.order) return Given::no;
-        Buddy<Env> &buddy = nodes_.at(numa_node);
-        // Or a chunk that is to become empty would be handed on for as long as threads wait. What is on its way when
-        // the drain begins arrives.
-        if (buddy.is_draining(block)) return Given::no;
-        const bool tally = entry.is_owned();
-        if (!buddy.put_on_its_way(actor, block, entry)) return Given::no;
-        const WaitWord gift =
-            WaitWord::given(NumaNode{static_cast<std::uint8_t>(numa_node)}, block.base, entry.generation());
-        do {
-            if (wish.order() != block.order || !tell(waiter, wish, gift)) continue;
-            buddy.has_been_given(actor, block, tally);
-            wake(waiter);
-            return Given::yes;
-        } while (find_oldest(here, {}, block.order, wish.ticket() + 1, waiter, wish));
-        (void)buddy.free_entry(actor, block, entry, tally);  // what the paper calls an undone split
-        return Given::undone;
+        return give(actor, numa_node, block, entry, kNobody, wake);
     }
 
     // Gives what is free to those who wait, the longest waiting first. For whoever has released something in another
@@ -152,6 +145,52 @@ private:
     static constexpr unsigned kRounds = 8;  // others got on in each; then those who wait look for themselves, in time
 
     enum class Served : std::uint8_t { all, not_all, look_again };
+    static constexpr ThreadSlotIndex kNobody = kDaemonThread;
+
+    // charged: the thread for which the block has been counted already. Counted for nobody if that is not who gets it.
+    template <class Wake>
+    Given give(Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry, ThreadSlotIndex charged,
+               Wake &&wake) {
+        ThreadSlotIndex waiter;
+        WaitWord wish;
+        const std::uint64_t here = std::uint64_t{1} << numa_node;
+        if (!find_oldest(here, {}, block.order, 0, waiter, wish) || wish.order() != block.order) return Given::no;
+        Buddy<Env> &buddy = nodes_.at(numa_node);
+        // Or a chunk that is to become empty would be handed on for as long as threads wait. What is on its way when
+        // the drain begins arrives.
+        if (buddy.is_draining(block)) return Given::no;
+        const std::uint64_t frames = block.order.frames();
+        const auto next = [&] { return find_oldest(here, {}, block.order, wish.ticket() + 1, waiter, wish); };
+        const auto may_have = [&] {
+            return wish.order() == block.order && (waiter == charged || limits_.charge(waiter, frames));
+        };
+        const auto give_up_on = [&](ThreadSlotIndex thread) {
+            if (thread != charged) limits_.uncharge(thread, frames);
+        };
+        while (!may_have())
+            if (!next()) return Given::not_allowed;
+        const bool tally = entry.is_owned();
+        if (!buddy.put_on_its_way(actor, block, entry)) {
+            give_up_on(waiter);
+            return Given::no;
+        }
+        const WaitWord gift =
+            WaitWord::given(NumaNode{static_cast<std::uint8_t>(numa_node)}, block.base, entry.generation());
+        bool is_for_somebody = true;
+        while (is_for_somebody && !tell(waiter, wish, gift)) {
+            give_up_on(waiter);
+            do is_for_somebody = next();
+            while (is_for_somebody && !may_have());
+        }
+        if (!is_for_somebody) {
+            (void)buddy.free_entry(actor, block, entry, tally);  // what the paper calls an undone split
+            return Given::undone;
+        }
+        buddy.has_been_given(actor, block, tally);
+        if (charged != kNobody && waiter != charged) limits_.uncharge(charged, frames);
+        wake(waiter);
+        return Given::yes;
+    }
 
     // Of which orders nothing is free, on which numa nodes: found out once for all who wait, who may be many. Whoever
     // releases something after that look sees the flag, which is up.
@@ -218,7 +257,7 @@ private:
             if (!find_oldest(kAnyNode, exhausted, Order{kMaxOrder}, ticket, waiter, wish)) return served;
             ticket = wish.ticket() + 1;
             const Given given = allocate_for(actor, waiter, wish, exhausted, wake);
-            if (given == Given::no && served == Served::all) served = Served::not_all;
+            if ((given == Given::no || given == Given::not_allowed) && served == Served::all) served = Served::not_all;
             if (given == Given::undone) served = Served::look_again;
         }
         return Served::not_all;
@@ -230,25 +269,29 @@ private:
         return pool_.threads[waiter.value].nodes.load(std::memory_order_relaxed) & kAnyNode >> (64 - nodes_.count());
     }
 
-    // A block from the tree for this wish. no: there is none.
+    // A block from the tree for this wish. no: there is none. not_allowed: there may be one, for others.
     template <class Wake>
     Given allocate_for(Actor actor, ThreadSlotIndex waiter, WaitWord wish, Exhausted &exhausted, Wake &wake) {
         const std::uint32_t wanted = wish.wanted_node().value;
         if (wanted >= nodes_.count()) return Given::no;  // scribbled
         const std::uint64_t would_do = nodes_for(waiter) & ~exhausted.nodes(wish.order());
+        // Before it is taken from the tree, as by a thread that allocates.
+        const std::uint64_t frames = wish.order().frames();
+        if (!limits_.charge(waiter, frames)) return Given::not_allowed;
         const auto from = [&](std::uint32_t numa_node) {
             if ((would_do >> numa_node & 1) == 0) return Given::no;
-            const Given given = allocate_there(actor, numa_node, wish, wake);
+            const Given given = allocate_there(actor, numa_node, waiter, wish, wake);
             if (given == Given::no) exhausted.add(wish.order(), numa_node);
             return given;
         };
         Given given = from(wanted);
         for (std::uint32_t rank = 0; given == Given::no && rank < nodes_.count(); ++rank)
             if (const std::uint32_t other = nodes_.nearest(wanted, rank); other != wanted) given = from(other);
+        if (given != Given::yes) limits_.uncharge(waiter, frames);
         return given;
     }
     template <class Wake>
-    Given allocate_there(Actor actor, std::uint32_t numa_node, WaitWord wish, Wake &wake) {
+    Given allocate_there(Actor actor, std::uint32_t numa_node, ThreadSlotIndex waiter, WaitWord wish, Wake &wake) {
         Buddy<Env> &buddy = nodes_.at(numa_node);
         FrameIndex base;
         // As if for a cache: nobody's allocation yet, and the process's, should it die.
@@ -257,13 +300,14 @@ private:
             return Given::no;
         const Block block{base, wish.order()};
         const IndexEntry entry{buddy.view().index_entry(block).load(std::memory_order_acquire)};
-        if (give(actor, numa_node, block, entry, wake) == Given::yes) return Given::yes;
+        if (give(actor, numa_node, block, entry, waiter, wake) == Given::yes) return Given::yes;
         (void)buddy.free_entry(actor, block, entry, false);  // refused if give() has done it
         return Given::undone;
     }
 
     const PoolView<Env> &pool_;
     const Nodes &nodes_;
+    const Limits limits_;
 };
 
 // The daemon's, who releases memory but is no thread of the allocator then: of each process, the first thread that

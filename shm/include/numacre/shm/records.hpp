@@ -143,6 +143,7 @@ struct PoolHeader {
     Word accounting;                             // Accounting
     Word seats;                                  // process slots at or above it have no client
     Word online_frames;                          // of all numa nodes, without what drains or is about to go
+    Word draining_held;                          // DrainingHeld (account.hpp): of that, what still is somebody's
     alignas(kCacheLineBytes) Word attention;     // Attention: what every thread looks at before it uses its cache
     alignas(kCacheLineBytes) Word wait_tickets;  // given out to those who wait for memory (WaitWord)
 };
@@ -175,6 +176,7 @@ static_assert(offsetof(PoolHeader<ProductionEnv>, policy_nodes) == 128);
 static_assert(offsetof(PoolHeader<ProductionEnv>, state) == 192);
 static_assert(offsetof(PoolHeader<ProductionEnv>, accounting) == 208);
 static_assert(offsetof(PoolHeader<ProductionEnv>, online_frames) == 224);
+static_assert(offsetof(PoolHeader<ProductionEnv>, draining_held) == 232);
 static_assert(offsetof(PoolHeader<ProductionEnv>, attention) == 256);
 static_assert(offsetof(PoolHeader<ProductionEnv>, wait_tickets) == 320);
 static_assert(sizeof(PoolHeader<ProductionEnv>) == 384);

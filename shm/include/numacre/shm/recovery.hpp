@@ -50,15 +50,15 @@ public:
 
     // As recover(), but what they held is the daemon's, and nobody's to use, until release() frees it. References that
     // the dead gave away are stale from here on. Calls seized(NumaNode, Block) for each. If the daemon dies meanwhile,
-    // the next one finds in for_each_seized() what is not released yet.
+    // the next one finds in for_each_seized() what is not released yet. era: the caller's, told there.
     template <class Seized>
-    void seize(std::span<Departed> departed, Seized &&seized) {
+    void seize(std::span<Departed> departed, PoolAge era, Seized &&seized) {
         recover(departed, [&](const NodeView<Env> &view, Block block, IndexEntry entry) {
             std::uint64_t bits = entry.bits();
             // EDGE hand-over, the daemon as taker: against one who takes what the dead had given.
             const IndexEntry ours = Buddy<Env>{view, pool_}.after(
-                layer_of(block.order), block,
-                entry.handed_to(IndexEntry::owned(kDaemonProcess, Order{0}, 0, {}), entry.note().since()), entry);
+                layer_of(block.order), block, entry.handed_to(IndexEntry::owned(kDaemonProcess, Order{0}, 0, {}), era),
+                entry);
             if (!view.index_entry(block).compare_exchange_strong(bits, ours.bits(), std::memory_order_acq_rel))
                 return false;
             seized(view.numa_node, block);
@@ -72,14 +72,15 @@ public:
     }
     template <class Seized>
     RecoveryStep seize_process(ProcessSlot process, Reclaimed &total, ThreadSlotIndex &blocked_by, Seized &&seized) {
-        return of_one(process, total, blocked_by, [&](std::span<Departed> departed) { seize(departed, seized); });
+        return of_one(process, total, blocked_by, [&](std::span<Departed> departed) { seize(departed, {}, seized); });
     }
 
+    // Calls visit(NumaNode, Block, PoolAge era).
     template <class Visit>
     void for_each_seized(Visit &&visit) {
         for (const NodeView<Env> &view : numa_nodes_)
             visit_owned(view, [&](Block block, IndexEntry entry) {
-                if (entry.owner() == kDaemonProcess) visit(view.numa_node, block);
+                if (entry.owner() == kDaemonProcess) visit(view.numa_node, block, entry.note().since());
             });
     }
 
