@@ -8,6 +8,9 @@
 
 #include <csignal>
 #include <cstddef>
+#include <cstdio>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,23 +21,27 @@ constexpr std::size_t kBytes = (std::size_t{5} << 20) + 4096;  // no multiple of
 
 class Mapping {
 public:
-    Mapping() : fd_(::memfd_create("missing pages", MFD_CLOEXEC)) {
-        EXPECT_EQ(::ftruncate(fd_, kBytes), 0);
-        address_ = static_cast<volatile char *>(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0));
+    explicit Mapping(std::size_t bytes = kBytes) : bytes_(bytes), fd_(::memfd_create("missing pages", MFD_CLOEXEC)) {
+        give_pages();
+        address_ = static_cast<volatile char *>(
+            ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd_, 0));
         EXPECT_NE(static_cast<void *>(const_cast<char *>(address_)), MAP_FAILED);
         address_[0] = 'a';
     }
     Mapping(const Mapping &) = delete;
     Mapping &operator=(const Mapping &) = delete;
     ~Mapping() {
-        ::munmap(address(), kBytes);
+        ::munmap(address(), bytes_);
         ::close(fd_);
     }
-    void lose_pages() { EXPECT_EQ(::ftruncate(fd_, 0), 0); }
+    void lose_pages(std::size_t from = 0) { EXPECT_EQ(::ftruncate(fd_, static_cast<off_t>(from)), 0); }
+    void give_pages() { EXPECT_EQ(::ftruncate(fd_, static_cast<off_t>(bytes_)), 0); }
+    int fd() const { return fd_; }
     void *address() const { return const_cast<char *>(address_); }
     volatile char &operator[](std::size_t at) { return address_[at]; }
 
 private:
+    std::size_t bytes_;
     int fd_;
     volatile char *address_;
 };
@@ -57,7 +64,7 @@ int end_of(Program program) {
 TEST(MissingPages, of_a_watched_mapping_are_replaced_whoever_touches_them) {
     EXPECT_EQ(end_of([] {
                   Mapping mapping;
-                  WatchedPages before(mapping.address(), kBytes);
+                  WatchedPages before(mapping.address(), kBytes, mapping.fd());
                   const WatchedPages watched(std::move(before));
                   if (watched.are_replaced()) ::_exit(3);
                   mapping.lose_pages();
@@ -72,10 +79,71 @@ TEST(MissingPages, of_a_watched_mapping_are_replaced_whoever_touches_them) {
               0);
 }
 
+std::size_t count_mappings() {
+    std::ifstream maps("/proc/self/maps");
+    std::size_t count = 0;
+    for (std::string line; std::getline(maps, line);) ++count;
+    return count;
+}
+
+// A pool of 128 GiB in frames of 64 bytes has metadata as large as that. One mapping for each 2 MiB of it was half of
+// what a process may have.
+TEST(MissingPages, of_a_huge_region_take_few_mappings) {
+    constexpr std::size_t kHuge = std::size_t{64} << 30;
+    EXPECT_EQ(end_of([] {
+                  Mapping mapping(kHuge);
+                  const WatchedPages watched(mapping.address(), kHuge, mapping.fd());
+                  mapping.lose_pages();
+                  const std::size_t before = count_mappings();
+                  const auto check = [&] {
+                      if (const std::size_t now = count_mappings(); now > before + 40) {
+                          std::fprintf(stderr, "%zu mappings, %zu before\n", now, before);
+                          ::_exit(2);
+                      }
+                  };
+                  mapping[kHuge / 2] = 'b';
+                  check();
+                  // No two windows beside each other, then in all of it.
+                  constexpr std::size_t kPiece = std::size_t{2} << 20;
+                  for (std::size_t at = 0; at < 100 * kPiece; at += 2 * kPiece) {
+                      mapping[at] = 'b';
+                      check();
+                  }
+                  for (std::size_t at = 0; at < kHuge; at += kPiece) mapping[at] = 'b';
+                  check();
+              }),
+              0);
+}
+
+// What lies beside a page that is missing stays the clients', and so does the page when there is one again.
+TEST(MissingPages, hide_only_themselves_and_until_somebody_looks_again) {
+    constexpr std::size_t kBehind = std::size_t{2} << 20;
+    EXPECT_EQ(end_of([] {
+                  Mapping mapping;
+                  const WatchedPages watched(mapping.address(), kBytes, mapping.fd());
+                  mapping.lose_pages(kBehind);
+                  mapping[kBehind] = 'b';
+                  mapping[kBehind - 1] = 'c';
+                  char beside = 0;
+                  if (::pread(mapping.fd(), &beside, 1, kBehind - 1) != 1 || beside != 'c') ::_exit(2);
+                  watched.look_again();
+                  mapping[kBehind] = 'b';  // still missing
+                  mapping.give_pages();
+                  mapping[kBehind] = 'd';
+                  char found = 0;
+                  if (::pread(mapping.fd(), &found, 1, kBehind) != 1 || found == 'd') ::_exit(3);
+                  watched.look_again();
+                  mapping[kBehind] = 'd';
+                  if (::pread(mapping.fd(), &found, 1, kBehind) != 1 || found != 'd') ::_exit(4);
+                  if (!watched.are_replaced()) ::_exit(5);
+              }),
+              0);
+}
+
 TEST(MissingPages, of_any_other_are_the_end) {
     EXPECT_EQ(end_of([] {
                   Mapping watched, other;
-                  const WatchedPages pages(watched.address(), kBytes);
+                  const WatchedPages pages(watched.address(), kBytes, watched.fd());
                   other.lose_pages();
                   other[0] = 'b';
               }),
@@ -83,7 +151,7 @@ TEST(MissingPages, of_any_other_are_the_end) {
     EXPECT_EQ(end_of([] {
                   Mapping mapping;
                   {
-                      const WatchedPages pages(mapping.address(), kBytes);
+                      const WatchedPages pages(mapping.address(), kBytes, mapping.fd());
                   }
                   mapping.lose_pages();
                   mapping[0] = 'b';

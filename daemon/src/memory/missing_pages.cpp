@@ -1,48 +1,108 @@
 #include "memory/missing_pages.hpp"
 
+#include <poll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <span>
 
 #include "engine.hpp"
 #include "numacre/shm/layout.hpp"
+#include "spec/pool_spec.hpp"
 
 namespace numacre::daemon {
 namespace {
 
+constexpr std::uint32_t kWindows = 16;
+constexpr std::uint64_t kSpareBytes = kHugepageBytes;  // no window is larger
+// A region has about so many pieces, where they are smaller than the spare file. More: a window hides fewer words of
+// the clients'. Fewer: a walk over a region without pages takes fewer signals.
+constexpr std::uint64_t kPieces = 4096;
+
 struct Range {
     std::atomic<std::uintptr_t> address{0};  // 0: none
     std::atomic<std::uint64_t> bytes{0};
+    std::atomic<int> file{0};
     std::atomic<bool> is_taken{false};
     std::atomic<bool> is_replaced{false};
+    std::atomic<bool> is_held{false};  // by a thread that changes the mapping
+    // Guarded by is_held. The pieces that show the spare file: their numbers.
+    std::uint32_t window_count = 0;
+    std::array<std::uint32_t, kWindows> windows{};
+
+    std::uint64_t piece_bytes() const {
+        return std::clamp(std::bit_ceil(bytes.load(std::memory_order_relaxed) / kPieces), kSmallPageBytes, kSpareBytes);
+    }
 };
 constexpr std::size_t kRanges = 65536;
 constinit std::array<Range, kRanges> ranges;
 constinit std::atomic<std::size_t> ranges_end{0};  // at and above it there has never been one
 constinit std::atomic<int> spare_file{-1};         // kSpareBytes, which have all their pages
-constexpr std::uint64_t kSpareBytes = kHugepageBytes;
+
+// Async-signal-safe: the thread that holds a range touches no watched memory meanwhile, and so gets no SIGBUS.
+class Hold {
+public:
+    explicit Hold(Range &range) : range_(range) {
+        while (range_.is_held.exchange(true, std::memory_order_acquire)) ::poll(nullptr, 0, 1);
+    }
+    Hold(const Hold &) = delete;
+    Hold &operator=(const Hold &) = delete;
+    ~Hold() { range_.is_held.store(false, std::memory_order_release); }
+
+private:
+    Range &range_;
+};
+
+bool map_over(std::uintptr_t address, std::uint64_t bytes, int file) {
+    return ::mmap(reinterpret_cast<void *>(address), bytes, PROT_READ | PROT_WRITE,
+                  MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, 0) != MAP_FAILED;
+}
+
+// One mapping again, of the region's own file. The range is held.
+bool close_windows(Range &range) {
+    if (range.window_count == 0) return true;
+    if (!map_over(range.address.load(std::memory_order_relaxed), range.bytes.load(std::memory_order_relaxed),
+                  range.file.load(std::memory_order_relaxed)))
+        return false;
+    range.window_count = 0;
+    return true;
+}
+
+// Async-signal-safe. Opens a window at the place. False: the kernel has no room for the mappings.
+bool open_window(Range &range, std::uint64_t offset) {
+    const Hold hold(range);
+    const std::uint64_t piece_bytes = range.piece_bytes();
+    const auto piece = static_cast<std::uint32_t>(offset / piece_bytes);
+    const auto windows = std::span(range.windows).first(range.window_count);
+    if (std::ranges::find(windows, piece) != windows.end()) return true;  // another thread was here first
+    // The oldest could be closed alone, but then the bound would rely on the kernel to join what lies beside it, which
+    // it does only where both have the same flags.
+    if (range.window_count == kWindows && !close_windows(range)) return false;
+    const std::uint64_t at = piece * piece_bytes;
+    if (!map_over(range.address.load(std::memory_order_relaxed) + at,
+                  std::min(piece_bytes, range.bytes.load(std::memory_order_relaxed) - at),
+                  spare_file.load(std::memory_order_relaxed)))
+        return false;
+    range.windows[range.window_count++] = piece;
+    range.is_replaced.store(true, std::memory_order_relaxed);  // whoever looks a moment later sees it
+    return true;
+}
 
 // Async-signal-safe. False: it is no page of ours, or the kernel has no room for the mappings.
 bool replace(std::uintptr_t place) {
-    const int file = spare_file.load(std::memory_order_relaxed);
     const std::size_t end = ranges_end.load(std::memory_order_acquire);
     for (std::size_t i = 0; i < end; ++i) {
         // acquire: with the length. The thread that touches it keeps it from being unmapped.
         const std::uintptr_t first = ranges[i].address.load(std::memory_order_acquire);
         const std::uint64_t bytes = ranges[i].bytes.load(std::memory_order_relaxed);
-        if (first == 0 || place < first || place - first >= bytes) continue;
-        for (std::uint64_t at = 0; at < bytes; at += kSpareBytes)
-            if (::mmap(reinterpret_cast<void *>(first + at), std::min(kSpareBytes, bytes - at), PROT_READ | PROT_WRITE,
-                       MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, 0) == MAP_FAILED)
-                return false;
-        ranges[i].is_replaced.store(true, std::memory_order_relaxed);  // whoever looks a moment later sees it
-        return true;
+        if (first != 0 && place >= first && place - first < bytes) return open_window(ranges[i], place - first);
     }
     return false;
 }
@@ -78,7 +138,7 @@ bool survive_missing_pages() {
     return ::sigaction(SIGBUS, &action, nullptr) == 0;
 }
 
-WatchedPages::WatchedPages(void *address, std::uint64_t bytes) {
+WatchedPages::WatchedPages(void *address, std::uint64_t bytes, int file) {
     for (std::size_t i = 0; i < kRanges; ++i) {
         if (ranges[i].is_taken.exchange(true, std::memory_order_acquire)) continue;
         number_ = i;
@@ -87,7 +147,9 @@ WatchedPages::WatchedPages(void *address, std::uint64_t bytes) {
     if (number_ == kNone) return;
     Range &range = ranges[number_];
     range.bytes.store(bytes, std::memory_order_relaxed);
+    range.file.store(file, std::memory_order_relaxed);
     range.is_replaced.store(false, std::memory_order_relaxed);
+    range.window_count = 0;
     range.address.store(reinterpret_cast<std::uintptr_t>(address), std::memory_order_release);
     std::size_t end = ranges_end.load(std::memory_order_relaxed);
     while (end <= number_ && !ranges_end.compare_exchange_weak(end, number_ + 1, std::memory_order_release)) {
@@ -99,6 +161,12 @@ void WatchedPages::end() {
     ranges[number_].address.store(0, std::memory_order_relaxed);
     ranges[number_].is_taken.store(false, std::memory_order_release);
     number_ = kNone;
+}
+
+void WatchedPages::look_again() const {
+    if (!are_replaced()) return;
+    const Hold hold(ranges[number_]);
+    (void)close_windows(ranges[number_]);  // where it fails the windows are as they were
 }
 
 bool WatchedPages::are_replaced() const {

@@ -159,7 +159,7 @@ MetadataRegion::MetadataRegion(Fd fd, void *address, std::uint64_t bytes)
     : fd_(std::move(fd)),
       address_(address),
       bytes_(bytes),
-      watched_(address, bytes),
+      watched_(address, bytes, fd_.get()),
       is_populated_(bytes / kSmallPageBytes, false),
       populated_pages_(bytes / kHugepageBytes, 0) {}
 

@@ -39,8 +39,11 @@ public:
     // misses. Not thread-safe.
     Answer<void> populate(std::uint64_t offset, std::uint64_t bytes);
     std::uint64_t resident_bytes() const;
-    // A page could not be had, and what is mapped here is not the file any more (missing_pages.hpp).
+    // A page could not be had, and what is mapped here may be another file's (missing_pages.hpp).
     bool is_lost() const { return watched_.are_replaced(); }
+    // Before words that clients are to see, of a region that may be lost: what is written goes into the file, where it
+    // has pages.
+    void look_again() const { watched_.look_again(); }
     // What the kernel has moved to other numa nodes comes back to this one. How many pages that were.
     Answer<std::uint64_t> bring_home(const Topology &topology, NumaNode home) const;
 
