@@ -2,10 +2,13 @@
 #include "memory/missing_pages.hpp"
 
 #include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
@@ -13,6 +16,10 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "managed_pool_fixture.hpp"
+#include "numacre/os/kernel.hpp"
+#include "os/fd.hpp"
 
 namespace numacre::daemon {
 namespace {
@@ -157,6 +164,78 @@ TEST(MissingPages, of_any_other_are_the_end) {
                   mapping[0] = 'b';
               }),
               SIGBUS);
+}
+
+// A pool with a client that punches holes into the pool's own region. Until the daemon maps the file again, a page that
+// is missing cannot be had there.
+class PunchedPoolTest : public ManagedPoolTest {
+protected:
+    static constexpr std::size_t kPage = 4096;
+
+    void SetUp() override {
+        ASSERT_TRUE(survive_missing_pages());
+        ManagedPoolTest::SetUp();
+        const MetadataRegion &region = pool_->pool_region();
+        clients_mapping_ = ::mmap(nullptr, region.bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, region.fd(), 0);
+        ASSERT_NE(clients_mapping_, MAP_FAILED);
+        seen_ = PoolView<ProductionEnv>::at(clients_mapping_, pool_->process_slots(), pool_->thread_slots());
+
+        userfault_ = Fd(os::userfaultfd(UFFD_USER_MODE_ONLY));
+        uffdio_api api{};
+        api.api = UFFD_API;
+        api.features = UFFD_FEATURE_SIGBUS;
+        if (!userfault_ || os::ioctl(userfault_.get(), UFFDIO_API, &api) != 0)
+            GTEST_SKIP() << "userfaultfd is forbidden here";
+        uffdio_register registered{};
+        registered.range = {reinterpret_cast<std::uintptr_t>(region.address()), region.bytes()};
+        registered.mode = UFFDIO_REGISTER_MODE_MISSING;
+        ASSERT_EQ(os::ioctl(userfault_.get(), UFFDIO_REGISTER, &registered), 0);
+    }
+    void TearDown() override {
+        if (clients_mapping_ != MAP_FAILED) ::munmap(clients_mapping_, pool_->pool_region().bytes());
+    }
+
+    // The number of the page of the pool's region.
+    template <class Word>
+    std::size_t page_of(const Word &word) const {
+        return static_cast<std::size_t>(reinterpret_cast<const char *>(&word) -
+                                        static_cast<const char *>(clients_mapping_)) /
+               kPage;
+    }
+    void punch(std::size_t page) {
+        EXPECT_EQ(::madvise(static_cast<char *>(clients_mapping_) + page * kPage, kPage, MADV_REMOVE), 0);
+    }
+    void expect_clients_are_told() {
+        EXPECT_EQ(seen_.header->state.load(), static_cast<std::uint64_t>(PoolState::corrupt));
+        EXPECT_NE(seen_.header->attention.load() & Attention::kLookAtState, 0U);
+    }
+
+    void *clients_mapping_ = MAP_FAILED;
+    PoolView<ProductionEnv> seen_;
+
+private:
+    Fd userfault_;
+};
+
+TEST_F(PunchedPoolTest, is_damaged_and_its_clients_are_told) {
+    const std::size_t page = page_of(seen_.processes[pool_->process_slots() - 1]);
+    ASSERT_NE(page, page_of(*seen_.header));
+    punch(page);
+    EXPECT_TRUE(pool_->look_for_damage());
+    EXPECT_TRUE(pool_->pool_region().is_lost());
+    expect_clients_are_told();
+    const std::array clients{*pool_->find_client(1)};
+    pool_->set_news(clients, EventBits::kDamaged);
+    EXPECT_EQ(seen_.processes[actor_.process.value].news.load(), EventBits::kDamaged);
+}
+
+TEST_F(PunchedPoolTest, that_has_a_page_again_tells_its_clients_what_it_could_not_tell_before) {
+    punch(page_of(*seen_.header));
+    EXPECT_TRUE(pool_->look_for_damage());
+    expect_clients_are_told();
+    punch(page_of(*seen_.header));
+    pool_->tell_clients();
+    expect_clients_are_told();
 }
 
 }  // namespace

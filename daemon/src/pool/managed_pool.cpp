@@ -550,6 +550,7 @@ void ManagedPool::set_record_state(ProcessSlot slot, ProcessState state, std::me
 }
 
 void ManagedPool::set_news(std::span<const Client> clients, std::uint64_t event_bits) {
+    pool_region_.look_again();
     const auto records = lock_records();
     for (const Client &client : clients) {
         const Record &record = records_[client.slot.value];
@@ -1223,6 +1224,7 @@ Answer<void> ManagedPool::Turn::check() const {
 void ManagedPool::announce_deletion() {
     is_deleted_.store(true, std::memory_order_relaxed);
     ledger_.set_state(LedgerState::deleted);
+    pool_region_.look_again();
     // release: nothing follows that anybody may rely on; it is the last word.
     shared_.header->state.store(static_cast<std::uint64_t>(PoolState::deleted), std::memory_order_release);
     wake_waiters(true);
@@ -1242,6 +1244,7 @@ void ManagedPool::ask_for_cached_blocks() {
 void ManagedPool::tell_clients() {
     const PoolAge age = PoolAge::of_seconds(static_cast<std::uint64_t>(ledger_.age().count()));
     const bool serves = !is_corrupt();
+    pool_region_.look_again();
     publish_sizes();
     {
         // Again: somebody may have scribbled over it, and then quotas of users add up nobody.
@@ -1297,6 +1300,7 @@ bool ManagedPool::note_damage(const std::string &reason) {
 }
 
 void ManagedPool::tell_of_damage() {
+    pool_region_.look_again();
     // release: the last word about this pool.
     shared_.header->state.store(static_cast<std::uint64_t>(PoolState::corrupt), std::memory_order_release);
     // Its clients are refused from their next allocation on; who waits for memory hears it now.
@@ -1320,9 +1324,6 @@ std::optional<std::string> ManagedPool::take_news_of_damage() {
 std::string ManagedPool::damage_to_our_own() {
     const auto records = lock_records();
     const auto &header = *shared_.header;
-    if (pool_region_.is_lost() ||
-        std::ranges::any_of(nodes_, [](const auto &memory) { return memory->metadata().is_lost(); }))
-        return "pages of its metadata cannot be had: a client has taken them away, and the machine has no more to give";
     if (std::memcmp(&header, header_.data(), header_.size()) != 0) return "the pool's header has been overwritten";
     const std::uint64_t mark = header.thread_high_water.load(std::memory_order_relaxed);
     if (mark == 0 || mark > thread_slots_) return "the pool's count of threads has been overwritten";
@@ -1365,8 +1366,18 @@ std::string ManagedPool::damage_to_our_own() {
     return {};
 }
 
+bool ManagedPool::has_lost_pages() const {
+    return pool_region_.is_lost() ||
+           std::ranges::any_of(nodes_, [](const auto &memory) { return memory->metadata().is_lost(); });
+}
+
 bool ManagedPool::look_for_damage() {
-    if (const std::string damage = damage_to_our_own(); !damage.empty()) declare_corrupt(damage);
+    std::string damage = damage_to_our_own();
+    // Asked afterwards: the look itself may have met the page, and what it found then is none of a client's writing.
+    if (has_lost_pages())
+        damage =
+            "pages of its metadata cannot be had: a client has taken them away, and the machine has no more to give";
+    if (!damage.empty()) declare_corrupt(damage);
     return is_corrupt();
 }
 

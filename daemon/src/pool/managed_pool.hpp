@@ -371,6 +371,7 @@ private:
     std::uint64_t quota_frames_of(std::uint64_t quota_bytes) const;
     // What is wrong with what only the daemon writes; empty: nothing.
     std::string damage_to_our_own();
+    bool has_lost_pages() const;
     std::string damage_to_numa_node(const NodeStatus &status, const Scan &scan);
     // By process slot: an odd number while somebody sits there, another one after each change.
     std::vector<std::uint64_t> seat_versions() const;
