@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -76,6 +79,72 @@ TEST(EventLoop, delivers_whom_it_has_accepted_before_it_stops_accepting) {
     EXPECT_LT(before, connections.size());
     EXPECT_EQ(accepted.size(), connections.size());
     for (const Fd &connection : connections) EXPECT_FALSE(is_hung_up(connection));
+}
+
+constexpr int kSkipped = 77;
+
+bool is_readable(const Fd &fd) {
+    pollfd asked{fd.get(), POLLIN, 0};
+    return ::poll(&asked, 1, 0) == 1;
+}
+
+// In a process of a user who may have no more threads: a limit that counts for the kernel's own, too, which writes to
+// the eventfd. Its exit status.
+template <class Program>
+int status_without_threads(Program program) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+        // root is above the limit.
+        if (::geteuid() == 0 && ::setresuid(65534, 65534, 65534) != 0) ::_exit(kSkipped);
+        const auto loop = EventLoop::create();
+        const Fd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        rlimit before{};
+        if (!loop || !event || ::getrlimit(RLIMIT_NPROC, &before) != 0) ::_exit(kSkipped);
+        const rlimit none{0, before.rlim_max};
+        if (::setrlimit(RLIMIT_NPROC, &none) != 0) ::_exit(kSkipped);
+        ::_exit(program(**loop, event, [before] { ::setrlimit(RLIMIT_NPROC, &before); }));
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status)) << status;
+    return WEXITSTATUS(status);
+}
+
+TEST(EventLoop, a_signal_for_which_the_kernel_has_no_thread_is_sent_when_it_has_one) {
+    const int status = status_without_threads([](EventLoop &loop, const Fd &event, const auto &lift_limit) {
+        bool is_done = false, was_early = false, was_readable = false;
+        loop.signal(event.get(), [&] {
+            is_done = true;
+            was_readable = is_readable(event);
+            loop.stop();
+        });
+        loop.after(std::chrono::milliseconds{300}, [&] {
+            was_early = is_done;
+            lift_limit();
+        });
+        loop.after(std::chrono::seconds{30}, [&] { loop.stop(); });
+        loop.run();
+        return !is_done ? 1 : was_early ? 2 : was_readable ? 0 : 3;
+    });
+    if (status == kSkipped) GTEST_SKIP() << "no io_uring for users here";
+    EXPECT_EQ(status, 0);
+}
+
+TEST(EventLoop, a_signal_that_is_cancelled_while_it_waits_for_a_thread_is_gone_at_once) {
+    const int status = status_without_threads([](EventLoop &loop, const Fd &event, const auto &lift_limit) {
+        bool is_done = false, is_gone = false, was_gone = false;
+        const EventLoop::WaitId signal = loop.signal(event.get(), [&] { is_done = true; });
+        loop.after(std::chrono::milliseconds{300}, [&] {
+            loop.cancel(signal, [&] { is_gone = true; });
+            was_gone = is_gone;
+            lift_limit();
+        });
+        loop.after(std::chrono::seconds{2}, [&] { loop.stop(); });
+        loop.run();
+        return is_done ? 1 : !was_gone ? 2 : is_readable(event) ? 3 : 0;
+    });
+    if (status == kSkipped) GTEST_SKIP() << "no io_uring for users here";
+    EXPECT_EQ(status, 0);
 }
 
 }  // namespace

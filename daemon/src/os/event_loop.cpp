@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -30,6 +31,7 @@ struct Wait {
     int fd = -1;
     bool cancelled = false;
     bool is_ending = false;  // stop_accepting()
+    bool is_paused = false;  // a signal that the kernel knows nothing of until it is sent again
     std::function<void(int)> on_accept;
     std::function<void(int, std::span<const std::byte>)> on_packet;
     std::function<void()> on_event;
@@ -115,6 +117,11 @@ public:
     void cancel(WaitId id, std::function<void()> on_gone) override {
         const auto found = waits_.find(id);
         if (found == waits_.end() || found->second->cancelled) {
+            if (on_gone) on_gone();
+            return;
+        }
+        if (found->second->is_paused) {
+            waits_.erase(found);
             if (on_gone) on_gone();
             return;
         }
@@ -212,6 +219,10 @@ private:
             complete_accept(id, *found->second, result, more);
             return;
         }
+        if (found->second->kind == Wait::Kind::signal && !found->second->cancelled && is_worth_another_try(result)) {
+            signal_later(id, *found->second);
+            return;
+        }
         const std::unique_ptr<Wait> wait = std::move(found->second);
         waits_.erase(found);
         if (wait->cancelled) {
@@ -266,6 +277,34 @@ private:
         });
     }
 
+    // Of a write by a thread of the kernel's. ECANCELED: there is no thread to be had, as at a limit on threads.
+    static bool is_worth_another_try(int result) {
+        return result == -ECANCELED || result == -EAGAIN || result == -ENOMEM || result == -EINTR;
+    }
+
+    // The wait keeps its number, so that it can be cancelled; the kernel has let go of its descriptor meanwhile. One
+    // timer for all of them.
+    void signal_later(WaitId id, Wait &wait) {
+        wait.is_paused = true;
+        paused_signals_.push_back(id);
+        if (paused_signals_.size() > 1) return;
+        const auto now = std::chrono::steady_clock::now();
+        if (!signals_told_ || now - *signals_told_ >= kSignalsToldEvery) {
+            signals_told_ = now;
+            log::warn(
+                "clients are told of events late, for the kernel has no thread to be had that signals their "
+                "descriptors: raise the limit on threads (pids.max of the cgroup, TasksMax= of the unit, ulimit -u)");
+        }
+        after(kSignalPause, [this] {
+            for (const WaitId paused : std::exchange(paused_signals_, {})) {
+                const auto found = waits_.find(paused);
+                if (found == waits_.end()) continue;  // cancelled
+                found->second->is_paused = false;
+                submit(paused, *found->second);
+            }
+        });
+    }
+
     void watch_posts() {
         when_readable(wake_.get(), [this] {
             std::uint64_t count = 0;
@@ -281,12 +320,16 @@ private:
     }
 
     static constexpr std::chrono::milliseconds kAcceptPause{100};
+    static constexpr std::chrono::milliseconds kSignalPause{500};
+    static constexpr std::chrono::minutes kSignalsToldEvery{1};
 
     io_uring ring_;
     Fd wake_;
     std::unordered_map<WaitId, std::unique_ptr<Wait>> waits_;
     WaitId last_id_ = 0;
     bool accepts_many_ = true;
+    std::vector<WaitId> paused_signals_;  // to be sent again, or cancelled since; a timer is set if there are any
+    std::optional<std::chrono::steady_clock::time_point> signals_told_;
     std::atomic<bool> stopping_{false};
     std::mutex posts_mutex_;
     std::vector<std::function<void()>> posts_;  // guarded by posts_mutex_

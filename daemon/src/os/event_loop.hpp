@@ -40,7 +40,7 @@ public:
     // Once, when the descriptor is readable (a pidfd: when its process has ended).
     virtual WaitId when_readable(int fd, std::function<void()> on_readable) = 0;
     // Adds 1 to an eventfd. May take as long as its readers like (they may make it block, and fill it), without anybody
-    // waiting; tells when it is done, or cannot be.
+    // waiting; tells when it is done, or cannot be. Where the kernel has no thread for it, it is tried again.
     virtual WaitId signal(int event_fd, std::function<void()> on_done) = 0;
     // Once.
     virtual WaitId after(std::chrono::milliseconds delay, std::function<void()> on_time) = 0;
