@@ -24,6 +24,8 @@
 namespace numacre::cli {
 namespace {
 
+// The daemon waits 10 s for clients to end, and says then which one did not; and 5 s for the memory to come back.
+constexpr std::chrono::milliseconds kForcedDeletion{15'000};
 constexpr std::int64_t kLongestHandshakeMs = 3'600'000;
 
 const char *code_name(grpc::StatusCode code) {
@@ -99,7 +101,7 @@ public:
         v1::DeletePoolRequest request;
         request.set_pool(pool);
         request.set_force(force);
-        call<v1::DeletePoolResponse>(&Stub::DeletePool, request);
+        call<v1::DeletePoolResponse>(&Stub::DeletePool, request, force ? kForcedDeletion : std::chrono::milliseconds{});
     }
     void resize_pool(const v1::ResizePoolRequest &request,
                      const std::function<void(const v1::ResizeProgress &)> &progress,
@@ -133,7 +135,7 @@ public:
         watcher.join();
         const bool wanted =
             stopped.load(std::memory_order_relaxed) && status.error_code() == grpc::StatusCode::CANCELLED;
-        if (!wanted) check(status);
+        if (!wanted) check(status, timeout_);
     }
     v1::DrainChunkResponse drain_chunk(const v1::DrainChunkRequest &request) override {
         return call<v1::DrainChunkResponse>(&Stub::DrainChunk, request);
@@ -184,9 +186,10 @@ private:
     Response call(grpc::Status (Stub::*method)(grpc::ClientContext *, const Request &, Response *),
                   const Request &request, std::chrono::milliseconds extra = {}) {
         grpc::ClientContext context;
-        context.set_deadline(std::chrono::system_clock::now() + timeout_ + extra);
+        const std::chrono::milliseconds patience = timeout_ + extra;
+        context.set_deadline(std::chrono::system_clock::now() + patience);
         Response response;
-        check((stub().*method)(&context, request, &response));
+        check((stub().*method)(&context, request, &response), patience);
         return response;
     }
 
@@ -209,7 +212,7 @@ private:
         return *stub_;
     }
 
-    void check(const grpc::Status &status) {
+    void check(const grpc::Status &status, std::chrono::milliseconds patience) {
         if (status.ok()) return;
         if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
             stub_.reset();
@@ -225,8 +228,9 @@ private:
             }
         }
         std::string message = status.error_message();
-        if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-            message += ": no answer from " + socket_path_ + " within " + std::to_string(timeout_.count()) +
+        // With details it is the daemon's own answer: something took it too long.
+        if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && status.error_details().empty()) {
+            message += ": no answer from " + socket_path_ + " within " + std::to_string(patience.count()) +
                        " ms; wait longer with --timeout";
         }
         CallError error(code_name(status.error_code()), message);

@@ -488,6 +488,22 @@ Answer<void> Daemon::create_pool(const PoolSpec &spec) {
     return {};
 }
 
+namespace {
+
+std::string name_of(const Client &client, const ManagedPool &pool) {
+    // Of a process that /proc does not show there is no name.
+    const std::string comm = client.peer.comm.empty() ? "" : client.peer.comm + ", ";
+    return "client " + std::to_string(client.id) + " (" + comm + "pid " + std::to_string(client.peer.pid) +
+           ") of pool \"" + pool.spec().name + "\"";
+}
+
+Failure does_not_end(const Client &client, const ManagedPool &pool) {
+    return {Errc::timed_out, name_of(client, pool) + " does not end: " +
+                                 why_beyond_signals(client.peer).value_or("see why") + ", then delete the pool again"};
+}
+
+}  // namespace
+
 Answer<void> Daemon::end_clients(ManagedPool &pool) {
     for (const Client &client : pool.client_table()) attach_server_->evict(client.id, kForceGrace);
     const auto deadline = std::chrono::steady_clock::now() + kForcePatience;
@@ -497,11 +513,7 @@ Answer<void> Daemon::end_clients(ManagedPool &pool) {
         if (stopping_.load(std::memory_order_relaxed))  // relaxed: seen at the next turn at the latest
             return Unexpected{
                 Failure{Errc::daemon_gone, "the daemon is being stopped: delete the pool when it is back"}};
-        if (std::chrono::steady_clock::now() >= deadline)
-            return Unexpected{Failure{Errc::timed_out,
-                                      "client " + std::to_string(left.front().id) + " (" + left.front().peer.comm +
-                                          ", pid " + std::to_string(left.front().peer.pid) + ") of pool \"" +
-                                          pool.spec().name + "\" does not end: see why, then delete the pool again"}};
+        if (std::chrono::steady_clock::now() >= deadline) return Unexpected{does_not_end(left.front(), pool)};
         std::this_thread::sleep_for(kForcePoll);
     }
 }
@@ -648,7 +660,10 @@ Answer<BlockList> Daemon::blocks(const std::string &name, std::uint32_t client_i
 
 Answer<void> Daemon::evict(std::uint32_t client_id, std::chrono::milliseconds grace) {
     for (const auto &pool : registry_.all()) {
-        if (!pool->find_client(client_id)) continue;
+        const auto client = pool->find_client(client_id);
+        if (!client) continue;
+        if (const auto reason = why_beyond_signals(client->peer))
+            return Unexpected{Failure{Errc::access_denied, name_of(*client, *pool) + " cannot be evicted: " + *reason}};
         attach_server_->evict(client_id, std::max(grace, std::chrono::milliseconds{0}));
         return {};
     }

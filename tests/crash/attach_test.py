@@ -340,9 +340,37 @@ class WhoIsAlive(unittest.TestCase):
         self.daemon = self.directory.start(prefix=inside)
         self.assertEqual([each["state"] for each in self.daemon.clients()], ["adopted"], self.daemon.log())
         self.check_owned_once(client, blocks, 0x41)
+        self.cannot_be_evicted(client, "does not find its process")
+        deleted = self.daemon.run_cli("delete", "default", "--force")
+        self.assertEqual(deleted.returncode, 1, deleted.stdout)
+        self.assertIn(f"client {client.client_id} (", deleted.stderr)
+        self.assertIn("does not find its process", deleted.stderr)
         client.detach()
         self.check_nothing_is_lost()
         os.kill(self.child_of(self.daemon.pid), signal.SIGKILL)
+
+    @needs_root
+    def test_a_client_outside_of_the_daemons_pid_namespace_is_beyond_its_signals(self):
+        inside = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+        if not tolerates(*inside, "true"):
+            self.skipTest("NOT TESTED: no pid namespaces here")
+        self.daemon.stop()
+        self.daemon = self.directory.start(prefix=inside)
+        client = self.client()
+        self.fill(client, 0x42)
+        self.cannot_be_evicted(client, "a pid namespace that the daemon cannot see into")
+        client.kill()
+        self.check_nothing_is_lost()
+        os.kill(self.child_of(self.daemon.pid), signal.SIGKILL)
+
+    def cannot_be_evicted(self, client, reason):
+        """And is alive, and the operator is told why."""
+        refused = self.daemon.run_cli("evict", client.client_id)
+        self.assertEqual(refused.returncode, 1, refused.stdout)
+        self.assertIn(f"client {client.client_id} (", refused.stderr)
+        self.assertIn("cannot be evicted", refused.stderr)
+        self.assertIn(reason, refused.stderr)
+        self.assertEqual([each["client_id"] for each in self.daemon.clients()], [client.client_id])
 
     @needs_root
     def test_what_proc_of_another_pid_namespace_shows_is_no_evidence(self):
@@ -460,8 +488,7 @@ class WhoIsAlive(unittest.TestCase):
                     self.looks_for_a_while()
                     self.assertEqual(len(self.daemon.clients()), 1, "unknown was taken for different")
                     # Nor is the other one killed for it.
-                    self.daemon.cli("evict", client.client_id)
-                    self.daemon.says("cannot be evicted")
+                    self.cannot_be_evicted(client, "may be another one by now")
                     self.assertNotIn(state_of(client.pid), "ZX")
                     end()
                 self.check_nothing_is_lost()

@@ -647,6 +647,14 @@ TEST_F(CliFake, a_daemon_that_does_not_answer_is_told_from_none) {
     EXPECT_THAT(outcome.err, AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("--timeout")));
 }
 
+// The daemon says which client does not end, and that takes the daemon longer than other questions.
+TEST_F(CliFake, a_deletion_by_force_waits_for_the_reason_why_it_fails) {
+    fake().client_stays = true;
+    const Outcome outcome = run({"delete", "default", "--force", "--timeout", "300ms"});
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("client 7 does not end"), Not(HasSubstr("no answer"))));
+}
+
 TEST_F(CliFake, odd_and_overlong_directories_work_or_are_refused_by_name) {
     const std::string odd = directory_ + "/a b%20c#d";
     fs::create_directory(odd);

@@ -24,6 +24,7 @@ public:
     std::atomic<bool> corrupt{false};
     std::atomic<bool> shrink_blocked{false};
     std::atomic<bool> resize_hangs{false};
+    std::atomic<bool> client_stays{false};  // a deletion by force takes its time, then fails
 
     // What was asked for last.
     v1::ResizePoolRequest resize() { return locked(resize_); }
@@ -58,6 +59,14 @@ public:
                             v1::DeletePoolResponse *) override {
         if (request->pool() != "default") return no_such_pool(request->pool());
         store(delete_, *request);
+        if (client_stays && request->force()) {
+            std::this_thread::sleep_for(std::chrono::seconds(1));
+            v1::ErrorDetail detail;
+            detail.set_reason("timed_out");
+            v1::ErrorStatus status;
+            status.add_details()->set_value(detail.SerializeAsString());
+            return {grpc::StatusCode::DEADLINE_EXCEEDED, "client 7 does not end: see why", status.SerializeAsString()};
+        }
         return grpc::Status::OK;
     }
     grpc::Status ResizePool(grpc::ServerContext *context, const v1::ResizePoolRequest *request,

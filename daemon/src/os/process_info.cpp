@@ -317,4 +317,19 @@ int send_signal(const Fd &pidfd, int signal_number) {
     return os::pidfd_send_signal(pidfd.get(), signal_number) == 0 ? 0 : errno;
 }
 
+std::optional<std::string> why_beyond_signals(const Peer &peer) {
+    if (!peer.pidfd)
+        return "the daemon has restarted since it attached, and does not find its process: have it detach, or start "
+               "the "
+               "daemon in the pid namespace that it attached in";
+    if (!peer.is_certain) return "the process that has its pid may be another one by now: end it by hand if it is not";
+    const int error = send_signal(*peer.pidfd, 0);
+    if (error == 0 || error == ESRCH) return std::nullopt;
+    // The kernel's word for a process of a pid namespace that is not below ours.
+    if (error == EINVAL)
+        return "it runs in a pid namespace that the daemon cannot see into: end it by hand where it runs";
+    return std::string("the daemon may not send it a signal (") + std::strerror(error) +
+           "): end it by hand, or run the daemon as root";
+}
+
 }  // namespace numacre::daemon

@@ -94,5 +94,7 @@ bool has_ended(const Fd &pidfd);
 
 // kill(2) by pidfd: 0 or an errno.
 int send_signal(const Fd &pidfd, int signal_number);
+// Why no signal of ours can end the process, and the remedy. Nothing: one can, or it has ended.
+std::optional<std::string> why_beyond_signals(const Peer &peer);
 
 }  // namespace numacre::daemon

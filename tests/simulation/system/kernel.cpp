@@ -1106,13 +1106,14 @@ int pidfd_open(pid_t pid) {
     kernel().enter_call();
     return kernel().open_pidfd(static_cast<std::uint32_t>(pid));
 }
-int pidfd_send_signal(int pidfd, int) {
-    kernel().enter_call();
+int pidfd_send_signal(int pidfd, int signal_number) {
+    const bool only_asks = signal_number == 0;
+    if (!only_asks) kernel().enter_call();
     const FilePtr file = kernel().file(pidfd);
     if (!file) return -1;
     const int whose = file->of_process;
     if (!kernel().process(whose).is_alive) return failed(ESRCH);
-    if (kernel().process(whose).is_client) kernel().kill(whose);
+    if (!only_asks && kernel().process(whose).is_client) kernel().kill(whose);
     return 0;
 }
 int poll(pollfd *fds, nfds_t count, int) {
