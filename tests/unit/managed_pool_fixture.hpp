@@ -32,13 +32,17 @@ protected:
     }
 
     void SetUp() override {
+        create();
+        if (pool_ != nullptr) actor_ = seat(1);
+    }
+    // The pool, before anybody has it.
+    void create() {
         auto made_topology = make_topology(topology());
         ASSERT_TRUE(made_topology);
         topology_ = std::move(*made_topology);
         auto made = ManagedPool::create(spec(), *topology_, hugepages_);
         ASSERT_TRUE(made) << made.error().message;
         serve(*made);
-        actor_ = seat(1);
     }
 
     // A client with one thread.

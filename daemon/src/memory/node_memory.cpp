@@ -174,6 +174,25 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
     return DataRegion::create(name, bytes, wire::Backing::small_pages, topology, plan.numa_node);
 }
 
+namespace {
+
+// What format_node_region() writes, and every walk reads whatever is online: the header, the top layer with its index,
+// and the hints above. By a system call that can say that there is no memory for it: our own stores would be SIGBUS.
+Answer<void> populate_top(MetadataRegion &metadata, const Geometry &geometry, const NodeLayout<ProductionEnv> &layout) {
+    Answer<void> result = metadata.populate(0, kPageBytes);
+    const auto populate = [&](std::uint64_t part, std::uint64_t bytes) {
+        if (result) result = metadata.populate(part, bytes);
+    };
+    const unsigned top = geometry.top_layer();
+    populate(top == 0 ? layout.leaf : layout.upper[top], geometry.word_count(top) * sizeof(View::Word));
+    populate(layout.index[top], geometry.index_entry_count(top) * sizeof(View::Word));
+    for (unsigned level = std::max(top + 1, 2U); level <= geometry.hint_levels(); ++level)
+        populate(layout.hint[level], geometry.word_count(level) * sizeof(View::Word));
+    return result;
+}
+
+}  // namespace
+
 Answer<void> check_metadata_left(const PoolSpec &spec, const Geometry &geometry, std::uint32_t thread_slots,
                                  std::uint64_t numa_nodes, std::uint64_t other_bytes) {
     const auto layout = NodeLayout<ProductionEnv>::of(geometry, thread_slots);
@@ -190,6 +209,8 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::create(const Plan &plan, Topolog
     auto metadata = MetadataRegion::create(region_name(plan.spec, plan.numa_node, "metadata"), layout.region_bytes);
     if (!metadata) return Unexpected{metadata.error()};
     metadata->prefer(topology, plan.numa_node);
+    if (auto populated = populate_top(*metadata, plan.geometry, layout); !populated)
+        return Unexpected{populated.error()};
     std::string note;
     auto data = choose_backing(plan, topology, hugepages, note);
     if (!data) return Unexpected{data.error()};

@@ -183,8 +183,10 @@ Answer<void> MetadataRegion::populate(std::uint64_t offset, std::uint64_t bytes)
     // write() from a page that is never there).
     while (os::madvise(static_cast<std::byte *>(address_) + first, last - first, MADV_POPULATE_WRITE) != 0)
         if (errno != EINTR && errno != EAGAIN)
-            return failed(code_of(errno), "allocating " + format_bytes(last - first) + " of metadata", errno,
-                          "free memory on the machine, or raise the cgroup's limit");
+            // EFAULT: see code_of(). "Bad address" would tell nobody anything.
+            return failed(code_of(errno), "allocating " + format_bytes(last - first) + " of metadata",
+                          errno == EFAULT ? ENOMEM : errno,
+                          "free memory on the machine, or raise the cgroup's limit or vm.overcommit_ratio");
     constexpr std::uint64_t kSmallPages = kHugepageBytes / kSmallPageBytes;
     for (std::uint64_t page = first / kSmallPageBytes; page < last / kSmallPageBytes; ++page) {
         if (is_populated_[page]) continue;

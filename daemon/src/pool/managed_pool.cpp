@@ -112,6 +112,10 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
     if (!ledger) return Unexpected{ledger.error()};
     auto pool_region = MetadataRegion::create("numacre:" + spec.name + ":pool", layout.region_bytes);
     if (!pool_region) return Unexpected{pool_region.error()};
+    // All of it: each look reads the records of all processes and the slots of threads, and no client that comes later
+    // could be told of a shortage.
+    if (auto populated = pool_region->populate(0, layout.region_bytes); !populated)
+        return Unexpected{populated.error()};
 
     std::shared_ptr<ManagedPool> pool(new ManagedPool(spec, *geometry, std::move(*ledger), std::move(*pool_region)));
     format_pool_region<ProductionEnv>(pool->pool_region_.address(), spec.name, pool->instance_id(), *geometry,
@@ -284,6 +288,8 @@ std::unique_lock<std::mutex> ManagedPool::lock_records() {
 
 // Writes anew what clients are told: the daemon before may have died between the ledger and the records.
 void ManagedPool::take_over() {
+    // An older daemon left it to whoever came first. Where there is no memory for it, it is as it was then.
+    (void)pool_region_.populate(0, pool_region_.bytes());
     const bool is_ours =
         validate_pool_region<ProductionEnv>(pool_region_.address(), {geometry_, instance_id(), pool_region_.bytes()},
                                             process_slots_, thread_slots_) == Errc::ok &&

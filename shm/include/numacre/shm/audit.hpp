@@ -154,10 +154,12 @@ private:
     // marked: by all words above.
     void look_at_upper(unsigned layer, std::uint64_t word, bool marked) {
         const UpperWord state{view_.upper[layer][word].load(std::memory_order_acquire)};
-        if (layer >= 2) look_at_hint(layer, word);
         const std::uint64_t first = word * kUpperFanOut;
         const std::uint64_t below = view_.word_count[layer - 1];
         const unsigned exists = below - first >= kUpperFanOut ? 0xff : (1U << (below - first)) - 1;
+        // Of chunks that are all offline there may be no memory behind the hint.
+        const bool may_be_offline = layer == view_.top_layer && state.allocated_children() == 0xff;
+        if (layer >= 2 && !may_be_offline) look_at_hint(layer, word);
         // A claim wants children without marks, a mark goes only on an open child, COAL only beside a mark (and goes
         // with it); DRAIN is for chunks; what is beyond the capacity was closed at the beginning and stays so.
         if (!state.is_possible(layer == view_.top_layer) || (~exists & ~state.allocated_children() & 0xff) != 0)
