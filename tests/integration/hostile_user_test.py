@@ -44,6 +44,7 @@ from support.runner import main  # noqa: E402
 from support.stopped_thread import StoppedThread, threads_named  # noqa: E402
 from support.stranger import STRANGER, Stranger  # noqa: E402
 
+EVENTS_REQUEST = 5  # shm/attach_wire.hpp
 SYNTHETIC = ("--topology", "synthetic:1x512M")
 POOL = ("--pool", "name=default,capacity=64M,online=16M,frame=4K,largest=4M,backing=small,mode=666")
 MIB = 1 << 20
@@ -554,6 +555,45 @@ class Attach(HostileUser):
         daemon.says("attach refused")
         lines = [line for line in daemon.log().splitlines() if "attach refused" in line]
         self.assertLessEqual(len(lines), 10 + seconds + 1)
+
+    @needs_root
+    def test_a_flood_of_clients_that_come_and_go_gets_few_lines_and_all_are_counted(self):
+        daemon = self.serve()
+        came = 500
+
+        def come_and_go():
+            served = 0
+            while served < came:
+                with connect(daemon) as one:
+                    one.send(request(tier=access_test.OBSERVER))
+                    data, fds, _, _ = socket.recv_fds(one, REPLY_BYTES, 64)
+                    # The answer finds nobody.
+                    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                        one.send(HEADER.pack(MAGIC, WIRE_VERSION, EVENTS_REQUEST, HEADER.size, 0))
+                for fd in fds:
+                    os.close(fd)
+                if Reply(data).error == 0:
+                    served += 1
+                else:
+                    time.sleep(0.01)  # those before have not gone yet: all seats for observers are taken
+
+        begun = time.monotonic()
+        self.stranger(come_and_go)
+        self.check_attach(4711)
+        wait_until("all have gone", lambda: not daemon.clients())
+        daemon.says("client attached .* uid=4711 ")  # whatever the other one does
+        time.sleep(2)  # until the next one has a line, with the count
+        self.check_attach(STRANGER)
+        wait_until("it has gone", lambda: not daemon.clients())
+        for line, count in (("client attached", "attached before without a line"),
+                            ("client (?:detached|reaped)", "went before without a line")):
+            told = len(re.findall(f"{line} ", daemon.log()))
+            self.assertLessEqual(told, 50 + (time.monotonic() - begun) + 2)
+            daemon.says(f"{count} uid={STRANGER}")
+            left_out = sum(map(int, re.findall(rf"{count} uid={STRANGER} clients=(\d+)", daemon.log())))
+            self.assertEqual(told + left_out, came + 2, "each is a line, or counted in one")
+        self.assertIn(f'numacre_attaches_total{{result="ok"}} {came + 2}\n', self.scrape(daemon))
+        self.assertLessEqual(daemon.log().count("descriptor for"), 10 + (time.monotonic() - begun) + 2)
 
 
 class Log(HostileUser):

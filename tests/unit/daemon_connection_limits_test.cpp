@@ -1,5 +1,6 @@
 // What one user can take up of the attach socket and of the log.
 #include "attach/connection_limits.hpp"
+#include "base/user_lines.hpp"
 
 #include <gtest/gtest.h>
 
@@ -53,8 +54,8 @@ TEST(SilentConnections, root_gives_way_to_nobody_but_root) {
     EXPECT_EQ(silent.first_to_go(), 1U);
 }
 
-TEST(RefusalLines, a_flood_of_one_user_gets_a_line_a_second_with_a_count) {
-    RefusalLines lines(kStart);
+TEST(UserLines, a_flood_of_one_user_gets_a_line_a_second_with_a_count) {
+    UserLines lines(kStart, UserLines::kRefusalsAtOnce);
     unsigned first_second = 0, told = 0;
     std::uint64_t left_out = 0;
     for (int i = 0; i < 10'000; ++i) {
@@ -71,8 +72,8 @@ TEST(RefusalLines, a_flood_of_one_user_gets_a_line_a_second_with_a_count) {
     EXPECT_EQ(told + left_out + *last, 10'000U) << "each refusal is a line or counted in one";
 }
 
-TEST(RefusalLines, another_user_is_heard_beside_a_flood_and_many_users_are_bounded) {
-    RefusalLines lines(kStart);
+TEST(UserLines, another_user_is_heard_beside_a_flood_and_many_users_are_bounded) {
+    UserLines lines(kStart, UserLines::kRefusalsAtOnce);
     for (int i = 0; i < 1000; ++i) (void)lines.line_for(4711, kStart);
     EXPECT_TRUE(lines.line_for(4712, kStart));
     unsigned told = 0;

@@ -110,7 +110,8 @@ AttachServer::AttachServer(EventLoop &loop, Worker &worker, Registry &registry, 
       listener_(std::move(listener)),
       limits_(limits),
       connection_limits_(limits.of_a_user),
-      refusal_lines_(std::chrono::steady_clock::now()) {
+      refusal_lines_(std::chrono::steady_clock::now(), UserLines::kRefusalsAtOnce),
+      arrival_lines_(std::chrono::steady_clock::now(), UserLines::kClientsAtOnce) {
     accept();
     subscription_ = registry_.events().subscribe([this](const Event &event) { tell_of(event); });
 }
@@ -459,12 +460,18 @@ void AttachServer::serve(Session &session) {
     watch_process(session);
     registry_.count(&DaemonTotals::attach_ok);
     const std::string &name = session.wish.pool_name;
-    log::info("client attached", {{"pool", name},
-                                  {"client", session.client.id},
-                                  {"pid", session.peer.pid},
-                                  {"uid", session.peer.uid},
-                                  {"comm", session.peer.comm},
-                                  {"tier", session.wish.tier == wire::Tier::observer ? "observer" : "trusted"}});
+    // A line each would be a flood that any user can make who may attach.
+    if (const auto left_out = arrival_lines_.line_for(session.peer.uid, std::chrono::steady_clock::now())) {
+        log::info("client attached", {{"pool", name},
+                                      {"client", session.client.id},
+                                      {"pid", session.peer.pid},
+                                      {"uid", session.peer.uid},
+                                      {"comm", session.peer.comm},
+                                      {"tier", session.wish.tier == wire::Tier::observer ? "observer" : "trusted"}});
+        if (*left_out != 0)
+            log::info("a user's clients attached before without a line",
+                      {{"uid", session.peer.uid}, {"clients", *left_out}});
+    }
     Event event;
     event.pool = name;
     event.kind = EventKind::client_attached;
@@ -612,17 +619,24 @@ void AttachServer::give_event_fd(Session &session) {
                             (!session.is_limited || connection_limits_.takes_event_fd(session.peer.uid));
     if (is_counted) fd = Fd(os::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (is_counted && !fd && session.is_limited) connection_limits_.closed(session.peer.uid, false);
+    const auto line = [&] { return refusal_lines_.line_for(session.peer.uid, std::chrono::steady_clock::now()); };
     if (!fd && !std::exchange(session.has_been_refused_events, true))
-        log::warn(
-            "no descriptor for a client's events is left: raise --max-connections, --max-connections-per-user or the "
-            "open file limit",
-            {{"pid", session.peer.pid}, {"client", session.client.id}});
+        if (const auto left_out = line())
+            log::warn(
+                "no descriptor for a client's events is left: raise --max-connections, --max-connections-per-user or "
+                "the open file limit",
+                {{"pid", session.peer.pid},
+                 {"client", session.client.id},
+                 {"refused_before_without_a_line", *left_out}});
     const wire::EventsReply reply;
     const int raw = fd.get();
     const std::span<const int> fds = fd ? std::span<const int>(&raw, 1) : std::span<const int>();
     if (const int error = send_now(session.connection.get(), &reply, sizeof reply, fds); error != 0) {
-        log::warn("a client's descriptor for events could not be sent",
-                  {{"pid", session.peer.pid}, {"error", std::strerror(error)}});
+        if (const auto left_out = line())
+            log::warn("a client's descriptor for events could not be sent",
+                      {{"pid", session.peer.pid},
+                       {"error", std::strerror(error)},
+                       {"refused_before_without_a_line", *left_out}});
         if (fd && session.is_limited) connection_limits_.closed(session.peer.uid, false);
         connection_ended(session);
         return;

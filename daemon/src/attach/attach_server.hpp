@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "attach/connection_limits.hpp"
+#include "base/user_lines.hpp"
 #include "engine.hpp"
 #include "memory/topology.hpp"
 #include "numacre/shm/attach_wire.hpp"
@@ -137,7 +138,8 @@ private:
     std::map<std::uint32_t, Unread> unread_;  // by uid, of limited users
     std::size_t left_unread_count_ = 0;       // in all of unread_
     ConnectionLimits connection_limits_;
-    RefusalLines refusal_lines_;
+    UserLines refusal_lines_;
+    UserLines arrival_lines_;
     bool watching_lost_ = false;
     bool watching_left_unread_ = false;
     std::uint32_t event_fd_count_ = 0;

@@ -1,7 +1,6 @@
 #include "attach/connection_limits.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace numacre::daemon {
 
@@ -83,21 +82,6 @@ std::optional<SilentConnections::Id> SilentConnections::first_to_go() const {
     if (most == nullptr) most = &unlimited_;
     if (most->empty()) return std::nullopt;
     return *most->begin();
-}
-
-std::optional<std::uint64_t> RefusalLines::line_for(std::uint32_t uid, Time now) {
-    // A user whose bucket is full is like one that has never come. Should all be busy, their counts are given up: what
-    // is kept stays bounded.
-    if (users_.size() >= kUsersMax && !users_.contains(uid)) {
-        std::erase_if(users_, [now](const auto &entry) { return entry.second.bucket.is_full(now); });
-        if (users_.size() >= kUsersMax) users_.clear();
-    }
-    User &user = users_.try_emplace(uid, User{TokenBucket(kPerSecond, kAtOnce, now)}).first->second;
-    if (!user.bucket.take(now) || !all_.take(now)) {
-        ++user.left_out;
-        return std::nullopt;
-    }
-    return std::exchange(user.left_out, 0);
 }
 
 }  // namespace numacre::daemon

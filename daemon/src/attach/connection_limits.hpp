@@ -84,26 +84,4 @@ private:
     std::set<Id> unlimited_;
 };
 
-// Which refusals get a line in the log: of each user, and of all users together, so many and no more. Those without a
-// line are counted in the user's next one.
-class RefusalLines {
-public:
-    using Time = TokenBucket::Time;
-
-    explicit RefusalLines(Time now) : all_(kAllPerSecond, kAllAtOnce, now) {}
-    // Nothing: no line. Else how many refusals of the user had none since its last one.
-    std::optional<std::uint64_t> line_for(std::uint32_t uid, Time now);
-
-private:
-    struct User {
-        TokenBucket bucket;
-        std::uint64_t left_out = 0;
-    };
-    static constexpr std::uint32_t kPerSecond = 1, kAtOnce = 10, kAllPerSecond = 20, kAllAtOnce = 200;
-    static constexpr std::size_t kUsersMax = 1024;
-
-    std::unordered_map<std::uint32_t, User> users_;
-    TokenBucket all_;
-};
-
 }  // namespace numacre::daemon

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "base/user_lines.hpp"
 #include "os/event_loop.hpp"
 #include "pool/managed_pool.hpp"
 #include "pool/registry.hpp"
@@ -57,6 +58,7 @@ private:
     // departed meanwhile: neither many clients of a pool nor its size make other pools wait for longer than one walk.
     std::map<std::uint64_t, std::vector<std::shared_ptr<Case>>> waiting_;
     std::set<std::uint64_t> releasing_;  // pools (instance ids) whose next release_seized() is on its way
+    UserLines departure_lines_{std::chrono::steady_clock::now(), UserLines::kClientsAtOnce};
 };
 
 }  // namespace numacre::daemon
