@@ -54,7 +54,7 @@ struct AttachServer::Session {
     EventLoop::WaitId death_wait = 0;
     Fd event_fd;  // if the client has asked for it
     EventLoop::WaitId signal_wait = 0;
-    unsigned tries_later = 0;  // to attach, while the user has too many replies unread
+    std::optional<std::chrono::steady_clock::time_point> gives_up_at;  // while the user has too many replies unread
     unsigned events_requests = 0;
     bool has_been_refused_events = false;  // and the log says so, once
     bool signal_again = false;             // there is more to tell than what the signal under way is for
@@ -82,7 +82,9 @@ bool is_limited(const Peer &who) {
 constexpr std::uint32_t kReservedShare = 16;
 constexpr int kSparedAtOnce = 8;
 constexpr std::chrono::milliseconds kUnreadPause{20};
-constexpr unsigned kUnreadTries = 150;  // three seconds
+constexpr std::chrono::seconds kUnreadPatience{3};
+constexpr std::size_t kLaterAtOnce = 16;  // of a user's, that ask once in kUnreadPause
+constexpr std::size_t kLaterMost = 1024;  // so that the last one asks before its client gives up
 constexpr std::size_t kUnreadShare = 8;
 constexpr unsigned kEventsRequestsMax = 16;
 
@@ -484,15 +486,22 @@ void AttachServer::serve(Session &session) {
 // Until some replies have been read, which takes a burst of attaches no time to speak of. Refused before the client
 // gives up by itself, without having heard the reason (five seconds: client/src/attach.cpp).
 void AttachServer::attach_later(Session &session) {
-    if (session.tries_later++ >= kUnreadTries) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!session.gives_up_at) session.gives_up_at = now + kUnreadPatience;
+    const std::uint32_t uid = session.peer.uid;
+    if (now >= *session.gives_up_at) {
         refuse(session, Errc::too_many_clients,
-               "uid " + std::to_string(session.peer.uid) +
+               "uid " + std::to_string(uid) +
                    ", or another, has attach replies that it does not read, as many as may be on their way: end the "
                    "processes that keep them, or give the daemon a higher open file limit or CAP_SYS_RESOURCE");
         close_session(session.id);
         return;
     }
-    loop_.after(kUnreadPause, [this, id = session.id] {
+    // The more of a user's wait, the more seldom each asks: a thousand of them would keep the loop from all others.
+    const std::size_t waiting = ++later_[uid];
+    const auto pause = kUnreadPause * static_cast<int>(1 + std::min(waiting, kLaterMost) / kLaterAtOnce);
+    loop_.after(pause, [this, id = session.id, uid] {
+        if (--later_[uid] == 0) later_.erase(uid);
         if (const auto found = sessions_.find(id); found != sessions_.end()) attach(*found->second);
     });
 }

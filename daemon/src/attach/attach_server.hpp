@@ -130,6 +130,7 @@ private:
     std::unordered_set<std::uint32_t> client_ids_;  // of sessions_
     SilentConnections silent_;
     std::chrono::steady_clock::time_point unread_asked_{};
+    std::unordered_map<std::uint32_t, std::size_t> later_;  // by user: sessions that are to try again
     struct Unread {
         std::set<SessionId> sessions;  // that have perhaps not read their reply yet
         std::vector<Fd> left;          // connections of sessions that have gone without reading it

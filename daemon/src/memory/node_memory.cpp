@@ -627,14 +627,10 @@ void NodeMemory::give_back_pages(wire::Backing backing, std::uint64_t bytes) {
 NodeMemory::DrainingFrames NodeMemory::draining_frames() const {
     DrainingFrames frames;
     if (!is_draining()) return frames;
-    const auto units = plan_.ledger->units(plan_.numa_node);
     const std::uint64_t unit_frames = unit_bytes_ >> plan_.geometry.frame_shift;
     const bool is_opening = opening_.load(std::memory_order_seq_cst) != 0;
     for (std::uint64_t unit = 0; unit < unit_count(); ++unit) {
-        // acquire, relaxed: they change by themselves all the time.
-        if (units[unit].drain.load(std::memory_order_acquire) == Drain::none ||
-            units[unit].state.load(std::memory_order_relaxed) == UnitState::offline)
-            continue;
+        if (!is_gone(unit)) continue;
         std::uint64_t used = 0;
         for (std::uint64_t chunk = unit * chunks_in_unit(); chunk < (unit + 1) * chunks_in_unit(); ++chunk) {
             const bool is_noted = !is_opening && chunks_.is_draining(chunk);  // before what is in use
@@ -647,6 +643,21 @@ NodeMemory::DrainingFrames NodeMemory::draining_frames() const {
         frames.free += unit_frames - used;
     }
     return frames;
+}
+
+std::uint64_t NodeMemory::draining_bytes() const {
+    if (!is_draining()) return 0;
+    std::uint64_t units = 0;
+    for (std::uint64_t unit = 0; unit < unit_count(); ++unit) units += is_gone(unit) ? 1 : 0;
+    return units * unit_bytes_;
+}
+
+// It drains, and is online: no block of it is to be had.
+bool NodeMemory::is_gone(std::uint64_t unit) const {
+    const auto &here = plan_.ledger->units(plan_.numa_node)[unit];
+    // acquire, relaxed: they change by themselves all the time.
+    return here.drain.load(std::memory_order_acquire) != Drain::none &&
+           here.state.load(std::memory_order_relaxed) != UnitState::offline;
 }
 
 std::uint64_t NodeMemory::used_frames(std::uint64_t unit) const {

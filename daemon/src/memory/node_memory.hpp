@@ -103,7 +103,8 @@ public:
         // Of those in use: what nobody frees any more without noting it (DrainingHeld).
         std::uint64_t noted = 0;
     };
-    DrainingFrames draining_frames() const;
+    DrainingFrames draining_frames() const;  // a walk over the metadata of these units
+    std::uint64_t draining_bytes() const;    // both, without one
     // How often units have come, gone, or begun or ended to drain. Whoever finds the same before and after a look at
     // the metadata has seen them all as they were.
     std::uint64_t unit_changes() const {
@@ -154,6 +155,7 @@ private:
     Answer<std::uint64_t> populate_data(std::uint64_t offset, std::uint64_t bytes);
     Answer<std::uint64_t> populate_hugepages(std::uint64_t offset, std::uint64_t bytes);
     bool close_and_punch(std::uint64_t unit);
+    bool is_gone(std::uint64_t unit) const;
     struct FrameRange {
         std::uint64_t first = 0;
         std::uint64_t count = 0;

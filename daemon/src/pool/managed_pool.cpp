@@ -589,7 +589,7 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
     }
     ledger_.clients()[slot.value].id.store(0, std::memory_order_release);
     // What it held has been given back, and with its word it leaves what its user and the pool hold.
-    write_sizes();  // of what has been freed in units that drain nobody has noted anything
+    forget_draining_held(shared_);  // of what has been freed in units that drain nobody has noted anything
     Record left = records_[slot.value];
     left.quota_frames = left.reserved_frames = 0;
     left.account = kPoolAccount;
@@ -757,6 +757,7 @@ Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, con
         write_accounting();
     }
     publish_sizes();
+    look_at_drains();
     return {};
 }
 
@@ -783,28 +784,14 @@ void ManagedPool::publish_sizes() {
 }
 
 void ManagedPool::write_sizes() {
-    auto &in_drains = shared_.header->draining_held;
-    std::uint64_t seen = in_drains.load(std::memory_order_seq_cst);  // before the look
-    std::uint64_t online_bytes = 0, gone_bytes = withheld_bytes_.load(std::memory_order_relaxed), noted_frames = 0;
+    write_seized();
+    std::uint64_t online_bytes = 0, gone_bytes = withheld_bytes_.load(std::memory_order_relaxed);
     for (const auto &memory : nodes_) {
         // Whole: what is freed there is not to be had, and is freed at any time. Before what is online: a unit that
         // goes offline in between is missing twice, not there twice.
-        const NodeMemory::DrainingFrames frames = memory->draining_frames();
+        gone_bytes += memory->draining_bytes();
         online_bytes += memory->online_bytes();
-        gone_bytes += (frames.free + frames.used) << geometry_.frame_shift;
-        noted_frames += frames.noted;
     }
-    // Who was promised memory may give back what it holds there, and want it again elsewhere; whose it is, and who
-    // takes it from whom, is not looked at.
-    const std::uint64_t promised_frames = [this] {
-        const std::lock_guard lock(mutex_);
-        return all_promised_frames();
-    }();
-    const std::uint64_t held_frames = noted_frames - std::min(noted_frames, promised_frames);
-    // Less before anything that it makes up for is given up; more when all that it makes up for is in the sums.
-    for (unsigned round = 0; round < kCasRoundsMax && DrainingHeld{seen}.frames() > held_frames; ++round)
-        if (in_drains.compare_exchange_weak(seen, DrainingHeld{seen}.changed_to(held_frames).bits())) break;
-    write_seized();
     auto &word = shared_.header->online_frames;
     std::uint64_t frames = (online_bytes - std::min(online_bytes, gone_bytes)) >> geometry_.frame_shift;
     // relaxed: the daemon's own.
@@ -813,9 +800,27 @@ void ManagedPool::write_sizes() {
     // which counts and then looks here). Weakened: a client is granted what is about to go, and the daemon does not see
     // it: somebody who was promised that does not get it.
     word.store(frames, std::memory_order_seq_cst);
+}
+
+// A walk over all that drains. Until the next one what is held there counts as if it were held in the rest.
+void ManagedPool::look_at_drains() {
+    const auto records = lock_records();
+    auto &word = shared_.header->draining_held;
+    std::uint64_t seen = word.load(std::memory_order_seq_cst);  // before the look
+    std::uint64_t promised_frames = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        if ((wanted_accounting() & Accounting::kReservations) == 0) return;
+        promised_frames = all_promised_frames();
+    }
+    std::uint64_t frames = 0;
+    for (const auto &memory : nodes_) frames += memory->draining_frames().noted;
+    // Who was promised memory may give back what it holds there, and want it again elsewhere; whose it is, and who
+    // takes it from whom, is not looked at.
+    frames -= std::min(frames, promised_frames);
     // Not if anybody has noted something since the look: then after the next one.
-    if (DrainingHeld{seen}.frames() < held_frames)
-        in_drains.compare_exchange_strong(seen, DrainingHeld{seen}.changed_to(held_frames).bits());
+    if (DrainingHeld{seen}.frames() != frames)
+        word.compare_exchange_strong(seen, DrainingHeld{seen}.changed_to(frames).bits());
 }
 
 // What the daemon holds.
@@ -918,6 +923,7 @@ void ManagedPool::write_accounting() {
         // Looks that have begun by now do not see all that they would count for others.
         last_look_ = looks_.load(std::memory_order_relaxed) + 1;  // relaxed: as in begin_look()
         for (const ProcessSlot slot : seated()) shared_.processes[slot.value].held.store(0, std::memory_order_relaxed);
+        forget_draining_held(shared_);  // who does not count notes nothing either
     }
     // seq_cst: what clients have counted before is forgotten first, and scans that count for them come after it.
     shared_.header->accounting.store(wanted, std::memory_order_seq_cst);
@@ -1252,6 +1258,7 @@ void ManagedPool::tell_clients() {
     const bool serves = !is_corrupt();
     pool_region_.look_again();
     publish_sizes();
+    look_at_drains();
     {
         // Again: somebody may have scribbled over it, and then quotas of users add up nobody.
         const auto records = lock_records();
@@ -1823,7 +1830,11 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
                             " has been overwritten");
     }
     if (released) {
-        publish_sizes();
+        {
+            const auto records = lock_records();
+            forget_draining_held(shared_);  // as in vacate()
+            write_sizes();
+        }
         wake_waiters();
     }
     if (quarantine_.is_empty()) return std::nullopt;

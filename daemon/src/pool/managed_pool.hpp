@@ -181,6 +181,7 @@ public:
     Answer<void> check_shrink(std::uint64_t bytes, std::uint64_t used_bytes = 0);
     // Tells clients how much they and others can hold, and what the daemon holds: what reservations are compared with.
     void publish_sizes();
+    void look_at_drains();
     // While it lives, so much counts as gone already. Whoever asks check_shrink() then, and is allowed to take that
     // much, takes it from nobody who has been promised it: others are not granted it in between.
     class Withheld {

@@ -20,8 +20,10 @@ constexpr std::uint64_t kStepBytes = std::uint64_t{16} << 20;
 // Looked at in one job at most: a pool of tiny chunks has millions, and the pool's dead wait for its worker.
 constexpr std::uint64_t kFramesAtOnce = std::uint64_t{1} << 22;
 constexpr std::chrono::milliseconds kPatienceWithCaches{20};
-// How often a shrink looks at units that it drains, before it says who is in the way.
+// How often a shrink looks at units that it drains, before it says who is in the way; and how long at most it keeps
+// allocations out of them, but for the first look, which takes as long as there are blocks.
 constexpr int kDrainAttempts = 5;
+constexpr std::chrono::milliseconds kDrainPatience{100};
 
 using Progress = std::function<bool(const ResizeStep &)>;
 
@@ -237,7 +239,9 @@ Answer<void> shrink(ManagedPool &pool, NodeMemory &memory, std::uint64_t target,
             if (auto free = pool.check_shrink(bytes, used_frames << pool.geometry().frame_shift); !free) return free;
             drain.add(drained);
         }
+        const auto open_again_at = std::chrono::steady_clock::now() + kDrainPatience;
         for (int attempt = 0; attempt < kDrainAttempts; ++attempt) {
+            if (attempt > 1 && std::chrono::steady_clock::now() >= open_again_at) break;
             if (pool.look_for_damage()) return Unexpected{damaged(pool)};
             // Perhaps only caches are in the way: threads that are at work empty them now.
             pool.ask_for_cached_blocks();
@@ -309,8 +313,11 @@ Answer<void> resize_numa_node(ManagedPool &pool, NumaNode numa_node, std::uint64
     const std::lock_guard lock(pool.resize_mutex);
     if (pool.is_deleted())
         return Unexpected{Failure{Errc::no_such_pool, "pool \"" + pool.spec().name + "\" has been deleted meanwhile"}};
-    if (target < memory.online_bytes())
-        if (auto free = pool.check_shrink(memory.online_bytes() - target); !free) return free;
+    // What drains already is nobody's to have.
+    if (const std::uint64_t open_bytes =
+            memory.online_bytes() - std::min(memory.online_bytes(), memory.draining_bytes());
+        target < open_bytes)
+        if (auto free = pool.check_shrink(open_bytes - target); !free) return free;
     if (dry_run) return rehearse(pool, memory, target, progress);
     if (target == memory.online_bytes()) {
         std::string note = "nothing to do";
