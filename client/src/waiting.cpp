@@ -57,6 +57,9 @@ void sleep(numacre_pool *pool, ThreadSlotIndex thread, WaitWord wish, std::uint6
 struct Limits {
     numacre_pool *pool;
     ProcessSlot from = kDaemonProcess;
+    // For one look at those who wait: not longer, for then it may have room again.
+    mutable ProcessSlot last_refused = kDaemonProcess;
+    mutable std::uint64_t last_refused_frames = 0;
 
     bool charge(ThreadSlotIndex waiter, std::uint64_t frames) const {
         const ProcessSlot process = process_of(waiter);
@@ -65,7 +68,12 @@ struct Limits {
             add_held(pool->view, process, frames);
             return true;
         }
-        return engine::charge(pool->view, process, frames, {from, frames}) == Admission::granted;
+        // A process may have a thousand threads that wait, and each look goes over all clients.
+        if (process == last_refused && frames >= last_refused_frames) return false;
+        if (engine::charge(pool->view, process, frames, {from, frames}) == Admission::granted) return true;
+        last_refused = process;
+        last_refused_frames = frames;
+        return false;
     }
     // Its process may have ended, and another one may sit there now: the daemon corrects that.
     void uncharge(ThreadSlotIndex waiter, std::uint64_t frames) const {
@@ -184,10 +192,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
                 pool->view.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
             }
         }
-        {
-            const CountedCall call = counts_for_others(pool, actor);
-            hand_off.serve(actor, Wake{pool});
-        }
+        serve_waiters(pool, actor);
         // relaxed: an age in seconds; and what is told a look later is soon enough.
         const std::uint64_t attention = lane.attention_word().load(std::memory_order_relaxed);
         std::uint64_t slice = may ? kLookAgainAfterNanoseconds : kReservedAgainAfterNanoseconds;

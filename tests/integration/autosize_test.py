@@ -51,6 +51,17 @@ class Autosize(unittest.TestCase):
         daemon.says("autosize: ok")
         self.assertNotIn("damaged", daemon.log())
 
+    def test_what_is_promised_to_others_is_not_free(self):
+        daemon = self.serve("name=default,capacity=64M,online=16M,frame=4K,largest=4M,autosize=20%-90%:16M-32M:8M:1s")
+        daemon.cli("reserve", "--user", "nobody", "14M")
+        wait_until("it has grown: the rest is less than a fifth", lambda: self.online(daemon) == [24])
+        time.sleep(3)  # more than a fifth is free to everybody now
+        self.assertEqual(self.online(daemon), [24])
+        with ClientProcess(daemon.runtime_dir) as client:
+            self.assertEqual(client.alloc(4 * MIB, count=2)[0], 0, client.message)
+            wait_until("for who is promised nothing, too", lambda: self.online(daemon) == [32])
+            self.assertEqual(client.alloc(4 * MIB, count=1)[0], 0, client.message)
+
     def test_pages_of_1_gib_come_and_go_one_by_one(self):
         pages_for(self, more=2)
         daemon = self.serve("name=default,capacity=4G,online=1G,frame=4K,largest=4M,backing=hugetlb-1g,"

@@ -1148,6 +1148,9 @@ void ManagedPool::compare_with_limits(const Use &use) {
         last_look_ = use.number;
         correct_counts(use);
     }
+    std::vector<std::uint64_t> draining_frames_of(nodes_.size());  // free ones, by numa node
+    if (is_youngest && spec_.autosize.is_on)
+        for (std::size_t i = 0; i < nodes_.size(); ++i) draining_frames_of[i] = nodes_[i]->draining_frames().free;
     const std::lock_guard lock(mutex_);
     raise_peaks(use);
     if (!is_youngest) return;
@@ -1169,10 +1172,18 @@ void ManagedPool::compare_with_limits(const Use &use) {
                         format_bytes(used_bytes) + ", its soft quota is " + format_bytes(client->soft_quota_bytes);
         news_.push_back(std::move(found));
     }
+    const std::uint64_t unused_bytes = promises(use).unused_frames << geometry_.frame_shift;
+    std::uint64_t all_free_bytes = 0;
+    for (const Use::OfNode &node : use.nodes) all_free_bytes += node.free_frames << geometry_.frame_shift;
     for (std::size_t i = 0; i < use.nodes.size(); ++i) {
         const std::uint64_t free_bytes = use.nodes[i].free_frames << geometry_.frame_shift;
         const std::uint64_t online_bytes = use.nodes[i].online_frames << geometry_.frame_shift;
-        remember_for_autosize(i, free_bytes, online_bytes);
+        if (spec_.autosize.is_on) {
+            // What is promised to somebody is free for nobody else, as far as it is not free elsewhere.
+            const std::uint64_t promised = unused_bytes - std::min(unused_bytes, all_free_bytes - free_bytes);
+            const std::uint64_t gone = promised + (draining_frames_of[i] << geometry_.frame_shift);
+            remember_for_autosize(i, free_bytes - std::min(free_bytes, gone), online_bytes);
+        }
         const bool is_below =
             is_below_watermark(is_below_watermark_[i], free_bytes, online_bytes, spec_.low_watermark_bytes);
         if (is_below == is_below_watermark_[i]) continue;
@@ -1189,7 +1200,6 @@ void ManagedPool::compare_with_limits(const Use &use) {
 }
 
 void ManagedPool::remember_for_autosize(std::size_t numa_node, std::uint64_t free_bytes, std::uint64_t online_bytes) {
-    if (!spec_.autosize.is_on) return;
     remember(autosize_history_[numa_node], {std::chrono::steady_clock::now(), free_bytes, online_bytes},
              spec_.autosize.after);
 }
