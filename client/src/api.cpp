@@ -541,10 +541,7 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
     IndexEntry entry;
     if (!own_block(pool, address, place, block, entry)) return false;
     const CountedCall call{pool, lane.actor, block.order.frames()};
-    if (!give_to_waiter(pool, lane.actor, place.numa_node, block, entry)) return false;
-    // Not before: it counts for whoever has it now already, and a limit holds in between.
-    uncount_freed(pool, place.numa_node, block);
-    return true;
+    return give_to_waiter(pool, lane.actor, place.numa_node, block, entry);
 }
 
 // Not while memory is short: the free by which a thread learns of it is to give all back, and may be its last call.

@@ -53,47 +53,75 @@ void sleep(numacre_pool *pool, ThreadSlotIndex thread, WaitWord wish, std::uint6
     }
 }
 
-// What who waits may hold, of blocks that come from the tree or, `from` a client, out of its hands.
-struct Limits {
-    numacre_pool *pool;
-    ProcessSlot from = kDaemonProcess;
-    // For one look at those who wait: not longer, for then it may have room again.
-    mutable ProcessSlot last_refused = kDaemonProcess;
-    mutable std::uint64_t last_refused_frames = 0;
+// What those who wait may hold, of blocks that come from the tree or, `from` a client, out of its hands. For one look
+// at who waits. While a charge stands and nobody has been told, this thread's slot says whose count may be wrong.
+class Limits {
+public:
+    Limits(numacre_pool *pool, Actor actor, ProcessSlot from = kDaemonProcess)
+        : pool_(pool), actor_(actor), from_(from) {}
 
     bool charge(ThreadSlotIndex waiter, std::uint64_t frames) const {
-        const ProcessSlot process = process_of(waiter);
-        if (!is_counting(pool) || process == kDaemonProcess) return true;
-        if (process == from) {
-            add_held(pool->view, process, frames);
-            return true;
-        }
+        if (!is_counting(pool_)) return true;
+        // relaxed: it has its slot for as long as it waits.
+        const ThreadOwner owner{pool_->view.threads[waiter.value].owner.load(std::memory_order_relaxed)};
+        const ProcessSlot process = owner.process();
+        if (!owner.in_use() || process.value >= pool_->view.process_slots) return false;
         // A process may have a thousand threads that wait, and each look goes over all clients.
-        if (process == last_refused && frames >= last_refused_frames) return false;
-        if (engine::charge(pool->view, process, frames, {from, frames}) == Admission::granted) return true;
-        last_refused = process;
-        last_refused_frames = frames;
-        return false;
+        if (process == last_refused_ && frames >= last_refused_frames_) return false;
+        const std::uint64_t before = begin_under_way(pool_->view, actor_.thread, frames, process);
+        if (charged_count_ == 0) under_way_before_ = before;
+        const std::uint64_t generation = generation_of(pool_, process);
+        if (process == from_) {
+            add_held(pool_->view, process, frames);
+        } else if (engine::charge(pool_->view, process, frames, {from_, frames}) != Admission::granted) {
+            if (charged_count_ == 0) end_under_way(pool_->view, actor_.thread, under_way_before_);
+            last_refused_ = process;
+            last_refused_frames_ = frames;
+            return false;
+        }
+        charged_[charged_count_++] = {waiter, process, generation};
+        return true;
     }
-    // Its process may have ended, and another one may sit there now: the daemon corrects that.
+    // Not of a client that has left with its count: another one may sit there now.
     void uncharge(ThreadSlotIndex waiter, std::uint64_t frames) const {
-        const ProcessSlot process = process_of(waiter);
-        if (is_counting(pool) && process != kDaemonProcess) remove_held(pool->view, process, frames);
+        for (unsigned i = 0; i < charged_count_; ++i) {
+            const Charged one = charged_[i];
+            if (one.waiter != waiter || one.is_taken_back) continue;
+            charged_[i].is_taken_back = true;
+            remove_held(pool_->view, one.process, frames,
+                        [&] { return generation_of(pool_, one.process) == one.generation; });
+            if (i + 1 == charged_count_ && i != 0) --charged_count_;
+            return;
+        }
+    }
+    void freed(std::uint32_t numa_node, Block block) const {
+        if (is_counting(pool_))
+            note_freed(pool_->view, block.order.frames(),
+                       [&] { return pool_->nodes[numa_node].buddy().is_draining(block); });
+    }
+    void done() const {
+        if (charged_count_ != 0) end_under_way(pool_->view, actor_.thread, under_way_before_);
+        charged_count_ = 0;
     }
 
 private:
-    ProcessSlot process_of(ThreadSlotIndex waiter) const {
-        // relaxed: it has its slot for as long as it waits.
-        const ThreadOwner owner{pool->view.threads[waiter.value].owner.load(std::memory_order_relaxed)};
-        return owner.in_use() && owner.process().value < pool->view.process_slots ? owner.process() : kDaemonProcess;
-    }
+    struct Charged {
+        ThreadSlotIndex waiter;
+        ProcessSlot process;
+        std::uint64_t generation = 0;
+        bool is_taken_back = false;
+    };
+    numacre_pool *pool_;
+    Actor actor_;
+    ProcessSlot from_;
+    mutable ProcessSlot last_refused_ = kDaemonProcess;
+    mutable std::uint64_t last_refused_frames_ = 0;
+    // For whom the block was taken from the tree, and to whom it is offered at the moment.
+    mutable Charged charged_[2]{};
+    mutable unsigned charged_count_ = 0;
+    mutable std::uint64_t under_way_before_ = 0;
 };
 using Server = HandOff<Env, Nodes, Limits>;
-
-// Says that counts of anybody may be wrong by a block while one is being given away.
-CountedCall counts_for_others(numacre_pool *pool, Actor actor) {
-    return {pool, actor, pool->geometry.chunk_bytes() >> pool->geometry.frame_shift, UnderWay::kAnybody};
-}
 
 // While this thread serves others it may have a block in its hands that is in no record but the index. If it does so in
 // a signal handler that has interrupted a sleep, another handler must not leave that sleep by siglongjmp.
@@ -129,23 +157,24 @@ std::uint64_t now_nanoseconds() {
 void serve_waiters(numacre_pool *pool, Actor actor) {
     const NotAsleep not_asleep{pool};
     const Nodes nodes{pool};
-    const CountedCall call = counts_for_others(pool, actor);
-    Server{pool->view, nodes, {pool}}.serve(actor, Wake{pool});
+    Server{pool->view, nodes, {pool, actor}}.serve(actor, Wake{pool});
 }
 
 bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry) {
     const NotAsleep not_asleep{pool};
     const Nodes nodes{pool};
-    const CountedCall call = counts_for_others(pool, actor);
     const auto given =
-        Server{pool->view, nodes, {pool, pool->process}}.give(actor, numa_node, block, entry, Wake{pool});
-    if (given == Server::Given::undone) Server{pool->view, nodes, {pool}}.serve(actor, Wake{pool});
-    return given == Server::Given::yes || given == Server::Given::undone;
+        Server{pool->view, nodes, {pool, actor, pool->process}}.give(actor, numa_node, block, entry, Wake{pool});
+    if (given != Server::Given::yes && given != Server::Given::undone) return false;
+    // Not before: it counts for whoever has it now already, and a limit holds in between.
+    uncount_freed(pool, numa_node, block);
+    if (given == Server::Given::undone) Server{pool->view, nodes, {pool, actor}}.serve(actor, Wake{pool});
+    return true;
 }
 
 bool forget_wish(numacre_pool *pool, const Lane &lane) {
     const Nodes nodes{pool};
-    Server hand_off{pool->view, nodes, {pool}};
+    Server hand_off{pool->view, nodes, {pool, lane.actor}};
     if (hand_off.look(lane.actor) == WaitWord{} || hand_off.withdraw(lane.actor)) return false;
     std::uint32_t numa_node = 0;
     Block block;
@@ -167,7 +196,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
     forget_wish(pool, lane);
     const Nodes nodes{pool};
     const std::uint64_t would_do = bit_of(plan.first) | plan.sooner | plan.later;
-    Server hand_off{pool->view, nodes, {pool}};
+    Server hand_off{pool->view, nodes, {pool, lane.actor}};
     const Actor actor = lane.actor;
     const std::uint64_t begin = now_nanoseconds();
     const std::uint64_t patience = std::uint64_t{timeout_ms} * 1'000'000;

@@ -431,8 +431,8 @@ FAULTS = [
         changes=(
             Change(
                 SHM + "account.hpp",
-                "if (visit_others(view, process, true, nothing) == before.digest) return before.sum;",
-                "(void)nothing;\n    if (before.digest != 1) return before.sum;",
+                "if (last.digest == before.digest) return last.sum;",
+                "if (last.digest != 1) return last.sum;",
             ),
         ),
     ),
@@ -515,6 +515,14 @@ FAULTS = [
         ),
     ),
     Fault(
+        name="what_is_promised_is_read_before_the_charge",
+        system=True,
+        why="who reserves sees no charge, and who is charged does not see the reservation",
+        changes=(
+            Change(SHM + "account.hpp", "if (last.digest == before.digest) return last.sum;", "if (last.digest == before.digest) return before.sum;"),
+        ),
+    ),
+    Fault(
         name="what_has_been_granted_is_promised_once_more",
         system=True,
         why="a reservation looks at what is free in the tree only, not at what another has been granted and is about to take",
@@ -543,16 +551,7 @@ FAULTS = [
         system=True,
         why="a block on its way to who waits is in nobody's count: others get it a second time, out of what was promised",
         changes=(
-            Change(
-                "client/src/waiting.cpp",
-                "if (!is_counting(pool) || process == kDaemonProcess) return true;",
-                "if (process.value < 0xffff) return true;",
-            ),
-            Change(
-                "client/src/waiting.cpp",
-                "if (is_counting(pool) && process != kDaemonProcess) remove_held(pool->view, process, frames);",
-                "(void)process;\n        (void)frames;",
-            ),
+            Change("client/src/waiting.cpp", "if (!is_counting(pool_)) return true;", "if (from_.value < 0xffff) return true;"),
             Change(
                 "client/src/waiting.cpp",
                 "received = hand_off.receive(actor, note.with_since(Attention::age(attention)), got, block);",

@@ -207,6 +207,34 @@ TEST(Account, a_block_that_is_handed_over_is_charged_once) {
     EXPECT_EQ(pool.held(1) + pool.held(2), 50U);
 }
 
+// Who promises looks at what has been charged by then; who is charged after that finds the promise.
+TEST(Account, what_is_promised_while_somebody_is_charged_is_granted_to_one_of_the_two) {
+    constexpr std::uint64_t kHalf = 60;  // of 100: both cannot have it
+    std::atomic<unsigned> both{0}, granted{0};
+    for (unsigned round = 0; round < 5'000; ++round) {
+        Pool pool(kAll);
+        std::atomic<unsigned> ready{0};
+        const auto begin = [&ready] {
+            ++ready;
+            while (ready < 2) {
+            }
+        };
+        bool is_granted = false;
+        std::thread charges([&] {
+            begin();
+            is_granted = pool.charge(2, kHalf) == Admission::granted;
+        });
+        begin();
+        pool.view.processes[1].reserved_frames = kHalf;
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        const bool is_promised = pool.held(2) == 0;
+        charges.join();
+        granted += is_granted;
+        both += is_granted && is_promised;
+    }
+    EXPECT_EQ(both, 0U) << "of " << granted;
+}
+
 // Nor for a moment: it may stand still in that.
 TEST(Account, who_asks_for_more_than_there_is_stands_in_nobodys_way) {
     Pool pool(kQuotas);

@@ -634,9 +634,10 @@ NodeMemory::DrainingFrames NodeMemory::draining_frames() const {
         std::uint64_t used = 0;
         for (std::uint64_t chunk = unit * chunks_in_unit(); chunk < (unit + 1) * chunks_in_unit(); ++chunk) {
             const bool is_noted = !is_opening && chunks_.is_draining(chunk);  // before what is in use
-            const std::uint64_t in_chunk = chunks_.used_frames(chunk);
-            used += in_chunk;
-            if (is_noted) frames.noted += in_chunk;
+            const auto in_chunk = chunks_.used(chunk);
+            used += in_chunk.held + in_chunk.taken;
+            // Not what an operation has taken: perhaps our own, or a client's that goes elsewhere.
+            if (is_noted) frames.noted += in_chunk.held;
         }
         used = std::min(unit_frames, used);
         frames.used += used;
@@ -655,9 +656,9 @@ std::uint64_t NodeMemory::draining_bytes() const {
 // It drains, and is online: no block of it is to be had.
 bool NodeMemory::is_gone(std::uint64_t unit) const {
     const auto &here = plan_.ledger->units(plan_.numa_node)[unit];
-    // acquire, relaxed: they change by themselves all the time.
+    // acquire: with what is online then.
     return here.drain.load(std::memory_order_acquire) != Drain::none &&
-           here.state.load(std::memory_order_relaxed) != UnitState::offline;
+           here.state.load(std::memory_order_acquire) != UnitState::offline;
 }
 
 std::uint64_t NodeMemory::used_frames(std::uint64_t unit) const {

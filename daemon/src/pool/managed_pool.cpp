@@ -288,6 +288,7 @@ std::unique_lock<std::mutex> ManagedPool::lock_records() {
 
 // Writes anew what clients are told: the daemon before may have died between the ledger and the records.
 void ManagedPool::take_over() {
+    forget_draining_held(shared_);  // the daemon before may have freed what it had no time to note
     // An older daemon left it to whoever came first. Where there is no memory for it, it is as it was then.
     (void)pool_region_.populate(0, pool_region_.bytes());
     const bool is_ours =
@@ -589,12 +590,13 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
     }
     ledger_.clients()[slot.value].id.store(0, std::memory_order_release);
     // What it held has been given back, and with its word it leaves what its user and the pool hold.
-    forget_draining_held(shared_);  // of what has been freed in units that drain nobody has noted anything
+    // Of what recovery has freed in units that drain nobody has noted anything.
+    if (total.frames != 0) forget_draining_held(shared_);
     Record left = records_[slot.value];
     left.quota_frames = left.reserved_frames = 0;
     left.account = kPoolAccount;
     write_record(slot, left);
-    shared_.processes[slot.value].held.store(0, std::memory_order_relaxed);
+    shared_.processes[slot.value].held.store(0, std::memory_order_release);  // after the above
     write_seats();
     write_accounting();
     // release: who takes the slot next finds everything given back.
@@ -669,7 +671,8 @@ Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_by
         }
         write_accounting();
     }
-    look_at_use();  // counts for those who do not call for a while
+    look_at_use();   // counts for those who do not call for a while
+    wake_waiters();  // there may be more for them
     return {};
 }
 
@@ -741,6 +744,7 @@ Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, con
             const ProcessSlot slot = (*client)->slot;
             ledger_.clients()[slot.value].reserved_bytes.store(bytes, std::memory_order_relaxed);
             lock.unlock();
+            if (bytes > before) forget_draining_held(shared_);
             Record record = records_[slot.value];
             record.reserved_frames = quota_frames_of(bytes);
             write_record(slot, record);
@@ -751,6 +755,7 @@ Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, con
             const auto enough = check();
             if (!enough) accounts_[*account].limit.reserved_bytes = before;
             lock.unlock();
+            if (bytes > before) forget_draining_held(shared_);
             write_account(*account);
             if (!enough) return enough;
         }
@@ -771,7 +776,9 @@ Answer<void> ManagedPool::check_shrink(std::uint64_t bytes, std::uint64_t used_b
     const std::lock_guard lock(mutex_);
     const std::uint64_t used_draining_frames = use.used_draining_frames + (used_bytes >> geometry_.frame_shift);
     const std::uint64_t needed_bytes = promises(use).needed_frames(used_draining_frames) << geometry_.frame_shift;
-    if (needed_bytes == 0 || needed_bytes + bytes - used_bytes <= free_bytes) return {};
+    // Somebody else's, too, who looks at this moment.
+    const std::uint64_t gone_bytes = std::max(bytes, use.withheld_frames << geometry_.frame_shift);
+    if (needed_bytes == 0 || needed_bytes + gone_bytes - used_bytes <= free_bytes) return {};
     return Unexpected{Failure{Errc::contended, "pool \"" + spec_.name + "\" has " + format_bytes(free_bytes) +
                                                    " free, of which " + format_bytes(needed_bytes) +
                                                    " are reserved: it cannot shrink by " + format_bytes(bytes) +
@@ -804,21 +811,23 @@ void ManagedPool::write_sizes() {
 
 // A walk over all that drains. Until the next one what is held there counts as if it were held in the rest.
 void ManagedPool::look_at_drains() {
-    const auto records = lock_records();
     auto &word = shared_.header->draining_held;
     std::uint64_t seen = word.load(std::memory_order_seq_cst);  // before the look
-    std::uint64_t promised_frames = 0;
     {
         const std::lock_guard lock(mutex_);
         if ((wanted_accounting() & Accounting::kReservations) == 0) return;
-        promised_frames = all_promised_frames();
     }
     std::uint64_t frames = 0;
     for (const auto &memory : nodes_) frames += memory->draining_frames().noted;
+    const auto records = lock_records();
     // Who was promised memory may give back what it holds there, and want it again elsewhere; whose it is, and who
     // takes it from whom, is not looked at.
+    const std::uint64_t promised_frames = [this] {
+        const std::lock_guard lock(mutex_);
+        return all_promised_frames();
+    }();
     frames -= std::min(frames, promised_frames);
-    // Not if anybody has noted something since the look: then after the next one.
+    // Not if anybody has noted or forgotten something since: then after the next look.
     if (DrainingHeld{seen}.frames() != frames)
         word.compare_exchange_strong(seen, DrainingHeld{seen}.changed_to(frames).bits());
 }
@@ -830,7 +839,8 @@ void ManagedPool::write_seized() {
     auto &word = shared_.processes[kDaemonProcess.value].held;
     // relaxed: the daemon's own, compared with sums that move all the time.
     if (!is_as_before_) frames = std::max(frames, HeldFrames{word.load(std::memory_order_relaxed)}.frames());
-    word.store(HeldFrames::of(frames).bits(), std::memory_order_relaxed);
+    // release: after what has been noted of them.
+    word.store(HeldFrames::of(frames).bits(), std::memory_order_release);
 }
 
 void ManagedPool::withhold(std::uint64_t more, std::uint64_t less) {
@@ -1816,7 +1826,7 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
     if (quarantine_.has_to_list(now)) list_seized();
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
     std::uint64_t bytes = 0;
-    bool released = false;
+    std::vector<std::int64_t> released(nodes_.size());  // frames, by numa node
     while (bytes < kPopulateBytesMax) {
         const auto due = quarantine_.take_due(now);
         if (!due) break;
@@ -1832,17 +1842,16 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
                 break;
             }
         }
-        memory.count_quarantined(-static_cast<std::int64_t>(one.block.order.frames()));
-        if (recovery.release(one.numa_node, one.block))
-            released = true;
-        else
+        released[one.numa_node.value] += static_cast<std::int64_t>(one.block.order.frames());
+        if (!recovery.release(one.numa_node, one.block))
             declare_corrupt("a block that the daemon held on numa node " + std::to_string(one.numa_node.value) +
                             " has been overwritten");
     }
-    if (released) {
+    if (bytes != 0) {
         {
             const auto records = lock_records();
-            forget_draining_held(shared_);  // as in vacate()
+            forget_draining_held(shared_);  // as in vacate(), and before they count as held no more
+            for (std::size_t i = 0; i < nodes_.size(); ++i) nodes_[i]->count_quarantined(-released[i]);
             write_sizes();
         }
         wake_waiters();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <span>
 #include <string>
 #include <thread>
@@ -199,7 +200,9 @@ Pass shrink_pass(ManagedPool &pool, NodeMemory &memory, const std::vector<std::u
             const ManagedPool::Withheld withheld(pool, open_bytes);
             if (open_bytes != 0 && !pool.check_shrink(open_bytes)) return Pass::over;
             pool.worker().run([&] {
-                for (const std::uint64_t unit : step) memory.try_take_offline(unit);
+                // Not more than was asked for: an operator's drain may have ended meanwhile.
+                for (const std::uint64_t unit : step)
+                    if (memory.online_bytes() > target) memory.try_take_offline(unit);
                 return true;
             });
         }
@@ -230,13 +233,19 @@ Answer<void> shrink(ManagedPool &pool, NodeMemory &memory, std::uint64_t target,
         const auto drained = chosen();
         if (drained.empty()) return {};
         {
-            const std::uint64_t bytes = drained.size() * memory.unit_bytes();
+            // What an operator drains is nobody's to have already.
+            std::vector<std::uint64_t> open_units;
+            std::ranges::copy_if(drained, std::back_inserter(open_units),
+                                 [&](std::uint64_t unit) { return memory.drain_of(unit) == Drain::none; });
+            const std::uint64_t bytes = open_units.size() * memory.unit_bytes();
             const ManagedPool::Withheld withheld(pool, bytes);
             std::uint64_t used_frames = 0;
-            in_pieces(pool, memory, drained.size(), [&](std::uint64_t i, std::uint64_t last) {
-                for (; i < last; ++i) used_frames += memory.used_frames(drained[i]);
+            in_pieces(pool, memory, open_units.size(), [&](std::uint64_t i, std::uint64_t last) {
+                for (; i < last; ++i) used_frames += memory.used_frames(open_units[i]);
             });
-            if (auto free = pool.check_shrink(bytes, used_frames << pool.geometry().frame_shift); !free) return free;
+            if (bytes != 0)
+                if (auto free = pool.check_shrink(bytes, used_frames << pool.geometry().frame_shift); !free)
+                    return free;
             drain.add(drained);
         }
         const auto open_again_at = std::chrono::steady_clock::now() + kDrainPatience;
@@ -377,7 +386,10 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, NumaNode numa_node, std::uint
         return now;
     });
     if (!allowed) return Unexpected{allowed.error()};
-    if (undo) pool.wake_waiters();
+    if (undo)
+        pool.wake_waiters();
+    else
+        pool.look_at_drains();
     if (!status.offline) status.blocked_by = pool.holders(numa_node, {{unit, 1}});
     return status;
 }

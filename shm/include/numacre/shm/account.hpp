@@ -152,27 +152,31 @@ bool is_counting(const PoolView<Env> &view) {
     return (view.header->accounting.load(std::memory_order_relaxed) & Accounting::kCount) != 0;
 }
 
-// Changes a process's count. Nothing if it has none yet: whoever counts finds what is there.
+// Changes a process's count. Nothing if it has none yet: whoever counts finds what is there. Bounded, for it may be
+// another process's word: somebody may scribble there for ever.
 template <class Env>
 void add_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames) {
     auto &word = view.processes[process.value].held;
     std::uint64_t bits = word.load(std::memory_order_relaxed);  // relaxed: the CAS decides
     // EDGE charge-then-look (seq_cst RMW, then seq_cst loads of all words). Weakened: two that want the last frames of
     // a quota do not see each other's charge, and both get them.
-    while (HeldFrames{bits}.is_counted() &&
-           !word.compare_exchange_weak(bits, HeldFrames{bits}.with_more(frames).bits(), std::memory_order_seq_cst,
-                                       std::memory_order_relaxed)) {
-    }
+    for (unsigned round = 0; round < kCasRoundsMax && HeldFrames{bits}.is_counted(); ++round)
+        if (word.compare_exchange_weak(bits, HeldFrames{bits}.with_more(frames).bits(), std::memory_order_seq_cst,
+                                       std::memory_order_relaxed))
+            return;
 }
 // is_there(): asked after the word was read, whether it still is that process's.
 template <class Env, class IsThere>
 void remove_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, const IsThere &is_there) {
     auto &word = view.processes[process.value].held;
-    // acquire: with the generation that is_there() asks for. What is free again may be seen late.
+    // acquire: with the generation that is_there() asks for.
     std::uint64_t bits = word.load(std::memory_order_acquire);
-    while (HeldFrames{bits}.is_counted() && is_there() &&
-           !word.compare_exchange_weak(bits, HeldFrames{bits}.with_fewer(frames).bits(), std::memory_order_acquire)) {
-    }
+    // EDGE note-then-uncount (release; partner: the loads of the words, and then of draining_held). Weakened: what is
+    // freed in a draining unit seems to be room elsewhere, and what is promised is granted.
+    for (unsigned round = 0; round < kCasRoundsMax && HeldFrames{bits}.is_counted() && is_there(); ++round)
+        if (word.compare_exchange_weak(bits, HeldFrames{bits}.with_fewer(frames).bits(), std::memory_order_acq_rel,
+                                       std::memory_order_acquire))
+            return;
 }
 template <class Env>
 void remove_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames) {
@@ -204,9 +208,10 @@ private:
 // The block is free again, past the caches, and its holder's count still has it. is_draining(): asked if it matters.
 template <class Env, class IsDraining>
 void note_freed(const PoolView<Env> &view, std::uint64_t frames, const IsDraining &is_draining) {
+    if (!is_draining()) return;
     auto &word = view.header->draining_held;
+    // Also of nothing: a look that is under way has perhaps found the block, and is to find that it is too late.
     std::uint64_t bits = word.load(std::memory_order_seq_cst);
-    if (DrainingHeld{bits}.frames() == 0 || !is_draining()) return;
     // Bounded: somebody may scribble here for ever.
     for (unsigned round = 0; round < kCasRoundsMax; ++round)
         if (word.compare_exchange_weak(bits, DrainingHeld{bits}.with_fewer(frames).bits(), std::memory_order_seq_cst))
@@ -234,51 +239,42 @@ struct HandedOver {
     std::uint64_t frames = 0;
 };
 
-// One reading of what they count, slot by slot. Returned: the digest, whichever way it went.
-template <class Env, class Visit>
-std::uint64_t visit_others(const PoolView<Env> &view, ProcessSlot process, bool downwards, const Visit &visit) {
+// One reading, slot by slot.
+template <class Env>
+Others read_others(const PoolView<Env> &view, ProcessSlot process, HandedOver handed, bool downwards) {
     constexpr std::uint64_t kOdd = 0x9e37'79b9'7f4a'7c15;
     const std::uint32_t first = kDaemonProcess.value + 1;
     const std::uint32_t seats = view.seats_bound();
-    std::uint64_t digest = 0;
+    Others others;
     for (std::uint32_t i = first; i < seats; ++i) {
         const std::uint32_t slot = downwards ? first + (seats - 1 - i) : i;
         if (slot == process.value) continue;
         const auto &record = view.processes[slot];
         const std::uint64_t bits = record.held.load(std::memory_order_seq_cst);
-        digest += bits * (kOdd + std::uint64_t{2} * slot);
-        visit(slot, record, HeldFrames{bits}.frames());
+        others.digest += bits * (kOdd + std::uint64_t{2} * slot);
+        std::uint64_t frames = HeldFrames{bits}.frames();
+        if (slot == handed.from.value) frames -= std::min(frames, handed.frames);
+        // relaxed: what the daemon writes orders nothing.
+        others.sum.add(record.account.load(std::memory_order_relaxed), frames,
+                       record.reserved_frames.load(std::memory_order_relaxed));
     }
-    return digest;
-}
-template <class Env>
-Others read_others(const PoolView<Env> &view, ProcessSlot process, HandedOver handed, bool downwards) {
-    Others others;
-    others.digest =
-        visit_others(view, process, downwards, [&](std::uint32_t slot, const auto &record, std::uint64_t frames) {
-            if (slot == handed.from.value) frames -= std::min(frames, handed.frames);
-            // relaxed: what the daemon writes orders nothing.
-            others.sum.add(record.account.load(std::memory_order_relaxed), frames,
-                           record.reserved_frames.load(std::memory_order_relaxed));
-        });
     return others;
 }
 
-// After the process has charged something: what the others hold now, given a reading from before it. A block that is
-// handed over adds to one word and then goes from another: who reads the one before and the other after misses it. So
-// it is read until two readings agree, the one from before included, or so often; then the largest figures count, and a
-// block is missed only if it is handed on in the same moment of each of these readings, now upwards from seat to seat,
-// now downwards.
+// After the process has charged something: what the others hold now, and have been promised, given a reading from
+// before it. A block that is handed over adds to one word and then goes from another: who reads the one before and the
+// other after misses it. So it is read until two readings agree, the one from before included, or so often; then the
+// largest figures count, and a block is missed only if it is handed on in the same moment of each of these readings,
+// now upwards from seat to seat, now downwards. What is promised is always that of a reading after the charge: who
+// promises looks at what is charged after that.
 template <class Env>
 Holdings settled_others(const PoolView<Env> &view, ProcessSlot process, HandedOver handed, const Others &before) {
-    constexpr unsigned kReadings = 4;  // after one that has found another digest
-    // Nearly always they agree, and then only the words themselves are looked at again.
-    const auto nothing = [](std::uint32_t, const auto &, std::uint64_t) {};
-    if (visit_others(view, process, true, nothing) == before.digest) return before.sum;
-    Others last = read_others(view, process, handed, false);
+    constexpr unsigned kReadings = 4;
+    Others last = read_others(view, process, handed, true);
+    if (last.digest == before.digest) return last.sum;  // nearly always
     Holdings most = last.sum;
     for (unsigned reading = 1; reading < kReadings; ++reading) {
-        const Others again = read_others(view, process, handed, reading % 2 != 0);
+        const Others again = read_others(view, process, handed, reading % 2 == 0);
         if (again.digest == last.digest) return again.sum;
         most.raise_to(again.sum);
         last = again;
@@ -340,19 +336,20 @@ Admission admit(const PoolView<Env> &view, ProcessSlot process, std::uint64_t he
 // last frames at once may both be refused. The process must have counted what it held before.
 template <class Env>
 Admission charge(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, HandedOver handed = {}) {
-    // relaxed: a limit is obeyed from the next look on.
-    const std::uint64_t accounting = view.header->accounting.load(std::memory_order_relaxed);
-    const bool is_shared = (accounting & Accounting::kShared) != 0;
     const auto &word = view.processes[process.value].held;
     const auto held = [&word] { return HeldFrames{word.load(std::memory_order_seq_cst)}.frames(); };
-    const Others before = is_shared ? read_others(view, process, handed, false) : Others{};
+    const auto is_shared = [](std::uint64_t accounting) { return (accounting & Accounting::kShared) != 0; };
     // First without a charge: what will never be granted is not to stand in anybody's way, and a thread may stand still
     // before it has taken its charge back.
+    std::uint64_t accounting = view.header->accounting.load(std::memory_order_relaxed);  // relaxed: only a first look
+    const Others before = is_shared(accounting) ? read_others(view, process, handed, false) : Others{};
     if (const Admission answer = admit(view, process, held() + frames, frames, accounting, before.sum);
         answer != Admission::granted)
         return answer;
     add_held(view, process, frames);
-    const Holdings others = is_shared ? settled_others(view, process, handed, before) : Holdings{};
+    // seq_cst: after the charge; there may be other limits by now.
+    accounting = view.header->accounting.load(std::memory_order_seq_cst);
+    const Holdings others = is_shared(accounting) ? settled_others(view, process, handed, before) : Holdings{};
     const Admission answer = admit(view, process, held(), frames, accounting, others);
     if (answer != Admission::granted) remove_held(view, process, frames);
     return answer;

@@ -78,22 +78,31 @@ public:
 
     bool is_draining(std::uint64_t chunk) const { return buddy_.is_draining(block_of(chunk)); }
 
-    std::uint64_t used_frames(std::uint64_t chunk) const {
+    // Of a chunk: what is somebody's, and what is taken by operations that are under way.
+    struct Used {
+        std::uint64_t held = 0, taken = 0;
+    };
+    Used used(std::uint64_t chunk) const {
         struct InChunk {
-            std::uint64_t first, end, used = 0;
-            void add(std::uint64_t base, std::uint64_t frames) {
-                if (base >= first && base < end) used += frames;
+            std::uint64_t first, end;
+            Used used;
+            std::uint64_t inside(std::uint64_t base, std::uint64_t frames) const {
+                return base >= first && base < end ? frames : 0;
             }
-            void owned(Block block, IndexEntry) { add(block.base.value, block.order.frames()); }
-            void taken(FrameIndex base, std::uint64_t frames) { add(base.value, frames); }
+            void owned(Block block, IndexEntry) { used.held += inside(block.base.value, block.order.frames()); }
+            void taken(FrameIndex base, std::uint64_t frames) { used.taken += inside(base.value, frames); }
             void free(Block) {}
             void offline(Block) {}
             void damaged(Block) {}
         };
         const Block block = block_of(chunk);
-        InChunk visitor{block.base.value, block.base.value + block.order.frames()};
+        InChunk visitor{block.base.value, block.base.value + block.order.frames(), {}};
         walk_frames(view_, block.base, block.order.frames(), visitor);
         return visitor.used;
+    }
+    std::uint64_t used_frames(std::uint64_t chunk) const {
+        const Used found = used(chunk);
+        return found.held + found.taken;
     }
 
 private:

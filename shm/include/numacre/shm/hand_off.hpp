@@ -28,10 +28,13 @@ namespace numacre::engine {
 struct NoLimits {
     bool charge(ThreadSlotIndex, std::uint64_t) const { return true; }
     void uncharge(ThreadSlotIndex, std::uint64_t) const {}
+    void freed(std::uint32_t, Block) const {}
+    void done() const {}
 };
 
 // Nodes: Buddy<Env> &at(numa node), std::uint32_t count(), std::uint32_t nearest(numa node, rank): by distance.
-// Limits: bool charge(thread, frames): counts them as held by the thread's process, if it may hold them; uncharge(). A
+// Limits: bool charge(thread, frames): counts them as held by the thread's process, if it may hold them; uncharge();
+// freed(numa node, block): it is in the tree again, and still counted; done(): the charges that stand are told of. A
 // block on its way is counted by whom it goes to before anybody else does not count it any more, so that nobody is
 // granted in between what is not there; who receives it does not count it again.
 template <class Env, class Nodes, class Limits = NoLimits>
@@ -117,7 +120,9 @@ public:
     // freed, or that thread's.
     template <class Wake>
     Given give(Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry, Wake &&wake) {
-        return give(actor, numa_node, block, entry, kNobody, wake);
+        const Given given = give(actor, numa_node, block, entry, kNobody, wake);
+        limits_.done();
+        return given;
     }
 
     // Gives what is free to those who wait, the longest waiting first. For whoever has released something in another
@@ -160,7 +165,11 @@ private:
         // the drain begins arrives.
         if (buddy.is_draining(block)) return Given::no;
         const std::uint64_t frames = block.order.frames();
-        const auto next = [&] { return find_oldest(here, {}, block.order, wish.ticket() + 1, waiter, wish); };
+        // Each thread once: somebody may scribble wishes for ever.
+        std::uint32_t looks = pool_.threads_in_use_bound();
+        const auto next = [&] {
+            return looks-- > 0 && find_oldest(here, {}, block.order, wish.ticket() + 1, waiter, wish);
+        };
         const auto may_have = [&] {
             return wish.order() == block.order && (waiter == charged || limits_.charge(waiter, frames));
         };
@@ -184,6 +193,7 @@ private:
         }
         if (!is_for_somebody) {
             (void)buddy.free_entry(actor, block, entry, tally);  // what the paper calls an undone split
+            limits_.freed(numa_node, block);
             return Given::undone;
         }
         buddy.has_been_given(actor, block, tally);
@@ -215,7 +225,7 @@ private:
                      ThreadSlotIndex &waiter, WaitWord &wish) const {
         bool found = false;
         const std::uint32_t threads = pool_.threads_in_use_bound();
-        for (std::uint32_t thread = 0; thread < threads; ++thread) {
+        for (std::uint32_t thread = kDaemonThread.value + 1U; thread < threads; ++thread) {  // the daemon never waits
             // seq_cst: after the flag was cleared.
             const WaitWord word{pool_.threads[thread].waiting.load(std::memory_order_seq_cst)};
             if (!word.is_waiting() || word.ticket() < from || word.order().value > order.value ||
@@ -277,7 +287,10 @@ private:
         const std::uint64_t would_do = nodes_for(waiter) & ~exhausted.nodes(wish.order());
         // Before it is taken from the tree, as by a thread that allocates.
         const std::uint64_t frames = wish.order().frames();
-        if (!limits_.charge(waiter, frames)) return Given::not_allowed;
+        if (!limits_.charge(waiter, frames)) {
+            limits_.done();
+            return Given::not_allowed;
+        }
         const auto from = [&](std::uint32_t numa_node) {
             if ((would_do >> numa_node & 1) == 0) return Given::no;
             const Given given = allocate_there(actor, numa_node, waiter, wish, wake);
@@ -288,6 +301,7 @@ private:
         for (std::uint32_t rank = 0; given == Given::no && rank < nodes_.count(); ++rank)
             if (const std::uint32_t other = nodes_.nearest(wanted, rank); other != wanted) given = from(other);
         if (given != Given::yes) limits_.uncharge(waiter, frames);
+        limits_.done();
         return given;
     }
     template <class Wake>
@@ -301,7 +315,8 @@ private:
         const Block block{base, wish.order()};
         const IndexEntry entry{buddy.view().index_entry(block).load(std::memory_order_acquire)};
         if (give(actor, numa_node, block, entry, waiter, wake) == Given::yes) return Given::yes;
-        (void)buddy.free_entry(actor, block, entry, false);  // refused if give() has done it
+        // Refused if give() has done it.
+        if (buddy.free_entry(actor, block, entry, false) == Errc::ok) limits_.freed(numa_node, block);
         return Given::undone;
     }
 
