@@ -609,7 +609,8 @@ class Log(HostileUser):
                 os.write(writer, b"." * 4096)
         os.set_blocking(writer, True)
         self.process = subprocess.Popen(
-            [program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL, "--metrics-address", "127.0.0.1:0"],
+            [program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL, "--metrics-address", "127.0.0.1:0",
+             "--log-level", "debug"],  # without which a user's lines are bounded
             stdin=subprocess.DEVNULL, stdout=writer, stderr=writer)
         self.addCleanup(self.end)
         os.close(writer)

@@ -462,18 +462,19 @@ void AttachServer::serve(Session &session) {
     watch_process(session);
     registry_.count(&DaemonTotals::attach_ok);
     const std::string &name = session.wish.pool_name;
-    // A line each would be a flood that any user can make who may attach.
-    if (const auto left_out = arrival_lines_.line_for(session.peer.uid, std::chrono::steady_clock::now())) {
-        log::info("client attached", {{"pool", name},
-                                      {"client", session.client.id},
-                                      {"pid", session.peer.pid},
-                                      {"uid", session.peer.uid},
-                                      {"comm", session.peer.comm},
-                                      {"tier", session.wish.tier == wire::Tier::observer ? "observer" : "trusted"}});
-        if (*left_out != 0)
-            log::info("a user's clients attached before without a line",
-                      {{"uid", session.peer.uid}, {"clients", *left_out}});
-    }
+    // A line each would be a flood that any user can make who may attach: of a user's that come too fast only debug
+    // tells.
+    const auto left_out = arrival_lines_.line_for(session.peer.uid, std::chrono::steady_clock::now());
+    const auto say = left_out ? log::info : log::debug;
+    say("client attached", {{"pool", name},
+                            {"client", session.client.id},
+                            {"pid", session.peer.pid},
+                            {"uid", session.peer.uid},
+                            {"comm", session.peer.comm},
+                            {"tier", session.wish.tier == wire::Tier::observer ? "observer" : "trusted"}});
+    if (left_out.value_or(0) != 0)
+        log::info("a user's clients attached before without a line",
+                  {{"uid", session.peer.uid}, {"clients", *left_out}});
     Event event;
     event.pool = name;
     event.kind = EventKind::client_attached;

@@ -116,19 +116,19 @@ void Reaper::has_gone(const Case &job, double seconds) {
     registry_.count(detached                           ? &DaemonTotals::reaped_detached
                     : job.departure == Departure::died ? &DaemonTotals::reaped_killed
                                                        : &DaemonTotals::reaped_lost);
-    // As many as attach: see AttachServer::serve().
-    if (const auto left_out = departure_lines_.line_for(job.client.peer.uid, std::chrono::steady_clock::now())) {
-        log::info(detached ? "client detached" : "client reaped", {{"pool", job.pool->spec().name},
-                                                                   {"client", job.client.id},
-                                                                   {"pid", job.client.peer.pid},
-                                                                   {"comm", job.client.peer.comm},
-                                                                   {"blocks", job.total.blocks},
-                                                                   {"bytes", bytes},
-                                                                   {"seconds", seconds}});
-        if (*left_out != 0)
-            log::info("a user's clients went before without a line",
-                      {{"uid", job.client.peer.uid}, {"clients", *left_out}});
-    }
+    // As of those that attach: see AttachServer::serve().
+    const auto left_out = departure_lines_.line_for(job.client.peer.uid, std::chrono::steady_clock::now());
+    const auto say = left_out ? log::info : log::debug;
+    say(detached ? "client detached" : "client reaped", {{"pool", job.pool->spec().name},
+                                                         {"client", job.client.id},
+                                                         {"pid", job.client.peer.pid},
+                                                         {"comm", job.client.peer.comm},
+                                                         {"blocks", job.total.blocks},
+                                                         {"bytes", bytes},
+                                                         {"seconds", seconds}});
+    if (left_out.value_or(0) != 0)
+        log::info("a user's clients went before without a line",
+                  {{"uid", job.client.peer.uid}, {"clients", *left_out}});
     Event event;
     event.pool = job.pool->spec().name;
     event.kind = detached ? EventKind::client_detached : EventKind::client_reaped;
