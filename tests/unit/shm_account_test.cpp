@@ -226,7 +226,6 @@ TEST(Account, what_is_promised_while_somebody_is_charged_is_granted_to_one_of_th
         });
         begin();
         pool.view.processes[1].reserved_frames = kHalf;
-        std::atomic_thread_fence(std::memory_order_seq_cst);
         const bool is_promised = pool.held(2) == 0;
         charges.join();
         granted += is_granted;
