@@ -74,6 +74,13 @@ TEST_F(QuarantineTest, blocks_come_back_when_their_time_is_over) {
     EXPECT_TRUE(quarantine_.is_empty());
 }
 
+TEST_F(QuarantineTest, an_era_is_a_64th_of_the_time_that_blocks_are_held) {
+    const Quarantine::Era first = quarantine_.era(now_);
+    const Quarantine::Clock::duration length = Quarantine::Clock::duration(kHold) / 64;
+    EXPECT_EQ(quarantine_.era(now_ + length - 1ns), first);
+    EXPECT_NE(quarantine_.era(now_ + length), first);
+}
+
 TEST_F(QuarantineTest, all_of_millions_come_back_although_somebody_dies_again_and_again) {
     constexpr std::uint64_t kMany = 3 * Quarantine::kListed;
     seize(kMany);

@@ -32,8 +32,7 @@ public:
     };
     static constexpr std::size_t kListed = 65536;  // 32 bytes each
 
-    explicit Quarantine(std::chrono::seconds hold)
-        : hold_(hold), era_length_(std::max<Clock::duration>(hold / kEras, kShortestEra)) {}
+    explicit Quarantine(std::chrono::seconds hold) : hold_(hold), era_length_(std::max(hold_ / kEras, kShortestEra)) {}
 
     // In which what is seized now is seized.
     Era era(Clock::time_point now);

@@ -233,7 +233,7 @@ Answer<void> shrink(ManagedPool &pool, NodeMemory &memory, std::uint64_t target,
         const auto drained = chosen();
         if (drained.empty()) return {};
         {
-            // What an operator drains is nobody's to have already.
+            // Nobody is given what an operator drains.
             std::vector<std::uint64_t> open_units;
             std::ranges::copy_if(drained, std::back_inserter(open_units),
                                  [&](std::uint64_t unit) { return memory.drain_of(unit) == Drain::none; });
@@ -322,10 +322,10 @@ Answer<void> resize_numa_node(ManagedPool &pool, NumaNode numa_node, std::uint64
     const std::lock_guard lock(pool.resize_mutex);
     if (pool.is_deleted())
         return Unexpected{Failure{Errc::no_such_pool, "pool \"" + pool.spec().name + "\" has been deleted meanwhile"}};
-    // What drains already is nobody's to have.
-    if (const std::uint64_t open_bytes =
-            memory.online_bytes() - std::min(memory.online_bytes(), memory.draining_bytes());
-        target < open_bytes)
+    // Nobody has, or is given, what drains already.
+    const std::uint64_t online = memory.online_bytes();
+    const std::uint64_t open_bytes = online - std::min(online, memory.draining_bytes());
+    if (target < open_bytes)
         if (auto free = pool.check_shrink(open_bytes - target); !free) return free;
     if (dry_run) return rehearse(pool, memory, target, progress);
     if (target == memory.online_bytes()) {
