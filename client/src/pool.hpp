@@ -220,7 +220,9 @@ inline bool is_regulated(const Lane &lane) {
 // Within a CountedCall.
 [[gnu::cold]] Admission charge_frames(numacre_pool *pool, std::uint64_t frames);
 [[gnu::cold]] void uncharge_frames(numacre_pool *pool, std::uint64_t frames);
-// A block that the process held is in the shared tree again.
+// A block is in the shared tree again, and its holder still has it counted (DrainingHeld).
+[[gnu::cold]] void note_freed(numacre_pool *pool, std::uint32_t numa_node, Block block);
+// Notes it, and counts it no more: this process held it.
 [[gnu::cold]] void uncharge_freed(numacre_pool *pool, std::uint32_t numa_node, Block block);
 inline void uncount_freed(numacre_pool *pool, std::uint32_t numa_node, Block block) {
     if (is_counting(pool)) [[unlikely]]

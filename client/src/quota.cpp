@@ -47,8 +47,13 @@ void uncharge_frames(numacre_pool *pool, std::uint64_t frames) {
     remove_held(pool->view, pool->process, frames);
 }
 
+void note_freed(numacre_pool *pool, std::uint32_t numa_node, Block block) {
+    engine::note_freed(pool->view, block.order.frames(),
+                       [&] { return pool->nodes[numa_node].buddy().is_draining(block); });
+}
+
 void uncharge_freed(numacre_pool *pool, std::uint32_t numa_node, Block block) {
-    note_freed(pool->view, block.order.frames(), [&] { return pool->nodes[numa_node].buddy().is_draining(block); });
+    note_freed(pool, numa_node, block);
     uncharge_frames(pool, block.order.frames());
 }
 

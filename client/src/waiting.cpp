@@ -95,9 +95,7 @@ public:
         }
     }
     void freed(std::uint32_t numa_node, Block block) const {
-        if (is_counting(pool_))
-            note_freed(pool_->view, block.order.frames(),
-                       [&] { return pool_->nodes[numa_node].buddy().is_draining(block); });
+        if (is_counting(pool_)) note_freed(pool_, numa_node, block);
     }
     void done() const {
         if (charged_count_ != 0) end_under_way(pool_->view, actor_.thread, under_way_before_);
@@ -168,7 +166,7 @@ bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Bl
     if (given != Server::Given::yes && given != Server::Given::undone) return false;
     // Not before: it counts for whoever has it now already, and a limit holds in between.
     uncount_freed(pool, numa_node, block);
-    if (given == Server::Given::undone) Server{pool->view, nodes, {pool, actor}}.serve(actor, Wake{pool});
+    if (given == Server::Given::undone) serve_waiters(pool, actor);
     return true;
 }
 
@@ -205,8 +203,8 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
     WaitWord wish;
     std::uint64_t asked_at = 0;
     while (!received) {
-        // Only asked: who sleeps holds nothing. Who may not have the block does not get in line for it either: as long
-        // as there is one that is reserved for others it would be given it, and give it back, again and again.
+        // Only asked: a thread that sleeps holds nothing. One that may not have the block does not get in line for it
+        // either: whoever releases something would look at it in vain, as long as that is reserved for others.
         const bool may = charge.make() || charge.answer == Admission::full;
         charge.undo();
         if (wish.is_waiting()) {

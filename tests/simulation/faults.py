@@ -541,8 +541,8 @@ FAULTS = [
         changes=(
             Change(
                 "client/src/quota.cpp",
-                "note_freed(pool->view, block.order.frames(), [&] { return pool->nodes[numa_node].buddy().is_draining(block); });",
-                "(void)numa_node;",
+                "engine::note_freed(pool->view, block.order.frames(), [&] { return pool->nodes[numa_node].buddy().is_draining(block); });",
+                "(void)pool; (void)numa_node; (void)block;",
             ),
         ),
     ),

@@ -195,7 +195,7 @@ INSTANTIATE_TEST_SUITE_P(shapes, MetadataPagesTest,
                                          Shape{64 * kKiB, 64 * kKiB, 64 * kGiB}, Shape{2 * kMiB, 4 * kMiB, 64 * kGiB}),
                          [](const auto &shape) { return "shape_" + std::to_string(shape.index); });
 
-// What is not there and cannot be had is said, not died of.
+// A shortage of pages is a refusal in words, and nobody's end.
 TEST(MetadataRegion, that_there_is_no_memory_for_is_refused_in_words) {
     auto region = MetadataRegion::create("numacre:test", kMiB);
     ASSERT_TRUE(region) << region.error().message;

@@ -273,7 +273,7 @@ TEST_F(SizingTest, what_drains_is_granted_to_nobody_who_was_not_promised_it) {
     EXPECT_TRUE(reserve(4 * kMiB));
 }
 
-// What is in use where an operator drains is not to be had, and is not missing elsewhere either.
+// Memory in use where an operator drains cannot be had by others, and is not missing elsewhere either.
 TEST_F(SizingTest, what_is_in_use_where_a_unit_drains_takes_nothing_from_what_is_free) {
     const auto asks = [this](std::uint64_t bytes) {
         const Admission answer = charge(shared_, actor_.process, frames(bytes));

@@ -207,7 +207,7 @@ TEST(Account, a_block_that_is_handed_over_is_charged_once) {
     EXPECT_EQ(pool.held(1) + pool.held(2), 50U);
 }
 
-// Who promises looks at what has been charged by then; who is charged after that finds the promise.
+// The daemon promises, and looks at what has been charged by then; a client that is charged later finds the promise.
 TEST(Account, what_is_promised_while_somebody_is_charged_is_granted_to_one_of_the_two) {
     constexpr std::uint64_t kHalf = 60;  // of 100: both cannot have it
     std::atomic<unsigned> both{0}, granted{0};

@@ -324,21 +324,23 @@ void NodeMemory::set_drain(std::uint64_t unit, Drain drain) {
     drain_changes_.fetch_add(1, std::memory_order_seq_cst);
     // The ledger says so for as long as any chunk may: who finds it there does the rest.
     Durable<Drain> &remembered = plan_.ledger->units(plan_.numa_node)[unit].drain;
-    if (drain != Drain::none) remembered.store(drain, std::memory_order_release);
-    if (drain == Drain::none) {
+    const bool begins = drain != Drain::none;
+    if (begins) {
+        remembered.store(drain, std::memory_order_release);
+    } else {
         // A look that has begun before finds another word now; one that begins from here on, that it is not to count.
         opening_.fetch_add(1, std::memory_order_seq_cst);
         forget_draining_held(plan_.pool);
     }
     for (std::uint64_t chunk = unit * chunks_in_unit(); chunk < (unit + 1) * chunks_in_unit(); ++chunk)
-        chunks_.set_drain(chunk, drain != Drain::none);
-    if (drain == Drain::none) {
+        chunks_.set_drain(chunk, begins);
+    if (!begins) {
         remembered.store(drain, std::memory_order_release);
         opening_.fetch_sub(1, std::memory_order_seq_cst);
     }
     // Not where chunks have no drain bit: clients would look for it at every call.
     if (view_.top_layer == 0) return;
-    if (drain != Drain::none)
+    if (begins)
         draining_.insert(unit);
     else
         draining_.erase(unit);

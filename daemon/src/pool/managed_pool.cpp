@@ -4,6 +4,7 @@
 #include <bit>
 #include <climits>
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <system_error>
 
@@ -589,9 +590,9 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
         if (recovery_seconds > 0) last_recovery_seconds_ = recovery_seconds;  // else there was nothing to recover
     }
     ledger_.clients()[slot.value].id.store(0, std::memory_order_release);
-    // What it held has been given back, and with its word it leaves what its user and the pool hold.
-    // Of what recovery has freed in units that drain nobody has noted anything.
+    // Nobody has noted what recovery has freed in units that drain.
     if (total.frames != 0) forget_draining_held(shared_);
+    // What it held has been given back, and with its word it leaves what its user and the pool hold.
     Record left = records_[slot.value];
     left.quota_frames = left.reserved_frames = 0;
     left.account = kPoolAccount;
@@ -820,13 +821,13 @@ void ManagedPool::look_at_drains() {
     std::uint64_t frames = 0;
     for (const auto &memory : nodes_) frames += memory->draining_frames().noted;
     const auto records = lock_records();
-    // Who was promised memory may give back what it holds there, and want it again elsewhere; whose it is, and who
-    // takes it from whom, is not looked at.
-    const std::uint64_t promised_frames = [this] {
+    // The holder of a promise may give back what it holds there, and want as much elsewhere. The look does not ask
+    // whose the blocks are: they change hands.
+    const auto promised = [this] {
         const std::lock_guard lock(mutex_);
-        return all_promised_frames();
+        return promised_frames();
     }();
-    frames -= std::min(frames, promised_frames);
+    frames -= std::min(frames, std::accumulate(promised.begin(), promised.end(), std::uint64_t{0}));
     // Not if anybody has noted or forgotten something since: then after the next look.
     if (DrainingHeld{seen}.frames() != frames)
         word.compare_exchange_strong(seen, DrainingHeld{seen}.changed_to(frames).bits());
@@ -1061,34 +1062,29 @@ void ManagedPool::compare_accounts(const Use &use) {
     }
 }
 
-ManagedPool::Promises ManagedPool::promises(const Use &use) const {
-    Holdings holdings;
-    std::array<std::uint64_t, kAccounts> of_clients{};
-    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot) {
-        if (!clients_[slot]) continue;
-        const std::size_t account = account_of(clients_[slot]->peer.uid);
-        const std::uint64_t reserved = quota_frames_of(clients_[slot]->reserved_bytes);
-        holdings.add(account, use.granted_to(slot), reserved);
-        of_clients[account] += reserved;
-    }
-    Promises all;
-    for (std::size_t i = 0; i < kAccounts; ++i) {
-        const std::uint64_t reserved = quota_frames_of(accounts_[i].limit.reserved_bytes);
-        const std::uint64_t unused = holdings.unused(i, reserved);
-        all.unused_frames += unused;
-        all.held_frames += std::max(reserved, of_clients[i]) - unused;
-    }
-    return all;
+// By account: what was promised to a client is part of what its user was promised.
+std::array<std::uint64_t, kAccounts> ManagedPool::promised_frames() const {
+    std::array<std::uint64_t, kAccounts> frames{};
+    for (const auto &client : std::span(clients_).first(seats_))
+        if (client) frames[account_of(client->peer.uid)] += quota_frames_of(client->reserved_bytes);
+    for (std::size_t i = 0; i < kAccounts; ++i)
+        frames[i] = std::max(frames[i], quota_frames_of(accounts_[i].limit.reserved_bytes));
+    return frames;
 }
 
-std::uint64_t ManagedPool::all_promised_frames() const {
-    std::array<std::uint64_t, kAccounts> of_clients{};
-    for (const auto &client : std::span(clients_).first(seats_))
-        if (client) of_clients[account_of(client->peer.uid)] += quota_frames_of(client->reserved_bytes);
-    std::uint64_t frames = 0;
-    for (std::size_t i = 0; i < kAccounts; ++i)
-        frames += std::max(quota_frames_of(accounts_[i].limit.reserved_bytes), of_clients[i]);
-    return frames;
+ManagedPool::Promises ManagedPool::promises(const Use &use) const {
+    Holdings holdings;
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < process_slots_; ++slot)
+        if (const auto &client = clients_[slot])
+            holdings.add(account_of(client->peer.uid), use.granted_to(slot), quota_frames_of(client->reserved_bytes));
+    const auto promised = promised_frames();
+    Promises all;
+    for (std::size_t i = 0; i < kAccounts; ++i) {
+        const std::uint64_t unused = holdings.unused(i, quota_frames_of(accounts_[i].limit.reserved_bytes));
+        all.unused_frames += unused;
+        all.held_frames += promised[i] - unused;
+    }
+    return all;
 }
 
 // Not what is free in units that somebody drains: nobody gets that.
@@ -1158,12 +1154,13 @@ void ManagedPool::compare_with_limits(const Use &use) {
         last_look_ = use.number;
         correct_counts(use);
     }
-    std::vector<std::uint64_t> draining_frames_of(nodes_.size());  // free ones, by numa node
+    std::vector<std::uint64_t> draining_frames;  // free ones, by numa node
     if (is_youngest && spec_.autosize.is_on)
-        for (std::size_t i = 0; i < nodes_.size(); ++i) draining_frames_of[i] = nodes_[i]->draining_frames().free;
+        for (const auto &memory : nodes_) draining_frames.push_back(memory->draining_frames().free);
     const std::lock_guard lock(mutex_);
     raise_peaks(use);
     if (!is_youngest) return;
+    if (spec_.autosize.is_on) remember_for_autosize(use, draining_frames);
     compare_accounts(use);
     for (std::uint32_t slot = 1; slot < process_slots_; ++slot) {
         auto &client = clients_[slot];
@@ -1182,18 +1179,9 @@ void ManagedPool::compare_with_limits(const Use &use) {
                         format_bytes(used_bytes) + ", its soft quota is " + format_bytes(client->soft_quota_bytes);
         news_.push_back(std::move(found));
     }
-    const std::uint64_t unused_bytes = promises(use).unused_frames << geometry_.frame_shift;
-    std::uint64_t all_free_bytes = 0;
-    for (const Use::OfNode &node : use.nodes) all_free_bytes += node.free_frames << geometry_.frame_shift;
     for (std::size_t i = 0; i < use.nodes.size(); ++i) {
         const std::uint64_t free_bytes = use.nodes[i].free_frames << geometry_.frame_shift;
         const std::uint64_t online_bytes = use.nodes[i].online_frames << geometry_.frame_shift;
-        if (spec_.autosize.is_on) {
-            // What is promised to somebody is free for nobody else, as far as it is not free elsewhere.
-            const std::uint64_t promised = unused_bytes - std::min(unused_bytes, all_free_bytes - free_bytes);
-            const std::uint64_t gone = promised + (draining_frames_of[i] << geometry_.frame_shift);
-            remember_for_autosize(i, free_bytes - std::min(free_bytes, gone), online_bytes);
-        }
         const bool is_below =
             is_below_watermark(is_below_watermark_[i], free_bytes, online_bytes, spec_.low_watermark_bytes);
         if (is_below == is_below_watermark_[i]) continue;
@@ -1209,9 +1197,22 @@ void ManagedPool::compare_with_limits(const Use &use) {
     }
 }
 
-void ManagedPool::remember_for_autosize(std::size_t numa_node, std::uint64_t free_bytes, std::uint64_t online_bytes) {
-    remember(autosize_history_[numa_node], {std::chrono::steady_clock::now(), free_bytes, online_bytes},
-             spec_.autosize.after);
+// Free is what anybody can have: neither what is free in units that drain, nor what is promised to somebody, as far as
+// the other numa nodes do not have it.
+void ManagedPool::remember_for_autosize(const Use &use, std::span<const std::uint64_t> draining_frames) {
+    const std::uint64_t unused_frames = promises(use).unused_frames;
+    std::uint64_t all_free_frames = 0;
+    for (const Use::OfNode &node : use.nodes) all_free_frames += node.free_frames;
+    for (std::size_t i = 0; i < use.nodes.size(); ++i) {
+        const Use::OfNode &node = use.nodes[i];
+        const std::uint64_t elsewhere = all_free_frames - node.free_frames;
+        const std::uint64_t gone = unused_frames - std::min(unused_frames, elsewhere) + draining_frames[i];
+        const std::uint64_t free_frames = node.free_frames - std::min(node.free_frames, gone);
+        remember(autosize_history_[i],
+                 {std::chrono::steady_clock::now(), free_frames << geometry_.frame_shift,
+                  node.online_frames << geometry_.frame_shift},
+                 spec_.autosize.after);
+    }
 }
 
 std::vector<ManagedPool::Wish> ManagedPool::take_autosize_wishes() {
@@ -1660,7 +1661,9 @@ NodeMemory::DrainingFrames ManagedPool::draining_frames() const {
 }
 
 void ManagedPool::look_at_use() {
-    compare_with_limits(look());
+    Use use = begin_look();
+    scan_use(use);
+    compare_with_limits(use);
 }
 
 std::vector<ClientStatus> ManagedPool::client_statuses() {

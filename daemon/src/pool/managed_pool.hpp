@@ -181,6 +181,7 @@ public:
     Answer<void> check_shrink(std::uint64_t bytes, std::uint64_t used_bytes = 0);
     // Tells clients how much they and others can hold, and what the daemon holds: what reservations are compared with.
     void publish_sizes();
+    // ... and what they hold where units drain: a walk over these, if anything is reserved.
     void look_at_drains();
     // While it lives, so much counts as gone already. Whoever asks check_shrink() then, and is allowed to take that
     // much, takes it from nobody who has been promised it: others are not granted it in between.
@@ -346,7 +347,7 @@ private:
     void compare_accounts(const Use &use);
     void raise_peaks(const Use &use);
     std::size_t account_of(std::uint32_t uid) const;
-    std::uint64_t all_promised_frames() const;
+    std::array<std::uint64_t, kAccounts> promised_frames() const;
     Answer<std::size_t> claim_account(const Holder &holder);
     void add_users(PoolStatus &status, const Use &use) const;
     struct Promises {
@@ -361,7 +362,7 @@ private:
     Answer<void> check_promises(const Use &use) const;
     Answer<void> promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &before);
     std::optional<Client> *seat_of(std::uint32_t client_id);
-    void remember_for_autosize(std::size_t numa_node, std::uint64_t free_bytes, std::uint64_t online_bytes);
+    void remember_for_autosize(const Use &use, std::span<const std::uint64_t> draining_frames);
     Event event(EventKind kind) const;
     ClientStatus known_of(const Client &client) const;
 

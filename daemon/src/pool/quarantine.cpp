@@ -4,7 +4,8 @@ namespace numacre::daemon {
 
 Quarantine::Era Quarantine::era(Clock::time_point now) {
     if (current_since_ && now - *current_since_ < era_length_) return current_;
-    // One that no block outside the list is of: those in the list are gone before anybody looks at the index again.
+    // The next code that no block outside the list has: blocks in the list are gone before anybody looks at the index
+    // again.
     constexpr std::uint32_t kCodes = std::uint32_t{1} << Era::kBits;
     for (std::uint32_t tried = 0; tried < kCodes; ++tried) {
         current_ = Era{current_.code() + 1};

@@ -205,7 +205,8 @@ private:
     std::uint64_t bits_;
 };
 
-// The block is free again, past the caches, and its holder's count still has it. is_draining(): asked if it matters.
+// A block is free again, past the caches, and its holder's count still has it. is_draining(): the block lies in a chunk
+// that is to become empty.
 template <class Env, class IsDraining>
 void note_freed(const PoolView<Env> &view, std::uint64_t frames, const IsDraining &is_draining) {
     if (!is_draining()) return;
@@ -217,7 +218,8 @@ void note_freed(const PoolView<Env> &view, std::uint64_t frames, const IsDrainin
         if (word.compare_exchange_weak(bits, DrainingHeld{bits}.with_fewer(frames).bits(), std::memory_order_seq_cst))
             return;
 }
-// The daemon's, before a unit is open again, or offline: from then on nobody notes what is freed there.
+// The daemon's: before a unit is open again, or offline, for from then on nobody notes what is freed there; and before
+// it counts no more what it has freed itself, which nobody has noted.
 template <class Env>
 void forget_draining_held(const PoolView<Env> &view) {
     auto &word = view.header->draining_held;
