@@ -280,7 +280,7 @@ FAULTS = [
         name="limits_are_written_before_the_records",
         system=True,
         why="a daemon that takes a pool over writes a record of zeros for a moment, over a client that is there (found by the simulator)",
-        changes=(Change("daemon/src/pool/managed_pool.cpp", "++i) write_limits(i);", "++i) write_account(i);"),),
+        changes=(Change("daemon/src/pool/managed_pool.cpp", "++i) records_.write_account(i, limits_.settle(i));", "++i) write_account(i);"),),
     ),
     Fault(
         name="the_loop_tells_clients_itself",
@@ -296,8 +296,9 @@ FAULTS = [
         system=True,
         why="a pool's memory is touched under a lock that the event loop takes",
         changes=(
-            Change("daemon/src/pool/managed_pool.cpp", "const auto records = lock_records(); for (const Client &client : clients) {",
-                   "const std::lock_guard records(mutex_); for (const Client &client : clients) {"),
+            Change("daemon/src/pool/managed_pool.cpp", "const RecordsLock records(*this); for (const Client &client : clients) {",
+                   "const MutexLock records(clients_.mutex_); for (const Client &client : clients) {"),
+            Change("daemon/src/pool/client_table.hpp", "mutable Mutex mutex_;", "public: mutable Mutex mutex_; private:"),
         ),
     ),
     # --- planted, by somebody tired ---
@@ -310,23 +311,23 @@ FAULTS = [
     Fault(
         name="is_departing_is_not_cleared",
         system=True,
-        why="planted in managed_pool.cpp: the ledger says of a new client that it departs, as the one before did",
-        changes=(Change("daemon/src/pool/managed_pool.cpp", "ledger.is_departing.store(0, std::memory_order_relaxed);", ""),),
+        why="planted in client_table.cpp: the ledger says of a new client that it departs, as the one before did",
+        changes=(Change("daemon/src/pool/client_table.cpp", "ledger.is_departing.store(0, std::memory_order_relaxed);", ""),),
     ),
     Fault(
         name="mark_dead_is_forgotten",
         system=True,
-        why="planted in managed_pool.cpp: recovery runs over a process that counts as living",
+        why="planted in managed_pool_recovery.cpp: recovery runs over a process that counts as living",
         changes=(
-            Change("daemon/src/pool/managed_pool.cpp", "mark_departing_dead(); // What a damaged pool", "// What a damaged pool"),
+            Change("daemon/src/pool/managed_pool_recovery.cpp", "mark_departing_dead(); // What a damaged pool", "// What a damaged pool"),
         ),
     ),
     Fault(
         name="ledger_keeps_who_has_gone",
         system=True,
-        why="planted in managed_pool.cpp: the next daemon finds a client that has been vacated",
+        why="planted in client_table.cpp: the next daemon finds a client that has been vacated",
         changes=(
-            Change("daemon/src/pool/managed_pool.cpp", "ledger_.clients()[slot.value].id.store(0, std::memory_order_release);", ""),
+            Change("daemon/src/pool/client_table.cpp", "ledger_.clients()[slot.value].id.store(0, std::memory_order_release);", ""),
         ),
     ),
     Fault(
@@ -373,8 +374,8 @@ FAULTS = [
     Fault(
         name="adopted_without_generation",
         system=True,
-        why="planted in managed_pool.cpp: the next daemon does not know which generation of the seat its client is",
-        changes=(Change("daemon/src/pool/managed_pool.cpp", "client.generation = record.generation;", ""),),
+        why="planted in client_table.cpp: the next daemon does not know which generation of the seat its client is",
+        changes=(Change("daemon/src/pool/client_table.cpp", "client.generation = record.generation;", ""),),
     ),
     Fault(
         name="the_dead_are_not_found_out",
@@ -409,10 +410,10 @@ FAULTS = [
     Fault(
         name="what_the_predecessor_began_is_left",
         system=True,
-        why="planted in managed_pool.cpp: the intent of a daemon that died is not resolved",
+        why="planted in managed_pool_recovery.cpp: the intent of a daemon that died is not resolved",
         changes=(
             Change(
-                "daemon/src/pool/managed_pool.cpp",
+                "daemon/src/pool/managed_pool_recovery.cpp",
                 "if (recovery.resume(blocked_by) == RecoveryStep::blocked) return RecoveryStep::blocked;",
                 "",
             ),
@@ -421,8 +422,8 @@ FAULTS = [
     Fault(
         name="half_opened_units_stay_so",
         system=True,
-        why="planted in managed_pool.cpp: units that a daemon died over are not finished",
-        changes=(Change("daemon/src/pool/managed_pool.cpp", "memory->finish_units();", ""),),
+        why="planted in managed_pool_recovery.cpp: units that a daemon died over are not finished",
+        changes=(Change("daemon/src/pool/managed_pool_recovery.cpp", "memory->finish_units();", ""),),
     ),
     Fault(
         name="what_is_held_is_read_once",
@@ -442,9 +443,9 @@ FAULTS = [
         why="the daemon lowers the count of a client that is stopped between its count and its allocation: a quota is exceeded",
         changes=(
             Change(
-                "daemon/src/pool/managed_pool.cpp",
-                "const std::uint64_t unsure = use.under_way[slot] + under_way[slot];",
-                "const std::uint64_t unsure = 0 * under_way[slot];",
+                "daemon/src/pool/held_counts.cpp",
+                "const std::uint64_t unsure = use.under_way[slot.value] + under_way[slot.value];",
+                "const std::uint64_t unsure = 0 * under_way[slot.value];",
             ),
         ),
     ),
@@ -478,9 +479,9 @@ FAULTS = [
         why="others are granted what a shrink is about to take: it is missing for who was promised it",
         changes=(
             Change(
-                "daemon/src/pool/managed_pool.cpp",
-                "withheld_bytes_ += more - less;",
-                "withheld_bytes_ += 0 * (more - less);",
+                "daemon/src/pool/pool_records.cpp",
+                "withheld_bytes_ += more_bytes - less_bytes;",
+                "withheld_bytes_ += 0 * (more_bytes - less_bytes);",
             ),
         ),
     ),
@@ -497,8 +498,8 @@ FAULTS = [
         changes=(
             Change(
                 "daemon/src/pool/managed_pool.cpp",
-                "pool->is_as_before_ = false;",
-                "",
+                "records_(shared_, process_slots_, thread_limit_of(spec), !adopted_),",
+                "records_(shared_, process_slots_, thread_limit_of(spec), true),",
             ),
         ),
     ),
@@ -528,7 +529,7 @@ FAULTS = [
         why="a reservation looks at what is free in the tree only, not at what another has been granted and is about to take",
         changes=(
             Change(
-                "daemon/src/pool/managed_pool.cpp",
+                "daemon/src/pool/pool_scan.cpp",
                 "granted_frames += use.granted_to(slot) - use.used_frames[slot];",
                 "granted_frames += 0 * slot;",
             ),
@@ -628,7 +629,9 @@ class SystemWorkshop:
         base/bytes daemon
         memory/ledger memory/missing_pages memory/node_memory memory/region
         os/process_info
-        pool/event_hub pool/managed_pool pool/quarantine pool/reaper pool/registry pool/sizing
+        pool/client_table pool/event_hub pool/free_memory_watch pool/held_counts pool/integrity pool/managed_pool
+        pool/managed_pool_looks pool/managed_pool_recovery pool/pool_limits pool/pool_records pool/pool_scan pool/quarantine
+        pool/reaper pool/registry pool/sizing
         spec/access spec/autosize spec/policy_text spec/pool_spec spec/reclaim
         """.split()
     PLAIN = ["tests/simulation/system/" + name for name in ("main.cpp", "plan.cpp", "world.cpp", "kernel.cpp", "client.cpp", "interpose.cpp")]

@@ -1,14 +1,17 @@
-// One pool as the daemon keeps it: its regions, its engine, and who sits in it. What is known about clients is private
-// to the daemon; their records in shared memory are written, never read back.
+// One pool as the daemon keeps it: its regions and its engine, and the parts that know who sits in it (ClientTable),
+// who may hold what (PoolLimits), what clients have been told (PoolRecords), what is in use (PoolScan), what is damaged
+// (Integrity), how much is free (FreeMemoryWatch) and what the dead have left (Quarantine). Each part has its own lock,
+// or says whose it needs; here stands what takes several of them.
+//
+// Locks, in the order in which they are taken: reserve_mutex_, the records' mutex, that of one other part.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,53 +22,30 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread_safety.hpp"
 #include "engine.hpp"
 #include "memory/hugepages.hpp"
 #include "memory/ledger.hpp"
 #include "memory/node_memory.hpp"
 #include "memory/topology.hpp"
-#include "numacre/shm/account.hpp"
 #include "numacre/shm/presence.hpp"
 #include "numacre/shm/recovery.hpp"
 #include "os/process_info.hpp"
 #include "os/worker.hpp"
+#include "pool/client.hpp"
+#include "pool/client_table.hpp"
+#include "pool/free_memory_watch.hpp"
+#include "pool/held_counts.hpp"
+#include "pool/integrity.hpp"
 #include "pool/look.hpp"
 #include "pool/oldest_blocks.hpp"
+#include "pool/pool_limits.hpp"
 #include "pool/pool_manager.hpp"
+#include "pool/pool_records.hpp"
+#include "pool/pool_scan.hpp"
 #include "pool/quarantine.hpp"
-#include "spec/autosize.hpp"
 
 namespace numacre::daemon {
-
-enum class ClientState : std::uint8_t {
-    active,
-    adopted,     // it sat here before the daemon restarted; it has no connection
-    detaching,   // it has asked, and has unmapped the pool
-    lost,        // its connection is gone, the process may still use the memory
-    recovering,  // it has ended; its blocks are coming back
-};
-std::string_view client_state_name(ClientState state);
-
-// For requests about a client that no pool has.
-Failure no_such_client(std::uint32_t client_id);
-
-// What became of a client in the end.
-enum class Departure : std::uint8_t { detached, died, unmapped };
-
-struct Client {
-    std::uint32_t id = 0;
-    ProcessSlot slot;
-    std::uint64_t generation = 0;
-    Peer peer;
-    wire::Tier tier = wire::Tier::trusted;
-    std::chrono::system_clock::time_point attached;
-    std::uint64_t quota_bytes = 0;
-    std::uint64_t soft_quota_bytes = 0;
-    bool is_over_soft_quota = false;
-    std::uint64_t reserved_bytes = 0;
-    ClientState state = ClientState::active;
-    std::uint32_t waits_for = 0;  // client; 0: nobody
-};
 
 class ManagedPool {
 public:
@@ -110,14 +90,15 @@ public:
     static std::vector<std::string> file_names(std::uint32_t numa_nodes);
     static constexpr const char *kLedgerFile = "ledger";
 
-    void set_client_state(ProcessSlot slot, ClientState state);
+    void set_client_state(ProcessSlot slot, ClientState state) { clients_.set_state(slot, state); }
     // The daemon before us had lost sight of its process, or we have found out more about it.
-    void set_peer(const Client &client, const Peer &peer);
+    void set_peer(const Client &client, const Peer &peer) { clients_.set_peer(client, peer); }
     // The kernel has said that the process is gone, or it has told us that it has let go. From now on it counts as dead
     // for a daemon after us; reclaim() and vacate() follow.
-    void begin_departure(ProcessSlot slot, Departure departure);
-    std::vector<Client> client_table() const;
-    std::optional<Client> find_client(std::uint32_t client_id) const;
+    void begin_departure(ProcessSlot slot, Departure departure) { clients_.begin_departure(slot, departure); }
+    std::vector<Client> client_table() const { return clients_.all(); }
+    std::optional<Client> find_client(std::uint32_t client_id) const { return clients_.find(client_id); }
+    PoolLimits::OfClient limits_of(const Client &client) const { return limits_.of(client); }
     // A soft quota, a low watermark or a policy of size that look_at_use() would have to see to, or what clients count
     // to be compared.
     bool has_limits_to_watch() const;
@@ -130,13 +111,13 @@ public:
     std::vector<Wish> take_autosize_wishes();
     // What scans have found out about soft quotas and the low watermark since the last call: to be published.
     std::vector<Event> take_news();
-    bool is_corrupt() const;
+    bool is_corrupt() const { return integrity_.is_damaged(); }
     // Once, after the pool has been found to be damaged: the reason.
-    std::optional<std::string> take_news_of_damage();
+    std::optional<std::string> take_news_of_damage() { return integrity_.take_news(); }
     // No new clients from now on. False: there are clients and force is not set, nothing has changed. Or it is closing
     // already.
-    bool close_door(bool force);
-    void open_door();
+    bool close_door(bool force) { return clients_.close_door(force); }
+    void open_door() { clients_.open_door(); }
     void count_hugepages(Hugepages::Pages &pages) const {
         for (const auto &memory : nodes_) memory->count_hugepages(pages);
     }
@@ -262,126 +243,52 @@ public:
     std::mutex resize_mutex;
 
 private:
-    ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLedger ledger, MetadataRegion pool_region);
+    enum class Origin : std::uint8_t { made, adopted };
+    ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLedger ledger, MetadataRegion pool_region,
+                Origin origin);
     NodeMemory::Plan plan_of(NumaNode numa_node) const;
     void add_node(std::unique_ptr<NodeMemory> memory);
-    void adopt_clients();
-    Answer<Client> take_seat(std::uint32_t client_id, Peer peer, wire::Tier tier);
-    void enter(const Client &client, LedgerClient &ledger);
-    void seize(NumaNode numa_node, Block block, Quarantine::Era era);
     bool is_draining() const;
-    // What a client's record in shared memory has to say.
-    struct Record {
-        ProcessState state = ProcessState::free;
-        std::uint64_t generation = 0;
-        std::uint64_t pid = 0;
-        std::uint64_t start_time_ticks = 0;
-        std::uint64_t quota_frames = 0;
-        std::uint64_t reserved_frames = 0;
-        std::uint64_t account = kPoolAccount;
-    };
-    struct WrongCount {
-        std::uint64_t bits = 0;  // of HeldFrames
-        // By at least so much, in all of the last looks.
-        std::uint64_t too_many = 0, too_few = 0;
-        unsigned looks = 0;
-    };
-    struct AccountState {
-        bool is_used = false;
-        UserLimit limit;
-        bool is_over_soft_quota = false;
-    };
-    // What a scan of the whole metadata found, and who was seated from before it until after it.
-    struct Scan {
-        std::vector<std::vector<OwnerUsage>> usage;  // by numa node, by process slot
-        std::vector<std::uint64_t> online_changes;   // by numa node
-        std::vector<std::uint64_t> seats;            // by process slot: see seat_versions()
-    };
 
-    // What limits are compared with.
-    struct Use {
-        std::uint64_t number = 0;                // of the scan, in the order in which they began
-        std::vector<std::uint64_t> seats;        // by process slot, from before it
-        std::vector<std::uint64_t> used_frames;  // by process slot
-        std::vector<std::uint64_t> counts;       // by process slot: HeldFrames from before it
-        std::vector<std::uint64_t> under_way;    // by process slot: frames, from before it, but after the counts
-        struct OfNode {
-            std::uint64_t free_frames = 0, online_frames = 0;
-        };
-        std::vector<OfNode> nodes;
-        // These of look() only.
-        std::uint64_t promisable_frames = 0;
-        std::uint64_t used_draining_frames = 0;  // held, and when they are free nobody gets them
-        std::uint64_t withheld_frames = 0;       // from before it
-        // What the process holds, or has been granted.
-        std::uint64_t granted_to(std::uint32_t slot) const {
-            return std::max(used_frames[slot], engine::HeldFrames{counts[slot]}.frames());
-        }
-        void add(const NodeSnapshot &snapshot) { nodes.push_back({snapshot.free_frames, snapshot.online_frames()}); }
+    // Holds the records' mutex; the first time after adopt(), takes the shared memory over.
+    class NUMACRE_THREAD_SAFETY(scoped_lockable) RecordsLock {
+    public:
+        explicit RecordsLock(ManagedPool &pool) NUMACRE_ACQUIRE(pool.records_.mutex);
+        ~RecordsLock() NUMACRE_RELEASE();
+        RecordsLock(const RecordsLock &) = delete;
+        RecordsLock &operator=(const RecordsLock &) = delete;
+
+    private:
+        const std::unique_lock<Mutex> lock_;
     };
-    void withhold(std::uint64_t more, std::uint64_t less);
-    void list_seized();
-    Use begin_look() const;
-    std::vector<std::uint64_t> frames_under_way() const;  // by process slot
-    std::vector<OwnerUsage> scan_use(Use &use) const;
-    void find_free_to_promise(Use &use, const NodeMemory::DrainingFrames &gone) const;
-    std::uint64_t unit_changes() const;
-    NodeMemory::DrainingFrames draining_frames() const;
-    Use look() const;  // all three
+    void take_over() NUMACRE_REQUIRES(records_.mutex);
+    bool is_due_for_look();
+    void mark_departing_dead();
+    void write_account(std::size_t account) NUMACRE_REQUIRES(records_.mutex);
+    void write_accounting() NUMACRE_REQUIRES(records_.mutex);
+    void write_seized() NUMACRE_REQUIRES(records_.mutex);
+    void write_sizes() NUMACRE_REQUIRES(records_.mutex);
+    void withhold(std::uint64_t more_bytes, std::uint64_t less_bytes);
+    void tell_age();
+
+    // Reserves; bytes_before: what was until now. More is refused if it was not there in this look.
+    Answer<void> promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &bytes_before);
     bool all_have_counted();
     void compare_with_limits(const Use &use);
-    // These with record_mutex_ held, and mutex_ not.
-    void take_over();
-    void mark_departing_dead();
-    void write_seized();
-    void write_sizes();
-    void correct_counts(const Use &use);
-    void write_account(std::size_t account);
-    void write_limits(std::size_t account);
-    void write_seats();
-    void write_accounting();
-    void write_record(ProcessSlot slot, const Record &what);
-    void set_record_state(ProcessSlot slot, ProcessState state, std::memory_order order);
-    // These with mutex_ held.
-    std::uint64_t wanted_accounting() const;
-    void compare_accounts(const Use &use);
-    void raise_peaks(const Use &use);
-    std::size_t account_of(std::uint32_t uid) const;
-    std::array<std::uint64_t, kAccounts> promised_frames() const;
-    Answer<std::size_t> claim_account(const Holder &holder);
-    void add_users(PoolStatus &status, const Use &use) const;
-    struct Promises {
-        std::uint64_t unused_frames = 0, held_frames = 0;
-        // What has to be free elsewhere than where so much is in use and drains: who gives back what was promised may
-        // want it again.
-        std::uint64_t needed_frames(std::uint64_t used_draining_frames) const {
-            return unused_frames + std::min(held_frames, used_draining_frames);
-        }
-    };
-    Promises promises(const Use &use) const;
-    Answer<void> check_promises(const Use &use) const;
-    Answer<void> promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &before);
-    std::optional<Client> *seat_of(std::uint32_t client_id);
-    void remember_for_autosize(const Use &use, std::span<const std::uint64_t> draining_frames);
-    Event event(EventKind kind) const;
+    void remember_for_autosize(const Use &use);
     ClientStatus known_of(const Client &client) const;
 
-    // Locks record_mutex_; the first time after adopt(), takes the shared memory over.
-    std::unique_lock<std::mutex> lock_records();
-    bool is_due_for_look();
-    std::vector<ProcessSlot> seated() const;
-    std::uint64_t quota_frames_of(std::uint64_t quota_bytes) const;
     // What is wrong with what only the daemon writes; empty: nothing.
     std::string damage_to_our_own();
     bool has_lost_pages() const;
-    std::string damage_to_numa_node(const NodeStatus &status, const Scan &scan);
-    // By process slot: an odd number while somebody sits there, another one after each change.
-    std::vector<std::uint64_t> seat_versions() const;
-    void check_integrity(PoolStatus &status, const Scan &scan);
+    void check_integrity(PoolStatus &status, std::span<const NodeScan> scans, const std::vector<std::uint64_t> &seats);
     void declare_corrupt(const std::string &reason);
     // Its two halves. False: it is known already.
     bool note_damage(const std::string &reason);
     void tell_of_damage();
+
+    void seize(NumaNode numa_node, Block block, Quarantine::Era era);
+    void list_seized();
 
     PoolSpec spec_;
     std::string owner_, group_;
@@ -391,58 +298,30 @@ private:
     PoolLedger ledger_;  // before the nodes, which write in it
     MetadataRegion pool_region_;
     SharedPool shared_;
-    // The header's part that never changes, as we wrote it.
-    std::array<std::byte, offsetof(PoolHeader<ProductionEnv>, state)> header_{};
     std::vector<std::unique_ptr<NodeMemory>> nodes_;
     std::vector<View> views_;
 
     // The worker's thread only.
-    bool adopted_ = false;            // and not finished yet
+    bool adopted_;                    // and not finished yet
     std::uint64_t strays_bytes_ = 0;  // that the log has not said yet
     std::chrono::steady_clock::time_point strays_told_{};
     Quarantine quarantine_;
 
-    mutable std::atomic<std::uint64_t> looks_{0};
     std::atomic<bool> wake_is_due_{false};
     std::atomic<bool> is_deleted_{false};
     std::atomic<unsigned> turns_{0};
 
-    std::mutex reserve_mutex_;  // taken before the others
-    // What the daemon has written to shared memory, or is writing: taken before mutex_, and never by the event loop,
-    // for it is held for as long as a client makes the kernel wait.
-    std::mutex record_mutex_;
-    // All from here to mutex_: guarded by record_mutex_.
-    bool has_to_take_over_ = false;
-    std::vector<Record> records_;  // by process slot: as they were written
-    struct WrittenLimit {
-        std::uint64_t quota_frames = 0, reserved_frames = 0;
-    };
-    std::array<WrittenLimit, kAccounts> written_limits_;  // by account
-    std::vector<WrongCount> wrong_counts_;                // by process slot: what the last looks have found wrong
-    std::atomic<std::uint64_t> withheld_bytes_{0};        // Withheld; changed with record_mutex_ held
-    bool is_as_before_ = true;                            // all that the daemon before held and drained is found
-    std::uint64_t last_look_ = 0;                         // the youngest whose result has been compared
-    std::uint32_t seats_until_look_ = 0;
-
-    // What the daemon knows. Never held by who touches shared memory.
-    mutable std::mutex mutex_;
-    // All below: guarded by mutex_. What stands in records_ as well changes with both held.
-    std::vector<std::optional<Client>> clients_;  // by process slot
-    std::vector<std::uint64_t> seat_versions_;    // by process slot
-    std::array<AccountState, kAccounts> accounts_;
-    std::uint64_t accounting_ = 0;                              // as it was written to shared memory
-    std::vector<bool> is_below_watermark_;                      // by numa node
-    std::vector<std::deque<AutosizeSample>> autosize_history_;  // by numa node
-    std::vector<Event> news_;
-    bool closing_ = false;
-    std::string corrupt_reason_;
-    bool damage_is_news_ = false;
-    std::uint32_t client_count_ = 0;
-    std::uint32_t seats_ = 0;      // no client sits at this process slot or beyond
-    std::uint32_t free_from_ = 1;  // every process slot before it is taken
-    std::uint64_t clients_reaped_ = 0;
-    std::uint64_t reclaimed_bytes_ = 0;
-    double last_recovery_seconds_ = 0;
+    Mutex reserve_mutex_;
+    ClientTable clients_;
+    PoolLimits limits_;
+    FreeMemoryWatch free_memory_;
+    Integrity integrity_;
+    PoolRecords records_;
+    bool has_to_take_over_ NUMACRE_GUARDED_BY(records_.mutex);
+    HeldCounts held_counts_ NUMACRE_GUARDED_BY(records_.mutex);
+    std::uint64_t last_look_ NUMACRE_GUARDED_BY(records_.mutex) = 0;  // the youngest whose result has been compared
+    std::uint32_t seats_until_look_ NUMACRE_GUARDED_BY(records_.mutex) = 0;
+    PoolScan scan_;
 
     // Last: what they do uses the others. The sizer posts to the worker and waits for it.
     Look<PoolStatus> status_look_{look_worker_, [this] { return status(); }};

@@ -1,0 +1,237 @@
+#include "pool/client_table.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "spec/pool_spec.hpp"
+
+namespace numacre::daemon {
+
+std::string_view client_state_name(ClientState state) {
+    switch (state) {
+        case ClientState::active:
+            return "active";
+        case ClientState::adopted:
+            return "adopted";
+        case ClientState::detaching:
+            return "detaching";
+        case ClientState::lost:
+            return "lost connection";
+        case ClientState::recovering:
+            return "recovering";
+    }
+    return "unknown";
+}
+
+Failure no_such_client(std::uint32_t client_id) {
+    return {Errc::no_such_client, "no client has the id " + std::to_string(client_id) +
+                                      ": see `numacre clients` for those that are attached"};
+}
+
+ClientTable::ClientTable(const PoolSpec &spec, PoolLedger &ledger)
+    : spec_(spec),
+      ledger_(ledger),
+      slots_(spec.max_clients + 1),  // slot 0 is the daemon
+      clients_(slots_),
+      versions_(slots_, 0) {
+    versions_[kDaemonProcess.value] = 1;  // it holds what it has seized
+}
+
+void ClientTable::adopt() {
+    const MutexLock lock(mutex_);
+    const auto records = ledger_.clients();
+    for (std::uint32_t slot = 1; slot < clients_.size(); ++slot) {
+        LedgerClient &record = records[slot];
+        const std::uint32_t id = record.id.load(std::memory_order_acquire);
+        if (id == 0) continue;
+        const bool departing = record.is_departing.load(std::memory_order_acquire) != 0;
+        ++versions_[slot];
+        seats_ = slot + 1;
+        Client client;
+        client.id = id;
+        client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
+        client.generation = record.generation;
+        client.seat_version = versions_[slot];
+        const std::uint64_t start_time_ticks = record.start_time_ticks.load(std::memory_order_relaxed);
+        const auto peer = find_peer({record.pid, record.pid_space, record.pidfd_inode, start_time_ticks});
+        if (peer) {
+            client.peer = *peer;
+            record.start_time_ticks.store(peer->start_time_ticks, std::memory_order_relaxed);  // perhaps found out now
+        }
+        client.peer.pid = record.pid;
+        client.peer.stack_start = record.stack_start;
+        client.peer.uid = record.uid;
+        client.peer.gid = record.gid;
+        client.tier = record.is_observer != 0 ? wire::Tier::observer : wire::Tier::trusted;
+        if (client.peer.comm.empty()) client.peer.comm.assign(record.comm, ::strnlen(record.comm, sizeof record.comm));
+        client.attached = time_point_of(record.attached_ns);
+        client.state = departing || !peer ? ClientState::recovering : ClientState::adopted;
+        clients_[slot] = std::move(client);
+        ++figures_.clients;
+    }
+}
+
+Answer<Client> ClientTable::take_seat(std::uint32_t client_id, Peer peer, wire::Tier tier) {
+    const MutexLock lock(mutex_);
+    if (is_closed_)
+        return Unexpected{Failure{Errc::no_such_pool, "pool \"" + spec_.name + "\" is being deleted: use another"}};
+    const auto is_observer = [](const auto &client) { return client && client->tier == wire::Tier::observer; };
+    if (tier == wire::Tier::observer && observer_limit_of(spec_) == 0)
+        return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name +
+                                                              "\" has one seat, which is not for observers: raise the "
+                                                              "pool's max-clients"}};
+    if (const std::uint32_t limit = observer_limit_of(spec_);
+        tier == wire::Tier::observer &&
+        std::count_if(clients_.begin(), clients_.begin() + seats_, is_observer) >= limit)
+        return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
+                                                              std::to_string(limit) + " observers, of " +
+                                                              std::to_string(spec_.max_clients) +
+                                                              " clients: detach one, or raise the pool's max-clients"}};
+    while (free_from_ < clients_.size() && clients_[free_from_]) ++free_from_;
+    if (free_from_ == clients_.size())
+        return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
+                                                              std::to_string(spec_.max_clients) +
+                                                              " clients: detach one, or raise the pool's max-clients"}};
+    const std::uint32_t slot = free_from_++;
+    seats_ = std::max(seats_, slot + 1);
+    Client client;
+    client.id = client_id;
+    client.slot = ProcessSlot{static_cast<std::uint16_t>(slot)};
+    client.generation = ++ledger_.clients()[slot].generation;
+    client.seat_version = ++versions_[slot];
+    client.peer = std::move(peer);
+    client.tier = tier;
+    client.attached = std::chrono::system_clock::now();
+    clients_[slot] = client;
+    ++figures_.clients;
+    return client;
+}
+
+void ClientTable::enter(const Client &client) {
+    LedgerClient &ledger = ledger_.clients()[client.slot.value];
+    ledger.pid = client.peer.pid;
+    ledger.uid = client.peer.uid;
+    ledger.gid = client.peer.gid;
+    ledger.pid_space = client.peer.pid_space;
+    ledger.pidfd_inode = client.peer.pidfd_inode;
+    ledger.start_time_ticks.store(client.peer.start_time_ticks, std::memory_order_relaxed);
+    ledger.stack_start = client.peer.stack_start;
+    ledger.attached_ns = nanoseconds_of(client.attached);
+    std::memset(ledger.comm, 0, sizeof ledger.comm);
+    std::copy_n(client.peer.comm.begin(), std::min(client.peer.comm.size(), sizeof ledger.comm), ledger.comm);
+    ledger.is_observer = client.tier == wire::Tier::observer ? 1 : 0;
+    ledger.is_departing.store(0, std::memory_order_relaxed);
+    ledger_.set_last_client_id(client.id);
+    // release: the entry counts from here on.
+    ledger.id.store(client.id, std::memory_order_release);
+}
+
+bool ClientTable::leave(ProcessSlot slot, Departure departure, std::uint64_t reclaimed_bytes, double recovery_seconds) {
+    {
+        const MutexLock lock(mutex_);
+        if (!clients_[slot.value]) return false;
+        clients_[slot.value].reset();
+        free_from_ = std::min<std::uint32_t>(free_from_, slot.value);
+        while (seats_ > 0 && !clients_[seats_ - 1]) --seats_;
+        ++versions_[slot.value];
+        --figures_.clients;
+        if (departure == Departure::died) ++figures_.reaped;
+        figures_.reclaimed_bytes += reclaimed_bytes;
+        if (recovery_seconds > 0) figures_.last_recovery_seconds = recovery_seconds;
+    }
+    ledger_.clients()[slot.value].id.store(0, std::memory_order_release);
+    return true;
+}
+
+bool ClientTable::close_door(bool force) {
+    const MutexLock lock(mutex_);
+    if (is_closed_ || (figures_.clients != 0 && !force)) return false;
+    is_closed_ = true;
+    return true;
+}
+
+void ClientTable::open_door() {
+    const MutexLock lock(mutex_);
+    is_closed_ = false;
+}
+
+bool ClientTable::is_closed() const {
+    const MutexLock lock(mutex_);
+    return is_closed_;
+}
+
+void ClientTable::set_state(ProcessSlot slot, ClientState state) {
+    const MutexLock lock(mutex_);
+    if (clients_[slot.value]) clients_[slot.value]->state = state;
+}
+
+void ClientTable::set_peer(const Client &client, const Peer &peer) {
+    const MutexLock lock(mutex_);
+    auto &seat = clients_[client.slot.value];
+    if (!seat || seat->id != client.id) return;
+    seat->peer.pidfd = peer.pidfd;
+    seat->peer.is_certain = peer.is_certain;
+    seat->peer.start_time_ticks = peer.start_time_ticks;
+    ledger_.clients()[client.slot.value].start_time_ticks.store(peer.start_time_ticks, std::memory_order_relaxed);
+}
+
+void ClientTable::begin_departure(ProcessSlot slot, Departure departure) {
+    ledger_.clients()[slot.value].is_departing.store(1, std::memory_order_release);
+    set_state(slot, departure == Departure::detached ? ClientState::detaching : ClientState::recovering);
+}
+
+void ClientTable::note_wait(ProcessSlot slot, std::uint32_t for_client_id) {
+    const MutexLock lock(mutex_);
+    if (clients_[slot.value]) clients_[slot.value]->waits_for = for_client_id;
+}
+
+std::vector<Client> ClientTable::all() const {
+    const MutexLock lock(mutex_);
+    std::vector<Client> table;
+    for (const auto &client : clients_)
+        if (client) table.push_back(*client);
+    return table;
+}
+
+std::optional<Client> ClientTable::find(std::uint32_t client_id) const {
+    const MutexLock lock(mutex_);
+    for (const auto &client : clients_)
+        if (client && client->id == client_id) return client;
+    return std::nullopt;
+}
+
+std::optional<Client> ClientTable::at(ProcessSlot slot) const {
+    const MutexLock lock(mutex_);
+    return slot.value < clients_.size() ? clients_[slot.value] : std::nullopt;
+}
+
+std::vector<ProcessSlot> ClientTable::seated() const {
+    std::vector<ProcessSlot> slots;
+    const MutexLock lock(mutex_);
+    for (const auto &client : std::span(clients_).first(seats_))
+        if (client) slots.push_back(client->slot);
+    return slots;
+}
+
+std::uint32_t ClientTable::seats() const {
+    const MutexLock lock(mutex_);
+    return seats_;
+}
+
+std::vector<std::uint64_t> ClientTable::versions() const {
+    const MutexLock lock(mutex_);
+    return versions_;
+}
+
+ClientTable::Figures ClientTable::figures() const {
+    const MutexLock lock(mutex_);
+    Figures figures = figures_;
+    for (const auto &client : clients_)
+        if (client && client->waits_for != 0) ++figures.waiting_recoveries;
+    return figures;
+}
+
+}  // namespace numacre::daemon

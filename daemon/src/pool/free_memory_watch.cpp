@@ -1,0 +1,88 @@
+#include "pool/free_memory_watch.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/bytes.hpp"
+#include "pool/limits.hpp"
+
+namespace numacre::daemon {
+
+FreeMemoryWatch::FreeMemoryWatch(const PoolSpec &spec, const Geometry &geometry, PoolLedger &ledger)
+    : spec_(spec), geometry_(geometry), ledger_(ledger), history_(ledger.numa_nodes()) {
+    // relaxed, here and below: the ledger's entries are ours alone.
+    for (const LedgerNode &node : ledger.nodes())
+        is_below_.push_back(node.is_below_watermark.load(std::memory_order_relaxed) != 0);
+}
+
+void FreeMemoryWatch::compare(const Use &use) {
+    const MutexLock lock(mutex_);
+    for (std::size_t i = 0; i < use.nodes.size(); ++i) {
+        const std::uint64_t free_bytes = use.nodes[i].free_frames << geometry_.frame_shift;
+        const std::uint64_t online_bytes = use.nodes[i].online_frames << geometry_.frame_shift;
+        const bool is_below =
+            daemon::is_below_watermark(is_below_[i], free_bytes, online_bytes, spec_.low_watermark_bytes);
+        if (is_below == is_below_[i]) continue;
+        is_below_[i] = is_below;
+        ledger_.nodes()[i].is_below_watermark.store(is_below ? 1 : 0, std::memory_order_relaxed);
+        Event found;
+        found.pool = spec_.name;
+        found.kind = is_below ? EventKind::low_watermark : EventKind::low_watermark_ended;
+        found.node = static_cast<std::uint32_t>(i);
+        found.bytes = free_bytes;
+        found.message = "numa node " + std::to_string(i) + ": " + format_bytes(free_bytes) + " free of " +
+                        format_bytes(online_bytes) + " online, the low watermark is " +
+                        format_bytes(spec_.low_watermark_bytes);
+        news_.push_back(std::move(found));
+    }
+}
+
+std::vector<Event> FreeMemoryWatch::take_news() {
+    const MutexLock lock(mutex_);
+    return std::exchange(news_, {});
+}
+
+bool FreeMemoryWatch::is_below_watermark(std::size_t numa_node) const {
+    const MutexLock lock(mutex_);
+    return is_below_[numa_node];
+}
+
+void FreeMemoryWatch::raise_peaks(const Use &use) {
+    const MutexLock lock(mutex_);
+    for (std::size_t i = 0; i < use.nodes.size(); ++i) {
+        const std::uint64_t used_bytes = (use.nodes[i].online_frames - use.nodes[i].free_frames)
+                                         << geometry_.frame_shift;
+        auto &peak = ledger_.nodes()[i].peak_used_bytes;
+        if (used_bytes > peak.load(std::memory_order_relaxed)) peak.store(used_bytes, std::memory_order_relaxed);
+    }
+}
+
+void FreeMemoryWatch::remember(const Use &use, std::span<const std::uint64_t> draining_free_frames,
+                               std::uint64_t promised_frames) {
+    std::uint64_t all_free_frames = 0;
+    for (const Use::OfNode &node : use.nodes) all_free_frames += node.free_frames;
+    const MutexLock lock(mutex_);
+    for (std::size_t i = 0; i < use.nodes.size(); ++i) {
+        const Use::OfNode &node = use.nodes[i];
+        const std::uint64_t elsewhere = all_free_frames - node.free_frames;
+        const std::uint64_t gone = promised_frames - std::min(promised_frames, elsewhere) + draining_free_frames[i];
+        const std::uint64_t free_frames = node.free_frames - std::min(node.free_frames, gone);
+        daemon::remember(history_[i],
+                         {std::chrono::steady_clock::now(), free_frames << geometry_.frame_shift,
+                          node.online_frames << geometry_.frame_shift},
+                         spec_.autosize.after);
+    }
+}
+
+std::optional<FreeMemoryWatch::Wish> FreeMemoryWatch::take_wish(std::size_t numa_node, std::uint64_t unit_bytes) {
+    const MutexLock lock(mutex_);
+    auto &history = history_[numa_node];
+    const std::vector<AutosizeSample> samples(history.begin(), history.end());
+    const auto wanted = autosize_wants(spec_.autosize, samples, unit_bytes);
+    if (!wanted) return std::nullopt;
+    history.clear();
+    return Wish{samples.back().online_bytes, *wanted};
+}
+
+}  // namespace numacre::daemon

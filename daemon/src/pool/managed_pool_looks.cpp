@@ -1,0 +1,248 @@
+// What people and the control plane are shown of a pool: its state, its clients, its blocks.
+#include <algorithm>
+#include <chrono>
+#include <span>
+
+#include "base/bytes.hpp"
+#include "engine.hpp"
+#include "numacre/shm/counters.hpp"
+#include "numacre/shm/hand_off.hpp"
+#include "numacre/shm/snapshot.hpp"
+#include "numacre/shm/walk.hpp"
+#include "pool/managed_pool.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+// A caller that asks about all pools, as a scrape does, has ten seconds altogether.
+constexpr std::chrono::milliseconds kLookPatience{2000};
+
+// A walk that only asks for blocks that are held.
+template <class Visit>
+struct HeldScan {
+    const Visit &visit;
+    void owned(Block block, IndexEntry entry) { visit(block, entry); }
+    void free(Block) {}
+    void taken(FrameIndex, std::uint64_t) {}
+    void offline(Block) {}
+    void damaged(Block) {}
+};
+
+// At least so long: from the end of the while that the code stands for.
+std::chrono::seconds held_for(PoolAge since, std::chrono::seconds age_of_pool) {
+    const auto age = static_cast<std::uint64_t>(age_of_pool.count());
+    return std::chrono::seconds(age > since.last_second() ? age - since.last_second() : 0);
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Failure cannot_be_looked_at(const std::string &pool) {
+    return {Errc::timed_out, "pool \"" + pool +
+                                 "\" cannot be looked at: the kernel makes the daemon wait for the pool's files; evict "
+                                 "the client that keeps them busy"};
+}
+
+}  // namespace
+
+PoolStatus ManagedPool::status() {
+    PoolStatus status;
+    status.spec = spec_;
+    status.owner = owner_;
+    status.group = group_;
+    status.geometry = geometry_;
+    status.created = ledger_.created();
+    const std::uint32_t threads = shared_.threads_in_use_bound();
+    std::vector<NodeScan> scans;
+    Use use = scan_.begin();
+    const auto waiters = count_waiters(shared_, threads);
+    const auto start = std::chrono::steady_clock::now();
+    for (const auto &memory : nodes_) {
+        NodeStatus numa_node;
+        numa_node.node = memory->numa_node();
+        numa_node.os_numa_node = memory->os_numa_node();
+        numa_node.backing = memory->data().backing();
+        numa_node.page_bytes = memory->data().page_bytes();
+        numa_node.backing_note = memory->backing_note();
+        numa_node.capacity_bytes = geometry_.capacity_bytes();
+        NodeScan &scan = scans.emplace_back();
+        scan.usage.resize(process_slots_);
+        scan.online_changes = memory->online_changes();
+        numa_node.online_bytes = memory->online_bytes();
+        numa_node.metadata_bytes = memory->metadata().bytes();
+        numa_node.metadata_resident_bytes = memory->metadata().resident_bytes();
+        scan_node(memory->view(), numa_node.snapshot, scan.usage);
+        use.add(numa_node.snapshot);
+        for (std::uint32_t slot = 0; slot < process_slots_; ++slot) use.used_frames[slot] += scan.usage[slot].frames;
+        numa_node.quarantined_bytes = memory->quarantined_frames() << geometry_.frame_shift;
+        numa_node.cached_bytes = numa_node.snapshot.cached_frames << geometry_.frame_shift;
+        numa_node.counters = fold_counters(memory->view(), threads);
+        numa_node.waiting_threads = waiters[numa_node.node.value];
+        status.nodes.push_back(std::move(numa_node));
+    }
+    status.scan_seconds = seconds_since(start);
+    check_integrity(status, scans, use.seats);
+    compare_with_limits(use);
+    limits_.add_to(status, use);
+    // relaxed: figures for people.
+    status.peak_client_bytes = ledger_.peak_client_bytes().load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < status.nodes.size(); ++i) {
+        status.nodes[i].peak_used_bytes = ledger_.nodes()[i].peak_used_bytes.load(std::memory_order_relaxed);
+        status.nodes[i].is_below_watermark = free_memory_.is_below_watermark(i);
+    }
+    const ClientTable::Figures figures = clients_.figures();
+    status.clients = figures.clients;
+    status.clients_reaped = figures.reaped;
+    status.reclaimed_bytes = figures.reclaimed_bytes;
+    status.last_recovery_seconds = figures.last_recovery_seconds;
+    status.recoveries_waiting = figures.waiting_recoveries;
+    return status;
+}
+
+Answer<PoolStatus> ManagedPool::status_in_time() {
+    const auto seen = status_look_.take(kLookPatience);
+    if (!seen.found) return Unexpected{cannot_be_looked_at(spec_.name)};
+    PoolStatus status = *seen.found;
+    status.stale_for = seen.stale_for;
+    status.looking_for = look_worker_.busy_for();
+    return status;
+}
+
+std::vector<ClientStatus> ManagedPool::client_statuses_in_time() {
+    const auto seen = clients_look_.take(kLookPatience);
+    if (seen.found && seen.stale_for.count() == 0) return *seen.found;
+    // The client that keeps the pool busy has to be found all the same, to be evicted.
+    std::vector<ClientStatus> statuses;
+    for (const Client &client : client_table()) {
+        statuses.push_back(known_of(client));
+        statuses.back().has_been_looked_at = false;
+        if (!seen.found) continue;
+        const auto before = std::ranges::find(*seen.found, client.id, &ClientStatus::client_id);
+        if (before == seen.found->end()) continue;
+        statuses.back() = *before;
+        statuses.back().state = client_state_name(client.state);
+    }
+    return statuses;
+}
+
+// All but what is in shared memory.
+ClientStatus ManagedPool::known_of(const Client &client) const {
+    ClientStatus status;
+    status.client_id = client.id;
+    status.pool = spec_.name;
+    status.pid = client.peer.pid;
+    status.uid = client.peer.uid;
+    status.gid = client.peer.gid;
+    status.comm = client.peer.comm;
+    status.cgroup = client.peer.cgroup;
+    status.attached = client.attached;
+    const PoolLimits::OfClient limits = limits_.of(client);
+    status.quota_bytes = limits.quota_bytes;
+    status.soft_quota_bytes = limits.soft_quota_bytes;
+    status.reserved_bytes = limits.reserved_bytes;
+    status.state = client_state_name(client.state);
+    status.waits_for = client.waits_for;
+    return status;
+}
+
+void ManagedPool::look_at_use() {
+    Use use = scan_.begin();
+    scan_.walk(use);
+    compare_with_limits(use);
+}
+
+std::vector<ClientStatus> ManagedPool::client_statuses() {
+    Use use = scan_.begin();
+    const std::vector<Client> table = client_table();
+    std::vector<ClientStatus> statuses;
+    if (table.empty()) return statuses;
+
+    const std::vector<OwnerUsage> usage = scan_.walk(use);
+    compare_with_limits(use);
+    std::vector<std::uint32_t> threads(process_slots_, 0);
+    for (std::uint32_t thread = 1; thread < shared_.threads_in_use_bound(); ++thread) {
+        // relaxed: only counted.
+        const ThreadOwner owner{shared_.threads[thread].owner.load(std::memory_order_relaxed)};
+        if (owner.in_use() && owner.process().value < process_slots_) ++threads[owner.process().value];
+    }
+    const std::chrono::seconds age = ledger_.age();
+    for (const Client &client : table) {
+        ClientStatus status = known_of(client);
+        status.used_bytes = usage[client.slot.value].frames << geometry_.frame_shift;
+        status.cached_bytes = usage[client.slot.value].cached_frames << geometry_.frame_shift;
+        status.blocks = usage[client.slot.value].blocks;
+        if (status.blocks != 0) status.oldest_held_for = held_for(usage[client.slot.value].oldest, age);
+        status.threads = threads[client.slot.value];
+        statuses.push_back(std::move(status));
+    }
+    return statuses;
+}
+
+void ManagedPool::add_oldest_blocks(std::uint32_t client_id, OldestBlocks &blocks) {
+    std::vector<std::uint32_t> ids(process_slots_, 0);
+    for (const Client &client : client_table())
+        if (client_id == 0 || client.id == client_id) ids[client.slot.value] = client.id;
+    if (std::ranges::all_of(ids, [](std::uint32_t id) { return id == 0; })) return;
+    const std::chrono::seconds age = ledger_.age();
+    for (std::size_t i = 0; i < views_.size(); ++i) {
+        const auto visit = [&](Block block, IndexEntry entry) {
+            const std::uint32_t id = entry.owner().value < process_slots_ ? ids[entry.owner().value] : 0;
+            if (id == 0 || entry.is_cached()) return;
+            const unsigned block_shift = block.order.value + geometry_.frame_shift;
+            const std::uint64_t bytes = std::uint64_t{1} << block_shift;
+            const std::chrono::seconds held = held_for(entry.note().since(), age);
+            blocks.add(held, bytes, [&] {
+                return HeldBlock{.pool = spec_.name,
+                                 .client_id = id,
+                                 .node = NumaNode{static_cast<std::uint8_t>(i)},
+                                 .offset_bytes = block.base.value << geometry_.frame_shift,
+                                 .bytes = bytes,
+                                 .requested_bytes = bytes - entry.note().slack_bytes(block_shift),
+                                 .is_published = entry.is_published(),
+                                 .held_for = held};
+            });
+        };
+        HeldScan scan{visit};
+        walk_all(views_[i], scan);
+    }
+}
+
+OccupancyMap ManagedPool::occupancy(NumaNode numa_node, std::uint32_t cells) {
+    constexpr std::uint64_t kCellsMax = 65536;
+    const std::uint64_t frames = geometry_.frame_count;
+    const std::uint64_t wanted = std::clamp<std::uint64_t>(cells == 0 ? geometry_.chunk_count() : cells, 1, kCellsMax);
+    const std::uint64_t frames_per_cell = divide_up(frames, wanted);
+    std::vector<CellUsage> usage(divide_up(frames, frames_per_cell));
+    scan_occupancy(views_[numa_node.value], frames_per_cell, std::span<CellUsage>(usage));
+    OccupancyMap map;
+    map.bytes_per_cell = frames_per_cell << geometry_.frame_shift;
+    for (const CellUsage &cell : usage) map.cells.push_back({cell.frames, cell.used_frames, cell.offline_frames});
+    return map;
+}
+
+std::vector<BlockHolder> ManagedPool::holders(NumaNode numa_node, const std::vector<UnitRange> &units) {
+    std::vector<OwnerUsage> usage(process_slots_);
+    const std::uint64_t unit_frames = node_memory(numa_node).unit_bytes() >> geometry_.frame_shift;
+    for (const UnitRange &range : units)
+        scan_holders(views_[numa_node.value], FrameIndex{range.first * unit_frames}, range.count * unit_frames,
+                     std::span<OwnerUsage>(usage));
+    std::vector<BlockHolder> found;
+    for (std::uint32_t slot = 0; slot < process_slots_; ++slot) {
+        if (usage[slot].frames == 0) continue;
+        BlockHolder holder;
+        holder.bytes = usage[slot].frames << geometry_.frame_shift;
+        if (slot == kDaemonProcess.value) holder.comm = "the quarantine";
+        if (const auto client = clients_.at(ProcessSlot{static_cast<std::uint16_t>(slot)})) {
+            holder.client_id = client->id;
+            holder.pid = client->peer.pid;
+            holder.comm = client->peer.comm;
+        }
+        found.push_back(std::move(holder));
+    }
+    std::sort(found.begin(), found.end(), [](const auto &a, const auto &b) { return a.bytes > b.bytes; });
+    return found;
+}
+
+}  // namespace numacre::daemon

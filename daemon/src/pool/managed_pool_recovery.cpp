@@ -1,0 +1,158 @@
+// What becomes of what the dead have left: recovery, the quarantine, and what the daemon before was in the middle of.
+// The worker's thread only.
+#include <chrono>
+#include <span>
+
+#include "engine.hpp"
+#include "numacre/shm/account.hpp"
+#include "numacre/shm/recovery.hpp"
+#include "os/log.hpp"
+#include "pool/managed_pool.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+constexpr std::chrono::seconds kZeroAgainAfter{1};
+// A client can bring it about as often as it likes.
+constexpr std::chrono::seconds kStraysToldEvery{60};
+// Zeroed at once at most: between two such pieces the worker looks after dead clients.
+constexpr std::uint64_t kZeroedBytesMax = std::uint64_t{64} << 20;
+
+}  // namespace
+
+RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
+    if (!adopted_) return RecoveryStep::done;
+    {
+        const RecordsLock taken_over(*this);
+    }
+    if (is_corrupt()) return RecoveryStep::done;
+    Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
+    if (recovery.resume(blocked_by) == RecoveryStep::blocked) return RecoveryStep::blocked;
+    for (const auto &memory : nodes_) {
+        memory->finish_units();
+        for (std::uint64_t unit = 0; unit < memory->unit_count(); ++unit) {
+            const Drain drain = memory->drain_of(unit);
+            if (drain == Drain::none) continue;
+            // Whichever it was, perhaps it has reached some of the unit's chunks only.
+            memory->set_drain(unit, drain == Drain::wanted ? Drain::wanted : Drain::none);
+            if (drain == Drain::wanted) draining.insert({memory->numa_node().value, unit});
+        }
+    }
+    // What it had seized and not released: its time begins anew.
+    recovery.for_each_seized(
+        [this](NumaNode numa_node, Block block, Quarantine::Era era) { seize(numa_node, block, era); });
+    {
+        const RecordsLock records(*this);
+        records_.take_all();
+    }
+    publish_sizes();
+    adopted_ = false;
+    return RecoveryStep::done;
+}
+
+void ManagedPool::reclaim(std::span<Departed> departed) {
+    const auto all = [&](RecoveryStep step, ThreadSlotIndex blocked_by) {
+        for (Departed &one : departed) {
+            one.step = step;
+            one.blocked_by = blocked_by;
+        }
+    };
+    ThreadSlotIndex blocked_by;
+    mark_departing_dead();
+    // What a damaged pool says about owners is not to be believed, and what it says about who is in the way may be so
+    // for ever.
+    if (look_for_damage()) return all(RecoveryStep::done, blocked_by);
+    if (finish_predecessor(blocked_by) == RecoveryStep::blocked) return all(RecoveryStep::blocked, blocked_by);
+    Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
+    if (spec_.reclaim.kind == Reclaim::Kind::fast) {
+        recovery.recover(departed);
+    } else {
+        const Quarantine::Era era = quarantine_.era(Quarantine::Clock::now());
+        recovery.seize(departed, era, [this, era](NumaNode numa_node, Block block) { seize(numa_node, block, era); });
+    }
+}
+
+bool ManagedPool::is_overfull() const {
+    return std::ranges::any_of(nodes_, [](const auto &memory) { return memory->is_overfull(); });
+}
+
+void ManagedPool::punch_strays() {
+    if (adopted_) return;  // a unit that was being filled is finish_units()'s
+    for (const auto &memory : nodes_) strays_bytes_ += memory->punch_strays();
+    const auto now = std::chrono::steady_clock::now();
+    if (strays_bytes_ == 0 || now - strays_told_ < kStraysToldEvery) return;
+    log::warn("a client had put memory behind frames that are offline: the machine has it back",
+              {{"pool", spec_.name}, {"bytes", std::exchange(strays_bytes_, 0)}});
+    strays_told_ = now;
+}
+
+void ManagedPool::seize(NumaNode numa_node, Block block, Quarantine::Era era) {
+    quarantine_.add(numa_node, block, era, Quarantine::Clock::now());
+    nodes_[numa_node.value]->count_quarantined(static_cast<std::int64_t>(block.order.frames()));
+    const RecordsLock records(*this);
+    write_seized();
+}
+
+void ManagedPool::list_seized() {
+    const auto now = Quarantine::Clock::now();
+    std::vector<std::int64_t> frames(nodes_.size());
+    quarantine_.begin_listing();
+    Recovery<ProductionEnv>(shared_, std::span<const View>(views_))
+        .for_each_seized([&](NumaNode numa_node, Block block, Quarantine::Era era) {
+            frames[numa_node.value] += static_cast<std::int64_t>(block.order.frames());
+            quarantine_.list(numa_node, block, era, now);
+        });
+    quarantine_.end_listing();
+    // What somebody has scribbled is counted, too.
+    for (std::size_t i = 0; i < nodes_.size(); ++i)
+        nodes_[i]->count_quarantined(frames[i] - static_cast<std::int64_t>(nodes_[i]->quarantined_frames()));
+}
+
+std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized() {
+    if (look_for_damage() || is_deleted()) {
+        quarantine_.clear();
+        return std::nullopt;
+    }
+    ThreadSlotIndex blocked_by;
+    if (finish_predecessor(blocked_by) == RecoveryStep::blocked)
+        return std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    const auto now = Quarantine::Clock::now();
+    if (quarantine_.has_to_list(now)) list_seized();
+    Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
+    std::uint64_t bytes = 0;
+    std::vector<std::int64_t> released(nodes_.size());  // frames, by numa node
+    while (bytes < kZeroedBytesMax) {
+        const auto due = quarantine_.take_due(now);
+        if (!due) break;
+        const Quarantine::Seized &one = *due;
+        NodeMemory &memory = *nodes_[one.numa_node.value];
+        const std::uint64_t block_bytes = one.block.order.frames() << geometry_.frame_shift;
+        bytes += block_bytes;
+        if (spec_.reclaim.kind == Reclaim::Kind::zero) {
+            if (auto zeroed = memory.zero(one.block); !zeroed) {
+                log::error("blocks of a client that is gone cannot be zeroed: they stay where they are for now",
+                           {{"pool", spec_.name}, {"reason", zeroed.error().message}});
+                quarantine_.put_back({one.numa_node, one.block, now + kZeroAgainAfter});
+                break;
+            }
+        }
+        released[one.numa_node.value] += static_cast<std::int64_t>(one.block.order.frames());
+        if (!recovery.release(one.numa_node, one.block))
+            declare_corrupt("a block that the daemon held on numa node " + std::to_string(one.numa_node.value) +
+                            " has been overwritten");
+    }
+    if (bytes != 0) {
+        {
+            const RecordsLock records(*this);
+            forget_draining_held(shared_);  // as in vacate(), and before they count as held no more
+            for (std::size_t i = 0; i < nodes_.size(); ++i) nodes_[i]->count_quarantined(-released[i]);
+            write_sizes();
+        }
+        wake_waiters();
+    }
+    if (quarantine_.is_empty()) return std::nullopt;
+    return quarantine_.next_due();
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,115 @@
+#include "pool/pool_scan.hpp"
+
+#include <algorithm>
+
+#include "numacre/shm/account.hpp"
+#include "numacre/shm/hand_off.hpp"
+
+namespace numacre::daemon {
+
+PoolScan::PoolScan(const Geometry &geometry, const SharedPool &shared, const std::vector<View> &views,
+                   const std::vector<std::unique_ptr<NodeMemory>> &nodes, const ClientTable &clients,
+                   const std::atomic<std::uint64_t> &withheld_bytes)
+    : geometry_(geometry),
+      shared_(shared),
+      views_(views),
+      nodes_(nodes),
+      clients_(clients),
+      withheld_bytes_(withheld_bytes) {}
+
+std::uint64_t PoolScan::begun() const {
+    return begun_.load(std::memory_order_relaxed);  // relaxed: compared under the record lock
+}
+
+Use PoolScan::begin() {
+    Use use;
+    use.number = begun_.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: as in begun()
+    use.seats = clients_.versions();
+    const std::size_t slots = use.seats.size();
+    use.used_frames.resize(slots, 0);
+    for (std::uint32_t slot = 0; slot < slots; ++slot)
+        use.counts.push_back(shared_.processes[slot].held.load(std::memory_order_seq_cst));
+    use.under_way = frames_under_way();
+    return use;
+}
+
+std::vector<std::uint64_t> PoolScan::frames_under_way() const {
+    std::vector<std::uint64_t> frames(clients_.slots(), 0);
+    // relaxed: what is counted for the first time just now is told by HeldFrames::is_counted().
+    if ((shared_.header->accounting.load(std::memory_order_relaxed) & Accounting::kCount) == 0) return frames;
+    std::uint64_t of_anybody = 0;
+    const std::uint32_t threads = shared_.threads_in_use_bound();
+    for (std::uint32_t thread = kDaemonThread.value + 1; thread < threads; ++thread) {
+        const UnderWay call{shared_.threads[thread].under_way.load(std::memory_order_seq_cst)};
+        // A block on its way to it: counted, and nobody's in the index.
+        const bool is_given = WaitWord{shared_.threads[thread].waiting.load(std::memory_order_seq_cst)}.is_given();
+        if (call.frames() == 0 && !is_given) continue;
+        const ThreadOwner owner{shared_.threads[thread].owner.load(std::memory_order_relaxed)};
+        if (owner.in_use() && owner.process().value < frames.size())
+            frames[owner.process().value] += call.frames() + (is_given ? geometry_.largest().frames() : 0);
+        if (call.giver() == UnderWay::kAnybody)
+            of_anybody += call.frames();
+        else if (call.giver() != UnderWay::kNobody && call.giver().value < frames.size())
+            frames[call.giver().value] += call.frames();
+    }
+    for (std::uint64_t &of_process : frames) of_process += of_anybody;
+    return frames;
+}
+
+std::vector<OwnerUsage> PoolScan::walk(Use &use) const {
+    std::vector<OwnerUsage> usage(use.used_frames.size());
+    for (const View &view : views_) {
+        NodeSnapshot snapshot;
+        scan_node(view, snapshot, usage);
+        use.add(snapshot);
+    }
+    for (std::size_t slot = 0; slot < usage.size(); ++slot) use.used_frames[slot] = usage[slot].frames;
+    return usage;
+}
+
+Use PoolScan::look() {
+    // seq_cst: after the promise of reserve()'s last look, if a shrink has seen none.
+    const std::uint64_t withheld_bytes = withheld_bytes_.load(std::memory_order_seq_cst);
+    const std::uint64_t changes = unit_changes();
+    const NodeMemory::DrainingFrames before = draining_frames();
+    Use use = begin();
+    use.withheld_frames = withheld_bytes >> geometry_.frame_shift;
+    walk(use);
+    NodeMemory::DrainingFrames gone = draining_frames();
+    // Of what has changed meanwhile nobody knows whether the walk has found it: it counts as gone whichever it was.
+    if (changes != unit_changes()) {
+        gone.free += before.free;
+        gone.used += before.used;
+    }
+    find_free_to_promise(use, gone);
+    return use;
+}
+
+void PoolScan::find_free_to_promise(Use &use, const NodeMemory::DrainingFrames &gone) const {
+    std::uint64_t free_frames = 0;
+    for (const Use::OfNode &node : use.nodes) free_frames += node.free_frames;
+    // What has been granted, and is on its way: counted before it is taken.
+    std::uint64_t granted_frames = 0;
+    for (std::uint32_t slot = kDaemonProcess.value + 1; slot < use.used_frames.size(); ++slot)
+        granted_frames += use.granted_to(slot) - use.used_frames[slot];
+    use.promisable_frames = free_frames - std::min(free_frames, gone.free + granted_frames);
+    use.used_draining_frames = gone.used;
+}
+
+std::uint64_t PoolScan::unit_changes() const {
+    std::uint64_t changes = 0;
+    for (const auto &memory : nodes_) changes += memory->unit_changes();
+    return changes;
+}
+
+NodeMemory::DrainingFrames PoolScan::draining_frames() const {
+    NodeMemory::DrainingFrames all;
+    for (const auto &memory : nodes_) {
+        const NodeMemory::DrainingFrames here = memory->draining_frames();
+        all.free += here.free;
+        all.used += here.used;
+    }
+    return all;
+}
+
+}  // namespace numacre::daemon

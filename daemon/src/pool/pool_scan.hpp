@@ -1,0 +1,53 @@
+// Looks at what is in use in a pool: walks over the shared metadata beside running clients, which take as long as there
+// is metadata. Thread-safe; no thread of the event loop's.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine.hpp"
+#include "memory/node_memory.hpp"
+#include "pool/client_table.hpp"
+#include "pool/use.hpp"
+
+namespace numacre::daemon {
+
+class PoolScan {
+public:
+    // All of them outlive the scan. withheld_bytes: what shrinks under way have withheld.
+    PoolScan(const Geometry &geometry, const SharedPool &shared, const std::vector<View> &views,
+             const std::vector<std::unique_ptr<NodeMemory>> &nodes, const ClientTable &clients,
+             const std::atomic<std::uint64_t> &withheld_bytes);
+    PoolScan(const PoolScan &) = delete;
+    PoolScan &operator=(const PoolScan &) = delete;
+
+    // What has to be known from before the walk.
+    Use begin();
+    // How many have begun.
+    std::uint64_t begun() const;
+    // The walk. Of all numa nodes, by process slot.
+    std::vector<OwnerUsage> walk(Use &use) const;
+    // Both, and what could be promised to somebody: neither what is free in units that drain, nor what has been granted
+    // to somebody and is on its way.
+    Use look();
+    // Frames, by process slot: what threads in the middle of a call have counted and not changed in the tree, or the
+    // other way round.
+    std::vector<std::uint64_t> frames_under_way() const;
+
+private:
+    std::uint64_t unit_changes() const;
+    NodeMemory::DrainingFrames draining_frames() const;
+    void find_free_to_promise(Use &use, const NodeMemory::DrainingFrames &gone) const;
+
+    const Geometry &geometry_;
+    const SharedPool &shared_;
+    const std::vector<View> &views_;
+    const std::vector<std::unique_ptr<NodeMemory>> &nodes_;
+    const ClientTable &clients_;
+    const std::atomic<std::uint64_t> &withheld_bytes_;
+    std::atomic<std::uint64_t> begun_{0};
+};
+
+}  // namespace numacre::daemon
