@@ -92,6 +92,8 @@ struct numacre_pool {
     void *recorded = nullptr;  // what the recorder knows of this handle's blocks (record.cpp)
     int guard = -1;            // watches for touches of memory that is not online, while it is open; -1: nobody does
     std::uint64_t guard_inode = 0;
+    // forget_stale_gifts(): what was on the way, and since when it has been just that.
+    std::atomic<std::uint64_t> gifts_seen{0}, gifts_seen_at{0};
 };
 
 namespace numacre::client {
@@ -316,6 +318,10 @@ inline bool has_waiters(const Lane &lane) {
 // A wish that the thread has left behind, by longjmp() out of a wait: it waits no more, and what it has been given
 // meanwhile is free again. True: there was such a block.
 [[gnu::cold]] bool forget_wish(numacre_pool *pool, const Lane &lane);
+// Blocks on their way to threads of this process that wait count as the process's, and some of them may never arrive.
+// True: they have not for a while, their givers are stopped or dead, and they count no more.
+[[gnu::cold]] bool forget_stale_gifts(numacre_pool *pool);
+bool is_anything_on_the_way(const numacre_pool *pool);
 std::uint64_t now_nanoseconds();  // monotonic
 
 // The daemon has found that the pool's shared metadata is damaged. attention: what Attention says.

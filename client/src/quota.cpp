@@ -40,6 +40,7 @@ Admission charge_frames(numacre_pool *pool, std::uint64_t frames) {
         answer = charge(pool->view, pool->process, frames);
         if (answer == Admission::granted) break;
     }
+    if (answer != Admission::granted && forget_stale_gifts(pool)) answer = charge(pool->view, pool->process, frames);
     return answer;
 }
 

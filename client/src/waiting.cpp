@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 
 #include "engine.hpp"
 #include "numacre/os/kernel.hpp"
@@ -19,6 +20,8 @@ constexpr std::uint64_t kLookAgainAfterNanoseconds = 1'000'000'000;
 constexpr std::uint64_t kShortestNapNanoseconds = 1'000'000;
 // What is free is reserved for others: nobody tells when it is not any more.
 constexpr std::uint64_t kReservedAgainAfterNanoseconds = 50'000'000;
+// Giving takes microseconds. A giver that has not done with it by then stands still, or is dead.
+constexpr std::uint64_t kStaleAfterNanoseconds = 10'000'000;
 
 struct Nodes {
     numacre_pool *pool;
@@ -54,72 +57,80 @@ void sleep(numacre_pool *pool, ThreadSlotIndex thread, WaitWord wish, std::uint6
 }
 
 // What those who wait may hold, of blocks that come from the tree or, `from` a client, out of its hands. For one look
-// at who waits. While a charge stands and nobody has been told, this thread's slot says whose count may be wrong.
+// at who waits.
 class Limits {
 public:
-    Limits(numacre_pool *pool, Actor actor, ProcessSlot from = kDaemonProcess)
-        : pool_(pool), actor_(actor), from_(from) {}
+    explicit Limits(numacre_pool *pool, ProcessSlot from = kDaemonProcess) : pool_(pool), from_(from) {}
 
-    bool charge(ThreadSlotIndex waiter, std::uint64_t frames) const {
-        if (!is_counting(pool_)) return true;
+    // process: kDaemonProcess: nobody counts.
+    struct Charge {
+        ProcessSlot process = kDaemonProcess;
+        std::uint64_t era = 0;
+    };
+    std::optional<Charge> charge(ThreadSlotIndex waiter, std::uint64_t frames) const {
+        if (!is_counting(pool_)) return Charge{};
         // relaxed: it has its slot for as long as it waits.
         const ThreadOwner owner{pool_->view.threads[waiter.value].owner.load(std::memory_order_relaxed)};
-        const ProcessSlot process = owner.process();
-        if (!owner.in_use() || process.value >= pool_->view.process_slots) return false;
+        Charge made{owner.process()};
+        if (!owner.in_use() || made.process.value >= pool_->view.process_slots) return std::nullopt;
         // A process may have a thousand threads that wait, and each look goes over all clients.
-        if (process == last_refused_ && frames >= last_refused_frames_) return false;
-        const std::uint64_t before = begin_under_way(pool_->view, actor_.thread, frames, process);
-        if (charged_count_ == 0) under_way_before_ = before;
-        const std::uint64_t generation = generation_of(pool_, process);
-        if (process == from_) {
-            add_held(pool_->view, process, frames);
-        } else if (engine::charge(pool_->view, process, frames, {from_, frames}) != Admission::granted) {
-            if (charged_count_ == 0) end_under_way(pool_->view, actor_.thread, under_way_before_);
-            last_refused_ = process;
+        if (made.process == last_refused_ && frames >= last_refused_frames_) return std::nullopt;
+        if (made.process == from_) {
+            // What it holds already. Uncounted for a moment if somebody scribbles.
+            made.era = add_on_the_way(pool_->view, made.process, frames).value_or(~std::uint64_t{0});
+        } else if (charge_on_the_way(pool_->view, made.process, frames, {from_, frames}, made.era) !=
+                   Admission::granted) {
+            last_refused_ = made.process;
             last_refused_frames_ = frames;
-            return false;
+            return std::nullopt;
         }
-        charged_[charged_count_++] = {waiter, process, generation};
-        return true;
+        return made;
     }
-    // Not of a client that has left with its count: another one may sit there now.
-    void uncharge(ThreadSlotIndex waiter, std::uint64_t frames) const {
-        for (unsigned i = 0; i < charged_count_; ++i) {
-            const Charged one = charged_[i];
-            if (one.waiter != waiter || one.is_taken_back) continue;
-            charged_[i].is_taken_back = true;
-            remove_held(pool_->view, one.process, frames,
-                        [&] { return generation_of(pool_, one.process) == one.generation; });
-            if (i + 1 == charged_count_ && i != 0) --charged_count_;
-            return;
-        }
+    void uncharge(const Charge &made, std::uint64_t frames) const {
+        if (made.process != kDaemonProcess) remove_on_the_way(pool_->view, made.process, frames, made.era);
     }
     void freed(std::uint32_t numa_node, Block block) const {
         if (is_counting(pool_)) note_freed(pool_, numa_node, block);
     }
-    void done() const {
-        if (charged_count_ != 0) end_under_way(pool_->view, actor_.thread, under_way_before_);
-        charged_count_ = 0;
-    }
 
 private:
-    struct Charged {
-        ThreadSlotIndex waiter;
-        ProcessSlot process;
-        std::uint64_t generation = 0;
-        bool is_taken_back = false;
-    };
     numacre_pool *pool_;
-    Actor actor_;
     ProcessSlot from_;
     mutable ProcessSlot last_refused_ = kDaemonProcess;
     mutable std::uint64_t last_refused_frames_ = 0;
-    // For whom the block was taken from the tree, and to whom it is offered at the moment.
-    mutable Charged charged_[2]{};
-    mutable unsigned charged_count_ = 0;
-    mutable std::uint64_t under_way_before_ = 0;
 };
 using Server = HandOff<Env, Nodes, Limits>;
+
+// Around the receipt of a gift: what it is of, at most, counts as held before the thread's word is empty, and until
+// then nobody forgets what is on the way to the process. So a gift is counted at every moment; twice, at some.
+class CountedGift {
+public:
+    CountedGift(numacre_pool *pool, Actor actor, std::uint64_t frames)
+        : pool_(pool), frames_(is_counting(pool) ? frames : 0), call_(pool, actor, frames_) {
+        if (frames_ == 0) return;
+        era_ = OnTheWay{record().on_the_way.load(std::memory_order_seq_cst)}.era();
+        add_held(pool_->view, pool_->process, frames_);
+    }
+    CountedGift(const CountedGift &) = delete;
+    CountedGift &operator=(const CountedGift &) = delete;
+    ~CountedGift() {
+        if (frames_ != held_) remove_held(pool_->view, pool_->process, frames_ - held_);
+    }
+    void is_received(std::uint64_t frames) {
+        if (frames_ == 0) return;
+        held_ = frames;
+        remove_on_the_way(pool_->view, pool_->process, frames, era_);
+    }
+    void is_freed() { held_ = 0; }
+
+private:
+    const ProcessRecord<Env> &record() const { return pool_->view.processes[pool_->process.value]; }
+    numacre_pool *pool_;
+    std::uint64_t frames_;
+    const CountedCall call_;
+    std::uint64_t era_ = 0;
+    std::uint64_t held_ = 0;
+};
 
 // While this thread serves others it may have a block in its hands that is in no record but the index. If it does so in
 // a signal handler that has interrupted a sleep, another handler must not leave that sleep by siglongjmp.
@@ -146,23 +157,41 @@ private:
 
 }  // namespace
 
+bool is_anything_on_the_way(const numacre_pool *pool) {
+    const auto &word = pool->view.processes[pool->process.value].on_the_way;
+    return OnTheWay{word.load(std::memory_order_relaxed)}.frames() != 0;  // relaxed: there is a next look
+}
+
 std::uint64_t now_nanoseconds() {
     timespec time{};
     os::clock_gettime(CLOCK_MONOTONIC, &time);
     return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
 }
 
+bool forget_stale_gifts(numacre_pool *pool) {
+    const OnTheWay seen{pool->view.processes[pool->process.value].on_the_way.load(std::memory_order_seq_cst)};
+    if (seen.frames() == 0) return false;
+    // relaxed: threads that see each other's too late wait a little longer, or not at all: neither is wrong.
+    const std::uint64_t now = now_nanoseconds();
+    if (pool->gifts_seen.exchange(seen.bits(), std::memory_order_relaxed) != seen.bits()) {
+        pool->gifts_seen_at.store(now, std::memory_order_relaxed);
+        return false;
+    }
+    if (now - pool->gifts_seen_at.load(std::memory_order_relaxed) < kStaleAfterNanoseconds) return false;
+    return forget_on_the_way(pool->view, pool->process, seen, Wake{pool});
+}
+
 void serve_waiters(numacre_pool *pool, Actor actor) {
     const NotAsleep not_asleep{pool};
     const Nodes nodes{pool};
-    Server{pool->view, nodes, {pool, actor}}.serve(actor, Wake{pool});
+    Server{pool->view, nodes, Limits{pool}}.serve(actor, Wake{pool});
 }
 
 bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry) {
     const NotAsleep not_asleep{pool};
     const Nodes nodes{pool};
     const auto given =
-        Server{pool->view, nodes, {pool, actor, pool->process}}.give(actor, numa_node, block, entry, Wake{pool});
+        Server{pool->view, nodes, Limits{pool, pool->process}}.give(actor, numa_node, block, entry, Wake{pool});
     if (given != Server::Given::yes && given != Server::Given::undone) return false;
     // Not before: it counts for whoever has it now already, and a limit holds in between.
     uncount_freed(pool, numa_node, block);
@@ -172,15 +201,18 @@ bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Bl
 
 bool forget_wish(numacre_pool *pool, const Lane &lane) {
     const Nodes nodes{pool};
-    Server hand_off{pool->view, nodes, {pool, lane.actor}};
+    Server hand_off{pool->view, nodes, Limits{pool}};
     if (hand_off.look(lane.actor) == WaitWord{} || hand_off.withdraw(lane.actor)) return false;
     std::uint32_t numa_node = 0;
     Block block;
     Block freed;
-    const CountedCall call{pool, lane.actor, pool->geometry.chunk_bytes() >> pool->geometry.frame_shift};
+    // Whatever its size.
+    CountedGift gift{pool, lane.actor, pool->geometry.largest().frames()};
     if (!hand_off.receive(lane.actor, lane.since_now, numa_node, block)) return false;
     (void)nodes.at(numa_node).free(lane.actor, block.base, freed);
-    uncount_freed(pool, numa_node, block);  // counted by who gave it
+    if (is_counting(pool)) note_freed(pool, numa_node, block);
+    gift.is_received(block.order.frames());
+    gift.is_freed();
     if (has_waiters(pool)) serve_waiters(pool, lane.actor);
     return true;
 }
@@ -194,7 +226,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
     forget_wish(pool, lane);
     const Nodes nodes{pool};
     const std::uint64_t would_do = bit_of(plan.first) | plan.sooner | plan.later;
-    Server hand_off{pool->view, nodes, {pool, lane.actor}};
+    Server hand_off{pool->view, nodes, Limits{pool}};
     const Actor actor = lane.actor;
     const std::uint64_t begin = now_nanoseconds();
     const std::uint64_t patience = std::uint64_t{timeout_ms} * 1'000'000;
@@ -225,7 +257,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
         std::uint64_t slice = may ? kLookAgainAfterNanoseconds : kReservedAgainAfterNanoseconds;
         if (is_damaged(*pool, attention)) {
             over = Errc::corrupt;
-        } else if (!may && charge.is_over_quota()) {
+        } else if (!may && charge.is_over_quota() && !is_anything_on_the_way(pool)) {
             over = Errc::over_quota;
         } else if (timeout_ms != 0) {
             const std::uint64_t waited = now_nanoseconds() - begin;
@@ -247,8 +279,9 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
         WaitWord now = hand_off.look(actor);
         if (now == wish.nudged()) now = hand_off.calm(actor, wish);
         if (!hand_off.has_ended(wish, now)) continue;
-        // Counted by who gave it.
+        CountedGift gift{pool, actor, order.frames()};
         received = hand_off.receive(actor, note.with_since(Attention::age(attention)), got, block);
+        if (received) gift.is_received(order.frames());
         wish = WaitWord{};
     }
     if (has_waiters(pool)) serve_waiters(pool, actor);

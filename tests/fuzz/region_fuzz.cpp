@@ -322,7 +322,7 @@ private:
         const unsigned which = input_.byte();
         auto &record = view.processes[which / 16 % kProcesses];
         auto &account = view.accounts[input_.byte() % kAccounts];
-        const std::array<Word *, 10> words{&view.header->accounting,
+        const std::array<Word *, 11> words{&view.header->accounting,
                                            &view.header->seats,
                                            &view.header->online_frames,
                                            &account.quota_frames,
@@ -331,6 +331,7 @@ private:
                                            &record.reserved_frames,
                                            &record.account,
                                            &record.held,
+                                           &record.on_the_way,
                                            &view.processes[kDaemonProcess.value].held};
         const unsigned how = input_.byte();
         const std::uint64_t value = how % 2 != 0 ? input_.number(8) : input_.number(2);

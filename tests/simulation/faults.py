@@ -552,12 +552,28 @@ FAULTS = [
         system=True,
         why="a block on its way to who waits is in nobody's count: others get it a second time, out of what was promised",
         changes=(
-            Change("client/src/waiting.cpp", "if (!is_counting(pool_)) return true;", "if (from_.value < 0xffff) return true;"),
-            Change(
-                "client/src/waiting.cpp",
-                "received = hand_off.receive(actor, note.with_since(Attention::age(attention)), got, block);",
-                "received = hand_off.receive(actor, note.with_since(Attention::age(attention)), got, block);\n        if (received && is_counting(pool)) add_held(pool->view, pool->process, block.order.frames());",
-            ),
+            Change("client/src/waiting.cpp", "if (!is_counting(pool_)) return Charge{};", "if (from_.value < 0xffff) return Charge{};"),
+        ),
+    ),
+    Fault(
+        name="what_is_on_the_way_is_forgotten_beside_a_gift",
+        system=True,
+        why="planted in hand_off.hpp: a thread has been told of its block, and what was counted for it is forgotten: a quota is exceeded",
+        changes=(
+            Change(SHM + "hand_off.hpp", "if (arrives) return false;", "(void)arrives;"),
+            Change("client/src/waiting.cpp", "constexpr std::uint64_t kStaleAfterNanoseconds = 10'000'000;",
+                   "constexpr std::uint64_t kStaleAfterNanoseconds = 0;"),
+        ),
+    ),
+    Fault(
+        name="what_is_on_the_way_is_forgotten_with_the_wishes_standing",
+        system=True,
+        why="planted in hand_off.hpp: a giver tells a thread of a block for which nothing is counted any more: a quota is exceeded",
+        changes=(
+            Change(SHM + "hand_off.hpp", "if (!slot.waiting.compare_exchange_weak(bits, 0, std::memory_order_seq_cst)) continue;",
+                   "if (round != kCasRoundsMax) { bits = 0; break; }"),
+            Change("client/src/waiting.cpp", "constexpr std::uint64_t kStaleAfterNanoseconds = 10'000'000;",
+                   "constexpr std::uint64_t kStaleAfterNanoseconds = 0;"),
         ),
     ),
     Fault(

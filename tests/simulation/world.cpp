@@ -378,6 +378,7 @@ private:
         auto &record = pool_.processes[instance.slot];
         record.generation.store(record.generation.load() + 1);
         if (plan_.counts) record.held.store(HeldFrames::of(0).bits());
+        record.on_the_way.store(OnTheWay{record.on_the_way.load()}.forgotten().bits());
         record.state.store(static_cast<std::uint64_t>(ProcessState::active));
 
         numacre_pool *const pool = client::new_handle();
@@ -803,6 +804,10 @@ private:
                 counted.is_counted() && counted.frames() != held[slot])
                 record("process slot " + std::to_string(slot) + " counts " + std::to_string(counted.frames()) +
                        " frames and holds " + std::to_string(held[slot]));
+        for (std::uint32_t slot = 1; plan_.counts && nobody_died && slot < process_slots_; ++slot)
+            if (const OnTheWay coming{peek(pool_.processes[slot].on_the_way)}; coming.frames() != 0)
+                record("at rest, " + std::to_string(coming.frames()) + " frames are on the way to process slot " +
+                       std::to_string(slot));
         check_slots(false);
     }
 
@@ -1372,6 +1377,7 @@ private:
         auto &record = pool_.processes[dead.slot];
         record.quota_frames.store(0);
         record.held.store(0);
+        record.on_the_way.store(OnTheWay{record.on_the_way.load()}.forgotten().bits());
         record.state.store(static_cast<std::uint64_t>(ProcessState::free));
         dead.recovered = true;
         say("process %d is recovered", dead.number);

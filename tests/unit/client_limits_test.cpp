@@ -128,7 +128,7 @@ TEST_F(Limits, a_block_on_its_way_to_who_waits_is_counted) {
     void *chunks[kFrames / kInChunk];
     set_quota(kFrames);
     ASSERT_EQ(numacre_alloc_bulk(pool, kChunk, chunks, std::size(chunks)), 0) << numacre_last_error();
-    const auto counted = [&] { return HeldFrames{pool->view.processes[pool->process.value].held}.frames(); };
+    const auto counted = [&] { return counted_frames(pool->view.processes[pool->process.value]); };
     EXPECT_EQ(counted(), kFrames);
     sem_init(&has_stopped, 0, 0);
     sem_init(&may_go_on, 0, 0);
@@ -157,6 +157,52 @@ TEST_F(Limits, a_block_on_its_way_to_who_waits_is_counted) {
     for (void *const chunk : chunks) EXPECT_EQ(numacre_free(pool, chunk), 0) << numacre_last_error();
     EXPECT_EQ(counted(), 0U);
     sigaction(SIGUSR1, &before, nullptr);
+}
+
+// A giver that is stopped, or killed, between its count and its gift.
+TEST_F(Limits, what_is_on_its_way_and_never_arrives_is_not_counted_for_ever) {
+    constexpr std::uint64_t kQuota = 64;
+    set_quota(kQuota);
+    auto &process = pool->view.processes[pool->process.value];
+    const auto era = add_on_the_way(pool->view, pool->process, kQuota);
+    ASSERT_TRUE(era);
+    EXPECT_EQ(allocate(), -EDQUOT) << "it may be about to arrive";
+    // For as long as it takes: a test that fails never ends.
+    for (const timespec moment{0, 1'000'000}; allocate() != 0;) nanosleep(&moment, nullptr);
+    EXPECT_EQ(OnTheWay{process.on_the_way}.frames(), 0U);
+    // The giver runs again, and takes back what it has counted.
+    const std::uint64_t before = counted_frames(process);
+    ASSERT_TRUE(add_on_the_way(pool->view, pool->process, 3));
+    remove_on_the_way(pool->view, pool->process, kQuota, *era);
+    EXPECT_EQ(counted_frames(process), before + 3) << "by another giver, since";
+}
+
+// It waits with what would be all of its quota, and its own wish is what a giver has counted for.
+TEST_F(Limits, who_waits_waits_on_when_its_giver_stands_still) {
+    constexpr std::size_t kChunk = 4 << 20;
+    constexpr std::uint64_t kInChunk = kChunk / 4096;
+    void *chunks[kFrames / kInChunk];
+    set_quota(kFrames);
+    ASSERT_EQ(numacre_alloc_bulk(pool, kChunk, chunks, std::size(chunks)), 0) << numacre_last_error();
+    pool->view.processes[pool->process.value].quota_frames = kFrames + kInChunk;
+    int result = -1;
+    void *block = nullptr;
+    std::thread waiter([&] { result = numacre_alloc_on(pool, -1, kChunk, NUMACRE_WAIT, &block); });
+    const auto wish = [&] {
+        for (std::uint32_t thread = 1; thread < pool->view.threads_in_use_bound(); ++thread)
+            if (const WaitWord word{pool->view.threads[thread].waiting}; word.is_waiting()) return word;
+        return WaitWord{};
+    };
+    while (wish() == WaitWord{}) std::this_thread::yield();
+    const WaitWord first = wish();
+    ASSERT_TRUE(add_on_the_way(pool->view, pool->process, kInChunk));
+    while (wish() == first || wish() == WaitWord{}) std::this_thread::yield();
+    EXPECT_EQ(result, -1) << "it wishes anew";
+    EXPECT_EQ(numacre_free(pool, chunks[1]), 0) << numacre_last_error();
+    waiter.join();
+    EXPECT_EQ(result, 0);
+    EXPECT_EQ(counted_frames(pool->view.processes[pool->process.value]), kFrames);
+    for (void *const chunk : chunks) EXPECT_EQ(numacre_free(pool, chunk), 0) << numacre_last_error();
 }
 
 // A batch that is charged for a moment is what others may be refused meanwhile.

@@ -105,6 +105,35 @@ protected:
     }
 };
 
+// A giver that is stopped, and one that is dead: what they have counted for a client that waits.
+TEST_F(CountsTest, what_is_on_the_way_and_never_arrives_is_forgotten) {
+    ASSERT_TRUE(pool_->set_quota(client(1), kQuota, 0));
+    const auto coming = [&] { return OnTheWay{shared_.processes[actor_.process.value].on_the_way}.frames(); };
+    for (const bool giver_dies : {false, true}) {
+        ASSERT_TRUE(add_on_the_way(shared_, actor_.process, frames(kQuota)));
+        EXPECT_EQ(charge(actor_, 4096), Admission::over_client_quota);
+        if (giver_dies) {
+            pool_->reclaim({});
+        } else {
+            pool_->tell_clients();
+            EXPECT_EQ(coming(), frames(kQuota)) << "it may be about to arrive";
+            pool_->tell_clients();
+        }
+        EXPECT_EQ(coming(), 0U) << "giver dies: " << giver_dies;
+        EXPECT_EQ(charge(actor_, 4096), Admission::granted);
+        uncharge(actor_, 4096);
+    }
+    // The next one who sits there has no part in it, and no giver of before takes anything from that one.
+    const auto era = add_on_the_way(shared_, actor_.process, 7);
+    pool_->vacate(actor_.process, Departure::died, {}, 0);
+    EXPECT_EQ(coming(), 0U);
+    const Actor next = seat(2);
+    ASSERT_EQ(next.process, actor_.process);
+    ASSERT_TRUE(add_on_the_way(shared_, next.process, 5));
+    remove_on_the_way(shared_, next.process, 7, *era);
+    EXPECT_EQ(coming(), 5U);
+}
+
 // A client at work: its word has changed between any two looks.
 TEST_F(CountsTest, a_wrong_one_is_corrected_also_of_a_client_that_never_stands_still) {
     ASSERT_TRUE(pool_->set_quota(pool_holder(), 4 * kMiB, 0));

@@ -50,6 +50,39 @@ TEST(HeldFrames, changes_with_each_change_and_stays_counted) {
     EXPECT_TRUE(word.is_counted() && word.frames() == 5);
 }
 
+TEST(OnTheWay, an_era_later_nothing_is_taken_back) {
+    OnTheWay word;
+    for (int i = 0; i < (1 << 12) + 3; ++i) {
+        const OnTheWay more = word.with_more(5).with_more(2).with_fewer(2);
+        EXPECT_EQ(more.frames(), 5U);
+        EXPECT_EQ(more.era(), word.era());
+        EXPECT_EQ(more.with_fewer(7).frames(), 0U) << "never below nothing";
+        word = more.forgotten();
+        EXPECT_EQ(word.frames(), 0U);
+        EXPECT_NE(word.era(), more.era());
+        ASSERT_NE(word.bits(), more.forgotten().with_more(0).bits()) << "each change tells";
+    }
+    EXPECT_TRUE(OnTheWay{}.has_room_for((std::uint64_t{1} << 36) - 1));
+    EXPECT_FALSE(OnTheWay{}.with_more(1).has_room_for((std::uint64_t{1} << 36) - 1));
+}
+
+TEST(Account, what_is_on_the_way_counts_for_its_process_and_against_all_others) {
+    Pool pool(kQuotas);
+    pool.view.processes[1].quota_frames = 10;
+    pool.view.accounts[kPoolAccount].quota_frames = 20;
+    std::uint64_t era = 0;
+    EXPECT_EQ(charge_on_the_way(pool.view, ProcessSlot{1}, 8, {}, era), Admission::granted);
+    EXPECT_EQ(pool.held(1), 0U);
+    EXPECT_EQ(pool.charge(1, 3), Admission::over_client_quota);
+    EXPECT_EQ(pool.charge(2, 13), Admission::over_pool_quota);
+    std::uint64_t refused = 0;
+    EXPECT_EQ(charge_on_the_way(pool.view, ProcessSlot{1}, 3, {}, refused), Admission::over_client_quota);
+    EXPECT_EQ(counted_frames(pool.view.processes[1]), 8U) << "nothing is left of what is refused";
+    EXPECT_EQ(pool.charge(2, 12), Admission::granted);
+    remove_on_the_way(pool.view, ProcessSlot{1}, 8, era);
+    EXPECT_EQ(pool.charge(1, 8), Admission::granted);
+}
+
 TEST(Account, who_has_not_counted_is_not_changed) {
     Pool pool(kQuotas);
     pool.view.processes[1].held = 0;

@@ -155,6 +155,7 @@ ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLed
       records_(shared_, process_slots_, thread_limit_of(spec), !adopted_),
       has_to_take_over_(adopted_),
       held_counts_(shared_, process_slots_),
+      gifts_seen_(process_slots_),
       scan_(geometry_, shared_, views_, nodes_, clients_, records_.withheld_bytes()) {}
 
 NodeMemory::Plan ManagedPool::plan_of(NumaNode numa_node) const {
@@ -219,7 +220,10 @@ void ManagedPool::take_over() {
         }
         records_.write(slot, record);
         // The daemon before may have died while it cleared the seat.
-        if (record.state == ProcessState::free) shared_.processes[i].held.store(0, std::memory_order_relaxed);
+        if (record.state == ProcessState::free) {
+            shared_.processes[i].held.store(0, std::memory_order_relaxed);
+            records_.empty_way_to(slot);
+        }
     }
     records_.write_seats(clients_.seats());
     records_.take_over_accounting();
@@ -276,6 +280,7 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier 
 
     // relaxed: the record means nothing before its state says so.
     shared.held.store(HeldFrames::of(0).bits(), std::memory_order_relaxed);
+    records_.empty_way_to(client.slot);
     shared.news.store(0, std::memory_order_relaxed);
     records_.write(client.slot, {ProcessState::active, client.generation, client.peer.pid, client.peer.start_time_ticks,
                                  limits_.words_of_client(client.slot)});
@@ -347,6 +352,7 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
     // What it held has been given back, and with its word it leaves what its user and the pool hold.
     records_.set_limits(slot, {});
     shared_.processes[slot.value].held.store(0, std::memory_order_release);  // after the above
+    records_.empty_way_to(slot);
     records_.write_seats(clients_.seats());
     write_accounting();
     // release: who takes the slot next finds everything given back.
@@ -594,7 +600,21 @@ void ManagedPool::tell_clients() {
         const RecordsLock records(*this);
         records_.write_seats(clients_.seats());
     }
+    forget_stale_gifts(Stale::since_the_last_look);
     tell_age();
+}
+
+// A giver that is stopped, or dead, has counted for a client what that will never get: the client's limits, its user's
+// and the pool's would be smaller by it.
+void ManagedPool::forget_stale_gifts(Stale stale) {
+    const RecordsLock records(*this);
+    if (!records_.is_counting()) return;
+    for (const ProcessSlot slot : clients_.seated()) {
+        const OnTheWay seen{shared_.processes[slot.value].on_the_way.load(std::memory_order_seq_cst)};
+        const std::uint64_t before = std::exchange(gifts_seen_[slot.value], seen.bits());
+        if (seen.frames() == 0 || (stale == Stale::since_the_last_look && before != seen.bits())) continue;
+        (void)forget_on_the_way(shared_, slot, seen, [this](ThreadSlotIndex thread) { wake(thread); });
+    }
 }
 
 void ManagedPool::tell_age() {
@@ -615,11 +635,13 @@ void ManagedPool::tell_age() {
 }
 
 void ManagedPool::wake_waiters(bool all) {
-    nudge_waiters(shared_, all, [this](ThreadSlotIndex thread) {
-        auto *const low_half = reinterpret_cast<std::uint32_t *>(&shared_.threads[thread.value].waiting);
-        static_assert(std::endian::native == std::endian::little, "the futex word is the first half");
-        os::futex_wake(low_half, 1);
-    });
+    nudge_waiters(shared_, all, [this](ThreadSlotIndex thread) { wake(thread); });
+}
+
+void ManagedPool::wake(ThreadSlotIndex waiter) {
+    auto *const low_half = reinterpret_cast<std::uint32_t *>(&shared_.threads[waiter.value].waiting);
+    static_assert(std::endian::native == std::endian::little, "the futex word is the first half");
+    os::futex_wake(low_half, 1);
 }
 
 void ManagedPool::wake_waiters_soon(const std::shared_ptr<ManagedPool> &pool) {

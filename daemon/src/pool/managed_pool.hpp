@@ -270,6 +270,10 @@ private:
     void write_sizes() NUMACRE_REQUIRES(records_.mutex);
     void withhold(std::uint64_t more_bytes, std::uint64_t less_bytes);
     void tell_age();
+    void wake(ThreadSlotIndex waiter);
+    // Which of the blocks on their way to clients that wait count no more.
+    enum class Stale : std::uint8_t { since_the_last_look, all };
+    void forget_stale_gifts(Stale stale);
 
     // Reserves; bytes_before: what was until now. More is refused if it was not there in this look.
     Answer<void> promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &bytes_before);
@@ -319,6 +323,7 @@ private:
     PoolRecords records_;
     bool has_to_take_over_ NUMACRE_GUARDED_BY(records_.mutex);
     HeldCounts held_counts_ NUMACRE_GUARDED_BY(records_.mutex);
+    std::vector<std::uint64_t> gifts_seen_ NUMACRE_GUARDED_BY(records_.mutex);  // by process slot: OnTheWay, last
     std::uint64_t last_look_ NUMACRE_GUARDED_BY(records_.mutex) = 0;  // the youngest whose result has been compared
     std::uint32_t seats_until_look_ NUMACRE_GUARDED_BY(records_.mutex) = 0;
     PoolScan scan_;

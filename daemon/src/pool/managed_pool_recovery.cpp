@@ -71,6 +71,8 @@ void ManagedPool::reclaim(std::span<Departed> departed) {
         const Quarantine::Era era = quarantine_.era(Quarantine::Clock::now());
         recovery.seize(departed, era, [this, era](NumaNode numa_node, Block block) { seize(numa_node, block, era); });
     }
+    // One of them may have been giving.
+    forget_stale_gifts(Stale::all);
 }
 
 bool ManagedPool::is_overfull() const {

@@ -56,7 +56,10 @@ bool PoolRecords::write_accounting(std::uint64_t wanted, std::span<const Process
     const bool begins = (wanted & ~accounting_ & Accounting::kCount) != 0;
     accounting_ = wanted;
     if (begins) {
-        for (const ProcessSlot slot : seated) shared_.processes[slot.value].held.store(0, std::memory_order_relaxed);
+        for (const ProcessSlot slot : seated) {
+            shared_.processes[slot.value].held.store(0, std::memory_order_relaxed);
+            empty_way_to(slot);
+        }
         forget_draining_held(shared_);  // who does not count notes nothing either
     }
     // seq_cst: what clients have counted before is forgotten first, and scans that count for them come after it.
@@ -95,6 +98,12 @@ void PoolRecords::write_seized(std::uint64_t frames) {
 
 void PoolRecords::withhold(std::uint64_t more_bytes, std::uint64_t less_bytes) {
     withheld_bytes_ += more_bytes - less_bytes;
+}
+
+void PoolRecords::empty_way_to(ProcessSlot slot) {
+    auto &word = shared_.processes[slot.value].on_the_way;
+    // relaxed: nobody sits there, or nobody counts. The era moves on: who has given to the last one takes nothing back.
+    word.store(OnTheWay{word.load(std::memory_order_relaxed)}.forgotten().bits(), std::memory_order_relaxed);
 }
 
 std::string PoolRecords::damage_to_header() const {

@@ -64,6 +64,9 @@ public:
     // Read by scans, without the lock.
     const std::atomic<std::uint64_t> &withheld_bytes() const { return withheld_bytes_; }
 
+    // Nothing is on the way to the process that sits there.
+    void empty_way_to(ProcessSlot slot) NUMACRE_REQUIRES(mutex);
+
     // What has been overwritten; empty: nothing. Shared memory is read here only to find that out.
     std::string damage_to_header() const NUMACRE_REQUIRES(mutex);
     std::string damage_to_records() const NUMACRE_REQUIRES(mutex);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "numacre/shm/account.hpp"
-#include "numacre/shm/hand_off.hpp"
 
 namespace numacre::daemon {
 
@@ -27,8 +26,11 @@ Use PoolScan::begin() {
     use.seats = clients_.versions();
     const std::size_t slots = use.seats.size();
     use.used_frames.resize(slots, 0);
-    for (std::uint32_t slot = 0; slot < slots; ++slot)
+    for (std::uint32_t slot = 0; slot < slots; ++slot) {
+        // In this order: as in counted_frames().
+        use.coming.push_back(OnTheWay{shared_.processes[slot].on_the_way.load(std::memory_order_seq_cst)}.frames());
         use.counts.push_back(shared_.processes[slot].held.load(std::memory_order_seq_cst));
+    }
     use.under_way = frames_under_way();
     return use;
 }
@@ -41,12 +43,9 @@ std::vector<std::uint64_t> PoolScan::frames_under_way() const {
     const std::uint32_t threads = shared_.threads_in_use_bound();
     for (std::uint32_t thread = kDaemonThread.value + 1; thread < threads; ++thread) {
         const UnderWay call{shared_.threads[thread].under_way.load(std::memory_order_seq_cst)};
-        // A block on its way to it: counted, and nobody's in the index.
-        const bool is_given = WaitWord{shared_.threads[thread].waiting.load(std::memory_order_seq_cst)}.is_given();
-        if (call.frames() == 0 && !is_given) continue;
+        if (call.frames() == 0) continue;
         const ThreadOwner owner{shared_.threads[thread].owner.load(std::memory_order_relaxed)};
-        if (owner.in_use() && owner.process().value < frames.size())
-            frames[owner.process().value] += call.frames() + (is_given ? geometry_.largest().frames() : 0);
+        if (owner.in_use() && owner.process().value < frames.size()) frames[owner.process().value] += call.frames();
         if (call.giver() == UnderWay::kAnybody)
             of_anybody += call.frames();
         else if (call.giver() != UnderWay::kNobody && call.giver().value < frames.size())

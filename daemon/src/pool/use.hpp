@@ -15,6 +15,7 @@ struct Use {
     std::uint64_t number = 0;                // of the scan, in the order in which they began
     std::vector<std::uint64_t> seats;        // by process slot, from before it: ClientTable::versions()
     std::vector<std::uint64_t> used_frames;  // by process slot
+    std::vector<std::uint64_t> coming;       // by process slot: frames on the way to it, from before the counts
     std::vector<std::uint64_t> counts;       // by process slot: HeldFrames from before it
     std::vector<std::uint64_t> under_way;    // by process slot: frames, from before it, but after the counts
     struct OfNode {
@@ -28,7 +29,7 @@ struct Use {
 
     // What the process holds, or has been granted.
     std::uint64_t granted_to(std::uint32_t slot) const {
-        return std::max(used_frames[slot], engine::HeldFrames{counts[slot]}.frames());
+        return coming[slot] + std::max(used_frames[slot], engine::HeldFrames{counts[slot]}.frames());
     }
     void add(const NodeSnapshot &snapshot) { nodes.push_back({snapshot.free_frames, snapshot.online_frames()}); }
 };

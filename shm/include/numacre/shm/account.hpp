@@ -17,6 +17,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "numacre/shm/layout.hpp"
@@ -47,6 +48,39 @@ private:
     static constexpr std::uint64_t kChange = std::uint64_t{1} << 44;
     static constexpr std::uint64_t kFrames = kChange - 1;
     static constexpr std::uint64_t kChanges = ~kCounted & ~kFrames;
+    std::uint64_t bits_;
+};
+
+// A word of a process's record: frames that others have counted for threads of it that wait. A thread that has received
+// its block moves them to HeldFrames; in every sum they count as held. Bits 0 .. 35 frames, 36 .. 47 era, 48 .. 63
+// changes.
+//
+// A giver may die, or stand still for as long as somebody likes, between its count and its gift. So what is on the way
+// can be forgotten by anybody (forget_on_the_way() in hand_off.hpp: no thread waits then, and no gift arrives), and a
+// new era begins. A giver takes back what it has counted in the era in which it has counted it, and in no other.
+class OnTheWay {
+public:
+    constexpr explicit OnTheWay(std::uint64_t bits = 0) : bits_(bits) {}
+    constexpr std::uint64_t bits() const { return bits_; }
+    constexpr std::uint64_t frames() const { return bits_ & kFrames; }
+    constexpr std::uint64_t era() const { return (bits_ & kEras) >> kEraShift; }
+    constexpr bool has_room_for(std::uint64_t frames) const { return frames <= kFrames - this->frames(); }
+    constexpr OnTheWay with_more(std::uint64_t frames) const { return changed_to(era(), this->frames() + frames); }
+    // Never below 0: it may have been given while nobody counted.
+    constexpr OnTheWay with_fewer(std::uint64_t frames) const {
+        return changed_to(era(), this->frames() - std::min(frames, this->frames()));
+    }
+    constexpr OnTheWay forgotten() const { return changed_to(era() + 1, 0); }
+
+private:
+    constexpr OnTheWay changed_to(std::uint64_t era, std::uint64_t frames) const {
+        return OnTheWay{((bits_ + kChange) & kChanges) | (era << kEraShift & kEras) | (frames & kFrames)};
+    }
+    static constexpr unsigned kEraShift = 36;
+    static constexpr std::uint64_t kFrames = (std::uint64_t{1} << kEraShift) - 1;
+    static constexpr std::uint64_t kChange = std::uint64_t{1} << 48;
+    static constexpr std::uint64_t kChanges = ~(kChange - 1);
+    static constexpr std::uint64_t kEras = ~kChanges & ~kFrames;
     std::uint64_t bits_;
 };
 
@@ -183,6 +217,36 @@ void remove_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t f
     remove_held(view, process, frames, [] { return true; });
 }
 
+// For a thread of the process that waits. Nothing: it is not counted; somebody scribbles. The era in which it is.
+template <class Env>
+std::optional<std::uint64_t> add_on_the_way(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames) {
+    auto &word = view.processes[process.value].on_the_way;
+    std::uint64_t bits = word.load(std::memory_order_relaxed);  // relaxed: the CAS decides
+    // EDGE charge-then-look, as in add_held().
+    for (unsigned round = 0; round < kCasRoundsMax && OnTheWay{bits}.has_room_for(frames); ++round)
+        if (word.compare_exchange_weak(bits, OnTheWay{bits}.with_more(frames).bits(), std::memory_order_seq_cst,
+                                       std::memory_order_relaxed))
+            return OnTheWay{bits}.era();
+    return std::nullopt;
+}
+// The giver's, or the receiver's, who counts them as held by now: if it still is the era in which they were counted.
+template <class Env>
+void remove_on_the_way(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, std::uint64_t era) {
+    auto &word = view.processes[process.value].on_the_way;
+    std::uint64_t bits = word.load(std::memory_order_relaxed);  // relaxed: the CAS decides
+    // release: after what has been freed is noted, or what has been received is counted.
+    for (unsigned round = 0; round < kCasRoundsMax && OnTheWay{bits}.era() == era; ++round)
+        if (word.compare_exchange_weak(bits, OnTheWay{bits}.with_fewer(frames).bits(), std::memory_order_acq_rel,
+                                       std::memory_order_relaxed))
+            return;
+}
+// What the process holds, or is about to. Never too little: what goes from one word to the other is added first.
+template <class Env>
+std::uint64_t counted_frames(const ProcessRecord<Env> &record) {
+    const std::uint64_t coming = OnTheWay{record.on_the_way.load(std::memory_order_seq_cst)}.frames();
+    return coming + HeldFrames{record.held.load(std::memory_order_seq_cst)}.frames();
+}
+
 // Bits 0 .. 43 frames, 44 .. 63 changes. Of the units that somebody drains, what is held there: that is in the sums of
 // what all hold, and takes nothing from what is to be had, which does not include these units (online_frames). The
 // daemon finds it by a look, without what is held or might be by those who have been promised memory; who frees such a
@@ -252,9 +316,11 @@ Others read_others(const PoolView<Env> &view, ProcessSlot process, HandedOver ha
         const std::uint32_t slot = downwards ? first + (seats - 1 - i) : i;
         if (slot == process.value) continue;
         const auto &record = view.processes[slot];
+        // In this order: as in counted_frames().
+        const std::uint64_t coming = record.on_the_way.load(std::memory_order_seq_cst);
         const std::uint64_t bits = record.held.load(std::memory_order_seq_cst);
-        others.digest += bits * (kOdd + std::uint64_t{2} * slot);
-        std::uint64_t frames = HeldFrames{bits}.frames();
+        others.digest += bits * (kOdd + std::uint64_t{4} * slot) + coming * (kOdd + std::uint64_t{4} * slot + 2);
+        std::uint64_t frames = OnTheWay{coming}.frames() + HeldFrames{bits}.frames();
         if (slot == handed.from.value) frames -= std::min(frames, handed.frames);
         // relaxed: what the daemon writes orders nothing.
         others.sum.add(record.account.load(std::memory_order_relaxed), frames,
@@ -334,27 +400,48 @@ Admission admit(const PoolView<Env> &view, ProcessSlot process, std::uint64_t he
     return unused == 0 ? Admission::full : Admission::reserved;
 }
 
-// Counts `frames` as held by the process, if all limits allow that; otherwise nothing is changed. Two that ask for the
-// last frames at once may both be refused. The process must have counted what it held before.
-template <class Env>
-Admission charge(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, HandedOver handed = {}) {
-    const auto &word = view.processes[process.value].held;
-    const auto held = [&word] { return HeldFrames{word.load(std::memory_order_seq_cst)}.frames(); };
+// Counts `frames` for the process, by add() -> bool, if all limits allow that; otherwise nothing is changed, by
+// remove(). Two that ask for the last frames at once may both be refused.
+template <class Env, class Add, class Remove>
+Admission charge(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, HandedOver handed,
+                 const Add &add, const Remove &remove) {
+    const auto &mine = view.processes[process.value];
     const auto is_shared = [](std::uint64_t accounting) { return (accounting & Accounting::kShared) != 0; };
     // First without a charge: what will never be granted is not to stand in anybody's way, and a thread may stand still
     // before it has taken its charge back.
     std::uint64_t accounting = view.header->accounting.load(std::memory_order_relaxed);  // relaxed: only a first look
     const Others before = is_shared(accounting) ? read_others(view, process, handed, false) : Others{};
-    if (const Admission answer = admit(view, process, held() + frames, frames, accounting, before.sum);
+    if (const Admission answer = admit(view, process, counted_frames(mine) + frames, frames, accounting, before.sum);
         answer != Admission::granted)
         return answer;
-    add_held(view, process, frames);
+    if (!add()) return Admission::full;
     // seq_cst: after the charge; there may be other limits by now.
     accounting = view.header->accounting.load(std::memory_order_seq_cst);
     const Holdings others = is_shared(accounting) ? settled_others(view, process, handed, before) : Holdings{};
-    const Admission answer = admit(view, process, held(), frames, accounting, others);
-    if (answer != Admission::granted) remove_held(view, process, frames);
+    const Admission answer = admit(view, process, counted_frames(mine), frames, accounting, others);
+    if (answer != Admission::granted) remove();
     return answer;
+}
+
+// As held. The process must have counted what it held before.
+template <class Env>
+Admission charge(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, HandedOver handed = {}) {
+    const auto add = [&] {
+        add_held(view, process, frames);
+        return true;
+    };
+    return charge(view, process, frames, handed, add, [&] { remove_held(view, process, frames); });
+}
+// As on their way to a thread of the process. era: in which, if they are granted.
+template <class Env>
+Admission charge_on_the_way(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, HandedOver handed,
+                            std::uint64_t &era) {
+    const auto add = [&] {
+        const auto added = add_on_the_way(view, process, frames);
+        if (added) era = *added;
+        return added.has_value();
+    };
+    return charge(view, process, frames, handed, add, [&] { remove_on_the_way(view, process, frames, era); });
 }
 
 }  // namespace numacre::engine

@@ -19,24 +19,27 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <utility>
 
+#include "numacre/shm/account.hpp"
 #include "numacre/shm/buddy.hpp"
 
 namespace numacre::engine {
 
 // Where nobody counts what is held.
 struct NoLimits {
-    bool charge(ThreadSlotIndex, std::uint64_t) const { return true; }
-    void uncharge(ThreadSlotIndex, std::uint64_t) const {}
+    struct Charge {};
+    std::optional<Charge> charge(ThreadSlotIndex, std::uint64_t) const { return Charge{}; }
+    void uncharge(const Charge &, std::uint64_t) const {}
     void freed(std::uint32_t, Block) const {}
-    void done() const {}
 };
 
 // Nodes: Buddy<Env> &at(numa node), std::uint32_t count(), std::uint32_t nearest(numa node, rank): by distance.
-// Limits: bool charge(thread, frames): counts them as held by the thread's process, if it may hold them; uncharge();
-// freed(numa node, block): it is in the tree again, and still counted; done(): the charges that stand are told of. A
-// block on its way is counted by whom it goes to before anybody else does not count it any more, so that nobody is
-// granted in between what is not there; who receives it does not count it again.
+// Limits: charge(thread, frames): counts them as on their way to the thread's process (OnTheWay), if it may hold them;
+// nothing: it may not. uncharge(): takes that back. freed(numa node, block): it is in the tree again, and still counted
+// by whoever held it. A block is counted for whom it goes to before anybody else does not count it any more, so that
+// nobody is granted in between what is not there; who receives it counts it as held before the word is empty.
 template <class Env, class Nodes, class Limits = NoLimits>
 class HandOff {
 public:
@@ -120,9 +123,8 @@ public:
     // freed, or that thread's.
     template <class Wake>
     Given give(Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry, Wake &&wake) {
-        const Given given = give(actor, numa_node, block, entry, kNobody, wake);
-        limits_.done();
-        return given;
+        Charged nobody;
+        return give(actor, numa_node, block, entry, nobody, wake);
     }
 
     // Gives what is free to those who wait, the longest waiting first. For whoever has released something in another
@@ -152,10 +154,25 @@ private:
     enum class Served : std::uint8_t { all, not_all, look_again };
     static constexpr ThreadSlotIndex kNobody = kDaemonThread;
 
-    // charged: the thread for which the block has been counted already. Counted for nobody if that is not who gets it.
+    // For which wish a block has been counted. Of that wish, not of a later one of the same thread: a wish may be taken
+    // back, and what is on its way forgotten, before we look again.
+    struct Charged {
+        ThreadSlotIndex waiter = kNobody;
+        WaitWord wish;
+        typename Limits::Charge charge{};
+        bool is_for(ThreadSlotIndex other, WaitWord its_wish) const {
+            return waiter == other && wish.not_nudged() == its_wish.not_nudged();
+        }
+    };
+    void uncharge(Charged &charged, std::uint64_t frames) {
+        if (charged.waiter == kNobody) return;
+        limits_.uncharge(charged.charge, frames);
+        charged = {};
+    }
+
+    // before: for whom the block has been counted already. Taken back if that is not who gets it.
     template <class Wake>
-    Given give(Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry, ThreadSlotIndex charged,
-               Wake &&wake) {
+    Given give(Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry, Charged &before, Wake &&wake) {
         ThreadSlotIndex waiter;
         WaitWord wish;
         const std::uint64_t here = std::uint64_t{1} << numa_node;
@@ -170,24 +187,29 @@ private:
         const auto next = [&] {
             return looks-- > 0 && find_oldest(here, {}, block.order, wish.ticket() + 1, waiter, wish);
         };
+        Charged charged;
         const auto may_have = [&] {
-            return wish.order() == block.order && (waiter == charged || limits_.charge(waiter, frames));
-        };
-        const auto give_up_on = [&](ThreadSlotIndex thread) {
-            if (thread != charged) limits_.uncharge(thread, frames);
+            if (wish.order() != block.order) return false;
+            if (before.is_for(waiter, wish)) {
+                charged = std::exchange(before, {});
+                return true;
+            }
+            const auto charge = limits_.charge(waiter, frames);
+            if (charge) charged = {waiter, wish, *charge};
+            return charge.has_value();
         };
         while (!may_have())
             if (!next()) return Given::not_allowed;
         const bool tally = entry.is_owned();
         if (!buddy.put_on_its_way(actor, block, entry)) {
-            give_up_on(waiter);
+            uncharge(charged, frames);
             return Given::no;
         }
         const WaitWord gift =
             WaitWord::given(NumaNode{static_cast<std::uint8_t>(numa_node)}, block.base, entry.generation());
         bool is_for_somebody = true;
         while (is_for_somebody && !tell(waiter, wish, gift)) {
-            give_up_on(waiter);
+            uncharge(charged, frames);
             do is_for_somebody = next();
             while (is_for_somebody && !may_have());
         }
@@ -197,7 +219,7 @@ private:
             return Given::undone;
         }
         buddy.has_been_given(actor, block, tally);
-        if (charged != kNobody && waiter != charged) limits_.uncharge(charged, frames);
+        uncharge(before, frames);
         wake(waiter);
         return Given::yes;
     }
@@ -287,26 +309,25 @@ private:
         const std::uint64_t would_do = nodes_for(waiter) & ~exhausted.nodes(wish.order());
         // Before it is taken from the tree, as by a thread that allocates.
         const std::uint64_t frames = wish.order().frames();
-        if (!limits_.charge(waiter, frames)) {
-            limits_.done();
-            return Given::not_allowed;
-        }
+        const auto charge = limits_.charge(waiter, frames);
+        if (!charge) return Given::not_allowed;
+        Charged charged{waiter, wish, *charge};
         const auto from = [&](std::uint32_t numa_node) {
             if ((would_do >> numa_node & 1) == 0) return Given::no;
-            const Given given = allocate_there(actor, numa_node, waiter, wish, wake);
+            const Given given = allocate_there(actor, numa_node, charged, wake);
             if (given == Given::no) exhausted.add(wish.order(), numa_node);
             return given;
         };
         Given given = from(wanted);
         for (std::uint32_t rank = 0; given == Given::no && rank < nodes_.count(); ++rank)
             if (const std::uint32_t other = nodes_.nearest(wanted, rank); other != wanted) given = from(other);
-        if (given != Given::yes) limits_.uncharge(waiter, frames);
-        limits_.done();
+        uncharge(charged, frames);  // unless somebody has the block
         return given;
     }
     template <class Wake>
-    Given allocate_there(Actor actor, std::uint32_t numa_node, ThreadSlotIndex waiter, WaitWord wish, Wake &wake) {
+    Given allocate_there(Actor actor, std::uint32_t numa_node, Charged &charged, Wake &wake) {
         Buddy<Env> &buddy = nodes_.at(numa_node);
+        const WaitWord wish = charged.wish;
         FrameIndex base;
         // As if for a cache: nobody's allocation yet, and the process's, should it die.
         if (wish.order().value > buddy.view().geometry.largest_order ||
@@ -314,7 +335,7 @@ private:
             return Given::no;
         const Block block{base, wish.order()};
         const IndexEntry entry{buddy.view().index_entry(block).load(std::memory_order_acquire)};
-        if (give(actor, numa_node, block, entry, waiter, wake) == Given::yes) return Given::yes;
+        if (give(actor, numa_node, block, entry, charged, wake) == Given::yes) return Given::yes;
         // Refused if give() has done it.
         if (buddy.free_entry(actor, block, entry, false) == Errc::ok) limits_.freed(numa_node, block);
         return Given::undone;
@@ -344,6 +365,36 @@ void nudge_waiters(const PoolView<Env> &pool, bool all, Wake &&wake) {
         (void)slot.waiting.compare_exchange_strong(bits, WaitWord{bits}.nudged().bits(), std::memory_order_seq_cst);
         wake(ThreadSlotIndex{static_cast<std::uint16_t>(thread)});
     }
+}
+
+// Nobody gives any more what was on its way to the process when `seen` was read: forgotten. So that it is so, the
+// wishes of the process's threads are taken back, and each wishes anew: no giver can tell them of what it has counted
+// so far. False: something is about to arrive, or has changed meanwhile; nothing is forgotten. Calls
+// wake(ThreadSlotIndex). Whoever dies inside has taken wishes back, no more.
+template <class Env, class Wake>
+bool forget_on_the_way(const PoolView<Env> &pool, ProcessSlot process, OnTheWay seen, Wake &&wake) {
+    bool arrives = false;
+    const std::uint32_t threads = pool.threads_in_use_bound();
+    for (std::uint32_t thread = kDaemonThread.value + 1U; thread < threads; ++thread) {
+        auto &slot = pool.threads[thread];
+        std::uint64_t bits = slot.waiting.load(std::memory_order_seq_cst);
+        if (bits == 0) continue;
+        // A slot that is nobody's any more may have been the process's.
+        const ThreadOwner owner{slot.owner.load(std::memory_order_seq_cst)};
+        if (owner.in_use() && owner.process() != process) continue;
+        // EDGE take-back-then-forget (seq_cst, both; partner: charge_on_the_way(), and then tell()). Weakened: a thread
+        // is given a block that is counted nowhere.
+        for (unsigned round = 0; WaitWord{bits}.is_waiting() && round < kCasRoundsMax; ++round) {
+            if (!slot.waiting.compare_exchange_weak(bits, 0, std::memory_order_seq_cst)) continue;
+            bits = 0;
+            wake(ThreadSlotIndex{static_cast<std::uint16_t>(thread)});
+        }
+        arrives = arrives || WaitWord{bits}.is_waiting() || WaitWord{bits}.is_given();
+    }
+    if (arrives) return false;
+    std::uint64_t bits = seen.bits();
+    return pool.processes[process.value].on_the_way.compare_exchange_strong(bits, seen.forgotten().bits(),
+                                                                            std::memory_order_seq_cst);
 }
 
 }  // namespace numacre::engine

@@ -52,7 +52,7 @@ private:
 
 enum class ProcessState : std::uint64_t { free = 0, active = 1, dead = 2 };
 
-// Written by the daemon, but for `held`, `news` and `presence`; clients only read the rest.
+// Written by the daemon, but for `held`, `on_the_way`, `news` and `presence`; clients only read the rest.
 template <class Env>
 struct alignas(2 * kCacheLineBytes) ProcessRecord {
     using Word = typename Env::template Atomic<std::uint64_t>;
@@ -68,8 +68,9 @@ struct alignas(2 * kCacheLineBytes) ProcessRecord {
     // it.
     alignas(kCacheLineBytes) Word held;
     Word news;  // bits of EventBits that the client has not been told of; the daemon sets them, the client clears them
-    Word presence;  // Presence: whether the client is there, by the word of whom it concerns
-    std::uint64_t reserved[5];
+    Word presence;    // Presence: whether the client is there, by the word of whom it concerns
+    Word on_the_way;  // OnTheWay (account.hpp): counted for threads of it that wait, by those who give to them
+    std::uint64_t reserved[4];
 };
 
 // Events of which a client is told.
@@ -168,6 +169,7 @@ static_assert(offsetof(ThreadSlot<ProductionEnv>, under_way) == 40);
 static_assert(sizeof(ProcessRecord<ProductionEnv>) == 128);
 static_assert(offsetof(ProcessRecord<ProductionEnv>, held) == 64);
 static_assert(offsetof(ProcessRecord<ProductionEnv>, presence) == 80);
+static_assert(offsetof(ProcessRecord<ProductionEnv>, on_the_way) == 88);
 static_assert(sizeof(Account<ProductionEnv>) == 16);
 static_assert(offsetof(PoolHeader<ProductionEnv>, name) == 32);
 static_assert(offsetof(PoolHeader<ProductionEnv>, geometry) == 96);
