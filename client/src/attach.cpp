@@ -47,8 +47,8 @@ int connect_to_daemon(const char *runtime_dir, numacre_pool *pool) {
                     runtime_dir, sizeof address.sun_path - sizeof "/attach.sock");
     // At once: another thread may fork (is_ours()).
     const int connection = pool->connection = os::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    pool->connection_inode = inode_of(connection);
     if (connection < 0) return fail(Errc::too_many_clients, "cannot make a socket: %s", strerror(errno));
+    pool->connection_inode = inode_of(connection);
     if (!connect_by(Deadline{kConnectSeconds}, connection, address)) {
         const int error = errno;
         if (error == EAGAIN) return no_place();

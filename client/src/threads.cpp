@@ -308,7 +308,12 @@ bool make_generation_page() {
 
 bool grow_table(std::uint32_t index) {
     LaneTable &table = lane_table;
-    if (index < table.count) return true;
+    if (index < table.count) {
+        // A child of fork() has its parent's table, and has forgotten all that were noted there.
+        if (table.noted != nullptr && table.noted_in == fork_generation()) return true;
+        const TableLock lock;
+        return note_table(table);
+    }
     // First: without it nobody would tell of the thread's end. Any value but NULL; at_thread_end() looks at the table.
     if (table.count == 0 && os::pthread_setspecific(thread_end_key, &table) != 0) return false;
     const std::uint32_t count = index + 8;

@@ -163,6 +163,25 @@ TEST(ThreadEnd, a_first_thread_that_ends_before_the_others_keeps_no_slot) {
               }),
               0);
 }
+
+// Its table of lanes is its parent's.
+TEST(ThreadEnd, a_childs_first_thread_that_ends_before_the_others_keeps_no_slot) {
+    EXPECT_EQ(in_child([] {
+                  pool = open_pool();
+                  if (pool == nullptr || !use(pool)) return false;
+                  const pid_t child = fork();
+                  if (child != 0) {
+                      int status = -1;
+                      return waitpid(child, &status, 0) == child && status == 0;
+                  }
+                  pool = open_pool();
+                  if (pool == nullptr || !use(pool)) _exit(2);
+                  std::thread{[] { _exit(is_whole() ? 0 : 1); }}.detach();
+                  syscall(SYS_exit, 0);
+                  return false;
+              }),
+              0);
+}
 #endif
 
 #if !defined(UNDER_SANITIZER)

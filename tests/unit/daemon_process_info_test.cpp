@@ -2,8 +2,10 @@
 #include "os/process_info.hpp"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <fstream>
 #include <future>
 #include <iterator>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -78,6 +81,45 @@ TEST(Describe, tells_what_proc_shows_of_the_process) {
     EXPECT_NE(peer->stack_start, 0U);
     EXPECT_FALSE(has_executed(peer->pid, peer->stack_start));
     EXPECT_TRUE(has_executed(peer->pid, peer->stack_start + 16));
+}
+
+// The kernel keeps it as a zombie, without a stack, for as long as there are others.
+TEST(Describe, tells_the_stack_of_a_process_whose_first_thread_has_ended) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        std::thread{[&] {
+            // It runs another program when the test has seen it.
+            char byte = 0;
+            if (::send(ends[1], &byte, 1, 0) != 1 || ::recv(ends[1], &byte, 1, 0) != 1) ::_exit(1);
+            ::execl("/bin/sleep", "sleep", "1000", nullptr);
+            ::_exit(1);
+        }}.detach();
+        ::syscall(SYS_exit, 0);
+    }
+    ASSERT_GT(child, 0);
+    char byte = 0;
+    ASSERT_EQ(::recv(ends[0], &byte, 1, 0), 1);
+    const auto pid = static_cast<std::uint32_t>(child);
+    const auto state = [&] {
+        std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/stat");
+        std::string line;
+        std::getline(file, line);
+        return line.substr(line.rfind(')') + 2, 1);
+    };
+    while (state() != "Z") std::this_thread::yield();
+    Peer peer;
+    peer.pid = pid;
+    peer.pidfd = std::make_shared<const Fd>(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+    describe(peer);
+    EXPECT_NE(peer.stack_start, 0U);
+    EXPECT_FALSE(has_executed(pid, peer.stack_start));
+    ASSERT_EQ(::send(ends[0], &byte, 1, 0), 1);
+    while (!has_executed(pid, peer.stack_start)) std::this_thread::yield();
+    ::kill(child, SIGKILL);
+    EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+    for (const int end : ends) ::close(end);
 }
 
 // The kernel makes /proc/PID/stat by a walk over all threads, so the daemon reads the first thread's. What it finds

@@ -243,6 +243,38 @@ TEST_F(SizingTest, what_is_free_where_an_operator_drains_is_not_promised) {
     EXPECT_EQ(free_bytes(), 4 * kMiB);
 }
 
+// Whose chunks have no bit that keeps allocations out.
+class SmallChunksTest : public SizingTest {
+protected:
+    static constexpr std::uint64_t kChunk = 256 << 10;
+    PoolSpec spec() const override {
+        PoolSpec spec = SizingTest::spec();
+        spec.capacity_bytes = 4 * kMiB;
+        spec.largest_block_bytes = kChunk;
+        spec.online_bytes = kMiB;
+        return spec;
+    }
+};
+TEST_F(SmallChunksTest, what_is_free_where_an_operator_drains_is_not_promised) {
+    ASSERT_FALSE(memory().keeps_allocations_out());
+    const Block block = allocate(4096);
+    const std::uint64_t chunk = block.base.value / frames(kChunk);
+    ASSERT_TRUE(drain_chunk(*pool_, kNode, chunk, false));
+    EXPECT_FALSE(reserve(kMiB - 4096)) << "the chunk goes as soon as it is empty";
+    EXPECT_TRUE(reserve(kMiB - kChunk));
+    pool_->tell_clients();
+    EXPECT_EQ(shared_.header->attention.load() & Attention::kDraining, 0U) << "no call of a client's looks for marks";
+    restart();
+    EXPECT_FALSE(reserve(kMiB - 4096));
+    EXPECT_TRUE(reserve(kMiB - kChunk));
+    ThreadSlotIndex blocked_by;
+    pool_->worker().run([&] { return pool_->finish_predecessor(blocked_by); });
+    free(block);
+    pool_->worker().run([&] { return finish_drains(*pool_); });
+    EXPECT_EQ(online(), kMiB - kChunk);
+    EXPECT_EQ(free_bytes(), kMiB - kChunk) << "what is promised is there";
+}
+
 // What clients compare with when they ask for what is not promised to them.
 TEST_F(SizingTest, what_drains_is_granted_to_nobody_who_was_not_promised_it) {
     const auto asks = [this](std::uint64_t bytes) {

@@ -122,7 +122,7 @@ AttachServer::~AttachServer() {
     loop_.cancel(accepting_);
     closer_.close(std::move(listener_));
     for (auto &[uid, unread] : unread_)
-        for (Fd &connection : unread.left) closer_.close(std::move(connection));
+        for (Unread::Left &left : unread.left) closer_.close(std::move(left.connection));
     for (const auto &[id, session] : sessions_) {
         for (const auto wait : {session->packet_wait, session->silence_wait, session->death_wait, session->signal_wait})
             loop_.cancel(wait);
@@ -375,7 +375,7 @@ void AttachServer::attach(Session &session) {
         silent_.remove(session.is_limited, session.peer.uid, session.id);
         if (session.is_limited) connection_limits_.attached(session.peer.uid);
     }
-    if (session.is_limited && has_too_many_unread(session.peer.uid)) {
+    if (session.is_limited && has_too_many_unread(session.peer.uid, descriptors_of_reply())) {
         attach_later(session);
         return;
     }
@@ -440,9 +440,10 @@ void AttachServer::serve(Session &session) {
     const SessionId id = session.id;
     loop_.cancel(std::exchange(session.packet_wait, 0));
     // Asked and counted in one: others have been given seats meanwhile.
-    int error = session.is_limited && has_too_many_unread(session.peer.uid) ? ETOOMANYREFS : 0;
+    const std::size_t descriptors = descriptors_of_reply();
+    int error = session.is_limited && has_too_many_unread(session.peer.uid, descriptors) ? ETOOMANYREFS : 0;
     if (error == 0) {
-        if (session.is_limited) unread_[session.peer.uid].sessions.insert(id);
+        if (session.is_limited) unread_[session.peer.uid].sessions[id] = descriptors;
         error = send_attached(session, session.wish.tier, session.client);
     }
     if (error != 0) {
@@ -511,14 +512,13 @@ void AttachServer::attach_later(Session &session) {
 // CAP_SYS_RESOURCE): replies that nobody reads would keep all others from attaching. Limited users have half of what
 // may be on its way, and of what is left of that each an eighth: however many take their share, the next one has one,
 // too.
-bool AttachServer::has_too_many_unread(std::uint32_t uid) {
-    const std::size_t descriptors = 1 + 2 * topology_.numa_nodes().size();
-    const std::size_t most = std::max<std::size_t>(limits_.descriptors_in_flight / 2 / descriptors, 4);
+bool AttachServer::has_too_many_unread(std::uint32_t uid, std::size_t descriptors) {
+    const std::size_t most = std::max<std::size_t>(limits_.descriptors_in_flight / 2, 4 * descriptors_of_reply());
     const auto are_too_many = [&] {
         std::size_t others = 0, own = 0;
-        for (const auto &[whose, unread] : unread_) (whose == uid ? own : others) += unread.count();
-        if (others + own >= most) return true;
-        return own >= std::max<std::size_t>((most - others) / kUnreadShare, 1);
+        for (const auto &[whose, unread] : unread_) (whose == uid ? own : others) += unread.descriptors();
+        if (others + own + descriptors > most) return true;
+        return own != 0 && own + descriptors > (most - others) / kUnreadShare;
     };
     if (!are_too_many()) return false;
     // Asked now and then only: each costs a system call.
@@ -531,35 +531,53 @@ bool AttachServer::has_too_many_unread(std::uint32_t uid) {
 }
 
 void AttachServer::forget_read() {
-    const auto is_read = [this](SessionId id) {
-        const auto found = sessions_.find(id);
+    const auto is_read = [this](const auto &session) {
+        const auto found = sessions_.find(session.first);
         return found == sessions_.end() || !has_unread(found->second->connection.get());
     };
     for (auto user = unread_.begin(); user != unread_.end();) {
         std::erase_if(user->second.sessions, is_read);
-        std::erase_if(user->second.left, [&](Fd &connection) {
-            if (has_unread(connection.get())) return false;
-            closer_.close(std::move(connection));
+        std::erase_if(user->second.left, [&](Unread::Left &left) {
+            if (has_unread(left.connection.get())) return false;
+            closer_.close(std::move(left.connection));
             connection_limits_.closed(user->first, false);
             --left_unread_count_;
             return true;
         });
-        user = user->second.count() == 0 ? unread_.erase(user) : std::next(user);
+        user = user->second.is_empty() ? unread_.erase(user) : std::next(user);
     }
+}
+
+std::size_t AttachServer::Unread::descriptors() const {
+    std::size_t all = 0;
+    for (const auto &[id, of_session] : sessions) all += of_session;
+    for (const Left &one : left) all += one.descriptors;
+    return all;
+}
+
+std::size_t AttachServer::descriptors_of_reply() const {
+    return 1 + 2 * topology_.numa_nodes().size();
+}
+
+std::size_t AttachServer::unread_descriptors_of(const Session &session) const {
+    const auto user = unread_.find(session.peer.uid);
+    if (user == unread_.end()) return 0;
+    const auto found = user->second.sessions.find(session.id);
+    return found == user->second.sessions.end() ? 0 : found->second;
 }
 
 void AttachServer::forget_reply_to(const Session &session) {
     const auto unread = unread_.find(session.peer.uid);
     if (unread == unread_.end()) return;
     unread->second.sessions.erase(session.id);
-    if (unread->second.count() == 0) unread_.erase(unread);
+    if (unread->second.is_empty()) unread_.erase(unread);
 }
 
 // Our closing would not take back what is on its way: it stays with the other end, which may keep that for as long as
 // it likes. So what a user leaves unread goes on counting as a connection.
-void AttachServer::close_when_read(Fd connection, std::uint32_t uid) {
+void AttachServer::close_when_read(Fd connection, std::uint32_t uid, std::size_t descriptors) {
     connection_limits_.adopted(uid, std::chrono::steady_clock::now());
-    unread_[uid].left.push_back(std::move(connection));
+    unread_[uid].left.push_back({std::move(connection), descriptors});
     ++left_unread_count_;
     watch_left_unread();
 }
@@ -624,8 +642,11 @@ int AttachServer::send_attached(Session &session, wire::Tier tier, const Client 
 }
 
 void AttachServer::give_event_fd(Session &session) {
+    // It has read what it was sent before, or what it is sent now counts with that.
+    if (session.is_limited && !has_unread(session.connection.get())) forget_reply_to(session);
+    const bool may_be_unread = !session.is_limited || !has_too_many_unread(session.peer.uid, 1);
     Fd fd;
-    const bool is_counted = connections() + reserved_from(session) < limits_.connections &&
+    const bool is_counted = may_be_unread && connections() + reserved_from(session) < limits_.connections &&
                             (!session.is_limited || connection_limits_.takes_event_fd(session.peer.uid));
     if (is_counted) fd = Fd(os::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (is_counted && !fd && session.is_limited) connection_limits_.closed(session.peer.uid, false);
@@ -638,6 +659,7 @@ void AttachServer::give_event_fd(Session &session) {
                 {{"pid", session.peer.pid},
                  {"client", session.client.id},
                  {"refused_before_without_a_line", *left_out}});
+    if (fd && session.is_limited) ++unread_[session.peer.uid].sessions[session.id];
     const wire::EventsReply reply;
     const int raw = fd.get();
     const std::span<const int> fds = fd ? std::span<const int>(&raw, 1) : std::span<const int>();
@@ -747,10 +769,8 @@ void AttachServer::connection_ended(Session &session) {
         return;
     }
     if (session.phase != Session::Phase::attached) return;
-    if (session.is_limited && has_unread(session.connection.get()))
-        close_when_read(std::move(session.connection), session.peer.uid);
-    else
-        closer_.close(std::move(session.connection));
+    // What it has not read stays on its way, and counts, for as long as the session does; close_session() goes on.
+    if (!session.is_limited || !has_unread(session.connection.get())) closer_.close(std::move(session.connection));
     // Nothing comes back by this alone: the process may have the memory mapped, and most likely it is just ending.
     session.pool->set_client_state(session.client.slot, ClientState::lost);
     lose(session);
@@ -844,10 +864,11 @@ void AttachServer::close_session(SessionId id, bool has_unread) {
     for (const auto wait : {session.silence_wait, session.death_wait, session.signal_wait}) loop_.cancel(wait);
     // Not before the kernel has let go of it: else that would close it, in our thread.
     auto connection = std::make_shared<Fd>(std::move(session.connection));
-    const bool stays = has_unread && session.is_limited;
-    loop_.cancel(session.packet_wait, [this, connection, stays, uid = session.peer.uid] {
-        if (stays)
-            close_when_read(std::move(*connection), uid);
+    // A reply without descriptors may stay unread.
+    const std::size_t unread = has_unread && session.is_limited ? unread_descriptors_of(session) : 0;
+    loop_.cancel(session.packet_wait, [this, connection, unread, uid = session.peer.uid] {
+        if (unread != 0)
+            close_when_read(std::move(*connection), uid, unread);
         else
             closer_.close(std::move(*connection));
     });

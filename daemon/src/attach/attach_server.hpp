@@ -69,10 +69,13 @@ private:
     void make_room_among_the_silent();
     // All that counts towards limits_.connections.
     std::size_t connections() const { return sessions_.size() + event_fd_count_ + left_unread_count_; }
-    bool has_too_many_unread(std::uint32_t uid);
+    // With so many descriptors more.
+    bool has_too_many_unread(std::uint32_t uid, std::size_t descriptors);
+    std::size_t descriptors_of_reply() const;
+    std::size_t unread_descriptors_of(const Session &session) const;
     void forget_read();
     void forget_reply_to(const Session &session);
-    void close_when_read(Fd connection, std::uint32_t uid);
+    void close_when_read(Fd connection, std::uint32_t uid, std::size_t descriptors);
     void watch_left_unread();
     void attach_later(Session &session);
     void listen_to(SessionId id);
@@ -132,9 +135,14 @@ private:
     std::chrono::steady_clock::time_point unread_asked_{};
     std::unordered_map<std::uint32_t, std::size_t> later_;  // by user: sessions that are to try again
     struct Unread {
-        std::set<SessionId> sessions;  // that have perhaps not read their reply yet
-        std::vector<Fd> left;          // connections of sessions that have gone without reading it
-        std::size_t count() const { return sessions.size() + left.size(); }
+        struct Left {
+            Fd connection;
+            std::size_t descriptors;
+        };
+        std::map<SessionId, std::size_t> sessions;  // how many descriptors each has perhaps not read yet
+        std::vector<Left> left;                     // of sessions that have gone without reading them
+        bool is_empty() const { return sessions.empty() && left.empty(); }
+        std::size_t descriptors() const;
     };
     std::map<std::uint32_t, Unread> unread_;  // by uid, of limited users
     std::size_t left_unread_count_ = 0;       // in all of unread_

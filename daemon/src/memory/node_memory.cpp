@@ -260,7 +260,7 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::adopt(const Plan &plan, Topology
         (void)topology.take(plan.numa_node, run.count * made->unit_bytes_);
     }
     // Perhaps some of their chunks only: finished by who calls. What is free there is not to be promised until then.
-    for (std::uint64_t unit = 0; unit < units.size() && made->view_.top_layer != 0; ++unit)
+    for (std::uint64_t unit = 0; unit < units.size(); ++unit)
         if (made->drain_of(unit) != Drain::none) made->draining_.insert(unit);
     made->draining_units_ = made->draining_.size();
     return made;
@@ -338,8 +338,6 @@ void NodeMemory::set_drain(std::uint64_t unit, Drain drain) {
         remembered.store(drain, std::memory_order_release);
         opening_.fetch_sub(1, std::memory_order_seq_cst);
     }
-    // Not where chunks have no drain bit: clients would look for it at every call.
-    if (view_.top_layer == 0) return;
     if (begins)
         draining_.insert(unit);
     else

@@ -1,5 +1,6 @@
 #include "os/process_info.hpp"
 
+#include <dirent.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <sstream>
 #include <string_view>
 
@@ -78,10 +80,8 @@ struct Stat {  // 0: it cannot be read
     std::uint64_t stack_start = 0;
 };
 
-// The first thread's: the kernel makes the process's own by a walk over all its threads, of which it may have many
-// thousands.
-Stat read_stat(std::uint32_t pid) {
-    const std::string line = first_line(read_of(pid, ("task/" + std::to_string(pid) + "/stat").c_str()));
+Stat read_stat(std::uint32_t pid, std::uint32_t thread) {
+    const std::string line = first_line(read_of(pid, ("task/" + std::to_string(thread) + "/stat").c_str()));
     const std::size_t name_end = line.rfind(')');  // the name before it may hold anything
     if (name_end == std::string::npos) return {};
     std::istringstream words(line.substr(name_end + 1));
@@ -93,6 +93,31 @@ Stat read_stat(std::uint32_t pid) {
     words >> stat.start_time;
     for (int at = kStartTimeField + 1; at < kStackStartField; ++at) words >> skipped;
     words >> stat.stack_start;
+    return stat;
+}
+
+// A thread of the process but the first; 0: there is none.
+std::uint32_t other_thread(std::uint32_t pid) {
+    const auto close = [](DIR *folder) { ::closedir(folder); };
+    const std::unique_ptr<DIR, decltype(close)> threads(::opendir(proc_file(pid, "task").c_str()));
+    if (!threads) return 0;
+    // ., .., the first thread: one of the next is another.
+    constexpr int kEntries = 4;
+    for (int i = 0; i < kEntries; ++i) {
+        const dirent *const entry = ::readdir(threads.get());
+        if (entry == nullptr) return 0;
+        const auto number = static_cast<std::uint32_t>(std::strtoul(entry->d_name, nullptr, 10));
+        if (number != 0 && number != pid) return number;
+    }
+    return 0;
+}
+
+// The first thread's: the kernel makes the process's own by a walk over all its threads, of which it may have many
+// thousands. A first thread that has ended before the others has no stack; that is another's, then.
+Stat read_stat(std::uint32_t pid) {
+    Stat stat = read_stat(pid, pid);
+    if (stat.start_time == 0 || stat.stack_start != 0) return stat;
+    if (const std::uint32_t other = other_thread(pid); other != 0) stat.stack_start = read_stat(pid, other).stack_start;
     return stat;
 }
 

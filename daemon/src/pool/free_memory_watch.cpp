@@ -60,14 +60,19 @@ void FreeMemoryWatch::raise_peaks(const Use &use) {
 
 void FreeMemoryWatch::remember(const Use &use, std::span<const std::uint64_t> draining_free_frames,
                                std::uint64_t promised_frames) {
-    std::uint64_t all_free_frames = 0;
-    for (const Use::OfNode &node : use.nodes) all_free_frames += node.free_frames;
+    std::vector<std::uint64_t> open_frames;  // by numa node: free, and to be had
+    std::uint64_t all_open_frames = 0;
+    for (std::size_t i = 0; i < use.nodes.size(); ++i) {
+        const std::uint64_t free_frames = use.nodes[i].free_frames;
+        open_frames.push_back(free_frames - std::min(free_frames, draining_free_frames[i]));
+        all_open_frames += open_frames.back();
+    }
     const MutexLock lock(mutex_);
     for (std::size_t i = 0; i < use.nodes.size(); ++i) {
         const Use::OfNode &node = use.nodes[i];
-        const std::uint64_t elsewhere = all_free_frames - node.free_frames;
-        const std::uint64_t gone = promised_frames - std::min(promised_frames, elsewhere) + draining_free_frames[i];
-        const std::uint64_t free_frames = node.free_frames - std::min(node.free_frames, gone);
+        const std::uint64_t elsewhere = all_open_frames - open_frames[i];
+        const std::uint64_t promised_here = promised_frames - std::min(promised_frames, elsewhere);
+        const std::uint64_t free_frames = open_frames[i] - std::min(open_frames[i], promised_here);
         daemon::remember(history_[i],
                          {std::chrono::steady_clock::now(), free_frames << geometry_.frame_shift,
                           node.online_frames << geometry_.frame_shift},

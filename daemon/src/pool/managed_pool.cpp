@@ -580,8 +580,10 @@ void ManagedPool::announce_deletion() {
     wake_waiters(true);
 }
 
+// As clients see it: where they find no mark, they would look for one at every call.
 bool ManagedPool::is_draining() const {
-    return std::ranges::any_of(nodes_, [](const auto &memory) { return memory->is_draining(); });
+    return std::ranges::any_of(
+        nodes_, [](const auto &memory) { return memory->is_draining() && memory->keeps_allocations_out(); });
 }
 
 void ManagedPool::ask_for_cached_blocks() {
