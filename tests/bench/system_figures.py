@@ -14,10 +14,9 @@ import time
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
-from numacre_client import ClientProcess, library_path  # noqa: E402
 from support.daemon import Daemon, program  # noqa: E402
+from support.numacre_client import ClientProcess, library_path  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

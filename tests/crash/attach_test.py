@@ -9,7 +9,6 @@ import concurrent.futures
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import pathlib
 import random
@@ -23,13 +22,11 @@ import unittest
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
-sys.path.insert(0, str(SOURCE / "tests" / "crash"))
-sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
-from daemon_restart_test import RuntimeDir  # noqa: E402
-from numacre_client import ClientProcess  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, wait_until  # noqa: E402
+from support.numacre_client import ClientProcess  # noqa: E402
 from support.runner import main  # noqa: E402
+from support.runtime_dir import RuntimeDir  # noqa: E402
 
 MIB = 1 << 20
 CAPACITY = 16 * MIB

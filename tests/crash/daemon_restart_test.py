@@ -23,15 +23,13 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
-from kill_test import Client, chaos_client  # noqa: E402
-from numacre_client import ClientProcess  # noqa: E402
-from support.daemon import Daemon, program, wait_until  # noqa: E402
+from support.chaos_client import ChaosClient, chaos_client  # noqa: E402
+from support.daemon import program, wait_until  # noqa: E402
+from support.expect import expect  # noqa: E402
+from support.numacre_client import ClientProcess  # noqa: E402
+from support.runtime_dir import CAPACITY, MIB, RuntimeDir, online_bytes  # noqa: E402
 
-MIB = 1 << 20
-CAPACITY = 64 * MIB
-POOL = f"name=default,capacity={CAPACITY},online={CAPACITY // 2},frame=4K,largest=4M"
 HOLDER_LOOKS_EVERY_SECONDS = 2  # daemon/holder/main.cpp
 LAST_CLIENT_ID_AT = 168  # in a pool's ledger (daemon/src/memory/ledger.cpp)
 # Offsets in a pool's ledger that never move, whatever the version.
@@ -43,117 +41,12 @@ ABSENT, RESERVED, QUOTA = 4711, 4 * MIB, 8 * MIB
 OFFLINE, FILLING, OPENING, ONLINE, CLOSING, CLOSED = range(6)
 
 
-def expect(condition, what):
-    if not condition:
-        raise AssertionError(what)
-
-
 def hugepages():
     return int(pathlib.Path("/proc/sys/vm/nr_hugepages").read_text())
 
 
-def online_bytes(daemon):
-    (pool,) = [each for each in daemon.status()["pools"] if each["name"] == "default"]
-    return pool["nodes"][0]["online_bytes"]
-
-
 def seats_of(daemon):
     return sorted((each["client_id"], each["pid"], each["used_bytes"] - each["cached_bytes"]) for each in daemon.clients())
-
-
-class RuntimeDir:
-    """One that several daemons serve one after the other."""
-
-    def __init__(self, pool=POOL):
-        self.pool = pool
-
-    def __enter__(self):
-        self._directory = tempfile.TemporaryDirectory(prefix="numacre-", dir="/tmp")
-        self.path = self._directory.name
-        self._daemons = []
-        return self
-
-    def __exit__(self, *_):
-        # Whatever went wrong, nothing is left behind.
-        for daemon in self._daemons:
-            daemon.stop()
-        subprocess.run([program("numacred"), "--runtime-dir", self.path, "--discard-kept"], capture_output=True, timeout=60)
-        self._directory.cleanup()
-
-    def start(self, more_arguments=(), **more):
-        self._daemons.append(Daemon("--pool", self.pool, *more_arguments, runtime_dir=self.path, **more))
-        return self._daemons[-1]
-
-    def start_with_client(self, **more):
-        """A daemon, and a client of it that holds three frames."""
-        daemon = self.start(**more)
-        client = ClientProcess(self.path)
-        expect(client.alloc(4096, count=3)[0] == 0, client.message)
-        return daemon, client
-
-    def start_refused(self, *arguments):
-        done = subprocess.run(
-            [program("numacred"), "--runtime-dir", self.path, "--metrics-address", "127.0.0.1:0", *arguments],
-            capture_output=True, text=True, timeout=60)
-        expect(done.returncode == 1, f"numacred ended with {done.returncode} instead of refusing: {done.stdout}")
-        return done.stdout + done.stderr
-
-    def holder(self):
-        return Holder(self.path)
-
-    def holder_pid(self):
-        holder = self.holder()
-        holder.close()
-        return holder.pid
-
-    def frames_bytes(self):
-        """What the kernel has put behind the frames of the pool's numa node 0."""
-        holder = self.holder()
-        kept = holder.kept()
-        holder.close()
-        found = os.fstat(kept["default/frames0"]).st_blocks * 512
-        for fd in kept.values():
-            os.close(fd)
-        return found
-
-
-class Holder:
-    """numacre-holder, spoken to as a daemon would (daemon/src/survival/holder_wire.hpp)."""
-
-    HEADER = struct.Struct("=IHHI96s")
-    MAGIC, VERSION = 0x64686D6E, 1
-    HELLO, LIST, ENTRY, LEAVE, DONE = 0, 3, 4, 5, 7
-
-    def __init__(self, runtime_dir):
-        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.connection.settimeout(60)
-        self.connection.connect(os.path.join(runtime_dir, "holder.sock"))
-        kind, self.pid, _, _ = self._receive()
-        expect(kind == self.HELLO, f"the holder greets with message {kind}")
-
-    def _receive(self):
-        packet, fds, _, _ = socket.recv_fds(self.connection, self.HEADER.size, 4)
-        magic, version, kind, value, name = self.HEADER.unpack(packet)
-        expect((magic, version) == (self.MAGIC, self.VERSION), f"the holder speaks {magic:#x} version {version}")
-        return kind, value, name.rstrip(b"\0").decode(), fds
-
-    def kept(self):
-        """Open descriptors by name."""
-        self.connection.send(self.HEADER.pack(self.MAGIC, self.VERSION, self.LIST, 0, b""))
-        found = {}
-        while True:
-            kind, _, name, fds = self._receive()
-            if kind != self.ENTRY:
-                return found
-            (found[name],) = fds
-
-    def leave(self, pidfds, more):
-        message = self.HEADER.pack(self.MAGIC, self.VERSION, self.LEAVE, more, b"")
-        socket.send_fds(self.connection, [message], pidfds)
-        expect(self._receive()[0] == self.DONE, "the holder does not take pidfds")
-
-    def close(self):
-        self.connection.close()
 
 
 class Load:
@@ -165,7 +58,7 @@ class Load:
         self.clients = []
 
     def start_one(self):
-        self.clients.append(Client([chaos_client(), self.runtime_dir, self.shared, str(self.rng.getrandbits(63)), "2"]))
+        self.clients.append(ChaosClient([chaos_client(), self.runtime_dir, self.shared, str(self.rng.getrandbits(63)), "2"]))
         self.clients[-1].wait_until_attached()
 
     def check_alive(self):

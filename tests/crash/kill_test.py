@@ -14,7 +14,6 @@ import random
 import re
 import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,59 +21,13 @@ import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
+from support.chaos_client import ChaosClient, chaos_client, fail_when_a_client_hangs  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
 
 CAPACITY = 64 << 20
 RING_BYTES = 64 * 8  # chaos_client.cpp has the shared file's layout
 SLEEPERS_MAX = 8
 ASLEEP_FOR_MAX = 6  # what happens to others while one is stopped
-
-
-def chaos_client():
-    path = pathlib.Path(os.environ["NUMACRE_BUILD_DIR"]) / "test-bin" / "chaos_client"
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is not built")
-    return str(path)
-
-
-class Client:
-    def __init__(self, command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True)
-        self.attached = False
-        self.wake_at = None  # stopped until then
-        self.was_stopped = False
-
-    def hear(self, wanted):
-        """Its next line has to be this one. Whoever does not answer in time hangs."""
-        signal.alarm(PATIENCE_SECONDS)
-        line = self.process.stdout.readline()
-        signal.alarm(0)
-        if line.rstrip("\n") != wanted:
-            errors = self.process.stderr.read() if not line else ""
-            raise AssertionError(f"a client was to say '{wanted}', but said '{line}': {errors}")
-
-    def wait_until_attached(self):
-        if not self.attached:
-            self.hear("attached")
-            self.attached = True
-
-    def order(self, letter):
-        self.wait_until_attached()
-        self.process.stdin.write(letter)
-        self.process.stdin.flush()
-
-    def end(self):
-        """What it has printed by its end. It has to end well, and soon."""
-        output, errors = self.process.communicate(timeout=PATIENCE_SECONDS)
-        if self.process.returncode != 0:
-            raise AssertionError(f"a client ended with {self.process.returncode}: {errors}")
-        return output
-
-    def kill(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
 
 
 class Herd:
@@ -93,7 +46,7 @@ class Herd:
     def start_one(self):
         command = [chaos_client(), self.daemon.runtime_dir, self.shared, str(self.rng.getrandbits(63)),
                    str(self.rng.randint(1, 3))]
-        return Client(command)
+        return ChaosClient(command)
 
     def everyone(self):
         return [self.witness, *self.clients]
@@ -282,17 +235,13 @@ def run(kills, processes, seed):
             raise AssertionError(f"{herd.lost_sessions} attached clients were lost, only {reaped} were reaped")
 
 
-def too_late(*_):
-    raise AssertionError(f"a client has not answered for {PATIENCE_SECONDS} s: it hangs")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=400)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--seed", type=int, default=None)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGALRM, too_late)
+    fail_when_a_client_hangs()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().getrandbits(32)
     print(f"replay: kill_test.py --kills {arguments.kills} --processes {arguments.processes} --seed {seed}", flush=True)
     run(arguments.kills, arguments.processes, seed)

@@ -15,13 +15,13 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
-from daemon_restart_test import MIB, RuntimeDir, expect, online_bytes  # noqa: E402
-from numacre_client import WAIT, ClientProcess  # noqa: E402
 from support.daemon import program, wait_until  # noqa: E402
+from support.expect import expect  # noqa: E402
 from support.gigantic_pages import GIB, GiganticPages, Shortage  # noqa: E402
 from support.gigantic_pages import count as gigantic_pages  # noqa: E402
+from support.numacre_client import WAIT, ClientProcess  # noqa: E402
+from support.runtime_dir import MIB, RuntimeDir, online_bytes  # noqa: E402
 
 SMALL, LARGE = 16 * MIB, 64 * MIB
 POOL = f"name=default,capacity={LARGE},online={SMALL},frame=4K,largest=4M"

@@ -27,15 +27,22 @@ import urllib.request
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
-sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
-from daemon_bad_input_test import MESSAGE_OFFSET, REPLY_BYTES, SYNTHETIC, Reply, connect, request, serving  # noqa: E402
-from numacre_client import UNCACHED, ClientProcess, Library, library_path  # noqa: E402
-from support.daemon import PATIENCE_SECONDS, program, wait_until  # noqa: E402
+from support.attach_wire import (  # noqa: E402
+    OBSERVER,
+    REPLY_BYTES,
+    TRUSTED,
+    Reply,
+    ask_to_attach,
+    connect,
+    request,
+)
+from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
+from support.numacre_client import UNCACHED, ClientProcess, Library, library_path  # noqa: E402
 from support.runner import main  # noqa: E402
 
+SYNTHETIC = ("--topology", "synthetic:2x512M", "--metrics-address", "127.0.0.1:0")
 SIZES = "capacity=64M,online=8M,frame=4K,largest=4M,backing=small"
-TRUSTED, OBSERVER = 0, 1
 TOO_MANY_CLIENTS, ACCESS_DENIED, TOO_MANY_CONNECTIONS = 10, 14, 20  # Errc
 STRANGER = 65534
 TEAM = 12345  # a group without a name
@@ -179,7 +186,7 @@ class Attaching(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         pools = [word for name, access in cls.POOLS.items() for word in ("--pool", f"name={name},{SIZES},{access}")]
-        cls.daemon = cls.enterClassContext(serving("--topology", "synthetic:1x512M", *pools))
+        cls.daemon = cls.enterClassContext(Daemon("--topology", "synthetic:1x512M", *pools))
         open_to_all(cls.daemon)
 
     def tearDown(self):
@@ -342,9 +349,9 @@ class Restart(unittest.TestCase):
     def test_access_and_the_limit_of_threads_survive_the_daemon(self):
         with tempfile.TemporaryDirectory(prefix="numacre-access-") as name:
             pool = f"name=team,{SIZES},owner=7,group={TEAM},mode=0604,max-threads-per-client=3"
-            with serving("--topology", "synthetic:1x512M", "--pool", pool, runtime_dir=name) as first:
+            with Daemon("--topology", "synthetic:1x512M", "--pool", pool, runtime_dir=name) as first:
                 first.kill()
-            with serving("--topology", "synthetic:1x512M", runtime_dir=name) as second:
+            with Daemon("--topology", "synthetic:1x512M", runtime_dir=name) as second:
                 open_to_all(second)
                 (adopted,) = second.cli("pools")["pools"]
                 self.assertEqual([adopted["group"], adopted["mode"]], [str(TEAM), "0604"])
@@ -361,14 +368,14 @@ class Restart(unittest.TestCase):
         pool = f"name=default,{SIZES},mode=0666,max-clients=20"
         arguments = ("--topology", "synthetic:1x512M", "--max-connections", 40)  # ten of them of one user
         with tempfile.TemporaryDirectory(prefix="numacre-access-") as name:
-            with serving(*arguments, "--pool", pool, runtime_dir=name) as first:
+            with Daemon(*arguments, "--pool", pool, runtime_dir=name) as first:
                 open_to_all(first)
                 clients = contextlib.ExitStack()
                 self.addCleanup(clients.close)
                 clients.enter_context(holding(first, "default", TRUSTED, 6))
                 clients.enter_context(holding(first, "default", OBSERVER, 4))
                 first.kill()
-            with serving(*arguments, runtime_dir=name) as second:
+            with Daemon(*arguments, runtime_dir=name) as second:
                 open_to_all(second)
                 wait_until("the observers' seats are free", lambda: len(second.clients()) == 6)
                 self.assertEqual([client["state"] for client in second.clients()], ["adopted"] * 6)
@@ -384,7 +391,7 @@ class Restart(unittest.TestCase):
                 def attach(count):
                     with contextlib.ExitStack() as stack:
                         connections = [stack.enter_context(connect(second)) for _ in range(count)]
-                        return [Limits.attach(connection)[0] for connection in connections]
+                        return [ask_to_attach(connection)[0] for connection in connections]
 
                 self.assertEqual(as_user(lambda: attach(4)), [0] * 4)
                 wait_until("they are gone", lambda: len(second.clients()) == 6)
@@ -401,7 +408,7 @@ class Restart(unittest.TestCase):
 class Observers(unittest.TestCase):
     def test_who_may_only_look_cannot_lock_out_who_works(self):
         pool = f"name=default,{SIZES},mode=0664,max-clients=8"
-        daemon = self.enterContext(serving(*SYNTHETIC, "--pool", pool))
+        daemon = self.enterContext(Daemon(*SYNTHETIC, "--pool", pool))
         open_to_all(daemon)
 
         def look(count):
@@ -456,7 +463,7 @@ class ControlSocket(unittest.TestCase):
 
     def test_only_root_and_the_group_may_use_it(self):
         arguments = (*SYNTHETIC, "--pool", f"name=default,{SIZES}", "--control-group", TEAM)
-        with serving(*arguments) as daemon:
+        with Daemon(*arguments) as daemon:
             open_to_all(daemon)
             path = pathlib.Path(daemon.runtime_dir) / "control.sock"
             found = path.stat()
@@ -489,7 +496,7 @@ class ControlSocket(unittest.TestCase):
             looking.start()
             before = os.umask(0)
             try:
-                with serving(*SYNTHETIC, "--control-mode", "0600", "--control-group", TEAM, runtime_dir=name):
+                with Daemon(*SYNTHETIC, "--control-mode", "0600", "--control-group", TEAM, runtime_dir=name):
                     pass
             finally:
                 os.umask(before)
@@ -559,7 +566,7 @@ class Threads(unittest.TestCase):
     def test_a_client_has_no_more_threads_than_it_may(self):
         limited = f"name=default,{SIZES},max-threads=5,max-threads-per-client=2"
         free = f"name=free,{SIZES},max-threads=5"
-        with serving("--topology", "synthetic:1x512M", "--pool", limited, "--pool", free) as daemon:
+        with Daemon("--topology", "synthetic:1x512M", "--pool", limited, "--pool", free) as daemon:
             with ClientProcess(daemon.runtime_dir) as other:
                 self.assertEqual(other.alloc(4096)[0], 0, other.message)
                 fitting, refused, after = threads_that_fit(daemon, "default", 4)
@@ -575,27 +582,14 @@ class Threads(unittest.TestCase):
 @needs_root
 class Limits(unittest.TestCase):
     def daemon(self, *arguments):
-        daemon = self.enterContext(serving(*SYNTHETIC, "--pool", f"name=default,{SIZES},mode=0666", *arguments))
+        daemon = self.enterContext(Daemon(*SYNTHETIC, "--pool", f"name=default,{SIZES},mode=0666", *arguments))
         open_to_all(daemon)
         return daemon
-
-    @staticmethod
-    def attach(connection):
-        """[error, message]"""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # hung up on; the reason can be read
-            connection.send(request())
-        try:
-            data, fds, _, _ = socket.recv_fds(connection, REPLY_BYTES, 1 + 2 * 64)
-        except ConnectionResetError:  # hung up on with the request unread: the reason is behind that news
-            data, fds, _, _ = socket.recv_fds(connection, REPLY_BYTES, 1 + 2 * 64)
-        for fd in fds:
-            os.close(fd)
-        return [Reply(data).error, Reply(data).message]
 
     def attach_many(self, daemon, count):
         """The refused ones of so many clients at once."""
         with contextlib.ExitStack() as stack:
-            answers = [self.attach(stack.enter_context(connect(daemon))) for _ in range(count)]
+            answers = [ask_to_attach(stack.enter_context(connect(daemon))) for _ in range(count)]
             return [answer for answer in answers if answer[0] != 0]
 
     def check_refused(self, refused, count, says):
@@ -619,7 +613,7 @@ class Limits(unittest.TestCase):
             errors = set()
             with contextlib.ExitStack() as stack:
                 for _ in range(10):
-                    self.attach(stack.enter_context(connect(daemon)))
+                    ask_to_attach(stack.enter_context(connect(daemon)))
                 for _ in range(200):  # sometimes it is hung up on before it has asked
                     pool = ctypes.c_void_p()
                     name = daemon.runtime_dir.encode()
@@ -647,7 +641,7 @@ class Limits(unittest.TestCase):
                 held = [stack.enter_context(connect(daemon)) for _ in range(64)]
                 refused = self.attach_many(daemon, 2)
                 # One that attaches is silent no more and makes room for another, which attaches in its turn.
-                now_attached = self.attach(held[0])
+                now_attached = ask_to_attach(held[0])
                 return [refused, now_attached, self.attach_many(daemon, 2)]
 
         refused, now_attached, after = as_user(hold_silent)
@@ -664,7 +658,7 @@ class Limits(unittest.TestCase):
             answers = []
             for _ in range(200):
                 with connect(daemon) as connection:
-                    answers.append(self.attach(connection))
+                    answers.append(ask_to_attach(connection))
             return answers
 
         start = time.monotonic()
@@ -713,7 +707,7 @@ class Seals(unittest.TestCase):
     """The library checks them itself: a daemon, or who pretends to be one, could cut a file short under it."""
 
     def setUp(self):
-        daemon = self.enterContext(serving(*SYNTHETIC, "--pool", f"name=default,{SIZES}"))
+        daemon = self.enterContext(Daemon(*SYNTHETIC, "--pool", f"name=default,{SIZES}"))
         connection = self.enterContext(connect(daemon))
         connection.send(request())
         self.reply, self.fds, _, _ = socket.recv_fds(connection, REPLY_BYTES, 1 + 2 * 64)

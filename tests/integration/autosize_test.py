@@ -9,11 +9,10 @@ import unittest
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
-sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
-from numacre_client import ClientProcess  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
 from support.gigantic_pages import pages_for  # noqa: E402
+from support.numacre_client import ClientProcess  # noqa: E402
 from support.runner import main  # noqa: E402
 
 MIB = 1 << 20

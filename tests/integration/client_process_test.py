@@ -11,7 +11,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from integration.numacre_client import library_path  # noqa: E402
+from support.numacre_client import library_path  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, bin_dir, wait_until  # noqa: E402
 from support.runner import main  # noqa: E402
 

@@ -16,7 +16,6 @@ import re
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -26,59 +25,28 @@ import urllib.request
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
-sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
-from numacre_client import ClientProcess, Library, library_path  # noqa: E402
+from support.attach_wire import (  # noqa: E402
+    ATTACH_REPLY,
+    DETACH_REQUEST,
+    HEADER,
+    MAGIC,
+    REPLY_BYTES,
+    REQUEST,
+    WIRE_VERSION,
+    Reply,
+    connect,
+    request,
+)
 from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
 from support.gigantic_pages import count as gigantic_pages  # noqa: E402
+from support.numacre_client import ClientProcess, Library, library_path  # noqa: E402
 from support.runner import main  # noqa: E402
 
 POOL = "name=default,capacity=64M,online=32M,frame=4K,largest=4M,backing=small"
 SYNTHETIC = ("--topology", "synthetic:2x512M", "--metrics-address", "127.0.0.1:0")
 
-# shm/include/numacre/shm/attach_wire.hpp
-MAGIC = 0x7263_6D6E
-WIRE_VERSION = 1
-ATTACH_REQUEST, ATTACH_REPLY, DETACH_REQUEST = 1, 2, 3
-TRUSTED = 0
-HEADER = struct.Struct("=IHHII")  # magic, version, type, size, reserved
-LAYOUT_VERSION = int(
-    re.search(r"kLayoutVersion = (\d+);", (SOURCE / "shm/include/numacre/shm/layout.hpp").read_text()).group(1)
-)
-REQUEST = struct.Struct("=IHHIIII64s")  # header, layout version, tier, pool name
-REPLY_BYTES = 16 + 64 + 256 + 4096 + 64 * 32
-REPLY_HEAD = struct.Struct("=IHHIIII")  # header, error, layout version
-REPLY_SEAT, REPLY_SEAT_OFFSET = struct.Struct("=HHQ"), 28  # process slot, numa nodes, generation
-MESSAGE_OFFSET = 16 + 64
-# shm/include/numacre/shm/layout.hpp: behind the pool's header and accounts
-RECORDS_OFFSET, RECORD_BYTES, PRESENCE_OFFSET = 8192, 128, 80
 VERSION_MISMATCH = 7  # Errc
-
-
-def request(
-    magic=MAGIC, version=WIRE_VERSION, kind=ATTACH_REQUEST, size=REQUEST.size, layout=LAYOUT_VERSION, tier=TRUSTED, pool=b"default"
-):
-    return REQUEST.pack(magic, version, kind, size, 0, layout, tier, pool)
-
-
-class Reply:
-    def __init__(self, data):
-        _, _, self.kind, _, _, self.error, self.layout = REPLY_HEAD.unpack_from(data)
-        self.slot, _, self.generation = REPLY_SEAT.unpack_from(data, REPLY_SEAT_OFFSET)
-        self.message = data[MESSAGE_OFFSET : MESSAGE_OFFSET + 256].split(b"\0")[0].decode(errors="replace")
-
-    def come(self, pool_region):
-        """Says in its record that everything is mapped (shm/presence.hpp). A client that does not is given up with its
-        connection, or the daemon."""
-        here = self.generation << 2 | 1
-        os.pwrite(pool_region, struct.pack("=Q", here), RECORDS_OFFSET + self.slot * RECORD_BYTES + PRESENCE_OFFSET)
-
-
-def connect(daemon):
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    connection.settimeout(PATIENCE_SECONDS)
-    connection.connect(str(pathlib.Path(daemon.runtime_dir) / "attach.sock"))
-    return connection
 
 
 def answer_to(daemon, *packets, fds=()):

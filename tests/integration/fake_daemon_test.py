@@ -18,11 +18,10 @@ import unittest
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
-sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
-from daemon_bad_input_test import REPLY_BYTES, connect, request  # noqa: E402
-from numacre_client import Library, library_path  # noqa: E402
+from support.attach_wire import REPLY_BYTES, connect, request  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
+from support.numacre_client import Library, library_path  # noqa: E402
 from support.runner import main  # noqa: E402
 
 ROUNDS = int(os.environ.get("NUMACRE_ROUNDS", "400"))

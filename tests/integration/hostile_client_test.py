@@ -16,7 +16,6 @@ import os
 import pathlib
 import random
 import re
-import subprocess
 import sys
 import time
 import unittest
@@ -24,10 +23,10 @@ import urllib.request
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
-sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
-from numacre_client import STRICT, UNCACHED, WAIT, ClientProcess  # noqa: E402
+from support.attached_program import AttachedProgram  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
+from support.numacre_client import STRICT, UNCACHED, WAIT, ClientProcess  # noqa: E402
 from support.runner import main  # noqa: E402
 
 ONLINE = 16 << 20
@@ -44,29 +43,7 @@ FOUND = [
 HARMLESS = ["counters", "home words", "futex words"]
 
 
-def helper(name):
-    path = pathlib.Path(os.environ.get("NUMACRE_BUILD_DIR") or SOURCE / "build" / "release") / "test-bin" / name
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is not built")
-    return str(path)
-
-
-class Helper:
-    def __init__(self, *command, user=None):
-        self.process = subprocess.Popen(
-            [helper(command[0]), *map(str, command[1:])], user=user,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        line = self.process.stdout.readline()
-        if line != "attached\n":
-            raise AssertionError(f"{command} did not attach: {self.process.communicate()}")
-
-    def kill(self):
-        self.process.kill()
-        self.process.communicate()
-
-
-class Steady(Helper):
+class Steady(AttachedProgram):
     """Checks its own blocks all the time."""
 
     def __init__(self, daemon, pool):
@@ -170,7 +147,7 @@ class HostileClient(unittest.TestCase):
         """The hostile client, left at work, beside all that the daemon has to do."""
         victims = [Steady(self.daemon, "default") for _ in range(2)]
         self.addCleanup(lambda: [victim.kill() for victim in victims])
-        hostile = Helper("hostile_client", self.daemon.runtime_dir, "default", self.random.getrandbits(32), target)
+        hostile = AttachedProgram("hostile_client", self.daemon.runtime_dir, "default", self.random.getrandbits(32), target)
         self.addCleanup(hostile.kill)
         # The looks come last: what they find ends the rest.
         for turn in range(rounds):
@@ -236,7 +213,7 @@ class HostileClient(unittest.TestCase):
                 pass
         with concurrent.futures.ThreadPoolExecutor() as pool:
             answer = pool.submit(waiter.call, "alloc", size=4096, count=1, node=-1, flags=UNCACHED | WAIT)
-            hostile = Helper(
+            hostile = AttachedProgram(
                 "hostile_client", self.daemon.runtime_dir, "default", self.random.getrandbits(32), "process records"
             )
             self.addCleanup(hostile.kill)

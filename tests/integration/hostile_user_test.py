@@ -29,17 +29,25 @@ import urllib.request
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
-sys.path.insert(0, str(SOURCE / "tests" / "integration"))
-sys.path.insert(0, str(SOURCE / "tests" / "crash"))
 
-import access_test  # noqa: E402
-from daemon_restart_test import Holder  # noqa: E402
-from hostile_client_test import Helper  # noqa: E402
-from daemon_bad_input_test import DETACH_REQUEST, HEADER, MAGIC, REPLY_BYTES, WIRE_VERSION, Reply, connect, request  # noqa: E402
-from numacre_client import ClientProcess  # noqa: E402
-from soft_limits_test import Watcher  # noqa: E402
+from support.attach_wire import (  # noqa: E402
+    DETACH_REQUEST,
+    HEADER,
+    MAGIC,
+    OBSERVER,
+    REPLY_BYTES,
+    WIRE_VERSION,
+    Reply,
+    ask_to_attach,
+    connect,
+    request,
+)
+from support.attached_program import AttachedProgram  # noqa: E402
 from support.busy_page import BusyPage  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
+from support.holder import Holder  # noqa: E402
+from support.limit_events import LimitEvents  # noqa: E402
+from support.numacre_client import ClientProcess  # noqa: E402
 from support.runner import main  # noqa: E402
 from support.stopped_thread import StoppedThread, threads_named  # noqa: E402
 from support.stranger import STRANGER, Stranger  # noqa: E402
@@ -329,7 +337,7 @@ class Control(HostileUser):
 
     def test_watchers_that_do_not_read_hold_nobody_up(self):
         daemon = self.serve()
-        watchers = [Watcher(self.runtime_dir) for _ in range(4)]
+        watchers = [LimitEvents(self.runtime_dir) for _ in range(4)]
         for watcher in watchers:
             self.addCleanup(watcher.close)
             self.addCleanup(watcher._process.send_signal, signal.SIGCONT)
@@ -394,7 +402,7 @@ class Attach(HostileUser):
             kept = []
             while True:
                 one = connect(daemon)
-                error, said = access_test.Limits.attach(one)
+                error, said = ask_to_attach(one)
                 if error != 0:
                     assert "raise --max-connections" in said and len(kept) == 60, f"after {len(kept)}: {said}"
                     return kept
@@ -430,7 +438,7 @@ class Attach(HostileUser):
 
         def observe():
             observer = connect(daemon)
-            observer.send(request(tier=access_test.OBSERVER))
+            observer.send(request(tier=OBSERVER))
             data, fds, _, _ = socket.recv_fds(observer, REPLY_BYTES, 64)
             assert Reply(data).error == 0
             return observer, fds
@@ -473,7 +481,7 @@ class Attach(HostileUser):
     def test_an_observer_that_keeps_descriptors_keeps_no_pages_of_a_deleted_pool(self):
         daemon = self.serve()
         with connect(daemon) as one:
-            one.send(request(tier=access_test.OBSERVER))
+            one.send(request(tier=OBSERVER))
             data, fds, _, _ = socket.recv_fds(one, REPLY_BYTES, 64)
             self.assertEqual(Reply(data).error, 0)
         frames = [self.enterContext(os.fdopen(fd)).fileno() for fd in fds][2]
@@ -486,7 +494,7 @@ class Attach(HostileUser):
         zeroed = "name=zeroed,capacity=512M,online=512M,frame=4K,largest=4M,backing=small,reclaim=zero,mode=666"
         daemon = self.serve("--pool", zeroed, topology=("--topology", "synthetic:1x1G"))
         with connect(daemon) as one:
-            one.send(request(pool=b"zeroed", tier=access_test.OBSERVER))
+            one.send(request(pool=b"zeroed", tier=OBSERVER))
             data, fds, _, _ = socket.recv_fds(one, REPLY_BYTES, 64)
             self.assertEqual(Reply(data).error, 0)
         frames = [self.enterContext(os.fdopen(fd)).fileno() for fd in fds][2]
@@ -522,7 +530,7 @@ class Attach(HostileUser):
 
         def reserve():
             with connect(daemon) as one:
-                one.send(request(tier=access_test.OBSERVER))
+                one.send(request(tier=OBSERVER))
                 data, fds, _, _ = socket.recv_fds(one, REPLY_BYTES, 64)
                 assert Reply(data).error == 0
             for number in range(1, 1 + pages):
@@ -565,7 +573,7 @@ class Attach(HostileUser):
             served = 0
             while served < came:
                 with connect(daemon) as one:
-                    one.send(request(tier=access_test.OBSERVER))
+                    one.send(request(tier=OBSERVER))
                     data, fds, _, _ = socket.recv_fds(one, REPLY_BYTES, 64)
                     # The answer finds nobody.
                     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -673,7 +681,7 @@ class Create(HostileUser):
         with contextlib.ExitStack() as stack:
             while True:
                 one = stack.enter_context(connect(daemon))
-                error, said = access_test.Limits.attach(one)
+                error, said = ask_to_attach(one)
                 if error != 0:
                     break
             self.assertIn("raise --max-connections", said)
@@ -865,9 +873,9 @@ class BusyFiles(HostileUser):
         daemon = self.serve("--pool", "name=busy,capacity=64M,online=4M,frame=4K,largest=4M,backing=small,mode=666")
         bystander = ClientProcess(self.runtime_dir, pool="busy")
         self.addCleanup(bystander.close)
-        hostile = Helper("hostile_client", self.runtime_dir, "busy", 0, "holes", user=STRANGER)
+        hostile = AttachedProgram("hostile_client", self.runtime_dir, "busy", 0, "holes", user=STRANGER)
         self.addCleanup(hostile.kill)
-        attach = f"import sys; sys.path[:0] = {sys.path!r}; import numacre_client; " \
+        attach = f"import sys; sys.path[:0] = {sys.path!r}; from support import numacre_client; " \
                  f"numacre_client.ClientProcess({self.runtime_dir!r}, pool='busy')"
         attached_to_busy = []
 

@@ -18,11 +18,11 @@ import unittest
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
-sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
-from numacre_client import WAIT, ClientProcess  # noqa: E402
-from soft_limits_test import Watcher, gauge  # noqa: E402
 from support.daemon import Daemon, program, wait_until  # noqa: E402
+from support.limit_events import LimitEvents  # noqa: E402
+from support.metrics import gauge  # noqa: E402
+from support.numacre_client import WAIT, ClientProcess  # noqa: E402
 from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
@@ -122,7 +122,7 @@ class Limits(unittest.TestCase):
     def test_clients_side_by_side_never_go_beyond_the_pools_quota(self):
         daemon = self.serve(POOL + ",quota=8M,soft-quota=4M")
         self.assertEqual(daemon.status()["pools"][0]["quota_bytes"], 8 * MIB)
-        watcher = Watcher(daemon.runtime_dir)
+        watcher = LimitEvents(daemon.runtime_dir)
         self.addCleanup(watcher.close)
         clients = [self.client() for _ in range(4)]
         results = {}

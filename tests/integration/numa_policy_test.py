@@ -18,10 +18,9 @@ import urllib.request
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
-sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
-from numacre_client import INTERLEAVE, LOCAL, STRICT, UNCACHED, ZERO, Library, library_path  # noqa: E402
 from support.daemon import Daemon, program  # noqa: E402
+from support.numacre_client import INTERLEAVE, LOCAL, STRICT, UNCACHED, ZERO, Library, library_path  # noqa: E402
 from support.runner import main  # noqa: E402
 
 MIB = 1 << 20

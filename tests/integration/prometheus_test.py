@@ -22,10 +22,9 @@ import urllib.request
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
-sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
-from numacre_client import STRICT, ClientProcess  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
+from support.numacre_client import STRICT, ClientProcess  # noqa: E402
 
 DASHBOARDS = SOURCE / "dashboards"
 SKIPPED = 77

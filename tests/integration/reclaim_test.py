@@ -10,7 +10,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from numacre_client import ClientProcess  # noqa: E402
+from support.numacre_client import ClientProcess  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
 from support.gigantic_pages import GIB, pages_for  # noqa: E402
 from support.runner import main  # noqa: E402

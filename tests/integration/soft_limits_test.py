@@ -2,79 +2,24 @@
 """Limits that only warn: the soft quota of a client, the low watermark of a pool. Each crossing is one event, whether
 the daemon looks by itself or is asked, and also across a restart of the daemon."""
 
-import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
-import threading
 import unittest
-import urllib.request
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
-sys.path.insert(0, str(SOURCE / "tests" / "integration"))
 
-from numacre_client import STRICT, UNCACHED, ClientProcess  # noqa: E402
-from support.daemon import Daemon, bin_dir, program, wait_until  # noqa: E402
+from support.daemon import Daemon, program, wait_until  # noqa: E402
+from support.limit_events import LimitEvents  # noqa: E402
+from support.metrics import gauge  # noqa: E402
+from support.numacre_client import STRICT, UNCACHED, ClientProcess  # noqa: E402
 from support.runner import main  # noqa: E402
 
 MIB = 1 << 20
 POOL = "name=default,capacity=64M,online=32M,frame=4K,largest=4M,backing=small"
-
-
-class Watcher:
-    """Events of the kinds that limits make, in their order."""
-
-    KINDS = (
-        "quota_soft_exceeded",
-        "user_quota_soft_exceeded",
-        "pool_quota_soft_exceeded",
-        "low_watermark",
-        "low_watermark_ended",
-    )
-
-    def __init__(self, runtime_dir):
-        self.events = []
-        self._process = subprocess.Popen(
-            [str(bin_dir().parent / "test-bin" / "watch_events"), runtime_dir],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # that its daemon has gone
-            text=True,
-        )
-        first = self._process.stdout.readline()
-        assert json.loads(first) == {"kind": "watching"}, first
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self):
-        for line in self._process.stdout:
-            event = json.loads(line)
-            if event["kind"] in self.KINDS:
-                self.events.append(event)
-
-    def kinds(self):
-        return [event["kind"] for event in self.events]
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait()
-        self._thread.join()
-        self._process.stdout.close()
-
-
-def gauge(daemon, name, **labels):
-    with urllib.request.urlopen(f"http://{daemon.metrics_address}/metrics", timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
-    wanted = {f'{key}="{value}"' for key, value in labels.items()}
-    (value,) = (
-        line.rsplit(" ", 1)[1]
-        for line in lines
-        if line.startswith(name + "{") and wanted <= set(line[len(name) + 1 : line.rindex("}")].split(","))
-    )
-    return float(value)
 
 
 class SoftLimits(unittest.TestCase):
@@ -84,7 +29,7 @@ class SoftLimits(unittest.TestCase):
         return daemon
 
     def watch(self, daemon):
-        watcher = Watcher(daemon.runtime_dir)
+        watcher = LimitEvents(daemon.runtime_dir)
         self.addCleanup(watcher.close)
         return watcher
 

@@ -21,7 +21,7 @@ import xml.etree.ElementTree
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
 
-from handbook_test import Page  # noqa: E402
+from support.html_page import Page  # noqa: E402
 from support.runner import main  # noqa: E402
 
 WORK = pathlib.Path(os.environ.get("NUMACRE_BUILD_DIR", SOURCE / "build" / "release")) / "api_reference"

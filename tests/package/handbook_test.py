@@ -7,7 +7,6 @@ build are skipped. Commands are compared with the --help of the programs, so a r
 """
 
 import hashlib
-import html.parser
 import os
 import pathlib
 import re
@@ -23,6 +22,7 @@ SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__
 sys.path.insert(0, str(SOURCE / "tests"))
 
 from support.daemon import program  # noqa: E402
+from support.html_page import Page  # noqa: E402
 from support.runner import main  # noqa: E402
 
 HANDBOOK = SOURCE / "deploy" / "handbook"
@@ -59,37 +59,6 @@ def environment():
         raise NoPackages(done.stderr.strip().splitlines()[-1])
     stamp.write_text(digest)
     return folder
-
-
-class Page(html.parser.HTMLParser):
-    """What one page of the site links to, what it loads, and which fragments others may link to."""
-
-    LOADS = {"script": "src", "img": "src", "iframe": "src", "link": "href"}
-    NOT_LOADED = {"canonical", "alternate", "next", "prev"}
-    CODE = {"code", "script", "style"}
-
-    def __init__(self, path):
-        super().__init__()
-        self.links, self.loads, self.ids = [], [], set()
-        self.code_depth, self.text = 0, []
-        self.feed(path.read_text())
-
-    def handle_starttag(self, tag, attributes):
-        values = dict(attributes)
-        self.ids.update(value for name in ("id", "name") if (value := values.get(name)))
-        if tag == "a" and values.get("href"):
-            self.links.append(values["href"])
-        loaded = values.get(self.LOADS.get(tag, ""))
-        if loaded and values.get("rel", "") not in self.NOT_LOADED:
-            self.loads.append(loaded)
-        self.code_depth += tag in self.CODE
-
-    def handle_endtag(self, tag):
-        self.code_depth -= tag in self.CODE
-
-    def handle_data(self, data):
-        if self.code_depth == 0:
-            self.text.append(data)
 
 
 class Built(unittest.TestCase):
