@@ -5,7 +5,7 @@
     VENV/bin/python dashboards/build.py            # writes the file beside this script
     VENV/bin/python dashboards/build.py -o FILE    # or another one; - is standard output
 
-The result is checked in, so that nobody needs Python to use it; tests/integration/dashboard_stale_test.py compares.
+The result is checked in, so that nobody needs Python to use it; tests/tidy/dashboard_stale_test.py compares.
 """
 
 import argparse

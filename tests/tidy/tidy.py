@@ -7,6 +7,7 @@ usage: tidy.py [--rule NAME] [--list] [--self-test] TREE
 Exit status: 0 clean, 1 violations (one line each: path:line: rule: what and why).
 """
 import argparse
+import fnmatch
 import os
 import re
 import subprocess
@@ -156,6 +157,78 @@ def nothing_includes_tests(tree):
     for path, line, name, resolved in includes(tree, ("os/", "shm/", "client/", "daemon/", "proto/", "deploy/", "dashboards/")):
         if resolved.startswith("tests/") or "/tests/" in resolved or name.startswith("support/"):
             yield path, line, f"includes {name}: what ships must not depend on the tests"
+
+
+TEST_NAME = re.compile(r"\w+_test")
+PYTHON_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?import[ \t]+(\([^)]*\)|[^\n]*)", re.MULTILINE)
+
+
+def no_test_imports_a_test(tree):
+    for path, line, name, _ in includes(tree, ("tests/",)):
+        if TEST_NAME.fullmatch(os.path.splitext(os.path.basename(name))[0]):
+            yield path, line, f"includes {name}, which is a test: move what both need to tests/support/"
+    for path, text in tree.text_files(("tests/",), (".py",)):
+        for match in PYTHON_IMPORT.finditer(text):
+            # "import a, b.c as d": each module. "from a.b import c": a.b, and c may be a module of the package a.b.
+            modules = re.findall(r"(?:^|[(,])\s*([\w.]+)", match.group(2)) + [match.group(1) or ""]
+            for module in modules:
+                if TEST_NAME.fullmatch(module.split(".")[-1]):
+                    yield path, line_of(text, match.start()), f"imports {module}, which is a test: move what both need to tests/support/"
+
+
+# A row of the table in tests/README.md: the folder, and its labels where they are others than its name. `deep` goes with
+# any of them and is none by itself.
+FOLDER_ROW = re.compile(r"^\| `([\w/]+)`(?: \(([^)|]*)\))? \|", re.MULTILINE)
+
+
+def labels_of_folders(tree):
+    return {
+        folder: (set(re.findall(r"`(\w+)`", labels)) or {folder}) - {"deep"}
+        for folder, labels in FOLDER_ROW.findall(tree.read("tests/README.md") or "")
+    }
+
+
+def cmake_text(tree, path):
+    return re.sub(r"(?m)#[^\n]*", "", tree.read(path))
+
+
+def is_registered(path, words):
+    """Whether one of the words is the file's name, with or without what CMake functions add to it, or a pattern that fits."""
+    name = os.path.basename(path)
+    stem = os.path.splitext(name)[0]
+    return any(fnmatch.fnmatchcase(each, word) for word in words for each in (name, stem, stem.removesuffix("_test")))
+
+
+def tests_have_labels_of_their_folder(tree):
+    labels_of = labels_of_folders(tree)
+    lists = {os.path.dirname(path): path for path in tree.paths if re.match(r"tests/.+/CMakeLists\.txt$", path)}
+    for folder, path in lists.items():
+        text = cmake_text(tree, path)
+        of_tests = folder.removeprefix("tests/")
+        while of_tests and of_tests not in labels_of:
+            of_tests = os.path.dirname(of_tests)
+        if not of_tests:
+            yield path, 1, "the table in tests/README.md has no row for this folder"
+            continue
+        allowed = labels_of[of_tests]
+        for match in re.finditer(r"\bLABELS[ \t\n]+((?:[a-z]+\b[ \t\n]*)+)", text):
+            found = set(match.group(1).split())
+            if not (found & allowed and found <= allowed | {"deep"}):
+                yield path, line_of(text, match.start()), (
+                    f"a test with the labels {', '.join(sorted(found))}; tests/README.md gives the folder {of_tests}: {', '.join(sorted(allowed))}"
+                )
+        for match in re.finditer(r"\badd_test\([ \t\n]*NAME[ \t\n]+(\S+)", text):
+            if f"numacre_set_test_properties({match.group(1)} " not in text:
+                yield path, line_of(text, match.start()), f"{match.group(1)} has no label: call numacre_set_test_properties for it"
+    for path in tree.paths:
+        if not re.match(r"tests/.+_test\.(cpp|c|py|sh)$", path):
+            continue
+        folder = os.path.dirname(path)
+        while folder and folder not in lists:
+            folder = os.path.dirname(folder)
+        words = set(re.findall(r"[\w*.]+", cmake_text(tree, lists[folder]))) - {"*"} if folder else set()
+        if not is_registered(path, words):
+            yield path, 1, "no CMakeLists.txt of its folder adds this test: it has no label, and nobody runs it"
 
 
 METRIC_NAMES_HOME = "daemon/src/metrics/names.hpp"
@@ -321,6 +394,48 @@ RULES = {
             {"shm/include/numacre/shm/a.hpp": '#include "tests/x.hpp"\n'},
         ],
         [{"tests/unit/a_test.cpp": '#include "support/x.hpp"\n'}],
+    ),
+    "no-test-imports-a-test": (
+        no_test_imports_a_test,
+        [
+            {"tests/crash/a_test.py": "from b_test import Client  # noqa: E402\n"},
+            {"tests/crash/a_test.py": "import os, b_test\n"},
+            {"tests/crash/a_test.py": "def f():\n    import crash.b_test as b\n"},
+            {"tests/crash/a_test.py": "from crash import (\n    c,\n    b_test,\n)\n"},
+            {"tests/support/a.py": "from b_test import Client\n"},
+            {"tests/unit/a_test.cpp": '#include "unit/b_test.cpp"\n'},
+        ],
+        [
+            {"tests/crash/a_test.py": "import unittest\nfrom support.chaos_client import ChaosClient\nfrom support.x import has_b_test_y\n"},
+            {"tests/crash/a_test.py": 'run("b_test.py")  # import b_test\n'},
+            {"tests/unit/a_test.cpp": '#include "unit/test_pool.hpp"\n#include "support/actor.hpp"\n'},
+        ],
+    ),
+    "tests-have-labels-of-their-folder": (
+        tests_have_labels_of_their_folder,
+        [
+            {"tests/README.md": "| `crash` | a |\n", "tests/crash/CMakeLists.txt": "numacre_add_gtest(a LABELS stress)\n"},
+            {"tests/README.md": "| `crash` | a |\n", "tests/crash/CMakeLists.txt": "numacre_add_gtest(a LABELS crash stress)\n"},
+            {"tests/README.md": "| `crash` | a |\n", "tests/crash/CMakeLists.txt": "numacre_add_gtest(a LABELS\n  deep TIMEOUT 3)\n"},
+            {"tests/README.md": "| `crash` | a |\n", "tests/unit/CMakeLists.txt": "numacre_add_gtest(a LABELS unit)\n"},
+            {"tests/README.md": "| `bench` | a |\n| `bench/b` (`unit`) | a |\n", "tests/bench/b/CMakeLists.txt": "f(a LABELS bench)\n"},
+            {"tests/README.md": "| `crash` | a |\n", "tests/crash/CMakeLists.txt": "add_test(NAME a COMMAND a)\n"},
+            {"tests/README.md": "| `crash` | a |\n", "tests/crash/CMakeLists.txt": "# a_test.py\n", "tests/crash/a_test.py": ""},
+            {"tests/README.md": "| `crash` | a |\n", "tests/crash/a_test.py": ""},
+        ],
+        [
+            {
+                "tests/README.md": "| folder |\n| `crash` (`crash`, `stress`) | a |\n",
+                "tests/crash/CMakeLists.txt": "f(a_test.py LABELS crash deep TIMEOUT 3)\nf(b\n LABELS stress)\nf(c LABELS ${arg_LABELS})\nadd(x/d_*_test.cpp)\n",
+                "tests/crash/a_test.py": "",
+                "tests/crash/b_test.py": "",
+                "tests/crash/d_e_test.cpp": "",
+            },
+            {
+                "tests/README.md": "| `bench` | a |\n",
+                "tests/bench/c/CMakeLists.txt": "add_test(NAME a COMMAND a)\nnumacre_set_test_properties(a LABELS bench)\n",
+            },
+        ],
     ),
     "metric-names-in-one-place": (
         metric_names_in_one_place,
