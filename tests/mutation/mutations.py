@@ -19,6 +19,7 @@ import dataclasses
 PROGRAMS = {
     "model_engine": "tests/model/engine_test.cpp",
     "shm_buddy_test": "tests/unit/shm_buddy_test.cpp",
+    "shm_hand_off_test": "tests/unit/shm_hand_off_test.cpp",
     "shm_recovery_test": "tests/unit/shm_recovery_test.cpp",
     "shm_reference_test": "tests/unit/shm_reference_test.cpp",
 }
@@ -1070,7 +1071,7 @@ MUTATIONS = [
         new="bool got = false;",
         why="a wish that was nudged again is forgotten; by a store, so would be a block that is given at that moment",
         filter="HandOff.who_still_waits_receives_nothing_and_goes_on_waiting",
-        program="shm_buddy_test",
+        program="shm_hand_off_test",
     ),
     Mutation(
         name="second_nudge_ends_the_wait",
@@ -1095,7 +1096,7 @@ MUTATIONS = [
         new="",
         why="a block is given to a thread slot that nobody has, and lost",
         filter="HandOff.a_wish_in_a_thread_slot_without_a_thread_is_passed_over",
-        program="shm_buddy_test",
+        program="shm_hand_off_test",
     ),
     Mutation(
         name="chosen_place_in_a_draining_chunk",

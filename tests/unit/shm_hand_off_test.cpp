@@ -1,0 +1,205 @@
+// Blocks that go to a thread that waits, without going back into the tree: who gets one, who gets none.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "numacre/shm/hand_off.hpp"
+#include "support/shm_pool.hpp"
+
+namespace numacre {
+
+using namespace engine;
+namespace {
+
+using test::ShmPool;
+using TestBuddy = Buddy<ProductionEnv>;
+
+struct OnlyNode {
+    Buddy<ProductionEnv> &buddy;
+    Buddy<ProductionEnv> &at(std::uint32_t) const { return buddy; }
+    std::uint32_t count() const { return 1; }
+    std::uint32_t nearest(std::uint32_t, std::uint32_t) const { return 0; }
+};
+using OneNodeHandOff = HandOff<ProductionEnv, OnlyNode>;
+
+// Or a chunk would be handed on from one to the next for as long as threads wait.
+TEST(HandOff, a_block_of_a_draining_chunk_goes_to_nobody_who_waits) {
+    for (const unsigned order : {0U, 6U, 7U, 9U, 10U}) {
+        SCOPED_TRACE(order);
+        ShmPool pool{4096, 4 << 20, 2};
+        pool.online_all();
+        Chunks<ProductionEnv> chunks{pool.node, pool.view};
+        Buddy<ProductionEnv> buddy{pool.node, pool.view};
+        const OnlyNode node{buddy};
+        OneNodeHandOff hand_off{pool.view, node};
+        const Actor releaser = pool.actor(1, 1);
+        const Actor waiter = pool.actor(2, 2);
+        const auto nobody_to_wake = [](ThreadSlotIndex) {};
+        for (const bool drains : {true, false}) {
+            Block block;
+            IndexEntry entry;
+            ASSERT_EQ(buddy.allocate(releaser, Order{order}, {}, block), Errc::ok);
+            ASSERT_EQ(buddy.find_entry(block.base, block, entry), Errc::ok);
+            const std::uint64_t chunk = block.base.value >> pool.geometry.largest_order;
+            chunks.set_drain(chunk, drains);
+            const WaitWord wish = hand_off.announce(waiter, Order{order}, NumaNode{0}, 1);
+            const auto given = hand_off.give(releaser, 0, block, entry, nobody_to_wake);
+            EXPECT_EQ(given, drains ? OneNodeHandOff::Given::no : OneNodeHandOff::Given::yes);
+            EXPECT_EQ(hand_off.look(waiter) == wish, drains);
+            Block freed;
+            if (drains) {
+                ASSERT_EQ(buddy.free(releaser, block.base, freed), Errc::ok);
+                EXPECT_EQ(chunks.used_frames(chunk), 0U);
+                hand_off.serve(releaser, nobody_to_wake);  // from the other chunk
+            }
+            std::uint32_t numa_node = 0;
+            ASSERT_TRUE(hand_off.receive(waiter, {}, numa_node, block));
+            EXPECT_EQ(block.base.value >> pool.geometry.largest_order == chunk, !drains);
+            ASSERT_EQ(buddy.free(waiter, block.base, freed), Errc::ok);
+            chunks.set_drain(chunk, false);
+        }
+    }
+}
+
+// A wish in a thread slot that is nobody's: its thread went in the middle of its wait.
+TEST(HandOff, a_wish_in_a_thread_slot_without_a_thread_is_passed_over) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    Buddy<ProductionEnv> buddy{pool.node, pool.view};
+    const OnlyNode node{buddy};
+    OneNodeHandOff hand_off{pool.view, node};
+    const Actor releaser = pool.actor(1, 1);
+    const Actor gone = pool.actor(2, 2);
+    const Actor waiter = pool.actor(3, 2);
+    const auto nobody_to_wake = [](ThreadSlotIndex) {};
+    (void)hand_off.announce(gone, Order{0}, NumaNode{0}, 1);
+    pool.view.threads[gone.thread.value].owner.store(0);
+    (void)hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
+    hand_off.serve(releaser, nobody_to_wake);
+    EXPECT_TRUE(hand_off.look(gone).is_waiting());
+    std::uint32_t numa_node = 0;
+    Block block;
+    ASSERT_TRUE(hand_off.receive(waiter, {}, numa_node, block));
+    Block freed;
+    ASSERT_EQ(buddy.free(waiter, block.base, freed), Errc::ok);
+    EXPECT_EQ(pool.snapshot().used_frames, 0U);
+    EXPECT_EQ(pool.view.header->attention.load() & Attention::kWaiters, 0U) << "nobody who waits is left";
+}
+
+// What givers have counted for a process is forgotten when none of them can give it any more.
+TEST(HandOff, what_is_on_the_way_is_forgotten_if_nothing_arrives) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    Buddy<ProductionEnv> buddy{pool.node, pool.view};
+    const OnlyNode node{buddy};
+    OneNodeHandOff hand_off{pool.view, node};
+    const Actor releaser = pool.actor(1, 1);
+    const Actor waiter = pool.actor(2, 2);
+    const Actor other = pool.actor(3, 3);
+    std::vector<ThreadSlotIndex> woken;
+    const auto wake = [&](ThreadSlotIndex thread) { woken.push_back(thread); };
+    auto &word = pool.view.processes[2].on_the_way;
+    const auto seen = [&] { return OnTheWay{word.load()}; };
+    ASSERT_TRUE(add_on_the_way(pool.view, ProcessSlot{2}, 1));
+
+    // Both wait; only the process's own wish is taken back.
+    const WaitWord wish = hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
+    const WaitWord others = hand_off.announce(other, Order{0}, NumaNode{0}, 1);
+    EXPECT_TRUE(forget_on_the_way(pool.view, ProcessSlot{2}, seen(), wake));
+    EXPECT_EQ(seen().frames(), 0U);
+    EXPECT_TRUE(OneNodeHandOff::has_ended(wish, hand_off.look(waiter)));
+    EXPECT_EQ(hand_off.look(other), others);
+    EXPECT_EQ(woken, std::vector<ThreadSlotIndex>{waiter.thread});
+    EXPECT_TRUE(hand_off.withdraw(other));
+
+    // Counted for again since the look.
+    const OnTheWay before = seen();
+    ASSERT_TRUE(add_on_the_way(pool.view, ProcessSlot{2}, 1));
+    EXPECT_FALSE(forget_on_the_way(pool.view, ProcessSlot{2}, before, wake));
+    EXPECT_EQ(seen().frames(), 1U);
+
+    // It has been given its block, and has not received it yet.
+    (void)hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
+    hand_off.serve(releaser, wake);
+    EXPECT_FALSE(forget_on_the_way(pool.view, ProcessSlot{2}, seen(), wake));
+    EXPECT_EQ(seen().frames(), 1U);
+    std::uint32_t numa_node = 0;
+    Block block;
+    ASSERT_TRUE(hand_off.receive(waiter, {}, numa_node, block));
+    EXPECT_TRUE(forget_on_the_way(pool.view, ProcessSlot{2}, seen(), wake));
+    Block freed;
+    ASSERT_EQ(buddy.free(waiter, block.base, freed), Errc::ok);
+}
+
+// A wish that is taken back and wished anew is another one: what was counted for the first does not do for it.
+struct CountingLimits {
+    struct Charge {
+        int number = 0;
+    };
+    std::vector<int> *standing;
+    int *last;
+    std::function<void()> *at_charge;
+    std::optional<Charge> charge(ThreadSlotIndex, std::uint64_t) const {
+        standing->push_back(++*last);
+        const Charge made{*last};
+        if (*at_charge) std::exchange(*at_charge, nullptr)();
+        return made;
+    }
+    void uncharge(const Charge &charge, std::uint64_t) const { std::erase(*standing, charge.number); }
+    void freed(std::uint32_t, Block) const {}
+};
+TEST(HandOff, what_is_counted_for_a_wish_does_not_do_for_the_next_one) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    Buddy<ProductionEnv> buddy{pool.node, pool.view};
+    const OnlyNode node{buddy};
+    std::vector<int> standing;
+    int last = 0;
+    std::function<void()> at_charge;
+    HandOff<ProductionEnv, OnlyNode, CountingLimits> hand_off{pool.view, node, {&standing, &last, &at_charge}};
+    const Actor releaser = pool.actor(1, 1);
+    const Actor waiter = pool.actor(2, 2);
+    const auto nobody_to_wake = [](ThreadSlotIndex) {};
+    (void)hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
+    at_charge = [&] {
+        ASSERT_TRUE(hand_off.withdraw(waiter));
+        (void)hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
+    };
+    hand_off.serve(releaser, nobody_to_wake);
+    ASSERT_TRUE(hand_off.look(waiter).is_given());
+    EXPECT_EQ(standing, std::vector<int>{2}) << "the second wish's, and no other";
+    std::uint32_t numa_node = 0;
+    Block block;
+    ASSERT_TRUE(hand_off.receive(waiter, {}, numa_node, block));
+    Block freed;
+    ASSERT_EQ(buddy.free(waiter, block.base, freed), Errc::ok);
+}
+
+// receive() of who still waits must not forget the wish, nor what is given at this moment.
+TEST(HandOff, who_still_waits_receives_nothing_and_goes_on_waiting) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    Buddy<ProductionEnv> buddy{pool.node, pool.view};
+    const OnlyNode node{buddy};
+    OneNodeHandOff hand_off{pool.view, node};
+    const Actor releaser = pool.actor(1, 1);
+    const Actor waiter = pool.actor(2, 2);
+    const auto nobody_to_wake = [](ThreadSlotIndex) {};
+    const WaitWord wish = hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
+    nudge_waiters(pool.view, true, nobody_to_wake);
+    std::uint32_t numa_node = 0;
+    Block block;
+    EXPECT_FALSE(hand_off.receive(waiter, {}, numa_node, block));
+    EXPECT_EQ(hand_off.look(waiter), wish.nudged());
+    EXPECT_FALSE(OneNodeHandOff::has_ended(wish, hand_off.look(waiter)));
+    hand_off.serve(releaser, nobody_to_wake);
+    EXPECT_TRUE(OneNodeHandOff::has_ended(wish, hand_off.look(waiter)));
+    EXPECT_TRUE(hand_off.receive(waiter, {}, numa_node, block));
+    EXPECT_EQ(hand_off.look(waiter), WaitWord{});
+}
+
+}  // namespace
+}  // namespace numacre
