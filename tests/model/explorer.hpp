@@ -9,8 +9,6 @@
 // ten-minute introduction.
 #pragma once
 
-#include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -19,29 +17,18 @@
 #include <type_traits>
 #include <vector>
 
+#include "hash.hpp"
+#include "schedule.hpp"
+#include "shared_words.hpp"
 #include "sim_env.hpp"
+#include "sites.hpp"
+#include "state_set.hpp"
+#include "store_buffers.hpp"
 #include "weak_memory.hpp"
 
 namespace numacre::model {
 
 class Explorer;
-
-// One decision of the scheduler: thread `thread` goes on (with `option`, if it stands at a choice or its access can go
-// several ways), process `thread` dies, or the oldest store that thread `thread` buffered becomes visible.
-struct Step {
-    enum class Kind : std::uint8_t { run, kill, flush };
-    Kind kind = Kind::run;
-    std::uint8_t thread = 0;
-    std::uint8_t option = 0;
-    friend bool operator==(const Step &, const Step &) = default;
-};
-using Schedule = std::vector<Step>;
-
-// "0.2,1,1,f1,k0": thread 0 takes option 2, thread 1 takes two steps, a store of thread 1 leaves its buffer, process 0
-// dies.
-std::string to_text(const Schedule &schedule);
-// False if the text is not one; `schedule` then holds the steps up to the bad one.
-bool from_text(const std::string &text, Schedule &schedule);
 
 enum class SearchOrder : std::uint8_t {
     depth_first,    // fast; for scripts that end
@@ -54,34 +41,6 @@ enum class MemoryMode : std::uint8_t {
     total_store_order,  // x86: stores wait in a buffer per thread, first in first out; seq_cst stores and RMWs drain it
     weak,               // the orders as they are written (weak_memory.hpp): C++20 without reads from the future
 };
-
-// An atomic access in the code under test. A compare-and-swap's failure order is a second one of the same place.
-struct Site {
-    std::string file{};  // as the compiler was given it
-    std::string function{};
-    unsigned line = 0;
-    unsigned column = 0;
-    Access access = Access::load;
-    std::memory_order order = std::memory_order_seq_cst;
-    std::memory_order failure_order = std::memory_order_seq_cst;  // compare_exchange only
-};
-
-// Weakens (or strengthens: to try a remedy) one site while the explorer runs. Orders matter in MemoryMode::weak (and,
-// of stores, in total_store_order).
-struct Weakening {
-    std::string file{};  // or the end of it
-    unsigned line = 0;
-    unsigned column = 0;   // 0: any
-    bool failure = false;  // the failure order, not the other
-    std::memory_order to = std::memory_order_relaxed;
-};
-// All that are one step weaker: seq_cst -> acq_rel (RMW), acquire (load), release (store); acq_rel -> acquire, release;
-// acquire, release -> relaxed.
-std::vector<Weakening> one_step_weaker(const Site &site);
-// "claim.hpp:120 climb: cas seq_cst/seq_cst"
-std::string to_text(const Site &site);
-const char *to_text(std::memory_order order);
-const char *to_text(Access access);
 
 struct Options {
     SearchOrder search = SearchOrder::depth_first;
@@ -201,16 +160,16 @@ struct ThreadOptions {
 class Explorer {
 public:
     using Script = std::function<void(Thread &)>;
+    static constexpr std::size_t kFiberBytes = std::size_t{64} << 10;  // a thread's stack and local<T>()
 
     explicit Explorer(std::string name, Options options = {});
     ~Explorer();
     Explorer(const Explorer &) = delete;
     Explorer &operator=(const Explorer &) = delete;
 
-    // --- set-up
-    // ------------------------------------------------------------------------------------------------------- Zeroed
-    // shared memory in the arena.
-    void *allocate(std::size_t bytes, std::size_t alignment = 64);
+    // --- set-up -----------------------------------------------------------------------------------------------------
+    // Zeroed shared memory in the arena.
+    void *allocate(std::size_t bytes, std::size_t alignment = 64) { return words_.allocate(bytes, alignment); }
     template <class T>
     T *make() {
         static_assert(std::is_trivially_destructible_v<T>);
@@ -227,7 +186,9 @@ public:
     // or a lock outside of the code under test that threads hand things over by.
     void keep_as_channel(const void *address, std::size_t bytes);
     // Names words in traces: name[i], i counting elements of element_bytes.
-    void label(const void *address, std::size_t bytes, std::string name, std::size_t element_bytes = 8);
+    void label(const void *address, std::size_t bytes, std::string name, std::size_t element_bytes = 8) {
+        words_.label(address, bytes, std::move(name), element_bytes);
+    }
     // Adds to a trace line what the value of the word at `address` means. Empty: the hexadecimal value alone.
     void describe_values(std::function<std::string(const void *address, std::uint64_t value)> describe) {
         describe_ = std::move(describe);
@@ -250,7 +211,7 @@ public:
     // Runs one schedule and stops at its end or at the first violation.
     Report replay(const Schedule &schedule);
     // With Options::collect_sites: the accesses that were steps so far, by file and line.
-    std::vector<Site> sites() const;
+    std::vector<Site> sites() const { return sites_.all(); }
 
     // --- questions, from callbacks and conditions --------------------------------------------------------------------
     void fail(const std::string &message);
@@ -269,15 +230,9 @@ private:
     friend class Thread;
     friend std::uint64_t access(const Request &);
 
-    static constexpr std::size_t kFiberBytes = std::size_t{64} << 10;
     static constexpr std::size_t kGuardBytes = 4096;  // below each stack: an overflow is a fault, not a corruption
 
     enum class At : std::uint8_t { access, choice, resting_choice, condition, resting_condition, finished, dead };
-
-    struct Hash {
-        std::uint64_t a = 0;
-        std::uint64_t b = 0;
-    };
 
     // All that must be put back, beside the stack bytes, when a fiber's step is undone.
     struct Fiber {
@@ -302,53 +257,25 @@ private:
         Fiber fiber;
     };
 
-    struct Undo {
-        std::size_t log = 0;
+    // What undo() goes back to: the lengths of the logs.
+    struct Position {
+        SharedWords::Position words;
         std::size_t images = 0;
         std::size_t weak_states = 0;
-        Hash memory_hash;
-    };
-    struct LogEntry {
-        std::uint64_t *word;
-        std::uint64_t value;
     };
     struct Image {
         int thread;
         Fiber fiber;
         std::size_t offset;  // into image_bytes_
     };
-    struct Label {
-        const std::byte *begin;
-        const std::byte *end;
-        std::string name;
-        std::size_t element_bytes;
-    };
+    class Search;
 
-    // A place on the path from the root, with what was tried from there.
-    struct Frame {
-        Undo undo;  // takes back the step that led here
-        Step taken;
-        int last_thread = -1;  // who ran last: for counting preemptions
-        unsigned preemptions = 0;
-        unsigned steps_without_end = 0;
-        // Next step to try. kind: which sort; a kill's `thread` counts processes.
-        Step::Kind kind = Step::Kind::run;
-        std::uint8_t thread = 0;
-        std::uint8_t option = 0;
-    };
-    // A store that waits.
-    struct Buffered {
-        std::uint64_t address_and_bytes;  // bytes in the upper 8 bits
-        std::uint64_t value;
-    };
-
-    class HashSet;
-
-    // fibers
+    // fibers.cpp
     void prepare(int thread);
     void resume(int thread, int option);
     void suspend(At at);
     static void fiber_entry();
+    bool is_step(std::uint8_t flags, Access kind) const;
     bool enabled(int thread) const;
     unsigned options_of(int thread) const;
     bool at_resting_point(int thread) const;
@@ -357,70 +284,53 @@ private:
     void rehash(int thread);
     void *local_of(int thread) const { return threads_[static_cast<std::size_t>(thread)].local; }
 
-    // shared words
-    bool is_shared(const void *address) const;
-    void flag_words(const void *address, std::size_t bytes, std::uint8_t flags);
-    bool is_step(std::uint8_t flags, Access kind) const;
-    void write_word(std::uint64_t *word, std::uint64_t value);
-    void write(void *address, unsigned bytes, std::uint64_t value);
-    std::string name_of(const void *address) const;
-    void trace_access(const Request &request, std::uint64_t before, std::uint64_t after, const std::string &remark);
-
-    // weaker memory
-    bool is_weakened(const Request &request) const;
-    Request as_ordered(const Request &request) const;
-    void note_site(const Request &request);
-    std::size_t place_of(const void *address) const;
+    // memory_modes.cpp
+    Request as_ordered(const Request &request) const { return with_weakening(request, options_.weaken); }
     std::uint64_t perform(int thread, const Request &request, int option);
     std::uint64_t access_in_order(const Request &request, bool silent);
     std::uint64_t access_buffered(int thread, const Request &request);
     std::uint64_t access_weak(int thread, const Request &request, unsigned way);
     std::uint64_t access_silently(const Request &request, std::uint8_t flags);
-    std::uint64_t *buffer_count(int thread) const;
-    Buffered *buffer(int thread) const;
-    bool forwarded(int thread, const Request &request, std::uint64_t &value) const;
+    bool drained(int thread) const { return buffers_ == nullptr || buffers_->is_empty(thread); }
+    bool all_drained() const { return buffers_ == nullptr || buffers_->are_empty(); }
     bool waits_for_flush(int thread) const;
-    bool drained(int thread) const { return store_buffers_ == nullptr || *buffer_count(thread) == 0; }
-    bool all_drained() const;
     void flush(int thread);
     void empty_buffer_of_dead(int thread);
-    unsigned live_threads() const;
 
-    // steps
-    Undo mark() const { return {log_.size(), images_.size(), weak_ ? weak_->saved_count() : 0, memory_hash_}; }
+    // steps.cpp
+    Position position() const { return {words_.position(), images_.size(), weak_ ? weak_->saved_count() : 0}; }
     void save_image(int thread);
-    void undo(const Undo &to);
+    void undo(const Position &to);
     void take(Step step);
     void kill(int process);
     bool possible(Step step) const;
-    bool next_step(Frame &frame, Step &step) const;
     bool killable(int process) const;
     bool restartable(int process) const;
     Hash state_hash() const;
     void check_state();
     void check_solo(int thread);
-    void begin();
-
-    void start_search(HashSet &visited, Report &report);
-    void end_search(const HashSet &visited, Report &report);
-    void enter(Step step);
-    void leave();
-    void note_violation(Report &report);
-    bool capped(std::uint64_t states, std::uint64_t transitions) const;
-    void search_depth_first(Report &report);
+    unsigned live_threads() const;
+    // A step of which a cycle may not consist for ever while nobody ends an operation.
     bool takes_part_in_livelocks(Step step) const;
-    void search_livelock(HashSet &known, Report &report);
-    void count_steps_without_end(Step step, unsigned &count);
-    void search_breadth_first(std::uint64_t transitions_max, Report &report);
+    // After a step. steps_without_end: so many, in a row, by which no operation ended.
+    bool has_gone_on_too_long(Step step, unsigned &steps_without_end) const;
+    std::string too_long_text() const;
 
+    // replay.cpp
+    void trace_access(const Request &request, std::uint64_t before, std::uint64_t after, const std::string &remark);
+    void trace_step(Step step, std::uint64_t number);
+
+    // explorer.cpp
+    void begin();
+    void print_summary(const Report &report) const;
+
+    static constexpr const char *kLivelockText = "livelock: the last steps lead in a circle, and no operation ends";
     static Explorer *current_;
 
     std::string name_;
     Options options_;
-    std::byte *arena_ = nullptr;
-    std::size_t shared_bytes_ = 0;
-    std::vector<std::uint8_t> word_flags_;
-    std::vector<Label> labels_;
+    std::byte *arena_;  // the shared words, then the fibers
+    SharedWords words_;
     std::vector<ThreadInfo> threads_;
     int process_count_ = 0;
     std::uint64_t *kills_used_ = nullptr;  // shared words, so that they are hashed and undone like all else
@@ -431,29 +341,23 @@ private:
     std::function<void()> on_step_;
     std::function<std::string(const void *, std::uint64_t)> describe_;
 
-    // total_store_order: per thread a count and so many Buffered. Shared words, hashed and undone like all else.
-    std::uint64_t *store_buffers_ = nullptr;
-    std::unique_ptr<WeakMemory> weak_;
-    std::vector<Request> sites_;  // one request of each
+    std::unique_ptr<StoreBuffers> buffers_;  // total_store_order
+    std::unique_ptr<WeakMemory> weak_;       // weak
+    SiteList sites_;
     std::uint64_t weakened_ = 0;
 
     std::vector<int> to_start_;  // respawned in the running step, not yet at their first stop
-    Undo root_;
+    Position root_;
     bool operation_ended_ = false;  // in the last step
     bool exploring_ = false;        // false: set-up, accesses are plain
     int running_ = -1;
     void *scheduler_stack_ = nullptr;
-    Hash memory_hash_;
-    std::vector<LogEntry> log_;
     std::vector<Image> images_;
     std::vector<std::byte> image_bytes_;
-    std::vector<Frame> path_;
-    std::chrono::steady_clock::time_point started_;
     std::string failure_;
-    bool found_by_depth_ = false;  // the failure is one that a breadth-first search does not look for
     bool tracing_ = false;
     std::string trace_;
-    std::unique_ptr<HashSet> solo_known_;  // (state, thread) pairs from which the thread ends its operation alone
+    std::unique_ptr<StateSet> solo_known_;  // (state, thread) pairs from which the thread ends its operation alone
 };
 
 template <class Local>

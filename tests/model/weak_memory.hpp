@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "hash.hpp"
 #include "sim_env.hpp"
 
 namespace numacre::model {
@@ -156,13 +157,6 @@ inline std::uint64_t result_of(const Request &request, std::uint64_t before) {
             return before | request.operand;
     }
     return before;
-}
-
-// The halves of a 128-bit product, folded: the hash functions' one step.
-inline std::uint64_t fold(std::uint64_t x, std::uint64_t y) {
-    __extension__ using Wide = unsigned __int128;
-    const Wide product = static_cast<Wide>(x) * y;
-    return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
 }  // namespace numacre::model
