@@ -650,7 +650,7 @@ class SystemWorkshop:
         pool/reaper pool/registry pool/sizing
         spec/access spec/autosize spec/policy_text spec/pool_spec spec/reclaim
         """.split()
-    PLAIN = ["tests/simulation/system/" + name for name in ("main.cpp", "plan.cpp", "world.cpp", "kernel.cpp", "client.cpp", "interpose.cpp")]
+    PLAIN = ["tests/simulation/system/" + name for name in ("main.cpp", "plan.cpp", "world.cpp", "kernel.cpp", "calls.cpp", "client.cpp", "interpose.cpp")]
     PLAIN += ["tests/simulation/scheduler.cpp", "tests/support/fiber_switch.cpp"]
 
     def __init__(self, source, scratch, compiler, jobs):

@@ -1,6 +1,6 @@
 // The seam to the kernel (os/include/numacre/os/kernel.hpp), as the simulator has it: found before that one, the same
 // functions, and a simulated kernel behind them. The first stage has the few that it needs in client.cpp, the second
-// all in system/kernel.cpp.
+// all in system/calls.cpp.
 #pragma once
 
 #include <fcntl.h>
