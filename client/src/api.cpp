@@ -1,4 +1,9 @@
 // The data path of the C ABI: allocate, free, take, and what one can ask of a block.
+//
+// A function's name says at which tier it begins; each tier falls through to the next one:
+//   cached_  the thread's own magazines (lane.hpp), by plain stores
+//   tree_    the shared tree, by the short ways of the lane: no limits, no signal handler inside a call
+//   slow_    whatever a call can ask for: placement, limits, waiting, what the pool wants attention for
 #include <cstdio>
 #include <cstring>
 
@@ -75,8 +80,8 @@ FailureReason why_not(NodeLane &node, Order order) {
 }
 
 // One attempt, as the plan has it.
-Errc try_allocate(numacre_pool *pool, Actor actor, const Plan &plan, Order order, Note note, std::uint32_t &got,
-                  Block &block) {
+Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order order, Note note, std::uint32_t &got,
+                      Block &block) {
     if (pool->nodes[plan.first].buddy().allocate(actor, order, note, block) == Errc::ok) [[likely]] {
         got = plan.first;
         return Errc::ok;
@@ -90,7 +95,7 @@ Errc try_allocate(numacre_pool *pool, Actor actor, const Plan &plan, Order order
 }
 
 // Not where the thread happens to be. False: others were quicker each time, or nothing was seen.
-[[gnu::cold]] bool allocate_where_it_fits(Lane &lane, NodeLane &node, Fit fit, Order order, Note note, Block &block) {
+[[gnu::cold]] bool slow_allocate_by_fit(Lane &lane, NodeLane &node, Fit fit, Order order, Note note, Block &block) {
     constexpr int kTries = 3;
     for (int i = 0; i < kTries; ++i)
         if (!FitLook{node.buddy->view(), order, fit}.find(++lane.looks, block))
@@ -101,19 +106,19 @@ Errc try_allocate(numacre_pool *pool, Actor actor, const Plan &plan, Order order
 }
 
 // Nothing is free: perhaps what we or others keep in caches would do.
-[[gnu::cold]] Errc allocate_under_pressure(numacre_pool *pool, Lane &lane, const Plan &plan, Order order, Note note,
-                                           std::uint32_t &got, Block &block) {
+[[gnu::cold]] Errc slow_allocate_under_pressure(numacre_pool *pool, Lane &lane, const Plan &plan, Order order,
+                                                Note note, std::uint32_t &got, Block &block) {
     // A wait that a handler left may have been given a block since.
     const bool has_forgotten = forget_wish(pool, lane);
     if ((give_back_all(pool, lane) != 0 || has_forgotten) &&
-        try_allocate(pool, lane.actor, plan, order, note, got, block) == Errc::ok)
+        slow_try_planned(pool, lane.actor, plan, order, note, got, block) == Errc::ok)
         return Errc::ok;
     ask_others_to_give_back(pool, lane);
     return Errc::out_of_frames;
 }
 
 // A limit is in the way: perhaps what we or others keep in caches would do. over_quota, or out_of_frames: reserved.
-[[gnu::cold]] Errc make_under_pressure(numacre_pool *pool, Lane &lane, Charge &charge) {
+[[gnu::cold]] Errc slow_charge_under_pressure(numacre_pool *pool, Lane &lane, Charge &charge) {
     if (give_back_all(pool, lane) != 0 && charge.make()) return Errc::ok;
     // Once a second: who stays at its limit must not keep everybody from their caches.
     const std::uint64_t now = now_nanoseconds();
@@ -168,8 +173,8 @@ Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
 }
 
 // From the shared tree, past the cache: all that can be asked for.
-[[gnu::noinline]] int allocate(numacre_pool *pool, Lane &lane, const Plan &plan, std::size_t size_bytes, unsigned flags,
-                               void **result) {
+[[gnu::noinline]] int slow_allocate_past_cache(numacre_pool *pool, Lane &lane, const Plan &plan, std::size_t size_bytes,
+                                               unsigned flags, void **result) {
     const Actor actor = lane.actor;
     const std::uint32_t wanted = plan.first;
     const unsigned frame_shift = pool->geometry.frame_shift;
@@ -183,14 +188,14 @@ Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
     Charge charge{pool, actor, order.frames()};
     Errc code = Errc::ok;
     if (!charge.make()) [[unlikely]]
-        code = make_under_pressure(pool, lane, charge);
+        code = slow_charge_under_pressure(pool, lane, charge);
     if (code == Errc::ok) [[likely]] {
         got = wanted;
         const Fit fit = (flags & NUMACRE_COMPACT) != 0 ? Fit::compact : fit_of(pool);
-        if (fit == Fit::nearby || !allocate_where_it_fits(lane, lane.nodes[wanted], fit, order, note, block)) [[likely]]
-            code = try_allocate(pool, actor, plan, order, note, got, block);
+        if (fit == Fit::nearby || !slow_allocate_by_fit(lane, lane.nodes[wanted], fit, order, note, block)) [[likely]]
+            code = slow_try_planned(pool, actor, plan, order, note, got, block);
         if (code != Errc::ok) [[unlikely]]
-            code = allocate_under_pressure(pool, lane, plan, order, note, got, block);
+            code = slow_allocate_under_pressure(pool, lane, plan, order, note, got, block);
     }
     if (code == Errc::out_of_frames && (flags & NUMACRE_WAIT) != 0) {
         charge.undo();
@@ -207,7 +212,7 @@ Note note_of(const Lane &lane, Order order, std::size_t size_bytes) {
     return 0;
 }
 
-int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsigned flags, void **block);
+int slow_allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsigned flags, void **block);
 
 // --- a thread that is inside -----------------------------------------------------------------------------------------
 // A thread has one intent, which says what it is changing in the tree: a signal handler that began another change in
@@ -239,58 +244,59 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
 // What is rare is elsewhere and not come back from: the common case has no registers to save.
 
 // A block of this numa node that the thread's own word has not.
-[[gnu::noinline]] int allocate_further(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
+[[gnu::noinline]] int tree_allocate_further(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
     const Order order = order_for_bytes(size_bytes, lane.frame_shift);
     const Note note = note_of(lane, order, size_bytes);
     Block block;
     if (node.buddy->allocate_further(node.self, order, note, block) != Errc::ok)
-        return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
+        return slow_allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     *result = address_of(lane, node, block.base);
     return 0;
 }
 
-[[gnu::noinline]] int allocate_after_race(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
+[[gnu::noinline]] int tree_allocate_after_race(const Lane &lane, NodeLane &node, std::size_t size_bytes,
+                                               void **result) {
     node.buddy->give_up(node.self);
-    return allocate_further(lane, node, size_bytes, result);
+    return tree_allocate_further(lane, node, size_bytes, result);
 }
 
-[[gnu::noinline]] int finish_allocation(const Lane &lane, NodeLane &node, FrameIndex base, std::size_t size_bytes,
-                                        void **result) {
+[[gnu::noinline]] int tree_finish_allocation(const Lane &lane, NodeLane &node, FrameIndex base, std::size_t size_bytes,
+                                             void **result) {
     const Order order = order_for_bytes(size_bytes, lane.frame_shift);
     const Note note = note_of(lane, order, size_bytes);
     if (!node.buddy->finish_allocation(node.self, note, Block{base, order}))
-        return allocate_further(lane, node, size_bytes, result);
+        return tree_allocate_further(lane, node, size_bytes, result);
     *result = address_of(lane, node, base);
     return 0;
 }
 
 // A block larger than a leaf word, from the upper word where the thread was last; no limits. order exists.
-[[gnu::always_inline]] inline int allocate_in_upper(const Lane &lane, NodeLane &node, unsigned layer, Order order,
-                                                    std::size_t size_bytes, void **result) {
+[[gnu::always_inline]] inline int tree_allocate_in_upper(const Lane &lane, NodeLane &node, unsigned layer, Order order,
+                                                         std::size_t size_bytes, void **result) {
     Block block;
     const auto note = [&] { return note_of(lane, order, size_bytes); };
     const auto way = node.buddy->allocate_nearby_in_upper(node.self, layer, order, note, block);
     if (way == ShortPath::begun) [[unlikely]]
-        return finish_allocation(lane, node, block.base, size_bytes, result);
+        return tree_finish_allocation(lane, node, block.base, size_bytes, result);
     if (way != ShortPath::done) [[unlikely]]
-        return way == ShortPath::raced ? allocate_after_race(lane, node, size_bytes, result)
-                                       : allocate_further(lane, node, size_bytes, result);
+        return way == ShortPath::raced ? tree_allocate_after_race(lane, node, size_bytes, result)
+                                       : tree_allocate_further(lane, node, size_bytes, result);
     *result = address_of(lane, node, block.base);
     return 0;
 }
 
-[[gnu::noinline]] int allocate_above(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
+[[gnu::noinline]] int tree_allocate_above(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
     const Order order = order_for_bytes(size_bytes, lane.frame_shift);
-    return allocate_in_upper(lane, node, layer_of(order), order, size_bytes, result);
+    return tree_allocate_in_upper(lane, node, layer_of(order), order, size_bytes, result);
 }
 
-[[gnu::noinline]] int allocate_large(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
+[[gnu::noinline]] int tree_allocate_large(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
     const unsigned order = order_of(lane, size_bytes);
     if (order >= lane.orders || is_regulated(lane) || is_inside(node)) [[unlikely]]
-        return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
+        return slow_allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     // In the lowest of these layers, where nearly all of them are, what depends on the layer is known beforehand.
-    if (order > word_order(1)) return allocate_above(lane, node, size_bytes, result);
-    return allocate_in_upper(lane, node, 1, Order{order}, size_bytes, result);
+    if (order > word_order(1)) return tree_allocate_above(lane, node, size_bytes, result);
+    return tree_allocate_in_upper(lane, node, 1, Order{order}, size_bytes, result);
 }
 
 // 0 bytes become far too many.
@@ -299,11 +305,11 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
 }
 
 // A block that fits a leaf word, from the one where the thread was last; no limits.
-[[gnu::always_inline]] inline int allocate_in_leaf(const Lane &lane, NodeLane &node, std::size_t size_bytes,
-                                                   void **result) {
+[[gnu::always_inline]] inline int tree_allocate_in_leaf(const Lane &lane, NodeLane &node, std::size_t size_bytes,
+                                                        void **result) {
     const Order order{order_of(lane, size_bytes)};
     if (is_regulated(lane) || is_inside(node)) [[unlikely]]
-        return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
+        return slow_allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     Block block;
     // For the note, a number of its own: by the time it is needed the compiler has had to put it on the stack, and all
     // that waits for the order before that would read it back from there.
@@ -312,36 +318,37 @@ int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsig
     const auto note = [&] { return note_of(lane, late, size_bytes); };
     const auto way = node.buddy->allocate_nearby(node.self, order, note, block);
     if (way == ShortPath::begun) [[unlikely]]
-        return finish_allocation(lane, node, block.base, size_bytes, result);
+        return tree_finish_allocation(lane, node, block.base, size_bytes, result);
     if (way != ShortPath::done) [[unlikely]]
-        return way == ShortPath::raced ? allocate_after_race(lane, node, size_bytes, result)
-                                       : allocate_further(lane, node, size_bytes, result);
+        return way == ShortPath::raced ? tree_allocate_after_race(lane, node, size_bytes, result)
+                                       : tree_allocate_further(lane, node, size_bytes, result);
     *result = address_of(lane, node, block.base);
     return 0;
 }
 
 // Of any size, from one numa node, by the short way; no limits.
-[[gnu::always_inline]] inline int allocate_uncached(const Lane &lane, NodeLane &node, std::size_t size_bytes,
-                                                    void **result) {
-    return fits_leaf_word(lane, size_bytes) ? allocate_in_leaf(lane, node, size_bytes, result)
-                                            : allocate_large(lane, node, size_bytes, result);
+[[gnu::always_inline]] inline int tree_allocate(const Lane &lane, NodeLane &node, std::size_t size_bytes,
+                                                void **result) {
+    return fits_leaf_word(lane, size_bytes) ? tree_allocate_in_leaf(lane, node, size_bytes, result)
+                                            : tree_allocate_large(lane, node, size_bytes, result);
 }
 
 // Where there is more than one numa node: asking for the local one may be a call.
-[[gnu::noinline]] int allocate_uncached_locally(const Lane &lane, std::size_t size_bytes, void **result) {
+[[gnu::noinline]] int tree_allocate_locally(const Lane &lane, std::size_t size_bytes, void **result) {
     const std::uint32_t node = obvious_numa_node(lane);
     if (node == lane.numa_nodes) [[unlikely]]
-        return allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
-    return allocate_uncached(lane, lane.nodes[node], size_bytes, result);
+        return slow_allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
+    return tree_allocate(lane, lane.nodes[node], size_bytes, result);
 }
 
-int free_one(numacre_pool *pool, Actor actor, void *address);
+int slow_free_past_cache(numacre_pool *pool, Actor actor, void *address);
 
-[[gnu::noinline]] int free_anything(numacre_pool *pool, void *address) {
+[[gnu::noinline]] int slow_free_uncached(numacre_pool *pool, void *address) {
     int error = 0;
     Lane *const lane = lane_of(pool, error);
     if (lane == nullptr) return error;
-    return is_inside_or_changes_hints(lane->nodes[0]) ? thread_is_inside(pool) : free_one(pool, lane->actor, address);
+    return is_inside_or_changes_hints(lane->nodes[0]) ? thread_is_inside(pool)
+                                                      : slow_free_past_cache(pool, lane->actor, address);
 }
 
 [[gnu::noinline]] int serve_after_free(const Lane &lane) {
@@ -349,36 +356,36 @@ int free_one(numacre_pool *pool, Actor actor, void *address);
     return 0;
 }
 
-[[gnu::noinline]] int finish_free(const Lane &lane, NodeLane &node, Block freed) {
+[[gnu::noinline]] int tree_finish_free(const Lane &lane, NodeLane &node, Block freed) {
     node.buddy->finish_free(node.self, freed);
     return has_waiters(lane) ? serve_after_free(lane) : 0;
 }
 
 // A block larger than a leaf word; no limits; the thread is not inside.
-[[gnu::noinline]] int free_large(const Lane &lane, NodeLane &node, FrameIndex base, void *address) {
+[[gnu::noinline]] int tree_free_large(const Lane &lane, NodeLane &node, FrameIndex base, void *address) {
     Block freed;
     const auto way = node.buddy->free_in_upper(node.self, base, freed);
     if (way == ShortPath::refused) [[unlikely]]
-        return free_anything(lane.pool, address);
+        return slow_free_uncached(lane.pool, address);
     if (way == ShortPath::begun) [[unlikely]]
-        return finish_free(lane, node, freed);
+        return tree_finish_free(lane, node, freed);
     if (has_waiters(lane)) [[unlikely]]
         return serve_after_free(lane);
     return 0;
 }
 
 // A leaf block; no limits.
-[[gnu::always_inline]] inline int free_uncached(const Lane &lane, void *address) {
+[[gnu::always_inline]] inline int tree_free(const Lane &lane, void *address) {
     NodeLane *node = nullptr;
     std::uint64_t frame = 0;
     if (!find_frame(lane, address, node, frame) || is_regulated(lane) || is_inside_or_changes_hints(*node)) [[unlikely]]
-        return free_anything(lane.pool, address);
+        return slow_free_uncached(lane.pool, address);
     Block freed;
     const auto way = node->buddy->free_in_leaf(node->self, FrameIndex{frame}, freed);
     if (way == ShortPath::refused) [[unlikely]]
-        return free_large(lane, *node, FrameIndex{frame}, address);
+        return tree_free_large(lane, *node, FrameIndex{frame}, address);
     if (way == ShortPath::begun) [[unlikely]]
-        return finish_free(lane, *node, freed);
+        return tree_finish_free(lane, *node, freed);
     if (has_waiters(lane)) [[unlikely]]
         return serve_after_free(lane);
     return 0;
@@ -412,7 +419,7 @@ std::uint64_t counted_frames_at(numacre_pool *pool, Place place) {
 }
 
 // Back to the shared tree, past the cache: whatever the address may be.
-[[gnu::noinline]] int free_one(numacre_pool *pool, Actor actor, void *address) {
+[[gnu::noinline]] int slow_free_past_cache(numacre_pool *pool, Actor actor, void *address) {
     Place place{};
     if (!locate(pool, address, place)) [[unlikely]]
         return not_a_block(pool, address, Errc::bad_argument);
@@ -476,66 +483,66 @@ Lane *allocating_lane_of(numacre_pool *pool, int &error) {
 
 // From the first numa node's magazine, refilled if it is empty. False: not a size that is cached (0 is none), or
 // nothing there.
-bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, std::size_t size_bytes, void **block) {
+bool cached_allocate_or_refill(numacre_pool *pool, Lane &lane, const Plan &plan, std::size_t size_bytes, void **block) {
     if ((size_bytes - 1) >> lane.frame_shift >= kLeafFrames) return false;
     const unsigned order = order_for_bytes(size_bytes, lane.frame_shift).value;
     NodeLane &node = lane.nodes[plan.first];
     Magazine &magazine = node.magazines[order];
     const IndexEntry entry = entry_for(lane, magazine, size_bytes);
-    if (!take_from_cache(lane, node, magazine, entry, block) &&
-        !(refill(pool, lane, node, order) && take_from_cache(lane, node, magazine, entry, block)))
+    if (!cached_take(lane, node, magazine, entry, block) &&
+        !(refill(pool, lane, node, order) && cached_take(lane, node, magazine, entry, block)))
         return false;
     note_placement(pool, lane, plan, plan.first);
     return true;
 }
 
 // When the cache has nothing ready.
-[[gnu::noinline]] int allocate_slowly(numacre_pool *pool, std::size_t size_bytes, void **block) {
+[[gnu::noinline]] int slow_allocate(numacre_pool *pool, std::size_t size_bytes, void **block) {
     int error = 0;
     Lane *const lane = allocating_lane_of(pool, error);
     if (lane == nullptr) return error;
     const Plan plan = plan_of(pool, *lane, size_bytes);
-    if (allocate_from_magazine(pool, *lane, plan, size_bytes, block)) return 0;
+    if (cached_allocate_or_refill(pool, *lane, plan, size_bytes, block)) return 0;
     if (lane->numa_nodes == 1 || plan.first == obvious_numa_node(*lane))
-        return allocate_uncached(*lane, lane->nodes[plan.first], size_bytes, block);
-    return allocate(pool, *lane, plan, size_bytes, 0, block);
+        return tree_allocate(*lane, lane->nodes[plan.first], size_bytes, block);
+    return slow_allocate_past_cache(pool, *lane, plan, size_bytes, 0, block);
 }
 
 // The magazine of the pool's only numa node is empty, or what was on top has gone. (Where there are several, of which
 // `only` is none, it is size 0 that comes here: no size at all.)
-[[gnu::noinline]] int allocate_from_empty(Lane &lane, std::size_t size_bytes, void **block) {
-    if (order_of(lane, size_bytes) < kSingleOrder) return allocate_slowly(lane.pool, size_bytes, block);
+[[gnu::noinline]] int tree_allocate_past_empty(Lane &lane, std::size_t size_bytes, void **block) {
+    if (order_of(lane, size_bytes) < kSingleOrder) return slow_allocate(lane.pool, size_bytes, block);
     if (lane.restraint != 0) --lane.restraint;
-    return allocate_uncached(lane, lane.only_node(), size_bytes, block);
+    return tree_allocate(lane, lane.only_node(), size_bytes, block);
 }
 
 // Where there is more than one numa node. Out of line: asking for the local one may be a call. What its cache has not
 // goes the slow way, which looks, once a second, whether it is still the one to be asked.
-[[gnu::noinline]] int allocate_from_local_cache(Lane &lane, std::size_t size_bytes, void **block) {
+[[gnu::noinline]] int cached_allocate_locally(Lane &lane, std::size_t size_bytes, void **block) {
     NodeLane &node = lane.nodes[obvious_numa_node(lane)];
     const bool is_as_before = size_bytes == node.asked_bytes;
     if (is_as_before && numacre_inline_take_as_before(&lane, &node, block) != 0) [[likely]]
         return 0;
     const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
     if (!is_as_before && &node != lane.only && frames_less_one < kLeafFrames &&
-        take_other_size(lane, node, size_bytes, frames_less_one, block)) [[likely]]
+        cached_take_other_size(lane, node, size_bytes, frames_less_one, block)) [[likely]]
         return 0;
-    return allocate_slowly(lane.pool, size_bytes, block);
+    return slow_allocate(lane.pool, size_bytes, block);
 }
 
 // Not what calls have been asking for.
-[[gnu::noinline]] int allocate_otherwise(Lane &lane, std::size_t size_bytes, void **block) {
-    if (lane.numa_nodes != 1) return allocate_from_local_cache(lane, size_bytes, block);
+[[gnu::noinline]] int cached_allocate_other_size(Lane &lane, std::size_t size_bytes, void **block) {
+    if (lane.numa_nodes != 1) return cached_allocate_locally(lane, size_bytes, block);
     const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
     // Larger than what is cached: past the cache is the way.
-    if (frames_less_one >= kLeafFrames) return allocate_large(lane, lane.only_node(), size_bytes, block);
-    if (take_other_size(lane, lane.only_node(), size_bytes, frames_less_one, block)) [[likely]]
+    if (frames_less_one >= kLeafFrames) return tree_allocate_large(lane, lane.only_node(), size_bytes, block);
+    if (cached_take_other_size(lane, lane.only_node(), size_bytes, frames_less_one, block)) [[likely]]
         return 0;
-    return allocate_from_empty(lane, size_bytes, block);
+    return tree_allocate_past_empty(lane, size_bytes, block);
 }
 
 // Somebody waits: the caller's block goes to them directly, if it is what they wait for. False: nothing was done.
-[[gnu::cold]] bool give_own(numacre_pool *pool, const Lane &lane, void *address) {
+[[gnu::cold]] bool slow_give_to_waiter(numacre_pool *pool, const Lane &lane, void *address) {
     Place place{};
     Block block;
     IndexEntry entry;
@@ -545,13 +552,13 @@ bool allocate_from_magazine(numacre_pool *pool, Lane &lane, const Plan &plan, st
 }
 
 // Not while memory is short: the free by which a thread learns of it is to give all back, and may be its last call.
-bool has_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
+bool cached_ensure_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     return (lane.restraint == 0 && !node.magazines[order].is_full()) || make_room(pool, lane, node, order);
 }
 
 // When the block cannot simply go into its magazine: that is full, or others may still take the block, or there is
 // something to be looked at first, or a trace is recorded.
-[[gnu::noinline]] int free_slowly(numacre_pool *pool, void *address) {
+[[gnu::noinline]] int slow_free(numacre_pool *pool, void *address) {
     int error = 0;
     Lane *const lane = attentive_lane_of(pool, error);
     if (lane == nullptr) return error;
@@ -566,47 +573,48 @@ bool has_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
         return (attention & Attention::kDraining) != 0 && node->buddy->is_draining(block.base);
     };
     if ((attention & Attention::kWaiters) != 0) [[unlikely]] {
-        if (give_own(pool, *lane, address)) return 0;
+        if (slow_give_to_waiter(pool, *lane, address)) return 0;
     } else if (find_frame(*lane, address, node, frame) && node->buddy->find_in_leaf(FrameIndex{frame}, block, entry) &&
-               entry.owner() == pool->process && !is_to_go() && has_room(pool, *lane, *node, block.order.value) &&
-               (!entry.is_published() || node->buddy->withdraw(block, entry)) && put_other(*lane, address)) {
+               entry.owner() == pool->process && !is_to_go() &&
+               cached_ensure_room(pool, *lane, *node, block.order.value) &&
+               (!entry.is_published() || node->buddy->withdraw(block, entry)) && cached_put(*lane, address)) {
         return 0;
     }
-    return free_uncached(*lane, address);
+    return tree_free(*lane, address);
 }
 
-// What the cache did not take. Larger blocks never go there, and so need not look at all that free_slowly() does.
-[[gnu::always_inline]] inline int free_past_cache(const Lane &lane, const LeafEntry &found, void *address) {
+// What the cache did not take. Larger blocks never go there, and so need not look at all that slow_free() does.
+[[gnu::always_inline]] inline int tree_free_not_cached(const Lane &lane, const LeafEntry &found, void *address) {
     if (!found.entry.is_held() && !has_waiters(lane) && !is_regulated(lane) && !is_inside(*found.node))
-        return free_large(lane, *found.node, found.frame(), address);
-    return free_slowly(lane.pool, address);
+        return tree_free_large(lane, *found.node, found.frame(), address);
+    return slow_free(lane.pool, address);
 }
 
 // Not as blocks have been.
-[[gnu::noinline]] int free_otherwise(Lane &lane, void *address) {
+[[gnu::noinline]] int cached_free_other_node(Lane &lane, void *address) {
     LeafEntry found;
     if (!look_up(lane, address, found)) [[unlikely]]
-        return free_slowly(lane.pool, address);
-    if (put_other(lane, found, address)) [[likely]]
+        return slow_free(lane.pool, address);
+    if (cached_put_found(lane, found, address)) [[likely]]
         return 0;
-    return free_past_cache(lane, found, address);
+    return tree_free_not_cached(lane, found, address);
 }
 // The same on the numa node that blocks have been freed to: what the index says of it is known.
-[[gnu::noinline]] int free_other_order(Lane &lane, void *address, std::uint64_t *slot, std::uint64_t entry) {
+[[gnu::noinline]] int cached_free_other_order(Lane &lane, void *address, std::uint64_t *slot, std::uint64_t entry) {
     const LeafEntry found{lane.freed_node, slot, IndexEntry{entry}};
-    if (put_found(lane, found, address)) [[likely]]
+    if (cached_put_same_node(lane, found, address)) [[likely]]
         return 0;
-    return free_past_cache(lane, found, address);
+    return tree_free_not_cached(lane, found, address);
 }
 
 // As blocks have been: only its magazine has no room, or is not to be used at all. (Or nothing has been, and the index
 // says nothing of it: a larger block, as all may be.)
-[[gnu::noinline]] int free_past_full(const Lane &lane, void *address, std::uint64_t *slot, std::uint64_t entry) {
+[[gnu::noinline]] int tree_free_past_full(const Lane &lane, void *address, std::uint64_t *slot, std::uint64_t entry) {
     const Magazine &magazine = static_cast<const Magazine &>(*lane.freed_magazine);
     if (magazine.capacity() == 0 || magazine.block_shift < lane.frame_shift + kSingleOrder ||
         magazine.slots_bound != lane.pool->view.threads_in_use_bound() || has_waiters(lane))
-        return free_past_cache(lane, LeafEntry{lane.freed_node, slot, IndexEntry{entry}}, address);
-    return free_uncached(lane, address);
+        return tree_free_not_cached(lane, LeafEntry{lane.freed_node, slot, IndexEntry{entry}}, address);
+    return tree_free(lane, address);
 }
 
 int check_flags(unsigned flags) {
@@ -617,11 +625,12 @@ int check_flags(unsigned flags) {
                 flags);
 }
 
-int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size_bytes, unsigned flags, void **block) {
+int slow_allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size_bytes, unsigned flags,
+                          void **block) {
     if ((flags & NUMACRE_STRICT) != 0) plan = plan.no_further();
     if ((flags & (NUMACRE_UNCACHED | NUMACRE_COMPACT)) != 0 ||
-        !allocate_from_magazine(pool, lane, plan, size_bytes, block))
-        return allocate(pool, lane, plan, size_bytes, flags, block);
+        !cached_allocate_or_refill(pool, lane, plan, size_bytes, block))
+        return slow_allocate_past_cache(pool, lane, plan, size_bytes, flags, block);
     if ((flags & NUMACRE_ZERO) != 0)
         memset(*block, 0, order_for_bytes(size_bytes, lane.frame_shift).frames() << lane.frame_shift);
     return 0;
@@ -635,8 +644,8 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
 }
 
 // numacre_alloc_on, whatever is asked for.
-[[gnu::noinline]] int allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsigned flags,
-                                  void **block) {
+[[gnu::noinline]] int slow_allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsigned flags,
+                                       void **block) {
     if (const int error = check_flags(flags)) return error;
     const unsigned policy_flags = flags & (NUMACRE_INTERLEAVE | NUMACRE_LOCAL);
     if (policy_flags != 0 && (numa_node != -1 || policy_flags == (NUMACRE_INTERLEAVE | NUMACRE_LOCAL)))
@@ -653,22 +662,22 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
                             : (flags & NUMACRE_LOCAL) != 0    ? PolicyMode::local
                                                               : PolicyMode::unset,
                             0};
-        return allocate_planned(pool, *lane, plan_with(pool, *lane, policy, size_bytes), size_bytes, flags, block);
+        return slow_allocate_planned(pool, *lane, plan_with(pool, *lane, policy, size_bytes), size_bytes, flags, block);
     }
     const auto wanted = static_cast<std::uint32_t>(numa_node);
     if (pool->numa_nodes != 1 && (placement_of(pool, *lane).allowed & bit_of(wanted)) == 0)
         return not_allowed(pool, wanted);
-    return allocate_planned(pool, *lane, plan_on(pool, *lane, wanted), size_bytes, flags, block);
+    return slow_allocate_planned(pool, *lane, plan_on(pool, *lane, wanted), size_bytes, flags, block);
 }
 
-// Of whom take() would get the block, if it gets it: with the owner the generation changes.
+// Of whom slow_take() would get the block, if it gets it: with the owner the generation changes.
 [[gnu::cold]] Giver giver_of(numacre_pool *pool, Reference reference) {
     const std::uint32_t numa_node = pool->reference_format.numa_node(reference);
     if (numa_node >= pool->numa_nodes) return {pool->process, 0, 0};
     const NodeView<Env> &view = pool->nodes[numa_node].buddy().view();
     const Block block = pool->reference_format.block(reference);
     if (!view.contains(block)) return {pool->process, 0, 0};
-    // relaxed: the CAS of take() fails if this is not what it finds.
+    // relaxed: the CAS of slow_take() fails if this is not what it finds.
     const ProcessSlot owner = IndexEntry{view.index_entry(block).load(std::memory_order_relaxed)}.owner();
     return {owner, generation_of(pool, owner), block.order.frames()};
 }
@@ -678,7 +687,7 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
     return Attention::age(lane.attention_word().load(std::memory_order_relaxed));
 }
 
-[[gnu::noinline]] int take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block) {
+[[gnu::noinline]] int slow_take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block) {
     const Reference reference{ref};
     const std::uint32_t numa_node = pool->reference_format.numa_node(reference);
     Block taken;
@@ -699,7 +708,7 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
     return 0;
 }
 
-[[gnu::noinline]] numacre_ref publish_anything(numacre_pool *pool, const void *address) {
+[[gnu::noinline]] numacre_ref slow_publish(numacre_pool *pool, const void *address) {
     Place place{};
     Block block;
     IndexEntry entry;
@@ -711,7 +720,7 @@ int allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size
 }
 
 // False: there is no room, or it is no block that could be cached.
-bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
+bool cached_make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
     const unsigned order = found.entry.order().value;
     return found.entry.is_private(lane.private_pattern) && order < kCachedOrders &&
            make_room(pool, lane, *found.node, order);
@@ -720,8 +729,8 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
 // --- many at once ----------------------------------------------------------------------------------------------------
 
 // The rest of a numacre_alloc_bulk, whose first `done` blocks are there.
-[[gnu::noinline]] int allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks, unsigned count,
-                                    unsigned done) {
+[[gnu::noinline]] int slow_allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks, unsigned count,
+                                         unsigned done) {
     if (pool == nullptr) return no_pool("numacre_alloc_bulk");
     if (blocks == nullptr && count != 0) return no_result("numacre_alloc_bulk");
     int error = 0;
@@ -730,7 +739,7 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
     Lane *const lane = done == 0 ? allocating_lane_of(pool, error) : lane_of(pool, error);
     if (lane == nullptr) return error;
     if (done != 0 && is_inside(lane->nodes[0])) [[unlikely]] {
-        while (done-- > 0) (void)put_other(*lane, blocks[done]);  // where they were, there is room
+        while (done-- > 0) (void)cached_put(*lane, blocks[done]);  // where they were, there is room
         return thread_is_inside(pool);
     }
     Plan plan = plan_of(pool, *lane, size_bytes);
@@ -739,7 +748,7 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
         const unsigned order = order_of(*lane, size_bytes);
         NodeLane &node = lane->nodes[wanted];
         const IndexEntry entry = entry_for(*lane, node.magazines[order], size_bytes);
-        done += take_many_from_cache(*lane, node, node.magazines[order], entry, blocks + done, count - done);
+        done += cached_take_many(*lane, node, node.magazines[order], entry, blocks + done, count - done);
         const Order of_blocks{order};
         const Note note = note_of(*lane, of_blocks, size_bytes);
         // What is cached has been charged for. Other blocks are, one by one, further down.
@@ -758,10 +767,10 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
     for (; done < count; ++done) {
         void *address = nullptr;
         if (plan.is_turn && done != 0) plan = plan_of(pool, *lane, size_bytes);
-        error = plan.is_turn ? allocate_planned(pool, *lane, plan, size_bytes, 0, &address)
-                             : allocate(pool, *lane, plan, size_bytes, 0, &address);
+        error = plan.is_turn ? slow_allocate_planned(pool, *lane, plan, size_bytes, 0, &address)
+                             : slow_allocate_past_cache(pool, *lane, plan, size_bytes, 0, &address);
         if (error != 0) {
-            while (done-- > 0) free_one(pool, lane->actor, blocks[done]);
+            while (done-- > 0) slow_free_past_cache(pool, lane->actor, blocks[done]);
             return error;
         }
         blocks[done] = address;
@@ -772,7 +781,7 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
 }
 
 // The rest of a numacre_free_bulk, whose first `done` blocks have gone.
-[[gnu::noinline]] int free_rest(numacre_pool *pool, void *const *blocks, unsigned count, unsigned done) {
+[[gnu::noinline]] int slow_free_rest(numacre_pool *pool, void *const *blocks, unsigned count, unsigned done) {
     if (pool == nullptr) return no_pool("numacre_free_bulk");
     if (blocks == nullptr && count != 0) return fail(Errc::bad_argument, "numacre_free_bulk: the blocks are NULL");
     int error = 0;
@@ -780,7 +789,7 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
     if (lane == nullptr) return error;
     if (is_inside(lane->nodes[0])) [[unlikely]]
         return thread_is_inside(pool);
-    // As in has_room().
+    // As in cached_ensure_room().
     const bool may_cache = lane->undisturbed();
     if (!may_cache) answer_attention(pool, *lane);
     if (recording()) [[unlikely]]
@@ -790,14 +799,14 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
         if (may_cache && !has_waiters(pool)) {
             // So many, and then again a look for who waits.
             const unsigned wanted = count - done < kLeafFrames ? count - done : kLeafFrames;
-            const unsigned put = put_many(*lane, blocks + done, wanted);
+            const unsigned put = cached_put_many(*lane, blocks + done, wanted);
             done += put;
             if (put == wanted) continue;
             // After making room its entry is looked up anew: that may have taken a while.
             LeafEntry found;
             if (look_up(*lane, blocks[done], found) &&
-                (put_other(*lane, found, blocks[done]) ||
-                 (make_room_for(pool, *lane, found) && put_other(*lane, blocks[done])))) {
+                (cached_put_found(*lane, found, blocks[done]) ||
+                 (cached_make_room_for(pool, *lane, found) && cached_put(*lane, blocks[done])))) {
                 ++done;
                 continue;
             }
@@ -821,7 +830,7 @@ bool make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
         }
         // Larger, freed already, not ours: it has its own answer.
         if (freed == batch && batch != 0) continue;
-        const int result = free_one(pool, lane->actor, blocks[done++]);
+        const int result = slow_free_past_cache(pool, lane->actor, blocks[done++]);
         if (first_error == 0) first_error = result;
     }
     return first_error;
@@ -838,29 +847,29 @@ Lane *come_back_to(numacre_pool *pool) {
 }
 
 // What numacre_alloc does in an undisturbed lane; numacre_free.
-[[gnu::always_inline]] inline int allocate_from(Lane &lane, std::size_t size_bytes, void **block) {
+[[gnu::always_inline]] inline int cached_allocate(Lane &lane, std::size_t size_bytes, void **block) {
     if (size_bytes != lane.only->asked_bytes) [[unlikely]]
-        return allocate_otherwise(lane, size_bytes, block);
+        return cached_allocate_other_size(lane, size_bytes, block);
     if (numacre_inline_take_as_before(&lane, lane.only, block) != 0) [[likely]]
         return 0;
-    return allocate_from_empty(lane, size_bytes, block);
+    return tree_allocate_past_empty(lane, size_bytes, block);
 }
-[[gnu::always_inline]] inline int free_into(Lane &lane, void *block) {
+[[gnu::always_inline]] inline int cached_free(Lane &lane, void *block) {
     std::uint64_t *slot = nullptr;
     std::uint64_t entry = 0;
     if (!numacre_inline_look_up(&lane, block, &slot, &entry)) [[unlikely]]
-        return free_otherwise(lane, block);
+        return cached_free_other_node(lane, block);
     if (!numacre_inline_is_as_before(&lane, entry)) [[unlikely]]
-        return free_other_order(lane, block, slot, entry);
+        return cached_free_other_order(lane, block, slot, entry);
     if (numacre_inline_put(lane.freed_magazine, block, slot, entry) != 0) [[likely]]
         return 0;
-    return free_past_full(lane, block, slot, entry);
+    return tree_free_past_full(lane, block, slot, entry);
 }
 
 [[gnu::noinline]] int allocate_without_lane(numacre_pool *pool, std::size_t size_bytes, void **block) {
     if (pool == nullptr) return no_pool("numacre_alloc");
-    if (Lane *const lane = come_back_to(pool)) return allocate_from(*lane, size_bytes, block);
-    const int error = allocate_slowly(pool, size_bytes, block);
+    if (Lane *const lane = come_back_to(pool)) return cached_allocate(*lane, size_bytes, block);
+    const int error = slow_allocate(pool, size_bytes, block);
     if (error == 0 && recording()) [[unlikely]]
         record_allocation(pool, *block, size_bytes);
     return error;
@@ -869,7 +878,7 @@ Lane *come_back_to(numacre_pool *pool) {
 [[gnu::noinline]] int allocate_on_without_lane(numacre_pool *pool, int numa_node, std::size_t size_bytes,
                                                unsigned flags, void **block) {
     if (pool == nullptr) return no_pool("numacre_alloc_on");
-    const int error = allocate_on(pool, numa_node, size_bytes, flags, block);
+    const int error = slow_allocate_on(pool, numa_node, size_bytes, flags, block);
     if (error == 0 && recording()) [[unlikely]]
         record_allocation(pool, *block, size_bytes);
     return error;
@@ -877,17 +886,17 @@ Lane *come_back_to(numacre_pool *pool) {
 
 [[gnu::noinline]] int free_without_lane(numacre_pool *pool, void *block) {
     if (pool == nullptr) return no_pool("numacre_free");
-    if (Lane *const lane = come_back_to(pool)) return free_into(*lane, block);
+    if (Lane *const lane = come_back_to(pool)) return cached_free(*lane, block);
     if (recording()) [[unlikely]]
         record_free(pool, block);
-    return free_slowly(pool, block);
+    return slow_free(pool, block);
 }
 
-[[gnu::noinline]] int free_anything_without_lane(numacre_pool *pool, void *block) {
+[[gnu::noinline]] int free_uncached_without_lane(numacre_pool *pool, void *block) {
     if (pool == nullptr) return no_pool("numacre_free_uncached");
     if (recording()) [[unlikely]]
         record_free(pool, block);
-    return free_anything(pool, block);
+    return slow_free_uncached(pool, block);
 }
 
 [[gnu::noinline]] int take_without_lane(numacre_pool *pool, numacre_ref ref, void **block) {
@@ -895,7 +904,7 @@ Lane *come_back_to(numacre_pool *pool) {
     int error = 0;
     const Lane *const lane = lane_of(pool, error);
     if (lane == nullptr) return error;
-    error = take(pool, *lane, ref, block);
+    error = slow_take(pool, *lane, ref, block);
     // How much of it was asked for is not known here.
     if (error == 0 && recording()) [[unlikely]]
         record_allocation(pool, *block, numacre_usable_size(pool, *block));
@@ -912,7 +921,7 @@ int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
     Lane *const lane = undisturbed_lane(pool);
     if (lane == nullptr) [[unlikely]]
         return allocate_without_lane(pool, size_bytes, block);
-    return allocate_from(*lane, size_bytes, block);
+    return cached_allocate(*lane, size_bytes, block);
 }
 
 int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block) {
@@ -921,12 +930,12 @@ int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsig
     const Lane *const lane = undisturbed_lane(pool);
     if (flags == NUMACRE_UNCACHED && numa_node == -1 && lane != nullptr) [[likely]] {
         if (lane->numa_nodes > 1) [[unlikely]]
-            return allocate_uncached_locally(*lane, size_bytes, block);
+            return tree_allocate_locally(*lane, size_bytes, block);
         // By `only`, a load of its own: with what both need in a register, the compiler saves registers for the shorter
         // way before it knows that it is not taken.
         if (!fits_leaf_word(*lane, size_bytes)) [[unlikely]]
-            return allocate_large(*lane, lane->only_node(), size_bytes, block);
-        return allocate_in_leaf(*lane, lane->nodes[0], size_bytes, block);
+            return tree_allocate_large(*lane, lane->only_node(), size_bytes, block);
+        return tree_allocate_in_leaf(*lane, lane->nodes[0], size_bytes, block);
     }
     return allocate_on_without_lane(pool, numa_node, size_bytes, flags, block);
 }
@@ -943,7 +952,7 @@ int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa_nodes, size
     if (lane == nullptr) return error;
     Policy policy;
     if ((error = policy_of_call(pool, *lane, mode, numa_nodes, policy)) != 0) return error;
-    error = allocate_planned(pool, *lane, plan_with(pool, *lane, policy, size_bytes), size_bytes, flags, block);
+    error = slow_allocate_planned(pool, *lane, plan_with(pool, *lane, policy, size_bytes), size_bytes, flags, block);
     if (error == 0 && recording()) [[unlikely]]
         record_allocation(pool, *block, size_bytes);
     return error;
@@ -953,13 +962,13 @@ int numacre_free(numacre_pool *pool, void *block) {
     Lane *const lane = undisturbed_lane(pool);
     if (lane == nullptr) [[unlikely]]
         return free_without_lane(pool, block);
-    return free_into(*lane, block);
+    return cached_free(*lane, block);
 }
 
 int numacre_free_uncached(numacre_pool *pool, void *block) {
     if (const Lane *const lane = current_lane(pool)) [[likely]]
-        return free_uncached(*lane, block);
-    return free_anything_without_lane(pool, block);
+        return tree_free(*lane, block);
+    return free_uncached_without_lane(pool, block);
 }
 
 int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count) {
@@ -968,23 +977,23 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
     if (lane != nullptr && lane->numa_nodes == 1 && blocks != nullptr && fits_leaf_word(*lane, size_bytes)) [[likely]] {
         NodeLane &node = lane->only_node();
         Magazine &magazine = node.magazines[order_of(*lane, size_bytes)];
-        done = take_many_from_cache(*lane, node, magazine, entry_for(*lane, magazine, size_bytes), blocks, count);
+        done = cached_take_many(*lane, node, magazine, entry_for(*lane, magazine, size_bytes), blocks, count);
         if (done == count) [[likely]]
             return 0;
     }
-    return allocate_rest(pool, size_bytes, blocks, count, done);
+    return slow_allocate_rest(pool, size_bytes, blocks, count, done);
 }
 
 int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
     unsigned done = 0;
     const Lane *const lane = undisturbed_lane(pool);
-    // Nobody waits in an undisturbed lane; between more than so many, free_rest() looks again.
+    // Nobody waits in an undisturbed lane; between more than so many, slow_free_rest() looks again.
     if (lane != nullptr && blocks != nullptr && count <= kLeafFrames) [[likely]] {
-        done = put_many(*lane, blocks, count);
+        done = cached_put_many(*lane, blocks, count);
         if (done == count) [[likely]]
             return 0;
     }
-    return free_rest(pool, blocks, count, done);
+    return slow_free_rest(pool, blocks, count, done);
 }
 
 numacre_ref numacre_ref_of(numacre_pool *pool, const void *block) {
@@ -996,7 +1005,7 @@ numacre_ref numacre_ref_of(numacre_pool *pool, const void *block) {
             [[likely]]
             return name.bits();
     }
-    return publish_anything(pool, block);
+    return slow_publish(pool, block);
 }
 
 int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
@@ -1014,7 +1023,7 @@ int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
             return 0;
         }
     }
-    return take(pool, *lane, ref, block);
+    return slow_take(pool, *lane, ref, block);
 }
 
 int numacre_is_asleep(numacre_pool *pool) {

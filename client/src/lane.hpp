@@ -200,15 +200,15 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
 }
 
 // entry: entry_for(). False: the magazine is empty, or had something that is no cached block any more (it has gone).
-[[gnu::always_inline]] inline bool take_from_cache(const Lane &lane, const NodeLane &node, Magazine &magazine,
-                                                   IndexEntry entry, void **block) {
+[[gnu::always_inline]] inline bool cached_take(const Lane &lane, const NodeLane &node, Magazine &magazine,
+                                               IndexEntry entry, void **block) {
     return numacre_inline_take(&lane, &node, &magazine, entry.bits(), block) != 0;
 }
 
 // As many at once as there are, at most `wanted`; what is none any more ends it. What all have in common is done once,
 // and in registers: a store to the index might change anything else, for all that the compiler knows.
-[[gnu::always_inline]] inline unsigned take_many_from_cache(const Lane &lane, const NodeLane &node, Magazine &magazine,
-                                                            IndexEntry entry, void **blocks, unsigned wanted) {
+[[gnu::always_inline]] inline unsigned cached_take_many(const Lane &lane, const NodeLane &node, Magazine &magazine,
+                                                        IndexEntry entry, void **blocks, unsigned wanted) {
     char *const data = node.data;
     std::uint64_t *const index = node.index;
     const std::uint64_t frame_shift = lane.frame_shift;
@@ -231,16 +231,16 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
 }
 
 // From the magazine for any size. frames_less_one: (size_bytes - 1) in frames, less than kLeafFrames. False: as
-// take_from_cache().
-[[gnu::always_inline]] inline bool take_other_size(const Lane &lane, NodeLane &node, std::size_t size_bytes,
-                                                   std::uint64_t frames_less_one, void **block) {
+// cached_take().
+[[gnu::always_inline]] inline bool cached_take_other_size(const Lane &lane, NodeLane &node, std::size_t size_bytes,
+                                                          std::uint64_t frames_less_one, void **block) {
     Magazine &magazine = node.magazines[order_above(frames_less_one)];
     const IndexEntry entry = entry_for(lane, magazine, size_bytes);
     if (node.sizes.count(size_bytes) >= Streak::kLong) [[unlikely]]
         node.allocates(size_bytes, magazine, entry);
     else if (node.asked_bytes != 0)
         node.allocates_nothing();
-    return take_from_cache(lane, node, magazine, entry, block);
+    return cached_take(lane, node, magazine, entry, block);
 }
 
 // The numa node and frame of an address. False: not an address of a frame's first byte in this pool.
@@ -280,7 +280,7 @@ struct LeafEntry {
 
 // Any block. False: not one that can go this way (not ours, published, too large, no room, no block at all): nothing is
 // changed.
-[[gnu::always_inline]] inline bool put_found(Lane &lane, const LeafEntry &found, void *block) {
+[[gnu::always_inline]] inline bool cached_put_same_node(Lane &lane, const LeafEntry &found, void *block) {
     NodeLane &node = *found.node;
     const unsigned order = found.entry.order().value;
     if (!found.entry.is_private(lane.private_pattern) || order >= kCachedOrders) return false;
@@ -293,19 +293,19 @@ struct LeafEntry {
     return numacre_inline_put(&magazine, block, found.slot, found.entry.bits()) != 0;
 }
 // ... on whichever numa node: the next one may well be there, too.
-[[gnu::always_inline]] inline bool put_other(Lane &lane, const LeafEntry &found, void *block) {
+[[gnu::always_inline]] inline bool cached_put_found(Lane &lane, const LeafEntry &found, void *block) {
     if (found.node != lane.freed_node) [[unlikely]]
         lane.frees_nothing(*found.node);
-    return put_found(lane, found, block);
+    return cached_put_same_node(lane, found, block);
 }
-inline bool put_other(Lane &lane, void *block) {
+inline bool cached_put(Lane &lane, void *block) {
     LeafEntry found;
-    return look_up(lane, block, found) && put_other(lane, found, block);
+    return look_up(lane, block, found) && cached_put_found(lane, found, block);
 }
 
 // The first of `count` blocks, as long as they are as blocks have been. Returns how many went into the cache. The steps
-// of numacre_inline_look_up() and _put(), written out for the same reason as in take_many_from_cache().
-[[gnu::always_inline]] inline unsigned put_many(const Lane &lane, void *const *blocks, unsigned count) {
+// of numacre_inline_look_up() and _put(), written out for the same reason as in cached_take_many().
+[[gnu::always_inline]] inline unsigned cached_put_many(const Lane &lane, void *const *blocks, unsigned count) {
     numacre_inline_magazine &magazine = *lane.freed_magazine;
     if (magazine.top >= magazine.limit) return 0;  // the limit may have come down since
     char *const data = lane.freed_data;
