@@ -14,6 +14,7 @@
 
 #include "errors.hpp"
 #include "pool.hpp"
+#include "report.hpp"
 
 namespace numacre::client {
 namespace {
@@ -172,11 +173,21 @@ void answer_attention(numacre_pool *pool, Lane &lane) {
     note_attention(lane, now);
     forget_wish(pool, lane);
     if ((changed & Attention::kAgeMask) != 0) look_at_placement(pool, lane);
-    // That a chunk is draining concerns its own blocks alone (free_slowly); what has been cached of it until now the
+    // That a chunk is draining concerns its own blocks alone (slow_free); what has been cached of it until now the
     // daemon asks for besides, again and again.
     if ((changed & ~(Attention::kAgeMask | Attention::kDraining)) == 0) return;
     lane.restraint = kRestraint;
     give_back_all(pool, lane);
+}
+
+Lane *attentive_lane_of(numacre_pool *pool, int &error) {
+    Lane *const lane = lane_of(pool, error);
+    if (lane != nullptr && is_inside_or_changes_hints(lane->nodes[0])) [[unlikely]] {
+        error = thread_is_inside(pool);
+        return nullptr;
+    }
+    if (lane != nullptr && !lane->undisturbed()) answer_attention(pool, *lane);
+    return lane;
 }
 
 void ask_others_to_give_back(numacre_pool *pool, Lane &lane) {

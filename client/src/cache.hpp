@@ -19,6 +19,8 @@ namespace numacre::client {
 void note_attention(Lane &lane, std::uint64_t bits);
 // Does what is asked of us if lane.undisturbed() is false.
 [[gnu::cold]] void answer_attention(numacre_pool *pool, Lane &lane);
+// The calling thread's lane, with what others wait for given back. nullptr: as lane_of(), or the thread is inside.
+Lane *attentive_lane_of(numacre_pool *pool, int &error);
 // Memory has run out, our own cache is empty.
 [[gnu::cold]] void ask_others_to_give_back(numacre_pool *pool, Lane &lane);
 

@@ -162,6 +162,27 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     void frees_nothing(NodeLane &node) { frees(node, no_magazine, 0); }
 };
 
+// --- a thread that is inside -----------------------------------------------------------------------------------------
+// A thread has one intent, which says what it is changing in the tree: a signal handler that began another change in
+// the middle of one would overwrite it, and if the process were killed then, recovery would lose a block. So the
+// handler's call answers -EBUSY, before it has done anything. That lies between the instructions of one thread: no
+// memory order is needed, and no compiler moves the store of an intent behind the RMW that follows it.
+
+[[gnu::always_inline]] inline bool is_inside(const NodeLane &node) {
+    return node.self.slot->intent.load(std::memory_order_relaxed) != 0;  // relaxed: this thread's own
+}
+
+// For a free, which a handler may make on a pool that the interrupted call is using. Between two changes of the tree,
+// too, a thread may be in the middle of something: the announcement that hints are too low for a moment would be
+// overwritten.
+[[gnu::always_inline]] inline bool is_inside_or_changes_hints(const NodeLane &node) {
+    const auto &slot = *node.self.slot;
+    return (slot.intent.load(std::memory_order_relaxed) |
+            HintWork{slot.hint_work.load(std::memory_order_relaxed)}.active()) != 0;  // relaxed: as above
+}
+
+// --- ways of the hot path --------------------------------------------------------------------------------------------
+
 // The calling thread's lane, if this is the pool that it used last. nullptr: what numacre_inline_lane_1 leads to may be
 // no Lane at all.
 [[gnu::always_inline]] inline Lane *current_lane(const numacre_pool *pool) {

@@ -20,7 +20,7 @@
 namespace numacre::client {
 namespace {
 
-constexpr std::uint64_t kLookAgainAfterNanoseconds = 1'000'000'000;
+constexpr std::uint64_t kPlacementLooksAgainAfterNanoseconds = 1'000'000'000;
 
 std::uint64_t coarse_now() {
     timespec time{};
@@ -48,7 +48,7 @@ void store_choices(const numacre_pool *pool, Choices &choices, const Placement &
     const auto choice = [&](const std::uint8_t *by_distance, std::uint8_t local) {
         if (placement.policy.is_interleave()) return think;
         const Surroundings there{pool->numa_nodes, placement.allowed, by_distance, pool->nearest};
-        return plan_by(placement.policy, there).first == local ? local : think;
+        return plan_without_turn(placement.policy, there).first == local ? local : think;
     };
     std::uint8_t of_own[kMaxNumaNodes];
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
@@ -162,7 +162,7 @@ const Placement &placement_of(numacre_pool *pool, Lane &lane) {
     placement.os_node = os_numa_node();
     // relaxed: the look itself acquires.
     if (placement.policy_version != pool->policy_version.load(std::memory_order_relaxed) ||
-        coarse_now() - placement.looked_at_ns >= kLookAgainAfterNanoseconds)
+        coarse_now() - placement.looked_at_ns >= kPlacementLooksAgainAfterNanoseconds)
         look_at_placement(pool, lane);
     return placement;
 }

@@ -72,7 +72,7 @@ constexpr Plan plan_on(const Surroundings &here, std::uint32_t numa_node) {
 }
 
 // By a policy that does not interleave. Where it names no allowed node at all, it is as if it named none.
-constexpr Plan plan_by(const Policy &policy, const Surroundings &here) {
+constexpr Plan plan_without_turn(const Policy &policy, const Surroundings &here) {
     const std::uint64_t named = policy.nodes & here.allowed;
     const std::uint64_t choice = policy.mode == PolicyMode::local || named == 0 ? here.allowed : named;
     Plan plan{nearest_of(here.by_distance, here.numa_nodes, choice), here.by_distance, choice, 0, false};
@@ -85,7 +85,7 @@ constexpr Plan plan_by(const Policy &policy, const Surroundings &here) {
 
 // By any policy, for a block of so many frames. Takes a turn if it interleaves.
 constexpr Plan plan_by(const Policy &policy, const Surroundings &here, Turns &turns, std::uint64_t frames) {
-    if (!policy.is_interleave()) return plan_by(policy, here);
+    if (!policy.is_interleave()) return plan_without_turn(policy, here);
     const std::uint64_t named = policy.nodes & here.allowed;
     Plan plan = plan_on(
         here, turns.next(named != 0 ? named : here.allowed, policy.mode == PolicyMode::interleave_frames, frames));

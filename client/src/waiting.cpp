@@ -16,7 +16,7 @@
 namespace numacre::client {
 namespace {
 
-constexpr std::uint64_t kLookAgainAfterNanoseconds = 1'000'000'000;
+constexpr std::uint64_t kWaiterLooksAgainAfterNanoseconds = 1'000'000'000;
 constexpr std::uint64_t kShortestNapNanoseconds = 1'000'000;
 // What is free is reserved for others: nobody tells when it is not any more.
 constexpr std::uint64_t kReservedAgainAfterNanoseconds = 50'000'000;
@@ -43,13 +43,14 @@ struct Wake {
 // An observer has the word mapped as well, and needs no right to write for taking a wake-up that is meant for us, or
 // moving us to another futex (FUTEX_REQUEUE). So naps grow with the wait: a waiter that is told nothing finds its block
 // in twice the time, or a second later. since: of the wait.
-void sleep(numacre_pool *pool, ThreadSlotIndex thread, WaitWord wish, std::uint64_t since, std::uint64_t nanoseconds) {
+void sleep_in_naps(numacre_pool *pool, ThreadSlotIndex thread, WaitWord wish, std::uint64_t since,
+                   std::uint64_t nanoseconds) {
     std::uint64_t now = now_nanoseconds();
     const std::uint64_t end = now + nanoseconds;
     int error = ETIMEDOUT;
     while (error == ETIMEDOUT && now < end) {
         const std::uint64_t nap =
-            std::min(end - now, std::clamp(now - since, kShortestNapNanoseconds, kLookAgainAfterNanoseconds));
+            std::min(end - now, std::clamp(now - since, kShortestNapNanoseconds, kWaiterLooksAgainAfterNanoseconds));
         const timespec duration{static_cast<time_t>(nap / 1'000'000'000), static_cast<long>(nap % 1'000'000'000)};
         error = os::futex_wait(futex_word(pool, thread), static_cast<std::uint32_t>(wish.bits()), &duration);
         now = now_nanoseconds();
@@ -246,7 +247,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
         } else {
             // relaxed: only a signal. What others keep in their caches counts as theirs, too. Once a second.
             const std::uint64_t now = now_nanoseconds();
-            if (asked_at == 0 || now - asked_at >= kLookAgainAfterNanoseconds) {
+            if (asked_at == 0 || now - asked_at >= kWaiterLooksAgainAfterNanoseconds) {
                 asked_at = now;
                 pool->view.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
             }
@@ -254,7 +255,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
         serve_waiters(pool, actor);
         // relaxed: an age in seconds; and what is told a look later is soon enough.
         const std::uint64_t attention = lane.attention_word().load(std::memory_order_relaxed);
-        std::uint64_t slice = may ? kLookAgainAfterNanoseconds : kReservedAgainAfterNanoseconds;
+        std::uint64_t slice = may ? kWaiterLooksAgainAfterNanoseconds : kReservedAgainAfterNanoseconds;
         if (is_damaged(*pool, attention)) {
             over = Errc::corrupt;
         } else if (!may && charge.is_over_quota() && !is_anything_on_the_way(pool)) {
@@ -271,7 +272,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
             lane.is_asleep = true;
             std::atomic_signal_fence(std::memory_order_seq_cst);  // handlers of this thread look at it
             signals_blocked.let_in();
-            sleep(pool, actor.thread, wish, begin, slice);
+            sleep_in_naps(pool, actor.thread, wish, begin, slice);
             SignalsBlocked::keep_out();
             std::atomic_signal_fence(std::memory_order_seq_cst);
             lane.is_asleep = false;

@@ -562,8 +562,8 @@ private:
         }
     }
 
-    // As client/src/quota.cpp, api.cpp and cache.cpp do it while there are limits, or blocks are chosen: charge, look,
-    // claim what was seen, or whatever there is.
+    // As client/src/quota.cpp, allocate.cpp and cache.cpp do it while there are limits, or blocks are chosen: charge,
+    // look, claim what was seen, or whatever there is.
 
     bool charge_frames(ProcessSlot process, std::uint64_t frames) {
         const PoolView<Env> &view = pool_.view();

@@ -122,16 +122,16 @@ int pthread_atfork(void (*prepare)(), void (*in_parent)(), void (*in_child)()) {
 
 #define malloc(bytes)        ::numacre::simulation::simulated_malloc(bytes)
 #define calloc(count, bytes) ::numacre::simulation::simulated_malloc((count) * (bytes))
-// Each source has one of its own in an unnamed namespace.
-#define kLookAgainAfterNanoseconds kLookAgainAfterNanosecondsOfWaiting
-#include "client/src/waiting.cpp"
-#undef kLookAgainAfterNanoseconds
-#define kLookAgainAfterNanoseconds kLookAgainAfterNanosecondsOfPolicy
-#include "client/src/policy.cpp"
-#undef kLookAgainAfterNanoseconds
+#include "client/src/allocate.cpp"
 #include "client/src/api.cpp"
+#include "client/src/bulk.cpp"
 #include "client/src/cache.cpp"
+#include "client/src/free.cpp"
+#include "client/src/policy.cpp"
 #include "client/src/quota.cpp"
+#include "client/src/reference.cpp"
+#include "client/src/report.cpp"
+#include "client/src/waiting.cpp"
 // Only here: elsewhere it is a member's name.
 #define free(place) ::numacre::simulation::simulated_free(place)
 #include "client/src/threads.cpp"

@@ -30,7 +30,7 @@ std::vector<int> order(const Plan &plan) {
     return nodes;
 }
 std::vector<int> order(PolicyMode mode, std::uint64_t nodes, const Surroundings &here) {
-    return order(plan_by(Policy{mode, nodes}, here));
+    return order(plan_without_turn(Policy{mode, nodes}, here));
 }
 
 TEST(Policies, local_is_the_threads_numa_node_and_then_the_nearest) {

@@ -1,0 +1,31 @@
+// Addresses of a pool as numa nodes and frames, and back, by the handle alone: for calls that have no lane, and for
+// addresses that may be anything.
+#pragma once
+
+#include <cstdint>
+
+#include "pool.hpp"
+
+namespace numacre::client {
+
+struct Place {
+    std::uint32_t numa_node;
+    FrameIndex frame;
+};
+
+inline void *address_of(numacre_pool *pool, std::uint32_t numa_node, Block block) {
+    return pool->nodes[numa_node].data + (block.base.value << pool->geometry.frame_shift);
+}
+
+// False: not an address of a frame's first byte in this pool.
+inline bool locate(const numacre_pool *pool, const void *address, Place &place) {
+    const std::uint64_t offset =
+        reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(pool->span);
+    if (offset >= pool->span_bytes) return false;
+    place.numa_node = static_cast<std::uint32_t>(offset >> pool->span_shift);
+    const std::uint64_t in_node = offset & ((std::uint64_t{1} << pool->span_shift) - 1);
+    place.frame = FrameIndex{in_node >> pool->geometry.frame_shift};
+    return in_node < pool->data_bytes && (in_node & (pool->geometry.frame_bytes() - 1)) == 0;
+}
+
+}  // namespace numacre::client

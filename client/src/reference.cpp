@@ -1,0 +1,58 @@
+// How a block changes hands by its name: publishing, taking, and whose count follows it.
+#include "reference.hpp"
+
+#include "engine.hpp"
+#include "errors.hpp"
+#include "report.hpp"
+
+namespace numacre::client {
+namespace {
+
+// The process from which slow_take() would receive the block. If the block changes hands first, its entry is another
+// one, and the take fails.
+[[gnu::cold]] Giver giver_of(numacre_pool *pool, Reference reference) {
+    const std::uint32_t numa_node = pool->reference_format.numa_node(reference);
+    if (numa_node >= pool->numa_nodes) return {pool->process, 0, 0};
+    const NodeView<Env> &view = pool->nodes[numa_node].buddy().view();
+    const Block block = pool->reference_format.block(reference);
+    if (!view.contains(block)) return {pool->process, 0, 0};
+    // relaxed: the CAS of Buddy::take() fails if it finds another entry.
+    const ProcessSlot owner = IndexEntry{view.index_entry(block).load(std::memory_order_relaxed)}.owner();
+    return {owner, generation_of(pool, owner), block.order.frames()};
+}
+
+}  // namespace
+
+numacre_ref slow_publish(numacre_pool *pool, const void *address) {
+    Place place{};
+    Block block;
+    IndexEntry entry;
+    if (!own_block(pool, address, place, block, entry)) {
+        not_owned(pool, address, "numacre_ref_of");
+        return NUMACRE_REF_NULL;
+    }
+    return pool->nodes[place.numa_node].buddy().publish(block, entry).bits();
+}
+
+int slow_take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block) {
+    const Reference reference{ref};
+    const std::uint32_t numa_node = pool->reference_format.numa_node(reference);
+    Block taken;
+    const bool is_counted = is_counting(pool);
+    const Giver giver = is_counted ? giver_of(pool, reference) : Giver{pool->process, 0, 0};
+    const CountedCall call{pool, lane.actor, giver.frames, giver.process};
+    const Errc code = numa_node < pool->numa_nodes
+                          ? pool->nodes[numa_node].buddy().take(lane.actor, reference, age_now(lane), taken)
+                          : Errc::bad_argument;
+    if (code != Errc::ok) [[unlikely]]
+        return fail(code,
+                    code == Errc::stale_ref ? "reference %#llx names no block any more"
+                                            : "%#llx is not a reference of this pool",
+                    static_cast<unsigned long long>(ref));
+    if (is_counted) [[unlikely]]
+        charge_taken(pool, giver, taken.order.frames());
+    *block = address_of(pool, numa_node, taken);
+    return 0;
+}
+
+}  // namespace numacre::client
