@@ -6,6 +6,7 @@
 
 #include "cache.hpp"
 #include "engine.hpp"
+#include "errors.hpp"
 #include "fast_path.hpp"
 #include "place.hpp"
 #include "report.hpp"
@@ -262,6 +263,8 @@ int slow_allocate_past_cache(numacre_pool *pool, Lane &lane, const Plan &plan, s
     if (code == Errc::out_of_frames && (flags & NUMACRE_WAIT) != 0) {
         charge.undo();
         code = wait_for_block(pool, lane, plan, order, note, flags >> kWaitShift, charge, got, block);
+        if (code == Errc::forked_handle) [[unlikely]]
+            return fail_forked();
     }
     if (code != Errc::ok) [[unlikely]] {
         charge.undo();

@@ -312,7 +312,8 @@ inline bool has_waiters(const Lane &lane) {
 [[gnu::cold]] bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Block block,
                                   IndexEntry entry);
 // Waits for a block until there is one or the time is over. timeout_ms 0: for ever. note: but for how old it is.
-// charge: not made; made for the block, if there is one. over_quota: a quota has been used up meanwhile.
+// charge: not made; made for the block, if there is one. over_quota: a quota has been used up meanwhile. forked_handle:
+// a handler has forked while the thread slept, and this is the child.
 [[gnu::cold]] Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order order, Note note,
                                   unsigned timeout_ms, Charge &charge, std::uint32_t &got, Block &block);
 // A wish that the thread has left behind, by longjmp() out of a wait: it waits no more, and what it has been given

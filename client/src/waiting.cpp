@@ -276,6 +276,8 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
             SignalsBlocked::keep_out();
             std::atomic_signal_fence(std::memory_order_seq_cst);
             lane.is_asleep = false;
+            // A handler has forked, and this is the child: nothing of the pool is mapped here.
+            if (pool->fork_generation != fork_generation()) return Errc::forked_handle;
         }
         WaitWord now = hand_off.look(actor);
         if (now == wish.nudged()) now = hand_off.calm(actor, wish);

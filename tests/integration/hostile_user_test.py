@@ -439,6 +439,41 @@ class Attach(HostileUser):
 
         wait_until("the user may come again", comes_in)
 
+    def answers_unread(self, daemon, clients):
+        """Of so many clients of a stranger, who asks for events, does not read the answers and says no more."""
+
+        def hold():
+            kept = []
+            for _ in range(clients):
+                one = connect(daemon)
+                one.send(request())
+                data, fds, _, _ = socket.recv_fds(one, REPLY_BYTES, 64)
+                if Reply(data).error != 0:
+                    assert "that it does not read" in Reply(data).message, Reply(data).message
+                    break  # it is in its own way, which is as it should be
+                for fd in fds:
+                    os.close(fd)
+                one.send(HEADER.pack(MAGIC, WIRE_VERSION, EVENTS_REQUEST, HEADER.size, 0))
+                one.shutdown(socket.SHUT_WR)
+                kept.append(one)
+            return kept
+
+        return hold
+
+    @needs_root
+    def test_answers_about_events_that_nobody_reads_keep_no_other_user_out(self):
+        daemon = self.serve("--max-connections-per-user", 600)
+        self.stranger(self.answers_unread(daemon, 230), STRANGER)
+        for uid in (4711, None):
+            self.check_attach(uid)
+
+    @needs_root
+    def test_clients_that_are_lost_with_something_unread_count_once(self):
+        daemon = self.serve("--max-connections", 64, "--max-connections-per-user", 20)
+        for uid in range(STRANGER - 3, STRANGER):
+            self.stranger(self.answers_unread(daemon, 10), uid)
+        self.check_attach()
+
     def test_an_observer_that_keeps_descriptors_keeps_no_pages_of_a_deleted_pool(self):
         daemon = self.serve()
         with connect(daemon) as one:

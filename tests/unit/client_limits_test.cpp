@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -203,6 +205,45 @@ TEST_F(Limits, who_waits_waits_on_when_its_giver_stands_still) {
     EXPECT_EQ(result, 0);
     EXPECT_EQ(counted_frames(pool->view.processes[pool->process.value]), kFrames);
     for (void *const chunk : chunks) EXPECT_EQ(numacre_free(pool, chunk), 0) << numacre_last_error();
+}
+
+// Handlers run while a thread waits, and may fork there.
+volatile sig_atomic_t is_child;
+void fork_once(int) {
+    const int error = errno;
+    struct sigaction none{};
+    none.sa_handler = SIG_IGN;
+    sigaction(SIGUSR2, &none, nullptr);
+    if (fork() == 0) is_child = 1;
+    errno = error;
+}
+TEST_F(Limits, a_child_that_a_handler_forks_in_a_wait_is_refused) {
+    constexpr std::size_t kChunk = 4 << 20;
+    void *chunks[kFrames * 4096 / kChunk];
+    ASSERT_EQ(numacre_alloc_bulk(pool, kChunk, chunks, std::size(chunks)), 0) << numacre_last_error();
+    struct sigaction action{};
+    action.sa_handler = fork_once;
+    ASSERT_EQ(sigaction(SIGUSR2, &action, nullptr), 0);
+    const pthread_t waiter = pthread_self();
+    std::thread sender([&] {
+        const auto waits = [&] {
+            for (std::uint32_t thread = 1; thread < pool->view.threads_in_use_bound(); ++thread)
+                if (WaitWord{pool->view.threads[thread].waiting}.is_waiting()) return true;
+            return false;
+        };
+        while (!waits()) std::this_thread::yield();
+        pthread_kill(waiter, SIGUSR2);
+    });
+    void *block = nullptr;
+    const int error = numacre_alloc_on(pool, -1, kChunk, NUMACRE_WAIT_MS(2000), &block);
+    if (is_child != 0) _exit(error == -ECHILD ? 0 : 1);
+    sender.join();
+    EXPECT_EQ(error, -ETIMEDOUT);
+    int status = -1;
+    EXPECT_GT(wait(&status), 0);
+    EXPECT_EQ(status, 0);
+    for (void *const chunk : chunks) EXPECT_EQ(numacre_free(pool, chunk), 0) << numacre_last_error();
+    signal(SIGUSR2, SIG_DFL);
 }
 
 // A batch that is charged for a moment is what others may be refused meanwhile.
