@@ -231,7 +231,9 @@ int main(int argc, char **argv) {
         return report(arguments, kExitBadArgument, CallError("INVALID_ARGUMENT", message + "; see numacre --help"));
     }
     try {
-        Context context(std::cout);
+        // Never destroyed: gRPC 1.51's engine now and then loses a wake-up as its channel goes, and waits for ever,
+        // with all that was asked for done and said.
+        static Context &context = *new Context(std::cout);
         context.runtime_dir = arguments.runtime_dir;
         context.timeout = parse_duration(arguments.timeout);
         context.json = arguments.json;

@@ -194,7 +194,7 @@ inline void nobody_to_wake(ThreadSlotIndex) {}
 }  // namespace numacre::model
 
 // In the order of use: where a function stands decides what the compiler inlines, hence which dead bytes tell equal
-// states apart, and the counts of states would not be those of earlier notes.
+// states apart, and so how many states are counted (README.md).
 // clang-format off
 #include "engine_layout.hpp"
 #include "engine_script.hpp"
