@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
@@ -117,47 +116,70 @@ class Damage(HostileUser):
         self.assertEqual((found["pid"], found["used_bytes"]), (client.pid, 3 * 4096))
         self.assertEqual(client.alloc(4096)[0], 0, client.message)
 
+    def answer_at_random(self, listener):
+        """As somebody who has the holder's socket and is none."""
+        while True:
+            caller, _ = listener.accept()
+            with caller, contextlib.suppress(OSError):
+                for _ in range(20):
+                    if self.choose.random() < 0.7:
+                        caller.send(Holder.HEADER.pack(Holder.MAGIC, Holder.VERSION, Holder.HELLO, os.getpid(), b""))
+                    message, fds = self.some_message(list(range(9)))
+                    socket.send_fds(caller, [message], fds)
+                    caller.settimeout(0.05)
+                    with contextlib.suppress(TimeoutError):
+                        if not caller.recv(4096):
+                            break
+
     def test_a_holder_that_is_none(self):
         """The daemon that starts is answered at random: it serves, or says why not."""
         with open("/dev/null") as null, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             self.null = null.fileno()
             listener.bind(f"{self.runtime_dir}/holder.sock")
             listener.listen(8)
+            # A process of its own: a daemon ends the holder that it replaces.
+            answering = 0
 
-            def answer():
-                with contextlib.suppress(OSError):
-                    while True:
-                        caller, _ = listener.accept()
-                        with caller, contextlib.suppress(OSError):
-                            for _ in range(20):
-                                if self.choose.random() < 0.7:
-                                    caller.send(Holder.HEADER.pack(Holder.MAGIC, Holder.VERSION, Holder.HELLO, os.getpid(), b""))
-                                message, fds = self.some_message(list(range(9)))
-                                socket.send_fds(caller, [message], fds)
-                                caller.settimeout(0.05)
-                                with contextlib.suppress(TimeoutError):
-                                    if not caller.recv(4096):
-                                        break
+            def stop_answering():
+                if answering != 0:
+                    os.kill(answering, signal.SIGKILL)
+                    os.waitpid(answering, 0)
 
-            thread = threading.Thread(target=answer, daemon=True)
-            thread.start()
-            for _ in range(8):
-                started = subprocess.Popen([program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL,
-                                            "--metrics-address", ""], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                           stderr=subprocess.DEVNULL)
-                try:
-                    wait_until("it serves or has ended", lambda: started.poll() is not None or subprocess.run(
-                        [program("numacre"), "--runtime-dir", self.runtime_dir, "status"], capture_output=True,
-                        timeout=PATIENCE_SECONDS).returncode == 0)
-                    if started.poll() is None:
-                        started.send_signal(signal.SIGTERM)
-                    self.assertIn(started.wait(PATIENCE_SECONDS), (0, 1))
-                finally:
-                    if started.poll() is None:
-                        started.kill()
-                        started.wait()
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(PATIENCE_SECONDS)
+            def keep_answering():
+                nonlocal answering
+                if answering != 0 and os.waitpid(answering, os.WNOHANG) == (0, 0):
+                    return
+                seed = self.choose.random()
+                answering = os.fork()
+                if answering == 0:
+                    self.choose.seed(seed)
+                    with contextlib.suppress(BaseException):
+                        self.answer_at_random(listener)
+                    os._exit(1)
+
+            def serves_or_has_ended(daemon):
+                keep_answering()
+                return daemon.poll() is not None or subprocess.run(
+                    [program("numacre"), "--runtime-dir", self.runtime_dir, "status"], capture_output=True,
+                    timeout=PATIENCE_SECONDS).returncode == 0
+
+            try:
+                for _ in range(8):
+                    keep_answering()
+                    started = subprocess.Popen([program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL,
+                                                "--metrics-address", ""], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                               stderr=subprocess.DEVNULL)
+                    try:
+                        wait_until("it serves or has ended", lambda: serves_or_has_ended(started))
+                        if started.poll() is None:
+                            started.send_signal(signal.SIGTERM)
+                        self.assertIn(started.wait(PATIENCE_SECONDS), (0, 1))
+                    finally:
+                        if started.poll() is None:
+                            started.kill()
+                            started.wait()
+            finally:
+                stop_answering()
 
 
 if __name__ == "__main__":
