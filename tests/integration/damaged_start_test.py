@@ -65,20 +65,9 @@ class Damage(HostileUser):
                 os.pwrite(ledger, self.choose.randbytes(self.choose.choice([1, 4, 8])), at)
             for fd in kept.values():
                 os.close(fd)
-            started = subprocess.Popen([program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL,
-                                        "--metrics-address", ""], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL)
             try:
-                wait_until("it serves or has ended", lambda: started.poll() is not None or subprocess.run(
-                    [program("numacre"), "--runtime-dir", self.runtime_dir, "status"], capture_output=True,
-                    timeout=PATIENCE_SECONDS).returncode in (0, 3))
-                if started.poll() is None:
-                    started.send_signal(signal.SIGTERM)
-                self.assertIn(started.wait(PATIENCE_SECONDS), (0, 1))
+                self.start_and_end(serves=(0, 3))
             finally:
-                if started.poll() is None:
-                    started.kill()
-                    started.wait()
                 client.close()
                 given_up = subprocess.run([program("numacred"), "--runtime-dir", self.runtime_dir, "--discard-kept"],
                                           stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_SECONDS)
@@ -115,6 +104,27 @@ class Damage(HostileUser):
         (found,) = daemon.clients()
         self.assertEqual((found["pid"], found["used_bytes"]), (client.pid, 3 * 4096))
         self.assertEqual(client.alloc(4096)[0], 0, client.message)
+
+    def start_and_end(self, serves, meanwhile=lambda: None):
+        """A daemon that finds what is there: it serves, by what the command line tool's exit status says, or says why not."""
+        started = subprocess.Popen([program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL, "--metrics-address", ""],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        def serves_or_has_ended():
+            meanwhile()
+            return started.poll() is not None or subprocess.run(
+                [program("numacre"), "--runtime-dir", self.runtime_dir, "status"], capture_output=True,
+                timeout=PATIENCE_SECONDS).returncode in serves
+
+        try:
+            wait_until("it serves or has ended", serves_or_has_ended)
+            if started.poll() is None:
+                started.send_signal(signal.SIGTERM)
+            self.assertIn(started.wait(PATIENCE_SECONDS), (0, 1))
+        finally:
+            if started.poll() is None:
+                started.kill()
+                started.wait()
 
     def answer_at_random(self, listener):
         """As somebody who has the holder's socket and is none."""
@@ -157,27 +167,10 @@ class Damage(HostileUser):
                         self.answer_at_random(listener)
                     os._exit(1)
 
-            def serves_or_has_ended(daemon):
-                keep_answering()
-                return daemon.poll() is not None or subprocess.run(
-                    [program("numacre"), "--runtime-dir", self.runtime_dir, "status"], capture_output=True,
-                    timeout=PATIENCE_SECONDS).returncode == 0
-
             try:
                 for _ in range(8):
                     keep_answering()
-                    started = subprocess.Popen([program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL,
-                                                "--metrics-address", ""], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                               stderr=subprocess.DEVNULL)
-                    try:
-                        wait_until("it serves or has ended", lambda: serves_or_has_ended(started))
-                        if started.poll() is None:
-                            started.send_signal(signal.SIGTERM)
-                        self.assertIn(started.wait(PATIENCE_SECONDS), (0, 1))
-                    finally:
-                        if started.poll() is None:
-                            started.kill()
-                            started.wait()
+                    self.start_and_end(serves=(0,), meanwhile=keep_answering)
             finally:
                 stop_answering()
 

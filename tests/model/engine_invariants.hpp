@@ -145,7 +145,7 @@ inline void EngineModel::check_invariants() {
     }
 }
 
-// Who writes to a chunk without memory behind it gets memory that nobody counts, or a signal.
+// A thread that writes to a chunk without memory behind it gets memory that nobody counts, or a signal.
 inline void EngineModel::check_unit() {
     if (unit_is_populated_->load() != 0) return;
     const Chunks<SimEnv> chunks{view_, pool_};
@@ -194,7 +194,7 @@ inline void EngineModel::check_invariants_at_rest() {
     if (setup_.wrapping) check_eras();
     const std::vector<Owned> owned = owned_blocks();
     for (const Owned &entry : owned) {
-        // What is in the mailbox is still its giver's.
+        // A block in the mailbox still is its giver's.
         bool held = mailbox_->load() != 0 && named_by(Reference{mailbox_->load()}) == entry.block &&
                     !explorer.dead(entry.process.value);
         held = held || is_shared_and_held(entry);

@@ -42,7 +42,7 @@ bool Explorer::killable(int process) const {
         exists = exists || info.options.mortal;
         busy = busy || !idle(thread);
     }
-    // One that starts again from the beginning and was at rest would only be where it was.
+    // A thread that starts again from the beginning and was at rest would only be where it was.
     if (restartable(process)) return exists && busy && *restarts_used_ < options_.restarts_max;
     return exists && *kills_used_ < options_.kills_max;
 }

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -56,6 +57,27 @@ protected:
         pool->view.header->seats = pool->view.process_slots;
         pool->view.accounts[kPoolAccount + 1].reserved_frames = kFrames;
         pool->view.header->accounting = Accounting::kCount | Accounting::kShared | Accounting::kReservations;
+    }
+    // Of some thread that waits; none: it is empty.
+    WaitWord wish() const {
+        for (std::uint32_t thread = 1; thread < pool->view.threads_in_use_bound(); ++thread)
+            if (const WaitWord word{pool->view.threads[thread].waiting}; word.is_waiting()) return word;
+        return {};
+    }
+    void until_somebody_waits() const {
+        while (wish() == WaitWord{}) std::this_thread::yield();
+    }
+    // All of the pool, in its largest blocks.
+    static constexpr std::size_t kChunk = 4 << 20;
+    static constexpr std::uint64_t kInChunk = kChunk / 4096;
+    using Chunks = std::array<void *, kFrames / kInChunk>;
+    Chunks allocate_everything() const {
+        Chunks chunks{};
+        EXPECT_EQ(numacre_alloc_bulk(pool, kChunk, chunks.data(), chunks.size()), 0) << numacre_last_error();
+        return chunks;
+    }
+    void free_all(const Chunks &chunks) const {
+        for (void *const chunk : chunks) EXPECT_EQ(numacre_free(pool, chunk), 0) << numacre_last_error();
     }
     int allocate() const {
         void *block = nullptr;
@@ -126,11 +148,8 @@ void stand_still(int) {
 }
 
 TEST_F(Limits, a_block_on_its_way_to_who_waits_is_counted) {
-    constexpr std::size_t kChunk = 4 << 20;
-    constexpr std::uint64_t kInChunk = kChunk / 4096;
-    void *chunks[kFrames / kInChunk];
     set_quota(kFrames);
-    ASSERT_EQ(numacre_alloc_bulk(pool, kChunk, chunks, std::size(chunks)), 0) << numacre_last_error();
+    const Chunks chunks = allocate_everything();
     const auto counted = [&] { return counted_frames(pool->view.processes[pool->process.value]); };
     EXPECT_EQ(counted(), kFrames);
     sem_init(&has_stopped, 0, 0);
@@ -142,12 +161,7 @@ TEST_F(Limits, a_block_on_its_way_to_who_waits_is_counted) {
     int result = -1;
     void *block = nullptr;
     std::thread waiter([&] { result = numacre_alloc_on(pool, -1, kChunk, NUMACRE_WAIT, &block); });
-    const auto is_asleep = [&] {
-        for (std::uint32_t thread = 1; thread < pool->view.threads_in_use_bound(); ++thread)
-            if (WaitWord{pool->view.threads[thread].waiting}.is_waiting()) return true;
-        return false;
-    };
-    while (!is_asleep()) std::this_thread::yield();
+    until_somebody_waits();
     pthread_kill(waiter.native_handle(), SIGUSR1);
     sem_wait(&has_stopped);
     EXPECT_EQ(numacre_free(pool, chunks[1]), 0) << numacre_last_error();
@@ -157,7 +171,7 @@ TEST_F(Limits, a_block_on_its_way_to_who_waits_is_counted) {
     EXPECT_EQ(result, 0);
     EXPECT_EQ(block, chunks[1]);
     EXPECT_EQ(counted(), kFrames);
-    for (void *const chunk : chunks) EXPECT_EQ(numacre_free(pool, chunk), 0) << numacre_last_error();
+    free_all(chunks);
     EXPECT_EQ(counted(), 0U);
     sigaction(SIGUSR1, &before, nullptr);
 }
@@ -182,21 +196,13 @@ TEST_F(Limits, what_is_on_its_way_and_never_arrives_is_not_counted_for_ever) {
 
 // It waits with what would be all of its quota, and its own wish is what a giver has counted for.
 TEST_F(Limits, who_waits_waits_on_when_its_giver_stands_still) {
-    constexpr std::size_t kChunk = 4 << 20;
-    constexpr std::uint64_t kInChunk = kChunk / 4096;
-    void *chunks[kFrames / kInChunk];
     set_quota(kFrames);
-    ASSERT_EQ(numacre_alloc_bulk(pool, kChunk, chunks, std::size(chunks)), 0) << numacre_last_error();
+    const Chunks chunks = allocate_everything();
     pool->view.processes[pool->process.value].quota_frames = kFrames + kInChunk;
     int result = -1;
     void *block = nullptr;
     std::thread waiter([&] { result = numacre_alloc_on(pool, -1, kChunk, NUMACRE_WAIT, &block); });
-    const auto wish = [&] {
-        for (std::uint32_t thread = 1; thread < pool->view.threads_in_use_bound(); ++thread)
-            if (const WaitWord word{pool->view.threads[thread].waiting}; word.is_waiting()) return word;
-        return WaitWord{};
-    };
-    while (wish() == WaitWord{}) std::this_thread::yield();
+    until_somebody_waits();
     const WaitWord first = wish();
     ASSERT_TRUE(add_on_the_way(pool->view, pool->process, kInChunk));
     while (wish() == first || wish() == WaitWord{}) std::this_thread::yield();
@@ -205,7 +211,7 @@ TEST_F(Limits, who_waits_waits_on_when_its_giver_stands_still) {
     waiter.join();
     EXPECT_EQ(result, 0);
     EXPECT_EQ(counted_frames(pool->view.processes[pool->process.value]), kFrames);
-    for (void *const chunk : chunks) EXPECT_EQ(numacre_free(pool, chunk), 0) << numacre_last_error();
+    free_all(chunks);
 }
 
 // Handlers run while a thread waits, and may fork there.
@@ -219,20 +225,13 @@ void fork_once(int) {
     errno = error;
 }
 TEST_F(Limits, a_child_that_a_handler_forks_in_a_wait_is_refused) {
-    constexpr std::size_t kChunk = 4 << 20;
-    void *chunks[kFrames * 4096 / kChunk];
-    ASSERT_EQ(numacre_alloc_bulk(pool, kChunk, chunks, std::size(chunks)), 0) << numacre_last_error();
+    const Chunks chunks = allocate_everything();
     struct sigaction action{};
     action.sa_handler = fork_once;
     ASSERT_EQ(sigaction(SIGUSR2, &action, nullptr), 0);
     const pthread_t waiter = pthread_self();
     std::thread sender([&] {
-        const auto waits = [&] {
-            for (std::uint32_t thread = 1; thread < pool->view.threads_in_use_bound(); ++thread)
-                if (WaitWord{pool->view.threads[thread].waiting}.is_waiting()) return true;
-            return false;
-        };
-        while (!waits()) std::this_thread::yield();
+        until_somebody_waits();
         pthread_kill(waiter, SIGUSR2);
     });
     void *block = nullptr;
@@ -244,7 +243,7 @@ TEST_F(Limits, a_child_that_a_handler_forks_in_a_wait_is_refused) {
     int status = -1;
     EXPECT_GT(wait(&status), 0);
     EXPECT_EQ(status, 0);
-    for (void *const chunk : chunks) EXPECT_EQ(numacre_free(pool, chunk), 0) << numacre_last_error();
+    free_all(chunks);
     signal(SIGUSR2, SIG_DFL);
 }
 

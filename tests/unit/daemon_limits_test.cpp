@@ -1,6 +1,6 @@
 // Limits that only warn: each crossing is told once, and one that only wavers is not told again. And what clients count
 // for those that forbid: wrong, it is corrected; right, it outlives the daemon.
-#include "pool/limits.hpp"
+#include "pool/soft_limits.hpp"
 
 #include <gtest/gtest.h>
 

@@ -24,6 +24,27 @@ struct OnlyNode {
     std::uint32_t nearest(std::uint32_t, std::uint32_t) const { return 0; }
 };
 using OneNodeHandOff = HandOff<ProductionEnv, OnlyNode>;
+constexpr auto nobody_to_wake = [](ThreadSlotIndex) {};
+
+// One chunk, all of it online and free, and a thread that releases what another waits for.
+struct OneChunk {
+    ShmPool pool{4096, 4 << 20, 1};
+    Buddy<ProductionEnv> buddy{pool.node, pool.view};
+    OnlyNode node{buddy};
+    OneNodeHandOff hand_off{pool.view, node};
+    Actor releaser = pool.actor(1, 1);
+    Actor waiter = pool.actor(2, 2);
+
+    OneChunk() { pool.online_all(); }
+    WaitWord wish_for_a_frame(Actor actor) { return hand_off.announce(actor, Order{0}, NumaNode{0}, 1); }
+    // The block that the thread has been given goes back.
+    void receive_and_free(Actor actor) {
+        std::uint32_t numa_node = 0;
+        Block block, freed;
+        ASSERT_TRUE(hand_off.receive(actor, {}, numa_node, block));
+        ASSERT_EQ(buddy.free(actor, block.base, freed), Errc::ok);
+    }
+};
 
 // Or a chunk would be handed on from one to the next for as long as threads wait.
 TEST(HandOff, a_block_of_a_draining_chunk_goes_to_nobody_who_waits) {
@@ -37,7 +58,6 @@ TEST(HandOff, a_block_of_a_draining_chunk_goes_to_nobody_who_waits) {
         OneNodeHandOff hand_off{pool.view, node};
         const Actor releaser = pool.actor(1, 1);
         const Actor waiter = pool.actor(2, 2);
-        const auto nobody_to_wake = [](ThreadSlotIndex) {};
         for (const bool drains : {true, false}) {
             Block block;
             IndexEntry entry;
@@ -66,49 +86,36 @@ TEST(HandOff, a_block_of_a_draining_chunk_goes_to_nobody_who_waits) {
 
 // A wish in a thread slot that is nobody's: its thread went in the middle of its wait.
 TEST(HandOff, a_wish_in_a_thread_slot_without_a_thread_is_passed_over) {
-    ShmPool pool{4096, 4 << 20, 1};
-    pool.online_all();
-    Buddy<ProductionEnv> buddy{pool.node, pool.view};
-    const OnlyNode node{buddy};
-    OneNodeHandOff hand_off{pool.view, node};
-    const Actor releaser = pool.actor(1, 1);
-    const Actor gone = pool.actor(2, 2);
-    const Actor waiter = pool.actor(3, 2);
-    const auto nobody_to_wake = [](ThreadSlotIndex) {};
-    (void)hand_off.announce(gone, Order{0}, NumaNode{0}, 1);
-    pool.view.threads[gone.thread.value].owner.store(0);
-    (void)hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
-    hand_off.serve(releaser, nobody_to_wake);
-    EXPECT_TRUE(hand_off.look(gone).is_waiting());
-    std::uint32_t numa_node = 0;
-    Block block;
-    ASSERT_TRUE(hand_off.receive(waiter, {}, numa_node, block));
-    Block freed;
-    ASSERT_EQ(buddy.free(waiter, block.base, freed), Errc::ok);
-    EXPECT_EQ(pool.snapshot().used_frames, 0U);
-    EXPECT_EQ(pool.view.header->attention.load() & Attention::kWaiters, 0U) << "nobody who waits is left";
+    OneChunk chunk;
+    const auto &pool = chunk.pool.view;
+    const Actor gone = chunk.pool.actor(3, 2);
+    (void)chunk.wish_for_a_frame(gone);
+    pool.threads[gone.thread.value].owner.store(0);
+    (void)chunk.wish_for_a_frame(chunk.waiter);
+    chunk.hand_off.serve(chunk.releaser, nobody_to_wake);
+    EXPECT_TRUE(chunk.hand_off.look(gone).is_waiting());
+    chunk.receive_and_free(chunk.waiter);
+    EXPECT_EQ(chunk.pool.snapshot().used_frames, 0U);
+    EXPECT_EQ(pool.header->attention.load() & Attention::kWaiters, 0U) << "nobody who waits is left";
 }
 
-// What givers have counted for a process is forgotten when none of them can give it any more.
+// Givers have counted for a process, and none of them can give it any more: forgotten.
 TEST(HandOff, what_is_on_the_way_is_forgotten_if_nothing_arrives) {
-    ShmPool pool{4096, 4 << 20, 1};
-    pool.online_all();
-    Buddy<ProductionEnv> buddy{pool.node, pool.view};
-    const OnlyNode node{buddy};
-    OneNodeHandOff hand_off{pool.view, node};
-    const Actor releaser = pool.actor(1, 1);
-    const Actor waiter = pool.actor(2, 2);
-    const Actor other = pool.actor(3, 3);
+    OneChunk chunk;
+    OneNodeHandOff &hand_off = chunk.hand_off;
+    const auto &pool = chunk.pool.view;
+    const Actor waiter = chunk.waiter;
+    const Actor other = chunk.pool.actor(3, 3);
     std::vector<ThreadSlotIndex> woken;
     const auto wake = [&](ThreadSlotIndex thread) { woken.push_back(thread); };
-    auto &word = pool.view.processes[2].on_the_way;
-    const auto seen = [&] { return OnTheWay{word.load()}; };
-    ASSERT_TRUE(add_on_the_way(pool.view, ProcessSlot{2}, 1));
+    const auto seen = [&] { return OnTheWay{pool.processes[waiter.process.value].on_the_way.load()}; };
+    const auto forget = [&](OnTheWay what) { return forget_on_the_way(pool, waiter.process, what, wake); };
+    ASSERT_TRUE(add_on_the_way(pool, waiter.process, 1));
 
     // Both wait; only the process's own wish is taken back.
-    const WaitWord wish = hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
-    const WaitWord others = hand_off.announce(other, Order{0}, NumaNode{0}, 1);
-    EXPECT_TRUE(forget_on_the_way(pool.view, ProcessSlot{2}, seen(), wake));
+    const WaitWord wish = chunk.wish_for_a_frame(waiter);
+    const WaitWord others = chunk.wish_for_a_frame(other);
+    EXPECT_TRUE(forget(seen()));
     EXPECT_EQ(seen().frames(), 0U);
     EXPECT_TRUE(OneNodeHandOff::has_ended(wish, hand_off.look(waiter)));
     EXPECT_EQ(hand_off.look(other), others);
@@ -117,21 +124,17 @@ TEST(HandOff, what_is_on_the_way_is_forgotten_if_nothing_arrives) {
 
     // Counted for again since the look.
     const OnTheWay before = seen();
-    ASSERT_TRUE(add_on_the_way(pool.view, ProcessSlot{2}, 1));
-    EXPECT_FALSE(forget_on_the_way(pool.view, ProcessSlot{2}, before, wake));
+    ASSERT_TRUE(add_on_the_way(pool, waiter.process, 1));
+    EXPECT_FALSE(forget(before));
     EXPECT_EQ(seen().frames(), 1U);
 
     // It has been given its block, and has not received it yet.
-    (void)hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
-    hand_off.serve(releaser, wake);
-    EXPECT_FALSE(forget_on_the_way(pool.view, ProcessSlot{2}, seen(), wake));
+    (void)chunk.wish_for_a_frame(waiter);
+    hand_off.serve(chunk.releaser, wake);
+    EXPECT_FALSE(forget(seen()));
     EXPECT_EQ(seen().frames(), 1U);
-    std::uint32_t numa_node = 0;
-    Block block;
-    ASSERT_TRUE(hand_off.receive(waiter, {}, numa_node, block));
-    EXPECT_TRUE(forget_on_the_way(pool.view, ProcessSlot{2}, seen(), wake));
-    Block freed;
-    ASSERT_EQ(buddy.free(waiter, block.base, freed), Errc::ok);
+    chunk.receive_and_free(waiter);
+    EXPECT_TRUE(forget(seen()));
 }
 
 // A wish that is taken back and wished anew is another one: what was counted for the first does not do for it.
@@ -152,50 +155,34 @@ struct CountingLimits {
     void freed(std::uint32_t, Block) const {}
 };
 TEST(HandOff, what_is_counted_for_a_wish_does_not_do_for_the_next_one) {
-    ShmPool pool{4096, 4 << 20, 1};
-    pool.online_all();
-    Buddy<ProductionEnv> buddy{pool.node, pool.view};
-    const OnlyNode node{buddy};
+    OneChunk chunk;
     std::vector<int> standing;
     int last = 0;
-    std::function<void()> at_charge;
-    HandOff<ProductionEnv, OnlyNode, CountingLimits> hand_off{pool.view, node, {&standing, &last, &at_charge}};
-    const Actor releaser = pool.actor(1, 1);
-    const Actor waiter = pool.actor(2, 2);
-    const auto nobody_to_wake = [](ThreadSlotIndex) {};
-    (void)hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
-    at_charge = [&] {
-        ASSERT_TRUE(hand_off.withdraw(waiter));
-        (void)hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
+    std::function<void()> at_charge = [&] {
+        ASSERT_TRUE(chunk.hand_off.withdraw(chunk.waiter));
+        (void)chunk.wish_for_a_frame(chunk.waiter);
     };
-    hand_off.serve(releaser, nobody_to_wake);
-    ASSERT_TRUE(hand_off.look(waiter).is_given());
+    (void)chunk.wish_for_a_frame(chunk.waiter);
+    HandOff<ProductionEnv, OnlyNode, CountingLimits>{chunk.pool.view, chunk.node, {&standing, &last, &at_charge}}.serve(
+        chunk.releaser, nobody_to_wake);
+    ASSERT_TRUE(chunk.hand_off.look(chunk.waiter).is_given());
     EXPECT_EQ(standing, std::vector<int>{2}) << "the second wish's, and no other";
-    std::uint32_t numa_node = 0;
-    Block block;
-    ASSERT_TRUE(hand_off.receive(waiter, {}, numa_node, block));
-    Block freed;
-    ASSERT_EQ(buddy.free(waiter, block.base, freed), Errc::ok);
+    chunk.receive_and_free(chunk.waiter);
 }
 
-// receive() of who still waits must not forget the wish, nor what is given at this moment.
+// A thread that still waits: receive() must not forget its wish, nor what it is given at this moment.
 TEST(HandOff, who_still_waits_receives_nothing_and_goes_on_waiting) {
-    ShmPool pool{4096, 4 << 20, 1};
-    pool.online_all();
-    Buddy<ProductionEnv> buddy{pool.node, pool.view};
-    const OnlyNode node{buddy};
-    OneNodeHandOff hand_off{pool.view, node};
-    const Actor releaser = pool.actor(1, 1);
-    const Actor waiter = pool.actor(2, 2);
-    const auto nobody_to_wake = [](ThreadSlotIndex) {};
-    const WaitWord wish = hand_off.announce(waiter, Order{0}, NumaNode{0}, 1);
-    nudge_waiters(pool.view, true, nobody_to_wake);
+    OneChunk chunk;
+    OneNodeHandOff &hand_off = chunk.hand_off;
+    const Actor waiter = chunk.waiter;
+    const WaitWord wish = chunk.wish_for_a_frame(waiter);
+    nudge_waiters(chunk.pool.view, true, nobody_to_wake);
     std::uint32_t numa_node = 0;
     Block block;
     EXPECT_FALSE(hand_off.receive(waiter, {}, numa_node, block));
     EXPECT_EQ(hand_off.look(waiter), wish.nudged());
     EXPECT_FALSE(OneNodeHandOff::has_ended(wish, hand_off.look(waiter)));
-    hand_off.serve(releaser, nobody_to_wake);
+    hand_off.serve(chunk.releaser, nobody_to_wake);
     EXPECT_TRUE(OneNodeHandOff::has_ended(wish, hand_off.look(waiter)));
     EXPECT_TRUE(hand_off.receive(waiter, {}, numa_node, block));
     EXPECT_EQ(hand_off.look(waiter), WaitWord{});

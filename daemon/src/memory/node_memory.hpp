@@ -95,11 +95,11 @@ public:
     bool is_overfull() const { return data_.backed_bytes() > online_bytes(); }
     // An odd number while chunks go online or offline, another one after each such change.
     std::uint64_t online_changes() const { return online_changes_.load(std::memory_order_acquire); }
-    // Is there a unit that is draining, and of which clients can see it?
+    // Is there a unit that is draining?
     bool is_draining() const { return draining_units_.load(std::memory_order_relaxed) != 0; }  // a count
     // Chunks have a bit that keeps allocations out: not where the largest block is no larger than a word of the leaves.
     bool keeps_allocations_out() const { return view_.top_layer != 0; }
-    // Of the units that are being drained, by an operator or a shrink; clients can see it.
+    // Of the units that are being drained, by an operator or a shrink.
     struct DrainingFrames {
         std::uint64_t free = 0, used = 0;
         // Of those in use: what nobody frees any more without noting it (DrainingHeld).

@@ -1,6 +1,6 @@
-// Who sits in a pool, by process slot, with what the ledger keeps of it for the next daemon. Thread-safe: its lock is
-// never held by who touches shared memory, so the event loop asks as well. A seat is taken and left by who holds the
-// pool's record lock: with that held, nobody comes or goes.
+// The seats of a pool: the client at each process slot, with what the ledger keeps of it for the next daemon.
+// Thread-safe: the lock is never held by who touches shared memory, so the event loop asks as well. A seat is taken and
+// left by who holds the pool's record lock: with that held, nobody comes or goes.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ public:
     // Process slots, the daemon's included.
     std::uint32_t slots() const { return slots_; }
 
-    // Who sat here before the daemon's start, as the ledger says.
+    // Takes over the clients that sat here before the daemon's start, as the ledger says.
     void adopt();
 
     // The client sits here before shared memory says so, and nobody else can be given the slot. no_such_pool: the door

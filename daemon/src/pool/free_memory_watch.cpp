@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/bytes.hpp"
-#include "pool/limits.hpp"
+#include "pool/soft_limits.hpp"
 
 namespace numacre::daemon {
 

@@ -1,4 +1,4 @@
-// What clients count that they hold, against what scans find. A client that dies, is stopped or scribbles leaves a
+// The counts of what clients hold, against what scans find. A client that dies, is stopped or scribbles leaves a
 // wrong count, by which its user and the pool would be measured for ever. Used with the pool's record lock held.
 #pragma once
 

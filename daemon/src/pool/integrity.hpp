@@ -44,13 +44,13 @@ private:
     bool is_news_ NUMACRE_GUARDED_BY(mutex_) = false;
 };
 
-// What a scan of a numa node's metadata found, and what was true before it.
+// The findings of a scan of a numa node's metadata, and what was true before it.
 struct NodeScan {
     std::vector<OwnerUsage> usage;     // by process slot
     std::uint64_t online_changes = 0;  // NodeMemory::online_changes()
 };
 
-// What is wrong with the numa node's metadata, looked at beside running clients; empty: nothing. seats_before,
+// The damage to the numa node's metadata, in words, looked for beside running clients; empty: none. seats_before,
 // seats_after: ClientTable::versions() from before the scan, and from after it.
 std::string damage_to_numa_node(const SharedPool &shared, const NodeMemory &memory, const Geometry &geometry,
                                 const NodeStatus &status, const NodeScan &scan,

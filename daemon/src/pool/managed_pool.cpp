@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <climits>
 #include <cstring>
 #include <iterator>
 #include <span>
@@ -13,12 +12,10 @@
 #include "numacre/os/kernel.hpp"
 #include "numacre/shm/account.hpp"
 #include "numacre/shm/audit.hpp"
-#include "numacre/shm/fit.hpp"
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/hand_off.hpp"
 #include "numacre/shm/validate.hpp"
 #include "os/log.hpp"
-#include "pool/limits.hpp"
 #include "spec/access.hpp"
 #include "spec/policy_text.hpp"
 #include "spec/pool_spec.hpp"
@@ -349,7 +346,7 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
     limits_.vacate(slot);
     // Nobody has noted what recovery has freed in units that drain.
     if (total.frames != 0) forget_draining_held(shared_);
-    // What it held has been given back, and with its word it leaves what its user and the pool hold.
+    // The client's memory has been given back; its word leaves the sums of its user and of the pool.
     records_.set_limits(slot, {});
     shared_.processes[slot.value].held.store(0, std::memory_order_release);  // after the above
     records_.empty_way_to(slot);
@@ -506,7 +503,7 @@ void ManagedPool::write_account(std::size_t account) {
     for (const ProcessSlot slot : limits_.slots_of(account)) records_.set_limits(slot, limits_.words_of_client(slot));
 }
 
-// What there is to be obeyed.
+// Tells clients which limits there are to be obeyed.
 void ManagedPool::write_accounting() {
     // Looks that have begun by now do not see all that they would count for others.
     if (records_.write_accounting(limits_.wanted_accounting(), clients_.seated())) last_look_ = scan_.begun() + 1;
@@ -580,8 +577,8 @@ void ManagedPool::announce_deletion() {
     wake_waiters(true);
 }
 
-// As clients see it: where they find no mark, they would look for one at every call.
-bool ManagedPool::is_draining() const {
+// Where chunks bear no mark, clients would look for one at every call.
+bool ManagedPool::clients_see_drains() const {
     return std::ranges::any_of(
         nodes_, [](const auto &memory) { return memory->is_draining() && memory->keeps_allocations_out(); });
 }
@@ -589,7 +586,7 @@ bool ManagedPool::is_draining() const {
 void ManagedPool::ask_for_cached_blocks() {
     // relaxed: a wish. Each thread sees it at its next call. The flag goes first: who has given back what it had does
     // not begin anew.
-    if (is_draining()) shared_.header->attention.fetch_or(Attention::kDraining, std::memory_order_relaxed);
+    if (clients_see_drains()) shared_.header->attention.fetch_or(Attention::kDraining, std::memory_order_relaxed);
     shared_.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
 }
 
@@ -631,7 +628,7 @@ void ManagedPool::tell_age() {
     std::uint64_t bits = attention.load(std::memory_order_relaxed);
     for (unsigned round = 0; round < kCasRoundsMax; ++round) {
         // Each time: a drain may have begun or ended meanwhile.
-        const std::uint64_t told = Attention::told(bits, age, serves, is_draining());
+        const std::uint64_t told = Attention::told(bits, age, serves, clients_see_drains());
         if (bits == told || attention.compare_exchange_weak(bits, told, std::memory_order_relaxed)) return;
     }
 }

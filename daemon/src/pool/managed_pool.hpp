@@ -248,7 +248,7 @@ private:
                 Origin origin);
     NodeMemory::Plan plan_of(NumaNode numa_node) const;
     void add_node(std::unique_ptr<NodeMemory> memory);
-    bool is_draining() const;
+    bool clients_see_drains() const;
 
     // Holds the records' mutex; the first time after adopt(), takes the shared memory over.
     class NUMACRE_THREAD_SAFETY(scoped_lockable) RecordsLock {
@@ -271,7 +271,8 @@ private:
     void withhold(std::uint64_t more_bytes, std::uint64_t less_bytes);
     void tell_age();
     void wake(ThreadSlotIndex waiter);
-    // Which of the blocks on their way to clients that wait count no more.
+    // The blocks on their way to clients that wait: those that have not moved since the last look, or all, count no
+    // more.
     enum class Stale : std::uint8_t { since_the_last_look, all };
     void forget_stale_gifts(Stale stale);
 

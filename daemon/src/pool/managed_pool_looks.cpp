@@ -1,4 +1,4 @@
-// What people and the control plane are shown of a pool: its state, its clients, its blocks.
+// The views of a pool for people and the control plane: its state, its clients, its blocks.
 #include <algorithm>
 #include <chrono>
 #include <span>

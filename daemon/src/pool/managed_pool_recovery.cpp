@@ -1,4 +1,4 @@
-// What becomes of what the dead have left: recovery, the quarantine, and what the daemon before was in the middle of.
+// The estate of the dead: recovery, the quarantine, and what the daemon before was in the middle of.
 // The worker's thread only.
 #include <chrono>
 #include <span>
@@ -71,7 +71,7 @@ void ManagedPool::reclaim(std::span<Departed> departed) {
         const Quarantine::Era era = quarantine_.era(Quarantine::Clock::now());
         recovery.seize(departed, era, [this, era](NumaNode numa_node, Block block) { seize(numa_node, block, era); });
     }
-    // One of them may have been giving.
+    // A dead client may have been giving a block to another.
     forget_stale_gifts(Stale::all);
 }
 

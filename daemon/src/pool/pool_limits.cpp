@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/bytes.hpp"
-#include "pool/limits.hpp"
+#include "pool/soft_limits.hpp"
 
 namespace numacre::daemon {
 
@@ -38,15 +38,18 @@ void PoolLimits::adopt(const std::vector<Client> &clients) {
         bound_ = std::max<std::uint32_t>(bound_, client.slot.value + 1);
         // relaxed, all: ours alone.
         const LedgerClient &kept = ledger_.clients()[client.slot.value];
-        seats_[client.slot.value] = {
-            client.id,
-            client.seat_version,
-            client.peer.uid,
-            client.peer.comm + " (pid " + std::to_string(client.peer.pid) + ")",
-            {kept.quota_bytes.load(std::memory_order_relaxed), kept.soft_quota_bytes.load(std::memory_order_relaxed),
-             kept.reserved_bytes.load(std::memory_order_relaxed)},
-            kept.is_over_soft_quota.load(std::memory_order_relaxed) != 0};
+        const OfClient limit{kept.quota_bytes.load(std::memory_order_relaxed),
+                             kept.soft_quota_bytes.load(std::memory_order_relaxed),
+                             kept.reserved_bytes.load(std::memory_order_relaxed)};
+        seats_[client.slot.value] =
+            new_seat(client, limit, kept.is_over_soft_quota.load(std::memory_order_relaxed) != 0);
     }
+}
+
+PoolLimits::Seat PoolLimits::new_seat(const Client &client, const OfClient &limit, bool is_over_soft_quota) {
+    return {client.id,       client.seat_version,
+            client.peer.uid, client.peer.comm + " (pid " + std::to_string(client.peer.pid) + ")",
+            limit,           is_over_soft_quota};
 }
 
 void PoolLimits::seat(const Client &client) {
@@ -57,12 +60,7 @@ void PoolLimits::seat(const Client &client) {
     ledger.is_over_soft_quota.store(0, std::memory_order_relaxed);
     const MutexLock lock(mutex_);
     bound_ = std::max<std::uint32_t>(bound_, client.slot.value + 1);
-    seats_[client.slot.value] = {client.id,
-                                 client.seat_version,
-                                 client.peer.uid,
-                                 client.peer.comm + " (pid " + std::to_string(client.peer.pid) + ")",
-                                 {},
-                                 false};
+    seats_[client.slot.value] = new_seat(client, {}, false);
 }
 
 void PoolLimits::vacate(ProcessSlot slot) {

@@ -1,4 +1,4 @@
-// What clients, users and the pool as a whole may hold and have been promised, with what the ledger keeps of it, and
+// Quotas, soft quotas and reservations of clients, of users and of the pool as a whole, with what the ledger keeps, and
 // what follows from that: how much has to stay free for whom, and who has gone beyond a soft quota. Nothing here
 // touches shared memory: PoolRecords writes what clients obey. Thread-safe; limits change under the caller's record
 // lock, so that what is written is what was set last.
@@ -36,7 +36,7 @@ public:
 
     // Of a pool that is made: what its spec says.
     void begin();
-    // What the ledger says, of users and of those clients.
+    // Takes over the limits of users and of those clients from the ledger.
     void adopt(const std::vector<Client> &clients);
 
     // A client without limits of its own, in the ledger as well: before the ledger names the client.
@@ -63,7 +63,7 @@ public:
     // use: what more is refused by, if it was not there in this look; null: not at all.
     Answer<Promised> reserve(const Holder &holder, std::uint64_t bytes, const Use *use);
 
-    // What a client's record and an account have to say in shared memory: frames.
+    // The words of a client's record and of an account in shared memory: frames.
     struct RecordWords {
         std::uint64_t quota_frames = 0, reserved_frames = 0;
         std::uint64_t account = kPoolAccount;
@@ -76,7 +76,7 @@ public:
     AccountWords settle(std::size_t account);
     // The clients of the account's user.
     std::vector<ProcessSlot> slots_of(std::size_t account) const;
-    // What clients have to count, and to compare: Accounting.
+    // The duties of clients: what they count, and what they compare (Accounting).
     std::uint64_t wanted_accounting() const;
     bool has_reservations() const { return (wanted_accounting() & Accounting::kReservations) != 0; }
     // Something that only the daemon compares, or that clients count.
@@ -84,8 +84,8 @@ public:
 
     struct Promises {
         std::uint64_t unused_frames = 0, held_frames = 0;
-        // What has to be free elsewhere than where so much is in use and drains: who gives back what was promised may
-        // want it again.
+        // Free frames that are needed elsewhere than where so much is in use and drains: a client that gives back what
+        // it was promised may want it again.
         std::uint64_t needed_frames(std::uint64_t used_draining_frames) const {
             return unused_frames + std::min(held_frames, used_draining_frames);
         }
@@ -118,10 +118,11 @@ private:
         UserLimit limit;
         bool is_over_soft_quota = false;
     };
+    static Seat new_seat(const Client &client, const OfClient &limit, bool is_over_soft_quota);
     std::uint64_t frames_of(std::uint64_t bytes) const;
     // Nobody sits beyond.
     std::span<const Seat> taken() const NUMACRE_REQUIRES(mutex_) { return std::span(seats_).first(bound_); }
-    // Of who sits there now, and sat there before the scan and after it.
+    // The client that sits there now sat there before the scan and after it.
     bool has_seen(const Use &use, std::uint32_t slot) const NUMACRE_REQUIRES(mutex_);
     Seat *seat_of(std::uint32_t client_id) NUMACRE_REQUIRES(mutex_);
     std::size_t account_of(std::uint32_t uid) const NUMACRE_REQUIRES(mutex_);

@@ -1,7 +1,7 @@
-// What the daemon writes into a pool's region for its clients to obey: who sits where, who may hold how much, how much
-// there is. Each word is remembered as it was written, so that a scribble is found. One lock orders the writers; it is
-// taken before those of the client table, the limits and the integrity, and never by the event loop: it is held for as
-// long as a client makes the kernel wait.
+// The words that the daemon writes into a pool's region for its clients: who sits where, who may hold how much, how
+// much there is. Each word is remembered as it was written, so that a scribble is found. One lock orders the writers;
+// it is taken before those of the client table, the limits and the integrity, and never by the event loop: it is held
+// for as long as a client makes the kernel wait.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ public:
 
     mutable Mutex mutex;
 
-    // What a client's record has to say.
+    // A client's record.
     struct Record {
         ProcessState state = ProcessState::free;
         std::uint64_t generation = 0;
@@ -45,7 +45,7 @@ public:
     void write_account(std::size_t account, const PoolLimits::AccountWords &words) NUMACRE_REQUIRES(mutex);
     void write_seats(std::uint32_t seats) NUMACRE_REQUIRES(mutex);
 
-    // What there is to be counted and obeyed. True: that is the first limit, nobody has counted so far, and what
+    // Tells clients what to count and to obey. True: that is the first limit, nobody has counted so far, and what
     // clients of these slots had counted before is forgotten.
     bool write_accounting(std::uint64_t wanted, std::span<const ProcessSlot> seated) NUMACRE_REQUIRES(mutex);
     bool is_counting() const NUMACRE_REQUIRES(mutex) { return (accounting_ & Accounting::kCount) != 0; }
@@ -53,11 +53,12 @@ public:
     // The header's part that never changes, as it stands there: from now on it is what it should be.
     void remember_header() NUMACRE_REQUIRES(mutex);
     void take_all() NUMACRE_REQUIRES(mutex) { knows_all_ = true; }
-    // What clients count already is theirs to go on with: they have counted on without a daemon.
+    // Clients go on with what they count already: they have counted on without a daemon.
     void take_over_accounting() NUMACRE_REQUIRES(mutex);
 
-    // Frames that clients can have, less what is withheld; and those that the daemon holds.
-    void write_online(std::uint64_t online_frames, std::uint64_t draining_frames, unsigned frame_shift)
+    // The frames that clients can have: of so many bytes, less what drains and what is withheld; and those that the
+    // daemon holds.
+    void write_online(std::uint64_t online_bytes, std::uint64_t draining_bytes, unsigned frame_shift)
         NUMACRE_REQUIRES(mutex);
     void write_seized(std::uint64_t frames) NUMACRE_REQUIRES(mutex);
     void withhold(std::uint64_t more_bytes, std::uint64_t less_bytes) NUMACRE_REQUIRES(mutex);
@@ -67,7 +68,7 @@ public:
     // Nothing is on the way to the process that sits there.
     void empty_way_to(ProcessSlot slot) NUMACRE_REQUIRES(mutex);
 
-    // What has been overwritten; empty: nothing. Shared memory is read here only to find that out.
+    // The damage by whoever has overwritten these words; empty: none. Shared memory is read here only to find that out.
     std::string damage_to_header() const NUMACRE_REQUIRES(mutex);
     std::string damage_to_records() const NUMACRE_REQUIRES(mutex);
 

@@ -23,7 +23,7 @@ public:
     PoolScan(const PoolScan &) = delete;
     PoolScan &operator=(const PoolScan &) = delete;
 
-    // What has to be known from before the walk.
+    // The part of a Use that has to be known from before the walk.
     Use begin();
     // How many have begun.
     std::uint64_t begun() const;

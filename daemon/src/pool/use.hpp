@@ -1,4 +1,4 @@
-// What a scan of a pool has found in use: what limits, promises and counts are compared with.
+// The findings of a scan of a pool: frames in use, with which limits, promises and counts are compared.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Use {
     std::uint64_t used_draining_frames = 0;  // held, and when they are free nobody gets them
     std::uint64_t withheld_frames = 0;       // from before it
 
-    // What the process holds, or has been granted.
+    // Frames that the process holds, or has been granted.
     std::uint64_t granted_to(std::uint32_t slot) const {
         return coming[slot] + std::max(used_frames[slot], engine::HeldFrames{counts[slot]}.frames());
     }

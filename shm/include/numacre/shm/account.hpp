@@ -240,7 +240,7 @@ void remove_on_the_way(const PoolView<Env> &view, ProcessSlot process, std::uint
                                        std::memory_order_relaxed))
             return;
 }
-// What the process holds, or is about to. Never too little: what goes from one word to the other is added first.
+// Frames that the process holds, or is about to. Never too few: what goes from one word to the other is added first.
 template <class Env>
 std::uint64_t counted_frames(const ProcessRecord<Env> &record) {
     const std::uint64_t coming = OnTheWay{record.on_the_way.load(std::memory_order_seq_cst)}.frames();
