@@ -184,6 +184,9 @@ bool forget_stale_gifts(numacre_pool *pool) {
 
 void serve_waiters(numacre_pool *pool, Actor actor) {
     const NotAsleep not_asleep{pool};
+    // For a moment a block from the tree is this process's in the index, and counted as on its way to another: a scan
+    // of the daemon's that meets it is not to correct this process's count by it.
+    const CountedCall call{pool, actor, pool->geometry.largest().frames()};
     const Nodes nodes{pool};
     Server{pool->view, nodes, Limits{pool}}.serve(actor, Wake{pool});
 }
