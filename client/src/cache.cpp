@@ -110,7 +110,7 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     // Near a limit block by block, past the cache: that way knows what to do when there is no more.
     const bool is_counted = is_counting(pool);
     const CountedCall call{pool, lane.actor, std::uint64_t{wanted} << order};
-    if (is_counted && charge_frames(pool, std::uint64_t{wanted} << order) != Admission::granted) {
+    if (is_counted && charge_frames(pool, lane.actor, std::uint64_t{wanted} << order) != Admission::granted) {
         // Not at each call: what is charged for a moment only may be what others are refused.
         lane.restraint = kRestraint;
         return false;

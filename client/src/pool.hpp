@@ -218,9 +218,11 @@ inline bool is_counting(const numacre_pool *pool) {
 inline bool is_regulated(const Lane &lane) {
     return lane.regulation->load(std::memory_order_relaxed) != 0;  // relaxed: as above
 }
-// May the process hold `frames` more? If so they are counted.
-// Within a CountedCall.
-[[gnu::cold]] Admission charge_frames(numacre_pool *pool, std::uint64_t frames);
+// Counts `frames` more for the process if it may hold them. Within a CountedCall. Serves waiters if a charge was taken
+// back.
+[[gnu::cold]] Admission charge_frames(numacre_pool *pool, Actor actor, std::uint64_t frames);
+// Whether charge_frames() would grant them: counts nothing.
+[[gnu::cold]] Admission ask_frames(numacre_pool *pool, std::uint64_t frames);
 [[gnu::cold]] void uncharge_frames(numacre_pool *pool, std::uint64_t frames);
 // A block is in the shared tree again, and its holder still has it counted (DrainingHeld).
 [[gnu::cold]] void note_freed(numacre_pool *pool, std::uint32_t numa_node, Block block);
@@ -279,7 +281,7 @@ struct Charge {
         if (is_made || !is_counting(pool)) [[likely]]
             return true;
         call.begin(pool, actor, frames, UnderWay::kNobody);
-        answer = charge_frames(pool, frames);
+        answer = charge_frames(pool, actor, frames);
         is_made = answer == Admission::granted;
         if (!is_made) call.end();
         return is_made;

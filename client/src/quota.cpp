@@ -33,15 +33,28 @@ void CountedCall::end_now() {
     pool_ = nullptr;
 }
 
-Admission charge_frames(numacre_pool *pool, std::uint64_t frames) {
+Admission charge_frames(numacre_pool *pool, Actor actor, std::uint64_t frames) {
     count_what_is_held(pool);
-    Admission answer = Admission::granted;
-    for (int i = 0; i < kTries; ++i) {
-        answer = charge(pool->view, pool->process, frames);
-        if (answer == Admission::granted) break;
-    }
-    if (answer != Admission::granted && forget_stale_gifts(pool)) answer = charge(pool->view, pool->process, frames);
-    return answer;
+    Charging charging;
+    bool has_refused_others = false;
+    const auto try_once = [&] {
+        charging = charge(pool->view, pool->process, frames);
+        has_refused_others = has_refused_others || charging.is_taken_back;
+        return charging.answer == Admission::granted;
+    };
+    bool is_granted = false;
+    for (int i = 0; i < kTries && !is_granted; ++i) is_granted = try_once();
+    if (!is_granted && forget_stale_gifts(pool)) (void)try_once();
+    // A thread that serves a waiter may have met a charge that is gone by now.
+    if (has_refused_others && has_waiters(pool)) serve_waiters(pool, actor);
+    return charging.answer;
+}
+
+Admission ask_frames(numacre_pool *pool, std::uint64_t frames) {
+    count_what_is_held(pool);
+    const Admission answer = ask(pool->view, pool->process, frames);
+    if (answer == Admission::granted || !forget_stale_gifts(pool)) return answer;
+    return ask(pool->view, pool->process, frames);
 }
 
 void uncharge_frames(numacre_pool *pool, std::uint64_t frames) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <utility>
 
 #include "engine.hpp"
 #include "numacre/os/kernel.hpp"
@@ -20,6 +21,9 @@ constexpr std::uint64_t kWaiterLooksAgainAfterNanoseconds = 1'000'000'000;
 constexpr std::uint64_t kShortestNapNanoseconds = 1'000'000;
 // What is free is reserved for others: nobody tells when it is not any more.
 constexpr std::uint64_t kReservedAgainAfterNanoseconds = 50'000'000;
+// A quota that refuses may be used up by a charge of another thread of the process that stands for a moment only.
+constexpr unsigned kRefusals = 3;
+constexpr std::uint64_t kRefusedAgainAfterNanoseconds = 1'000'000;
 // Giving takes microseconds. A giver that has not done with it by then stands still, or is dead.
 constexpr std::uint64_t kStaleAfterNanoseconds = 10'000'000;
 
@@ -79,13 +83,20 @@ public:
         if (made.process == from_) {
             // What it holds already. Uncounted for a moment if somebody scribbles.
             made.era = add_on_the_way(pool_->view, made.process, frames).value_or(~std::uint64_t{0});
-        } else if (charge_on_the_way(pool_->view, made.process, frames, {from_, frames}, made.era) !=
-                   Admission::granted) {
-            last_refused_ = made.process;
-            last_refused_frames_ = frames;
-            return std::nullopt;
+        } else {
+            const Charging charging = charge_on_the_way(pool_->view, made.process, frames, {from_, frames}, made.era);
+            has_taken_back_ = has_taken_back_ || charging.is_taken_back;
+            if (charging.answer != Admission::granted) {
+                last_refused_ = made.process;
+                last_refused_frames_ = frames;
+                return std::nullopt;
+            }
         }
         return made;
+    }
+    bool has_taken_back() const {
+        last_refused_ = kDaemonProcess;  // the next look asks everybody
+        return std::exchange(has_taken_back_, false);
     }
     void uncharge(const Charge &made, std::uint64_t frames) const {
         if (made.process != kDaemonProcess) remove_on_the_way(pool_->view, made.process, frames, made.era);
@@ -99,6 +110,7 @@ private:
     ProcessSlot from_;
     mutable ProcessSlot last_refused_ = kDaemonProcess;
     mutable std::uint64_t last_refused_frames_ = 0;
+    mutable bool has_taken_back_ = false;
 };
 using Server = HandOff<Env, Nodes, Limits>;
 
@@ -194,12 +206,12 @@ void serve_waiters(numacre_pool *pool, Actor actor) {
 bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry) {
     const NotAsleep not_asleep{pool};
     const Nodes nodes{pool};
-    const auto given =
-        Server{pool->view, nodes, Limits{pool, pool->process}}.give(actor, numa_node, block, entry, Wake{pool});
+    Server hand_off{pool->view, nodes, Limits{pool, pool->process}};
+    const auto given = hand_off.give(actor, numa_node, block, entry, Wake{pool});
     if (given != Server::Given::yes && given != Server::Given::undone) return false;
     // Not before: it counts for whoever has it now already, and a limit holds in between.
     uncount_freed(pool, numa_node, block);
-    if (given == Server::Given::undone) serve_waiters(pool, actor);
+    if (given == Server::Given::undone || hand_off.has_taken_back()) serve_waiters(pool, actor);
     return true;
 }
 
@@ -238,11 +250,14 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
     bool received = false;
     WaitWord wish;
     std::uint64_t asked_at = 0;
+    unsigned refusals = 0;  // by a quota, one after the other
     while (!received) {
-        // Only asked: a thread that sleeps holds nothing. One that may not have the block does not get in line for it
-        // either: whoever releases something would look at it in vain, as long as that is reserved for others.
-        const bool may = charge.make() || charge.answer == Admission::full;
-        charge.undo();
+        // Only asked, without a charge, which would refuse the process's other threads for a moment. A thread that may
+        // not have the block does not get in line for it either: whoever releases something would look at it in vain,
+        // as long as that is reserved for others.
+        charge.answer = is_counting(pool) ? ask_frames(pool, order.frames()) : Admission::granted;
+        const bool may = charge.answer == Admission::granted || charge.answer == Admission::full;
+        refusals = charge.is_over_quota() ? refusals + 1 : 0;
         if (wish.is_waiting()) {
             hand_off.raise_flag();  // who had lowered it for a moment may have died
         } else if (may) {
@@ -258,10 +273,12 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
         serve_waiters(pool, actor);
         // relaxed: an age in seconds; and what is told a look later is soon enough.
         const std::uint64_t attention = lane.attention_word().load(std::memory_order_relaxed);
-        std::uint64_t slice = may ? kWaiterLooksAgainAfterNanoseconds : kReservedAgainAfterNanoseconds;
+        std::uint64_t slice = may             ? kWaiterLooksAgainAfterNanoseconds
+                              : refusals == 0 ? kReservedAgainAfterNanoseconds
+                                              : kRefusedAgainAfterNanoseconds;
         if (is_damaged(*pool, attention)) {
             over = Errc::corrupt;
-        } else if (!may && charge.is_over_quota() && !is_anything_on_the_way(pool)) {
+        } else if (refusals >= kRefusals && !is_anything_on_the_way(pool)) {
             over = Errc::over_quota;
         } else if (timeout_ms != 0) {
             const std::uint64_t waited = now_nanoseconds() - begin;

@@ -576,7 +576,7 @@ private:
             require(word.compare_exchange_strong(bits, HeldFrames::of(own.frames).bits()));
         }
         const std::uint64_t before = HeldFrames{word.load()}.frames();
-        const bool is_granted = charge(view, process, frames) == Admission::granted;
+        const bool is_granted = charge(view, process, frames).answer == Admission::granted;
         const HeldFrames after{word.load()};
         require(after.is_counted());
         if (before + frames == HeldFrames::of(before + frames).frames())

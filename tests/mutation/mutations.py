@@ -18,6 +18,7 @@ import dataclasses
 
 PROGRAMS = {
     "model_engine": "tests/model/engine_test.cpp",
+    "shm_account_test": "tests/unit/shm_account_test.cpp",
     "shm_buddy_test": "tests/unit/shm_buddy_test.cpp",
     "shm_hand_off_test": "tests/unit/shm_hand_off_test.cpp",
     "shm_recovery_test": "tests/unit/shm_recovery_test.cpp",
@@ -1057,12 +1058,30 @@ MUTATIONS = [
     Mutation(
         name="flag_is_lowered_before_the_search",
         file="hand_off.hpp",
-        old="            const Served served = serve_all(actor, wake);\n",
+        old="            const Served served = serve_all(actor, exhausted, wake);\n",
         new="            pool_.header->attention.fetch_and(~Attention::kWaiters, std::memory_order_seq_cst);\n"
-        "            const Served served = serve_all(actor, wake);\n"
+        "            const Served served = serve_all(actor, exhausted, wake);\n"
         "            if (served == Served::not_all) raise_flag();\n",
         why="what is released after the search and before the flag is up again is given to nobody",
         filter="Engine.a_released_block_goes_to_who_waits",
+    ),
+    Mutation(
+        name="own_words_are_read_once",
+        file="account.hpp",
+        old="if (last.digest == before.digest && last.own == charged) return last;",
+        new="(void)charged;\n    if (last.digest == before.digest) return last;",
+        why="a block that the charged process hands on while the others' words are read is missed: a quota is exceeded",
+        filter="Account.a_block_that_is_handed_over_between_any_loads_is_not_missed",
+        program="shm_account_test",
+    ),
+    Mutation(
+        name="readings_agree_without_own_words",
+        file="account.hpp",
+        old="return digest == other.digest && own == other.own;",
+        new="return digest == other.digest;",
+        why="a block that goes back to the charged process between two readings is missed: a quota is exceeded",
+        filter="Account.a_block_that_is_handed_over_between_any_loads_is_not_missed",
+        program="shm_account_test",
     ),
     Mutation(
         name="who_still_waits_forgets_its_wish",

@@ -432,9 +432,33 @@ FAULTS = [
         changes=(
             Change(
                 SHM + "account.hpp",
-                "if (last.digest == before.digest) return last.sum;",
-                "if (last.digest != 1) return last.sum;",
+                "if (last.digest == before.digest && last.own == charged) return last;",
+                "(void)charged;\n    if (last.digest != 1) return last;",
             ),
+        ),
+    ),
+    Fault(
+        name="what_the_process_itself_holds_is_read_once",
+        system=True,
+        why="a block that goes from the charged process to another while the others' counts are read is missed: a quota is exceeded",
+        changes=(
+            Change(
+                SHM + "account.hpp",
+                "if (last.digest == before.digest && last.own == charged) return last;",
+                "(void)charged;\n    if (last.digest == before.digest) return last;",
+            ),
+            Change(
+                SHM + "account.hpp",
+                "return digest == other.digest && own == other.own;",
+                "return digest == other.digest;",
+            ),
+        ),
+    ),
+    Fault(
+        name="who_takes_a_charge_back_does_not_look_again",
+        why="two that serve refuse each other by charges that stand for a moment: a waiter sleeps beside a free block",
+        changes=(
+            Change(SHM + "hand_off.hpp", "if (limits_.has_taken_back()) continue;", "(void)limits_.has_taken_back();"),
         ),
     ),
     Fault(
@@ -489,7 +513,49 @@ FAULTS = [
         name="an_undone_growth_takes_what_is_promised",
         system=True,
         why="what has been promised while a pool grew goes with the growth",
-        changes=(Change("daemon/src/pool/sizing.cpp", "if (!pool.check_shrink(step_bytes)) break;", ""),),
+        changes=(
+            Change(
+                "daemon/src/pool/sizing.cpp",
+                "if (!empty) break;\n            const auto may_go = [&](std::uint64_t unit) { return has(*empty, unit); };",
+                "const auto may_go = [&](std::uint64_t) { return true; };",
+            ),
+        ),
+    ),
+    Fault(
+        name="a_shrink_looks_twice",
+        system=True,
+        why="a shrink takes a unit that was in use when it looked: what its holder was promised is missing elsewhere",
+        changes=(
+            Change(
+                "daemon/src/pool/sizing.cpp",
+                "(has(empty, unit) || memory.drain_of(unit) != Drain::none)",
+                "(!empty.empty() || memory.drain_of(unit) != Drain::none)",
+            ),
+        ),
+    ),
+    Fault(
+        name="a_shrink_forgets_what_is_in_use_where_it_takes",
+        system=True,
+        why="what the holder of a promise has in use where a shrink drains is given back there, and wanted elsewhere",
+        changes=(
+            Change(
+                "daemon/src/pool/managed_pool.cpp",
+                "limits_.promises(use).needed_frames(use.used_draining_frames + used_frames);",
+                "limits_.promises(use).needed_frames(use.used_draining_frames);",
+            ),
+        ),
+    ),
+    Fault(
+        name="what_has_been_granted_may_go",
+        system=True,
+        why="a shrink takes what the holder of a promise has been granted and not taken yet, for nothing promised is unused",
+        changes=(
+            Change(
+                "daemon/src/pool/managed_pool.cpp",
+                "if (free_frames == 0 && needed_frames == 0) return {};",
+                "if (needed_frames == 0) return {};",
+            ),
+        ),
     ),
     Fault(
         name="a_restart_forgets_what_is_seized",
@@ -520,7 +586,12 @@ FAULTS = [
         system=True,
         why="who reserves sees no charge, and who is charged does not see the reservation",
         changes=(
-            Change(SHM + "account.hpp", "if (last.digest == before.digest) return last.sum;", "if (last.digest == before.digest) return before.sum;"),
+            Change(
+                SHM + "account.hpp",
+                "if (last.digest == before.digest && last.own == charged) return last;",
+                "if (last.digest == before.digest && last.own == charged) {\n"
+                "        last.others = before.others;\n        return last;\n    }",
+            ),
         ),
     ),
     Fault(

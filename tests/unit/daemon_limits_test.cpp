@@ -92,7 +92,9 @@ protected:
         EXPECT_TRUE(counted(actor).is_counted());
         return counted(actor).frames() << pool_->geometry().frame_shift;
     }
-    Admission charge(Actor actor, std::uint64_t bytes) { return engine::charge(shared_, actor.process, frames(bytes)); }
+    Admission charge(Actor actor, std::uint64_t bytes) {
+        return engine::charge(shared_, actor.process, frames(bytes)).answer;
+    }
     void uncharge(Actor actor, std::uint64_t bytes) { remove_held(shared_, actor.process, frames(bytes)); }
     // As a client does that counts.
     Block take(Actor actor, std::uint64_t bytes) {

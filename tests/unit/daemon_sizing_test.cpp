@@ -278,7 +278,7 @@ TEST_F(SmallChunksTest, what_is_free_where_an_operator_drains_is_not_promised) {
 // What clients compare with when they ask for what is not promised to them.
 TEST_F(SizingTest, what_drains_is_granted_to_nobody_who_was_not_promised_it) {
     const auto asks = [this](std::uint64_t bytes) {
-        const Admission answer = charge(shared_, actor_.process, frames(bytes));
+        const Admission answer = charge(shared_, actor_.process, frames(bytes)).answer;
         if (answer == Admission::granted) remove_held(shared_, actor_.process, frames(bytes));
         return answer;
     };
@@ -308,7 +308,7 @@ TEST_F(SizingTest, what_drains_is_granted_to_nobody_who_was_not_promised_it) {
 // Memory in use where an operator drains cannot be had by others, and is not missing elsewhere either.
 TEST_F(SizingTest, what_is_in_use_where_a_unit_drains_takes_nothing_from_what_is_free) {
     const auto asks = [this](std::uint64_t bytes) {
-        const Admission answer = charge(shared_, actor_.process, frames(bytes));
+        const Admission answer = charge(shared_, actor_.process, frames(bytes)).answer;
         if (answer == Admission::granted) remove_held(shared_, actor_.process, frames(bytes));
         return answer;
     };
@@ -335,11 +335,28 @@ TEST_F(SizingTest, what_is_in_use_where_a_unit_drains_takes_nothing_from_what_is
 // Granted, and not taken yet: it will be.
 TEST_F(SizingTest, what_a_client_has_been_granted_is_not_promised) {
     ASSERT_TRUE(reserve(4096));
-    ASSERT_EQ(charge(shared_, actor_.process, frames(4 * kMiB)), Admission::granted);
+    ASSERT_EQ(charge(shared_, actor_.process, frames(4 * kMiB)).answer, Admission::granted);
     EXPECT_FALSE(reserve(6 * kMiB));
     EXPECT_TRUE(reserve(4 * kMiB));
     remove_held(shared_, actor_.process, frames(4 * kMiB));
     EXPECT_TRUE(reserve(6 * kMiB));
+}
+
+// By the holder of a promise, of which nothing is unused then.
+TEST_F(SizingTest, what_a_client_has_been_granted_is_not_taken_away) {
+    constexpr std::uint32_t kHers = 4711;
+    const Actor hers = seat(2, kHers);
+    allocate(4 * kMiB);
+    ASSERT_TRUE(reserve(4 * kMiB));
+    ASSERT_EQ(charge(shared_, hers.process, frames(4 * kMiB)).answer, Admission::granted);
+    const auto shrunk = resize(4 * kMiB);
+    ASSERT_FALSE(shrunk);
+    EXPECT_EQ(shrunk.error().code, Errc::contended);
+    EXPECT_EQ(free_bytes(), 4 * kMiB);
+    const auto refused = drain_chunk(*pool_, kNode, 1, false);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Errc::contended);
+    allocate(hers, 4 * kMiB);
 }
 
 TEST_F(SizingTest, what_the_daemon_before_held_is_held_until_all_of_it_is_found) {

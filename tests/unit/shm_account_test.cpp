@@ -1,7 +1,11 @@
 // Limits of several processes together: the words, the sums, the decision; and that no two get the last frames.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <functional>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -30,7 +34,7 @@ struct Pool {
         for (std::uint32_t slot = 0; slot < kProcesses; ++slot) view.processes[slot].held = HeldFrames::of(0).bits();
     }
     Admission charge(std::uint16_t slot, std::uint64_t frames) {
-        return numacre::charge(view, ProcessSlot{slot}, frames);
+        return numacre::charge(view, ProcessSlot{slot}, frames).answer;
     }
     std::uint64_t held(std::uint32_t slot) const { return HeldFrames{view.processes[slot].held}.frames(); }
 };
@@ -71,12 +75,12 @@ TEST(Account, what_is_on_the_way_counts_for_its_process_and_against_all_others) 
     pool.view.processes[1].quota_frames = 10;
     pool.view.accounts[kPoolAccount].quota_frames = 20;
     std::uint64_t era = 0;
-    EXPECT_EQ(charge_on_the_way(pool.view, ProcessSlot{1}, 8, {}, era), Admission::granted);
+    EXPECT_EQ(charge_on_the_way(pool.view, ProcessSlot{1}, 8, {}, era).answer, Admission::granted);
     EXPECT_EQ(pool.held(1), 0U);
     EXPECT_EQ(pool.charge(1, 3), Admission::over_client_quota);
     EXPECT_EQ(pool.charge(2, 13), Admission::over_pool_quota);
     std::uint64_t refused = 0;
-    EXPECT_EQ(charge_on_the_way(pool.view, ProcessSlot{1}, 3, {}, refused), Admission::over_client_quota);
+    EXPECT_EQ(charge_on_the_way(pool.view, ProcessSlot{1}, 3, {}, refused).answer, Admission::over_client_quota);
     EXPECT_EQ(counted_frames(pool.view.processes[1]), 8U) << "nothing is left of what is refused";
     EXPECT_EQ(pool.charge(2, 12), Admission::granted);
     remove_on_the_way(pool.view, ProcessSlot{1}, 8, era);
@@ -113,6 +117,92 @@ TEST(Account, a_block_that_is_being_handed_over_is_never_missed) {
         hands_over.join();
         EXPECT_EQ(granted, 0U);
     }
+}
+
+// Calls a function before each load, so that a test acts between any two loads of a charge.
+struct BetweenLoads {
+    static inline std::function<void()> act;
+
+    template <class T>
+    class Atomic : public std::atomic<T> {
+    public:
+        using std::atomic<T>::atomic;
+        using std::atomic<T>::operator=;
+        T load(std::memory_order order = std::memory_order_seq_cst) const {
+            if (act) act();
+            return std::atomic<T>::load(order);
+        }
+    };
+    static void pause() {}
+    static constexpr void crash_point(CrashPoint) {}
+};
+
+// All hand-overs of one block, up to three, at any three loads of a charge: between two others, to and from the process
+// that is charged, whatever the order of their seats.
+TEST(Account, a_block_that_is_handed_over_between_any_loads_is_not_missed) {
+    constexpr std::uint64_t kFrames = 10;
+    constexpr std::size_t kHandOvers = 3;
+    using View = PoolView<BetweenLoads>;
+    std::vector<std::byte> memory(PoolLayout<BetweenLoads>::of(4, 2).region_bytes + kPageBytes);
+    void *where = memory.data();
+    std::size_t room = memory.size();
+    std::align(kPageBytes, memory.size() - kPageBytes, where, room);
+    const View view = View::at(where, 4, 2);
+    view.header->accounting = kQuotas;
+    view.header->seats = 4;
+    view.accounts[kPoolAccount].quota_frames = kFrames;
+
+    unsigned long charges = 0;
+    std::array<std::uint16_t, 3> seats{1, 2, 3};  // of the process that is charged, and of two others
+    do {
+        for (unsigned way = 0; way < 3 * 2 * 2 * 2; ++way) {
+            // Who has the block: at the beginning, and after each hand-over.
+            std::array<unsigned, kHandOvers + 1> holders{way % 3};
+            for (std::size_t i = 0; i < kHandOvers; ++i) holders[i + 1] = (holders[i] + 1 + ((way / 3) >> i & 1)) % 3;
+            std::array<unsigned, kHandOvers> at{};  // the loads before which they happen, not descending
+            for (bool is_last = false; !is_last;) {
+                for (const std::uint16_t seat : seats) view.processes[seat].held = HeldFrames::of(0).bits();
+                add_held(view, ProcessSlot{seats[holders[0]]}, kFrames);
+                unsigned load = 0;
+                std::size_t done = 0;
+                BetweenLoads::act = [&] {
+                    const auto rest = std::exchange(BetweenLoads::act, nullptr);
+                    for (; done < kHandOvers && at[done] == load; ++done) {
+                        add_held(view, ProcessSlot{seats[holders[done + 1]]}, kFrames);
+                        remove_held(view, ProcessSlot{seats[holders[done]]}, kFrames);
+                    }
+                    ++load;
+                    BetweenLoads::act = rest;
+                };
+                const Admission answer = charge(view, ProcessSlot{seats[0]}, 1).answer;
+                BetweenLoads::act = nullptr;
+                ++charges;
+                ASSERT_NE(answer, Admission::granted)
+                    << "the process in seat " << seats[0] << "; the block goes from seat " << seats[holders[0]]
+                    << " to " << seats[holders[1]] << ", " << seats[holders[2]] << ", " << seats[holders[3]]
+                    << " before the loads " << at[0] << ", " << at[1] << ", " << at[2] << " of " << load;
+                // The next one: loads that were never reached stand for "not at all".
+                std::size_t digit = kHandOvers;
+                while (digit > 0 && at[digit - 1] >= load) --digit;
+                is_last = digit == 0;
+                if (is_last) break;
+                ++at[digit - 1];
+                for (std::size_t i = digit; i < kHandOvers; ++i) at[i] = at[digit - 1];
+            }
+        }
+    } while (std::ranges::next_permutation(seats).found);
+    EXPECT_GT(charges, 100'000UL);
+}
+
+TEST(Account, a_question_is_answered_as_a_charge_and_counts_nothing) {
+    Pool pool(kQuotas);
+    pool.view.processes[1].quota_frames = 10;
+    EXPECT_EQ(ask(pool.view, ProcessSlot{1}, 10), Admission::granted);
+    EXPECT_EQ(ask(pool.view, ProcessSlot{1}, 11), Admission::over_client_quota);
+    EXPECT_EQ(pool.held(1), 0U);
+    ASSERT_EQ(pool.charge(1, 10), Admission::granted);
+    EXPECT_EQ(ask(pool.view, ProcessSlot{1}, 1), Admission::over_client_quota);
+    EXPECT_EQ(pool.held(1), 10U);
 }
 
 TEST(UnderWay, of_a_call_within_a_call_says_both) {
@@ -234,7 +324,7 @@ TEST(Account, a_block_that_is_handed_over_is_charged_once) {
     pool.view.header->online_frames = 50;
     ASSERT_EQ(pool.charge(1, 50), Admission::granted);
     EXPECT_EQ(pool.charge(2, 10), Admission::over_pool_quota);
-    EXPECT_EQ(charge(pool.view, ProcessSlot{2}, 10, {ProcessSlot{1}, 10}), Admission::granted);
+    EXPECT_EQ(charge(pool.view, ProcessSlot{2}, 10, {ProcessSlot{1}, 10}).answer, Admission::granted);
     EXPECT_EQ(pool.charge(3, 1), Admission::over_pool_quota);
     remove_held(pool.view, ProcessSlot{1}, 10);
     EXPECT_EQ(pool.held(1) + pool.held(2), 50U);
@@ -249,8 +339,8 @@ TEST(Account, what_is_promised_while_somebody_is_charged_is_granted_to_one_of_th
         std::atomic<unsigned> ready{0};
         const auto begin = [&ready] {
             ++ready;
-            while (ready < 2) {
-            }
+            // Yields: with another program on the second core a round would take a time slice of the scheduler.
+            while (ready < 2) std::this_thread::yield();
         };
         bool is_granted = false;
         std::thread charges([&] {

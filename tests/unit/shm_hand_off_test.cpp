@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -153,6 +154,7 @@ struct CountingLimits {
     }
     void uncharge(const Charge &charge, std::uint64_t) const { std::erase(*standing, charge.number); }
     void freed(std::uint32_t, Block) const {}
+    bool has_taken_back() const { return false; }
 };
 TEST(HandOff, what_is_counted_for_a_wish_does_not_do_for_the_next_one) {
     OneChunk chunk;
@@ -168,6 +170,45 @@ TEST(HandOff, what_is_counted_for_a_wish_does_not_do_for_the_next_one) {
     ASSERT_TRUE(chunk.hand_off.look(chunk.waiter).is_given());
     EXPECT_EQ(standing, std::vector<int>{2}) << "the second wish's, and no other";
     chunk.receive_and_free(chunk.waiter);
+}
+
+// Two threads that serve waiters of one quota refuse each other by charges that stand for a moment.
+struct RefusingLimits {
+    struct Charge {};
+    // By the number of the charge: whether it is refused, and whether it stood for a moment before.
+    bool (*is_refused)(int);
+    bool (*is_taken_back)(int);
+    int *charges;
+    bool *has_one;
+    std::optional<Charge> charge(ThreadSlotIndex, std::uint64_t) const {
+        const int number = ++*charges;
+        if (!is_refused(number)) return Charge{};
+        *has_one = *has_one || is_taken_back(number);
+        return std::nullopt;
+    }
+    void uncharge(const Charge &, std::uint64_t) const {}
+    void freed(std::uint32_t, Block) const {}
+    bool has_taken_back() const { return std::exchange(*has_one, false); }
+};
+TEST(HandOff, who_takes_a_charge_back_looks_once_more_and_no_oftener) {
+    constexpr auto never = [](int) { return false; };
+    constexpr auto always = [](int) { return true; };
+    constexpr auto first = [](int number) { return number == 1; };
+    for (const auto &[is_refused, is_taken_back, charges, is_given] :
+         {std::tuple<bool (*)(int), bool (*)(int), int, bool>{first, always, 2, true},
+          {always, first, 2, false},
+          {always, never, 1, false}}) {
+        OneChunk chunk;
+        int made = 0;
+        bool has_one = false;
+        (void)chunk.wish_for_a_frame(chunk.waiter);
+        HandOff<ProductionEnv, OnlyNode, RefusingLimits>{
+            chunk.pool.view, chunk.node, {is_refused, is_taken_back, &made, &has_one}}
+            .serve(chunk.releaser, nobody_to_wake);
+        EXPECT_EQ(made, charges);
+        EXPECT_EQ(chunk.hand_off.look(chunk.waiter).is_given(), is_given);
+        if (is_given) chunk.receive_and_free(chunk.waiter);
+    }
 }
 
 // A thread that still waits: receive() must not forget its wish, nor what it is given at this moment.

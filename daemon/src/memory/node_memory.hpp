@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -135,7 +136,7 @@ public:
     bool try_take_offline(std::uint64_t unit);
     // Takes the last of them offline again, up to so many, and gives back the hugepages that were reserved for them:
     // no others. Units in use stay, and are in `growth` no longer. How many went.
-    std::uint64_t undo(Growth &growth, std::uint64_t units_max);
+    std::uint64_t undo(Growth &growth, std::uint64_t units_max, const std::function<bool(std::uint64_t)> &may_go);
     // All of the unit's chunks; remembered across the daemon's death.
     void set_drain(std::uint64_t unit, Drain drain);
     Drain drain_of(std::uint64_t unit) const;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <iterator>
+#include <numeric>
 #include <span>
 #include <system_error>
 
@@ -432,18 +433,56 @@ Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, con
     return {};
 }
 
-Answer<void> ManagedPool::check_shrink(std::uint64_t bytes, std::uint64_t used_bytes) {
+Answer<void> ManagedPool::check_shrink(std::uint64_t bytes) {
     if (!limits_.has_reservations()) return {};
     const Use use = scan_.look();
-    const std::uint64_t free_bytes = use.promisable_frames << geometry_.frame_shift;
-    const std::uint64_t used_draining_frames = use.used_draining_frames + (used_bytes >> geometry_.frame_shift);
-    const std::uint64_t needed_bytes = limits_.promises(use).needed_frames(used_draining_frames)
-                                       << geometry_.frame_shift;
-    // Somebody else's, too, who looks at this moment.
-    const std::uint64_t gone_bytes = std::max(bytes, use.withheld_frames << geometry_.frame_shift);
-    if (needed_bytes == 0 || needed_bytes + gone_bytes - used_bytes <= free_bytes) return {};
-    return Unexpected{Failure{Errc::contended, "pool \"" + spec_.name + "\" has " + format_bytes(free_bytes) +
-                                                   " free, of which " + format_bytes(needed_bytes) +
+    // Some of it may be in use, and stays then: the checks of units follow.
+    if (limits_.promises(use).needed_frames(use.used_draining_frames) == 0) return {};
+    return check_left(use, bytes, 0, 0);
+}
+
+Answer<void> ManagedPool::check_drain(PoolScan::Units units, const Withheld &withheld) {
+    if (!limits_.has_reservations() || units.units.empty()) return {};
+    const Use use = scan_.look(units);
+    const std::uint64_t used_frames =
+        std::accumulate(use.used_unit_frames.begin(), use.used_unit_frames.end(), std::uint64_t{0});
+    return check_left(use, units.units.size() * node_memory(units.numa_node).unit_bytes(), used_frames,
+                      withheld.bytes());
+}
+
+Answer<std::vector<std::uint64_t>> ManagedPool::empty_units(PoolScan::Units units, std::uint64_t bytes,
+                                                            const Withheld &withheld) {
+    std::vector<std::uint64_t> empty(units.units.begin(), units.units.end());
+    if (!limits_.has_reservations() || empty.empty()) return empty;
+    const Use use = scan_.look(units);
+    // One that empties after the look is left: what a holder of a promise gives back there may be wanted elsewhere.
+    const std::uint64_t unit_bytes = node_memory(units.numa_node).unit_bytes();
+    empty.clear();
+    for (std::size_t i = 0; i < units.units.size() && (empty.size() + 1) * unit_bytes <= bytes; ++i)
+        if (use.used_unit_frames[i] == 0) empty.push_back(units.units[i]);
+    if (auto kept = check_left(use, empty.size() * unit_bytes, 0, withheld.bytes()); !kept)
+        return Unexpected{kept.error()};
+    return empty;
+}
+
+// Whether reservations can be kept once `bytes` of units are gone, of which used_frames are in use until then.
+// withheld_bytes: by the caller, for these units.
+Answer<void> ManagedPool::check_left(const Use &use, std::uint64_t bytes, std::uint64_t used_frames,
+                                     std::uint64_t withheld_bytes) const {
+    const std::uint64_t frames = bytes >> geometry_.frame_shift;
+    // What others are about to take, who look at this moment, counts as taken.
+    const std::uint64_t of_others =
+        use.withheld_frames - std::min(use.withheld_frames, withheld_bytes >> geometry_.frame_shift);
+    const std::uint64_t free_frames = frames - std::min(frames, used_frames);
+    const std::uint64_t needed_frames = limits_.promises(use).needed_frames(use.used_draining_frames + used_frames);
+    // Also where nothing that is reserved is unused: what has been granted to the holder of a promise, and is on its
+    // way, is not to be taken from under it.
+    if (free_frames == 0 && needed_frames == 0) return {};
+    if (use.can_spare(needed_frames + free_frames + of_others)) return {};
+    return Unexpected{Failure{Errc::contended, "pool \"" + spec_.name + "\" has " +
+                                                   format_bytes(use.free_to_promise() << geometry_.frame_shift) +
+                                                   " free, of which " +
+                                                   format_bytes(needed_frames << geometry_.frame_shift) +
                                                    " are reserved: it cannot shrink by " + format_bytes(bytes) +
                                                    "; shrink less, or reserve less with `numacre reserve`"}};
 }

@@ -157,9 +157,9 @@ public:
     // reserve() out_of_frames: so much is not free. Both scan.
     Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes);
     Answer<void> reserve(const Holder &holder, std::uint64_t bytes);
-    // May so much go offline, of which some is in use? Not what is reserved, nor what is needed for reservations that
-    // are in use there. Scans, if there are reservations.
-    Answer<void> check_shrink(std::uint64_t bytes, std::uint64_t used_bytes = 0);
+    // Whether so many bytes may go offline: contended, if what is reserved would be missing then. Scans, if there are
+    // reservations; so do check_drain() and empty_units().
+    Answer<void> check_shrink(std::uint64_t bytes);
     // Tells clients how much they and others can hold, and what the daemon holds: what reservations are compared with.
     void publish_sizes();
     // ... and what they hold where units drain: a walk over these, if anything is reserved.
@@ -173,10 +173,19 @@ public:
         Withheld(const Withheld &) = delete;
         Withheld &operator=(const Withheld &) = delete;
 
+        std::uint64_t bytes() const { return bytes_; }
+
     private:
         ManagedPool &pool_;
         std::uint64_t bytes_;
     };
+    // Whether nobody may allocate in these units any more: neither what is free there is reserved, nor is it needed for
+    // reservations of which a part is in use there, which their holders may give back and want elsewhere.
+    Answer<void> check_drain(PoolScan::Units units, const Withheld &withheld);
+    // Those of these units that may go offline now, `bytes` at most: a look has found them empty. All of them, where
+    // there are no reservations. contended: what is free there is reserved.
+    Answer<std::vector<std::uint64_t>> empty_units(PoolScan::Units units, std::uint64_t bytes,
+                                                   const Withheld &withheld);
     // A quick look at what only the daemon writes, and at the thread slots. True: the pool is damaged, now or from
     // before.
     bool look_for_damage();
@@ -278,6 +287,8 @@ private:
 
     // Reserves; bytes_before: what was until now. More is refused if it was not there in this look.
     Answer<void> promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &bytes_before);
+    Answer<void> check_left(const Use &use, std::uint64_t bytes, std::uint64_t used_frames,
+                            std::uint64_t withheld_bytes) const;
     bool all_have_counted();
     void compare_with_limits(const Use &use);
     void remember_for_autosize(const Use &use);

@@ -251,10 +251,10 @@ Answer<void> PoolLimits::check_promises(const Use &use) const {
 Answer<void> PoolLimits::check(const Use &use) const {
     const std::uint64_t needed = promises_of(use).needed_frames(use.used_draining_frames);
     // A shrink that has looked before anything was reserved takes this much, or has just taken it.
-    if (needed + use.withheld_frames <= use.promisable_frames) return {};
+    if (use.can_spare(needed + use.withheld_frames)) return {};
     return Unexpected{Failure{Errc::out_of_frames,
                               "pool \"" + spec_.name + "\" has " +
-                                  format_bytes(use.promisable_frames << geometry_.frame_shift) + " free, " +
+                                  format_bytes(use.free_to_promise() << geometry_.frame_shift) + " free, " +
                                   format_bytes(needed << geometry_.frame_shift) +
                                   " would be reserved and not used yet: reserve less, free some, or grow the pool"}};
 }

@@ -1,6 +1,7 @@
 #include "pool/pool_scan.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "numacre/shm/account.hpp"
 
@@ -56,24 +57,42 @@ std::vector<std::uint64_t> PoolScan::frames_under_way() const {
 }
 
 std::vector<OwnerUsage> PoolScan::walk(Use &use) const {
+    return walk(use, {});
+}
+
+std::vector<OwnerUsage> PoolScan::walk(Use &use, Units units) const {
     std::vector<OwnerUsage> usage(use.used_frames.size());
-    for (const View &view : views_) {
+    std::vector<std::pair<std::uint64_t, std::size_t>> places;  // unit, where it stands in `units`; ascending
+    for (std::size_t i = 0; i < units.units.size(); ++i) places.emplace_back(units.units[i], i);
+    std::ranges::sort(places);
+    use.used_unit_frames.assign(units.units.size(), 0);
+    for (std::size_t i = 0; i < views_.size(); ++i) {
+        const View &view = views_[i];
         NodeSnapshot snapshot;
-        scan_node(view, snapshot, usage);
+        if (units.units.empty() || i != units.numa_node.value) {
+            scan_node(view, snapshot, usage);
+        } else {
+            const std::uint64_t unit_frames = nodes_[i]->unit_bytes() >> geometry_.frame_shift;
+            scan_node(view, snapshot, usage, [&](FrameIndex first, std::uint64_t frames) {
+                const std::uint64_t unit = first.value / unit_frames;
+                const auto place = std::ranges::lower_bound(places, std::pair{unit, std::size_t{0}});
+                if (place != places.end() && place->first == unit) use.used_unit_frames[place->second] += frames;
+            });
+        }
         use.add(snapshot);
     }
     for (std::size_t slot = 0; slot < usage.size(); ++slot) use.used_frames[slot] = usage[slot].frames;
     return usage;
 }
 
-Use PoolScan::look() {
+Use PoolScan::look(Units units) {
     // seq_cst: after the promise of reserve()'s last look, if a shrink has seen none.
     const std::uint64_t withheld_bytes = withheld_bytes_.load(std::memory_order_seq_cst);
     const std::uint64_t changes = unit_changes();
     const NodeMemory::DrainingFrames before = draining_frames();
     Use use = begin();
     use.withheld_frames = withheld_bytes >> geometry_.frame_shift;
-    walk(use);
+    walk(use, units);
     NodeMemory::DrainingFrames gone = draining_frames();
     // Of what has changed meanwhile nobody knows whether the walk has found it: it counts as gone whichever it was.
     if (changes != unit_changes()) {
@@ -91,7 +110,8 @@ void PoolScan::find_free_to_promise(Use &use, const NodeMemory::DrainingFrames &
     std::uint64_t granted_frames = 0;
     for (std::uint32_t slot = kDaemonProcess.value + 1; slot < use.used_frames.size(); ++slot)
         granted_frames += use.granted_to(slot) - use.used_frames[slot];
-    use.promisable_frames = free_frames - std::min(free_frames, gone.free + granted_frames);
+    use.promisable_frames =
+        static_cast<std::int64_t>(free_frames) - static_cast<std::int64_t>(gone.free + granted_frames);
     use.used_draining_frames = gone.used;
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine.hpp"
@@ -29,14 +30,21 @@ public:
     std::uint64_t begun() const;
     // The walk. Of all numa nodes, by process slot.
     std::vector<OwnerUsage> walk(Use &use) const;
+    // Units of one numa node.
+    struct Units {
+        NumaNode numa_node;
+        std::span<const std::uint64_t> units;
+    };
     // Both, and what could be promised to somebody: neither what is free in units that drain, nor what has been granted
-    // to somebody and is on its way.
-    Use look();
+    // to somebody and is on its way. What is in use in `units` is found by the same walk: a block that moves between
+    // two walks is in neither of them, and would be missing.
+    Use look(Units units = {});
     // Frames, by process slot: what threads in the middle of a call have counted and not changed in the tree, or the
     // other way round.
     std::vector<std::uint64_t> frames_under_way() const;
 
 private:
+    std::vector<OwnerUsage> walk(Use &use, Units units) const;
     std::uint64_t unit_changes() const;
     NodeMemory::DrainingFrames draining_frames() const;
     void find_free_to_promise(Use &use, const NodeMemory::DrainingFrames &gone) const;

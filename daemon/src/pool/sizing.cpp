@@ -63,6 +63,10 @@ void in_pieces(ManagedPool &pool, const NodeMemory &memory, std::uint64_t count,
         });
 }
 
+bool has(const std::vector<std::uint64_t> &units, std::uint64_t unit) {
+    return std::ranges::find(units, unit) != units.end();
+}
+
 // Takes back what a grow has brought online; blocks that clients have by now keep their units, and so does what has
 // been promised meanwhile. The bytes that went.
 std::uint64_t undo(ManagedPool &pool, NodeMemory &memory, std::uint64_t before, Growth growth) {
@@ -72,8 +76,11 @@ std::uint64_t undo(ManagedPool &pool, NodeMemory &memory, std::uint64_t before, 
             const std::uint64_t step_units = std::min<std::uint64_t>(units_in_step(memory), part.units.size());
             const std::uint64_t step_bytes = step_units * memory.unit_bytes();
             const ManagedPool::Withheld withheld(pool, step_bytes);
-            if (!pool.check_shrink(step_bytes)) break;
-            pool.worker().run([&] { return memory.undo(part, step_units); });
+            const auto empty =
+                pool.empty_units({memory.numa_node(), std::span(part.units).last(step_units)}, step_bytes, withheld);
+            if (!empty) break;
+            const auto may_go = [&](std::uint64_t unit) { return has(*empty, unit); };
+            pool.worker().run([&] { return memory.undo(part, step_units, may_go); });
         }
         growth.reserved_pages = part.reserved_pages;
         growth.ahead_bytes = part.ahead_bytes;
@@ -182,27 +189,41 @@ private:
     std::vector<std::uint64_t> drained_;
 };
 
+// Those of the units in which clients may allocate.
+std::vector<std::uint64_t> open_units(const NodeMemory &memory, std::span<const std::uint64_t> units) {
+    std::vector<std::uint64_t> open;
+    std::ranges::copy_if(units, std::back_inserter(open),
+                         [&](std::uint64_t unit) { return memory.drain_of(unit) == Drain::none; });
+    return open;
+}
+
 enum class Pass : std::uint8_t { over, cancelled };
 
 // One pass over units that are to go.
 Pass shrink_pass(ManagedPool &pool, NodeMemory &memory, const std::vector<std::uint64_t> &units, std::uint64_t target,
                  const Progress &progress) {
     const std::uint64_t step_units = units_in_step(memory);
+    bool is_reserved = false;  // what is free: then only what drains goes
     for (std::size_t i = 0; i < units.size() && memory.online_bytes() > target; i += step_units) {
         const std::uint64_t before = memory.online_bytes();
         {
             // Each time: others may have taken what was free, and what is promised is to be there. Of what drains
             // nobody gets anything as it is.
             const auto step = std::span(units).subspan(i, std::min<std::size_t>(step_units, units.size() - i));
-            const auto open_units = static_cast<std::uint64_t>(
-                std::ranges::count_if(step, [&](std::uint64_t unit) { return memory.drain_of(unit) == Drain::none; }));
-            const std::uint64_t open_bytes = std::min(open_units * memory.unit_bytes(), before - target);
+            const auto open = open_units(memory, step);
+            const std::uint64_t open_bytes = std::min(open.size() * memory.unit_bytes(), before - target);
             const ManagedPool::Withheld withheld(pool, open_bytes);
-            if (open_bytes != 0 && !pool.check_shrink(open_bytes)) return Pass::over;
+            std::vector<std::uint64_t> empty;
+            if (!is_reserved) {
+                auto found = pool.empty_units({memory.numa_node(), open}, open_bytes, withheld);
+                is_reserved = !found;
+                if (found) empty = std::move(*found);
+            }
             pool.worker().run([&] {
                 // Not more than was asked for: an operator's drain may have ended meanwhile.
                 for (const std::uint64_t unit : step)
-                    if (memory.online_bytes() > target) memory.try_take_offline(unit);
+                    if (memory.online_bytes() > target && (has(empty, unit) || memory.drain_of(unit) != Drain::none))
+                        memory.try_take_offline(unit);
                 return true;
             });
         }
@@ -234,18 +255,9 @@ Answer<void> shrink(ManagedPool &pool, NodeMemory &memory, std::uint64_t target,
         if (drained.empty()) return {};
         {
             // Nobody is given what an operator drains.
-            std::vector<std::uint64_t> open_units;
-            std::ranges::copy_if(drained, std::back_inserter(open_units),
-                                 [&](std::uint64_t unit) { return memory.drain_of(unit) == Drain::none; });
-            const std::uint64_t bytes = open_units.size() * memory.unit_bytes();
-            const ManagedPool::Withheld withheld(pool, bytes);
-            std::uint64_t used_frames = 0;
-            in_pieces(pool, memory, open_units.size(), [&](std::uint64_t i, std::uint64_t last) {
-                for (; i < last; ++i) used_frames += memory.used_frames(open_units[i]);
-            });
-            if (bytes != 0)
-                if (auto free = pool.check_shrink(bytes, used_frames << pool.geometry().frame_shift); !free)
-                    return free;
+            const auto open = open_units(memory, drained);
+            const ManagedPool::Withheld withheld(pool, open.size() * memory.unit_bytes());
+            if (auto kept = pool.check_drain({memory.numa_node(), open}, withheld); !kept) return kept;
             drain.add(drained);
         }
         const auto open_again_at = std::chrono::steady_clock::now() + kDrainPatience;
@@ -371,7 +383,7 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, NumaNode numa_node, std::uint
         const bool is_new = !undo && memory.drain_of(unit) == Drain::none;
         const ManagedPool::Withheld withheld(pool, is_new ? memory.unit_bytes() : 0);
         if (!undo && memory.drain_of(unit) != Drain::wanted)
-            allowed = pool.check_shrink(memory.unit_bytes(), memory.used_frames(unit) << pool.geometry().frame_shift);
+            allowed = pool.check_drain({numa_node, std::span(&unit, 1)}, withheld);
         if (!allowed) return now;
         memory.set_drain(unit, undo ? Drain::none : Drain::wanted);
         if (undo) {

@@ -240,11 +240,22 @@ void remove_on_the_way(const PoolView<Env> &view, ProcessSlot process, std::uint
                                        std::memory_order_relaxed))
             return;
 }
-// Frames that the process holds, or is about to. Never too few: what goes from one word to the other is added first.
+// What a process holds and is about to hold: the two words of its record.
+struct Words {
+    std::uint64_t on_the_way = 0, held = 0;
+    bool operator==(const Words &) const = default;
+    std::uint64_t frames() const { return OnTheWay{on_the_way}.frames() + HeldFrames{held}.frames(); }
+};
+template <class Env>
+Words words_of(const ProcessRecord<Env> &record) {
+    // In this order: what goes from one word to the other is added first, so the sum is never too low.
+    const std::uint64_t coming = record.on_the_way.load(std::memory_order_seq_cst);
+    return {coming, record.held.load(std::memory_order_seq_cst)};
+}
+
 template <class Env>
 std::uint64_t counted_frames(const ProcessRecord<Env> &record) {
-    const std::uint64_t coming = OnTheWay{record.on_the_way.load(std::memory_order_seq_cst)}.frames();
-    return coming + HeldFrames{record.held.load(std::memory_order_seq_cst)}.frames();
+    return words_of(record).frames();
 }
 
 // Bits 0 .. 43 frames, 44 .. 63 changes. Of the units that somebody drains, what is held there: that is in the sums of
@@ -293,10 +304,13 @@ void forget_draining_held(const PoolView<Env> &view) {
             return;
 }
 
-// What the clients but one hold.
-struct Others {
-    Holdings sum;
-    std::uint64_t digest = 0;  // of their words: tells whether any has changed between two readings
+// One reading of all words: what the process that asks holds, and what all others hold.
+struct Reading {
+    Holdings others;
+    std::uint64_t digest = 0;  // of the others' words: tells whether any has changed between two readings
+    Words own;
+    std::uint64_t own_frames() const { return own.frames(); }
+    bool has_words_of(const Reading &other) const { return digest == other.digest && own == other.own; }
 };
 
 // Frames that go from another client to the one that is charged for them, and that the other still counts.
@@ -305,46 +319,69 @@ struct HandedOver {
     std::uint64_t frames = 0;
 };
 
-// One reading, slot by slot.
+// Reads the words slot by slot, those of the process itself in their turn.
 template <class Env>
-Others read_others(const PoolView<Env> &view, ProcessSlot process, HandedOver handed, bool downwards) {
+Reading read_words(const PoolView<Env> &view, ProcessSlot process, HandedOver handed, bool downwards) {
     constexpr std::uint64_t kOdd = 0x9e37'79b9'7f4a'7c15;
     const std::uint32_t first = kDaemonProcess.value + 1;
     const std::uint32_t seats = view.seats_bound();
-    Others others;
+    Reading reading;
+    bool has_own = false;
     for (std::uint32_t i = first; i < seats; ++i) {
         const std::uint32_t slot = downwards ? first + (seats - 1 - i) : i;
-        if (slot == process.value) continue;
         const auto &record = view.processes[slot];
-        // In this order: as in counted_frames().
-        const std::uint64_t coming = record.on_the_way.load(std::memory_order_seq_cst);
-        const std::uint64_t bits = record.held.load(std::memory_order_seq_cst);
-        others.digest += bits * (kOdd + std::uint64_t{4} * slot) + coming * (kOdd + std::uint64_t{4} * slot + 2);
-        std::uint64_t frames = OnTheWay{coming}.frames() + HeldFrames{bits}.frames();
+        const Words words = words_of(record);
+        if (slot == process.value) {
+            reading.own = words;
+            has_own = true;
+            continue;
+        }
+        reading.digest +=
+            words.held * (kOdd + std::uint64_t{4} * slot) + words.on_the_way * (kOdd + std::uint64_t{4} * slot + 2);
+        std::uint64_t frames = words.frames();
         if (slot == handed.from.value) frames -= std::min(frames, handed.frames);
         // relaxed: what the daemon writes orders nothing.
-        others.sum.add(record.account.load(std::memory_order_relaxed), frames,
-                       record.reserved_frames.load(std::memory_order_relaxed));
+        reading.others.add(record.account.load(std::memory_order_relaxed), frames,
+                           record.reserved_frames.load(std::memory_order_relaxed));
     }
-    return others;
+    if (!has_own) reading.own = words_of(view.processes[process.value]);  // somebody has scribbled over the bound
+    return reading;
+}
+// As read_words(), or the process's own words alone where no limit is shared.
+template <class Env>
+Reading read_for(const PoolView<Env> &view, ProcessSlot process, HandedOver handed, std::uint64_t accounting) {
+    if ((accounting & Accounting::kShared) != 0) return read_words(view, process, handed, false);
+    Reading reading;
+    reading.own = words_of(view.processes[process.value]);
+    return reading;
 }
 
-// After the process has charged something: what the others hold now, and have been promised, given a reading from
-// before it. A block that is handed over adds to one word and then goes from another: who reads the one before and the
-// other after misses it. So it is read until two readings agree, the one from before included, or so often; then the
-// largest figures count, and a block is missed only if it is handed on in the same moment of each of these readings,
-// now upwards from seat to seat, now downwards. What is promised is always that of a reading after the charge: who
-// promises looks at what is charged after that.
+// What all hold after the process has charged something, given a reading from before the charge. A block that is handed
+// over is added to one word and then taken from another, the process's own words included: a reading that meets the
+// first word before the addition and the second one after the removal misses the block. So the words are read until two
+// readings agree: then all words had these values at one moment between the two. The reading from before the charge
+// counts as one of the two if the process's own words have not changed since the charge.
+// After kReadings readings that do not agree the largest figures of all count: a block is missed only if it is handed
+// on at the same moment of each reading, now upwards from seat to seat, now downwards. Two threads that pass a block to
+// and fro do nothing else, so fewer readings are not enough: with four, a million charges beside them miss it in one
+// run of three. What is promised is always that of a reading after the charge: a promise is made before what is charged
+// is looked at.
 template <class Env>
-Holdings settled_others(const PoolView<Env> &view, ProcessSlot process, HandedOver handed, const Others &before) {
-    constexpr unsigned kReadings = 4;
-    Others last = read_others(view, process, handed, true);
-    if (last.digest == before.digest) return last.sum;  // nearly always
-    Holdings most = last.sum;
+Reading settle(const PoolView<Env> &view, ProcessSlot process, HandedOver handed, const Reading &before) {
+    constexpr unsigned kReadings = 8;
+    const Words charged = words_of(view.processes[process.value]);
+    Reading last = read_words(view, process, handed, true);
+    if (last.digest == before.digest && last.own == charged) return last;  // nearly always
+    Reading most = last;
+    std::uint64_t most_own = last.own_frames();
     for (unsigned reading = 1; reading < kReadings; ++reading) {
-        const Others again = read_others(view, process, handed, reading % 2 == 0);
-        if (again.digest == last.digest) return again.sum;
-        most.raise_to(again.sum);
+        Reading again = read_words(view, process, handed, reading % 2 == 0);
+        if (again.has_words_of(last)) return again;
+        most.others.raise_to(again.others);
+        if (again.own_frames() > most_own) {
+            most_own = again.own_frames();
+            most.own = again.own;
+        }
         last = again;
     }
     return most;
@@ -361,7 +398,8 @@ std::uint64_t frames_for_all(const PoolView<Env> &view) {
     return online + std::min(before, DrainingHeld{held.load(std::memory_order_seq_cst)}.frames());
 }
 
-// May the process hold so much, the last `frames` of it now, where the others hold that?
+// Whether the process may hold `held` frames, the last `frames` of them from now on, while the others hold what the
+// reading found.
 template <class Env>
 Admission admit(const PoolView<Env> &view, ProcessSlot process, std::uint64_t held, std::uint64_t frames,
                 std::uint64_t accounting, const Holdings &others) {
@@ -400,42 +438,58 @@ Admission admit(const PoolView<Env> &view, ProcessSlot process, std::uint64_t he
     return unused == 0 ? Admission::full : Admission::reserved;
 }
 
+// Whether the process would be granted `frames` more, without a charge: nobody is refused because of a question. A
+// grant may be gone when it is asked for.
+template <class Env>
+Admission ask(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, HandedOver handed = {}) {
+    const std::uint64_t accounting = view.header->accounting.load(std::memory_order_relaxed);  // relaxed: a question
+    const Reading now = read_for(view, process, handed, accounting);
+    return admit(view, process, now.own_frames() + frames, frames, accounting, now.others);
+}
+
+// The outcome of a charge.
+struct Charging {
+    Admission answer = Admission::granted;
+    // The charge was made, and refused by what others hold: for a moment others may have been refused by it.
+    bool is_taken_back = false;
+};
+
 // Counts `frames` for the process, by add() -> bool, if all limits allow that; otherwise nothing is changed, by
-// remove(). Two that ask for the last frames at once may both be refused.
+// remove(). Two that ask for the last frames at once may both be refused: a caller whose charge was taken back tells
+// others that wait for memory.
 template <class Env, class Add, class Remove>
-Admission charge(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, HandedOver handed,
-                 const Add &add, const Remove &remove) {
-    const auto &mine = view.processes[process.value];
-    const auto is_shared = [](std::uint64_t accounting) { return (accounting & Accounting::kShared) != 0; };
+Charging charge(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, HandedOver handed, const Add &add,
+                const Remove &remove) {
     // First without a charge: what will never be granted is not to stand in anybody's way, and a thread may stand still
     // before it has taken its charge back.
     std::uint64_t accounting = view.header->accounting.load(std::memory_order_relaxed);  // relaxed: only a first look
-    const Others before = is_shared(accounting) ? read_others(view, process, handed, false) : Others{};
-    if (const Admission answer = admit(view, process, counted_frames(mine) + frames, frames, accounting, before.sum);
+    const Reading before = read_for(view, process, handed, accounting);
+    if (const Admission answer = admit(view, process, before.own_frames() + frames, frames, accounting, before.others);
         answer != Admission::granted)
-        return answer;
-    if (!add()) return Admission::full;
+        return {answer, false};
+    if (!add()) return {Admission::full, false};
     // seq_cst: after the charge; there may be other limits by now.
     accounting = view.header->accounting.load(std::memory_order_seq_cst);
-    const Holdings others = is_shared(accounting) ? settled_others(view, process, handed, before) : Holdings{};
-    const Admission answer = admit(view, process, counted_frames(mine), frames, accounting, others);
+    const bool is_shared = (accounting & Accounting::kShared) != 0;
+    const Reading now = is_shared ? settle(view, process, handed, before) : read_for(view, process, handed, accounting);
+    const Admission answer = admit(view, process, now.own_frames(), frames, accounting, now.others);
     if (answer != Admission::granted) remove();
-    return answer;
+    return {answer, answer != Admission::granted};
 }
 
-// As held. The process must have counted what it held before.
+// Charges frames as held. The process must have counted what it held before.
 template <class Env>
-Admission charge(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, HandedOver handed = {}) {
+Charging charge(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, HandedOver handed = {}) {
     const auto add = [&] {
         add_held(view, process, frames);
         return true;
     };
     return charge(view, process, frames, handed, add, [&] { remove_held(view, process, frames); });
 }
-// As on their way to a thread of the process. era: in which, if they are granted.
+// Charges frames as on their way to a thread of the process. era: in which they are, if they are granted.
 template <class Env>
-Admission charge_on_the_way(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, HandedOver handed,
-                            std::uint64_t &era) {
+Charging charge_on_the_way(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames, HandedOver handed,
+                           std::uint64_t &era) {
     const auto add = [&] {
         const auto added = add_on_the_way(view, process, frames);
         if (added) era = *added;

@@ -33,13 +33,15 @@ struct NoLimits {
     std::optional<Charge> charge(ThreadSlotIndex, std::uint64_t) const { return Charge{}; }
     void uncharge(const Charge &, std::uint64_t) const {}
     void freed(std::uint32_t, Block) const {}
+    bool has_taken_back() const { return false; }
 };
 
 // Nodes: Buddy<Env> &at(numa node), std::uint32_t count(), std::uint32_t nearest(numa node, rank): by distance.
 // Limits: charge(thread, frames): counts them as on their way to the thread's process (OnTheWay), if it may hold them;
 // nothing: it may not. uncharge(): takes that back. freed(numa node, block): it is in the tree again, and still counted
-// by whoever held it. A block is counted for whom it goes to before anybody else does not count it any more, so that
-// nobody is granted in between what is not there; who receives it counts it as held before the word is empty.
+// by whoever held it. has_taken_back(): whether a charge was made and taken back since the last such question. A block
+// is counted for whom it goes to before anybody else does not count it any more, so that nobody is granted in between
+// what is not there; who receives it counts it as held before the word is empty.
 template <class Env, class Nodes, class Limits = NoLimits>
 class HandOff {
 public:
@@ -127,25 +129,37 @@ public:
         return give(actor, numa_node, block, entry, nobody, wake);
     }
 
-    // Gives what is free to those who wait, the longest waiting first. For whoever has released something in another
-    // way than give(), and for who begins to wait.
+    // Gives what is free to those who wait, the longest waiting first. For a thread that has released something in
+    // another way than give(), or has taken a charge back, and for one that begins to wait.
     template <class Wake>
     void serve(Actor actor, Wake &&wake) {
+        Exhausted exhausted;
         for (unsigned round = 0; round < kRounds; ++round) {
-            const Served served = serve_all(actor, wake);
-            // The flag stays up as long as somebody is left: who releases after our look for memory sees it.
+            const Served served = serve_all(actor, exhausted, wake);
+            if (served == Served::look_again) {
+                exhausted = {};
+                continue;
+            }
+            // A charge of ours that stood for a moment may have refused another server, which has left its waiter to
+            // sleep beside a free block. The last server that takes a charge back meets nobody else's. What is
+            // exhausted is so still, or a thread that has released something sees the flag.
+            if (limits_.has_taken_back()) continue;
+            // The flag stays up as long as somebody is left: a thread that releases after our look for memory sees it.
             if (served == Served::not_all) return;
-            if (served == Served::look_again) continue;
-            // seq_cst: before the look at the words. Who announces himself after it raises the flag after this.
+            // seq_cst: before the look at the words. A thread that announces itself later raises the flag later.
             pool_.header->attention.fetch_and(~Attention::kWaiters, std::memory_order_seq_cst);
+            exhausted = {};
             ThreadSlotIndex waiter;
             WaitWord wish;
             if (!find_oldest(kAnyNode, {}, Order{kMaxOrder}, 0, waiter, wish)) return;
-            // He has announced himself and looked for memory, while the flag was down for a moment: who released some
-            // then has not seen it. Look for him.
+            // The waiter has announced itself and looked for memory while the flag was down for a moment: a thread that
+            // released some then has not seen the flag. Look for the waiter.
             raise_flag();
         }
     }
+
+    // Whether give() has charged a waiter and taken that back: then serve() afterwards.
+    bool has_taken_back() const { return limits_.has_taken_back(); }
 
 private:
     static constexpr std::uint64_t kAnyNode = ~std::uint64_t{0};
@@ -279,9 +293,8 @@ private:
 
     // Everybody once: a look at all words for each who is given something, and for each size that there is none of.
     template <class Wake>
-    Served serve_all(Actor actor, Wake &wake) {
+    Served serve_all(Actor actor, Exhausted &exhausted, Wake &wake) {
         Served served = Served::all;
-        Exhausted exhausted;
         std::uint64_t ticket = 0;
         ThreadSlotIndex waiter;
         WaitWord wish;

@@ -85,12 +85,19 @@ struct CellUsage {
 
 namespace detail {
 
+struct NoUse {
+    void operator()(FrameIndex, std::uint64_t) const {}
+};
+
+template <class OnUse>
 struct NodeScan {
     NodeSnapshot &out;
     std::span<OwnerUsage> by_process;
     unsigned frame_shift;
+    const OnUse &on_use;
 
     void owned(Block block, IndexEntry entry) {
+        on_use(block.base, block.order.frames());
         const std::uint64_t granted = block.order.frames() << frame_shift;
         const std::uint64_t slack = entry.note().slack_bytes(block.order.value + frame_shift);
         out.used_frames += block.order.frames();
@@ -111,6 +118,7 @@ struct NodeScan {
         ++out.free_blocks[block.order.value];
     }
     void taken(FrameIndex first, std::uint64_t frames) {
+        on_use(first, frames);
         out.used_frames += frames;
         if (out.unheld_count < out.unheld.size()) out.unheld[out.unheld_count++] = {first, frames};
     }
@@ -159,11 +167,13 @@ struct OccupancyScan {
 
 }  // namespace detail
 
-// by_process_slot: one entry a process slot, added to; may be empty.
-template <class Env>
-void scan_node(const NodeView<Env> &view, NodeSnapshot &out, std::span<OwnerUsage> by_process_slot) {
+// by_process_slot: one entry a process slot, added to; may be empty. on_use(FrameIndex first, frames): called for what
+// the scan counts as used, piece by piece, none of which crosses a chunk's end.
+template <class Env, class OnUse = detail::NoUse>
+void scan_node(const NodeView<Env> &view, NodeSnapshot &out, std::span<OwnerUsage> by_process_slot,
+               const OnUse &on_use = {}) {
     out.capacity_frames = view.geometry.frame_count;
-    detail::NodeScan scan{out, by_process_slot, view.geometry.frame_shift};
+    detail::NodeScan<OnUse> scan{out, by_process_slot, view.geometry.frame_shift, on_use};
     walk_all(view, scan);
 }
 
