@@ -704,12 +704,25 @@ private:
                     static_cast<unsigned long long>(first(found)), other);
     }
 
+    // The quota of the thread's process does not allow it a block of this order: another thread has used up the quota
+    // since the wish. Whoever frees a block of the process gives it to the thread.
+    bool is_forbidden(std::uint32_t thread, Order order) {
+        if ((peek(pool_.header->accounting) & Accounting::kCount) == 0) return false;
+        const ThreadOwner owner{peek(pool_.threads[thread].owner)};
+        if (!owner.in_use()) return false;
+        const auto &record = pool_.processes[owner.process().value];
+        const std::uint64_t quota = peek(record.quota_frames);
+        const std::uint64_t held = HeldFrames{peek(record.held)}.frames() + OnTheWay{peek(record.on_the_way)}.frames();
+        return quota != 0 && held + order.frames() > quota;
+    }
+
     // Nobody can go on: then nobody waits for what is free.
     void check_wake_ups() {
         if (somebody_dead() != nullptr || daemon_is_restarting_) return;
         for (std::uint32_t thread = 0; thread < thread_slots_; ++thread) {
             const WaitWord wish{peek(pool_.threads[thread].waiting)};
             if (!wish.is_waiting()) continue;
+            if (is_forbidden(thread, wish.order())) continue;
             const std::uint64_t nodes = peek(pool_.threads[thread].nodes);
             Block found;
             for (unsigned node = 0; node < plan_.numa_nodes; ++node)
@@ -1470,6 +1483,7 @@ private:
         } else if (drawn < quota) {
             pool_.processes[random.between(1, plan_.processes)].quota_frames.store(
                 random.one_in(3) ? 0 : random.scaled(geometry_.frame_count));
+            wake_waiters(false);  // as ManagedPool::set_quota(): there may be more for them
         }
     }
 

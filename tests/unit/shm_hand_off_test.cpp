@@ -211,6 +211,29 @@ TEST(HandOff, who_takes_a_charge_back_looks_once_more_and_no_oftener) {
     }
 }
 
+// An older wish for less that its process's quota forbids keeps no later one from what is free.
+struct LimitsOfOneThread {
+    struct Charge {};
+    ThreadSlotIndex forbidden;
+    std::optional<Charge> charge(ThreadSlotIndex waiter, std::uint64_t) const {
+        return waiter == forbidden ? std::nullopt : std::optional<Charge>{Charge{}};
+    }
+    void uncharge(const Charge &, std::uint64_t) const {}
+    void freed(std::uint32_t, Block) const {}
+    bool has_taken_back() const { return false; }
+};
+TEST(HandOff, a_wish_that_is_forbidden_keeps_no_larger_later_one_waiting) {
+    OneChunk chunk;
+    const Actor forbidden = chunk.pool.actor(3, 3);
+    HandOff<ProductionEnv, OnlyNode, LimitsOfOneThread> hand_off{chunk.pool.view, chunk.node, {forbidden.thread}};
+    (void)hand_off.announce(forbidden, Order{4}, NumaNode{0}, 1);
+    (void)hand_off.announce(chunk.waiter, Order{7}, NumaNode{0}, 1);
+    hand_off.serve(chunk.releaser, nobody_to_wake);
+    EXPECT_TRUE(hand_off.look(forbidden).is_waiting());
+    ASSERT_TRUE(hand_off.look(chunk.waiter).is_given());
+    chunk.receive_and_free(chunk.waiter);
+}
+
 // A thread that still waits: receive() must not forget its wish, nor what it is given at this moment.
 TEST(HandOff, who_still_waits_receives_nothing_and_goes_on_waiting) {
     OneChunk chunk;

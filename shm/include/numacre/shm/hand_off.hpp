@@ -190,7 +190,10 @@ private:
         ThreadSlotIndex waiter;
         WaitWord wish;
         const std::uint64_t here = std::uint64_t{1} << numa_node;
-        if (!find_oldest(here, {}, block.order, 0, waiter, wish) || wish.order() != block.order) return Given::no;
+        // A block that was taken from the tree for a wish is not for older ones: these have been passed over already,
+        // because their processes may not hold more.
+        const std::uint64_t from = before.waiter == kNobody ? 0 : before.wish.ticket();
+        if (!find_oldest(here, {}, block.order, from, waiter, wish) || wish.order() != block.order) return Given::no;
         Buddy<Env> &buddy = nodes_.at(numa_node);
         // Or a chunk that is to become empty would be handed on for as long as threads wait. What is on its way when
         // the drain begins arrives.
