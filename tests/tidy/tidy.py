@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 
+import plain_english
+
 CXX_SUFFIXES = (".h", ".hpp", ".c", ".cpp", ".cc", ".inc")
 
 # The C++ library without what allocates threads, locks, files or text streams: shm/ makes no system call and no log.
@@ -310,6 +312,41 @@ def scripts_are_clean(tree):
                 yield path, error.lineno or 1, f"python: {error.msg}"
 
 
+# Comments and prose of these files are in plain English; a folder that is rewritten is added here.
+PLAIN_ENGLISH = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "shm/*",
+    "os/*",
+    "client/*",
+    "proto/*",
+    "daemon/*",
+    "deploy/*",
+    "dashboards/*",
+    "tests/README.md",
+    "tests/*/README.md",
+)
+# Files of these folders that are not rewritten yet: path -> reason. A file without a finding has to leave this list.
+NOT_YET_PLAIN = {}
+
+
+def sentences_begin_with_a_subject(tree, not_yet_plain=NOT_YET_PLAIN):
+    with_findings = set()
+    for path, text in tree.text_files():
+        if not any(fnmatch.fnmatch(path, pattern) for pattern in PLAIN_ENGLISH):
+            continue
+        for line, sentence in plain_english.findings(path, text):
+            with_findings.add(path)
+            if path not in not_yet_plain:
+                yield path, line, f"name the subject first: {sentence}"
+    # A planted tree of the self-test has none of the files that are listed.
+    for path in not_yet_plain if "CMakeLists.txt" in tree.paths else ():
+        if path not in with_findings:
+            yield path, 1, "no sentence of this file breaks the rule: remove its line from NOT_YET_PLAIN"
+
+
 # rule -> (function, files that break it, files that look alike and are fine)
 RULES = {
     "shm-depends-on-nothing": (
@@ -467,6 +504,43 @@ RULES = {
         [{"deploy/a": "pip install -i https://pypi." + "org/simple x\n"}, {"deploy/b": "FROM docker." + "io/debian\n"}],
         [{"README.md": "Debian 12, https://www.debian.org/\n"}],
     ),
+    "sentences-begin-with-a-subject": (
+        sentences_begin_with_a_subject,
+        [
+            {"shm/a.hpp": "// The frames.\n// Who frees a block\n// names it.\n"},
+            {"shm/a.hpp": "// It is not\n// free. What is free has no owner.\n"},
+            {"shm/a.hpp": "int frames;  // what the owner holds\n"},
+            {"shm/a.hpp": "/** Takes a block.\n *  Whoever dies here\n *  holds it. */\n"},
+            {"shm/a.hpp": "/// @param order at most 9\n/// @return What is left.\n"},
+            {"shm/a.hpp": "const char *a = R\"(// fine)\"; // Whose block it is.\nauto b = 1'000; // the owner's\n"},
+            {"proto/a.proto": "// The same, of a pool.\nmessage A {}\n"},
+            {"proto/a.proto": "// A pool. The same for clients.\nmessage A {}\n"},
+            {"daemon/a.py": 'def f():\n    """One without an owner."""\n'},
+            {"daemon/a.py": "# A daemon. One that is\n# stopped answers nothing.\n"},
+            {"deploy/a": "#!/bin/sh\necho '# fine'  # what the shell prints\n"},
+            {"deploy/CMakeLists.txt": "set(a [[# fine]])\n# Whom it serves.\n"},
+            {"deploy/a.toml": 'a = "#"  # So often it is tried.\n'},
+            {"deploy/a.yml": "a: it's  # One of it is enough.\n"},
+            {"deploy/a.scd": "a(1)\n\n# NAME\n\na - a command\n\n\tWhat it prints is\n\tJSON.\n"},
+            {"README.md": "# Pools\n\nA pool `a\nb` has\nframes. **What** they hold is data.\n"},
+            {"README.md": "- The first.\n- Who frees it.\n"},
+            {"tests/a/README.md": "| name | what it is |\n|---|---|\n| a | the same |\n"},
+        ],
+        [
+            {"shm/a.hpp": "// A caller that frees a block names\n// who holds it. The same caller does what it likes.\n"},
+            {"shm/a.hpp": "// What is free?\n// --- who waits -----\nauto a = \"// What is free.\";\n"},
+            {"shm/a.hpp": "// So, often; one thread, one of its blocks. The same\n// two blocks again.\n"},
+            {"shm/a.hpp": 'auto a = R"x(\n// What is free.\n)x";\nchar b = \'"\'; auto c = "// Who.";\n'},
+            {"daemon/a.py": 'a = "# What is free."\n"""Runs it:\n\n    what is free\n\n    The end."""\n'},
+            {"deploy/a.sh": "#!/bin/sh\ncat <<END\n# What is free.\nEND\necho '\n# Who.\n'\n"},
+            {"deploy/CMakeLists.txt": "set(a [[\n# What is free.\n]])\nset(b \"\n# Who.\n\")\n"},
+            {"deploy/a.toml": '# A pool.\na = "# Who."\n'},
+            {"README.md": "# What it is\n\n```sh\n# What is free.\n```\n\n    what is free\n\n`What is free` is a command.\n"},
+            {"README.md": "| who | what it does |\n|---|---|\n| Who frees it? | the same thread |\n"},
+            {"deploy/a.scd": "what(1)\n\n# WHAT IT DOES\n\n```\nwhat is free\n```\n"},
+            {"tests/unit/a.cpp": "// What is free: not looked at yet.\n"},
+        ],
+    ),
     "scripts-are-clean": (
         scripts_are_clean,
         [
@@ -511,6 +585,15 @@ def self_test():
         for files in clean:
             failures += try_one(rule, files, False)
         tried += len(planted) + len(clean)
+    with tempfile.TemporaryDirectory() as root:
+        for path, text in (("CMakeLists.txt", ""), ("shm/a.hpp", "// Who frees it.\n"), ("shm/b.hpp", "// A block.\n")):
+            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+            with open(os.path.join(root, path), "w") as file:
+                file.write(text)
+        found = list(sentences_begin_with_a_subject(Tree(root), {"shm/a.hpp": "", "shm/b.hpp": "", "shm/gone.hpp": ""}))
+        if [path for path, _, _ in found] != ["shm/b.hpp", "shm/gone.hpp"]:
+            print(f"sentences-begin-with-a-subject: wrong exceptions: {found}")
+            failures += 1
     print(f"self-test: {len(RULES)} rules, {tried} planted trees, {failures} wrong")
     return failures
 
