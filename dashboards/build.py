@@ -292,7 +292,8 @@ def capacity(page):
     page.merged_table(
         "Memory and backing, by node",
         "backing: hugetlb or hugetlb-1g is what you want; thp or small mean that the machine had no free hugepages "
-        "when the pool was made, and clients pay in TLB misses: `numacre doctor` prints the command that reserves them.",
+        "when the pool was made, and clients pay in TLB misses: `numacre doctor` prints the command that reserves "
+        "them.",
         [
             (
                 "Online",
@@ -463,8 +464,8 @@ def allocations(page):
         "NUMA hit, miss, foreign",
         "numastat's meaning. hit: got the node that was wanted. miss: this node served a request meant for another. "
         "foreign: a request meant for this node went elsewhere. Misses: the wanted node is full; see Capacity by "
-        "node. interleave_hit: by a policy that interleaves, as its turn was. local_node, other_node: for a thread that "
-        "ran there, or elsewhere.",
+        "node. interleave_hit: by a policy that interleaves, as its turn was. local_node, other_node: for a thread "
+        "that ran there, or elsewhere.",
         [
             ranged(rate(f"numacre_numa_{what}_total", NODE, "node"), what + ", node {{node}}")
             for what in ("hit", "miss", "foreign", "interleave_hit", "local_node", "other_node")
@@ -496,7 +497,8 @@ def clients(page):
 
     page.merged_table(
         "Who holds the memory",
-        "Bytes owned by each attached client, its quota, its soft quota and what it is promised (0: none). To take memory back: ask the "
+        "Bytes owned by each attached client, its quota, its soft quota and what it is promised (0: none). To take "
+        "memory back: ask the "
         "program to free; else `numacre evict` ends it and the daemon gives its blocks back. To bound it: `numacre "
         "quota`.",
         [
@@ -534,8 +536,8 @@ def clients(page):
 
     page.merged_table(
         "Users",
-        "Bytes that the clients of each user hold together, in one pool; its quota, its soft quota and what it is promised "
-        "(0: none). To bound it: `numacre quota --user`; to promise it memory: `numacre reserve --user`.",
+        "Bytes that the clients of each user hold together, in one pool; its quota, its soft quota and what it is "
+        "promised (0: none). To bound it: `numacre quota --user`; to promise it memory: `numacre reserve --user`.",
         [
             ("Used", of_user("used_bytes"), {"unit": "bytes"}),
             ("Quota", of_user("quota_bytes"), {"unit": "bytes"}),

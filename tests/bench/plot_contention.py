@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws what `contention --json` wrote: a column a workload, a row a figure, a line an allocator, over the virtual cores.
+"""Draws what `contention --json` wrote: a column a workload, a row a figure, a line an allocator, over the virtual
+cores.
 
 usage: plot_contention.py [--order N] [--schedule random|adversarial|timed] FILE.json PICTURE.svg|.png
 """
@@ -73,7 +74,8 @@ def main():
     results = [row for row in results if row["order"] == order and row["operations"] != 0]
     drawn = []
     for figure, label, schedule, floor in FIGURES:
-        rows = [row for row in results if row["schedule"] == (schedule or arguments.schedule) and row[figure] is not None]
+        rows = [row for row in results if row["schedule"] == (schedule or arguments.schedule)
+                and row[figure] is not None]
         if rows:
             drawn.append((figure, label, floor, rows))
     if not drawn:
@@ -98,7 +100,8 @@ def main():
     for panel in panels.flat:
         for handle, name in zip(*panel.get_legend_handles_labels()):
             handles.setdefault(name, handle)
-    figure_of_all.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0), ncols=5, fontsize=7)
+    figure_of_all.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0), ncols=5,
+                         fontsize=7)
     cycles = report["cycles"]
     figure_of_all.suptitle(f"an allocation or a free, order {order}, {arguments.schedule} schedule, "
                            f"{report['pool_bytes'] >> 20} MiB of 4 KiB frames, seed {report['seed']}\n"

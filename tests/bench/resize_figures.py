@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Figures of resizing, printed, none asserted: how fast the daemon grows and shrinks a pool against plain fallocate and
-punch of as many hugepages, how much slower clients allocate meanwhile, and which hugepages are free before and after. All
-interleaved; the daemon's times are those of its log, without the call.
+punch of as many hugepages, how much slower clients allocate meanwhile, and which hugepages are free before and after.
+All interleaved; the daemon's times are those of its log, without the call.
 
 usage: resize_figures.py [ROUNDS]"""
 

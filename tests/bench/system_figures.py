@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Figures of the whole system, printed, none asserted: relay packets a second, attach time at 1 TiB, the daemon's memory and
-idle CPU, scrape time, how long what a dead client held takes to come back. What is checked is that each could be measured at all."""
+"""Figures of the whole system, printed, none asserted: relay packets a second, attach time at 1 TiB, the daemon's
+memory and idle CPU, scrape time, how long what a dead client held takes to come back. What is checked is that each
+could be measured at all."""
 
 import ctypes
 import json
@@ -122,7 +123,8 @@ def relay():
         with Daemon("--pool", "name=default,capacity=256M,online=256M,frame=2K,largest=4M") as daemon:
             for _ in range(5):
                 done = subprocess.run(
-                    [program("relay"), "run", "--runtime-dir", daemon.runtime_dir, "--pcap", pcap, "--loop", "60", "--json"],
+                    [program("relay"), "run", "--runtime-dir", daemon.runtime_dir, "--pcap", pcap, "--loop", "60",
+                     "--json"],
                     capture_output=True, text=True, timeout=120, check=True)
                 sides = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
                 rates.append(min(side["packets_per_second"] for side in sides) / 1e6)

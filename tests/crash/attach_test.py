@@ -43,7 +43,8 @@ needs_root = unittest.skipUnless(os.geteuid() == 0, "NOT TESTED: needs root")
 
 
 def stop_at_library():
-    path = pathlib.Path(os.environ.get("NUMACRE_BUILD_DIR") or SOURCE / "build" / "release") / "test-bin" / "libstop_at.so"
+    path = pathlib.Path(os.environ.get("NUMACRE_BUILD_DIR")
+                        or SOURCE / "build" / "release") / "test-bin" / "libstop_at.so"
     return str(path) if path.exists() else None
 
 
@@ -53,7 +54,8 @@ def state_of(pid):
 
 def tolerates(*command):
     """Whether this machine lets us run that."""
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_SECONDS).returncode == 0
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True,
+                          timeout=PATIENCE_SECONDS).returncode == 0
 
 
 class WhoIsAlive(unittest.TestCase):
@@ -267,7 +269,8 @@ class WhoIsAlive(unittest.TestCase):
         self.daemon = self.directory.start(**more)
 
     HIDDEN = ("unshare", "-m", "sh", "-c",
-              'mount -t proc -o hidepid=2,gid=12345 proc /proc && exec setpriv --bounding-set=-sys_ptrace --inh-caps=-sys_ptrace "$@"',
+              'mount -t proc -o hidepid=2,gid=12345 proc /proc && exec setpriv --bounding-set=-sys_ptrace '
+              '--inh-caps=-sys_ptrace "$@"',
               "sh")  # fmt: skip
 
     def looks_for_a_while(self):

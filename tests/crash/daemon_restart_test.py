@@ -46,7 +46,8 @@ def hugepages():
 
 
 def seats_of(daemon):
-    return sorted((each["client_id"], each["pid"], each["used_bytes"] - each["cached_bytes"]) for each in daemon.clients())
+    return sorted((each["client_id"], each["pid"], each["used_bytes"] - each["cached_bytes"])
+                  for each in daemon.clients())
 
 
 class Load:
@@ -58,7 +59,8 @@ class Load:
         self.clients = []
 
     def start_one(self):
-        self.clients.append(ChaosClient([chaos_client(), self.runtime_dir, self.shared, str(self.rng.getrandbits(63)), "2"]))
+        self.clients.append(ChaosClient([chaos_client(), self.runtime_dir, self.shared, str(self.rng.getrandbits(63)),
+                                         "2"]))
         self.clients[-1].wait_until_attached()
 
     def check_alive(self):
@@ -173,7 +175,8 @@ def resize_until_it_dies(daemon, rng):
 
 
 def test_stopped_and_started(rng, _):
-    """An upgrade: SIGTERM with clients, and a new daemon. Same clients, same ids, same blocks, same quota of everything."""
+    """An upgrade: SIGTERM with clients, and a new daemon. Same clients, same ids, same blocks, same quota of
+    everything."""
     with RuntimeDir() as runtime_dir:
         daemon = runtime_dir.start()
         client, other = ClientProcess(runtime_dir.path), ClientProcess(runtime_dir.path)
@@ -459,7 +462,8 @@ def test_holder_that_stands_still_under_a_running_daemon(rng, _):
 
 
 def test_holder_that_cannot_be_had_at_first(rng, _):
-    """As on a machine that is short of processes for a moment. The daemon serves, and has a holder as soon as there is one."""
+    """As on a machine that is short of processes for a moment. The daemon serves, and has a holder as soon as there is
+    one."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder, RuntimeDir() as runtime_dir:
         shutil.copy(program("numacred"), folder)
         elsewhere = os.path.join(folder, "numacred")
@@ -583,7 +587,8 @@ def is_served_by_another(runtime_dir, pid):
 
 
 def test_stopped_client_in_the_way(rng, _):
-    """A client that stands still (SIGSTOP) at any instruction keeps nobody from anything: not the next daemon either."""
+    """A client that stands still (SIGSTOP) at any instruction keeps nobody from anything: not the next daemon
+    either."""
     with RuntimeDir() as runtime_dir, tempfile.TemporaryDirectory() as directory:
         daemon = runtime_dir.start()
         with Load(runtime_dir.path, directory, rng) as load:
@@ -705,7 +710,8 @@ def test_a_service_manager_that_does_not_read_holds_nobody_up(rng, _):
             daemon.cli("create", "x", "--capacity", "8M", "--online", "4M", "--backing", "small")
             wait_until("the new pool is stored", lambda: b"FDNAME=x/ledger" in manager.recv(4096))
             daemon.cli("delete", "x")
-            wait_until("it is told to let go of the pool", lambda: b"FDSTOREREMOVE=1\nFDNAME=x/ledger" in manager.recv(4096))
+            wait_until("it is told to let go of the pool",
+                       lambda: b"FDSTOREREMOVE=1\nFDNAME=x/ledger" in manager.recv(4096))
             expect(daemon.stop() == 0, daemon.log())
 
 

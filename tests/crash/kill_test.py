@@ -225,7 +225,8 @@ def run(kills, processes, seed):
             raise AssertionError(f"numacred found the pool damaged:\n{log}")
         # Not from the log: there the clients of a user that go get a line a second each.
         with urllib.request.urlopen(f"http://{daemon.metrics_address}/metrics", timeout=PATIENCE_SECONDS) as answer:
-            counts = re.findall(r'^numacre_clients_reaped_total\{cause="(?!detached")\w+"\} (\d+)', answer.read().decode(), re.M)
+            counts = re.findall(r'^numacre_clients_reaped_total\{cause="(?!detached")\w+"\} (\d+)',
+                                answer.read().decode(), re.M)
         reaped = sum(map(int, counts))
         print("kills by kind: " + ", ".join(f"{kind} {count}" for kind, count in sorted(herd.kinds.items())))
         backing = found["nodes"][0]["backing"]

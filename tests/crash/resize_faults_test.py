@@ -227,7 +227,8 @@ def check_pages_of_1_gib(pages):
         error, more = client.alloc(4 * MIB, count=511)
         expect(error == 0, client.message)
         refused = resize(daemon, GIB)["error"]
-        expect(refused is not None and "2G stay online" in refused["message"], f"pages with blocks in them go: {refused}")
+        expect(refused is not None and "2G stay online" in refused["message"],
+               f"pages with blocks in them go: {refused}")
         expect(client.free(more) == 0, client.message)
         client.close()
         wait_until("everything is back", lambda: daemon.used_bytes() == 0)

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""numacred under a real systemd, as its own unit file has it: restarted, killed, stopped; its pools and clients outlive that.
+"""numacred under a real systemd, as its own unit file has it: restarted, killed, stopped; its pools and clients outlive
+that.
 
 usage: systemd_restart_test.py [SECONDS]      all of it has ended by then, one way or another
 
-A guest of QEMU (support/guest.py) whose init is the systemd that is installed on this machine; systemd_guest_checks says what happens
-in it. Exit status 77: QEMU, systemd, busybox or the kernel (`multinode_test.py kernel`) cannot be had.
+A guest of QEMU (support/guest.py) whose init is the systemd that is installed on this machine; systemd_guest_checks
+says what happens in it. Exit status 77: QEMU, systemd, busybox or the kernel (`multinode_test.py kernel`) cannot be
+had.
 """
 
 import pathlib
@@ -112,7 +114,8 @@ def differences(lines):
     ):
         found = pool(said[name], "huge")
         if (found["online_bytes"], found["used_bytes"]) != (online_mib * MIB, used):
-            yield f"{name}: {found['online_bytes']} bytes online, {found['used_bytes']} used; not {online_mib} MiB, {used}"
+            yield (f"{name}: {found['online_bytes']} bytes online, {found['used_bytes']} used; "
+                   f"not {online_mib} MiB, {used}")
         if found["nodes"][0]["backing"] != "hugetlb" or found["state"] != "serving":
             yield f"{name}: {found['state']}, on {found['nodes'][0]['backing']} memory"
 
@@ -127,7 +130,8 @@ def main():
         if not SYSTEMD.exists():
             raise guest.Skip("systemd is not installed (Debian package systemd)")
         lines = guest.boot(KERNEL, write_root, MACHINE, "systemd.unit=multi-user.target systemd.log_target=console "
-                           "systemd.log_level=notice systemd.show_status=0 systemd.machine_id=0123456789abcdef0123456789abcdef")
+                           "systemd.log_level=notice systemd.show_status=0 "
+                           "systemd.machine_id=0123456789abcdef0123456789abcdef")
     except guest.Skip as reason:
         print(f"SKIPPED: {reason}")
         sys.exit(77)
@@ -140,7 +144,8 @@ def main():
         if good < LEAST_CHECKS:
             failures.append("less was looked at than there is")
     print("\n".join(line for line in lines if failures or not line.startswith(("log", "json", "\33"))))
-    print(f"{good} checks passed, {LEAST_CHECKS} at least are wanted, {len(failures)} failed, {deadline.passed():.0f} s")
+    print(f"{good} checks passed, {LEAST_CHECKS} at least are wanted, {len(failures)} failed, {deadline.passed():.0f} "
+          "s")
     for failure in failures:
         print(failure)
     sys.exit(1 if failures else 0)

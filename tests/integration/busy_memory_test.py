@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a local user without any rights can do with the memory that it shares with the daemon: make the kernel wait for a
-file of a pool, or for its records. Other pools are served meanwhile, and the daemon ends.
+"""What a local user without any rights can do with the memory that it shares with the daemon: make the kernel wait for
+a file of a pool, or for its records. Other pools are served meanwhile, and the daemon ends.
 
 Most of it needs root, to be somebody else for the length of a test.
 """
@@ -59,7 +59,8 @@ class BusyFiles(HostileUser):
     def begin(self, *command):
         """The command line tool, which goes on beside the test."""
         begun = subprocess.Popen([program("numacre"), "--runtime-dir", self.runtime_dir, "--timeout",
-                                  f"{2 * PATIENCE_SECONDS}s", *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+                                  f"{2 * PATIENCE_SECONDS}s", *command], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.DEVNULL)
         self.addCleanup(begun.wait)
         self.addCleanup(begun.kill)
         return begun
@@ -97,8 +98,9 @@ class BusyFiles(HostileUser):
         client.close()
 
     def lock_directory(self, folder, directory):
-        """Keeps the kernel's lock of a directory: one process reads it into a page that never comes, another waits for the
-        lock to change it, and behind that one all who look for a name there that the kernel does not have at hand."""
+        """Keeps the kernel's lock of a directory: one process reads it into a page that never comes, another waits for
+        the lock to change it, and behind that one all who look for a name there that the kernel does not have at
+        hand."""
         page = BusyPage(folder)
         libc = ctypes.CDLL(None, use_errno=True)
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What a client's process does beside calling the library: threads cancelled inside a call, fork and exec, few descriptors."""
+"""What a client's process does beside calling the library: threads cancelled inside a call, fork and exec, few
+descriptors."""
 
 import os
 import pathlib
@@ -62,7 +63,8 @@ class ClientProcess(unittest.TestCase):
 
     def start(self, what):
         program = bin_dir().parent / "test-bin" / "process_client"
-        client = subprocess.Popen([program, self.daemon.runtime_dir, what], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        client = subprocess.Popen([program, self.daemon.runtime_dir, what], stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE,
                                   text=True)
         self.addCleanup(client.stdout.close)
         self.addCleanup(client.wait, PATIENCE_SECONDS)
@@ -97,7 +99,8 @@ class ClientProcess(unittest.TestCase):
         daemon = Daemon("--topology", "synthetic:2x512M", *POOL)
         self.addCleanup(daemon.stop)
         program = bin_dir().parent / "test-bin" / "process_client"
-        done = subprocess.run([program, daemon.runtime_dir, "stack"], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+        done = subprocess.run([program, daemon.runtime_dir, "stack"], capture_output=True, text=True,
+                              timeout=PATIENCE_SECONDS)
         if done.stdout == "sanitized 0\n":
             self.skipTest("NOT TESTED: a sanitizer's functions need a larger stack")
         self.assertEqual((done.returncode, done.stdout), (0, "detached 0\n"), done.stderr)
@@ -117,7 +120,8 @@ class ClientProcess(unittest.TestCase):
         program = bin_dir().parent / "test-bin" / "forking_client"
         if not program.exists():
             self.skipTest("NOT TESTED: a sanitizer has functions of libc's names itself")
-        done = subprocess.run([program, self.daemon.runtime_dir], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        done = subprocess.run([program, self.daemon.runtime_dir], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True,
                               timeout=PATIENCE_SECONDS)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout, "")
@@ -126,7 +130,8 @@ class ClientProcess(unittest.TestCase):
     def test_too_few_descriptors_are_said_to_be_that(self):
         answers = {}
         for room in range(5):
-            done = subprocess.run([sys.executable, "-c", SHORT_OF_DESCRIPTORS, str(library_path()), self.daemon.runtime_dir,
+            done = subprocess.run([sys.executable, "-c", SHORT_OF_DESCRIPTORS, str(library_path()),
+                                   self.daemon.runtime_dir,
                                    str(room)], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True,
                                   stdin=subprocess.DEVNULL)
             error, _, why = done.stdout.strip().partition(" ")
@@ -141,7 +146,8 @@ class ClientProcess(unittest.TestCase):
     @unittest.skipUnless(platform.machine() == "x86_64", "NOT TESTED: the filter has x86_64's number of madvise")
     def test_nobody_attaches_where_memory_cannot_be_kept_from_forked_children(self):
         done = subprocess.run([sys.executable, "-c", WITHOUT_DONTFORK, str(library_path()), self.daemon.runtime_dir],
-                              capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True, stdin=subprocess.DEVNULL)
+                              capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True,
+                              stdin=subprocess.DEVNULL)
         if "no seccomp" in done.stdout:
             self.skipTest("NOT TESTED: no seccomp filter can be set here")
         self.assertNotEqual(done.stdout.split()[0], "0")

@@ -81,7 +81,8 @@ def hugepages():
 
 @unittest.skipUnless(os.geteuid() == 0, "NOT TESTED: needs root, to become a user with few threads")
 class FewThreads(unittest.TestCase):
-    """A limit on threads ends the start with the remedy, wherever it is met; the libraries abort at one of the places."""
+    """A limit on threads ends the start with the remedy, wherever it is met; the libraries abort at one of the
+    places."""
 
     UID = 64207  # nobody else's: the kernel counts a user's threads
     PATIENCE = 3  # seconds
@@ -101,8 +102,8 @@ class FewThreads(unittest.TestCase):
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def outcome(self, threads):
-        """Threads that it has when it serves; None: it has ended, for the reason that it says, or cannot go on (the daemon
-        gives that up after a minute, which is not waited for here)."""
+        """Threads that it has when it serves; None: it has ended, for the reason that it says, or cannot go on (the
+        daemon gives that up after a minute, which is not waited for here)."""
         with open(self.folder / f"log-{threads}", "w+") as log:
             daemon = self.start(threads, log)
             try:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What the daemon reads at its start is damaged: its configuration, what the holder kept. It refuses or serves, and does not
-crash.
+"""What the daemon reads at its start is damaged: its configuration, what the holder kept. It refuses or serves, and
+does not crash.
 
 usage: damaged_start_test.py [unittest's arguments]      replay: NUMACRE_SEED=N, printed first
 """
@@ -95,7 +95,8 @@ class Damage(HostileUser):
                 holder = Holder(self.runtime_dir)
                 for _ in range(self.choose.randrange(1, 4)):
                     message, fds = self.some_message([hello, keep, Holder.ENTRY, done, 8, 0xFFFF])
-                    if message[:8] == Holder.HEADER.pack(Holder.MAGIC, Holder.VERSION, keep, 0, b"")[:8] and b"default/" in message:
+                    if (message[:8] == Holder.HEADER.pack(Holder.MAGIC, Holder.VERSION, keep, 0, b"")[:8]
+                            and b"default/" in message):
                         continue  # a daemon's own way to replace what is kept
                     with contextlib.suppress(OSError):
                         socket.send_fds(holder.connection, [message], fds)
@@ -106,8 +107,10 @@ class Damage(HostileUser):
         self.assertEqual(client.alloc(4096)[0], 0, client.message)
 
     def start_and_end(self, serves, meanwhile=lambda: None):
-        """A daemon that finds what is there: it serves, by what the command line tool's exit status says, or says why not."""
-        started = subprocess.Popen([program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL, "--metrics-address", ""],
+        """A daemon that finds what is there: it serves, by what the command line tool's exit status says, or says why
+        not."""
+        started = subprocess.Popen([program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL,
+                                    "--metrics-address", ""],
                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
         def serves_or_has_ended():

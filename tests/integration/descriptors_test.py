@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A local user without any rights sends descriptors to the attach socket whose last close waits (TCP sockets that linger
-over data that nobody reads). Others attach, the dead are reaped and the daemon ends meanwhile, as if nothing were there:
-where the kernel refuses such messages (SO_PASSRIGHTS, Linux 6.16), and where it does not (old_kernel.cpp).
+"""A local user without any rights sends descriptors to the attach socket whose last close waits (TCP sockets that
+linger over data that nobody reads). Others attach, the dead are reaped and the daemon ends meanwhile, as if nothing
+were there: where the kernel refuses such messages (SO_PASSRIGHTS, Linux 6.16), and where it does not (old_kernel.cpp).
 """
 
 import contextlib
@@ -28,7 +28,8 @@ LINGER_SECONDS = 600
 
 
 def old_kernel():
-    path = pathlib.Path(os.environ.get("NUMACRE_BUILD_DIR") or SOURCE / "build" / "release") / "test-bin" / "libold_kernel.so"
+    path = pathlib.Path(os.environ.get("NUMACRE_BUILD_DIR")
+                        or SOURCE / "build" / "release") / "test-bin" / "libold_kernel.so"
     return str(path) if path.exists() else None
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Chunks are emptied under threads that free and allocate all the time: what they free there does not come back to them."""
+"""Chunks are emptied under threads that free and allocate all the time: what they free there does not come back to
+them."""
 
 import pathlib
 import subprocess
@@ -65,7 +66,8 @@ class DrainTest(unittest.TestCase):
 
     def test_a_shrink_ends_although_threads_go_on_with_what_they_have(self):
         with Churn(self.daemon) as churn:
-            # A few tenths of a second are what a shrink waits for threads; on a machine with other work they may come later.
+            # A few tenths of a second are what a shrink waits for threads; on a machine with other work they may come
+            # later.
             wait_until("the pool has shrunk",
                        lambda: self.daemon.run_cli("resize", "default", "--node", "0", "4M").returncode == 0)
             self.assertEqual(self.online_bytes(), CHUNK)

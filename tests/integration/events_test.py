@@ -148,7 +148,8 @@ class Events(unittest.TestCase):
 
     def test_who_asks_one_daemon_does_not_wait_for_who_asks_another(self):
         stopped, healthy = self.serve(), self.serve()
-        # The library waits for 5 s. Where the machine takes longer than that for the other answer, nothing has been seen.
+        # The library waits for 5 s. Where the machine takes longer than that for the other answer, nothing has been
+        # seen.
         for _ in range(5):
             client = self.client(stopped, listens=False)
             error, other_waits = client.event_fd_beside(healthy.runtime_dir, stopped.pid)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a client gets as the answer to its attach request is damaged at random: bytes, length, descriptors. numacre_attach says
-what is wrong, or attaches, and the process lives on, with no descriptor and no mapping left behind.
+"""What a client gets as the answer to its attach request is damaged at random: bytes, length, descriptors.
+numacre_attach says what is wrong, or attaches, and the process lives on, with no descriptor and no mapping left behind.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A client may write anything anywhere it can write: it hurts its own pool, never the daemon, never another pool.
 
-A hostile client scribbles over the metadata of the pool `default` at full speed while the daemon is scraped, the pool is
-resized and drained, and other clients of it are killed. The daemon answers all the time, finds the damage, says so
+A hostile client scribbles over the metadata of the pool `default` at full speed while the daemon is scraped, the pool
+is resized and drained, and other clients of it are killed. The daemon answers all the time, finds the damage, says so
 everywhere and stops serving the pool; the pool `other` notices nothing; deleted and made again, `default` serves.
 
 usage: hostile_client_test.py [unittest's arguments]      replay: NUMACRE_SEED=N, printed first
@@ -147,7 +147,8 @@ class HostileClient(unittest.TestCase):
         """The hostile client, left at work, beside all that the daemon has to do."""
         victims = [Steady(self.daemon, "default") for _ in range(2)]
         self.addCleanup(lambda: [victim.kill() for victim in victims])
-        hostile = AttachedProgram("hostile_client", self.daemon.runtime_dir, "default", self.random.getrandbits(32), target)
+        hostile = AttachedProgram("hostile_client", self.daemon.runtime_dir, "default", self.random.getrandbits(32),
+                                  target)
         self.addCleanup(hostile.kill)
         # The looks come last: what they find ends the rest.
         for turn in range(rounds):

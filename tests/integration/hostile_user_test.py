@@ -94,7 +94,8 @@ class Locks(HostileUser):
             for number in range(4):
                 log = stack.enter_context(open(f"{self.runtime_dir}/{number}.log", "w+"))
                 started.append((subprocess.Popen(
-                    [program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL, "--metrics-address", ""],
+                    [program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL, "--metrics-address",
+                     ""],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log), log))
             try:
                 wait_until("all but one have ended", lambda: sum(one.poll() is None for one, _ in started) <= 1)
@@ -105,7 +106,8 @@ class Locks(HostileUser):
                         log.seek(0)
                         self.assertIn(f"another numacred (pid {winner.pid}) serves {self.runtime_dir}", log.read())
                 wait_until("the winner serves", lambda: subprocess.run(
-                    [program("numacre"), "--runtime-dir", self.runtime_dir, "status"], capture_output=True).returncode == 0)
+                    [program("numacre"), "--runtime-dir", self.runtime_dir, "status"],
+                    capture_output=True).returncode == 0)
                 self.check_attach()
             finally:
                 for one, _ in started:
@@ -374,7 +376,8 @@ class Attach(HostileUser):
 
     @needs_root
     def test_replies_that_nobody_reads_keep_no_other_user_out(self):
-        # The kernel counts descriptors on their way against the open file limit of who sends them, without these rights.
+        # The kernel counts descriptors on their way against the open file limit of who sends them, without these
+        # rights.
         daemon = self.serve(
             topology=("--topology", "synthetic:4x128M"),
             prefix=("prlimit", "--nofile=512:512", "setpriv", "--bounding-set", "-sys_resource,-sys_admin"),
@@ -613,7 +616,8 @@ class Log(HostileUser):
                 os.write(writer, b"." * 4096)
         os.set_blocking(writer, True)
         self.process = subprocess.Popen(
-            [program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL, "--metrics-address", "127.0.0.1:0",
+            [program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL, "--metrics-address",
+             "127.0.0.1:0",
              "--log-level", "debug"],  # without which a user's lines are bounded
             stdin=subprocess.DEVNULL, stdout=writer, stderr=writer)
         self.addCleanup(self.end)

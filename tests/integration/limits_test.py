@@ -293,7 +293,8 @@ class Limits(unittest.TestCase):
         wait_until("nobody is left", lambda: not daemon.clients())
 
     def test_a_compact_pool_keeps_more_chunks_empty(self):
-        """A rush, and then a tenth of it is left, renewed: what a shrink can take then, where chunks are chosen and not."""
+        """A rush, and then a tenth of it is left, renewed: what a shrink can take then, where chunks are chosen and
+        not."""
         left = {}
         for fit in ("compact", "nearby"):
             daemon = self.serve(f"name=default,capacity=32M,online=32M,frame=4K,largest=1M,backing=small,fit={fit}")

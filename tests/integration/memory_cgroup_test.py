@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A real cgroup with a limit of memory: a pool of small pages that would go beyond it is refused, or does not grow, by an
-error that names it. Otherwise the kernel would kill the daemon, or a client in the same group.
+"""A real cgroup with a limit of memory: a pool of small pages that would go beyond it is refused, or does not grow, by
+an error that names it. Otherwise the kernel would kill the daemon, or a client in the same group.
 """
 
 import concurrent.futures

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The index of a large pool lies in hugepages, for the daemon and for clients, those that were there before it grew, too.
+"""The index of a large pool lies in hugepages, for the daemon and for clients, those that were there before it grew,
+too.
 
 Frames of 64 bytes make a large index of little memory. SKIP where the kernel makes no hugepages of shared memory.
 """

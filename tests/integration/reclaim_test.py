@@ -41,8 +41,8 @@ def die_holding(runtime_dir, sizes=HELD):
 
 
 def patterns_left(runtime_dir, online=ONLINE, step=4096):
-    """How many pages of the pool, of those that are looked at, still show what the dead client wrote. The caller has waited
-    for them to be free."""
+    """How many pages of the pool, of those that are looked at, still show what the dead client wrote. The caller has
+    waited for them to be free."""
     with ClientProcess(runtime_dir) as client:
         error, blocks = client.alloc(4 * MIB, count=online // (4 * MIB))
         assert error == 0, client.message
@@ -75,7 +75,8 @@ class ReclaimTest(unittest.TestCase):
                 die_holding(daemon.runtime_dir)
                 wait_until("given back", lambda: daemon.used_bytes() == 0 and not daemon.clients())
                 left = patterns_left(daemon.runtime_dir, GIB, 256 << 10)
-                self.assertEqual(left == 0, reclaim == "zero", f"{reclaim}: {left} pages show what the dead client wrote")
+                self.assertEqual(left == 0, reclaim == "zero",
+                                 f"{reclaim}: {left} pages show what the dead client wrote")
 
     def test_zero_under_a_client_that_takes_the_pages_away(self):
         with serving("zero") as daemon, ClientProcess(daemon.runtime_dir) as hostile:
@@ -88,7 +89,8 @@ class ReclaimTest(unittest.TestCase):
 
     def test_as_many_blocks_as_there_can_be_take_no_memory_of_the_daemon(self):
         blocks = 1 << 20
-        pool = f"name=default,capacity={blocks * 64},online={blocks * 64},frame=64,largest=4K,backing=small,reclaim=quarantine:1s"
+        pool = (f"name=default,capacity={blocks * 64},online={blocks * 64},frame=64,largest=4K,backing=small,"
+                "reclaim=quarantine:1s")
         with Daemon("--pool", pool, "--topology", "synthetic:1x1G") as daemon:
             for _ in range(2):
                 before = daemon.own_bytes()

@@ -128,7 +128,8 @@ class RelayTest(unittest.TestCase):
     def check_complete(self, ended, packets, total_bytes):
         self.assertEqual(ended.status, DONE, ended.errors)
         for side, report in ended.reports.items():
-            for name, value in {"ended": "complete", "packets": packets, "bytes": total_bytes, "blocks_held": 0}.items():
+            for name, value in {"ended": "complete", "packets": packets, "bytes": total_bytes,
+                                "blocks_held": 0}.items():
                 self.assertEqual(report[name], value, f"{side}: {name}")
 
     def blocks_of(self, relay):
@@ -224,8 +225,9 @@ class SuddenEnd(RelayTest):
     def test_writer_killed_with_packets_in_flight(self):
         capture, flows, blocks = self.in_flight_and_still()
         capture.signal(signal.SIGKILL)
-        # What is left is what the stopped reader had taken or cached; and where it was stopped in the middle of a free, what it was
-        # freeing, which is nobody's any more and not free yet: a full cache gives back up to all frames of a leaf word together.
+        # What is left is what the stopped reader had taken or cached; and where it was stopped in the middle of a free,
+        # what it was freeing, which is nobody's any more and not free yet: a full cache gives back up to all frames of
+        # a leaf word together.
         wait_until(
             "the writer's blocks are given back",
             lambda: self.daemon.used_bytes() - self.bytes_of(flows) in range(0, LEAF_FRAMES * FRAME_BYTES, FRAME_BYTES),
@@ -317,7 +319,8 @@ class Live(RelayTest):
         flows.await_words("listening")
         capture = self.relay("capture", "--interface", "lo")
         capture.await_words("capturing")
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        with (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
+              socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender):
             receiver.bind(("127.0.0.1", 0))
             sender.bind(("127.0.0.1", 0))
             source_port, port = sender.getsockname()[1], receiver.getsockname()[1]
@@ -344,7 +347,8 @@ class Live(RelayTest):
         flows.await_words("listening")
         capture = self.relay("capture", "--limit", 1000, "--ring-slots", 4)
         capture.await_words("capturing")
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        with (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+              socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver):
             receiver.bind(("127.0.0.1", 0))
             for _ in range(1100):
                 sender.sendto(b"x" * 1400, receiver.getsockname())
@@ -372,7 +376,8 @@ class Live(RelayTest):
         flows.await_words("listening")
         capture = self.relay("capture", "--pool", "narrow")
         capture.await_words("capturing")
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        with (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+              socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver):
             receiver.bind(("127.0.0.1", 0))
             for _ in range(200):
                 sender.sendto(b"x" * 100, receiver.getsockname())

@@ -8,8 +8,8 @@ SECONDS: all of it has ended by then, one way or another.
 
 The guest is QEMU without KVM, on the small kernel of Debian's cloud images, which is downloaded into the build folder
 and never installed; so is a newer one, without which the case rseq alone is skipped. Its root is an initramfs of
-busybox, the built programs and their libraries; guest_init says what happens in it. Exit status 77: QEMU, busybox or the
-kernel cannot be had.
+busybox, the built programs and their libraries; guest_init says what happens in it. Exit status 77: QEMU, busybox or
+the kernel cannot be had.
 """
 
 import pathlib
@@ -33,8 +33,9 @@ BACKINGS = {**MAIN_POOLS, "gig": "hugetlb-1g", "fine": "small", "near": "small"}
 class Case:
     """One machine. memory: MiB by node, 0 for a node of CPUs alone. without_cpu: nodes of memory alone. pools: as
     guest_init knows them. resize: which of their numa nodes are resized (the last in all pools, the others in one).
-    gigantic: hugepages of 1 GiB, by node, that the kernel sets aside when it boots: later its memory has things in it that
-    do not move. With them no more than 1 GiB lies below the hole for devices: all from 4 GiB on is free to be cut up."""
+    gigantic: hugepages of 1 GiB, by node, that the kernel sets aside when it boots: later its memory has things in it
+    that do not move. With them no more than 1 GiB lies below the hole for devices: all from 4 GiB on is free to be cut
+    up."""
 
     def __init__(self, memory, pools, resize, without_cpu=(), distance=lambda a, b: 21, kernel=KERNEL, gigantic=()):
         self.kernel = kernel
@@ -250,7 +251,8 @@ def main():
                 print(f"SKIPPED: the case rseq: {reason}")
             return
         case = CASES[sys.argv[1]]
-        lines = guest.boot(case.kernel, lambda archive: write_root(archive, case), case.qemu_arguments(), case.kernel_words())
+        lines = guest.boot(case.kernel, lambda archive: write_root(archive, case), case.qemu_arguments(),
+                           case.kernel_words())
     except guest.Skip as reason:
         print(f"SKIPPED: {reason}")
         sys.exit(77)

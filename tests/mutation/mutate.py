@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Are the tests awake? Breaks the allocator in one place at a time (mutations.py) and requires that the named test notices.
+"""Are the tests awake? Breaks the allocator in one place at a time (mutations.py) and requires that the named test
+notices.
 
-For each mutation: copies shm's headers, applies it, compiles the one test program against them with the flags of the build,
-links it with the libraries as they are, runs it. Caught means that the program ran to its end and said what is wrong.
-What does not compile, crashes, hangs, is cut off by a limit or runs no test proves nothing and is an error, like a mutation
-whose old text is not found exactly once. The same programs must pass with nothing changed.
+For each mutation: copies shm's headers, applies it, compiles the one test program against them with the flags of the
+build, links it with the libraries as they are, runs it. Caught means that the program ran to its end and said what is
+wrong. What does not compile, crashes, hangs, is cut off by a limit or runs no test proves nothing and is an error, like
+a mutation whose old text is not found exactly once. The same programs must pass with nothing changed.
 
-usage: mutate.py --check SOURCE                      are all old texts there, is the table of the model tests' README right?
+usage: mutate.py --check SOURCE                      are all old texts there, is the table of the model tests' README
+                                                     right?
        mutate.py --table                             that table
        mutate.py --build BUILD [--only NAME ...] [--all-tests] SOURCE
 
@@ -52,8 +54,8 @@ def pattern_of(old):
 def mutated(mutation, text):
     found = pattern_of(mutation.old).findall(text)
     if len(found) != 1:
-        raise Mistake(f"{mutation.name}: its old text is in {mutation.file} {len(found)} times instead of once; the code has "
-                      "changed: say anew what is to be broken")
+        raise Mistake(f"{mutation.name}: its old text is in {mutation.file} {len(found)} times instead of once; the "
+                      "code has changed: say anew what is to be broken")
     return pattern_of(mutation.old).sub(lambda _: mutation.new.strip("\n"), text)
 
 
@@ -140,7 +142,8 @@ class Workshop:
         for command in (self.launcher + [compiler] + flags + ["-c", test_source, "-o", object_file],
                         [compiler, object_file, "-o", binary, "-pthread"] + self.libraries):
             try:
-                result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS_MAX)
+                result = subprocess.run(command, capture_output=True, text=True, errors="replace",
+                                        timeout=COMPILE_SECONDS_MAX)
             except subprocess.TimeoutExpired:
                 return Outcome("the compiler hangs", " ".join(command))
             if result.returncode != 0:
@@ -181,7 +184,8 @@ class Workshop:
                 replaced += 1
             flags.append(word)
         if replaced != 1:
-            raise Mistake(f"the compile command of {entry['file']} names shm/include {replaced} times; nothing would be changed")
+            raise Mistake(f"the compile command of {entry['file']} names shm/include {replaced} times; nothing would "
+                          "be changed")
         return flags + ["-w"], words[0]
 
 
@@ -215,8 +219,10 @@ def failed_tests(outcome):
 
 
 def run(arguments):
-    libraries = arguments.link or [os.path.join(arguments.build, "lib", "libnumacre_model_explorer.a"), "-lgtest_main", "-lgtest"]
-    workshop = Workshop(os.path.abspath(arguments.source), os.path.abspath(arguments.build), libraries, arguments.launcher)
+    libraries = arguments.link or [os.path.join(arguments.build, "lib", "libnumacre_model_explorer.a"), "-lgtest_main",
+                                   "-lgtest"]
+    workshop = Workshop(os.path.abspath(arguments.source), os.path.abspath(arguments.build), libraries,
+                        arguments.launcher)
     chosen = [m for m in MUTATIONS if not arguments.only or m.name in arguments.only]
     if arguments.only and len(chosen) != len(set(arguments.only)):
         raise Mistake("no such mutation: " + ", ".join(set(arguments.only) - {m.name for m in chosen}))
@@ -240,8 +246,8 @@ def run(arguments):
             wanted = "passed" if mutation is None else "caught"
             good = outcome.what == wanted
             what = outcome.what if good or outcome.what != "passed" else "SURVIVED: no test notices"
-            print(f"{'ok  ' if good else 'FAIL'} {name}: {what} [{program}, compiled in {outcome.compile_seconds:.1f} s, ran "
-                  f"{outcome.run_seconds:.1f} s]{' ' + outcome.detail if outcome.detail else ''}")
+            print(f"{'ok  ' if good else 'FAIL'} {name}: {what} [{program}, compiled in {outcome.compile_seconds:.1f} "
+                  f"s, ran {outcome.run_seconds:.1f} s]{' ' + outcome.detail if outcome.detail else ''}")
             if arguments.all_tests:
                 for test in failed_tests(outcome):
                     print("       ", test)

@@ -5,14 +5,14 @@ why: what goes wrong without it, in one line; it stands in the README of the mod
 filter: for --gtest_filter; the quickest test that notices (mutate.py --all-tests shows which do).
 
 Left out, since no test can or does notice:
-  - with_mark(), with_allocated(), without_mark() that leave COAL set: harmless. COAL decides nothing by itself: whoever is
-    about to clear P looks at the child again and compares the tag, an allocation that meets COAL makes an RMW more.
+  - with_mark(), with_allocated(), without_mark() that leave COAL set: harmless. COAL decides nothing by itself: whoever
+    is about to clear P looks at the child again and compares the tag, an allocation that meets COAL makes an RMW more.
   - clean() without its first, optional look: one CAS more.
   - nothing_is_hidden() that ignores intents: a larger block is refused beside a claim that is about to be undone. The
-    model's "free all the time" leaves out what is claimed at the moment, and with two clients the refusal has a legal order:
-    the other's claim, tried again, succeeds. It takes a third client that begins after the refusal.
-  - nothing_is_hidden() that looks at the hint work once: the root has to be too low twice, by two others, around that look.
-    Three clients and about seven preemptions; not within reach of a short run.
+    model's "free all the time" leaves out what is claimed at the moment, and with two clients the refusal has a legal
+    order: the other's claim, tried again, succeeds. It takes a third client that begins after the refusal.
+  - nothing_is_hidden() that looks at the hint work once: the root has to be too low twice, by two others, around that
+    look. Three clients and about seven preemptions; not within reach of a short run.
 """
 import dataclasses
 
@@ -108,8 +108,10 @@ MUTATIONS = [
     Mutation(
         name="clean_clears_without_comparing",
         file="buddy/coalesce.hpp",
-        old="if (state.compare_exchange_weak(bits, seen.without_mark(child).bits(), std::memory_order_seq_cst)) return true;",
-        new="""while (!state.compare_exchange_weak(bits, UpperWord{bits}.without_mark(child).bits(), std::memory_order_seq_cst)) {
+        old="if (state.compare_exchange_weak(bits, seen.without_mark(child).bits(), std::memory_order_seq_cst)) return "
+            "true;",
+        new="""while (!state.compare_exchange_weak(bits, UpperWord{bits}.without_mark(child).bits(), \
+std::memory_order_seq_cst)) {
             }
             return true;""",
         why="a mark that was renewed since the look at the child is cleared",
@@ -135,15 +137,18 @@ MUTATIONS = [
         name="short_climb_of_an_upper_block_looks_at_nothing",
         file="buddy/claim.hpp",
         old="if (layer < kUsual && view_.top_layer == kUsual) [[likely]]",
-        new="if (layer == 1 && view_.top_layer == kUsual) return true;\n        if (layer < kUsual && view_.top_layer == kUsual) [[likely]]",
+        new="if (layer == 1 && view_.top_layer == kUsual) return true;\n"
+            "        if (layer < kUsual && view_.top_layer == kUsual) [[likely]]",
         why="the same of a block in an upper word",
         filter="Engine.two_upper_layers",
     ),
     Mutation(
         name="short_climb_in_a_tree_of_other_height_passes_a_layer_by",
         file="buddy/claim.hpp",
-        old="for (unsigned level = layer + 1; level <= view_.top_layer; ++level)\n            if (!is_marked_in(level, word)) return false;",
-        new="word /= kUpperFanOut;\n        for (unsigned level = layer + 2; level <= view_.top_layer; ++level)\n            if (!is_marked_in(level, word)) return false;",
+        old="for (unsigned level = layer + 1; level <= view_.top_layer; ++level)\n"
+            "            if (!is_marked_in(level, word)) return false;",
+        new="word /= kUpperFanOut;\n        for (unsigned level = layer + 2; level <= view_.top_layer; ++level)\n"
+            "            if (!is_marked_in(level, word)) return false;",
         why="the same where there is one upper layer, or three",
         filter="Engine.three_upper_layers",
     ),
@@ -204,7 +209,8 @@ MUTATIONS = [
     Mutation(
         name="intent_is_kept_after_a_lost_claim_in_an_upper_word",
         file="buddy.hpp",
-        old="if (way == ShortPath::raced) give_up(self);\n        return allocate_elsewhere(self, layer, home, {}, order, grant, out);",
+        old="if (way == ShortPath::raced) give_up(self);\n"
+            "        return allocate_elsewhere(self, layer, home, {}, order, grant, out);",
         new="return allocate_elsewhere(self, layer, home, {}, order, grant, out);",
         why="the same after the last attempt of all: nothing overwrites it",
         filter="Engine.a_race_lost_in_the_only_upper_word_leaves_nothing",
@@ -286,7 +292,8 @@ MUTATIONS = [
         name="intent_cleared_before_the_unclaim",
         file="buddy/release.hpp",
         old="unclaim(layer, word, block);\n        Env::crash_point(CrashPoint::free_after_unclaim);",
-        new="end(self);\n        unclaim(layer, word, block);\n        Env::crash_point(CrashPoint::free_after_unclaim);",
+        new="end(self);\n        unclaim(layer, word, block);\n"
+            "        Env::crash_point(CrashPoint::free_after_unclaim);",
         why="a death between the two leaves bits that nobody names",
         filter="Engine.two_clients_of_all_orders_in_a_tree_of_seven_blocks",
     ),
@@ -401,7 +408,8 @@ MUTATIONS = [
     Mutation(
         name="bulk_free_does_not_check_the_owner",
         file="buddy/release.hpp",
-        old="if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder || !view_.contains(block))",
+        old="if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder || "
+            "!view_.contains(block))",
         new="if (entry.state() != state || block.order.value > kLeafOrder || !view_.contains(block))",
         why="a process frees what it has given away",
         filter="Engine.a_giver_thinks_again",
@@ -568,7 +576,8 @@ MUTATIONS = [
             return true;""",
         new="""slot.store(entry.published().bits(), std::memory_order_release);
         if (entry.bits() == bits) return true;""",
-        why="a thread that comes late takes the block back from the process that has taken it by another thread's reference",
+        why="a thread that comes late takes the block back from the process that has taken it by another thread's "
+            "reference",
         filter="Engine.several_threads_of_a_process_refer_to_one_block",
     ),
     Mutation(
@@ -584,7 +593,8 @@ MUTATIONS = [
         name="take_does_not_advance_the_generation",
         file="buddy/ownership.hpp",
         old="const IndexEntry ours = after(layer, block, entry.handed_to(self.ours, since), entry);",
-        new="const IndexEntry ours{entry.handed_to(self.ours, since).bits() | std::uint64_t{entry.generation()} << 24};",
+        new="const IndexEntry ours{entry.handed_to(self.ours, since).bits() | std::uint64_t{entry.generation()} << "
+            "24};",
         why="the reference that was taken still names the block",
         filter="Buddy.a_reference_is_taken_once_and_goes_stale",
         program="shm_buddy_test",
@@ -592,7 +602,8 @@ MUTATIONS = [
     Mutation(
         name="withdraw_without_CAS",
         file="buddy/ownership.hpp",
-        old="if (!view_.index_entry(block).compare_exchange_strong(bits, now.bits(), std::memory_order_acq_rel)) return false;",
+        old="if (!view_.index_entry(block).compare_exchange_strong(bits, now.bits(), std::memory_order_acq_rel)) "
+            "return false;",
         new="view_.index_entry(block).store(now.bits(), std::memory_order_release);",
         why="a block that was just taken is its giver's again",
         filter="Engine.a_giver_thinks_again",
@@ -681,7 +692,8 @@ MUTATIONS = [
     Mutation(
         name="lower_is_not_announced",
         file="search.hpp",
-        old="if (potential(seen, level + 1, word / kUpperFanOut, child) <= value) return;\n        begin_hint_work(level, word);",
+        old="if (potential(seen, level + 1, word / kUpperFanOut, child) <= value) return;\n"
+            "        begin_hint_work(level, word);",
         new="if (potential(seen, level + 1, word / kUpperFanOut, child) <= value) return;\n        ++depth_;",
         why="others believe the hint of a moment, or of the dead",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
@@ -841,7 +853,8 @@ MUTATIONS = [
     Mutation(
         name="resolve_does_not_wait_for_live_intents",
         file="recovery.hpp",
-        old="if (is_in_live_hands(view, block, thread, blocked_by)) return RecoveryStep::blocked;\n            bool unchanged",
+        old="if (is_in_live_hands(view, block, thread, blocked_by)) return RecoveryStep::blocked;\n"
+            "            bool unchanged",
         new="bool unchanged",
         why="a live client's claim in flight is taken for the dead one's",
         filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Does the simulator see? Breaks the sources in one place at a time, and counts the seeds until it notices.
 
-Two lists: FAULTS below, mends of faults that once were there, each taken out again; and tests/mutation's mutations. For each:
-copies the sources, changes them, compiles the two files that depend on them, runs seed after seed.
+Two lists: FAULTS below, mends of faults that once were there, each taken out again; and tests/mutation's mutations. For
+each: copies the sources, changes them, compiles the two files that depend on them, runs seed after seed.
 
 usage: faults.py --check SOURCE                 are all old texts there?
        faults.py [--only NAME ...] [--mutations COUNT | --all-mutations] [--seeds N] [--jobs J] [--compiler CXX] SOURCE
 
 --mutations COUNT: so many of them, spread over the list, instead of FAULTS. Takes minutes: by hand, not by ctest.
-Exit status: 0 all FAULTS found within N seeds and the unchanged sources clean (mutations are only told of), 1 otherwise.
+Exit status: 0 all FAULTS found within N seeds and the unchanged sources clean (mutations are only told of), 1
+otherwise.
 """
 import argparse
 import concurrent.futures
@@ -60,7 +61,8 @@ FAULTS = [
         changes=(
             Change(
                 SHM + "recovery.hpp",
-                "const std::uint64_t end = std::min(block.base.value + block.order.frames(), view.geometry.frame_count);",
+                "const std::uint64_t end = std::min(block.base.value + block.order.frames(), "
+                "view.geometry.frame_count);",
                 "const std::uint64_t end = block.base.value + block.order.frames();",
             ),
             Change(
@@ -74,7 +76,8 @@ FAULTS = [
         name="receive_forgets_by_a_store",
         why="a waiter that was nudged twice erases what it is just being told: the block is lost for ever (A5)",
         changes=(
-            Change(SHM + "hand_off.hpp", "if (!given.is_given()) return false;\n        bool got = false;", "bool got = false;"),
+            Change(SHM + "hand_off.hpp", "if (!given.is_given()) return false;\n        bool got = false;",
+                   "bool got = false;"),
             Change(SHM + "hand_off.hpp", "if (given.numa_node().value < nodes_.count()) {",
                    "if (given.is_given() && given.numa_node().value < nodes_.count()) {"),
             Change(
@@ -84,7 +87,8 @@ FAULTS = [
             .compare_exchange_strong(bits, 0, std::memory_order_release, std::memory_order_relaxed);""",
                 "word_of(actor.thread).store(0, std::memory_order_release);",
             ),
-            Change("client/src/waiting.cpp", "if (!hand_off.has_ended(wish, now)) continue;", "if (now == wish) continue;"),
+            Change("client/src/waiting.cpp", "if (!hand_off.has_ended(wish, now)) continue;",
+                   "if (now == wish) continue;"),
         ),
     ),
     Fault(
@@ -123,8 +127,10 @@ FAULTS = [
         changes=(
             Change(
                 SHM + "presence.hpp",
-                "return word.compare_exchange_strong(bits, Presence{generation, State::here}.bits(), std::memory_order_relaxed);",
-                "word.store(Presence{generation, State::here}.bits(), std::memory_order_relaxed);\n        return bits != 0;",
+                "return word.compare_exchange_strong(bits, Presence{generation, State::here}.bits(), "
+                "std::memory_order_relaxed);",
+                "word.store(Presence{generation, State::here}.bits(), std::memory_order_relaxed);\n"
+                "        return bits != 0;",
             ),
         ),
     ),
@@ -136,7 +142,8 @@ FAULTS = [
         changes=(
             Change(
                 SHM + "presence.hpp",
-                """if (word.compare_exchange_strong(bits, Presence{generation, State::given_up}.bits(), std::memory_order_acq_rel,
+                """if (word.compare_exchange_strong(bits, Presence{generation, State::given_up}.bits(), \
+std::memory_order_acq_rel,
                                          std::memory_order_acquire))
             return State::given_up;""",
                 """const std::uint64_t seen = word.load(std::memory_order_acquire);
@@ -203,7 +210,8 @@ FAULTS = [
         system=True,
         why="the word of a client without a connection is not read (A6)",
         changes=(
-            Change("daemon/src/attach/attach_server.cpp", "ask_after(*session, [this](Session &there) { look_at(there); });", "look_at(*session);"),
+            Change("daemon/src/attach/attach_server.cpp",
+                   "ask_after(*session, [this](Session &there) { look_at(there); });", "look_at(*session);"),
         ),
     ),
     Fault(
@@ -271,7 +279,8 @@ FAULTS = [
     Fault(
         name="no_page_no_matter",
         system=True,
-        why="memory was short as the first pool was opened: a raw fork's child goes on as its parent (found by the simulator)",
+        why="memory was short as the first pool was opened: a raw fork's child goes on as its parent (found by the "
+            "simulator)",
         changes=(
             Change("client/src/threads.cpp", "if (page == nullptr) return false;", "if (page == nullptr) return true;"),
         ),
@@ -279,8 +288,10 @@ FAULTS = [
     Fault(
         name="limits_are_written_before_the_records",
         system=True,
-        why="a daemon that takes a pool over writes a record of zeros for a moment, over a client that is there (found by the simulator)",
-        changes=(Change("daemon/src/pool/managed_pool.cpp", "++i) records_.write_account(i, limits_.settle(i));", "++i) write_account(i);"),),
+        why="a daemon that takes a pool over writes a record of zeros for a moment, over a client that is there (found "
+            "by the simulator)",
+        changes=(Change("daemon/src/pool/managed_pool.cpp", "++i) records_.write_account(i, limits_.settle(i));",
+                        "++i) write_account(i);"),),
     ),
     Fault(
         name="the_loop_tells_clients_itself",
@@ -296,9 +307,11 @@ FAULTS = [
         system=True,
         why="a pool's memory is touched under a lock that the event loop takes",
         changes=(
-            Change("daemon/src/pool/managed_pool.cpp", "const RecordsLock records(*this); for (const Client &client : clients) {",
+            Change("daemon/src/pool/managed_pool.cpp",
+                   "const RecordsLock records(*this); for (const Client &client : clients) {",
                    "const MutexLock records(clients_.mutex_); for (const Client &client : clients) {"),
-            Change("daemon/src/pool/client_table.hpp", "mutable Mutex mutex_;", "public: mutable Mutex mutex_; private:"),
+            Change("daemon/src/pool/client_table.hpp", "mutable Mutex mutex_;",
+                   "public: mutable Mutex mutex_; private:"),
         ),
     ),
     # --- planted, by somebody tired ---
@@ -306,20 +319,23 @@ FAULTS = [
         name="seat_is_kept_when_the_reply_fails",
         system=True,
         why="planted in session.cpp: who cannot be sent the reply keeps its seat",
-        changes=(Change("daemon/src/attach/attach_server.cpp", "pool->vacate(slot, Departure::detached, {}, 0);", "(void)slot;"),),
+        changes=(Change("daemon/src/attach/attach_server.cpp", "pool->vacate(slot, Departure::detached, {}, 0);",
+                        "(void)slot;"),),
     ),
     Fault(
         name="is_departing_is_not_cleared",
         system=True,
         why="planted in client_table.cpp: the ledger says of a new client that it departs, as the one before did",
-        changes=(Change("daemon/src/pool/client_table.cpp", "ledger.is_departing.store(0, std::memory_order_relaxed);", ""),),
+        changes=(Change("daemon/src/pool/client_table.cpp", "ledger.is_departing.store(0, std::memory_order_relaxed);",
+                        ""),),
     ),
     Fault(
         name="mark_dead_is_forgotten",
         system=True,
         why="planted in managed_pool_recovery.cpp: recovery runs over a process that counts as living",
         changes=(
-            Change("daemon/src/pool/managed_pool_recovery.cpp", "mark_departing_dead(); // What a damaged pool", "// What a damaged pool"),
+            Change("daemon/src/pool/managed_pool_recovery.cpp", "mark_departing_dead(); // What a damaged pool",
+                   "// What a damaged pool"),
         ),
     ),
     Fault(
@@ -327,7 +343,8 @@ FAULTS = [
         system=True,
         why="planted in client_table.cpp: the next daemon finds a client that has been vacated",
         changes=(
-            Change("daemon/src/pool/client_table.cpp", "ledger_.clients()[slot.value].id.store(0, std::memory_order_release);", ""),
+            Change("daemon/src/pool/client_table.cpp",
+                   "ledger_.clients()[slot.value].id.store(0, std::memory_order_release);", ""),
         ),
     ),
     Fault(
@@ -352,7 +369,8 @@ FAULTS = [
         changes=(
             Change(
                 "client/src/threads.cpp",
-                "give_back_all(pool, lane);  // what other threads have cached the daemon gives back\n    release_slot(pool, lane.actor);",
+                "give_back_all(pool, lane);  // what other threads have cached the daemon gives back\n"
+                "    release_slot(pool, lane.actor);",
                 "give_back_all(pool, lane);",
             ),
         ),
@@ -361,14 +379,16 @@ FAULTS = [
         name="child_keeps_the_parents_connection",
         system=True,
         why="planted in threads.cpp: a forked child does not close what is its parent's",
-        changes=(Change("client/src/threads.cpp", "close_connection(pool);\n        close_guard(pool);", "close_guard(pool);"),),
+        changes=(Change("client/src/threads.cpp", "close_connection(pool);\n        close_guard(pool);",
+                        "close_guard(pool);"),),
     ),
     Fault(
         name="refused_attach_keeps_its_connection",
         system=True,
         why="planted in attach.cpp: one way out closes nothing",
         changes=(
-            Change("client/src/attach.cpp", "unmap_regions(handle);\n        close_connection(handle);", "unmap_regions(handle);"),
+            Change("client/src/attach.cpp", "unmap_regions(handle);\n        close_connection(handle);",
+                   "unmap_regions(handle);"),
         ),
     ),
     Fault(
@@ -405,7 +425,8 @@ FAULTS = [
         name="a_blocked_recovery_is_not_tried_again",
         system=True,
         why="planted in reaper.cpp",
-        changes=(Change("daemon/src/pool/reaper.cpp", "loop_.after(job->retry_after, [this, job] { this->step(job); });", ""),),
+        changes=(Change("daemon/src/pool/reaper.cpp",
+                        "loop_.after(job->retry_after, [this, job] { this->step(job); });", ""),),
     ),
     Fault(
         name="what_the_predecessor_began_is_left",
@@ -440,7 +461,8 @@ FAULTS = [
     Fault(
         name="what_the_process_itself_holds_is_read_once",
         system=True,
-        why="a block that goes from the charged process to another while the others' counts are read is missed: a quota is exceeded",
+        why="a block that goes from the charged process to another while the others' counts are read is missed: a "
+            "quota is exceeded",
         changes=(
             Change(
                 SHM + "account.hpp",
@@ -464,7 +486,8 @@ FAULTS = [
     Fault(
         name="who_stands_still_counts_wrong",
         system=True,
-        why="the daemon lowers the count of a client that is stopped between its count and its allocation: a quota is exceeded",
+        why="the daemon lowers the count of a client that is stopped between its count and its allocation: a quota is "
+            "exceeded",
         changes=(
             Change(
                 "daemon/src/pool/held_counts.cpp",
@@ -516,7 +539,8 @@ FAULTS = [
         changes=(
             Change(
                 "daemon/src/pool/sizing.cpp",
-                "if (!empty) break;\n            const auto may_go = [&](std::uint64_t unit) { return has(*empty, unit); };",
+                "if (!empty) break;\n"
+                "            const auto may_go = [&](std::uint64_t unit) { return has(*empty, unit); };",
                 "const auto may_go = [&](std::uint64_t) { return true; };",
             ),
         ),
@@ -548,7 +572,8 @@ FAULTS = [
     Fault(
         name="what_has_been_granted_may_go",
         system=True,
-        why="a shrink takes what the holder of a promise has been granted and not taken yet, for nothing promised is unused",
+        why="a shrink takes what the holder of a promise has been granted and not taken yet, for nothing promised is "
+            "unused",
         changes=(
             Change(
                 "daemon/src/pool/managed_pool.cpp",
@@ -597,7 +622,8 @@ FAULTS = [
     Fault(
         name="what_has_been_granted_is_promised_once_more",
         system=True,
-        why="a reservation looks at what is free in the tree only, not at what another has been granted and is about to take",
+        why="a reservation looks at what is free in the tree only, not at what another has been granted and is about "
+            "to take",
         changes=(
             Change(
                 "daemon/src/pool/pool_scan.cpp",
@@ -613,7 +639,8 @@ FAULTS = [
         changes=(
             Change(
                 "client/src/quota.cpp",
-                "engine::note_freed(pool->view, block.order.frames(), [&] { return pool->nodes[numa_node].buddy().is_draining(block); });",
+                "engine::note_freed(pool->view, block.order.frames(), "
+                "[&] { return pool->nodes[numa_node].buddy().is_draining(block); });",
                 "(void)pool; (void)numa_node; (void)block;",
             ),
         ),
@@ -621,15 +648,18 @@ FAULTS = [
     Fault(
         name="what_is_on_its_way_counts_for_nobody",
         system=True,
-        why="a block on its way to who waits is in nobody's count: others get it a second time, out of what was promised",
+        why="a block on its way to who waits is in nobody's count: others get it a second time, out of what was "
+            "promised",
         changes=(
-            Change("client/src/waiting.cpp", "if (!is_counting(pool_)) return Charge{};", "if (from_.value < 0xffff) return Charge{};"),
+            Change("client/src/waiting.cpp", "if (!is_counting(pool_)) return Charge{};",
+                   "if (from_.value < 0xffff) return Charge{};"),
         ),
     ),
     Fault(
         name="what_is_on_the_way_is_forgotten_beside_a_gift",
         system=True,
-        why="planted in hand_off.hpp: a thread has been told of its block, and what was counted for it is forgotten: a quota is exceeded",
+        why="planted in hand_off.hpp: a thread has been told of its block, and what was counted for it is forgotten: a "
+            "quota is exceeded",
         changes=(
             Change(SHM + "hand_off.hpp", "if (arrives) return false;", "(void)arrives;"),
             Change("client/src/waiting.cpp", "constexpr std::uint64_t kStaleAfterNanoseconds = 10'000'000;",
@@ -639,9 +669,11 @@ FAULTS = [
     Fault(
         name="what_is_on_the_way_is_forgotten_with_the_wishes_standing",
         system=True,
-        why="planted in hand_off.hpp: a giver tells a thread of a block for which nothing is counted any more: a quota is exceeded",
+        why="planted in hand_off.hpp: a giver tells a thread of a block for which nothing is counted any more: a quota "
+            "is exceeded",
         changes=(
-            Change(SHM + "hand_off.hpp", "if (!slot.waiting.compare_exchange_weak(bits, 0, std::memory_order_seq_cst)) continue;",
+            Change(SHM + "hand_off.hpp",
+                   "if (!slot.waiting.compare_exchange_weak(bits, 0, std::memory_order_seq_cst)) continue;",
                    "if (round != kCasRoundsMax) { bits = 0; break; }"),
             Change("client/src/waiting.cpp", "constexpr std::uint64_t kStaleAfterNanoseconds = 10'000'000;",
                    "constexpr std::uint64_t kStaleAfterNanoseconds = 0;"),
@@ -683,8 +715,8 @@ def apply(name, change, folder):
         text = file.read()
     found = pattern_of(change.old).findall(text)
     if len(found) != 1:
-        raise Mistake(f"{name}: its old text is in {change.file} {len(found)} times instead of once; the code has changed: say "
-                      "anew what is to be broken")
+        raise Mistake(f"{name}: its old text is in {change.file} {len(found)} times instead of once; the code has "
+                      "changed: say anew what is to be broken")
     with open(path, "w", encoding="utf-8") as file:
         file.write(pattern_of(change.old).sub(lambda _: change.new.strip("\n"), text))
 
@@ -717,18 +749,21 @@ class SystemWorkshop:
         memory/ledger memory/missing_pages memory/node_memory memory/region
         os/process_info
         pool/client_table pool/event_hub pool/free_memory_watch pool/held_counts pool/integrity pool/managed_pool
-        pool/managed_pool_looks pool/managed_pool_recovery pool/pool_limits pool/pool_records pool/pool_scan pool/quarantine
-        pool/reaper pool/registry pool/sizing
+        pool/managed_pool_looks pool/managed_pool_recovery pool/pool_limits pool/pool_records pool/pool_scan
+        pool/quarantine pool/reaper pool/registry pool/sizing
         spec/access spec/autosize spec/policy_text spec/pool_spec spec/reclaim
         """.split()
-    PLAIN = ["tests/simulation/system/" + name for name in ("main.cpp", "plan.cpp", "world.cpp", "kernel.cpp", "calls.cpp", "client.cpp", "interpose.cpp")]
+    PLAIN = ["tests/simulation/system/" + name
+             for name in ("main.cpp", "plan.cpp", "world.cpp", "kernel.cpp", "calls.cpp", "client.cpp",
+                          "interpose.cpp")]
     PLAIN += ["tests/simulation/scheduler.cpp", "tests/support/fiber_switch.cpp"]
 
     def __init__(self, source, scratch, compiler, jobs):
         self.source = os.path.abspath(source)
         self.scratch = scratch
         self.compiler = compiler
-        self.sources = [f"daemon/src/{name}.cpp" for name in self.DAEMON] + ["tests/simulation/system/daemon.cpp"] + self.PLAIN
+        self.sources = ([f"daemon/src/{name}.cpp" for name in self.DAEMON]
+                        + ["tests/simulation/system/daemon.cpp"] + self.PLAIN)
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             objects = pool.map(lambda name: self.compile(self.source, name, scratch), self.sources)
             self.objects = dict(zip(self.sources, objects))
@@ -743,7 +778,8 @@ class SystemWorkshop:
             parts += ["daemon/src"]
             command += ["-include", os.path.join(folder, "tests/simulation/system/prelude.hpp")]
         command += [f"-I{os.path.join(folder, part)}" for part in parts]
-        result = subprocess.run(command + ["-c", os.path.join(folder, name), "-o", target], capture_output=True, text=True, errors="replace")
+        result = subprocess.run(command + ["-c", os.path.join(folder, name), "-o", target], capture_output=True,
+                                text=True, errors="replace")
         if result.returncode != 0:
             raise Mistake("does not compile: " + result.stderr[-1500:])
         return target
@@ -761,7 +797,8 @@ class SystemWorkshop:
             for change in changes:
                 apply(name, change, folder)
             objects = [
-                self.compile(folder, part, folder) if any(self.depends(part, change.file) for change in changes) else kept
+                self.compile(folder, part, folder) if any(self.depends(part, change.file) for change in changes)
+                else kept
                 for part, kept in self.objects.items()
             ]
             binary = os.path.join(folder, "simulation_system")
@@ -775,7 +812,8 @@ class SystemWorkshop:
 
 def verdict(binary, seeds, options):
     try:
-        result = subprocess.run([binary, "--seed", "1", "--count", str(seeds), *options], capture_output=True, text=True, errors="replace", timeout=900)
+        result = subprocess.run([binary, "--seed", "1", "--count", str(seeds), *options], capture_output=True,
+                                text=True, errors="replace", timeout=900)
     except subprocess.TimeoutExpired:
         return "hangs", ""
     if result.returncode < 0:
@@ -791,7 +829,8 @@ def verdict(binary, seeds, options):
 
 class Workshop:
     DEPENDENT = ("tests/simulation/client.cpp", "tests/simulation/world.cpp")
-    OTHERS = ("tests/simulation/main.cpp", "tests/simulation/plan.cpp", "tests/simulation/scheduler.cpp", "tests/support/fiber_switch.cpp")
+    OTHERS = ("tests/simulation/main.cpp", "tests/simulation/plan.cpp", "tests/simulation/scheduler.cpp",
+              "tests/support/fiber_switch.cpp")
 
     def __init__(self, source, scratch, compiler):
         self.source = os.path.abspath(source)
@@ -801,8 +840,10 @@ class Workshop:
 
     def compile(self, folder, name, into):
         target = os.path.join(into, os.path.basename(name) + ".o")
-        includes = [f"-I{os.path.join(folder, part)}" for part in ("tests/simulation/seam", "shm/include", "client/include", "client/src", ".", "tests")]
-        result = subprocess.run(self.compiler + ["-std=c++20", "-O2", "-w", *includes, "-c", os.path.join(folder, name), "-o", target],
+        includes = [f"-I{os.path.join(folder, part)}"
+                    for part in ("tests/simulation/seam", "shm/include", "client/include", "client/src", ".", "tests")]
+        result = subprocess.run(self.compiler + ["-std=c++20", "-O2", "-w", *includes, "-c", os.path.join(folder, name),
+                                                 "-o", target],
                                 capture_output=True, text=True, errors="replace")
         if result.returncode != 0:
             raise Mistake("does not compile: " + result.stderr[-1500:])
@@ -866,7 +907,8 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         compiler = arguments.compiler.split()
         system = SystemWorkshop(arguments.source, scratch, compiler, arguments.jobs) if system_jobs else None
-        engine = Workshop(arguments.source, scratch, compiler) if any(job[0] not in system_jobs for job in jobs) else None
+        engine = (Workshop(arguments.source, scratch, compiler)
+                  if any(job[0] not in system_jobs for job in jobs) else None)
         with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
             futures = [(job, pool.submit((system if job[0] in system_jobs else engine).try_one, *job)) for job in jobs]
             for (name, _, seeds, options), future in futures:
@@ -875,7 +917,9 @@ def main():
                 found += is_found
                 good = what == "not found" if name.startswith("unchanged") else is_found
                 wrong += not good and not is_mutations
-                print(f"| {name.replace('_', ' ')} | {' '.join((what, *options)) if is_found else what + f' in {seeds} seeds'} | {detail} |", flush=True)
+                print(f"| {name.replace('_', ' ')} | "
+                      f"{' '.join((what, *options)) if is_found else what + f' in {seeds} seeds'} | {detail} |",
+                      flush=True)
     print(f"{found} of {len(jobs)} found")
     return 1 if wrong else 0
 

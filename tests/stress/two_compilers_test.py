@@ -2,8 +2,8 @@
 """Processes of two builds, by two compilers, on one region at once (two_compilers.cpp).
 
 usage: two_compilers_test.py [--expect-fault] THIS_BUILD OTHER_BUILD OTHER_COMPILER
-OTHER_BUILD: none if there is no such compiler. --expect-fault: one build misplaces the leaf words, and the test must notice:
-otherwise it would notice nothing else either. NUMACRE_SEED, NUMACRE_SECONDS in the environment.
+OTHER_BUILD: none if there is no such compiler. --expect-fault: one build misplaces the leaf words, and the test must
+notice: otherwise it would notice nothing else either. NUMACRE_SEED, NUMACRE_SECONDS in the environment.
 """
 import os
 import re
@@ -54,7 +54,8 @@ def main():
     expect_fault = "--expect-fault" in sys.argv
     this_build, other_build, other_compiler = [a for a in sys.argv[1:] if a != "--expect-fault"]
     if other_build == "none":
-        print(f"SKIPPED: {other_compiler} is not on this machine, so no second build works on the region; nothing was tested")
+        print(f"SKIPPED: {other_compiler} is not on this machine, so no second build works on the region; nothing was "
+              "tested")
         return 77
     seed = int(os.environ.get("NUMACRE_SEED", "20261120"), 0)
     seconds = float(os.environ.get("NUMACRE_SECONDS", "2.5"))

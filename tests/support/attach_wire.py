@@ -1,5 +1,5 @@
-"""The attach protocol (shm/include/numacre/shm/attach_wire.hpp), spoken without the library: for tests that send what the
-library never would, or that look at the answer itself.
+"""The attach protocol (shm/include/numacre/shm/attach_wire.hpp), spoken without the library: for tests that send what
+the library never would, or that look at the answer itself.
 """
 
 import contextlib
@@ -31,7 +31,8 @@ RECORDS_OFFSET, RECORD_BYTES, PRESENCE_OFFSET = 8192, 128, 80
 
 
 def request(
-    magic=MAGIC, version=WIRE_VERSION, kind=ATTACH_REQUEST, size=REQUEST.size, layout=LAYOUT_VERSION, tier=TRUSTED, pool=b"default"
+    magic=MAGIC, version=WIRE_VERSION, kind=ATTACH_REQUEST, size=REQUEST.size, layout=LAYOUT_VERSION, tier=TRUSTED,
+    pool=b"default"
 ):
     return REQUEST.pack(magic, version, kind, size, 0, layout, tier, pool)
 

@@ -1,5 +1,5 @@
-"""The program tests/crash/chaos_client.cpp: threads that allocate, free, hand over and take until they are told to end, or
-are killed.
+"""The program tests/crash/chaos_client.cpp: threads that allocate, free, hand over and take until they are told to end,
+or are killed.
 """
 
 import os

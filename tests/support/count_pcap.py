@@ -3,8 +3,8 @@
 
 usage: count_pcap.py FILE
 
-Written against the protocols' formats, by slices and exceptions, and shares no line with what it checks. Prints the totals
-as one JSON object.
+Written against the protocols' formats, by slices and exceptions, and shares no line with what it checks. Prints the
+totals as one JSON object.
 """
 
 import ipaddress
@@ -55,7 +55,8 @@ def flow4(captured, wire_left):
     flags = int.from_bytes(first[6:8], "big")
     fragment = bool(flags & 0x3FFF)
     ports = (0, 0) if flags & 0x1FFF else ports_of(first[9], rest, total - header_bytes, fragment)
-    return (first[9], ipaddress.IPv4Address(first[12:16]), ports[0], ipaddress.IPv4Address(first[16:20]), ports[1]), fragment
+    return (first[9], ipaddress.IPv4Address(first[12:16]), ports[0], ipaddress.IPv4Address(first[16:20]),
+            ports[1]), fragment
 
 
 def flow6(captured, wire_left):
@@ -82,11 +83,13 @@ def flow6(captured, wire_left):
     else:
         raise Malformed
     ports = (0, 0) if later else ports_of(protocol, rest, left, fragment)
-    return (protocol, ipaddress.IPv6Address(fixed[8:24]), ports[0], ipaddress.IPv6Address(fixed[24:40]), ports[1]), fragment
+    return (protocol, ipaddress.IPv6Address(fixed[8:24]), ports[0], ipaddress.IPv6Address(fixed[24:40]),
+            ports[1]), fragment
 
 
 def count_pcap(path):
-    """A dictionary of counts; under "flows" another: (protocol, source, port, destination, port) -> [packets, bytes]."""
+    """A dictionary of counts; under "flows" another: (protocol, source, port, destination, port) -> [packets,
+    bytes]."""
     with open(path, "rb") as file:
         data = file.read()
     magic, _, _, _, _, _, link_type = struct.unpack_from("<IHHiIII", data)

@@ -103,7 +103,8 @@ class Daemon:
         for pool in status["pools"]:
             for node in pool["nodes"]:
                 assert not node["backing"].startswith("hugetlb"), (
-                    f"pool {pool['name']} has hugepages: give the test RESOURCE_LOCK hugepages, or the pool backing=small"
+                    f"pool {pool['name']} has hugepages: give the test RESOURCE_LOCK hugepages, or the pool "
+                    "backing=small"
                 )
 
     def run_cli(self, *arguments):
@@ -184,8 +185,8 @@ class Daemon:
                 print(f"numacred does not end on SIGTERM; its log:\n{self.log()}", file=sys.stderr)
                 self.kill()
         if self._own_dir is not None:
-            # A daemon that was killed has left its pools with a holder, for a next one that there will not be; one that was
-            # stopped with clients as well.
+            # A daemon that was killed has left its pools with a holder, for a next one that there will not be; one that
+            # was stopped with clients as well.
             subprocess.run([program("numacred"), "--runtime-dir", self.runtime_dir, "--discard-kept"],
                            stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_SECONDS)
         if self._final_log is None:

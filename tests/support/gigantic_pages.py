@@ -65,8 +65,8 @@ class GiganticPages:
 
 
 def pages_for(test, free=0, more=0):
-    """Until the end of a unittest. It is skipped, aloud, where there cannot be so many, and fails if a daemon has not given
-    back what it reserved besides."""
+    """Until the end of a unittest. It is skipped, aloud, where there cannot be so many, and fails if a daemon has not
+    given back what it reserved besides."""
     try:
         pages = test.enterContext(GiganticPages(free, more))
     except Shortage as reason:

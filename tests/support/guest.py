@@ -1,4 +1,5 @@
-"""Guests of QEMU, without KVM, on the small kernel of Debian's cloud images: their kernel, their root, and what they say.
+"""Guests of QEMU, without KVM, on the small kernel of Debian's cloud images: their kernel, their root, and what they
+say.
 
 The kernel is downloaded into the build folder and never installed. A guest's root is an initramfs: built programs and
 programs of this machine, with their libraries.

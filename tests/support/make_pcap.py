@@ -58,7 +58,8 @@ def transport(flow, rng, payload_bytes):
     payload = bytes(payload_bytes)
     if flow.protocol == TCP:
         option_words = rng.choice([0, 0, 3, 8])
-        header = struct.pack(">HHIIBBHHH", *flow.ports, rng.getrandbits(32), 0, (5 + option_words) << 4, 0x18, 512, 0, 0)
+        header = struct.pack(">HHIIBBHHH", *flow.ports, rng.getrandbits(32), 0, (5 + option_words) << 4, 0x18, 512, 0,
+                             0)
         return header + bytes([1]) * (option_words * 4) + payload
     if flow.protocol == UDP:
         return struct.pack(">HHHH", *flow.ports, 8 + payload_bytes, 0) + payload
@@ -82,7 +83,8 @@ def ip(flow, rng, segment, fragment=0):
     if rng.random() < 0.1:  # hop-by-hop options, padded
         segment = struct.pack(">BBBB", next_header, 0, 1, 4) + bytes(4) + segment
         next_header = 0
-    return struct.pack(">IHBB16s16s", 6 << 28, len(segment), next_header, 64, flow.source.packed, flow.destination.packed) + segment
+    return struct.pack(">IHBB16s16s", 6 << 28, len(segment), next_header, 64, flow.source.packed,
+                       flow.destination.packed) + segment
 
 
 def link(flow, packet):

@@ -57,7 +57,8 @@ class Library:
         self._declare("numacre_free_uncached", number, void, void)
         self._declare("numacre_alloc_bulk", number, void, size, ctypes.POINTER(void), ctypes.c_uint)
         self._declare("numacre_set_policy", number, void, number, ctypes.c_uint64)
-        self._declare("numacre_get_policy", number, void, ctypes.POINTER(number), *[ctypes.POINTER(ctypes.c_uint64)] * 2)
+        self._declare("numacre_get_policy", number, void, ctypes.POINTER(number),
+                      *[ctypes.POINTER(ctypes.c_uint64)] * 2)
         self._declare(
             "numacre_alloc_policy", number, void, number, ctypes.c_uint64, size, ctypes.c_uint, ctypes.POINTER(void)
         )
@@ -229,7 +230,8 @@ class ClientProcess:
         return self.call("descriptors_are_untouched")["untouched"]
 
     def has_eventfd_numbers(self):
-        """The kernel says of a process's descriptors which eventfd they are (Linux 5.2), and /proc is there to read it."""
+        """The kernel says of a process's descriptors which eventfd they are (Linux 5.2), and /proc is there to read
+        it."""
         return self.call("has_eventfd_numbers")["has"]
 
     def close_descriptors_for_eventfds(self):

@@ -35,7 +35,8 @@ class RuntimeDir:
         # Whatever went wrong, nothing is left behind.
         for daemon in self._daemons:
             daemon.stop()
-        subprocess.run([program("numacred"), "--runtime-dir", self.path, "--discard-kept"], capture_output=True, timeout=60)
+        subprocess.run([program("numacred"), "--runtime-dir", self.path, "--discard-kept"], capture_output=True,
+                       timeout=60)
         self._directory.cleanup()
 
     def start(self, more_arguments=(), **more):

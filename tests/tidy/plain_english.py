@@ -35,7 +35,8 @@ def kind_of(path, text):
 
 C_TOKEN = re.compile(
     r'(?P<raw>R"(?P<mark>[^()\\\s]*)\(.*?\)(?P=mark)")|(?P<string>"(?:\\.|[^"\\\n])*")'
-    r"|(?P<number>\b[0-9][0-9a-fA-FxX'.]*)|(?P<char>'(?:\\.|[^'\\\n])*')|(?P<line>//(?:\\\n|[^\n])*)|(?P<block>/\*.*?\*/)",
+    r"|(?P<number>\b[0-9][0-9a-fA-FxX'.]*)|(?P<char>'(?:\\.|[^'\\\n])*')|(?P<line>//(?:\\\n|[^\n])*)"
+    r"|(?P<block>/\*.*?\*/)",
     re.DOTALL,
 )
 
@@ -158,7 +159,7 @@ DOXYGEN = re.compile(r"[@\\](?:(?:param|retval|tparam)(?:\[\w+\])?\s+\S+|[a-z]+\
 
 
 def paragraphs(block):
-    """Splits a block into (is heading, [(line, text)]): paragraphs, list items, headings and table cells, without code."""
+    """Splits a block into (is heading, [(line, text)]): paragraphs, list items, headings, table cells; skips code."""
     current, fenced, in_list, after_blank = [], False, False, True
     margin = min((len(text) - len(text.lstrip()) for _, text in block if text.strip()), default=0)
     lines = [(number, text.rstrip()) for number, text in block]
@@ -235,11 +236,11 @@ def sentences(paragraph):
 
 # After "the same" these words are no noun, nor the adjective of one.
 NO_NOUN = (
-    "a an the and or but nor so than then that this these those it its they he she we you as at by for from in into of off on"
-    " onto out over per since through to toward under until up upon via with within without is are was were be been has have"
-    " had does do did can could may might must shall should will would if when whenever where while who whom whose which what"
-    " why how because before after again once twice also too both only not even here there holds goes applies happens means"
-    " works counts stands comes"
+    "a an the and or but nor so than then that this these those it its they he she we you as at by for from in into "
+    "of off on onto out over per since through to toward under until up upon via with within without is are was were "
+    "be been has have had does do did can could may might must shall should will would if when whenever where while "
+    "who whom whose which what why how because before after again once twice also too both only not even here there "
+    "holds goes applies happens means works counts stands comes"
 ).split()
 FAULTS = (
     re.compile(r"(?i:who|whoever|whom|whomever|whose)\b(?!.*\?$)"),

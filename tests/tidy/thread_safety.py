@@ -1,5 +1,5 @@
-"""The daemon's parts that say which lock guards what (base/thread_safety.hpp), compiled by clang with -Wthread-safety; and the
-same with a lock taken away, which has to be found. Usage: thread_safety.py SOURCE_DIR BINARY_DIR"""
+"""The daemon's parts that say which lock guards what (base/thread_safety.hpp), compiled by clang with -Wthread-safety;
+and the same with a lock taken away, which has to be found. Usage: thread_safety.py SOURCE_DIR BINARY_DIR"""
 
 import concurrent.futures
 import os
@@ -15,8 +15,10 @@ CLANG = "clang++-22"
 
 
 def errors_of(file, source, binary):
-    command = [CLANG, "-std=c++20", "-D_GNU_SOURCE", "-fsyntax-only", "-Werror=thread-safety", "-Werror=thread-safety-reference",
-               *(f"-I{source / folder}" for folder in ("daemon/src", "os/include", "shm/include")), f"-I{binary / 'daemon/generated'}",
+    command = [CLANG, "-std=c++20", "-D_GNU_SOURCE", "-fsyntax-only", "-Werror=thread-safety",
+               "-Werror=thread-safety-reference",
+               *(f"-I{source / folder}" for folder in ("daemon/src", "os/include", "shm/include")),
+               f"-I{binary / 'daemon/generated'}",
                str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stderr
@@ -35,7 +37,8 @@ def main():
                 failed += 1
                 print(f"{file}:\n{text}")
     # A check that finds nothing would say the same of everything.
-    for name, lock in (("client_table.cpp", r"const MutexLock lock\(mutex_\);"), ("managed_pool.cpp", r"const RecordsLock records\(\*this\);")):
+    for name, lock in (("client_table.cpp", r"const MutexLock lock\(mutex_\);"),
+                       ("managed_pool.cpp", r"const RecordsLock records\(\*this\);")):
         with tempfile.TemporaryDirectory() as folder:
             broken = pathlib.Path(folder, name)
             broken.write_text(re.sub(lock, "", (source / "daemon/src/pool" / name).read_text()))

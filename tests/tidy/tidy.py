@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Rules about the tree that a compiler does not check: who may include whom, where metric names are spelled, no machine's
-own paths. Each rule carries planted violations that it must find and look-alikes that it must let pass; --self-test
-tries them all.
+"""Rules about the tree that a compiler does not check: who may include whom, where metric names are spelled, no
+machine's own paths. Each rule carries planted violations that it must find and look-alikes that it must let pass;
+--self-test tries them all.
 
 usage: tidy.py [--rule NAME] [--list] [--self-test] TREE
 Exit status: 0 clean, 1 violations (one line each: path:line: rule: what and why).
@@ -16,13 +16,14 @@ import tempfile
 
 import plain_english
 
+PYTHON_COLUMNS = 120
 CXX_SUFFIXES = (".h", ".hpp", ".c", ".cpp", ".cc", ".inc")
 
 # The C++ library without what allocates threads, locks, files or text streams: shm/ makes no system call and no log.
 SHM_STANDARD_HEADERS = set(
-    """algorithm array atomic bit cassert cerrno charconv chrono climits compare concepts cstdarg cstddef cstdint cstdlib
-    cstring functional initializer_list iterator limits memory new numeric optional ranges ratio source_location span
-    stdint.h string string_view tuple type_traits utility variant vector version""".split()
+    """algorithm array atomic bit cassert cerrno charconv chrono climits compare concepts cstdarg cstddef cstdint
+    cstdlib cstring functional initializer_list iterator limits memory new numeric optional ranges ratio source_location
+    span stdint.h string string_view tuple type_traits utility variant vector version""".split()
 )
 
 
@@ -102,13 +103,15 @@ def shm_depends_on_nothing(tree):
 
 def os_is_a_thin_seam(tree):
     for path, line, name, resolved in includes(tree, ("os/",)):
-        if not (name.endswith(".h") and "numacre" not in name and not resolved.startswith(("client/", "daemon/", "shm/"))):
+        if not (name.endswith(".h") and "numacre" not in name
+                and not resolved.startswith(("client/", "daemon/", "shm/"))):
             yield path, line, f"os includes <{name}>; it may include libc's and the kernel's headers only"
 
 
 def client_library_is_light(tree):
     forbidden = re.compile(
-        r"(^|/)(grpc|grpcpp|google/protobuf|prometheus|spdlog|toml\+\+|toml|CLI|nlohmann|systemd)/|\.pb\.h$|^(numaif|numa|liburing|pcap)\.h$"
+        r"(^|/)(grpc|grpcpp|google/protobuf|prometheus|spdlog|toml\+\+|toml|CLI|nlohmann|systemd)/|\.pb\.h$"
+        r"|^(numaif|numa|liburing|pcap)\.h$"
         r"|^(daemon|proto|tests)/|^numacre/v1/"
     )
     for path, line, name, resolved in includes(tree, ("client/src/", "client/include/")):
@@ -156,7 +159,8 @@ def daemon_folders_have_an_order(tree):
 
 
 def nothing_includes_tests(tree):
-    for path, line, name, resolved in includes(tree, ("os/", "shm/", "client/", "daemon/", "proto/", "deploy/", "dashboards/")):
+    for path, line, name, resolved in includes(tree, ("os/", "shm/", "client/", "daemon/", "proto/", "deploy/",
+                                                      "dashboards/")):
         if resolved.startswith("tests/") or "/tests/" in resolved or name.startswith("support/"):
             yield path, line, f"includes {name}: what ships must not depend on the tests"
 
@@ -175,11 +179,12 @@ def no_test_imports_a_test(tree):
             modules = re.findall(r"(?:^|[(,])\s*([\w.]+)", match.group(2)) + [match.group(1) or ""]
             for module in modules:
                 if TEST_NAME.fullmatch(module.split(".")[-1]):
-                    yield path, line_of(text, match.start()), f"imports {module}, which is a test: move what both need to tests/support/"
+                    what = f"imports {module}, which is a test: move what both need to tests/support/"
+                    yield path, line_of(text, match.start()), what
 
 
-# A row of the table in tests/README.md: the folder, and its labels where they are others than its name. `deep` goes with
-# any of them and is none by itself.
+# A row of the table in tests/README.md: the folder, and its labels where they are others than its name. `deep` goes
+# with any of them and is none by itself.
 FOLDER_ROW = re.compile(r"^\| `([\w/]+)`(?: \(([^)|]*)\))? \|", re.MULTILINE)
 
 
@@ -195,7 +200,8 @@ def cmake_text(tree, path):
 
 
 def is_registered(path, words):
-    """Whether one of the words is the file's name, with or without what CMake functions add to it, or a pattern that fits."""
+    """Whether one of the words is the file's name, with or without what CMake functions add to it, or a pattern that
+    fits."""
     name = os.path.basename(path)
     stem = os.path.splitext(name)[0]
     return any(fnmatch.fnmatchcase(each, word) for word in words for each in (name, stem, stem.removesuffix("_test")))
@@ -217,11 +223,13 @@ def tests_have_labels_of_their_folder(tree):
             found = set(match.group(1).split())
             if not (found & allowed and found <= allowed | {"deep"}):
                 yield path, line_of(text, match.start()), (
-                    f"a test with the labels {', '.join(sorted(found))}; tests/README.md gives the folder {of_tests}: {', '.join(sorted(allowed))}"
+                    f"a test with the labels {', '.join(sorted(found))}; tests/README.md gives the folder {of_tests}: "
+                    f"{', '.join(sorted(allowed))}"
                 )
         for match in re.finditer(r"\badd_test\([ \t\n]*NAME[ \t\n]+(\S+)", text):
             if f"numacre_set_test_properties({match.group(1)} " not in text:
-                yield path, line_of(text, match.start()), f"{match.group(1)} has no label: call numacre_set_test_properties for it"
+                what = f"{match.group(1)} has no label: call numacre_set_test_properties for it"
+                yield path, line_of(text, match.start()), what
     for path in tree.paths:
         if not re.match(r"tests/.+_test\.(cpp|c|py|sh)$", path):
             continue
@@ -239,7 +247,8 @@ METRIC_LIKE = re.compile(r"\bnumacre_[a-z_]+")
 
 
 def metric_names_in_one_place(tree):
-    # A test may spell a name: it pins what dashboards rely on. The command line tool and the C ABI have names of their own.
+    # A test may spell a name: it pins what dashboards rely on. The command line tool and the C ABI have names of their
+    # own.
     abi = set()
     for _, text in tree.text_files(("client/include/numacre/numacre.h", "client/include/numacre/inline.h")):
         abi.update(METRIC_LIKE.findall(text))
@@ -252,11 +261,13 @@ def metric_names_in_one_place(tree):
         for literal in LITERAL.finditer(code):
             for name in METRIC_LIKE.findall(literal.group(1)):
                 if name not in abi:
-                    yield path, line_of(code, literal.start()), f'"{name}" looks like a metric; its name belongs in {METRIC_NAMES_HOME}'
+                    what = f'"{name}" looks like a metric; its name belongs in {METRIC_NAMES_HOME}'
+                    yield path, line_of(code, literal.start()), what
 
 
 # Spelled in pieces, or this file would break its own rules.
-MACHINE_PATHS = re.compile("(?<![A-Za-z0-9_.}])/(?:%s)(?:/|-)" % "|".join(("wo" + "rk", "ro" + "ot", "fa" + "rm", "tmp/" + "build", "home/" + "[a-z]+")))
+MACHINE_PATHS = re.compile("(?<![A-Za-z0-9_.}])/(?:%s)(?:/|-)" % "|".join(("wo" + "rk", "ro" + "ot", "fa" + "rm",
+                                                                           "tmp/" + "build", "home/" + "[a-z]+")))
 REGISTRY_HOSTS = re.compile(
     "|".join(
         re.escape(host)
@@ -282,13 +293,15 @@ REGISTRY_HOSTS = re.compile(
 def no_machine_paths(tree):
     for path, text in tree.text_files():
         for match in MACHINE_PATHS.finditer(text):
-            yield path, line_of(text, match.start()), f"'{match.group(0)}...' is a path of one machine; derive it or take it as an argument"
+            what = f"'{match.group(0)}...' is a path of one machine; derive it or take it as an argument"
+            yield path, line_of(text, match.start()), what
 
 
 def no_registry_hosts(tree):
     for path, text in tree.text_files():
         for match in REGISTRY_HOSTS.finditer(text):
-            yield path, line_of(text, match.start()), f"'{match.group(0)}' names a package registry; leave the choice to the machine's settings"
+            what = f"'{match.group(0)}' names a package registry; leave the choice to the machine's settings"
+            yield path, line_of(text, match.start()), what
 
 
 def scripts_are_clean(tree):
@@ -347,6 +360,14 @@ def sentences_begin_with_a_subject(tree, not_yet_plain=NOT_YET_PLAIN):
             yield path, 1, "no sentence of this file breaks the rule: remove its line from NOT_YET_PLAIN"
 
 
+def python_lines_are_short(tree):
+    for path, text in tree.text_files():
+        if path.endswith(".py") or re.match(r"#!.*\bpython3?\b", text):
+            for number, line in enumerate(text.splitlines(), 1):
+                if len(line) > PYTHON_COLUMNS:
+                    yield path, number, f"{len(line)} columns; a line of Python has at most {PYTHON_COLUMNS}"
+
+
 # rule -> (function, files that break it, files that look alike and are fine)
 RULES = {
     "shm-depends-on-nothing": (
@@ -359,7 +380,8 @@ RULES = {
             {"shm/include/numacre/shm/a.hpp": '#  include "../../../../client/src/x.hpp"\n', "client/src/x.hpp": ""},
         ],
         [
-            {"shm/include/numacre/shm/a.hpp": '#include <atomic>\n#include "numacre/shm/b.hpp"\n// #include <unistd.h>\n'},
+            {"shm/include/numacre/shm/a.hpp": '#include <atomic>\n#include "numacre/shm/b.hpp"\n'
+                                              '// #include <unistd.h>\n'},
             {"shm/include/numacre/shm/a.h": "#include <stdint.h>\n"},
             {"shm/include/numacre/shm/a.hpp": '#include "numacre/error.hpp"\n#include "numacre/result.hpp"\n'},
         ],
@@ -373,7 +395,8 @@ RULES = {
         ],
         [
             {"os/include/numacre/os/kernel.hpp": "#include <sys/mman.h>\n#include <linux/futex.h>\n"},
-            {"client/src/a.cpp": '#include "numacre/os/kernel.hpp"\n', "daemon/src/a.cpp": '#include "numacre/os/kernel.hpp"\n'},
+            {"client/src/a.cpp": '#include "numacre/os/kernel.hpp"\n',
+             "daemon/src/a.cpp": '#include "numacre/os/kernel.hpp"\n'},
         ],
     ),
     "client-library-is-light": (
@@ -386,7 +409,8 @@ RULES = {
             {"client/src/a.cpp": "#include <numa.h>\n"},
         ],
         [
-            {"client/src/a.cpp": "#include <numacre/numacre.h>\n#include <numacre/shm/layout.hpp>\n#include <sys/mman.h>\n"},
+            {"client/src/a.cpp": "#include <numacre/numacre.h>\n#include <numacre/shm/layout.hpp>\n"
+                                 "#include <sys/mman.h>\n"},
             {"client/cli/a.cpp": "#include <grpcpp/grpcpp.h>\n"},
         ],
     ),
@@ -443,7 +467,8 @@ RULES = {
             {"tests/unit/a_test.cpp": '#include "unit/b_test.cpp"\n'},
         ],
         [
-            {"tests/crash/a_test.py": "import unittest\nfrom support.chaos_client import ChaosClient\nfrom support.x import has_b_test_y\n"},
+            {"tests/crash/a_test.py": "import unittest\nfrom support.chaos_client import ChaosClient\n"
+                                      "from support.x import has_b_test_y\n"},
             {"tests/crash/a_test.py": 'run("b_test.py")  # import b_test\n'},
             {"tests/unit/a_test.cpp": '#include "unit/test_pool.hpp"\n#include "support/actor.hpp"\n'},
         ],
@@ -451,26 +476,33 @@ RULES = {
     "tests-have-labels-of-their-folder": (
         tests_have_labels_of_their_folder,
         [
-            {"tests/README.md": "| `crash` | a |\n", "tests/crash/CMakeLists.txt": "numacre_add_gtest(a LABELS stress)\n"},
-            {"tests/README.md": "| `crash` | a |\n", "tests/crash/CMakeLists.txt": "numacre_add_gtest(a LABELS crash stress)\n"},
-            {"tests/README.md": "| `crash` | a |\n", "tests/crash/CMakeLists.txt": "numacre_add_gtest(a LABELS\n  deep TIMEOUT 3)\n"},
+            {"tests/README.md": "| `crash` | a |\n",
+             "tests/crash/CMakeLists.txt": "numacre_add_gtest(a LABELS stress)\n"},
+            {"tests/README.md": "| `crash` | a |\n",
+             "tests/crash/CMakeLists.txt": "numacre_add_gtest(a LABELS crash stress)\n"},
+            {"tests/README.md": "| `crash` | a |\n",
+             "tests/crash/CMakeLists.txt": "numacre_add_gtest(a LABELS\n  deep TIMEOUT 3)\n"},
             {"tests/README.md": "| `crash` | a |\n", "tests/unit/CMakeLists.txt": "numacre_add_gtest(a LABELS unit)\n"},
-            {"tests/README.md": "| `bench` | a |\n| `bench/b` (`unit`) | a |\n", "tests/bench/b/CMakeLists.txt": "f(a LABELS bench)\n"},
+            {"tests/README.md": "| `bench` | a |\n| `bench/b` (`unit`) | a |\n",
+             "tests/bench/b/CMakeLists.txt": "f(a LABELS bench)\n"},
             {"tests/README.md": "| `crash` | a |\n", "tests/crash/CMakeLists.txt": "add_test(NAME a COMMAND a)\n"},
-            {"tests/README.md": "| `crash` | a |\n", "tests/crash/CMakeLists.txt": "# a_test.py\n", "tests/crash/a_test.py": ""},
+            {"tests/README.md": "| `crash` | a |\n", "tests/crash/CMakeLists.txt": "# a_test.py\n",
+             "tests/crash/a_test.py": ""},
             {"tests/README.md": "| `crash` | a |\n", "tests/crash/a_test.py": ""},
         ],
         [
             {
                 "tests/README.md": "| folder |\n| `crash` (`crash`, `stress`) | a |\n",
-                "tests/crash/CMakeLists.txt": "f(a_test.py LABELS crash deep TIMEOUT 3)\nf(b\n LABELS stress)\nf(c LABELS ${arg_LABELS})\nadd(x/d_*_test.cpp)\n",
+                "tests/crash/CMakeLists.txt": "f(a_test.py LABELS crash deep TIMEOUT 3)\nf(b\n LABELS stress)\n"
+                                              "f(c LABELS ${arg_LABELS})\nadd(x/d_*_test.cpp)\n",
                 "tests/crash/a_test.py": "",
                 "tests/crash/b_test.py": "",
                 "tests/crash/d_e_test.cpp": "",
             },
             {
                 "tests/README.md": "| `bench` | a |\n",
-                "tests/bench/c/CMakeLists.txt": "add_test(NAME a COMMAND a)\nnumacre_set_test_properties(a LABELS bench)\n",
+                "tests/bench/c/CMakeLists.txt": "add_test(NAME a COMMAND a)\n"
+                                                "numacre_set_test_properties(a LABELS bench)\n",
             },
         ],
     ),
@@ -527,7 +559,8 @@ RULES = {
             {"tests/a/README.md": "| name | what it is |\n|---|---|\n| a | the same |\n"},
         ],
         [
-            {"shm/a.hpp": "// A caller that frees a block names\n// who holds it. The same caller does what it likes.\n"},
+            {"shm/a.hpp": "// A caller that frees a block names\n// who holds it. The same caller does what it "
+                          "likes.\n"},
             {"shm/a.hpp": "// What is free?\n// --- who waits -----\nauto a = \"// What is free.\";\n"},
             {"shm/a.hpp": "// So, often; one thread, one of its blocks. The same\n// two blocks again.\n"},
             {"shm/a.hpp": 'auto a = R"x(\n// What is free.\n)x";\nchar b = \'"\'; auto c = "// Who.";\n'},
@@ -535,11 +568,17 @@ RULES = {
             {"deploy/a.sh": "#!/bin/sh\ncat <<END\n# What is free.\nEND\necho '\n# Who.\n'\n"},
             {"deploy/CMakeLists.txt": "set(a [[\n# What is free.\n]])\nset(b \"\n# Who.\n\")\n"},
             {"deploy/a.toml": '# A pool.\na = "# Who."\n'},
-            {"README.md": "# What it is\n\n```sh\n# What is free.\n```\n\n    what is free\n\n`What is free` is a command.\n"},
+            {"README.md": "# What it is\n\n```sh\n# What is free.\n```\n\n    what is free\n\n"
+                          "`What is free` is a command.\n"},
             {"README.md": "| who | what it does |\n|---|---|\n| Who frees it? | the same thread |\n"},
             {"deploy/a.scd": "what(1)\n\n# WHAT IT DOES\n\n```\nwhat is free\n```\n"},
             {"tests/unit/a.cpp": "// What is free: not looked at yet.\n"},
         ],
+    ),
+    "python-lines-are-short": (
+        python_lines_are_short,
+        [{"tests/a.py": "a = 1\n" + "b" * 121 + "\n"}, {"deploy/a": "#!/usr/bin/env python3\n# " + "b" * 119 + "\n"}],
+        [{"tests/a.py": "b" * 120 + "\n", "README.md": "b" * 121 + "\n", "deploy/a": "#!/bin/sh\n" + "b" * 121 + "\n"}],
     ),
     "scripts-are-clean": (
         scripts_are_clean,

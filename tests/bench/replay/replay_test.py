@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Records a trace of a real program, replays it, prints the table, and asserts that our engine, asked for the best fit, needs
-no more memory than a serial buddy; and unasked no more, or with coarse frames or large chunks one chunk more.
+"""Records a trace of a real program, replays it, prints the table, and asserts that our engine, asked for the best fit,
+needs no more memory than a serial buddy; and unasked no more, or with coarse frames or large chunks one chunk more.
 
 usage: replay_test.py lu|relay
 lu: UMFPACK's sparse LU (lu_program.c). relay: packets from one process to another (client/relay).
@@ -83,7 +83,8 @@ def main():
             report = replay(traces, frame, largest)
             needs = {engine["engine"]: engine["smallest_pool_bytes"] for engine in report["engines"]}
             if needs["numacre, best fit"] > needs["serial, lowest first"]:
-                failures.append(f"{kind}, frame {frame}, largest block {largest}: best fit needs more than a serial buddy")
+                failures.append(f"{kind}, frame {frame}, largest block {largest}: best fit needs more than a serial "
+                                "buddy")
             for serial in ("serial, latest first", "serial, lowest first"):
                 # How blocks come to lie is luck, for them as for us: where a serial buddy happens to fill its chunks
                 # nearly, ours may need one more (README.md has eight traces). Not where the sizes' own shape decides.

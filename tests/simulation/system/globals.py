@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Is each variable of the client's sources that lives as long as its process one of those that system/client.cpp swaps? One
-that is not would be shared by all simulated processes.
+"""Is each variable of the client's sources that lives as long as its process one of those that system/client.cpp swaps?
+One that is not would be shared by all simulated processes.
 
 usage: globals.py OBJECT SOURCE      (client.cpp.o, client.cpp)
 """
