@@ -1,18 +1,20 @@
-"""What is broken, one thing at a time, and which test must notice. See mutate.py.
+"""The list of mutations. Each breaks one place of the allocator and names a test that must notice. See mutate.py.
 
 old: the text in shm/include/numacre/shm/<file>; must be there exactly once (white space counts as equal).
 why: what goes wrong without it, in one line; it stands in the README of the model tests.
 filter: for --gtest_filter; the quickest test that notices (mutate.py --all-tests shows which do).
 
 Left out, since no test can or does notice:
-  - with_mark(), with_allocated(), without_mark() that leave COAL set: harmless. COAL decides nothing by itself: whoever
-    is about to clear P looks at the child again and compares the tag, an allocation that meets COAL makes an RMW more.
-  - clean() without its first, optional look: one CAS more.
+  - with_mark(), with_allocated(), without_mark() that leave COAL set: harmless. COAL decides nothing by itself: a
+    thread that is about to clear P looks at the child again and compares the tag; an allocation that meets COAL makes
+    one more RMW.
+  - clean() without its first, optional look: it makes one more CAS.
   - nothing_is_hidden() that ignores intents: a larger block is refused beside a claim that is about to be undone. The
-    model's "free all the time" leaves out what is claimed at the moment, and with two clients the refusal has a legal
-    order: the other's claim, tried again, succeeds. It takes a third client that begins after the refusal.
+    model's "free all the time" leaves out blocks that are claimed at the moment, and with two clients the refusal has
+    a legal order: the other client's claim, tried again, succeeds. It takes a third client that begins after the
+    refusal.
   - nothing_is_hidden() that looks at the hint work once: the root has to be too low twice, by two others, around that
-    look. Three clients and about seven preemptions; not within reach of a short run.
+    look. Three clients and about seven preemptions are needed; a short run does not reach that.
 """
 import dataclasses
 
@@ -51,7 +53,7 @@ MUTATIONS = [
         file="buddy/claim.hpp",
         old="while (!seen.passable(child)) {",
         new="if (seen.passable(child)) return kClimbed;\n            while (!seen.passable(child)) {",
-        why="whoever set the mark may be stopped half way up: no mark above a live block",
+        why="the thread that set the mark may be stopped half way up: no mark above a live block",
         filter="Engine.a_climb_goes_on_above_a_mark_that_is_set",
     ),
     Mutation(
@@ -139,7 +141,7 @@ std::memory_order_seq_cst)) {
         old="if (layer < kUsual && view_.top_layer == kUsual) [[likely]]",
         new="if (layer == 1 && view_.top_layer == kUsual) return true;\n"
             "        if (layer < kUsual && view_.top_layer == kUsual) [[likely]]",
-        why="the same of a block in an upper word",
+        why="a block in an upper word is kept without a mark two layers up: a largest one is handed out over it",
         filter="Engine.two_upper_layers",
     ),
     Mutation(
@@ -149,7 +151,8 @@ std::memory_order_seq_cst)) {
             "            if (!is_marked_in(level, word)) return false;",
         new="word /= kUpperFanOut;\n        for (unsigned level = layer + 2; level <= view_.top_layer; ++level)\n"
             "            if (!is_marked_in(level, word)) return false;",
-        why="the same where there is one upper layer, or three",
+        why="with one upper layer, or three, a block is kept without a mark above it: a largest one is handed out "
+            "over it",
         filter="Engine.three_upper_layers",
     ),
     # --- claim, undo, commit ------------------------------------------------------------------------------------------
@@ -172,7 +175,7 @@ std::memory_order_seq_cst)) {
             [[unlikely]]
             return ShortPath::raced;
         begin(self, IntentKind::allocate, out);""",
-        why="a death between the two leaves bits that nobody names",
+        why="a death between the two leaves bits that no intent names",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),
     Mutation(
@@ -194,7 +197,7 @@ std::memory_order_seq_cst)) {
                 std::memory_order_relaxed)) [[unlikely]]
             return ShortPath::raced;
         begin(self, IntentKind::allocate, out);""",
-        why="the same in an upper word",
+        why="a death between the two leaves bits in an upper word that no intent names",
         filter="Engine.a_death_around_a_large_block_is_recovered",
     ),
     Mutation(
@@ -212,7 +215,8 @@ std::memory_order_seq_cst)) {
         old="if (way == ShortPath::raced) give_up(self);\n"
             "        return allocate_elsewhere(self, layer, home, {}, order, grant, out);",
         new="return allocate_elsewhere(self, layer, home, {}, order, grant, out);",
-        why="the same after the last attempt of all: nothing overwrites it",
+        why="recovery takes a block that somebody else has for one that was in flight: after the last attempt of all, "
+            "nothing overwrites the intent",
         filter="Engine.a_race_lost_in_the_only_upper_word_leaves_nothing",
     ),
     Mutation(
@@ -233,7 +237,7 @@ std::memory_order_seq_cst)) {
         file="owner.hpp",
         old="return IndexEntry{bits_ | ((old.bits_ & kGenerationMask) + kGenerationStep)};",
         new="return IndexEntry{bits_ | (old.generation() == 0 ? kGenerationStep : old.bits_ & kGenerationMask)};",
-        why="a reference of before the last free names the block again",
+        why="a reference from before the last free names the block again",
         filter="Buddy.a_reference_is_taken_once_and_goes_stale",
         program="shm_buddy_test",
     ),
@@ -285,7 +289,7 @@ std::memory_order_seq_cst)) {
         file="owner.hpp",
         old="return ownership() == other.ownership();",
         new="return published().ownership() == other.published().ownership();",
-        why="the same by the short way",
+        why="on the short way, a free and a take, or recovery and a take, both have the block",
         filter="Engine.a_giver_thinks_again",
     ),
     Mutation(
@@ -294,7 +298,7 @@ std::memory_order_seq_cst)) {
         old="unclaim(layer, word, block);\n        Env::crash_point(CrashPoint::free_after_unclaim);",
         new="end(self);\n        unclaim(layer, word, block);\n"
             "        Env::crash_point(CrashPoint::free_after_unclaim);",
-        why="a death between the two leaves bits that nobody names",
+        why="a death between the two leaves bits that no intent names",
         filter="Engine.two_clients_of_all_orders_in_a_tree_of_seven_blocks",
     ),
     Mutation(
@@ -329,7 +333,7 @@ std::memory_order_seq_cst)) {
         file="search.hpp",
         old="leaf::free_ends(leaf_state(word), std::min(value, kLeafOrder)) == 0;",
         new="leaf::free_ends(leaf_state(word), std::min(value + 1, kLeafOrder)) == 0;",
-        why="two neighbours that have become one block are hidden from whoever wants that",
+        why="two neighbours that have become one block are hidden from searches for a block of that size",
         filter="Engine.neighbours_freed_one_by_one_are_found_as_one_block",
     ),
     Mutation(
@@ -346,7 +350,7 @@ std::memory_order_seq_cst)) {
         file="buddy/claim.hpp",
         old="if (climb(0, word) != kClimbed) [[unlikely]] {",
         new="if (got > kLeafFrames) [[unlikely]] {",
-        why="no marks above live blocks; blocks below a larger one",
+        why="no marks stand above live blocks; blocks are handed out below a larger live one",
         filter="Engine.a_bulk_claim_is_undone_under_a_larger_block",
     ),
     Mutation(
@@ -354,7 +358,7 @@ std::memory_order_seq_cst)) {
         file="buddy/claim.hpp",
         old="if (!begun) begin(self, IntentKind::word, leaf_word_block(word));",
         new="",
-        why="a death after the claim leaves bits that nobody names",
+        why="a death after the claim leaves bits that no intent names",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),
     Mutation(
@@ -362,7 +366,7 @@ std::memory_order_seq_cst)) {
         file="buddy/release.hpp",
         old="begin(self, IntentKind::word, leaf_word_block(word));\n            std::uint64_t mask = 0;",
         new="std::uint64_t mask = 0;",
-        why="a death before the unclaim leaves bits that nobody names",
+        why="a death before the unclaim leaves bits that no intent names",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),
     Mutation(
@@ -378,7 +382,7 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="return intent.kind() == IntentKind::word && intent.block().order.value == kLeafOrder &&",
         new="return intent.kind() == IntentKind::none && intent.block().order.value == kLeafOrder &&",
-        why="where the largest block is smaller than a leaf word, what a dead bulk call claimed is lost",
+        why="where the largest block is smaller than a leaf word, the claim of a dead bulk call is lost",
         filter="Engine.a_death_in_a_bulk_call_in_a_pool_of_small_blocks",
     ),
     Mutation(
@@ -394,7 +398,7 @@ std::memory_order_seq_cst)) {
         file="buddy/claim.hpp",
         old="for (unsigned i = 0; i < got; ++i) leave_trace(self, Block{bases[i], order});",
         new="",
-        why="as for one block",
+        why="recovery takes an undone claim's bits for the dead client's and clears them from under the next owner",
         filter="Engine.a_death_beside_a_claim_that_is_undone",
     ),
     Mutation(
@@ -402,7 +406,7 @@ std::memory_order_seq_cst)) {
         file="buddy/claim.hpp",
         old="Env::crash_point(CrashPoint::undo_after_unclaim);\n            raise_hints(self, 0, word);",
         new="Env::crash_point(CrashPoint::undo_after_unclaim);",
-        why="as for one block",
+        why="a search that looked meanwhile lowered the hint: the blocks are hidden",
         filter="Engine.an_undone_claim_hides_nothing",
     ),
     Mutation(
@@ -411,7 +415,7 @@ std::memory_order_seq_cst)) {
         old="if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder || "
             "!view_.contains(block))",
         new="if (entry.state() != state || block.order.value > kLeafOrder || !view_.contains(block))",
-        why="a process frees what it has given away",
+        why="a process frees a block that it has given away",
         filter="Engine.a_giver_thinks_again",
     ),
     Mutation(
@@ -419,7 +423,7 @@ std::memory_order_seq_cst)) {
         file="buddy/release.hpp",
         old="if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder",
         new="if (!entry.is_held() || entry.owner() != self.actor.process || block.order.value > kLeafOrder",
-        why="what is freed a second time is free and in a cache",
+        why="a block that is freed a second time is free and in a cache",
         program="shm_buddy_test",
         filter="Buddy.only_what_nobody_else_can_reach_is_cached",
     ),
@@ -428,7 +432,7 @@ std::memory_order_seq_cst)) {
         file="cached_block.h",
         old="return ((entry ^ owned) & NUMACRE_INLINE_OURS) == NUMACRE_INLINE_CACHED;",
         new="return ((entry ^ owned) & NUMACRE_INLINE_OURS & 0xff) == NUMACRE_INLINE_CACHED;",
-        why="what another process got is handed out here as well",
+        why="a block that another process got is handed out here as well",
         program="shm_buddy_test",
         filter="Buddy.what_another_thread_gave_back_from_its_cache_does_not_come_out_of_ours",
     ),
@@ -461,7 +465,7 @@ std::memory_order_seq_cst)) {
         file="buddy/release.hpp",
         old="if (mask != 0) release_in_leaf(self, word, mask);\n            end(self);",
         new="end(self);\n            if (mask != 0) release_in_leaf(self, word, mask);",
-        why="a death between the two leaves bits that nobody names",
+        why="a death between the two leaves bits that no intent names",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),
     Mutation(
@@ -469,7 +473,7 @@ std::memory_order_seq_cst)) {
         file="owner.hpp",
         old="return make(BlockState::cached, owner.value, order, generation, {});",
         new="return make(BlockState::cached, kOfflineOwner.value, order, generation, {});",
-        why="nobody gives it back after a death",
+        why="nobody gives the block back after a death",
         filter="Engine.a_cache_is_filled_used_and_flushed",
     ),
     Mutation(
@@ -477,7 +481,7 @@ std::memory_order_seq_cst)) {
         file="cached_block.h",
         old="NUMACRE_INLINE_STORE(slot, entry | NUMACRE_INLINE_CACHED);",
         new="NUMACRE_INLINE_STORE(slot, entry);",
-        why="freed a second time it is in the cache twice",
+        why="a block that is freed a second time is in the cache twice",
         filter="Engine.a_cache_is_filled_used_and_flushed",
     ),
     Mutation(
@@ -485,7 +489,7 @@ std::memory_order_seq_cst)) {
         file="cached_block.h",
         old="NUMACRE_INLINE_STORE(slot, (entry & NUMACRE_INLINE_GENERATION) | owned);",
         new="NUMACRE_INLINE_STORE(slot, (entry & (NUMACRE_INLINE_GENERATION | NUMACRE_INLINE_CACHED)) | owned);",
-        why="its user cannot free it",
+        why="the block's user cannot free it",
         filter="Engine.a_cache_is_filled_used_and_flushed",
     ),
     Mutation(
@@ -493,7 +497,7 @@ std::memory_order_seq_cst)) {
         file="cached_block.h",
         old="NUMACRE_INLINE_STORE(slot, (entry & NUMACRE_INLINE_GENERATION) | owned);",
         new="NUMACRE_INLINE_STORE(slot, (entry & 0) | owned);",
-        why="references from before name it again once it has been freed and allocated often enough",
+        why="references from before name the block again once it has been freed and allocated often enough",
         filter="Buddy.a_block_says_since_when_its_holder_has_it",
         program="shm_buddy_test",
     ),
@@ -502,7 +506,7 @@ std::memory_order_seq_cst)) {
         file="cached_block.h",
         old="return ((entry ^ owned) & NUMACRE_INLINE_OURS) == NUMACRE_INLINE_CACHED;",
         new="return ((entry ^ owned) & NUMACRE_INLINE_OURS & ~(uint64_t)0xf8) == NUMACRE_INLINE_CACHED;",
-        why="whoever asked gets a smaller block than that",
+        why="the caller gets a smaller block than it asked for",
         filter="Buddy.what_another_thread_gave_back_from_its_cache_does_not_come_out_of_ours",
         program="shm_buddy_test",
     ),
@@ -511,7 +515,7 @@ std::memory_order_seq_cst)) {
         file="owner.hpp",
         old="return static_cast<std::uint32_t>(bits_) & (kStateMask | kPublished | kHolderMask);",
         new="return static_cast<std::uint32_t>(bits_) & (kStateMask | kHolderMask);",
-        why="it is handed out again while an old reference still names it",
+        why="the block is handed out again while an old reference still names it",
         filter="Buddy.only_what_nobody_else_can_reach_is_cached",
         program="shm_buddy_test",
     ),
@@ -520,7 +524,7 @@ std::memory_order_seq_cst)) {
         file="owner.hpp",
         old="return ownership() == pattern;",
         new="(void)pattern;\n    return is_held();",
-        why="what a process frees that another one holds by now is cached, and handed out, here",
+        why="a block that a process frees and another one holds by now is cached, and handed out, here",
         filter="Engine.a_block_in_two_caches_is_left_in_one_when_another_process_has_got_it",
     ),
     Mutation(
@@ -528,7 +532,7 @@ std::memory_order_seq_cst)) {
         file="cached_block.h",
         old="return (entry & NUMACRE_INLINE_OURS) == like;",
         new="return (entry & NUMACRE_INLINE_OURS & ~(uint64_t)7) == (like & ~(uint64_t)7);",
-        why="what is published, or in the cache already, is cached, and then handed out twice",
+        why="a block that is published, or in the cache already, is cached, and then handed out twice",
         filter="Buddy.only_what_nobody_else_can_reach_is_cached",
         program="shm_buddy_test",
     ),
@@ -537,7 +541,7 @@ std::memory_order_seq_cst)) {
         file="cached_block.h",
         old="return ((entry ^ owned) & NUMACRE_INLINE_OURS) == NUMACRE_INLINE_CACHED;",
         new="(void)entry, (void)owned;\n    return 1;",
-        why="what two threads freed at once comes out of the second cache when another process has it",
+        why="a block that two threads freed at once comes out of the second cache when another process has it",
         filter="Engine.a_block_in_two_caches_is_left_in_one_when_another_process_has_got_it",
     ),
     # --- hand-over ----------------------------------------------------------------------------------------------------
@@ -564,7 +568,7 @@ std::memory_order_seq_cst)) {
         file="owner.hpp",
         old="return ((bits_ ^ other.bits_) & (kStateMask | kHolderMask)) == 0;",
         new="return ((bits_ ^ other.bits_) & kStateMask) == 0;",
-        why="its owner writes the entry by plain stores while others may take the block",
+        why="the block's owner writes the entry by plain stores while others may take the block",
         filter="Buddy.only_a_holder_publishes",
         program="shm_buddy_test",
     ),
@@ -614,7 +618,7 @@ std::memory_order_seq_cst)) {
         old="""after(layer_of(block.order), block,
                                      IndexEntry::owned(entry.owner(), entry.order(), 0, entry.note()), entry);""",
         new="IndexEntry::owned(entry.owner(), entry.order(), entry.generation(), entry.note());",
-        why="published anew, the block can be taken by what was withdrawn",
+        why="a reference that was withdrawn can take the block once it is published anew",
         filter="Buddy.a_reference_is_taken_once_and_goes_stale",
         program="shm_buddy_test",
     ),
@@ -646,7 +650,7 @@ std::memory_order_seq_cst)) {
             return false;
         }""",
         new="(void)slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel);",
-        why="the second clears the bits of the block's next owner",
+        why="the second free clears the bits of the block's next owner",
         filter="Engine.two_threads_of_one_process_free_the_same_block",
     ),
     Mutation(
@@ -662,7 +666,7 @@ std::memory_order_seq_cst)) {
         file="buddy/release.hpp",
         old="begin(self, IntentKind::free, block);\n        Env::crash_point(CrashPoint::free_after_intent);",
         new="",
-        why="a death after FREEING leaves bits that nobody names",
+        why="a death after FREEING leaves bits that no intent names",
         filter="Engine.a_death_while_freeing_is_recovered",
     ),
     Mutation(
@@ -677,7 +681,7 @@ std::memory_order_seq_cst)) {
             return false;
         }
         Env::crash_point(CrashPoint::free_after_ownership);""",
-        why="recovery of another waits for an operation that is over",
+        why="recovery of another thread waits for an operation that is over",
         filter="Engine.two_threads_of_one_process_free_the_same_block",
     ),
     # --- search -------------------------------------------------------------------------------------------------------
@@ -686,7 +690,7 @@ std::memory_order_seq_cst)) {
         file="search.hpp",
         old="raise_from(level, word, value_of(level, word));\n                break;",
         new="break;",
-        why="what was freed between the look and the CAS is hidden",
+        why="memory that was freed between the look and the CAS is hidden",
         filter="Engine.two_clients_of_all_orders_in_a_tree_of_seven_blocks",
     ),
     Mutation(
@@ -695,7 +699,7 @@ std::memory_order_seq_cst)) {
         old="if (potential(seen, level + 1, word / kUpperFanOut, child) <= value) return;\n"
             "        begin_hint_work(level, word);",
         new="if (potential(seen, level + 1, word / kUpperFanOut, child) <= value) return;\n        ++depth_;",
-        why="others believe the hint of a moment, or of the dead",
+        why="others believe a hint that holds for a moment only, or one that the dead left",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),
     Mutation(
@@ -728,7 +732,7 @@ std::memory_order_seq_cst)) {
         file="search.hpp",
         old="if (layer < view_.hint_levels) raise(layer + 1, word / kUpperFanOut, value);",
         new="",
-        why="the word's own hint was high all the time, that of its parent is not: hidden",
+        why="the word's own hint was high all the time, but its parent's hint is not: the block is hidden",
         filter="Engine.a_block_that_fills_its_word_is_found_when_freed",
     ),
     Mutation(
@@ -736,7 +740,7 @@ std::memory_order_seq_cst)) {
         file="buddy/elsewhere.hpp",
         old="if (nothing_is_hidden(self, order)) return Errc::out_of_frames;",
         new="return Errc::out_of_frames;",
-        why="false out-of-memory beside somebody in the middle of changing hints",
+        why="false out-of-memory beside a thread in the middle of changing hints",
         filter="Engine.one_client_alone_is_exact",
     ),
     Mutation(
@@ -744,7 +748,7 @@ std::memory_order_seq_cst)) {
         file="buddy/elsewhere.hpp",
         old="if (now.stood_since(before) || round == refusal_rounds(layer)) return Errc::out_of_frames;",
         new="if (now.everywhere || round == refusal_rounds(layer)) return Errc::out_of_frames;",
-        why="what is free now here, now there is refused: false out-of-memory for large blocks",
+        why="memory that is free now here, now there is refused: false out-of-memory for large blocks",
         filter="Buddy.a_large_block_is_refused_only_if_none_was_free_at_some_moment",
         program="shm_buddy_test",
     ),
@@ -754,7 +758,7 @@ std::memory_order_seq_cst)) {
         file="layout.hpp",
         old="view.index[layer] = words(layout.index[layer]);",
         new="view.index[layer] = words(layout.index[0]);",
-        why="blocks of two layers that begin at one frame have one entry: who frees one takes it for the other",
+        why="blocks of two layers that begin at one frame have one entry: a free of one block takes it for the other",
         filter="Engine.two_clients_of_all_orders_in_a_tree_of_seven_blocks",
     ),
     Mutation(
@@ -770,7 +774,8 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="one->step = RecoveryStep::blocked;\n                continue;",
         new="one->step = RecoveryStep::blocked;\n                return;",
-        why="one client that is stopped in the middle of an operation keeps all that a dead one's later threads had",
+        why="one client that is stopped in the middle of an operation keeps all that a dead client's later threads "
+            "had",
         filter="Recovery.goes_on_past_the_thread_for_which_it_has_to_wait",
         program="shm_recovery_test",
     ),
@@ -779,7 +784,7 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="        take_back_given(slot);\n        const Intent intent{slot.intent.load(std::memory_order_acquire)};",
         new="        const Intent intent{slot.intent.load(std::memory_order_acquire)};",
-        why="blocks go to a thread that is dead, for as long as a stopped client is in the way of its recovery",
+        why="blocks go to a dead thread for as long as a stopped client is in the way of its recovery",
         filter="Recovery.takes_the_wish_of_the_dead_back_before_it_has_to_wait",
         program="shm_recovery_test",
     ),
@@ -788,7 +793,7 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="resolve(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)",
         new="false)",
-        why="what a dead client had claimed but not committed is lost",
+        why="a block that a dead client had claimed but not committed is lost",
         filter="Engine.a_death_of_giver_or_taker_loses_nothing",
     ),
     Mutation(
@@ -814,7 +819,8 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="mine &= ~bits_of(layer, other);",
         new="mine = 0;",
-        why="what the dead had claimed beside a living one's block, or beside what another dead held, is lost",
+        why="a block that the dead had claimed beside a living client's block, or beside another dead client's, is "
+            "lost",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),
     Mutation(
@@ -822,7 +828,7 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="if (mine != 0) mine &= bits_in_word(view, layer, word);",
         new="if (mine != 0 && (mine & ~bits_in_word(view, layer, word)) != 0) mine = 0;",
-        why="of a bulk call that died, or of two dead, some bits are free already: the others are lost",
+        why="some bits of a dead bulk call, or of two dead clients, are free already: the others are lost",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),
     Mutation(
@@ -880,7 +886,7 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="if (entry.is_held()) {",
         new="if (entry.is_owned()) {",
-        why="the dead client's intent clears the bits of a living one's cached block",
+        why="the dead client's intent clears the bits of a living client's cached block",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),
     Mutation(
@@ -888,7 +894,7 @@ std::memory_order_seq_cst)) {
         file="walk.hpp",
         old="if (entry.is_held() && order <= largest && (frame & ((1U << order) - 1)) == 0) [[likely]] {",
         new="if (entry.is_owned() && order <= largest && (frame & ((1U << order) - 1)) == 0) [[likely]] {",
-        why="what a dead client's threads had cached is lost",
+        why="the blocks that a dead client's threads had cached are lost",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),
     Mutation(
@@ -896,7 +902,7 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="raise_to_root(view, level, intent.block().base.value >> word_order(level));",
         new="",
-        why="the dead unclaimed and did not come to tell: hidden",
+        why="the dead client had unclaimed the block and not yet raised the hints: the memory is hidden",
         filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
     ),
     Mutation(
@@ -904,7 +910,7 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="for (const NodeView<Env> &view : numa_nodes_) finish_hints(view, thread);",
         new="",
-        why="the dead lowered a hint and did not look again: hidden",
+        why="the dead client had lowered a hint and not looked again: the memory is hidden",
         filter="Engine.a_death_with_a_cache_or_in_a_bulk_call_loses_nothing",
     ),
     Mutation(
@@ -912,7 +918,7 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="return finish_thread(kDaemonThread, blocked_by); }",
         new="(void)blocked_by; return RecoveryStep::done; }",
-        why="what the daemon was freeing when it died is lost",
+        why="a block that the daemon was freeing when it died is lost",
         filter="Engine.a_death_of_the_daemon_during_recovery",
     ),
     Mutation(
@@ -920,7 +926,7 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="const Intent intent{slot.intent.load(std::memory_order_acquire)};\n        if (intent.active()",
         new="const Intent intent{slot.intent.exchange(0)};\n        if (intent.active()",
-        why="if the daemon dies before it has resolved the intent, nobody knows of it any more",
+        why="if the daemon dies before it has resolved the intent, nobody knows of the intent any more",
         filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
     ),
     Mutation(
@@ -937,7 +943,7 @@ std::memory_order_seq_cst)) {
         file="cached_block.h",
         old="NUMACRE_INLINE_STORE(slot, (entry & NUMACRE_INLINE_GENERATION) | owned);",
         new="NUMACRE_INLINE_STORE(slot, (entry & ~NUMACRE_INLINE_CACHED) | (owned & 3));",
-        why="what is used again and again through a cache looks as if it had been forgotten",
+        why="a block that is used again and again through a cache looks as if it had been forgotten",
         filter="Buddy.a_block_says_since_when_its_holder_has_it",
         program="shm_buddy_test",
     ),
@@ -946,7 +952,7 @@ std::memory_order_seq_cst)) {
         file="owner.hpp",
         old="return other.of(order(), note().with_since(since));",
         new="return (void)since, other.of(order(), note());",
-        why="a taker is said to have held what it has just taken for as long as the giver",
+        why="the taker of a block is said to have held it for as long as the giver",
         filter="Buddy.a_block_says_since_when_its_holder_has_it",
         program="shm_buddy_test",
     ),
@@ -955,7 +961,7 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="if (!entry.is_owned() || entry.owner() != kDaemonProcess || entry.order() != block.order) return false;",
         new="if (!entry.is_owned() || entry.order() != block.order) return false;",
-        why="what was seized and is somebody's by now is freed under its owner",
+        why="a block that was seized and is somebody's by now is freed under its owner",
         filter="Recovery.what_is_seized_is_the_daemon_s_until_it_is_released",
         program="shm_recovery_test",
     ),
@@ -964,7 +970,8 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="one->step = RecoveryStep::blocked;\n                continue;",
         new="",
-        why="what the dead thread had in flight is lost, and its slot is handed out with an intent in it",
+        why="the block that the dead thread had in flight is lost, and the thread's slot is handed out with an intent "
+            "in it",
         filter="Engine.a_death_of_either_client_is_recovered_beside_the_other",
     ),
     Mutation(
@@ -972,7 +979,7 @@ std::memory_order_seq_cst)) {
         file="thread_slots.hpp",
         old="while (seen <= thread && !mark.compare_exchange_weak(seen, thread + 1, std::memory_order_seq_cst)) {\n}",
         new="(void)seen;",
-        why="recovery does not find the slot of who died with it: it is taken for ever",
+        why="recovery does not find the slot of a thread that died with it: the slot is taken for ever",
         program="shm_recovery_test",
         filter="Recovery.gives_back_a_thread_slot_wherever_its_claimant_died",
     ),
@@ -1025,7 +1032,7 @@ std::memory_order_seq_cst)) {
         file="chunks.hpp",
         old="buddy_.commit(layer_of(block.order), block, IndexEntry::owned(kOfflineOwner, block.order, 0, {}));",
         new="buddy_.commit(layer_of(block.order), block, IndexEntry::owned(kDaemonProcess, block.order, 0, {}));",
-        why="the next daemon releases it as something seized: open without memory behind it",
+        why="the next daemon releases the chunk as something seized: the chunk is open without memory behind it",
         filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
     ),
     Mutation(
@@ -1033,7 +1040,7 @@ std::memory_order_seq_cst)) {
         file="chunks.hpp",
         old="if (state.compare_exchange_weak(bits, now.bits(), std::memory_order_seq_cst)) break;",
         new="state.store(now.bits(), std::memory_order_seq_cst);\n                break;",
-        why="what clients marked or claimed in the word meanwhile is wiped out",
+        why="marks and claims that clients made in the word meanwhile are wiped out",
         filter="Engine.a_chunk_is_drained_and_taken_offline_beside_clients",
     ),
     Mutation(
@@ -1049,7 +1056,7 @@ std::memory_order_seq_cst)) {
         file="walk.hpp",
         old="if (entry.is_held() && layer_of(block.order) == layer && view_.contains(block)) {",
         new="if (entry.is_owned() && layer_of(block.order) == layer && view_.contains(block)) {",
-        why="a large block that the dead had taken out of the tree for who waits is lost",
+        why="a large block that the dead had taken out of the tree for a waiting thread is lost",
         filter="Engine.a_death_around_a_hand_off_of_a_large_block",
     ),
     Mutation(
@@ -1057,7 +1064,7 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="if (bits == 0 || slot.waiting.compare_exchange_weak(bits, 0, std::memory_order_acq_rel)) return;",
         new="return slot.waiting.store(0, std::memory_order_release);",
-        why="somebody gives the dead a block at this moment",
+        why="somebody gives the dead thread a block at this moment",
         filter="Engine.who_gives_up_waiting_may_have_been_given_a_block",
     ),
     Mutation(
@@ -1065,7 +1072,7 @@ std::memory_order_seq_cst)) {
         file="recovery.hpp",
         old="(void)Buddy<Env>{view, pool_}.free_entry(kSelf, block, entry, true);\n        return RecoveryStep::done;",
         new="return RecoveryStep::done;",
-        why="the giver died before it told anybody",
+        why="the giver died before it told anybody of the block",
         filter="Engine.a_death_around_a_hand_off_loses_nothing",
     ),
     Mutation(
@@ -1075,7 +1082,7 @@ std::memory_order_seq_cst)) {
         new="            pool_.header->attention.fetch_and(~Attention::kWaiters, std::memory_order_seq_cst);\n"
         "            const Served served = serve_all(actor, exhausted, wake);\n"
         "            if (served == Served::not_all) raise_flag();\n",
-        why="what is released after the search and before the flag is up again is given to nobody",
+        why="a block that is released after the search and before the flag is up again is given to nobody",
         filter="Engine.a_released_block_goes_to_who_waits",
     ),
     Mutation(
@@ -1097,11 +1104,12 @@ std::memory_order_seq_cst)) {
         program="shm_account_test",
     ),
     Mutation(
-        name="who_still_waits_forgets_its_wish",
+        name="a_thread_that_still_waits_forgets_its_wish",
         file="hand_off.hpp",
         old="if (!given.is_given()) return false;\n        bool got = false;",
         new="bool got = false;",
-        why="a wish that was nudged again is forgotten; by a store, so would be a block that is given at that moment",
+        why="a wish that was nudged again is forgotten; a store would also wipe out a block that is given at that "
+            "moment",
         filter="HandOff.who_still_waits_receives_nothing_and_goes_on_waiting",
         program="shm_hand_off_test",
     ),
@@ -1110,7 +1118,7 @@ std::memory_order_seq_cst)) {
         file="hand_off.hpp",
         old="return now.not_nudged() != wish;",
         new="return now != wish;",
-        why="the waiter that is nudged twice begins a new wish over a word that waits, and a block given to it is lost",
+        why="a waiter that is nudged twice begins a new wish over a word that waits, and a block given to it is lost",
         filter="Engine.who_is_nudged_twice_loses_no_block_that_it_is_given",
     ),
     Mutation(
@@ -1135,7 +1143,7 @@ std::memory_order_seq_cst)) {
         file="buddy/claim.hpp",
         old="if (!claim_this(actor, block, IfDraining::refuse)) return false;",
         new="if (!claim_this(actor, block, IfDraining::claim)) return false;",
-        why="who chose a place before the drain began gets it after",
+        why="a thread that chose a place before the drain began gets it after",
         filter="Buddy.a_place_in_a_draining_chunk_is_refused",
         program="shm_buddy_test",
     ),
