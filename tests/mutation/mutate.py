@@ -47,8 +47,8 @@ class Mistake(Exception):
 
 
 def pattern_of(old):
-    # Re-indenting or wrapping a line differently is no reason to lose a mutation.
-    return re.compile(r"\s+".join(re.escape(word) for word in old.split()))
+    # Indentation, the ends of lines and comments between words may change without the loss of a mutation.
+    return re.compile(r"\s(?:\s|//[^\n]*\n)*".join(re.escape(word) for word in old.split()))
 
 
 def mutated(mutation, text):

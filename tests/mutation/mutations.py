@@ -1,6 +1,7 @@
 """The list of mutations. Each breaks one place of the allocator and names a test that must notice. See mutate.py.
 
-old: the text in shm/include/numacre/shm/<file>; must be there exactly once (white space counts as equal).
+old: the text in shm/include/numacre/shm/<file>; must be there exactly once (any white space and any
+     comments between two words count as equal).
 why: what goes wrong without it, in one line; it stands in the README of the model tests.
 filter: for --gtest_filter; the quickest test that notices (mutate.py --all-tests shows which do).
 
@@ -102,8 +103,9 @@ MUTATIONS = [
         file="buddy/coalesce.hpp",
         old="""if (!word_is_empty(layer, word)) return false;
             std::uint64_t bits = seen.bits();
-            // Compares""",
-        new="std::uint64_t bits = seen.bits();\n            // Compares",
+            if (state.compare_exchange_weak(bits, seen.without_mark(child)""",
+        new="std::uint64_t bits = seen.bits();\n"
+            "            if (state.compare_exchange_weak(bits, seen.without_mark(child)",
         why="the word was taken before COAL was there to be seen; its mark is cleared",
         filter="Engine.a_giver_and_its_taker",
     ),
@@ -161,15 +163,11 @@ std::memory_order_seq_cst)) {
         file="buddy/claim.hpp",
         old="""begin(self, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
-        // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
-        // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
         const std::uint64_t claimed = seen | run;
         if (!state.compare_exchange_strong(seen, claimed, std::memory_order_seq_cst, std::memory_order_relaxed))
             [[unlikely]]
             return ShortPath::raced;""",
         new="""Env::crash_point(CrashPoint::allocate_after_intent);
-        // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
-        // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
         const std::uint64_t claimed = seen | run;
         if (!state.compare_exchange_strong(seen, claimed, std::memory_order_seq_cst, std::memory_order_relaxed))
             [[unlikely]]
@@ -184,14 +182,12 @@ std::memory_order_seq_cst)) {
         old="""begin(self, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
         std::uint64_t bits = seen.bits();
-        // EDGE claim-then-look, as in allocate_in_leaf().
         if (!view_.upper[layer][word].compare_exchange_strong(
                 bits, seen.with_allocated(upper::group(first_child, levels)).bits(), std::memory_order_seq_cst,
                 std::memory_order_relaxed)) [[unlikely]]
             return ShortPath::raced;""",
         new="""Env::crash_point(CrashPoint::allocate_after_intent);
         std::uint64_t bits = seen.bits();
-        // EDGE claim-then-look, as in allocate_in_leaf().
         if (!view_.upper[layer][word].compare_exchange_strong(
                 bits, seen.with_allocated(upper::group(first_child, levels)).bits(), std::memory_order_seq_cst,
                 std::memory_order_relaxed)) [[unlikely]]

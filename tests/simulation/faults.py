@@ -334,8 +334,8 @@ std::memory_order_acq_rel,
         system=True,
         why="planted in managed_pool_recovery.cpp: recovery runs over a process that counts as living",
         changes=(
-            Change("daemon/src/pool/managed_pool_recovery.cpp", "mark_departing_dead(); // What a damaged pool",
-                   "// What a damaged pool"),
+            Change("daemon/src/pool/managed_pool_recovery.cpp", "mark_departing_dead(); if (look_for_damage())",
+                   "if (look_for_damage())"),
         ),
     ),
     Fault(
@@ -369,8 +369,7 @@ std::memory_order_acq_rel,
         changes=(
             Change(
                 "client/src/threads.cpp",
-                "give_back_all(pool, lane);  // what other threads have cached the daemon gives back\n"
-                "    release_slot(pool, lane.actor);",
+                "give_back_all(pool, lane);\n    release_slot(pool, lane.actor);",
                 "give_back_all(pool, lane);",
             ),
         ),
@@ -705,8 +704,8 @@ class Mistake(Exception):
 
 
 def pattern_of(old):
-    # Re-indenting or wrapping a line differently is no reason to lose a fault.
-    return re.compile(r"\s+".join(re.escape(word) for word in old.split()))
+    # Indentation, the ends of lines and comments between words may change without the loss of a fault.
+    return re.compile(r"\s(?:\s|//[^\n]*\n)*".join(re.escape(word) for word in old.split()))
 
 
 def apply(name, change, folder):
