@@ -1,11 +1,11 @@
-// numacre-holder: keeps the descriptors of numacred's memory open while there is no numacred, so that the next one
-// finds the pools as the last one left them. Knows nothing of what it holds, maps nothing, and is as small as it can
-// be: whoever kills it while no daemon runs has thrown the pools away.
+// numacre-holder: a process that keeps the descriptors of numacred's memory open while there is no numacred, so that
+// the next daemon finds the pools as the last one left them. The holder knows nothing of the files behind the
+// descriptors, maps nothing, and is as small as it can be: killing it while no daemon runs throws the pools away.
 //
 // usage: numacre-holder SOCKET_PATH       started by numacred, with one connection as descriptor 3
 //
-// It ends when it is told to; when the processes that a stopped daemon left it with have all ended; or when its
-// socket's name is no longer its own (somebody removed the runtime directory) and nobody is connected.
+// The holder ends when a daemon tells it to; when all processes that a stopped daemon named to it have ended; or when
+// its socket's name is no longer its own (somebody removed the runtime directory) and nobody is connected.
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -43,26 +43,27 @@ public:
     bool listen() {
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
-        // A name of our own first. It is shorter than those that the daemon has found short enough.
+        // Bind to a name of our own first. It is shorter than the names that the daemon has found short enough.
         const std::string own = std::filesystem::path(path_).replace_filename("h." + std::to_string(::getpid()));
         if (path_.size() >= sizeof address.sun_path || own.size() >= sizeof address.sun_path) return false;
         std::copy(own.begin(), own.end(), address.sun_path);
-        ::unlink(own.c_str());  // of a holder that had our pid and died in this function
+        ::unlink(own.c_str());  // left by a holder that had our pid and died in this function
         listener_ = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-        // Nobody else's from the start: what is behind it is other people's memory.
+        // The socket is closed to other users from the start: it leads to other people's memory.
         const mode_t before = ::umask(0177);
         const bool bound = ::bind(listener_.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0;
         ::umask(before);
         if (!bound) return false;
-        // Listening before it has the name: a name that refuses connections is a dead one's. And never a name that is
-        // there: the daemon that started us may have died meanwhile, and the next one have another holder by now.
+        // The socket listens before it gets the final name: a name that refuses connections belongs to a dead holder.
+        // link() never replaces an existing name: the daemon that started us may have died meanwhile, and the next
+        // daemon may have another holder by now.
         const bool named = ::listen(listener_.get(), kConnectionsMax) == 0 && ::link(own.c_str(), path_.c_str()) == 0 &&
                            ::lstat(path_.c_str(), &identity_) == 0;
         ::unlink(own.c_str());
         return named;
     }
 
-    // It lives as long as the memory: no folder is to stay in use for that.
+    // Leaves the current directory: the holder lives as long as the memory, and must not keep a folder in use so long.
     void leave_folder() {
         std::error_code error;
         const auto absolute = std::filesystem::absolute(path_, error);
@@ -73,7 +74,7 @@ public:
 
     void serve(Fd first) {
         welcome(std::move(first));
-        finished_ = connections_.empty();  // who started us has gone already
+        finished_ = connections_.empty();  // the daemon that started us has gone already
         while (!finished_) {
             if (connections_.empty() && (is_forsaken() || !is_named())) break;
             std::vector<pollfd> waits{{listener_.get(), POLLIN, 0}};
@@ -91,10 +92,10 @@ public:
 private:
     struct Connection {
         Fd fd;
-        std::vector<Fd> leaving;  // pidfds of a list that is not whole yet; a daemon that is killed leaves none
+        std::vector<Fd> leaving;  // pidfds of a list that is not complete yet; a daemon that is killed leaves none
     };
 
-    // A daemon has said which processes still use the memory, and all of them have ended.
+    // True: a daemon has named the processes that still use the memory, and all of them have ended.
     bool is_forsaken() {
         if (users_.empty()) return false;
         std::erase_if(users_, [](const Fd &user) {
@@ -139,7 +140,7 @@ private:
         switch (message.type) {
             case MessageType::keep:
                 if (came.size() != 1) return false;
-                users_.clear();  // a daemon has taken over, and looks after them itself
+                users_.clear();  // a daemon has taken over, and watches the processes itself
                 kept_[message.name.data()] = std::move(came.front());
                 break;
             case MessageType::drop:
@@ -152,7 +153,7 @@ private:
                     std::copy(name.begin(), name.end(), entry.name.begin());
                     const int number = fd.get();
                     if (numacre::holder::send_message(connection, entry, {&number, 1})) continue;
-                    // Others have as many of our user's descriptors unread as may be on their way.
+                    // ETOOMANYREFS: other sockets hold as many unread descriptors of our user as may be in flight.
                     entry.value = static_cast<std::uint32_t>(number);
                     if (errno != ETOOMANYREFS || !numacre::holder::send_message(connection, entry)) return false;
                 }
@@ -194,14 +195,15 @@ int main(int argc, char **argv) {
         return 2;
     }
     ::signal(SIGPIPE, SIG_IGN);
-    // A terminal that goes away ends the daemon, not the memory.
+    // A terminal that goes away ends the daemon, but not the memory.
     ::signal(SIGHUP, SIG_IGN);
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         limit.rlim_cur = limit.rlim_max;
         ::setrlimit(RLIMIT_NOFILE, &limit);
     }
-    // What the daemon's starter had open (a script's lock, a pipe that somebody reads to its end) is not ours to keep.
+    // Close files that the daemon's starter had open (a script's lock, a pipe that somebody reads to its end): they are
+    // not ours to keep.
     (void)::syscall(SYS_close_range, numacre::holder::kFirstConnection + 1, ~0U, 0);
     Holder holder(argv[1]);
     if (!holder.listen()) return EXIT_FAILURE;

@@ -1,4 +1,4 @@
-// What the machine has, by numa node.
+// The machine's memory and hugepages, by numa node.
 #pragma once
 
 #include <chrono>
