@@ -30,7 +30,7 @@ std::optional<std::uint64_t> read_count(const std::string &path) {
     return std::nullopt;
 }
 
-// 0 or the errno.
+// Returns 0 or the errno.
 int write_count(const std::string &path, std::uint64_t count) {
     const Fd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (!file) return errno;
@@ -38,14 +38,14 @@ int write_count(const std::string &path, std::uint64_t count) {
     return ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : errno;
 }
 
-// A node's nr_hugepages reads as persistent and surplus pages together; what is written to it is the persistent ones.
+// A numa node's nr_hugepages reads as persistent and surplus pages together; a write to it sets the persistent ones.
 std::uint64_t persistent_pages(const HugepagePool &pool) {
     return pool.total - std::min(pool.total, pool.surplus);
 }
 
 std::optional<HugepagePool> read_pool(const std::string &where, std::uint64_t page_bytes) {
     std::optional<HugepagePool> found;
-    // Of one moment, if that can be had: while clients end, pages go.
+    // All counts should be from one moment, if that can be had: while clients end, pages go.
     constexpr int kLooks = 8;
     for (int look = 0; look < kLooks; ++look) {
         const auto total = read_count(where + "/nr_hugepages");
@@ -57,7 +57,7 @@ std::optional<HugepagePool> read_pool(const std::string &where, std::uint64_t pa
     return found;
 }
 
-// The thread's memory comes from that numa node, until the end of this.
+// Makes the thread's memory come from one numa node, for the object's lifetime.
 class ThreadPolicy {
 public:
     explicit ThreadPolicy(int os_numa_node) {
@@ -72,7 +72,7 @@ public:
     int error() const { return error_; }
 
 private:
-    static constexpr unsigned long kBits = 1024;  // the most that the kernel is built for
+    static constexpr unsigned long kBits = 1024;  // the largest number of numa nodes that a kernel is built for
     using Mask = std::array<std::uint64_t, kBits / 64>;
     int mode_before_ = MPOL_DEFAULT;
     Mask mask_before_{};
@@ -93,15 +93,15 @@ Hugepages::Hugepages(bool may_reserve, std::string sysfs_nodes, std::string sysf
 
 namespace {
 
-// Ours, and nobody else can make, rename or remove files in it.
+// True: the folder is ours, and nobody else can make, rename or remove files in it.
 bool is_private_folder(const std::string &path) {
     struct stat status{};
     return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&
            (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// What of a change of nr_hugepages has come about, counted on the raised pages that there were before: not more than
-// was wanted, whoever else writes there.
+// The number of raised pages after a change of nr_hugepages, given the number before it. Counts the part of the change
+// that has come about, and no more than was wanted, whoever else writes there.
 std::uint64_t raised_after(std::uint64_t raised_before, std::uint64_t nr_before, std::uint64_t nr_after,
                            std::uint64_t nr_now) {
     const auto [least, most] = std::minmax(nr_before, nr_after);
@@ -116,11 +116,11 @@ std::string hugepage_lock_folder() {
     const std::string uid = std::to_string(::geteuid());
     const std::string last = "/tmp/numacre-" + uid;
     for (const std::string &folder : {std::string("/run/numacre"), "/run/user/" + uid, last}) {
-        // Only where nothing is: what others have made there stays as it is.
+        // mkdir() leaves an existing entry alone: what other users have made there stays as it is.
         if (folder != "/run/user/" + uid) ::mkdir(folder.c_str(), folder == last ? S_IRWXU : 0711);
         if (is_private_folder(folder) && ::access(folder.c_str(), W_OK) == 0) return folder;
     }
-    return last;  // another's: opening a file there says so
+    return last;  // another user's: opening a file there reports that
 }
 
 void Hugepages::record_in(MachineLedger &ledger, std::span<const int> os_numa_nodes) {
@@ -179,9 +179,9 @@ int Hugepages::change_reservation(const Key &key, std::uint64_t nr_before, std::
     return error;
 }
 
-// Before Linux 6.7 a write to one numa node's nr_hugepages counts the surplus pages of all others on top of it: 8
-// become 24, and 0 leaves them there (seen with 6.1). Then by the machine's count, for a thread that may use that node
-// only.
+// Before Linux 6.7 a write to one numa node's nr_hugepages adds the surplus pages of all others to the number: 8 become
+// 24, and 0 leaves them there (seen with 6.1). In that case this function writes the machine's count, with a thread
+// that may use that numa node only.
 int Hugepages::write_reservation(const Key &key, std::uint64_t nr_before, std::uint64_t nr_after) const {
     const auto of_node = pool(key.first, key.second);
     const auto of_machine = read_pool(sysfs_machine_ + size_folder(key.second), key.second);
@@ -199,7 +199,7 @@ std::string Hugepages::folder(int os_numa_node, std::uint64_t page_bytes) const 
 
 std::optional<HugepagePool> Hugepages::pool(int os_numa_node, std::uint64_t page_bytes) const {
     auto found = read_pool(folder(os_numa_node, page_bytes), page_bytes);
-    // The kernel counts reserved pages for the machine, on no numa node in particular.
+    // The kernel counts reserved pages for the machine, not for each numa node.
     const std::string machine = sysfs_machine_ + size_folder(page_bytes);
     const std::uint64_t reserved = read_count(machine + "/resv_hugepages").value_or(0);
     if (!found || reserved == 0) return found;
@@ -234,7 +234,7 @@ Hugepages::Lock Hugepages::lock(int os_numa_node, std::uint64_t page_bytes, std:
     }
     Lock held;
     held.among_threads_ = std::unique_lock(*of_threads, patience_among_threads);
-    // The thread that has the one is the only one of this daemon that wants the other.
+    // This thread has the lock among threads, so no other thread of the daemon wants the lock among daemons.
     if (held.among_threads_) {
         held.among_daemons_ = lock_among_daemons(key, patience);
         return held;
@@ -269,7 +269,7 @@ Fd Hugepages::lock_among_daemons(const Key &key, std::chrono::milliseconds patie
                          (holder ? " (pid " + std::to_string(*holder) + ")" : "") + " for too long: end it");
             return {};
         }
-        // Else it was removed meanwhile (systemd removes /run/numacre): the others lock the new one.
+        // The file was removed meanwhile (systemd removes /run/numacre): the other daemons lock the new one.
         if (!is_at(*file, path)) continue;
         write_holder(*file);
         const std::lock_guard lock(lock_mutex_);
@@ -279,7 +279,7 @@ Fd Hugepages::lock_among_daemons(const Key &key, std::chrono::milliseconds patie
     }
 }
 
-// Once for each trouble: a growth takes the lock for every 64 MiB.
+// Logs each trouble once: a growth takes the lock for every 64 MiB.
 void Hugepages::warn_of_lock(const std::string &reason) const {
     const auto now = std::chrono::steady_clock::now();
     {
@@ -304,7 +304,7 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
             Failure{Errc::out_of_frames, numa_node + " has no hugepages of " + format_bytes(page_bytes) + " (" + where +
                                              " cannot be read): this kernel or CPU has none of that size"}};
     if (before->unreserved >= pages) return std::uint64_t{0};
-    // A process that may only read an old file can reserve pages in it: the missing pages may be those.
+    // A process that may only read an old file can reserve pages in it: the missing pages may be reserved for it.
     const bool may_do = file == For::old_file && before->free >= pages;
 
     const std::uint64_t reserved = before->free - before->unreserved;
@@ -323,7 +323,7 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
             Failure{Errc::out_of_frames, shortage + ", and only " + std::to_string(available_bytes >> 20) +
                                              "M of memory are available there: ask for less, or free some"}};
 
-    // Surplus pages that the kernel counts as persistent on the way have to be given back as well.
+    // Surplus pages that the kernel turns into persistent ones by this write have to be given back as well.
     const std::uint64_t persistent = persistent_pages(*before);
     const int error = change_reservation({os_numa_node, page_bytes}, persistent, wanted);
     if (error != 0)
@@ -332,7 +332,7 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
     const auto after = pool(os_numa_node, page_bytes);
     const std::uint64_t raised =
         after && persistent_pages(*after) > persistent ? persistent_pages(*after) - persistent : 0;
-    // Of these, what was surplus before is not new, and nobody's to give back but restore_surplus()'s.
+    // Raised pages that were surplus before are not new. Only restore_surplus() may give them back.
     const std::uint64_t converted =
         after ? std::min(raised, before->surplus - std::min(before->surplus, after->surplus)) : 0;
     {
@@ -344,7 +344,8 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
         return raised - converted;
     }
     give_back(os_numa_node, page_bytes, raised - converted);
-    // Where others have free pages it would be those that go: the next that succeeds will do it, or the end.
+    // Where others have free pages, the kernel would take those. The next call that succeeds restores the surplus, or
+    // the daemon's end does.
     if (before->free == 0) restore_surplus(os_numa_node, page_bytes);
     return Unexpected{Failure{Errc::out_of_frames, shortage + ", and the kernel found memory for only " +
                                                        std::to_string(raised) + " more (fragmented): reserve them at " +

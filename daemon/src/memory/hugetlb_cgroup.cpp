@@ -18,11 +18,11 @@ namespace fs = std::filesystem;
 
 struct Hierarchy {
     fs::path mounted_at;
-    fs::path ours;  // below it
+    fs::path ours;  // our cgroup, relative to mounted_at
     bool is_v1 = false;
 };
 
-// Nothing: no such file, or "max".
+// Nothing: the file does not exist, or says "max".
 std::optional<std::uint64_t> read_bytes(const fs::path &path) {
     std::ifstream file(path);
     std::uint64_t bytes = 0;
@@ -30,7 +30,7 @@ std::optional<std::uint64_t> read_bytes(const fs::path &path) {
     return std::nullopt;
 }
 
-// The number behind a name, in a file of lines "name number [...]".
+// Returns the number that follows `name` in a file of lines "name number [...]".
 std::optional<std::uint64_t> read_named(const fs::path &path, std::string_view name) {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {
@@ -42,7 +42,7 @@ std::optional<std::uint64_t> read_named(const fs::path &path, std::string_view n
     return std::nullopt;
 }
 
-// Where the hierarchies are mounted that the controller may be in.
+// The mounted hierarchies that the controller may be in.
 std::vector<Hierarchy> mounted(const std::string &root, const std::string &controller) {
     std::vector<Hierarchy> found;
     std::ifstream mounts(root + "/proc/self/mountinfo");
@@ -60,7 +60,7 @@ std::vector<Hierarchy> mounted(const std::string &root, const std::string &contr
     return found;
 }
 
-// Our place in each of them.
+// The same hierarchies, with our cgroup in each of them.
 std::vector<Hierarchy> hierarchies(const std::string &root, const std::string &controller) {
     std::vector<Hierarchy> found = mounted(root, controller);
     std::ifstream membership(root + "/proc/self/cgroup");
@@ -86,14 +86,14 @@ std::string hugetlb_size_name(std::uint64_t page_bytes) {
 Answer<void> check_hugetlb_cgroup(std::uint64_t page_bytes, std::uint64_t bytes, const std::string &root) {
     for (const Hierarchy &hierarchy : hierarchies(root, "hugetlb")) {
         for (fs::path group = hierarchy.ours;; group = group.parent_path()) {
-            // A file's pages are charged as reserved, too.
+            // A file's pages are charged as reserved, too, so both limits apply.
             for (const char *const which : {"", ".rsvd"}) {
                 const std::string prefix = "hugetlb." + hugetlb_size_name(page_bytes) + which;
                 const fs::path folder = hierarchy.mounted_at / group;
                 const fs::path limit_file = folder / (prefix + (hierarchy.is_v1 ? ".limit_in_bytes" : ".max"));
                 const auto limit = read_bytes(limit_file);
                 const auto used = read_bytes(folder / (prefix + (hierarchy.is_v1 ? ".usage_in_bytes" : ".current")));
-                // Without overflow: v1 writes "no limit" as a number near the greatest.
+                // Written without overflow: v1 writes "no limit" as a number near the greatest.
                 if (!limit || !used || (*used <= *limit && bytes <= *limit - *used)) continue;
                 return Unexpected{
                     Failure{Errc::out_of_frames,

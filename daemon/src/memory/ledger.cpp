@@ -17,7 +17,7 @@ constexpr std::uint64_t kMachineLedgerMagic = 0x686d'676c'6372'6d6e;  // "nmrclg
 
 static_assert(sizeof(LedgerClient) == 120);
 static_assert(sizeof(LedgerAccount) == 40);
-static_assert(sizeof(LedgerNode) == 24);  // whole words: clients follow
+static_assert(sizeof(LedgerNode) == 24);  // whole words: the client entries follow
 static_assert(sizeof(LedgerUnit) == 2);
 static_assert(std::atomic<UnitState>::is_always_lock_free && std::atomic<Drain>::is_always_lock_free);
 
@@ -47,7 +47,7 @@ std::chrono::system_clock::time_point time_point_of(std::int64_t nanoseconds) {
 }
 
 struct PoolLedger::Header {
-    // These four never move, so that any version can tell any other.
+    // The magic and the two versions never move, so that any version can identify any other.
     std::uint64_t magic;
     std::uint32_t ledger_version;
     std::uint32_t layout_version;
@@ -65,7 +65,7 @@ struct PoolLedger::Header {
     std::uint32_t reclaim;
     std::uint32_t hold_seconds;
     std::int64_t created_ns;         // since the epoch
-    std::int64_t created_steady_ns;  // of the monotonic clock: a ledger lives no longer than the boot
+    std::int64_t created_steady_ns;  // by the monotonic clock: a ledger lives no longer than the boot
     Durable<LedgerState> state;
     Durable<std::uint32_t> last_client_id;
     std::uint32_t max_threads_per_client;
@@ -115,7 +115,7 @@ Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instan
     const Parts parts = parts_of(spec, numa_nodes);
     auto region = MetadataRegion::create("numacre:" + spec.name + ":ledger", parts.bytes);
     if (!region) return Unexpected{region.error()};
-    // Now: later a page that cannot be had would be a SIGBUS.
+    // Populated now: later a page that cannot be had would be a SIGBUS.
     if (auto populated = region->populate(0, parts.bytes); !populated) return Unexpected{populated.error()};
     PoolLedger ledger(std::move(*region));
     Header &header = *ledger.header_;
@@ -223,7 +223,7 @@ std::chrono::system_clock::time_point PoolLedger::created() const {
 std::chrono::seconds PoolLedger::age() const {
     const std::chrono::nanoseconds now = std::chrono::steady_clock::now().time_since_epoch();
     const auto age = now - std::chrono::nanoseconds(header_->created_steady_ns);
-    // Not below 0: a daemon before us may have run in another time namespace.
+    // Not below 0: an earlier daemon may have run in another time namespace.
     return std::max(std::chrono::seconds{0}, std::chrono::duration_cast<std::chrono::seconds>(age));
 }
 
@@ -232,7 +232,7 @@ LedgerState PoolLedger::state() const {
 }
 
 void PoolLedger::set_state(LedgerState state) {
-    // What is deleted stays so, whatever another thread finds out about it.
+    // A deleted pool stays deleted, whatever state another thread wants to set.
     LedgerState before = header_->state.load(std::memory_order_acquire);
     while (before != LedgerState::deleted &&
            !header_->state.compare_exchange_weak(before, state, std::memory_order_acq_rel)) {
@@ -262,8 +262,8 @@ struct MachineLedger::Header {
     std::uint64_t magic;
     std::uint32_t ledger_version;
     std::uint32_t reserved;
-    LedgerReservation reservations[kOsNumaNodes];           // of 2 MiB
-    LedgerReservation gigantic_reservations[kOsNumaNodes];  // of 1 GiB
+    LedgerReservation reservations[kOsNumaNodes];           // of 2 MiB pages
+    LedgerReservation gigantic_reservations[kOsNumaNodes];  // of 1 GiB pages
 };
 
 Answer<MachineLedger> MachineLedger::create() {

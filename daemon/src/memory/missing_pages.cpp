@@ -22,18 +22,18 @@ namespace {
 
 constexpr std::uint32_t kWindows = 16;
 constexpr std::uint64_t kSpareBytes = kHugepageBytes;  // no window is larger
-// A region has about so many pieces, where they are smaller than the spare file. More: a window hides fewer words of
-// the clients'. Fewer: a walk over a region without pages takes fewer signals.
+// About how many pieces a region has whose pieces are smaller than the spare file. With more pieces a window hides
+// fewer of the clients' words. With fewer pieces a walk over a region without pages takes fewer signals.
 constexpr std::uint64_t kPieces = 4096;
 
 struct Range {
-    std::atomic<std::uintptr_t> address{0};  // 0: none
+    std::atomic<std::uintptr_t> address{0};  // 0: no mapping is watched here
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<int> file{0};
     std::atomic<bool> is_taken{false};
     std::atomic<bool> is_replaced{false};
     std::atomic<bool> is_held{false};  // by a thread that changes the mapping
-    // Guarded by is_held. The pieces that show the spare file: their numbers.
+    // Guarded by is_held: the numbers of the pieces that show the spare file.
     std::uint32_t window_count = 0;
     std::array<std::uint32_t, kWindows> windows{};
 
@@ -43,8 +43,8 @@ struct Range {
 };
 constexpr std::size_t kRanges = 65536;
 constinit std::array<Range, kRanges> ranges;
-constinit std::atomic<std::size_t> ranges_end{0};  // at and above it there has never been one
-constinit std::atomic<int> spare_file{-1};         // kSpareBytes, which have all their pages
+constinit std::atomic<std::size_t> ranges_end{0};  // no range at or above this index has ever been used
+constinit std::atomic<int> spare_file{-1};         // kSpareBytes long, with all its pages
 
 // Async-signal-safe: the thread that holds a range touches no watched memory meanwhile, and so gets no SIGBUS.
 class Hold {
@@ -65,7 +65,7 @@ bool map_over(std::uintptr_t address, std::uint64_t bytes, int file) {
                   MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, 0) != MAP_FAILED;
 }
 
-// One mapping again, of the region's own file. The range is held.
+// Makes the region one mapping of its own file again. The caller holds the range.
 bool close_windows(Range &range) {
     if (range.window_count == 0) return true;
     if (!map_over(range.address.load(std::memory_order_relaxed), range.bytes.load(std::memory_order_relaxed),
@@ -82,8 +82,8 @@ bool open_window(Range &range, std::uint64_t offset) {
     const auto piece = static_cast<std::uint32_t>(offset / piece_bytes);
     const auto windows = std::span(range.windows).first(range.window_count);
     if (std::ranges::find(windows, piece) != windows.end()) return true;  // another thread was here first
-    // The oldest could be closed alone, but then the bound would rely on the kernel to join what lies beside it, which
-    // it does only where both have the same flags.
+    // Closing the oldest window alone would not do: the bound on mappings would then rely on the kernel to join the
+    // mappings beside it, and the kernel does so only where both have equal flags.
     if (range.window_count == kWindows && !close_windows(range)) return false;
     const std::uint64_t at = piece * piece_bytes;
     if (!map_over(range.address.load(std::memory_order_relaxed) + at,
@@ -91,15 +91,15 @@ bool open_window(Range &range, std::uint64_t offset) {
                   spare_file.load(std::memory_order_relaxed)))
         return false;
     range.windows[range.window_count++] = piece;
-    range.is_replaced.store(true, std::memory_order_relaxed);  // whoever looks a moment later sees it
+    range.is_replaced.store(true, std::memory_order_relaxed);  // a look a moment later sees it
     return true;
 }
 
-// Async-signal-safe. False: it is no page of ours, or the kernel has no room for the mappings.
+// Async-signal-safe. False: the place is in no watched mapping, or the kernel has no room for the mappings.
 bool replace(std::uintptr_t place) {
     const std::size_t end = ranges_end.load(std::memory_order_acquire);
     for (std::size_t i = 0; i < end; ++i) {
-        // acquire: with the length. The thread that touches it keeps it from being unmapped.
+        // acquire: with the length. The thread that touches the page keeps it from being unmapped.
         const std::uintptr_t first = ranges[i].address.load(std::memory_order_acquire);
         const std::uint64_t bytes = ranges[i].bytes.load(std::memory_order_relaxed);
         if (first != 0 && place >= first && place - first < bytes) return open_window(ranges[i], place - first);
@@ -109,7 +109,7 @@ bool replace(std::uintptr_t place) {
 
 void on_bus_error(int number, siginfo_t *info, void *) {
     const int error = errno;
-    // Otherwise it comes again when this returns, and is the end then.
+    // Otherwise the signal comes again when this handler returns, and then ends the process.
     if (info->si_code != BUS_ADRERR || !replace(reinterpret_cast<std::uintptr_t>(info->si_addr)))
         std::signal(number, SIG_DFL);
     errno = error;
@@ -166,7 +166,7 @@ void WatchedPages::end() {
 void WatchedPages::look_again() const {
     if (!are_replaced()) return;
     const Hold hold(ranges[number_]);
-    (void)close_windows(ranges[number_]);  // where it fails the windows are as they were
+    (void)close_windows(ranges[number_]);  // on failure the windows stay as they were
 }
 
 bool WatchedPages::are_replaced() const {

@@ -20,23 +20,24 @@ namespace numacre::daemon {
 
 namespace {
 
-// Mapped at once to see where the pages are.
+// How much is mapped at once to see where the pages are.
 constexpr std::uint64_t kLookedAtBytesMax = std::uint64_t{64} << 20;
 
 std::string region_name(const PoolSpec &spec, NumaNode numa_node, const char *part) {
     return "numacre:" + spec.name + ":" + std::to_string(numa_node.value) + ":" + part;
 }
 
-// What steps of growth are about to take, of all pools, by numa node. Each pool grows on a thread of its own, and until
-// a step has its pages the machine and the cgroup still call them left: two that fit one by one would not fit together.
-// A step books first and looks then, so of two at once at least one sees the other. (Not a lock: the thread of one pool
-// may be made to wait by its clients, and no other pool may wait for it.)
+// Bytes that growth steps of all pools are about to take, by numa node. Each pool grows on a thread of its own, and
+// until a step has its pages, the machine and the cgroup still report them as left: two steps that fit one by one would
+// not fit together. A step books its bytes first and looks at what is left then, so of two steps at once at least one
+// sees the other. (A lock would not do: the thread of one pool may be made to wait by its clients, and no other pool
+// may wait for that thread.)
 std::array<std::atomic<std::uint64_t>, kMaxNumaNodes> bytes_booked{};
 
 class Booking {
 public:
     Booking(NumaNode numa_node, std::uint64_t bytes) : numa_node_(numa_node), bytes_(bytes) {
-        bytes_booked[numa_node.value].fetch_add(bytes, std::memory_order_seq_cst);  // before what is left is looked at
+        bytes_booked[numa_node.value].fetch_add(bytes, std::memory_order_seq_cst);  // before looking at what is left
         own = this;
     }
     Booking(const Booking &) = delete;
@@ -67,7 +68,7 @@ std::uint64_t without(std::uint64_t bytes, std::uint64_t booked) {
     return bytes - std::min(bytes, booked);
 }
 
-// Memory that is not hugetlb: the kernel does not refuse too much, it kills somebody. So ask first.
+// For memory that is not hugetlb. The kernel refuses no request as too large, it kills a process. So ask first.
 Answer<void> check_available(const Topology &topology, NumaNode numa_node, std::uint64_t bytes) {
     const std::uint64_t available = without(topology.available_bytes(numa_node), Booking::of_others(numa_node));
     if (bytes + kNodeHeadroomBytes <= available) return {};
@@ -78,8 +79,8 @@ Answer<void> check_available(const Topology &topology, NumaNode numa_node, std::
                                          " for the rest of the machine are needed: ask for less, or free some"}};
 }
 
-// Metadata is small pages, whatever the frames are, and comes with the frames that it is for; all of it a client that
-// maps it can touch at any time. So a pool whose metadata the machine could not hold is not made.
+// Metadata lies on small pages, whatever the frames lie on, and comes with the frames that it describes. A client that
+// maps it can touch all of it at any time. So a pool whose metadata the machine could not hold is not made.
 Answer<void> check_left(std::uint64_t bytes, const std::string &what, const std::string &remedy) {
     MemoryLeft left = memory_left();
     left.bytes = without(left.bytes, Booking::of_others());
@@ -90,7 +91,7 @@ Answer<void> check_left(std::uint64_t bytes, const std::string &what, const std:
                                                        " of them for the rest: " + remedy}};
 }
 
-// Of frames that come online: their share, rounded up.
+// The metadata of frames that come online: their share of the region, rounded up.
 std::uint64_t metadata_bytes_for(const Geometry &geometry, std::uint64_t region_bytes, std::uint64_t bytes) {
     return static_cast<std::uint64_t>(static_cast<double>(region_bytes) * static_cast<double>(bytes) /
                                       static_cast<double>(geometry.capacity_bytes())) +
@@ -106,8 +107,8 @@ Answer<void> check_unbooked(const Topology &topology, NumaNode numa_node, std::u
                                                        " are needed: ask for less"}};
 }
 
-// Lets who scans the metadata beside us tell whether what is offline stood still meanwhile. release: what is online is
-// counted before the change is over. (One thread at a time: no RMW is needed, but none is in a hurry.)
+// Sequence lock: lets concurrent scanners detect online/offline changes. release: the online units are counted before
+// the change is over. (Only one thread at a time makes changes: an RMW is not needed, but speed does not matter here.)
 class OnlineChange {
 public:
     explicit OnlineChange(std::atomic<std::uint64_t> &changes) : changes_(changes) {
@@ -163,7 +164,7 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
     if (plan.spec.backing != wire::Backing::small_pages) {
         auto region = DataRegion::create(name, bytes, wire::Backing::thp, topology, plan.numa_node);
         if (!region) return region;
-        // Whether the kernel can: on one page, before anybody is told that it does.
+        // Tries on one page whether the kernel can make hugepages, before anybody is told that it does.
         const bool populated =
             check_available(topology, plan.numa_node, kHugepageBytes) && region->populate(0, kHugepageBytes);
         const bool collapsed = populated && region->collapse(0, kHugepageBytes);
@@ -176,8 +177,9 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
 
 namespace {
 
-// What format_node_region() writes, and every walk reads whatever is online: the header, the top layer with its index,
-// and the hints above. By a system call that can say that there is no memory for it: our own stores would be SIGBUS.
+// Populates the parts that format_node_region() writes, and that every walk reads whatever is online: the header, the
+// top layer with its index, and the hints above. It uses a system call that can report that there is no memory: a store
+// by the daemon would be a SIGBUS.
 Answer<void> populate_top(MetadataRegion &metadata, const Geometry &geometry, const NodeLayout<ProductionEnv> &layout) {
     Answer<void> result = metadata.populate(0, kPageBytes);
     const auto populate = [&](std::uint64_t part, std::uint64_t bytes) {
@@ -256,10 +258,11 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::adopt(const Plan &plan, Topology
         for (; is_online(unit); ++unit) ++run.count;
         if (run.count == 0) continue;
         made->count_online(run);
-        // It was granted once, and is there: a synthetic node that has become smaller is over-booked.
+        // This memory was granted once, and is there: a synthetic node that has become smaller is over-booked.
         (void)topology.take(plan.numa_node, run.count * made->unit_bytes_);
     }
-    // Perhaps some of their chunks only: finished by who calls. What is free there is not to be promised until then.
+    // Units that drain by the ledger. Perhaps only some of their chunks drain; the caller finishes that. Until then the
+    // free memory of these units is not to be promised.
     for (std::uint64_t unit = 0; unit < units.size(); ++unit)
         if (made->drain_of(unit) != Drain::none) made->draining_.insert(unit);
     made->draining_units_ = made->draining_.size();
@@ -267,8 +270,9 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::adopt(const Plan &plan, Topology
 }
 
 void NodeMemory::finish_units() {
-    // Metadata is there, but for what a daemon of before left to the threads; what of it may be made hugepages is
-    // counted anew. Not in adopt(): a client can make the kernel wait for its file.
+    // The metadata is there already, except for the parts of threads where an older daemon did not populate them. The
+    // calls count anew how much of it is populated, so that it can be made hugepages. Not in adopt(): a client can make
+    // the kernel wait for its file.
     (void)populate_thread_parts();
     for (std::uint64_t unit = 0; unit < online_.size(); ++unit) {
         UnitRange run{unit, 0};
@@ -309,7 +313,7 @@ void NodeMemory::count_online(UnitRange units) {
     online_units_.fetch_add(units.count, std::memory_order_relaxed);
 }
 
-// How many chunks were not as we had left them. only_closed: some may be open already, and in use.
+// Returns how many chunks were not as the daemon had left them. only_closed: some may be open already, and in use.
 std::uint64_t NodeMemory::open_chunks(UnitRange units, bool only_closed) {
     std::uint64_t overwritten = 0;
     const std::uint64_t first = units.first * chunks_in_unit();
@@ -322,13 +326,14 @@ std::uint64_t NodeMemory::open_chunks(UnitRange units, bool only_closed) {
 
 void NodeMemory::set_drain(std::uint64_t unit, Drain drain) {
     drain_changes_.fetch_add(1, std::memory_order_seq_cst);
-    // The ledger says so for as long as any chunk may: who finds it there does the rest.
+    // The ledger says `drain` for as long as any chunk may say so: a daemon that finds it there does the rest.
     Durable<Drain> &remembered = plan_.ledger->units(plan_.numa_node)[unit].drain;
     const bool begins = drain != Drain::none;
     if (begins) {
         remembered.store(drain, std::memory_order_release);
     } else {
-        // A look that has begun before finds another word now; one that begins from here on, that it is not to count.
+        // A look that began before this finds that the word of DrainingHeld has changed. A look that begins from here
+        // on finds opening_ set, and notes nothing.
         opening_.fetch_add(1, std::memory_order_seq_cst);
         forget_draining_held(plan_.pool);
     }
@@ -366,7 +371,7 @@ void NodeMemory::count_hugepages(Hugepages::Pages &pages) const {
 }
 
 void NodeMemory::give_back_frames() {
-    // Jobs that come later touch nothing of it.
+    // Jobs that come later touch none of the frames.
     online_.assign(online_.size(), false);
     data_.punch(0, data_.bytes());
 }
@@ -467,7 +472,7 @@ Answer<std::uint64_t> NodeMemory::populate_hugepages(std::uint64_t offset, std::
     const int os = os_numa_node();
     const std::uint64_t page = data_.page_bytes();
     const Hugepages::Lock held = hugepages_.lock(os, page);
-    // First: what is reserved needs no leave, what is allocated does.
+    // The cgroup is asked first: reserving pages needs no permission of the cgroup, allocating them does.
     if (auto allowed = check_hugetlb_cgroup(page, bytes); !allowed) return Unexpected{allowed.error()};
     auto reserved = hugepages_.ensure_free(os, page, bytes / page, topology_.available_bytes(plan_.numa_node),
                                            Hugepages::For::old_file);
@@ -498,7 +503,8 @@ Answer<std::uint64_t> NodeMemory::populate_data(std::uint64_t offset, std::uint6
 Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
     const std::uint64_t offset = units.first * unit_bytes_;
     const std::uint64_t bytes = units.count * unit_bytes_;
-    // At each step: others take memory meanwhile, and beyond a cgroup's limit the kernel would end us, or clients.
+    // Checked at each step: other processes take memory meanwhile, and beyond a cgroup's limit the kernel would end the
+    // daemon, or clients.
     const Booking booking(plan_.numa_node, plain_bytes_for(bytes));
     if (auto enough = check_memory_left(bytes); !enough) return enough;
     if (auto booked = topology_.take(plan_.numa_node, bytes); !booked) return booked;
@@ -548,7 +554,7 @@ std::uint64_t NodeMemory::undo(Growth &growth, std::uint64_t units_max,
     const std::uint64_t pages = std::min(growth.reserved_pages, undone * (unit_bytes_ / data_.page_bytes()));
     growth.reserved_pages -= pages;
     give_back_pages(data_.backing(), pages * data_.page_bytes());
-    // What was reserved ahead is so again.
+    // The bytes that were reserved ahead are reserved ahead again.
     const std::uint64_t ahead = std::min(growth.ahead_bytes, undone * unit_bytes_ - pages * data_.page_bytes());
     growth.ahead_bytes -= ahead;
     reserved_ahead_bytes_ += ahead;
@@ -568,11 +574,11 @@ bool NodeMemory::close_and_punch(std::uint64_t unit) {
     }
     set_state({unit, 1}, UnitState::closed);
     data_.punch(unit * unit_bytes_, unit_bytes_);
-    // Before it is no unit that drains: in between it counts as gone twice, not as there.
+    // Not online any more before it stops draining: in between the unit counts as gone twice, not as there.
     online_units_.fetch_sub(1, std::memory_order_seq_cst);
     set_state({unit, 1}, UnitState::offline);
     online_[unit] = false;
-    // A drain has come to its end by that, whoever took the unit: back online its chunks are like any others.
+    // The drain ends here, whichever operation took the unit: back online its chunks are like any others.
     if (drain_of(unit) != Drain::none) set_drain(unit, Drain::none);
     search_from_ = std::min(search_from_, unit);
     topology_.give_back(plan_.numa_node, unit_bytes_);
@@ -580,7 +586,7 @@ bool NodeMemory::close_and_punch(std::uint64_t unit) {
 }
 
 std::uint64_t NodeMemory::punch_strays() const {
-    // No growth is under way: it is a job of this thread from its first page to the last chunk that goes online.
+    // No growth is under way: a growth is one job of this thread, from its first page until its last chunk is online.
     if (!is_overfull()) return 0;
     const std::uint64_t before = data_.backed_bytes();
     for (std::uint64_t unit = 0; unit < online_.size();) {
@@ -634,10 +640,10 @@ NodeMemory::DrainingFrames NodeMemory::draining_frames() const {
         if (!is_gone(unit)) continue;
         std::uint64_t used = 0;
         for (std::uint64_t chunk = unit * chunks_in_unit(); chunk < (unit + 1) * chunks_in_unit(); ++chunk) {
-            const bool is_noted = !is_opening && chunks_.is_draining(chunk);  // before what is in use
+            const bool is_noted = !is_opening && chunks_.is_draining(chunk);  // read before the used frames
             const auto in_chunk = chunks_.used(chunk);
             used += in_chunk.held + in_chunk.taken;
-            // Not what an operation has taken: perhaps our own, or a client's that goes elsewhere.
+            // Without frames that an operation has taken: it may be ours, or of a client that goes elsewhere.
             if (is_noted) frames.noted += in_chunk.held;
         }
         used = std::min(unit_frames, used);
@@ -654,10 +660,10 @@ std::uint64_t NodeMemory::draining_bytes() const {
     return units * unit_bytes_;
 }
 
-// It drains, and is online: no block of it is to be had.
+// True: the unit drains and is online, so no block of it can be had.
 bool NodeMemory::is_gone(std::uint64_t unit) const {
     const auto &here = plan_.ledger->units(plan_.numa_node)[unit];
-    // acquire: with what is online then.
+    // acquire: pairs with the state that the unit has then.
     return here.drain.load(std::memory_order_acquire) != Drain::none &&
            here.state.load(std::memory_order_acquire) != UnitState::offline;
 }

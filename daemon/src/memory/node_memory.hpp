@@ -1,6 +1,6 @@
-// One numa node's part of a pool: the frames, the allocator's metadata over them, and which resize units have memory
-// behind them. What is online is known here from a private bitmap and the ledger; the shared memory is written, never
-// asked about it.
+// One numa node's part of a pool: the frames, the allocator's metadata over them, and the resize units that have memory
+// behind them. A private bitmap and the ledger say which units are online. NodeMemory writes that to the shared memory
+// and never asks the shared memory about it.
 #pragma once
 
 #include <atomic>
@@ -33,15 +33,15 @@ struct UnitRange {
     std::uint64_t count = 0;
 };
 
-// What one resize has brought online so far, so that it can be taken back as a whole.
+// The units that one resize has brought online so far, so that they can be taken back together.
 struct Growth {
-    std::vector<std::uint64_t> units;  // in the order in which they came
+    std::vector<std::uint64_t> units;  // in the order in which they came online
     std::uint64_t reserved_pages = 0;  // hugepages by which the kernel's pool was raised for them
-    std::uint64_t ahead_bytes = 0;     // of what was reserved at the pool's creation
+    std::uint64_t ahead_bytes = 0;     // the part of the growth that was reserved at the pool's creation
 };
 
-// out_of_frames: the machine or the cgroup has not that much memory left as the metadata of a pool's whole capacity
-// takes on all numa nodes, with other_bytes beside it.
+// Checks that the machine and the cgroup have memory left for the metadata of the pool's whole capacity on all numa
+// nodes, with other_bytes beside it. out_of_frames: they have not.
 Answer<void> check_metadata_left(const PoolSpec &spec, const Geometry &geometry, std::uint32_t thread_slots,
                                  std::uint64_t numa_nodes, std::uint64_t other_bytes);
 
@@ -54,23 +54,25 @@ public:
         std::uint64_t instance_id = 0;
         std::uint32_t thread_slots = 0;
         SharedPool pool;
-        const PoolLedger *ledger = nullptr;  // outlives the node; says at any moment what to do with a unit
+        const PoolLedger *ledger = nullptr;  // outlives the NodeMemory; says at any moment what to do with a unit
     };
 
-    // Everything offline. Chooses the backing: the best of what the spec wants that the machine has for online_bytes.
+    // Makes the numa node's part with everything offline. Chooses the backing: the best that the spec wants and of
+    // which the machine has enough for online_bytes.
     static Answer<std::unique_ptr<NodeMemory>> create(const Plan &plan, Topology &topology, Hugepages &hugepages);
-    // As a daemon before us has left it. Units that it was in the middle of are neither online nor offline until
-    // finish_units(). Does not touch its metadata.
+    // Takes over the part as an earlier daemon has left it. Units in the middle of a step are neither online nor
+    // offline until finish_units(). Does not touch the metadata.
     static Answer<std::unique_ptr<NodeMemory>> adopt(const Plan &plan, Topology &topology, Hugepages &hugepages,
                                                      Fd metadata, Fd data);
     NodeMemory(const NodeMemory &) = delete;
     NodeMemory &operator=(const NodeMemory &) = delete;
-    // All pages of the frames go back to the kernel, whoever has them mapped: of a pool that is deleted.
+    // For a pool that is deleted: gives all pages of the frames back to the kernel, whichever processes have them
+    // mapped.
     void give_back_frames();
     // Gives reserved hugepages back. Clients that still map the memory keep it until they unmap it.
     ~NodeMemory();
 
-    // Any thread.
+    // Any thread, from here on.
     const View &view() const { return view_; }
     const MetadataRegion &metadata() const { return metadata_; }
     const DataRegion &data() const { return data_; }
@@ -81,80 +83,84 @@ public:
     std::uint64_t unit_count() const { return online_.size(); }
     std::uint64_t chunks_in_unit() const { return unit_bytes_ / plan_.geometry.chunk_bytes(); }
     std::uint64_t unit_of_chunk(std::uint64_t chunk) const { return chunk / chunks_in_unit(); }
-    // relaxed: a figure for people and for planning; the worker alone changes it.
+    // relaxed: a figure for people and for planning; only the worker changes it.
     std::uint64_t online_bytes() const { return online_units_.load(std::memory_order_relaxed) * unit_bytes_; }
-    // Offline chunks that turned out not to be what we had written: a client has damaged the metadata.
+    // Number of offline chunks whose entries were not as the daemon had written them: a client damaged the metadata.
     std::uint64_t overwritten_chunks() const { return overwritten_chunks_.load(std::memory_order_relaxed); }  // a count
-    // Frames that are the daemon's until they may be used again.
+    // Frames that belong to the daemon until they may be used again.
     std::uint64_t quarantined_frames() const { return quarantined_frames_.load(std::memory_order_relaxed); }  // a count
     void count_quarantined(std::int64_t frames) {
         quarantined_frames_.fetch_add(static_cast<std::uint64_t>(frames), std::memory_order_relaxed);  // a count
     }
-    // There is more memory behind the frames than is online: a growth is under way, or a client has put it there.
-    // Adds those that are behind the frames, if they lie on hugepages.
+    // Adds the hugepages behind the frames to `pages`, if the frames lie on hugepages.
     void count_hugepages(Hugepages::Pages &pages) const;
+    // True: more memory is behind the frames than is online. A growth is under way, or a client has put memory there.
     bool is_overfull() const { return data_.backed_bytes() > online_bytes(); }
     // An odd number while chunks go online or offline, another one after each such change.
     std::uint64_t online_changes() const { return online_changes_.load(std::memory_order_acquire); }
-    // Is there a unit that is draining?
+    // True: a unit is draining.
     bool is_draining() const { return draining_units_.load(std::memory_order_relaxed) != 0; }  // a count
-    // Chunks have a bit that keeps allocations out: not where the largest block is no larger than a word of the leaves.
+    // True: chunks have a bit that keeps allocations out. False where the largest block is no larger than a word of the
+    // leaves.
     bool keeps_allocations_out() const { return view_.top_layer != 0; }
-    // Of the units that are being drained, by an operator or a shrink.
+    // The frames of units that an operator or a shrink drains.
     struct DrainingFrames {
         std::uint64_t free = 0, used = 0;
-        // Of those in use: what nobody frees any more without noting it (DrainingHeld).
+        // The part of `used` that nobody frees any more without noting it (DrainingHeld).
         std::uint64_t noted = 0;
     };
     DrainingFrames draining_frames() const;  // a walk over the metadata of these units
-    std::uint64_t draining_bytes() const;    // both, without one
-    // How often units have come, gone, or begun or ended to drain. Whoever finds the same before and after a look at
-    // the metadata has seen them all as they were.
+    std::uint64_t draining_bytes() const;    // free and used together, without a walk
+    // Counts each time that units come, go, or begin or end to drain. A caller that reads one number before and after a
+    // look at the metadata has seen all units as they were.
     std::uint64_t unit_changes() const {
         return online_changes_.load(std::memory_order_seq_cst) + drain_changes_.load(std::memory_order_seq_cst);
     }
     // False: somebody has overwritten the header of the metadata.
     bool header_is_ours() const;
-    // Whether so much could be brought online now; the failure says what is short.
+    // Checks that so many bytes could be brought online now; the failure says what is short.
     Answer<void> check_growth(std::uint64_t bytes) const;
-    // Of these, what comes out of the machine's memory and the daemon's cgroups as it is used: without it the kernel
-    // would kill, not refuse.
-    // Memory that is no hugepage and that a growth by so many bytes takes: metadata, and frames if they are none.
+    // The memory that a growth by so many bytes takes and that is no hugepage: metadata, and the frames if they are not
+    // on hugepages.
     std::uint64_t plain_bytes_for(std::uint64_t bytes) const;
+    // The part of check_growth() that concerns plain memory, which comes out of the machine's memory and the daemon's
+    // cgroups as it is used: without this check the kernel would kill, not refuse.
     Answer<void> check_memory_left(std::uint64_t bytes) const;
 
     // The worker's thread only, from here on.
     bool is_online(std::uint64_t unit) const { return online_[unit]; }
-    // Offline units in a row; count 0: all are online.
+    // The first run of offline units; count 0: all units are online.
     UnitRange next_offline(std::uint64_t max_units) const;
-    // Undoes or completes the steps that a daemon before us was in the middle of. Its intent must have been resolved.
+    // Undoes or completes the steps that an earlier daemon was in the middle of. That daemon's intent must have been
+    // resolved.
     void finish_units();
-    // All of the range's memory and metadata are populated, then its chunks go online. All or nothing, hugepages that
-    // were reserved for it included. growth: what is new is added to it.
+    // Populates all memory and metadata of the range, then brings its chunks online. All or nothing, including the
+    // hugepages that were reserved for it. Adds the new units and pages to `growth`.
     Answer<void> bring_online(UnitRange units, Growth &growth);
     // False: something in the unit is in use, or it is offline.
     bool try_take_offline(std::uint64_t unit);
-    // Takes the last of them offline again, up to so many, and gives back the hugepages that were reserved for them:
-    // no others. Units in use stay, and are in `growth` no longer. How many went.
+    // Takes the last of the growth's units offline again, up to units_max, and gives back the hugepages that were
+    // reserved for them and no others. may_go(unit): false: the unit stays online. So do units in use; all that were
+    // tried leave `growth`. Returns how many units went.
     std::uint64_t undo(Growth &growth, std::uint64_t units_max, const std::function<bool(std::uint64_t)> &may_go);
-    // All of the unit's chunks; remembered across the daemon's death.
+    // Sets the drain of all of the unit's chunks. The ledger keeps it across the daemon's death.
     void set_drain(std::uint64_t unit, Drain drain);
     Drain drain_of(std::uint64_t unit) const;
     std::uint64_t used_frames(std::uint64_t unit) const;
-    // What the kernel has moved to other numa nodes (a client's cpuset was narrowed, or somebody called migratepages)
-    // comes back. How many pages that were.
+    // Moves pages back that the kernel has moved to other numa nodes (a client's cpuset was narrowed, or somebody
+    // called migratepages). Returns how many pages moved.
     Answer<std::uint64_t> bring_home() const;
-    // What a client has put behind frames that are offline (fallocate(), or a touch without the guard) goes back to the
-    // machine. How many bytes that were.
+    // Gives pages back to the machine that a client has put behind offline frames (fallocate(), or a touch without the
+    // guard). Returns how many bytes.
     std::uint64_t punch_strays() const;
-    // Overwrites a block's bytes. One that lies where nothing is online (somebody has scribbled) is left alone.
+    // Overwrites a block's bytes. Leaves a block alone that lies in an offline unit (somebody has scribbled).
     Answer<void> zero(Block block) const;
 
 private:
     NodeMemory(Plan plan, Topology &topology, Hugepages &hugepages, MetadataRegion metadata, DataRegion data);
     static Answer<DataRegion> choose_backing(const Plan &plan, Topology &topology, Hugepages &hugepages,
                                              std::string &note);
-    // How many hugepages were reserved for it.
+    // Returns how many hugepages were reserved for the range.
     Answer<std::uint64_t> populate_data(std::uint64_t offset, std::uint64_t bytes);
     Answer<std::uint64_t> populate_hugepages(std::uint64_t offset, std::uint64_t bytes);
     bool close_and_punch(std::uint64_t unit);
@@ -165,8 +171,9 @@ private:
     };
     FrameRange frames_of(UnitRange units) const;
     Answer<void> populate_metadata(FrameRange frames);
-    // What each thread has of the metadata, all slots. Not left to the thread that comes first: it may be confined
-    // (cpuset) to memory of other numa nodes, which the region's policy yields to, and it cannot be told of a shortage.
+    // Populates the parts of the metadata that belong to threads, for all slots. The first thread of a slot must not
+    // have to: it may be confined (cpuset) to memory of other numa nodes, which the region's policy yields to, and it
+    // cannot be told of a shortage.
     Answer<void> populate_thread_parts();
     void give_back_pages(wire::Backing backing, std::uint64_t bytes);
     void set_state(UnitRange units, UnitState state);
@@ -182,7 +189,7 @@ private:
     Chunks<ProductionEnv> chunks_;
     std::uint64_t unit_bytes_;
     std::vector<bool> online_;
-    std::uint64_t search_from_ = 0;           // no offline unit below
+    std::uint64_t search_from_ = 0;           // no unit below this one is offline
     std::uint64_t reserved_ahead_bytes_ = 0;  // hugepages that were reserved at creation and are not populated yet
     std::set<std::uint64_t> draining_;        // the worker's thread only
     std::atomic<std::uint64_t> draining_units_{0};

@@ -20,9 +20,9 @@
 
 namespace numacre::daemon {
 
-// A mapping of part of a file at an address that is a multiple of a page, of 2 MiB at least. Made and ended with the
-// lock of the daemon's whole address space, and the kernel may wait meanwhile, for a client that punches holes into the
-// file: so where it happens often it is kept.
+// A mapping of part of a file at an address that is a multiple of the page size, and of 2 MiB at least. Making and
+// ending it takes the lock of the daemon's whole address space, and the kernel may wait meanwhile for a client that
+// punches holes into the file: so callers that need the mapping often keep it.
 class AlignedWindow {
 public:
     AlignedWindow(int fd, std::uint64_t offset, std::uint64_t bytes, int protection,
@@ -54,7 +54,7 @@ private:
 
 namespace {
 
-// Debian 12's headers are older than what the kernel can do.
+// Debian 12's headers lack flags that the kernel knows.
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif
@@ -76,8 +76,8 @@ Answer<Fd> make_memfd(const std::string &name, std::uint64_t bytes, unsigned fla
     Fd fd(os::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
     if (!fd)
         return failed(code_of(errno), "memfd_create for " + name, errno, "raise the open file limit (LimitNOFILE=)");
-    // The kernel makes them 0777: whoever was given a read-only descriptor could open the file again by
-    // /proc/self/fd, writable.
+    // The kernel makes memfds with mode 0777: a process that was given a read-only descriptor could open the file again
+    // by /proc/self/fd, writable.
     if (os::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0)
         return failed(code_of(errno), "taking away the mode of the memfd of " + name, errno);
     if (os::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
@@ -86,7 +86,7 @@ Answer<Fd> make_memfd(const std::string &name, std::uint64_t bytes, unsigned fla
     return fd;
 }
 
-// The size of a memfd that make_memfd() made in another process.
+// Returns the size of a memfd that make_memfd() made in another process. corrupt: the file is shorter, or not sealed.
 Answer<std::uint64_t> check_adopted(int fd, std::uint64_t bytes_at_least) {
     struct stat status{};
     const std::uint64_t bytes = os::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
@@ -102,11 +102,12 @@ std::uint64_t backed_bytes_of(int fd) {
     return os::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;
 }
 
-// False: the kernel did not make hugepages of the window's small pages, or not of all.
+// False: the kernel did not make hugepages of the window's small pages, or not of all of them.
 bool make_hugepages(const AlignedWindow &window) {
     if (window.address() == nullptr) return false;
-    // One small page of each is mapped first: where there is no page table yet, Linux 6.1 says EINVAL for what it could
-    // do. By madvise, not by a read: where a client has punched a hole and no page can be had, that is an error.
+    // One small page of each hugepage is mapped first: where there is no page table yet, Linux 6.1 answers EINVAL,
+    // though it could collapse. It is mapped by madvise, not by a read: where a client has punched a hole and no page
+    // can be had, madvise fails and a read is a SIGBUS.
     for (std::uint64_t at = 0; at < window.bytes(); at += kHugepageBytes)
         if (os::madvise(static_cast<std::byte *>(window.address()) + at, kSmallPageBytes, MADV_POPULATE_READ) != 0)
             return false;
@@ -179,11 +180,11 @@ MetadataRegion::~MetadataRegion() {
 Answer<void> MetadataRegion::populate(std::uint64_t offset, std::uint64_t bytes) {
     const std::uint64_t first = offset / kSmallPageBytes * kSmallPageBytes;
     const std::uint64_t last = round_up(offset + bytes, kSmallPageBytes);
-    // By faults, for fallocate() waits for whoever holds the file's lock, and a client can hold that for ever (a
+    // By faults: fallocate() waits for the holder of the file's lock, and a client can hold that lock for ever (a
     // write() from a page that is never there).
     while (os::madvise(static_cast<std::byte *>(address_) + first, last - first, MADV_POPULATE_WRITE) != 0)
         if (errno != EINTR && errno != EAGAIN)
-            // EFAULT: see code_of(). "Bad address" would tell nobody anything.
+            // EFAULT: see code_of(). The text "Bad address" would tell nobody anything.
             return failed(code_of(errno), "allocating " + format_bytes(last - first) + " of metadata",
                           errno == EFAULT ? ENOMEM : errno,
                           "free memory on the machine, or raise the cgroup's limit or vm.overcommit_ratio");
@@ -199,7 +200,7 @@ Answer<void> MetadataRegion::populate(std::uint64_t offset, std::uint64_t bytes)
 
 void MetadataRegion::collapse(std::uint64_t hugepage) const {
     const AlignedWindow window(fd_.get(), hugepage * kHugepageBytes, kHugepageBytes, PROT_READ | PROT_WRITE);
-    // Where it fails, the small pages stay, and nothing but speed is lost.
+    // On failure the small pages stay, and only speed is lost.
     (void)make_hugepages(window);
 }
 
@@ -211,12 +212,12 @@ Answer<std::uint64_t> MetadataRegion::bring_home(const Topology &topology, NumaN
     std::uint64_t moved = 0;
     for (off_t end = 0;;) {
         const off_t begin = os::lseek(fd_.get(), end, SEEK_DATA);
-        if (begin < 0) return moved;  // ENXIO: nothing behind
+        if (begin < 0) return moved;  // ENXIO: no data behind `end`
         end = os::lseek(fd_.get(), begin, SEEK_HOLE);
         if (end <= begin) return moved;
         auto *const address = static_cast<std::byte *>(address_) + begin;
         const auto bytes = static_cast<std::uint64_t>(end - begin);
-        // By madvise, not by a read: as in make_hugepages().
+        // By madvise, not by a read, for the reason in make_hugepages().
         if (os::madvise(address, bytes, MADV_POPULATE_READ) != 0) continue;
         const auto home_now = topology.bring_home(address, bytes, kSmallPageBytes, home);
         if (!home_now) return home_now;
@@ -257,7 +258,7 @@ Answer<DataRegion> DataRegion::create(const std::string &name, std::uint64_t byt
             return Unexpected{placed.error()};
     }
     DataRegion made(std::move(*fd), bytes, backing);
-    // While no client can make the kernel wait. Where that fails, it is tried again when it is needed.
+    // Mapped now, while no client can make the kernel wait. On failure window() tries again when it is needed.
     if (is_hugetlb(backing) || topology.is_placement_needed()) (void)made.window();
     return made;
 }
@@ -294,7 +295,7 @@ bool DataRegion::collapse(std::uint64_t offset, std::uint64_t bytes) const {
     return make_hugepages(AlignedWindow(fd_.get(), offset, bytes, PROT_READ | PROT_WRITE));
 }
 
-// Calls step(done) until it has done all bytes. It returns what read() or write() does.
+// Calls step(done) until all bytes are done. step() returns the result of read() or write().
 template <class Step>
 Answer<void> in_steps(std::uint64_t offset, std::uint64_t bytes, const Step &step) {
     for (std::uint64_t done = 0; done < bytes;) {
@@ -309,7 +310,7 @@ Answer<void> in_steps(std::uint64_t offset, std::uint64_t bytes, const Step &ste
 
 Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
     // By the kernel, not by memset: a client has this file too, and may punch it under us. The kernel's own access to a
-    // page that is not to be had is an error; ours would be the daemon's end.
+    // page that cannot be had is an error; an access by the daemon would be its end.
     if (!is_hugetlb(backing_)) {
         static constexpr std::array<std::byte, std::size_t{1} << 18> kZeroes{};
         return in_steps(offset, bytes, [&](std::uint64_t done) {
@@ -317,7 +318,7 @@ Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
                               static_cast<off_t>(offset + done));
         });
     }
-    // Files of hugetlb cannot be written to but by a mapping.
+    // A hugetlb file can be written to only through a mapping.
     auto *const begin = static_cast<std::byte *>(window());
     if (begin == nullptr) return failed(code_of(errno), "mapping " + format_bytes(bytes_) + " to zero some", errno);
     const Fd zeroes(os::open("/dev/zero", O_RDONLY | O_CLOEXEC));
@@ -338,7 +339,7 @@ Answer<std::uint64_t> DataRegion::bring_home(const Topology &topology, NumaNode 
     if (window() == nullptr)
         return failed(code_of(errno), "mapping " + format_bytes(bytes_) + " to see where they are", errno);
     auto *const begin = static_cast<std::byte *>(window()) + offset;
-    // By madvise, not by a read: as in make_hugepages().
+    // By madvise, not by a read, for the reason in make_hugepages().
     const auto is_there = [](void *address, std::uint64_t length) {
         return os::madvise(address, length, MADV_POPULATE_READ) == 0;
     };
@@ -355,7 +356,7 @@ Answer<std::uint64_t> DataRegion::bring_home(const Topology &topology, NumaNode 
         if (!sample) return sample;
         moved += *sample;
         if (*sample == 0 || !is_there(begin + at, part)) continue;
-        // Again, until there is none left to move: one that was in use by the kernel stays, and once the sample is at
+        // Several rounds, until no page moves: a page that the kernel was using stays behind, and once the sample is at
         // home nobody looks for it.
         for (int round = 0; round < kRoundsMax; ++round) {
             const auto others = topology.bring_home(begin + at, part, kSmallPageBytes, home);
@@ -364,7 +365,7 @@ Answer<std::uint64_t> DataRegion::bring_home(const Topology &topology, NumaNode 
             moved += *others;
         }
     }
-    // Out of our page tables: what is mapped counts as ours where the kernel looks for somebody to end.
+    // Take the pages out of our page tables: mapped pages count as ours where the kernel looks for a process to end.
     (void)os::madvise(begin, bytes, MADV_DONTNEED);
     return moved;
 }

@@ -38,7 +38,8 @@ std::string first_line(const std::string &path) {
     return line;
 }
 
-// Sum of the named lines of a numa node's meminfo ("Node 0 MemFree:  123 kB"), in bytes; nothing if it cannot be read.
+// Sum of the named lines of a numa node's meminfo ("Node 0 MemFree:  123 kB"), in bytes. Nothing: the file cannot be
+// read.
 std::optional<std::uint64_t> meminfo_bytes(int os_numa_node, std::initializer_list<std::string_view> names) {
     std::ifstream file(sysfs_node(os_numa_node) + "/meminfo");
     if (!file) return std::nullopt;
@@ -63,7 +64,7 @@ std::uint64_t available_on(int os_numa_node) {
     return free_bytes > 0 ? static_cast<std::uint64_t>(free_bytes) : 0;
 }
 
-// A kernel built without NUMA still has memory: one node, number 0.
+// The numa nodes of the machine. A kernel built without NUMA still has memory: one numa node, number 0.
 std::vector<MemoryNode> real_nodes() {
     std::vector<MemoryNode> nodes;
     if (numa_available() >= 0) {
