@@ -1,5 +1,5 @@
-// A client of a pool, as the daemon knows it. What the client's record in shared memory says is written, never read
-// back.
+// A client of a pool, as the daemon knows it. The daemon writes the client's record in shared memory, and never reads
+// it back.
 #pragma once
 
 #include <chrono>
@@ -17,28 +17,28 @@ namespace numacre::daemon {
 enum class ClientState : std::uint8_t {
     active,
     adopted,     // it sat here before the daemon restarted; it has no connection
-    detaching,   // it has asked, and has unmapped the pool
+    detaching,   // it has asked to detach, and has unmapped the pool
     lost,        // its connection is gone, the process may still use the memory
-    recovering,  // it has ended; its blocks are coming back
+    recovering,  // it has ended; its blocks are being taken back
 };
 std::string_view client_state_name(ClientState state);
 
-// For requests about a client that no pool has.
+// The answer to requests about a client id that no pool has.
 Failure no_such_client(std::uint32_t client_id);
 
-// What became of a client in the end.
+// The way in which a client left.
 enum class Departure : std::uint8_t { detached, died, unmapped };
 
 struct Client {
     std::uint32_t id = 0;
     ProcessSlot slot;
     std::uint64_t generation = 0;
-    std::uint64_t seat_version = 0;  // of its slot: see ClientTable::versions()
+    std::uint64_t seat_version = 0;  // version of its slot: see ClientTable::versions()
     Peer peer;
     wire::Tier tier = wire::Tier::trusted;
     std::chrono::system_clock::time_point attached;
     ClientState state = ClientState::active;
-    std::uint32_t waits_for = 0;  // client; 0: nobody
+    std::uint32_t waits_for = 0;  // id of the client that blocks its recovery; 0: nobody
 };
 
 }  // namespace numacre::daemon

@@ -37,7 +37,7 @@ ClientTable::ClientTable(const PoolSpec &spec, PoolLedger &ledger)
       slots_(spec.max_clients + 1),  // slot 0 is the daemon
       clients_(slots_),
       versions_(slots_, 0) {
-    versions_[kDaemonProcess.value] = 1;  // it holds what it has seized
+    versions_[kDaemonProcess.value] = 1;  // the daemon's slot counts as taken: it holds the blocks that it has seized
 }
 
 void ClientTable::adopt() {

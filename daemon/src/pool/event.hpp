@@ -1,4 +1,4 @@
-// What has happened to a pool, for those who watch.
+// An event of a pool, for subscribers.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,7 @@
 
 namespace numacre::daemon {
 
-// proto/numacre/v1/control.proto says what each of them means.
+// proto/numacre/v1/control.proto says what each kind means.
 enum class EventKind : std::uint8_t {
     client_attached,
     client_detached,
@@ -66,7 +66,7 @@ struct Event {
     std::string pool, message;
     std::uint32_t client_id = 0, node = 0;
     std::uint64_t bytes = 0;
-    std::optional<std::uint32_t> uid;  // whose clients it concerns
+    std::optional<std::uint32_t> uid;  // the user whose clients the event concerns
 };
 
 }  // namespace numacre::daemon

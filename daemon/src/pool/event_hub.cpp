@@ -13,10 +13,10 @@ std::shared_ptr<void> EventHub::subscribe(std::function<void(const Event &)> han
         std::erase_if(subscriptions_, [](const auto &entry) { return entry.expired(); });
         subscriptions_.push_back(subscription);
     }
-    // publish() may hold a reference of its own, so the end of the caller's one has to switch the handler off.
+    // publish() may hold a reference of its own, so the end of the caller's reference has to switch the handler off.
     Subscription *const key = subscription.get();
     return std::shared_ptr<void>(key, [kept = std::move(subscription)](void *) {
-        std::function<void(const Event &)> dropped;  // destroyed behind the lock
+        std::function<void(const Event &)> dropped;  // destroyed after the lock is released
         const std::lock_guard lock(kept->mutex);
         dropped.swap(kept->handler);
     });

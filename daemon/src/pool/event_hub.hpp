@@ -1,4 +1,4 @@
-// Tells subscribers what happens. Thread-safe.
+// Distributes events to subscribers. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@ namespace numacre::daemon {
 
 class EventHub {
 public:
-    // The handler is called from whatever thread publishes, and not any more once the returned object is destroyed
-    // (which waits for a call that is under way, unless the handler itself does it).
+    // Calls the handler from whatever thread publishes, until the returned object is destroyed. The destruction waits
+    // for a call that is under way, unless the handler itself destroys the object.
     std::shared_ptr<void> subscribe(std::function<void(const Event &)> handler);
-    // Fills in the time.
+    // Sets the event's time and calls the handlers.
     void publish(Event event);
 
 private:

@@ -11,7 +11,7 @@ namespace numacre::daemon {
 
 FreeMemoryWatch::FreeMemoryWatch(const PoolSpec &spec, const Geometry &geometry, PoolLedger &ledger)
     : spec_(spec), geometry_(geometry), ledger_(ledger), history_(ledger.numa_nodes()) {
-    // relaxed, here and below: the ledger's entries are ours alone.
+    // relaxed, here and below: only this object writes and reads these entries of the ledger.
     for (const LedgerNode &node : ledger.nodes())
         is_below_.push_back(node.is_below_watermark.load(std::memory_order_relaxed) != 0);
 }
@@ -60,7 +60,7 @@ void FreeMemoryWatch::raise_peaks(const Use &use) {
 
 void FreeMemoryWatch::remember(const Use &use, std::span<const std::uint64_t> draining_free_frames,
                                std::uint64_t promised_frames) {
-    std::vector<std::uint64_t> open_frames;  // by numa node: free, and to be had
+    std::vector<std::uint64_t> open_frames;  // by numa node: free frames that do not drain
     std::uint64_t all_open_frames = 0;
     for (std::size_t i = 0; i < use.nodes.size(); ++i) {
         const std::uint64_t free_frames = use.nodes[i].free_frames;

@@ -1,4 +1,4 @@
-// How much is free on a pool's numa nodes, against its low watermark and its policy of size. Thread-safe.
+// Compares the free memory of a pool's numa nodes with the low watermark and the autosize policy. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -21,23 +21,25 @@ namespace numacre::daemon {
 
 class FreeMemoryWatch {
 public:
-    // All outlive the watch; numa nodes are the ledger's.
+    // spec, geometry and ledger outlive the watch. The watched numa nodes are those in the ledger.
     FreeMemoryWatch(const PoolSpec &spec, const Geometry &geometry, PoolLedger &ledger);
     FreeMemoryWatch(const FreeMemoryWatch &) = delete;
     FreeMemoryWatch &operator=(const FreeMemoryWatch &) = delete;
 
-    // The youngest scan, against the low watermark; what has been found out since the last call of take_news().
+    // Compares the youngest scan with the low watermark.
     void compare(const Use &use);
+    // Returns the events that were found since the last call of take_news().
     std::vector<Event> take_news();
     bool is_below_watermark(std::size_t numa_node) const;
-    // The most that was found to be in use, to the ledger.
+    // Writes to the ledger the maximum use that was found.
     void raise_peaks(const Use &use);
 
-    // The youngest scan, for the policy. draining_free_frames: by numa node, what of its free memory drains;
-    // promised_frames: what nobody else can have, as far as the other numa nodes do not have it.
+    // Remembers the youngest scan for the policy. draining_free_frames: by numa node, the part of its free memory that
+    // drains. promised_frames: frames that only the holders of promises can have; they count here as far as the other
+    // numa nodes do not have them.
     void remember(const Use &use, std::span<const std::uint64_t> draining_free_frames, std::uint64_t promised_frames);
-    // A size that the policy wants the numa node to have, instead of another. Told once, then the while that it takes
-    // begins anew.
+    // A new size that the policy wants for the numa node, and the size that it replaces. Each wish is returned once;
+    // then its observation window restarts.
     struct Wish {
         std::uint64_t from_bytes = 0, to_bytes = 0;
     };

@@ -13,7 +13,7 @@ std::string damage_to_numa_node(const SharedPool &shared, const NodeMemory &memo
     const NodeSnapshot &snapshot = status.snapshot;
     const std::string where = " on numa node " + std::to_string(status.node.value);
     if (snapshot.damaged_entries != 0 || snapshot.lost_blocks != 0) {
-        // Once more: an entry may look impossible for the length of a change that was under way.
+        // Scanned a second time: an entry may look impossible for the length of a change that was under way.
         NodeSnapshot again;
         std::vector<OwnerUsage> usage(scan.usage.size());
         scan_node(view, again, usage);
@@ -25,7 +25,7 @@ std::string damage_to_numa_node(const SharedPool &shared, const NodeMemory &memo
     if (const std::uint64_t words = Audit<ProductionEnv>(shared, view).run(); words != 0)
         return std::to_string(words) + " impossible words of the tree" + where;
 
-    // Offline chunks are the daemon's alone: nobody else changes a word of them.
+    // The words of offline chunks belong to the daemon alone: nobody else changes one.
     const std::uint64_t changes = scan.online_changes;
     if (changes % 2 == 0 && memory.online_changes() == changes &&
         snapshot.offline_frames << geometry.frame_shift != geometry.capacity_bytes() - status.online_bytes)
@@ -36,7 +36,7 @@ std::string damage_to_numa_node(const SharedPool &shared, const NodeMemory &memo
             return "blocks of process slot " + std::to_string(slot) + ", where nobody sits," + where;
 
     for (std::size_t i = 0; i < snapshot.unheld_count; ++i)
-        // Twice: the verdict is for good.
+        // Checked twice: the verdict is final.
         if (is_taken_by_nobody(shared, view, snapshot.unheld[i]) &&
             is_taken_by_nobody(shared, view, snapshot.unheld[i]))
             return "frame " + std::to_string(snapshot.unheld[i].first.value) + " is taken by nobody" + where;

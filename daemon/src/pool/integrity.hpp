@@ -1,5 +1,5 @@
-// The verdict that a pool's shared metadata is damaged, which is for good, and the audit of a numa node that finds it.
-// Thread-safe; the lock of the verdict is never held by who touches shared memory.
+// The verdict that a pool's shared metadata is damaged, which is final, and the audit of a numa node that finds damage.
+// Thread-safe. No thread touches shared memory while it holds the verdict's lock.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace numacre::daemon {
 
 class Integrity {
 public:
-    // False: it is known to be damaged already.
+    // False: the pool is known to be damaged already.
     bool note_damage(const std::string &reason) {
         const MutexLock lock(mutex_);
         if (!reason_.empty()) return false;
@@ -26,12 +26,12 @@ public:
         return true;
     }
     bool is_damaged() const { return !reason().empty(); }
-    // Empty: it is not.
+    // Empty: the pool is not damaged.
     std::string reason() const {
         const MutexLock lock(mutex_);
         return reason_;
     }
-    // Once, after the pool has been found to be damaged: the reason.
+    // Returns the reason once, after the pool has been found to be damaged.
     std::optional<std::string> take_news() {
         const MutexLock lock(mutex_);
         if (!std::exchange(is_news_, false)) return std::nullopt;
@@ -44,14 +44,14 @@ private:
     bool is_news_ NUMACRE_GUARDED_BY(mutex_) = false;
 };
 
-// The findings of a scan of a numa node's metadata, and what was true before it.
+// The result of a scan of a numa node's metadata, and the state before the scan that the audit needs.
 struct NodeScan {
     std::vector<OwnerUsage> usage;     // by process slot
     std::uint64_t online_changes = 0;  // NodeMemory::online_changes()
 };
 
-// The damage to the numa node's metadata, in words, looked for beside running clients; empty: none. seats_before,
-// seats_after: ClientTable::versions() from before the scan, and from after it.
+// Looks for damage to the numa node's metadata beside running clients, and describes it in words; empty: none.
+// seats_before, seats_after: ClientTable::versions() from before the scan and from after it.
 std::string damage_to_numa_node(const SharedPool &shared, const NodeMemory &memory, const Geometry &geometry,
                                 const NodeStatus &status, const NodeScan &scan,
                                 const std::vector<std::uint64_t> &seats_before,

@@ -1,5 +1,5 @@
-// What a look at a pool finds, for who cannot wait for ever: a client can make the kernel wait at any access to its
-// pool's memory, and whoever asks about all pools would wait for that one. Thread-safe.
+// A look at a pool with a time limit. A client can make the kernel wait at any access to its pool's memory, and a
+// caller that asks about all pools would wait for that pool. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -17,21 +17,22 @@ namespace numacre::daemon {
 template <class Found>
 class Look {
 public:
-    // `look` runs on the worker, which must have ended before this does.
+    // `look` runs on the worker. The worker must have ended before this object is destroyed.
     Look(Worker &worker, std::function<Found()> look) : worker_(worker), look_(std::move(look)) {}
     Look(const Look &) = delete;
     Look &operator=(const Look &) = delete;
 
     struct Result {
-        std::shared_ptr<const Found> found;  // null: nothing has ever been found, or not in time
-        // Since it was found. 0: by a look that was begun after the call.
+        std::shared_ptr<const Found> found;  // null: no look has ever found anything, or not in time
+        // Age of `found`. 0: the look began after the call.
         std::chrono::milliseconds stale_for{0};
     };
-    // All who call while a look is waiting to begin share it. A look that takes longer than `patience` answers the next
-    // call; this one gets what the last found. What `look` throws.
+    // All callers that come while a look is waiting to begin share that look. If the look takes longer than `patience`,
+    // this call returns the result of the last look, and the next call gets the result of this one. Throws what `look`
+    // throws.
     Result take(std::chrono::milliseconds patience) {
         const std::shared_ptr<Turn> turn = join();
-        // A worker that has been at one job for so long is not waited for again by each caller.
+        // If the worker has been at one job for that long already, this caller does not wait for it again.
         const auto already = worker_.busy_for();
         if (turn->is_done.wait_for(already < patience ? patience : std::chrono::milliseconds{0})) {
             if (turn->thrown) std::rethrow_exception(turn->thrown);
@@ -59,7 +60,7 @@ private:
     }
     void take_turn(Turn &turn) {
         {
-            // A caller that comes from now on may know of changes that this look misses: it gets the next one.
+            // A caller that comes from now on may know of changes that this look misses, so it gets the next look.
             const std::lock_guard lock(mutex_);
             next_.reset();
         }

@@ -1,4 +1,4 @@
-// Of many blocks the few that have been held longest: for whoever looks for a leak. Memory stays bounded by the limit.
+// Selects from many blocks the few that have been held longest, to find leaks. The limit bounds the memory used.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class OldestBlocks {
 public:
     explicit OldestBlocks(std::size_t limit) : limit_(limit) {}
 
-    // make() is called only for a block that is one of them so far.
+    // Calls make() only if the block is among the oldest so far.
     template <class Make>
     void add(std::chrono::seconds held_for, std::uint64_t bytes, const Make &make) {
         ++count_;
@@ -30,21 +30,21 @@ public:
         std::ranges::push_heap(heap_, is_older);
     }
 
-    // The oldest first.
+    // Returns the selected blocks, the oldest first.
     BlockList take() && {
         std::ranges::sort(heap_, is_older);
         return {std::move(heap_), count_, bytes_};
     }
 
 private:
-    // Among those of one age the larger ones come first: they matter more.
+    // Among blocks of one age the larger ones come first: they matter more.
     static bool comes_before(std::chrono::seconds held_for, std::uint64_t bytes, const HeldBlock &other) {
         return held_for != other.held_for ? held_for > other.held_for : bytes > other.bytes;
     }
     static bool is_older(const HeldBlock &a, const HeldBlock &b) { return comes_before(a.held_for, a.bytes, b); }
 
     std::size_t limit_;
-    std::vector<HeldBlock> heap_;  // the youngest of them on top
+    std::vector<HeldBlock> heap_;  // the youngest of the selected blocks on top
     std::uint64_t count_ = 0;
     std::uint64_t bytes_ = 0;
 };

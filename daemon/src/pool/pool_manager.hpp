@@ -1,5 +1,5 @@
-// What the control plane (gRPC, metrics) may ask of the daemon, in the daemon's own terms: no proto type, no socket.
-// Every call is thread-safe and may be made from any thread; none may be made from the event loop's thread.
+// The calls that the control plane (gRPC, metrics) may make of the daemon, in the daemon's own terms: no proto type, no
+// socket. Every call is thread-safe and may be made from any thread except the event loop's.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@
 
 namespace numacre::daemon {
 
-// Whose use is limited, or to whom memory is promised.
+// The subject of a limit or a promise: a client, a user in a pool, or a pool.
 struct Holder {
     enum class Kind : std::uint8_t { client, user, pool };
     Kind kind = Kind::client;
@@ -31,7 +31,7 @@ struct Holder {
 // Counts kept by the daemon itself, for metrics.
 struct DaemonTotals {
     std::uint64_t resize_ok = 0, resize_partial = 0, resize_failed = 0;
-    std::uint64_t autosize_grown = 0, autosize_shrunk = 0, autosize_failed = 0;  // of them, by the pool's own policy
+    std::uint64_t autosize_grown = 0, autosize_shrunk = 0, autosize_failed = 0;  // of these, by the pool's own policy
     std::uint64_t attach_ok = 0, attach_refused = 0;
     std::uint64_t reaped_killed = 0, reaped_detached = 0, reaped_lost = 0;  // by cause
     std::uint64_t log_messages_dropped = 0;
@@ -42,31 +42,33 @@ public:
     virtual ~PoolManager() = default;
 
     virtual std::vector<std::string> pool_names() = 0;
-    // Scans the pool's metadata: bounded by its online size, beside running clients. Where that takes longer than two
-    // seconds, what the last scan found, and how long ago; timed_out: there was none.
+    // Scans the pool's metadata: bounded by its online size, beside running clients. If the scan takes longer than two
+    // seconds, returns the result of the last scan, with its age. timed_out: there was no earlier scan.
     virtual Answer<PoolStatus> pool_status(const std::string &pool) = 0;
     virtual Answer<void> create_pool(const PoolSpec &spec) = 0;
     virtual Answer<void> delete_pool(const std::string &pool, bool force) = 0;
-    // Calls progress after each step, from the calling thread; it returns false to cancel. Blocks until done, also with
-    // undoing. The last call has `done` set and says what is online in the end.
+    // Calls `progress` after each step, from the calling thread; `progress` returns false to cancel. Blocks until done,
+    // including any undoing. The last call has `done` set and says what is online in the end.
     virtual Answer<void> resize(const std::string &pool, NumaNode node, std::uint64_t online_bytes, bool dry_run,
                                 const std::function<bool(const ResizeStep &)> &progress) = 0;
     virtual Answer<DrainStatus> drain_chunk(const std::string &pool, NumaNode node, std::uint64_t chunk, bool undo) = 0;
-    // pool empty: of all pools. From scans, as pool_status(); without one, what is known of the clients themselves.
+    // pool empty: clients of all pools. Figures come from scans, as in pool_status(); without a scan, only facts that
+    // the daemon has about the clients themselves.
     virtual Answer<std::vector<ClientStatus>> clients(const std::string &pool) = 0;
-    // Blocks in use that have been held longest, the oldest first; at most limit. pool empty: of all pools. client_id
-    // 0: of all clients.
+    // The blocks in use that have been held longest, the oldest first, at most `limit`. pool empty: of all pools.
+    // client_id 0: of all clients.
     virtual Answer<BlockList> blocks(const std::string &pool, std::uint32_t client_id, std::uint32_t limit) = 0;
     virtual Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) = 0;
-    // 0: none. Above soft_bytes nothing fails, it is an event.
+    // 0: no limit. Above soft_bytes nothing fails; crossing it is an event.
     virtual Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) = 0;
-    // Of a client or a user: what others cannot take, used or not; 0: nothing. out_of_frames: so much is not free.
+    // Promises bytes to a client or a user: others cannot take them, used or not. 0: no promise. out_of_frames: fewer
+    // bytes are free.
     virtual Answer<void> reserve(const Holder &holder, std::uint64_t bytes) = 0;
     virtual Answer<OccupancyMap> map(const std::string &pool, NumaNode node, std::uint32_t cells) = 0;
     virtual MachineStatus machine() = 0;
     virtual DaemonTotals totals() = 0;
 
-    // handler is called from the daemon's threads and must not block; it is not called any more once the returned
+    // The handler is called from the daemon's threads and must not block. It is not called any more once the returned
     // subscription has been destroyed.
     virtual std::shared_ptr<void> subscribe(std::function<void(const Event &)> handler) = 0;
 };

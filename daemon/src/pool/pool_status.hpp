@@ -1,4 +1,4 @@
-// What a pool, its clients and its blocks are at a moment; what a resize and a drain say as they go on.
+// State of a pool, its clients and its blocks at one moment, and progress reports of a resize and a drain.
 #pragma once
 
 #include <chrono>
@@ -20,18 +20,18 @@ struct NodeStatus {
     int os_numa_node = 0;
     wire::Backing backing{};
     std::uint64_t page_bytes = 0;
-    std::string backing_note;  // why not hugepages, if so
+    std::string backing_note;  // why the frames are not on hugepages, if so
     std::uint64_t capacity_bytes = 0;
     std::uint64_t online_bytes = 0;
     std::uint64_t metadata_bytes = 0;           // address space
-    std::uint64_t metadata_resident_bytes = 0;  // touched
+    std::uint64_t metadata_resident_bytes = 0;  // the part that has pages
     NodeSnapshot snapshot;                      // free and live blocks, used frames
     CounterTotals counters;
-    std::uint32_t waiting_threads = 0;    // for memory, best of all from this numa node
+    std::uint32_t waiting_threads = 0;    // threads that wait for memory and prefer this numa node
     std::uint64_t cached_bytes = 0;       // part of the used bytes: in clients' thread caches
     std::uint64_t quarantined_bytes = 0;  // part of the used bytes: taken back and held before their next use
-    bool is_below_watermark = false;      // as far as events have told it
-    std::uint64_t peak_used_bytes = 0;    // the most that a scan has found since the pool was made
+    bool is_below_watermark = false;      // as the last event about it said
+    std::uint64_t peak_used_bytes = 0;    // the maximum that a scan has found since the pool was made
 };
 
 struct UserStatus {
@@ -42,7 +42,7 @@ struct UserStatus {
 
 struct PoolStatus {
     PoolSpec spec;
-    std::string owner, group;  // names of those in spec.access, or their numbers
+    std::string owner, group;  // names of the owner and group in spec.access, or their numbers
     Geometry geometry;
     bool corrupt = false;
     std::string corrupt_reason;
@@ -53,12 +53,13 @@ struct PoolStatus {
     std::uint64_t reclaimed_bytes = 0;  // taken back from dead or detached clients
     double last_recovery_seconds = 0;
     std::uint32_t recoveries_waiting = 0;  // for a living client that stands still in the middle of an operation
-    std::uint64_t quota_bytes = 0, soft_quota_bytes = 0;  // of all clients together, now; 0: none
-    std::uint64_t peak_client_bytes = 0;                  // the most that a scan has found one client to hold
-    std::uint64_t reserved_bytes = 0;                     // free, and left to those who were promised it
-    std::vector<UserStatus> users;                        // with clients or limits, by uid
+    std::uint64_t quota_bytes = 0, soft_quota_bytes = 0;  // current limits of all clients together; 0: none
+    std::uint64_t peak_client_bytes = 0;                  // the maximum that a scan has found one client to hold
+    std::uint64_t reserved_bytes = 0;                     // free, and left to the holders of promises
+    std::vector<UserStatus> users;                        // users with clients or limits, by uid
     double scan_seconds = 0;                              // how long the snapshot in `nodes` took
-    // 0: all of this is of now. Else how old it is: looking at the pool takes longer than who asks is made to wait.
+    // Age of this status. 0: all figures are current. Otherwise a scan of the pool takes longer than a caller is made
+    // to wait.
     std::chrono::milliseconds stale_for{0};
     std::chrono::milliseconds looking_for{0};  // how long the look under way has lasted; 0: there is none
 };
@@ -71,11 +72,11 @@ struct ClientStatus {
     std::chrono::system_clock::time_point attached;
     std::uint64_t used_bytes = 0, cached_bytes = 0, blocks = 0, quota_bytes = 0;
     std::uint64_t soft_quota_bytes = 0;  // 0: none
-    std::uint64_t reserved_bytes = 0;    // promised to it, used or not
+    std::uint64_t reserved_bytes = 0;    // promised to the client, used or not
     std::uint32_t threads = 0;
     std::string state;            // "active", "adopted", "detaching", "lost connection", "recovering"
-    std::uint32_t waits_for = 0;  // client whose operation under way its recovery has to wait for; 0: none
-    std::optional<std::chrono::seconds> oldest_held_for;  // of its blocks in use, at least; nothing: it has none
+    std::uint32_t waits_for = 0;  // the client whose operation under way blocks this client's recovery; 0: none
+    std::optional<std::chrono::seconds> oldest_held_for;  // lower bound over its blocks in use; nothing: it has none
     bool has_been_looked_at = true;                       // false: bytes, blocks and threads are not known yet
 };
 
@@ -87,11 +88,11 @@ struct HeldBlock {
     std::uint64_t offset_bytes = 0;  // from the numa node's first frame
     std::uint64_t bytes = 0, requested_bytes = 0;
     bool is_published = false;         // somebody may have a reference to it
-    std::chrono::seconds held_for{0};  // by this client, at least
+    std::chrono::seconds held_for{0};  // by this client; a lower bound
 };
 struct BlockList {
     std::vector<HeldBlock> blocks;
-    std::uint64_t count = 0, bytes = 0;  // of all that there are, listed or not
+    std::uint64_t count = 0, bytes = 0;  // of all such blocks, listed or not
 };
 
 struct BlockHolder {
@@ -107,7 +108,8 @@ struct ResizeStep {
     bool done = false;
     std::string note;
     std::vector<BlockHolder> blocked_by;
-    std::uint64_t undone_bytes = 0;  // had come online, and went back when the growth failed or was cancelled
+    std::uint64_t undone_bytes =
+        0;  // bytes that had come online, and went back when the growth failed or was cancelled
 };
 
 struct DrainStatus {

@@ -4,8 +4,8 @@ namespace numacre::daemon {
 
 Quarantine::Era Quarantine::era(Clock::time_point now) {
     if (current_since_ && now - *current_since_ < era_length_) return current_;
-    // The next code that no block outside the list has: blocks in the list are gone before anybody looks at the index
-    // again.
+    // The next code that no unlisted block has. Listed blocks may have it: they are gone before anybody looks at the
+    // index again.
     constexpr std::uint32_t kCodes = std::uint32_t{1} << Era::kBits;
     for (std::uint32_t tried = 0; tried < kCodes; ++tried) {
         current_ = Era{current_.code() + 1};
@@ -38,7 +38,7 @@ void Quarantine::begin_listing() {
 }
 
 void Quarantine::list(engine::NumaNode numa_node, engine::Block block, Era era, Clock::time_point now) {
-    // Of no era that we know: somebody has scribbled over it.
+    // An era without an entry is unknown: somebody has scribbled over the block's index entry.
     const auto [found, is_new] = eras_.try_emplace(era.code(), Unlisted{now + hold_});
     if (found->second.due <= now && listed_.size() < kListed)
         listed_.push_back({numa_node, block, found->second.due});

@@ -1,10 +1,10 @@
-// When what the dead have left may be used again: blocks that the daemon has seized, until they are due. Times and
-// counts only, without shared memory or a lock: its owner's thread.
+// Quarantine: decides when blocks that dead clients left, and that the daemon has seized, may be used again. It holds
+// times and counts only, without shared memory or a lock, and belongs to its owner's thread.
 //
-// A client decides how many blocks it leaves behind, and each that is listed takes memory of the daemon. So there are
-// that many of them in the list at most; the others stand in the index only, where the daemon has written in which era
-// it has seized them, and are found there when the list is empty. An era is as long as a small part of the time that
-// blocks are held, so that there are few of them, and none is held much too long.
+// A client decides how many blocks it leaves behind, and each listed block takes memory of the daemon. So the list has
+// kListed blocks at most. The other blocks stand only in the index, where the daemon has written the era in which it
+// seized them; when the list is empty, the daemon finds them there. An era is a small part of the hold time, so that
+// there are few eras, and no block is held much too long.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace numacre::daemon {
 class Quarantine {
 public:
     using Clock = std::chrono::steady_clock;
-    // PoolAge's bits of an index entry: nobody asks since when the daemon holds a block.
+    // Uses the bits of PoolAge in an index entry: nobody asks how long the daemon has held a block.
     using Era = engine::PoolAge;
     struct Seized {
         engine::NumaNode numa_node;
@@ -34,39 +34,40 @@ public:
 
     explicit Quarantine(std::chrono::seconds hold) : hold_(hold), era_length_(std::max(hold_ / kEras, kShortestEra)) {}
 
-    // In which what is seized now is seized.
+    // The era of blocks that are seized now.
     Era era(Clock::time_point now);
-    // Seized now, in that era; or found, where it is not known when, and its time begins anew.
+    // Adds a block that has been seized now, in that era. Also for a block that was found and whose time of seizure is
+    // not known: its hold time begins anew.
     void add(engine::NumaNode numa_node, engine::Block block, Era era, Clock::time_point now);
-    // The next block that is due, which is the caller's.
+    // Returns the next block that is due. From then on the block is the caller's.
     std::optional<Seized> take_due(Clock::time_point now);
-    // Cannot be released yet: once more then.
+    // Takes back a block that cannot be released yet: take_due() returns it once more.
     void put_back(Seized seized) { listed_.push_front(seized); }
 
-    // Nothing is in the list, and some of what is not may be due: begin_listing(), and then list() for each block that
-    // is seized.
+    // True: the list is empty, and some unlisted blocks may be due. The owner then calls begin_listing(), list() for
+    // each seized block, and end_listing().
     bool has_to_list(Clock::time_point now) const { return listed_.empty() && !eras_.empty() && next_due() <= now; }
     void begin_listing();
     void list(engine::NumaNode numa_node, engine::Block block, Era era, Clock::time_point now);
     void end_listing();
 
     bool is_empty() const { return listed_.empty() && eras_.empty(); }
-    // Not if it is empty.
+    // Precondition: not empty.
     Clock::time_point next_due() const;
     void clear();
 
 private:
     static constexpr int kEras = 64;
     static constexpr Clock::duration kShortestEra = std::chrono::milliseconds(250);
-    // Of the blocks that are not in the list.
+    // The blocks of one era that are not in the list.
     struct Unlisted {
-        Clock::time_point due;  // the last one's
+        Clock::time_point due;  // of the last of them
         std::uint64_t blocks = 0;
     };
 
     Clock::duration hold_, era_length_;
     std::deque<Seized> listed_;               // in the order in which they are due
-    std::map<std::uint32_t, Unlisted> eras_;  // by code; none without blocks, but while listing
+    std::map<std::uint32_t, Unlisted> eras_;  // by code; no era is without blocks, except while listing
     Era current_;
     std::optional<Clock::time_point> current_since_;
 };

@@ -19,7 +19,7 @@ struct Reaper::Case {
     bool said_blocked = false;
 };
 
-// What a walk has come to for one of those that it was for.
+// The result of a walk for one of its cases.
 struct Reaper::Step {
     Departed departed;
     std::optional<Client> in_the_way;
@@ -36,7 +36,7 @@ void Reaper::reap(std::shared_ptr<ManagedPool> pool, const Client &client, Depar
     job->departure = departure;
     job->on_done = std::move(on_done);
     job->begun = std::chrono::steady_clock::now();
-    // An observer owns nothing, and what it has mapped it cannot write to.
+    // An observer owns nothing, and cannot write to what it has mapped.
     if (client.tier == wire::Tier::observer)
         finish(job);
     else
@@ -66,7 +66,7 @@ void Reaper::work_on(std::uint64_t instance_id) {
     });
 }
 
-// One walk for all of them: of one pool, by slot, ascending. On the pool's worker.
+// One walk for all of the cases, which are of one pool and in ascending order of slots. On the pool's worker.
 std::vector<Reaper::Step> Reaper::walk_for(std::span<const std::shared_ptr<Case>> jobs) {
     ManagedPool &pool = *jobs.front()->pool;
     std::vector<Departed> departed;
@@ -110,13 +110,13 @@ void Reaper::finish(const std::shared_ptr<Case> &job) {
 
 void Reaper::has_gone(const Case &job, double seconds) {
     const std::uint64_t bytes = job.total.frames << job.pool->geometry().frame_shift;
-    // There may be more for others; and it may have died while it was serving them.
+    // Freed memory may serve waiters; and the client may have died while it was serving them.
     if (job.client.tier != wire::Tier::observer) ManagedPool::wake_waiters_soon(job.pool);
     const bool detached = job.departure == Departure::detached;
     registry_.count(detached                           ? &DaemonTotals::reaped_detached
                     : job.departure == Departure::died ? &DaemonTotals::reaped_killed
                                                        : &DaemonTotals::reaped_lost);
-    // As of those that attach: see AttachServer::serve().
+    // Lines are bounded for each user, as for clients that attach: see AttachServer::serve().
     const auto left_out = departure_lines_.line_for(job.client.peer.uid, std::chrono::steady_clock::now());
     const auto say = left_out ? log::info : log::debug;
     say(detached ? "client detached" : "client reaped", {{"pool", job.pool->spec().name},
@@ -144,8 +144,8 @@ void Reaper::has_gone(const Case &job, double seconds) {
     if (job.on_done) job.on_done();
 }
 
-// Once a pool at a time, and only while it has seized blocks: an idle daemon does not wake up. A pool that is deleted
-// does not wait for its quarantine.
+// Runs once at a time for each pool, and only while the pool has seized blocks: an idle daemon does not wake up. A pool
+// that is deleted does not wait for its quarantine.
 void Reaper::watch_seized(const std::shared_ptr<ManagedPool> &pool) {
     if (releasing_.insert(pool->instance_id()).second) release_seized(pool->instance_id(), pool);
 }

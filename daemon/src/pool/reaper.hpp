@@ -1,4 +1,4 @@
-// Takes back what departed clients held. Belongs to the event loop's thread; the work itself is the pools' workers'.
+// Takes back what departed clients held. Belongs to the event loop's thread; the pools' workers do the work itself.
 #pragma once
 
 #include <chrono>
@@ -21,16 +21,17 @@ class Reaper {
 public:
     Reaper(EventLoop &loop, Registry &registry);
 
-    // The client is gone, or has let go of the memory: recovery runs, again and again while a live client is in the
-    // middle of something on an overlapping block; then the slot is free and on_done is called. Call once a client.
+    // Recovers a client that is gone or has let go of the memory. Recovery runs again and again while a live client is
+    // in the middle of an operation on an overlapping block. Then the slot is free and on_done is called. Call once for
+    // each client.
     void reap(std::shared_ptr<ManagedPool> pool, const Client &client, Departure departure,
               std::function<void()> on_done);
 
-    // Completes what the daemon before us was in the middle of in an adopted pool, again and again while a live client
-    // is in the way.
+    // Completes the operations that an earlier daemon was in the middle of in an adopted pool. Tries again and again
+    // while a live client is in the way.
     void finish_predecessor(std::shared_ptr<ManagedPool> pool);
 
-    // Makes sure that the pool's drained units are looked after for as long as there are any. Any thread.
+    // Looks after the pool's drained units for as long as there are any. Any thread.
     void watch_drains(const std::shared_ptr<ManagedPool> &pool);
 
 private:
@@ -54,8 +55,9 @@ private:
     EventLoop &loop_;
     Registry &registry_;
     std::set<std::uint64_t> draining_;  // pools (instance ids) whose next check_drains() is on its way
-    // By the pool's instance id: what waits for the pool's job that is on its way. One job at a time, for all that have
-    // departed meanwhile: neither many clients of a pool nor its size make other pools wait for longer than one walk.
+    // By the pool's instance id: the cases that wait for the pool's job that is on its way. One job at a time serves
+    // all clients that have departed meanwhile: neither many clients of a pool nor its size make other pools wait for
+    // longer than one walk.
     std::map<std::uint64_t, std::vector<std::shared_ptr<Case>>> waiting_;
     std::set<std::uint64_t> releasing_;  // pools (instance ids) whose next release_seized() is on its way
     UserLines departure_lines_{std::chrono::steady_clock::now(), UserLines::kClientsAtOnce};

@@ -46,7 +46,7 @@ void Registry::add(std::shared_ptr<ManagedPool> pool) {
 }
 
 void Registry::remove(const std::string &name) {
-    std::shared_ptr<ManagedPool> last;  // a pool's end gives memory back: not under the lock
+    std::shared_ptr<ManagedPool> last;  // destroyed after the lock is released: a pool's end gives memory back
     const std::lock_guard lock(mutex_);
     const auto found = pools_.find(name);
     if (found == pools_.end()) return;

@@ -1,4 +1,4 @@
-// Which pools there are, and what the whole daemon counts. Thread-safe.
+// All pools of the daemon, and the counts of the whole daemon. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -17,25 +17,25 @@ namespace numacre::daemon {
 
 class Registry {
 public:
-    // No such pool: the failure names those that there are.
+    // no_such_pool: the failure names the pools that exist.
     Answer<std::shared_ptr<ManagedPool>> find(const std::string &name) const;
     std::vector<std::shared_ptr<ManagedPool>> all() const;
     std::vector<std::string> names() const;
 
-    // Holds a name while its pool is being made. False: taken.
+    // Holds a name while its pool is being made. False: the name is taken.
     bool claim_name(const std::string &name);
     void release_name(const std::string &name);
     // The name must have been claimed.
     void add(std::shared_ptr<ManagedPool> pool);
     void remove(const std::string &name);
 
-    // Never 0, which says that a seat is free; the same again after 2^32 clients only.
+    // Never 0, which says that a seat is free. An id comes again after 2^32 clients only.
     std::uint32_t next_client_id() {
         std::uint32_t id = ++last_client_id_;
         while (id == 0) id = ++last_client_id_;
         return id;
     }
-    // A daemon before us has given ids up to this one.
+    // An earlier daemon has given out ids up to this one.
     void begin_after(std::uint32_t client_id) {
         if (last_client_id_ < client_id) last_client_id_ = client_id;
     }
@@ -48,7 +48,7 @@ public:
 
 private:
     mutable std::mutex mutex_;
-    std::map<std::string, std::shared_ptr<ManagedPool>> pools_;  // guarded by mutex_; null: claimed
+    std::map<std::string, std::shared_ptr<ManagedPool>> pools_;  // guarded by mutex_; null: only the name is claimed
     DaemonTotals totals_;                                        // guarded by mutex_
     std::atomic<std::uint32_t> last_client_id_{0};
     EventHub events_;
