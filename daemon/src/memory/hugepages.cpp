@@ -116,7 +116,7 @@ std::string hugepage_lock_folder() {
     const std::string uid = std::to_string(::geteuid());
     const std::string last = "/tmp/numacre-" + uid;
     for (const std::string &folder : {std::string("/run/numacre"), "/run/user/" + uid, last}) {
-        // mkdir() leaves an existing entry alone: what other users have made there stays as it is.
+        // mkdir() leaves an existing entry alone: an entry that another user has made stays as it is.
         if (folder != "/run/user/" + uid) ::mkdir(folder.c_str(), folder == last ? S_IRWXU : 0711);
         if (is_private_folder(folder) && ::access(folder.c_str(), W_OK) == 0) return folder;
     }
@@ -332,7 +332,7 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
     const auto after = pool(os_numa_node, page_bytes);
     const std::uint64_t raised =
         after && persistent_pages(*after) > persistent ? persistent_pages(*after) - persistent : 0;
-    // Raised pages that were surplus before are not new. Only restore_surplus() may give them back.
+    // Raised pages that were surplus before are not new. Only restore_surplus() may give such pages back.
     const std::uint64_t converted =
         after ? std::min(raised, before->surplus - std::min(before->surplus, after->surplus)) : 0;
     {
@@ -344,8 +344,8 @@ Answer<std::uint64_t> Hugepages::ensure_free(int os_numa_node, std::uint64_t pag
         return raised - converted;
     }
     give_back(os_numa_node, page_bytes, raised - converted);
-    // Where others have free pages, the kernel would take those. The next call that succeeds restores the surplus, or
-    // the daemon's end does.
+    // Where others have free pages, the kernel would take the free pages. The next call that succeeds restores the
+    // surplus, or the daemon's end does.
     if (before->free == 0) restore_surplus(os_numa_node, page_bytes);
     return Unexpected{Failure{Errc::out_of_frames, shortage + ", and the kernel found memory for only " +
                                                        std::to_string(raised) + " more (fragmented): reserve them at " +

@@ -77,8 +77,8 @@ public:
     // files. Call once, before anything is raised.
     void give_back_idle(const Pages &in_use);
     // Raising nr_hugepages turns surplus pages, such as pages that clients of an earlier daemon still have mapped, into
-    // persistent ones, which would stay reserved when their last mapping goes. This call makes them surplus again. Call
-    // it under lock(), once the pages that ensure_free() made free are in use: the kernel takes free pages first.
+    // persistent ones, which would stay reserved when their last mapping goes. This call makes the pages surplus again.
+    // Call it under lock(), once the pages that ensure_free() made free are in use: the kernel takes free pages first.
     void restore_surplus(int os_numa_node, std::uint64_t page_bytes);
 
 private:

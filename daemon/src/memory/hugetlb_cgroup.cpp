@@ -60,7 +60,7 @@ std::vector<Hierarchy> mounted(const std::string &root, const std::string &contr
     return found;
 }
 
-// The same hierarchies, with our cgroup in each of them.
+// The mounted hierarchies, with our cgroup in each of them.
 std::vector<Hierarchy> hierarchies(const std::string &root, const std::string &controller) {
     std::vector<Hierarchy> found = mounted(root, controller);
     std::ifstream membership(root + "/proc/self/cgroup");

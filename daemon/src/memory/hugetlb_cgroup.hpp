@@ -22,8 +22,8 @@ struct MemoryLeft {
     std::uint64_t bytes = 0;
     std::string said_by;  // "the machine", or a cgroup with its file
 };
-// The minimum of the machine's available memory and of what each memory cgroup (v2 or v1) from ours up still allows; a
-// cgroup's clean page cache counts as free. A file that cannot be read limits nothing.
+// The minimum of the machine's available memory and of the bytes that each memory cgroup (v2 or v1) from ours up still
+// allows; a cgroup's clean page cache counts as free. A file that cannot be read limits nothing.
 MemoryLeft memory_left(const std::string &root = "");
 
 }  // namespace numacre::daemon

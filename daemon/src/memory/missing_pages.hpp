@@ -1,10 +1,10 @@
 // A SIGBUS handler for pages of shared metadata that cannot be had. All of these pages are populated before anybody
 // touches them, but a client can punch holes into the files (its descriptors are writable). Where the machine has no
-// page to give then (vm.overcommit_memory=2), a touch is a SIGBUS. That would be the end of the daemon, and of the
-// service for all pools. So the handler opens a window at the touched place: a piece of the region's mapping, a page to
-// 2 MiB, shows a spare file of the daemon's own, which has all its pages. The contents of a window make no sense, as if
-// the client had scribbled over them, and the pool counts as damaged at the next look. The clients' own mappings do
-// not change, and the mapping beside the windows still shows the region's file.
+// page to give then (vm.overcommit_memory=2), a touch is a SIGBUS. The SIGBUS would be the end of the daemon, and of
+// the service for all pools. So the handler opens a window at the touched place: a piece of the region's mapping, a
+// page to 2 MiB, shows a spare file of the daemon's own, which has all its pages. The contents of a window make no
+// sense, as if the client had scribbled over them, and the pool counts as damaged at the next look. The clients' own
+// mappings do not change, and the mapping beside the windows still shows the region's file.
 //
 // A region has 16 windows at most: before the next window is opened, the region's file is mapped over all of the
 // region, as one mapping. A thread that touches a missing page again opens a window again. So a region takes 33

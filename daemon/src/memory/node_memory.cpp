@@ -29,7 +29,7 @@ std::string region_name(const PoolSpec &spec, NumaNode numa_node, const char *pa
 
 // Bytes that growth steps of all pools are about to take, by numa node. Each pool grows on a thread of its own, and
 // until a step has its pages, the machine and the cgroup still report them as left: two steps that fit one by one would
-// not fit together. A step books its bytes first and looks at what is left then, so of two steps at once at least one
+// not fit together. A step books its bytes first and then looks at the bytes left, so of two steps at once at least one
 // sees the other. (A lock would not do: the thread of one pool may be made to wait by its clients, and no other pool
 // may wait for that thread.)
 std::array<std::atomic<std::uint64_t>, kMaxNumaNodes> bytes_booked{};
@@ -37,7 +37,7 @@ std::array<std::atomic<std::uint64_t>, kMaxNumaNodes> bytes_booked{};
 class Booking {
 public:
     Booking(NumaNode numa_node, std::uint64_t bytes) : numa_node_(numa_node), bytes_(bytes) {
-        bytes_booked[numa_node.value].fetch_add(bytes, std::memory_order_seq_cst);  // before looking at what is left
+        bytes_booked[numa_node.value].fetch_add(bytes, std::memory_order_seq_cst);  // before looking at the bytes left
         own = this;
     }
     Booking(const Booking &) = delete;

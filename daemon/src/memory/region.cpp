@@ -106,8 +106,8 @@ std::uint64_t backed_bytes_of(int fd) {
 bool make_hugepages(const AlignedWindow &window) {
     if (window.address() == nullptr) return false;
     // One small page of each hugepage is mapped first: where there is no page table yet, Linux 6.1 answers EINVAL,
-    // though it could collapse. It is mapped by madvise, not by a read: where a client has punched a hole and no page
-    // can be had, madvise fails and a read is a SIGBUS.
+    // though it could collapse. The page is mapped by madvise, not by a read: where a client has punched a hole and no
+    // page can be had, madvise fails and a read is a SIGBUS.
     for (std::uint64_t at = 0; at < window.bytes(); at += kHugepageBytes)
         if (os::madvise(static_cast<std::byte *>(window.address()) + at, kSmallPageBytes, MADV_POPULATE_READ) != 0)
             return false;

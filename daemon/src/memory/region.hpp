@@ -40,7 +40,7 @@ public:
     // thread-safe.
     Answer<void> populate(std::uint64_t offset, std::uint64_t bytes);
     std::uint64_t resident_bytes() const;
-    // True: a page could not be had, and part of what is mapped here may be another file (missing_pages.hpp).
+    // True: a page could not be had, and part of the mapping may show another file (missing_pages.hpp).
     bool is_lost() const { return watched_.are_replaced(); }
     // Call before writing words that clients are to see, of a region that may be lost: the words then go into the
     // region's file, where it has pages.
@@ -63,7 +63,7 @@ private:
 
 class AlignedWindow;
 
-// The frames of one numa node. They are mapped here only while a call needs it. A DataRegion keeps the mapping (see
+// The frames of one numa node. A call maps them only while it needs them. A DataRegion keeps the mapping (see
 // AlignedWindow) where calls need it again and again: for zeroing hugetlb frames, and for finding frames on other numa
 // nodes; the latter mapping is for reading only.
 class DataRegion {

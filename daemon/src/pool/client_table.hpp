@@ -46,7 +46,7 @@ public:
     bool is_closed() const;
 
     void set_state(ProcessSlot slot, ClientState state);
-    // Sets what the daemon has found out about the client's process: an earlier daemon had lost sight of the process,
+    // Sets the process that the daemon has found for the client: an earlier daemon had lost sight of the process,
     // or more is known about it now.
     void set_peer(const Client &client, const Peer &peer);
     // From now on the client counts as dead for the next daemon.

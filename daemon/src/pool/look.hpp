@@ -28,8 +28,8 @@ public:
         std::chrono::milliseconds stale_for{0};
     };
     // All callers that come while a look is waiting to begin share that look. If the look takes longer than `patience`,
-    // this call returns the result of the last look, and the next call gets the result of this one. Throws what `look`
-    // throws.
+    // this call returns the result of the last look, and the next call gets the result of this one. Passes on an
+    // exception of `look`.
     Result take(std::chrono::milliseconds patience) {
         const std::shared_ptr<Turn> turn = join();
         // If the worker has been at one job for that long already, this caller does not wait for it again.

@@ -36,7 +36,7 @@ void Reaper::reap(std::shared_ptr<ManagedPool> pool, const Client &client, Depar
     job->departure = departure;
     job->on_done = std::move(on_done);
     job->begun = std::chrono::steady_clock::now();
-    // An observer owns nothing, and cannot write to what it has mapped.
+    // An observer owns no blocks, and cannot write to its mappings.
     if (client.tier == wire::Tier::observer)
         finish(job);
     else

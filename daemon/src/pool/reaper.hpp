@@ -1,4 +1,4 @@
-// Takes back what departed clients held. Belongs to the event loop's thread; the pools' workers do the work itself.
+// Takes back the blocks of departed clients. Belongs to the event loop's thread; the pools' workers do the work itself.
 #pragma once
 
 #include <chrono>
