@@ -22,7 +22,7 @@ namespace numacre::daemon {
 // another version refuses to adopt.
 inline constexpr std::uint32_t kLedgerVersion = 5;
 
-// The step that a resize unit is in, so that a later daemon can finish or undo the step.
+// The state of a resize unit, with each step of a change, so that a later daemon can finish or undo the step.
 enum class UnitState : std::uint8_t {
     offline = 0,
     filling = 1,  // pages are being put behind it; nobody can use it yet. Recovery: punch it
@@ -43,7 +43,7 @@ struct LedgerClient {
     std::uint32_t pid;
     std::uint32_t uid;
     std::uint32_t gid;
-    std::uint64_t pid_space;  // with the pid part of ProcessIdentity: distinguishes a reused pid
+    std::uint64_t pid_space;  // part of ProcessIdentity, as the pid is: distinguishes a reused pid
     std::uint64_t pidfd_inode;
     Durable<std::uint64_t> start_time_ticks;  // may be found out later
     std::uint64_t stack_start;                // distinguishes a process that has replaced its program

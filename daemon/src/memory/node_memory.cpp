@@ -574,7 +574,7 @@ bool NodeMemory::close_and_punch(std::uint64_t unit) {
     }
     set_state({unit, 1}, UnitState::closed);
     data_.punch(unit * unit_bytes_, unit_bytes_);
-    // Not online any more before it stops draining: in between the unit counts as gone twice, not as there.
+    // The unit leaves online_units_ before it stops draining: in between it counts as gone twice, and never as there.
     online_units_.fetch_sub(1, std::memory_order_seq_cst);
     set_state({unit, 1}, UnitState::offline);
     online_[unit] = false;
@@ -663,7 +663,7 @@ std::uint64_t NodeMemory::draining_bytes() const {
 // True: the unit drains and is online, so no block of it can be had.
 bool NodeMemory::is_gone(std::uint64_t unit) const {
     const auto &here = plan_.ledger->units(plan_.numa_node)[unit];
-    // acquire: pairs with the state that the unit has then.
+    // acquire: carries the online state from the time of the store.
     return here.drain.load(std::memory_order_acquire) != Drain::none &&
            here.state.load(std::memory_order_acquire) != UnitState::offline;
 }

@@ -20,7 +20,7 @@
 
 namespace numacre::daemon {
 
-// A mapping of part of a file at an address that is a multiple of the page size, and of 2 MiB at least. Making and
+// A mapping of part of a file at an address that is a multiple of page_bytes, which is 2 MiB at least. Making and
 // ending it takes the lock of the daemon's whole address space, and the kernel may wait meanwhile for a client that
 // punches holes into the file: so callers that need the mapping often keep it.
 class AlignedWindow {

@@ -108,8 +108,7 @@ struct ResizeStep {
     bool done = false;
     std::string note;
     std::vector<BlockHolder> blocked_by;
-    std::uint64_t undone_bytes =
-        0;  // bytes that had come online, and went back when the growth failed or was cancelled
+    std::uint64_t undone_bytes = 0;  // came online, and went back when the growth failed or was cancelled
 };
 
 struct DrainStatus {

@@ -36,8 +36,8 @@ public:
 
     // The era of blocks that are seized now.
     Era era(Clock::time_point now);
-    // Adds a block that has been seized now, in that era. Also for a block that was found and whose time of seizure is
-    // not known: its hold time begins anew.
+    // Adds a block that has been seized now, in that era. Also takes a block that was found in the index and whose
+    // time of seizure is not known: its hold time begins anew.
     void add(engine::NumaNode numa_node, engine::Block block, Era era, Clock::time_point now);
     // Returns the next block that is due. From then on the block is the caller's.
     std::optional<Seized> take_due(Clock::time_point now);
