@@ -409,7 +409,7 @@ std::memory_order_acq_rel,
         ),
     ),
     Fault(
-        name="who_dies_without_a_connection_stays",
+        name="the_dead_without_a_connection_stay",
         system=True,
         why="planted in session.cpp: the end of a process counts only while it is connected",
         changes=(
@@ -428,7 +428,7 @@ std::memory_order_acq_rel,
                         "loop_.after(job->retry_after, [this, job] { this->step(job); });", ""),),
     ),
     Fault(
-        name="what_the_predecessor_began_is_left",
+        name="the_predecessors_work_is_left",
         system=True,
         why="planted in managed_pool_recovery.cpp: the intent of a daemon that died is not resolved",
         changes=(

@@ -78,7 +78,8 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
         }
         plan.daemon.capacity_bytes = std::min(plan.daemon.capacity_bytes, largest * 3);
         plan.daemon.online_bytes = std::min(plan.daemon.online_bytes, plan.daemon.capacity_bytes);
-        plan.daemon.quota_bytes = 0;
+        // More than there is: it refuses nothing, and all count from the beginning. Promises are checked then only.
+        plan.daemon.quota_bytes = promises.one_in(4) ? 0 : 4 * plan.daemon.capacity_bytes * plan.daemon.numa_nodes;
         plan.together = std::max(2U, plan.together);
     }
 

