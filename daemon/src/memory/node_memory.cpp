@@ -27,50 +27,16 @@ std::string region_name(const PoolSpec &spec, NumaNode numa_node, const char *pa
     return "numacre:" + spec.name + ":" + std::to_string(numa_node.value) + ":" + part;
 }
 
-// Bytes that growth steps of all pools are about to take, by numa node. Each pool grows on a thread of its own, and
-// until a step has its pages, the machine and the cgroup still report them as left: two steps that fit one by one would
-// not fit together. A step books its bytes first and then looks at the bytes left, so of two steps at once at least one
-// sees the other. (A lock would not do: the thread of one pool may be made to wait by its clients, and no other pool
-// may wait for that thread.)
-std::array<std::atomic<std::uint64_t>, kMaxNumaNodes> bytes_booked{};
-
-class Booking {
-public:
-    Booking(NumaNode numa_node, std::uint64_t bytes) : numa_node_(numa_node), bytes_(bytes) {
-        bytes_booked[numa_node.value].fetch_add(bytes, std::memory_order_seq_cst);  // before looking at the bytes left
-        own = this;
-    }
-    Booking(const Booking &) = delete;
-    Booking &operator=(const Booking &) = delete;
-    ~Booking() {
-        own = nullptr;
-        bytes_booked[numa_node_.value].fetch_sub(bytes_, std::memory_order_seq_cst);  // after the pages are there
-    }
-
-    static std::uint64_t of_others(NumaNode numa_node) {
-        const std::uint64_t all = bytes_booked[numa_node.value].load(std::memory_order_seq_cst);
-        return own != nullptr && own->numa_node_ == numa_node ? all - own->bytes_ : all;
-    }
-    static std::uint64_t of_others() {
-        std::uint64_t sum = 0;
-        for (std::uint8_t i = 0; i < kMaxNumaNodes; ++i) sum += of_others(NumaNode{i});
-        return sum;
-    }
-
-private:
-    static thread_local const Booking *own;
-    NumaNode numa_node_;
-    std::uint64_t bytes_;
-};
-thread_local const Booking *Booking::own = nullptr;
-
 std::uint64_t without(std::uint64_t bytes, std::uint64_t booked) {
     return bytes - std::min(bytes, booked);
 }
 
 // For memory that is not hugetlb. The kernel refuses no request as too large, it kills a process. So ask first.
-Answer<void> check_available(const Topology &topology, NumaNode numa_node, std::uint64_t bytes) {
-    const std::uint64_t available = without(topology.available_bytes(numa_node), Booking::of_others(numa_node));
+// own_bytes: what the caller itself has booked there.
+Answer<void> check_available(const Topology &topology, NumaNode numa_node, std::uint64_t bytes,
+                             std::uint64_t own_bytes = 0) {
+    const std::uint64_t of_others = without(topology.bytes_in_growth(numa_node), own_bytes);
+    const std::uint64_t available = without(topology.available_bytes(numa_node), of_others);
     if (bytes + kNodeHeadroomBytes <= available) return {};
     return Unexpected{
         Failure{Errc::out_of_frames, "numa node " + std::to_string(numa_node.value) + " has " +
@@ -81,9 +47,11 @@ Answer<void> check_available(const Topology &topology, NumaNode numa_node, std::
 
 // Metadata lies on small pages, whatever the frames lie on, and comes with the frames that it describes. A client that
 // maps it can touch all of it at any time. So a pool whose metadata the machine could not hold is not made.
-Answer<void> check_left(std::uint64_t bytes, const std::string &what, const std::string &remedy) {
+// own_bytes: what the caller itself has booked.
+Answer<void> check_left(const Topology &topology, std::uint64_t bytes, std::uint64_t own_bytes, const std::string &what,
+                        const std::string &remedy) {
     MemoryLeft left = memory_left();
-    left.bytes = without(left.bytes, Booking::of_others());
+    left.bytes = without(left.bytes, without(topology.bytes_in_growth(), own_bytes));
     if (bytes <= left.bytes && left.bytes - bytes >= kNodeHeadroomBytes) return {};
     return Unexpected{Failure{Errc::out_of_frames, what + " takes " + std::to_string(bytes >> 20) + "M, and " +
                                                        left.said_by + " has " + std::to_string(left.bytes >> 20) +
@@ -196,9 +164,10 @@ Answer<void> populate_top(MetadataRegion &metadata, const Geometry &geometry, co
 }  // namespace
 
 Answer<void> check_metadata_left(const PoolSpec &spec, const Geometry &geometry, std::uint32_t thread_slots,
-                                 std::uint64_t numa_nodes, std::uint64_t other_bytes) {
+                                 const Topology &topology, std::uint64_t other_bytes) {
     const auto layout = NodeLayout<ProductionEnv>::of(geometry, thread_slots);
-    return check_left(layout.region_bytes * numa_nodes + other_bytes,
+    const std::uint64_t numa_nodes = topology.numa_nodes().size();
+    return check_left(topology, layout.region_bytes * numa_nodes + other_bytes, 0,
                       "the metadata of a capacity of " + format_bytes(spec.capacity_bytes) +
                           " a numa node in frames of " + format_bytes(spec.frame_bytes),
                       "use larger frames, or less capacity");
@@ -417,9 +386,9 @@ std::uint64_t NodeMemory::plain_bytes_for(std::uint64_t bytes) const {
     return metadata_bytes_for(plan_.geometry, metadata_.bytes(), bytes) + (is_hugetlb(data_.backing()) ? 0 : bytes);
 }
 
-Answer<void> NodeMemory::check_memory_left(std::uint64_t bytes) const {
+Answer<void> NodeMemory::check_memory_left(std::uint64_t bytes, std::uint64_t own_bytes) const {
     return check_left(
-        plain_bytes_for(bytes),
+        topology_, plain_bytes_for(bytes), own_bytes,
         (is_hugetlb(data_.backing()) ? "the metadata of " : "with its metadata, a growth by ") + format_bytes(bytes),
         "ask for less, or free some");
 }
@@ -484,9 +453,10 @@ Answer<std::uint64_t> NodeMemory::populate_hugepages(std::uint64_t offset, std::
     return Unexpected{std::move(populated.error())};
 }
 
-Answer<std::uint64_t> NodeMemory::populate_data(std::uint64_t offset, std::uint64_t bytes) {
+Answer<std::uint64_t> NodeMemory::populate_data(std::uint64_t offset, std::uint64_t bytes, std::uint64_t own_bytes) {
     if (is_hugetlb(data_.backing())) return populate_hugepages(offset, bytes);
-    if (auto enough = check_available(topology_, plan_.numa_node, bytes); !enough) return Unexpected{enough.error()};
+    if (auto enough = check_available(topology_, plan_.numa_node, bytes, own_bytes); !enough)
+        return Unexpected{enough.error()};
     if (auto populated = data_.populate(offset, bytes); !populated) return Unexpected{populated.error()};
     if (data_.backing() == wire::Backing::thp && !data_.collapse(offset, bytes)) {
         const std::lock_guard lock(note_mutex_);
@@ -505,12 +475,13 @@ Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
     const std::uint64_t bytes = units.count * unit_bytes_;
     // Checked at each step: other processes take memory meanwhile, and beyond a cgroup's limit the kernel would end the
     // daemon, or clients.
-    const Booking booking(plan_.numa_node, plain_bytes_for(bytes));
-    if (auto enough = check_memory_left(bytes); !enough) return enough;
+    const std::uint64_t plain_bytes = plain_bytes_for(bytes);
+    const Topology::InGrowth in_growth(topology_, plan_.numa_node, plain_bytes);
+    if (auto enough = check_memory_left(bytes, plain_bytes); !enough) return enough;
     if (auto booked = topology_.take(plan_.numa_node, bytes); !booked) return booked;
     set_state(units, UnitState::filling);
     const auto metadata = populate_metadata(frames_of(units));
-    const auto reserved = metadata ? populate_data(offset, bytes) : Unexpected{metadata.error()};
+    const auto reserved = metadata ? populate_data(offset, bytes, plain_bytes) : Unexpected{metadata.error()};
     if (!reserved) {
         topology_.give_back(plan_.numa_node, bytes);
         set_state(units, UnitState::offline);

@@ -43,7 +43,7 @@ struct Growth {
 // Checks that the machine and the cgroup have memory left for the metadata of the pool's whole capacity on all numa
 // nodes, with other_bytes beside it. out_of_frames: they have not.
 Answer<void> check_metadata_left(const PoolSpec &spec, const Geometry &geometry, std::uint32_t thread_slots,
-                                 std::uint64_t numa_nodes, std::uint64_t other_bytes);
+                                 const Topology &topology, std::uint64_t other_bytes);
 
 class NodeMemory {
 public:
@@ -124,8 +124,9 @@ public:
     // on hugepages.
     std::uint64_t plain_bytes_for(std::uint64_t bytes) const;
     // The part of check_growth() that concerns plain memory, which comes out of the machine's memory and the daemon's
-    // cgroups as it is used: without this check the kernel would kill, not refuse.
-    Answer<void> check_memory_left(std::uint64_t bytes) const;
+    // cgroups as it is used: without this check the kernel would kill, not refuse. own_bytes: what the caller has
+    // booked (Topology::InGrowth).
+    Answer<void> check_memory_left(std::uint64_t bytes, std::uint64_t own_bytes = 0) const;
 
     // The worker's thread only, from here on.
     bool is_online(std::uint64_t unit) const { return online_[unit]; }
@@ -161,7 +162,8 @@ private:
     static Answer<DataRegion> choose_backing(const Plan &plan, Topology &topology, Hugepages &hugepages,
                                              std::string &note);
     // Returns how many hugepages were reserved for the range.
-    Answer<std::uint64_t> populate_data(std::uint64_t offset, std::uint64_t bytes);
+    // own_bytes: what the caller has booked (Topology::InGrowth).
+    Answer<std::uint64_t> populate_data(std::uint64_t offset, std::uint64_t bytes, std::uint64_t own_bytes);
     Answer<std::uint64_t> populate_hugepages(std::uint64_t offset, std::uint64_t bytes);
     bool close_and_punch(std::uint64_t unit);
     bool is_gone(std::uint64_t unit) const;

@@ -2,6 +2,8 @@
 // pages on one. The implementation is the only user of libnuma. Thread-safe.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -10,6 +12,7 @@
 
 #include "base/failure.hpp"
 #include "engine.hpp"
+#include "numacre/shm/owner.hpp"
 #include "numacre/shm/units.hpp"
 
 namespace numacre::daemon {
@@ -53,6 +56,34 @@ public:
     virtual Answer<void> take(NumaNode numa_node, std::uint64_t bytes) = 0;
     virtual void give_back(NumaNode numa_node, std::uint64_t bytes) = 0;
 
+    // Bytes that growth steps of all pools are about to take, by numa node. Each pool grows on a thread of its own, and
+    // until a step has its pages, the machine and the cgroup still report them as left: two steps that fit one by one
+    // would not fit together. A step books its bytes first and then looks at the bytes left, so of two steps at once at
+    // least one sees the other. (A lock would not do: the thread of one pool may be made to wait by its clients, and no
+    // other pool may wait for that thread.) Thread-safe.
+    class InGrowth {
+    public:
+        InGrowth(Topology &topology, NumaNode numa_node, std::uint64_t bytes)
+            : booked_(topology.in_growth_[numa_node.value]), bytes_(bytes) {
+            booked_.fetch_add(bytes_, std::memory_order_seq_cst);  // before looking at the bytes left
+        }
+        InGrowth(const InGrowth &) = delete;
+        InGrowth &operator=(const InGrowth &) = delete;
+        ~InGrowth() { booked_.fetch_sub(bytes_, std::memory_order_seq_cst); }  // after the pages are there
+
+    private:
+        std::atomic<std::uint64_t> &booked_;
+        const std::uint64_t bytes_;
+    };
+    std::uint64_t bytes_in_growth(NumaNode numa_node) const {
+        return in_growth_[numa_node.value].load(std::memory_order_seq_cst);
+    }
+    std::uint64_t bytes_in_growth() const {
+        std::uint64_t sum = 0;
+        for (std::uint8_t i = 0; i < engine::kMaxNumaNodes; ++i) sum += bytes_in_growth(NumaNode{i});
+        return sum;
+    }
+
     // For hugetlb: the kernel places its pages by the policy of the thread that allocates.
     Answer<ThreadBinding> bind_this_thread(NumaNode numa_node) const;
     // True if pages can be on a wrong numa node at all.
@@ -69,6 +100,9 @@ protected:
     std::vector<MemoryNode> numa_nodes_;
     // With one real numa node every placement is right, and a container that forbids set_mempolicy does no harm.
     bool placement_needed_ = false;
+
+private:
+    std::array<std::atomic<std::uint64_t>, engine::kMaxNumaNodes> in_growth_{};
 };
 
 struct SyntheticTopology {

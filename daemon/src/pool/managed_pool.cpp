@@ -60,7 +60,7 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
                                                           ": give one size for each, or one for all"}};
     const auto layout = PoolLayout<ProductionEnv>::of(spec.max_clients + 1, spec.max_threads + 1);
     // Before the first page is taken: the ledger alone may be more than the machine has.
-    if (auto enough = check_metadata_left(spec, *geometry, spec.max_threads + 1, numa_nodes,
+    if (auto enough = check_metadata_left(spec, *geometry, spec.max_threads + 1, topology,
                                           PoolLedger::bytes_for(spec, numa_nodes) + layout.region_bytes);
         !enough)
         return Unexpected{enough.error()};
