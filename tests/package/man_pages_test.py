@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The man pages say what is there: each option, command, key and function occurs in its page, and no page invents one.
+Each function of the C headers has a page, by itself or with its family.
 
 What is there is asked of the programs (--help, the daemon's list of keys, --check-config) and read in the headers. The
 pages are read in their sources, deploy/man/*.scd. scdoc and mandoc are needed only to render them.
@@ -24,6 +25,9 @@ TOP = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR") or pathlib.Path(__file__
 MAN = TOP / "deploy" / "man"
 INCLUDE = TOP / "client" / "include"
 PAGES = ("numacre.1", "libnumacre.3", "numacred.toml.5", "numacred.8")
+# The page of a call, or of a family of calls, is called after the first.
+CALL_PAGES = tuple(sorted(path.name.removesuffix(".scd") for path in MAN.glob("numacre_*.scd")))
+ALL_PAGES = PAGES + CALL_PAGES
 LONG_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 # In libnumacre.3: options of another program.
 PKG_CONFIG = "$(pkg-config --cflags --libs numacre)"
@@ -53,6 +57,10 @@ class Page:
                 if where != section:
                     self.subsections[where] += line
 
+    def names(self):
+        """Those that `man` finds the page by."""
+        return self.sections["NAME"].strip().partition(" - ")[0].split(", ")
+
     def literal_blocks(self, section):
         """As the reader sees them: scdoc's backslash escapes the next character."""
         found = re.findall(r"^```\n(.*?)^```\n", self.sections[section], re.M | re.S)
@@ -68,6 +76,31 @@ def entries(text):
 def terms(text, pattern):
     """What `pattern` finds in bold in the terms of a definition list."""
     return sorted(word for term in entries(text) for word in re.findall(rf"\*({pattern})\*", term))
+
+
+class Interface:
+    """The functions of numacre.h, and of inline.h those that are for use."""
+
+    FUNCTION = r"(?:NUMACRE_API (?!extern)|NUMACRE_INLINE_FUNCTION )([^;{]*?\b(numacre_\w+)\([^)]*\))(?:;| {)"
+
+    def __init__(self):
+        self.prototypes, self.comments = {}, {}
+        for header in ("numacre.h", "inline.h"):
+            text = (INCLUDE / "numacre" / header).read_text()
+            for comment, prototype, name in re.findall(rf"/\*((?:(?!\*/).)*)\*/\s+{self.FUNCTION}", text, re.S):
+                # Names that end so are for use; what else inline.h has is between it and the library.
+                if header == "inline.h" and not name.endswith("_inline"):
+                    continue
+                self.prototypes[name] = re.sub(r"\s+", " ", prototype)
+                self.comments[name] = re.sub(r"\s+(\* )?", " ", comment).strip()
+
+    def errors(self, name):
+        """The errno values in the comment, with those of the functions that the comment refers to."""
+        comment = self.comments[name]
+        found = set(re.findall(r"(?<![A-Z_])-(E[A-Z0-9]+)\b", comment))
+        for others in re.findall(r"(?:Errors: as|^As) (numacre_\w+(?: and numacre_\w+)*)", comment):
+            found = found.union(*(self.errors(other) for other in others.split(" and ")))
+        return found
 
 
 def run(name, *arguments, cwd=None):
@@ -115,7 +148,7 @@ class Rendering(unittest.TestCase):
 
     def test_every_page_renders_and_mandoc_has_no_warning(self):
         with tempfile.TemporaryDirectory() as scratch:
-            for name in PAGES:
+            for name in ALL_PAGES:
                 with self.subTest(page=name):
                     output = pathlib.Path(scratch) / name
                     done = self.run_tool(MAN / "render", "scdoc", "1.2.3", MAN / f"{name}.scd", output)
@@ -133,23 +166,24 @@ class Rendering(unittest.TestCase):
 
 class EveryPage(unittest.TestCase):
     def test_the_pages_are_those_that_are_there(self):
-        self.assertEqual(sorted(path.name for path in MAN.glob("*.scd")), sorted(f"{name}.scd" for name in PAGES))
+        self.assertEqual(sorted(path.name for path in MAN.glob("*.scd")), sorted(f"{name}.scd" for name in ALL_PAGES))
 
     def test_no_line_is_too_long(self):
-        for name in PAGES:
+        for name in ALL_PAGES:
             lines = (MAN / f"{name}.scd").read_text().splitlines()
             self.assertEqual([line for line in lines if len(line) > 120], [], name)
 
     def test_a_page_refers_to_pages_that_exist(self):
-        for name in PAGES:
+        by_name = {f"{alias}.3" for name in CALL_PAGES for alias in Page(name).names()}.union(PAGES)
+        for name in ALL_PAGES:
             for page, section in re.findall(r"\*((?:lib)?numacre[\w.]*)\*\((\d)\)", Page(name).text):
-                self.assertIn(f"{page}.{section}", PAGES, name)
+                self.assertIn(f"{page}.{section}", by_name, name)
 
     def test_commands_that_are_spelled_out_are_understood(self):
         """`numacre resize default --dry-run` in bold or in an example: the command exists, and has these options."""
         commands, everywhere = commands_of_numacre(), Help("numacre").options
         seen = 0
-        for name in PAGES:
+        for name in ALL_PAGES:
             for line in re.findall(r"(?:\*|^\$ |^\$ \w+=\S+ )numacre ([^*\n]+)", Page(name).text, re.M):
                 words = [word for word in line.split() if re.fullmatch(r"[a-z]+", word)]
                 options = LONG_OPTION.findall(line)
@@ -168,10 +202,10 @@ class EveryPage(unittest.TestCase):
         of_numacre = set(Help("numacre").options).union(*(help.options for help in commands.values()))
         of_numacred = set(Help("numacred").options)
         allowed = dict(zip(PAGES, (of_numacre, set(), of_numacred, of_numacred)))
-        for name in PAGES:
+        for name in ALL_PAGES:
             # Those behind a command are looked at above.
             text = re.sub(r"(\*|\$ )numacre [^*\n]+", "", Page(name).text).replace(PKG_CONFIG, "")
-            self.assertLessEqual(set(LONG_OPTION.findall(text)), allowed[name], name)
+            self.assertLessEqual(set(LONG_OPTION.findall(text)), allowed.get(name, set()), name)
 
     def test_environment_variables_are_those_that_are_asked_for(self):
         def asked_for(*folders):
@@ -306,24 +340,15 @@ class PageOfTheLibrary(unittest.TestCase):
         cls.page = Page("libnumacre.3")
         cls.header = (INCLUDE / "numacre" / "numacre.h").read_text()
         cls.code = re.sub(r"/\*.*?\*/", "", cls.header, flags=re.S)
-        cls.inline = (INCLUDE / "numacre" / "inline.h").read_text()
+        cls.interface = Interface()
         cls.hpp = re.sub(r"//.*", "", (INCLUDE / "numacre" / "numacre.hpp").read_text())
-
-    def prototypes(self):
-        found = re.findall(r"^NUMACRE_API (.*?);", self.code, re.M | re.S)
-        # Names that end so are for use; what else inline.h has is between it and the library.
-        found += re.findall(r"^NUMACRE_INLINE_FUNCTION (\w+ numacre_\w+_inline\([^)]*\)) {", self.inline, re.M)
-        return sorted(re.sub(r"\s+", " ", prototype) for prototype in found)
-
-    def names(self):
-        return {re.search(r"(numacre_\w+)\(", prototype).group(1) for prototype in self.prototypes()}
 
     def macros(self):
         return set(re.findall(r"^#define (NUMACRE_\w+)", self.code, re.M)) - {"NUMACRE_API", "NUMACRE_NUMACRE_H"}
 
     def test_functions_are_those_of_the_headers(self):
         shown = [term.strip("*").replace("\\*", "*") for term in entries(self.page.sections["FUNCTIONS"])]
-        self.assertEqual(sorted(shown), self.prototypes())
+        self.assertEqual(sorted(shown), sorted(self.interface.prototypes.values()))
 
     def test_each_function_has_its_errors(self):
         for term, text in entries(self.page.sections["FUNCTIONS"]).items():
@@ -348,7 +373,11 @@ class PageOfTheLibrary(unittest.TestCase):
     def test_no_name_is_invented(self):
         types = set(re.findall(r"^(?:typedef .* |\} )(numacre_\w+);", self.code, re.M))
         text = self.page.text.replace("\\_", "_")
-        self.assertLessEqual(set(re.findall(r"\bnumacre_\w+", text)), self.names() | types)
+        self.assertLessEqual(set(re.findall(r"\bnumacre_\w+", text)), types.union(self.interface.prototypes))
+
+    def test_see_also_has_the_page_of_each_call(self):
+        found = re.findall(r"\*(numacre_\w+)\*\((3)\)", self.page.sections["SEE ALSO"])
+        self.assertEqual(sorted(".".join(page) for page in found), list(CALL_PAGES))
 
     def test_the_classes_of_the_cpp_face(self):
         faces = re.sub(r"^namespace detail {.*?^}", "", self.hpp, flags=re.M | re.S)
@@ -386,6 +415,130 @@ class PageOfTheLibrary(unittest.TestCase):
             nobody = pathlib.Path(scratch) / "nobody"
             done = example(nobody)
             self.assertEqual((done.returncode, done.stderr), (1, without_daemon.replace("/run/numacre", str(nobody))))
+
+
+class PagesOfCalls(unittest.TestCase):
+    SECTIONS = (
+        "NAME",
+        "SYNOPSIS",
+        "DESCRIPTION",
+        "RETURN VALUE",
+        "ERRORS",
+        "THREADS AND SIGNALS",
+        "EXAMPLE",
+        "SEE ALSO",
+    )
+    THREADS_AND_SIGNALS = ("Blocking", "Thread safety", "Signal handlers", "Fork", "Death of the caller")
+
+    @classmethod
+    def setUpClass(cls):
+        cls.interface = Interface()
+        cls.pages = [Page(name) for name in CALL_PAGES]
+
+    def test_every_function_of_the_headers_has_one_page(self):
+        api = re.findall(r"^NUMACRE_API ", (INCLUDE / "numacre" / "numacre.h").read_text(), re.M)
+        self.assertEqual(len([name for name in self.interface.prototypes if not name.endswith("_inline")]), len(api))
+        named = sorted(name for page in self.pages for name in page.names())
+        self.assertEqual(named, sorted(self.interface.prototypes))
+        for page in self.pages:
+            self.assertEqual(f"{page.names()[0]}.3", page.name)
+
+    def test_every_page_has_all_sections(self):
+        for page in self.pages:
+            with self.subTest(page=page.name):
+                self.assertEqual(tuple(page.sections), self.SECTIONS)
+                for section, text in page.sections.items():
+                    self.assertTrue(text.strip(), section)
+                found = entries(page.sections["THREADS AND SIGNALS"])
+                self.assertEqual(tuple(term.strip("*") for term in found), self.THREADS_AND_SIGNALS)
+
+    def test_the_synopsis_is_what_the_headers_declare(self):
+        for page in self.pages:
+            with self.subTest(page=page.name):
+                (synopsis,) = page.literal_blocks("SYNOPSIS")
+                includes, _, prototypes = synopsis.partition("\n\n")
+                wanted = ["#include <numacre/numacre.h>"]
+                if any(name.endswith("_inline") for name in page.names()):
+                    wanted.append("#include <numacre/inline.h>")
+                self.assertEqual(includes.splitlines(), wanted)
+                shown = [re.sub(r"\s+", " ", prototype).strip() for prototype in prototypes.split(";")]
+                self.assertEqual(shown, [self.interface.prototypes[name] for name in page.names()] + [""])
+
+    def test_errors_are_those_of_the_headers(self):
+        for name, comment in self.interface.comments.items():
+            if "Errors: " in comment:
+                self.assertTrue(self.interface.errors(name), f"{name}: its comment has errors that this test cannot read")
+        for page in self.pages:
+            with self.subTest(page=page.name):
+                wanted = set().union(*(self.interface.errors(name) for name in page.names()))
+                shown = entries(page.sections["ERRORS"])
+                self.assertEqual(sorted(term.strip("*-") for term in shown), sorted(wanted))
+                for term, text in shown.items():
+                    self.assertRegex(re.sub(r"\s+", " ", text), r"[\w)]\. Remedy: \w", f"{term}: cause and remedy")
+
+    def test_no_name_is_invented(self):
+        code = (INCLUDE / "numacre" / "numacre.h").read_text()
+        known = set(self.interface.prototypes).union(re.findall(r"^(?:typedef .* |\} )(numacre_\w+);", code, re.M))
+        known.update(re.findall(r"^#define (NUMACRE_\w+)", code, re.M))
+        known.update(terms(Page("libnumacre.3").sections["ENVIRONMENT"], "[A-Z_]+"))
+        for page in self.pages:
+            text = page.text.replace("\\_", "_")
+            self.assertEqual(set(re.findall(r"\b(?:numacre|NUMACRE)_\w+", text)) - known, set(), page.name)
+
+    def test_the_examples_compile_and_call_the_functions(self):
+        # The headers where the tree has them; an installed numacre has all in one folder.
+        folders = (f"-I{INCLUDE}", f"-I{TOP / 'shm' / 'include'}")
+        strict = ("-std=c11", "-pedantic-errors", "-Wall", "-Wextra", "-Werror")
+        for page in self.pages:
+            with self.subTest(page=page.name):
+                (source,) = page.literal_blocks("EXAMPLE")
+                for name in page.names():
+                    self.assertIn(f"{name}(", source)
+                command = ["cc", *strict, *folders, "-fsyntax-only", "-x", "c", "-"]
+                done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=60)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+class Installation(unittest.TestCase):
+    """deploy/man/CMakeLists.txt by itself: what it installs is found under the name of each page and each function."""
+
+    PROJECT = """cmake_minimum_required(VERSION 3.25)
+project(pages VERSION 1.2.3 LANGUAGES NONE)
+set(CMAKE_INSTALL_MANDIR man)
+set(NUMACRE_DAEMON ON)
+add_subdirectory({man} man)
+"""
+
+    def setUp(self):
+        for tool in ("cmake", "scdoc", "mandoc"):
+            if shutil.which(tool) is None:
+                raise unittest.SkipTest(f"{tool} is not installed: the pages are not installed")
+
+    def test_every_page_and_every_function_is_found(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = pathlib.Path(scratch)
+            (folder / "CMakeLists.txt").write_text(self.PROJECT.format(man=MAN))
+            for command in (
+                ("-S", folder, "-B", folder / "build"),
+                ("--build", folder / "build"),
+                ("--install", folder / "build", "--prefix", folder / "prefix"),
+            ):
+                done = subprocess.run(["cmake", *command], capture_output=True, text=True, timeout=120)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            man = folder / "prefix" / "man"
+            wanted = set(ALL_PAGES).union(f"{name}.3" for name in Interface().prototypes)
+            found = {path.name: path for path in man.glob("man*/*")}
+            self.assertEqual(sorted(found), sorted(wanted))
+            for name, path in found.items():
+                self.assertEqual(path.parent.name, f"man{name[-1]}")
+                # The folder is what `.so` counts from.
+                done = subprocess.run(
+                    ["mandoc", "-T", "ascii", path.relative_to(man)], cwd=man, capture_output=True, text=True, timeout=60
+                )
+                self.assertEqual(done.returncode, 0, done.stderr)
+                shown = re.sub(r".\x08", "", done.stdout)
+                names = re.search(r"^NAME\n(.*)", shown, re.M).group(1).partition(" - ")[0]
+                self.assertIn(name[:-2], re.findall(r"[\w.]+", names))
 
 
 if __name__ == "__main__":
