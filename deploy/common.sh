@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034 # some variables are for those who source this
-# What the scripts in deploy/ and tests/run share. Sourced, never run.
+# Functions that the scripts in deploy/ and tests/run share. This file is sourced, never run.
 
 say() { printf '\n==> %s\n' "$*"; }
 note() { printf '    %s\n' "$*"; }
@@ -9,7 +9,7 @@ fail() {
     exit 1
 }
 
-# Whether as_root can work without asking a person: in CI nobody would answer.
+# Succeeds if as_root can work without a question that nobody would answer, as in CI.
 can_be_root() {
     [ "$(id -u)" -eq 0 ] && return 0
     command -v sudo >/dev/null 2>&1 || return 1
@@ -28,9 +28,10 @@ as_root() {
 
 hugepages_dir=/sys/kernel/mm/hugepages/hugepages-2048kB
 
-# hugepages_add COUNT: see that COUNT pages of 2 MiB are free, by raising the number when it must. Sets hugepages_added to
-# what was really added: give back exactly that, for others may raise and lower the number in between. Returns 1, with
-# the reason in hugepages_problem, when fewer than COUNT are free afterwards.
+# hugepages_add COUNT: makes sure that COUNT pages of 2 MiB are free, and raises the reserved number if necessary. Sets
+# hugepages_added to the number of pages that were really added. Give back exactly that number: other programs may raise
+# and lower the reserved number in between. Returns 1, with the reason in hugepages_problem, when fewer than COUNT pages
+# are free afterwards.
 hugepages_added=0 hugepages_problem=
 hugepages_add() {
     local want=$1 free total after
@@ -60,7 +61,7 @@ hugepages_add() {
     fi
 }
 
-# hugepages_give_back COUNT: lower the number by COUNT. Pages in use stay until their user lets go.
+# hugepages_give_back COUNT: lowers the reserved number by COUNT. Pages in use stay until their user releases them.
 hugepages_give_back() {
     local count=$1 total
     [ "$count" -gt 0 ] || return 0
