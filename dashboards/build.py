@@ -5,7 +5,8 @@
     VENV/bin/python dashboards/build.py            # writes the file beside this script
     VENV/bin/python dashboards/build.py -o FILE    # or another one; - is standard output
 
-The result is checked in, so that nobody needs Python to use it; tests/tidy/dashboard_stale_test.py compares.
+The result is checked in, so that the dashboard can be used without Python. tests/tidy/dashboard_stale_test.py compares
+the checked-in file with the output of this script.
 """
 
 import argparse
@@ -30,7 +31,7 @@ GREEN, YELLOW, ORANGE, RED, BLUE = "green", "yellow", "orange", "red", "blue"
 
 
 def padded_order(expression):
-    """Orders as two digits, so that text order is number order wherever Grafana sorts labels (orders end at 24)."""
+    """Gives orders two digits, so that text order is number order wherever Grafana sorts labels (orders end at 24)."""
     return f'label_replace({expression}, "order", "0$1", "order", "([0-9])")'
 
 
@@ -74,7 +75,7 @@ def coloured_cells():
 
 
 class Page:
-    """A dashboard that numbers its panels and their queries, and refuses one without a description."""
+    """A dashboard that numbers its panels and their queries, and refuses a panel without a description."""
 
     def __init__(self, builder):
         self.builder = builder
@@ -137,7 +138,7 @@ class Page:
         self.add(panel, title, description, queries, width, height)
 
     def order_by_node(self, title, description, expression, unit, colours, low, high, width=12, height=12):
-        """A matrix: one line an order, one column a numa node."""
+        """A matrix with one line for each order and one column for each numa node."""
         expression = f'label_replace({padded_order(expression)}, "node", "node $1", "node", "(.*)")'
         panel = (
             table.Panel()
@@ -159,7 +160,7 @@ class Page:
         self.add(panel, title, description, [tabled(expression)], width, height)
 
     def merged_table(self, title, description, columns, keys, width, height, sort_by=None):
-        """columns: (name, expression, field properties). Each expression gives one row a combination of keys."""
+        """columns: (name, expression, field properties). Each expression gives one row for each combination of keys."""
         panel = table.Panel().with_transformation(transformation("merge"))
         names = {"Value": columns[0][0]} if len(columns) == 1 else {}
         for index, (name, _, _) in enumerate(columns):
@@ -491,7 +492,7 @@ def clients(page):
     info = f"numacre_client_info{{{DAEMON}}}"
 
     def named(metric):
-        """Per client, with what its process is called: client ids are not used twice while a daemon lives."""
+        """The metric per client, with the name of the client's process. A daemon does not use a client id twice."""
         joined = f"numacre_client_{metric}{{{POOL}}} * on (instance, client) group_left (comm, pid, cgroup) {info}"
         return f"sum by (client, comm, pid, cgroup) ({joined})"
 

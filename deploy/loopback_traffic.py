@@ -12,7 +12,8 @@ import time
 
 HOST = "127.0.0.1"
 TICK_SECONDS = 0.005
-# Far below the 64 KiB of a loopback packet, so nothing is fragmented; a capture that keeps 2 KiB sees some cut short.
+# Sizes far below the 64 KiB of a loopback packet: no datagram is fragmented. A capture that keeps 2 KiB of each packet
+# cuts some datagrams short.
 UDP_BYTES_MIN, UDP_BYTES_MAX = 18, 4000
 TCP_REQUEST_BYTES_MAX = 8000
 
@@ -30,7 +31,7 @@ class Sent:
 
 
 def paced(seconds, rate):
-    """Yields how many messages to send now, so that `rate` a second come out however late a tick is."""
+    """Yields the number of messages to send now. The average is `rate` messages a second, however late a tick is."""
     started = time.monotonic()
     done = 0
     while (elapsed := time.monotonic() - started) < seconds:
@@ -54,7 +55,7 @@ def udp_flow(sink_port, seconds, rate, seed, sent):
 
 
 def udp_sink(sink, stop):
-    # Somebody has to listen: a closed port answers each datagram with an ICMP error.
+    # A socket must be bound to the port: a closed port answers each datagram with an ICMP error.
     sink.settimeout(0.1)
     while not stop.is_set():
         try:

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: the runbooks of dashboards/runbooks become the pages runbooks/<Alert>.md. Their links to each other
+"""A hook of mkdocs that makes the runbooks of dashboards/runbooks the pages runbooks/<Alert>.md. Links between runbooks
 stay as they are. A runbook that mkdocs.yml does not list in `nav` is a warning, and with `strict` an error."""
 
 import pathlib

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""doxygen's INPUT_FILTER: the headers keep their plain comments, doxygen reads its own.
+"""doxygen's INPUT_FILTER: the headers keep plain comments, and doxygen reads them in its own form.
 
-usage: filter.py FILE    (prints what doxygen is to read)
+usage: filter.py FILE    (prints the text for doxygen)
 
-A comment documents the declaration on the next line, or the declaration before it on its line. A comment that a blank
-line follows documents nothing. Comments in function bodies stay as they are.
-- The first comment of a file describes the file. That of numacre.h goes to the main page: main_page.dox says where, by
-  \\from_header.
-- A comment above `#define`s that have comments of their own becomes the heading of these up to the next blank line.
+A comment documents the declaration on the next line, or the declaration before the comment on the same line. A comment
+that a blank line follows documents nothing. Comments in function bodies stay as they are.
+- The first comment of a file describes the file. The first comment of numacre.h goes to the main page: \\from_header in
+  main_page.dox marks the place.
+- A comment above `#define`s that have comments of their own becomes the heading of these macros up to the next blank
+  line.
 - "Errors: -EINVAL ...; -ENOMEM ..." becomes a list.
 - Names of public functions, macros and types become links.
-- An overload without a comment has the comment of the overload on the line above.
+- An overload without a comment gets the comment of the overload on the line above.
 - An enumerator without a comment links to the macro that is its value. An enumerator of Errc shows its row of kErrors.
 The lines of a header keep their numbers, so that doxygen's warnings name the right ones.
 """
@@ -30,12 +31,12 @@ TOKEN = re.compile(
     | [{};]""",
     re.DOTALL | re.MULTILINE | re.VERBOSE,
 )
-# The code before a brace that opens a scope in which comments are documentation. With a parenthesis, it is a function.
+# The code before a brace that opens a scope in which comments are documentation. Code with a parenthesis is a function.
 SCOPE = re.compile(r'[^(]*(?:\b(?:namespace|class|struct|union|enum)\b|extern\s+"C")[^(]*')
 
 
 class Names:
-    """What the C headers declare for programs, and what can be linked to."""
+    """The names that the C headers declare for programs, and the names that can be linked to."""
 
     def __init__(self):
         text = C_HEADER.read_text()
@@ -50,12 +51,12 @@ class Names:
         self.environment = set(re.findall(r"^ \* (NUMACRE_\w+)=", opening, re.MULTILINE))
 
     def link(self, name):
-        """A name as doxygen's link to what it names, or as it is."""
+        """The name as a doxygen link to its target, or unchanged without a target."""
         if name.partition("::")[0] in self.linked:
             return rf'\ref {name} "{name}"'
         if name in self.environment:
             return rf'\ref environment "{name}"'
-        if name.endswith("_"):  # NUMACRE_POLICY_...: the first of them
+        if name.endswith("_"):  # NUMACRE_POLICY_... links to the first macro of this prefix
             first = next((macro for macro in self.macros if macro.startswith(name) and name != "NUMACRE_"), None)
             if first:
                 return rf'\ref {first} "{name}"'
@@ -66,7 +67,7 @@ NAMES = Names()
 
 
 def plain(comment):
-    """The text of a comment without its marks: as many lines as the comment has, indentation kept."""
+    """The text of a comment without its marks. The number of lines and the indentation stay."""
     if comment.startswith("//"):
         return re.sub(r"^[ \t]*// ?", "", comment, flags=re.MULTILINE)
     return re.sub(r"^[ \t]*\* ?", "", comment[2:-2], flags=re.MULTILINE).strip(" ")
@@ -93,7 +94,7 @@ SENTENCE_END = re.compile(r"(?<!\.)[.?!](?=\s|$)|\n(?=[ \t]*\n)")
 
 def end_of_sentence(text, begin=0):
     """The position behind the first sentence from `begin`. A full stop in parentheses or in an ellipsis ends no
-    sentence. The end of a paragraph ends one."""
+    sentence. The end of a paragraph ends a sentence."""
     depth = 0
     for i in range(begin, len(text)):
         depth += {"(": 1, ")": -1}.get(text[i], 0)
@@ -107,7 +108,7 @@ ERRORS = re.compile(r"(?:(?<=\s)|^)((?:Further errors?|Errors)(?:, [^:.;]*)?)(?:
 
 
 def with_lists(text):
-    """Each "Errors: ..." of an escaped text as a list, up to the end of its sentence."""
+    """The escaped text with each "Errors: ..." as a list, up to the end of the sentence."""
     done, at = "", 0
     while found := ERRORS.search(text, at):
         end = end_of_sentence(text, found.end())
@@ -119,19 +120,19 @@ def with_lists(text):
 
 
 def with_code(text):
-    """Indented lines as code: its marks go into the blank lines around."""
+    """The text with indented lines as code. The marks of the code go into the blank lines around it."""
     return re.sub(r"\n\n((?:(?: {4,}.*)\n)+)\n", lambda code: f"\n\\code{{.c}}\n{code[1]}\\endcode\n", text)
 
 
 def described(text):
-    """A comment's text for doxygen: what is brief, and the rest."""
+    """A comment's text for doxygen: the brief part, and the rest."""
     end = end_of_sentence(text)
     brief, rest = text[:end], text[end:]
     return rf"\brief {linked(brief)}" + (rf" \details{with_lists(linked(rest))}" if rest.strip() else "")
 
 
 def described_file(name, text):
-    """The first comment of a file."""
+    """The first comment of a file, for doxygen."""
     if name == C_HEADER.name:
         brief = linked(text[: end_of_sentence(text)])
         return rf'\file {name} \brief {brief} \details The \ref index "main page" has the rules for all calls.'
@@ -144,7 +145,7 @@ def described_file(name, text):
 
 
 def same_height(text, comment):
-    """A text with as many lines as the comment that it stands for."""
+    """The text with as many lines as the comment that it replaces."""
     return text + "\n" * (comment.count("\n") - text.count("\n"))
 
 
@@ -155,16 +156,16 @@ def declared_name(line):
 
 
 class Header:
-    """A header and what is to be replaced in it."""
+    """A header and the replacements in its text."""
 
     def __init__(self, path):
         self.path, self.text = path, path.read_text()
-        self.comments = []  # (from, to) of those that may be documentation
+        self.comments = []  # (from, to) of the comments that may be documentation
         self.code = self.without_bodies()
         self.replaced = []  # (from, to, by)
 
     def without_bodies(self):
-        """The text with spaces in place of comments and of bodies of functions. Notes the comments outside of these."""
+        """The text with spaces in place of comments and function bodies. Notes the comments outside function bodies."""
         shown, scopes, head, at = list(self.text), [], "", 0
 
         def blank(begin, end):
@@ -195,7 +196,7 @@ class Header:
         return "".join(shown)
 
     def before(self, position):
-        """What stands before a position on its line."""
+        """The text before a position, from the beginning of the line."""
         return self.text[self.text.rfind("\n", 0, position) + 1 : position]
 
     def replace(self, begin, end, by):
@@ -207,7 +208,7 @@ class Header:
         self.overloads()
         self.enumerators()
         for found in re.finditer(r"(?<=\blocal) (?==)", self.code):
-            # doxygen takes "local " for a keyword of IDL, and the type for the name.
+            # doxygen would take "local " for a keyword of IDL, and the type for the name.
             self.replace(found.start(), found.end(), "")
         text = self.text
         for begin, end, by in sorted(self.replaced, reverse=True):
@@ -220,7 +221,7 @@ class Header:
         if begin == 0:
             self.replace(begin, end, f"/** {same_height(described_file(self.path.name, text), comment)} */")
         elif before := self.before(begin).strip():
-            if before != "}":  # else it says what ends there
+            if before != "}":  # a comment behind a brace names the scope that ends there
                 self.replace(begin, end, f"/**< {described(text)} */")
         elif re.compile(r"[ \t]*\n[ \t]*\S").match(self.text, end):
             names = self.headed(end)
@@ -230,20 +231,21 @@ class Header:
                 self.replace(begin, end, f"/** {described(text)} */")
 
     def headed(self, end):
-        """The macros below a comment that ends there and is their heading. None, if the next line is no macro with a
-        comment of its own."""
+        """The macros below the comment that ends at `end`, if the comment is their heading. The list is empty if the
+        next line is not a macro with a comment of its own."""
         stretch = self.text[end : self.end_of_stretch(end)]
         if not re.match(r"[ \t]*\n#define \w+[^\n]*/\*", stretch):
             return []
         return re.findall(r"^#define (\w+)", stretch, re.MULTILINE)
 
     def end_of_stretch(self, begin):
-        """The next blank line."""
+        """The position of the next blank line."""
         found = self.text.find("\n\n", begin)
         return len(self.text) if found < 0 else found + 1
 
     def heading(self, begin, end, text, names):
-        """The names' common beginning becomes the title; without one, the text does. The marks go into blank lines."""
+        """The common prefix of the names becomes the title; without a prefix, the text becomes the title. The marks go
+        into blank lines."""
         prefix = os.path.commonprefix(names)
         prefix = prefix[: prefix.rfind("_") + 1]
         title, shown = f"{prefix}...", linked(text)
@@ -255,7 +257,7 @@ class Header:
         self.replace(closing, closing, "/**@}*/")
 
     def overloads(self):
-        """Gives an overload the comment of the one on the line above."""
+        """Gives an overload the comment of the overload on the line above."""
         lines = self.code.split("\n")
         ends = {self.text.count("\n", 0, end): (begin, end) for begin, end in self.comments}
         above, name, at = None, None, 0
@@ -271,7 +273,7 @@ class Header:
             name, at = own, at + len(line) + 1
 
     def enumerators(self):
-        """Gives an enumerator without a comment a link to its macro, or its row of kErrors."""
+        """Gives an enumerator without a comment a link to its macro, or the enumerator's row of kErrors."""
         commented = {self.text.count("\n", 0, begin) for begin, _ in self.comments if self.before(begin).strip()}
         rows = {row["code"]: row for row in error_rows()}
         for enum in re.finditer(r"\benum class (\w+)[^{;]*\{([^}]*)\}", self.code):
@@ -321,7 +323,7 @@ def introduction():
 
 
 def sections():
-    """A section for each paragraph that begins with "Word: ", and one for all on the environment."""
+    """A section for each paragraph that begins with "Word: ", and one section for the paragraphs on the environment."""
     shown = ""
     for paragraph in opening_paragraphs()[1:]:
         if found := SECTION.match(paragraph):

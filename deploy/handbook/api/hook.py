@@ -1,5 +1,5 @@
-"""A hook of mkdocs: doxygen builds the API reference into the site, below api/. Without doxygen, api/index.html names
-the headers, so that links to the reference lead somewhere. A mistake in the reference ends the build."""
+"""A hook of mkdocs that lets doxygen build the API reference into the site, below api/. Without doxygen, api/index.html
+names the headers, so that links to the reference have a target. A mistake in the reference ends the build."""
 
 import pathlib
 import shutil

@@ -1,4 +1,4 @@
-/* Takes the blocks whose references it reads, prints what is in them, and keeps the last eight.
+/* Reads references, takes their blocks, prints the contents, and keeps the last eight blocks.
  * Build: cc -o consumer consumer.c $(pkg-config --cflags --libs numacre) */
 #include <inttypes.h>
 #include <numacre/numacre.h>

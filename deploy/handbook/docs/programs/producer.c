@@ -1,4 +1,4 @@
-/* Fills a block of 1 MiB twice a second and prints its reference.
+/* Fills a block of 1 MiB twice a second and prints the block's reference.
  * Build: cc -o producer producer.c $(pkg-config --cflags --libs numacre) */
 #include <inttypes.h>
 #include <numacre/numacre.h>
