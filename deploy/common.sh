@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034 # some variables are for those who source this
+# shellcheck shell=bash disable=SC2034 # some variables are for the scripts that source this
 # Functions that the scripts in deploy/ and tests/run share. This file is sourced, never run.
 
 say() { printf '\n==> %s\n' "$*"; }
