@@ -73,7 +73,7 @@ extern "C" {
 
 /* The version of this header; numacre_version() has the library's. */
 #define NUMACRE_VERSION_MAJOR 0 /* the number in the library's soname */
-#define NUMACRE_VERSION_MINOR 1 /* until 1.0.0, the ABI may change with it */
+#define NUMACRE_VERSION_MINOR 2 /* until 1.0.0, the ABI may change with it */
 #define NUMACRE_VERSION_PATCH 0 /* the ABI does not change with it */
 
 /* A handle on a pool. Valid in the process that made it, until numacre_detach. */
