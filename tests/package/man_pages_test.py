@@ -467,7 +467,7 @@ class PagesOfCalls(unittest.TestCase):
     def test_errors_are_those_of_the_headers(self):
         for name, comment in self.interface.comments.items():
             if "Errors: " in comment:
-                self.assertTrue(self.interface.errors(name), f"{name}: its comment has errors that this test cannot read")
+                self.assertTrue(self.interface.errors(name), f"{name}: this test cannot read the errors in its comment")
         for page in self.pages:
             with self.subTest(page=page.name):
                 wanted = set().union(*(self.interface.errors(name) for name in page.names()))
@@ -533,7 +533,11 @@ add_subdirectory({man} man)
                 self.assertEqual(path.parent.name, f"man{name[-1]}")
                 # The folder is what `.so` counts from.
                 done = subprocess.run(
-                    ["mandoc", "-T", "ascii", path.relative_to(man)], cwd=man, capture_output=True, text=True, timeout=60
+                    ["mandoc", "-T", "ascii", path.relative_to(man)],
+                    cwd=man,
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
                 )
                 self.assertEqual(done.returncode, 0, done.stderr)
                 shown = re.sub(r".\x08", "", done.stdout)

@@ -3,8 +3,9 @@
 One that is not would be shared by all simulated processes.
 
 usage: globals.py OBJECT SOURCE        (client.cpp.o, client.cpp)
-       globals.py --daemon OBJECT...   Is each such variable of the daemon's sources one of OF_DAEMONS? A variable keeps its
-                                       value when a simulated daemon dies, and in the seeds that the same process runs after.
+       globals.py --daemon OBJECT...   Is each such variable of the daemon's sources one of OF_DAEMONS? A variable
+                                       keeps its value when a simulated daemon dies, and in the seeds that the same
+                                       process runs later.
 """
 import re
 import subprocess
@@ -40,7 +41,7 @@ def check_daemon(objects):
         return 1
     unknown = sorted(found.keys() - OF_DAEMONS.keys())
     for name in unknown:
-        print(f"{name} in {found[name]} outlives a daemon: make it a member, or say in OF_DAEMONS why that does no harm")
+        print(f"{name} in {found[name]} outlives a daemon: make it a member, or say in OF_DAEMONS why it does no harm")
     print(f"{len(found)} variables, {len(unknown)} unknown")
     return 1 if unknown else 0
 
