@@ -25,7 +25,7 @@ Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint
         peak_used_bytes = std::max(peak_used_bytes, numa_node.peak_used_bytes());
     advice.peak_used_bytes = peak_used_bytes;
     advice.backing = pool.wanted_backing();
-    // Where there are no pages of 1 GiB it still comes and goes by 1 GiB.
+    // A pool that wants pages of 1 GiB comes and goes by 1 GiB, also where there are none.
     std::uint64_t page_bytes = advice.backing == v1::BACKING_HUGETLB_1G ? hugepage_bytes(advice.backing) : 0;
     for (const v1::PoolNode &numa_node : pool.nodes()) {
         advice.capacity_bytes = std::max(advice.capacity_bytes, numa_node.capacity_bytes());
@@ -52,7 +52,7 @@ Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint
         return advice;
     }
 
-    // A quarter beside the peak: for what a sample misses and for what fragmentation makes unusable.
+    // A quarter above the peak: for peaks that a sample misses, and for memory that fragmentation makes unusable.
     const std::uint64_t with_room = std::max(chunk_bytes, round_up(peak_used_bytes + peak_used_bytes / 4, chunk_bytes));
     if (out_of_frames + fragmented != 0) {
         const std::uint64_t more = round_up(advice.online_bytes + advice.online_bytes / 4, chunk_bytes);
@@ -74,7 +74,8 @@ Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint
         advice.suggested_online_bytes = advice.capacity_bytes;
     }
 
-    // Half of what the peak leaves free: then more is used than ever before, and there is time left to do something.
+    // Half of the memory that the peak leaves free: the event then means a use above every earlier one, and there is
+    // time to act.
     const std::uint64_t left = advice.suggested_online_bytes - std::min(peak_used_bytes, advice.suggested_online_bytes);
     advice.suggested_low_watermark_bytes =
         std::max(left / 2 / advice.frame_bytes, std::uint64_t{1}) * advice.frame_bytes;
@@ -88,7 +89,7 @@ Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint
             " allocations asked for a size of 0 or above the largest block: if programs need larger "
             "blocks, raise largest");
     } else if (largest_used < advice.largest_block_bytes && fragmented == 0) {
-        // Below a page the chunk does not get smaller, and nothing is won.
+        // A largest block below a page would not make the chunk smaller, so nothing would be gained.
         advice.suggested_largest_block_bytes =
             std::clamp(largest_used, std::min(page_bytes, advice.largest_block_bytes), advice.largest_block_bytes);
         if (advice.suggested_largest_block_bytes != advice.largest_block_bytes) {
@@ -137,7 +138,7 @@ void print_advice(std::ostream &out, const Advice &advice) {
     if (advice.suggested_largest_block_bytes != advice.largest_block_bytes) {
         out << "    # now " << config_size(advice.largest_block_bytes);
     }
-    // What a pool gets that says nothing need not be said.
+    // hugetlb is the default of a pool, so it need not be written.
     if (advice.backing != v1::BACKING_UNSPECIFIED && advice.backing != v1::BACKING_HUGETLB)
         out << "\nbacking = \"" << backing_name(advice.backing) << "\"";
     out << "\nlow-watermark = \"" << config_size(advice.suggested_low_watermark_bytes) << "\"";

@@ -1,4 +1,4 @@
-// Suggested sizes of a pool, from what can be seen of its use.
+// Suggested sizes of a pool, derived from the observed use of the pool.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +13,27 @@ namespace numacre::cli {
 
 struct Advice {
     std::string pool;
-    v1::Backing backing = v1::BACKING_UNSPECIFIED;  // as was asked for
-    std::uint64_t capacity_bytes = 0;               // as it is
-    std::uint64_t frame_bytes = 0;                  // as it is
-    std::uint64_t online_bytes = 0;                 // as it is, on the numa node that has most
-    std::uint64_t largest_block_bytes = 0;          // as it is
-    std::uint64_t low_watermark_bytes = 0;          // as it is
-    std::uint64_t peak_used_bytes = 0;              // of the busiest numa node, as far as anybody has looked
-    std::uint64_t peak_client_bytes = 0;            // of the client that held most, likewise
+    v1::Backing backing = v1::BACKING_UNSPECIFIED;  // the backing that was asked for
+    std::uint64_t capacity_bytes = 0;               // the pool's present value
+    std::uint64_t frame_bytes = 0;                  // the pool's present value
+    std::uint64_t online_bytes = 0;                 // the present value of the numa node that has most online
+    std::uint64_t largest_block_bytes = 0;          // the pool's present value
+    std::uint64_t low_watermark_bytes = 0;          // the pool's present value
+    std::uint64_t peak_used_bytes = 0;              // of the busiest numa node, as far as any look has found
+    std::uint64_t peak_client_bytes = 0;            // of the client that held most, as far as any look has found
     std::uint64_t suggested_online_bytes = 0;
     std::uint64_t suggested_low_watermark_bytes = 0;
     std::uint64_t suggested_largest_block_bytes = 0;
     std::vector<std::string> reasons;
 };
 
-// peak_used_bytes: the most used on any one numa node while we looked. The pool has the daemon's high-water marks, of
-// whenever somebody looked before; a peak between two looks is unknown, but failures tell of it.
+// peak_used_bytes is the most used on any one numa node while we looked. The pool has the daemon's high-water marks
+// from earlier looks. A peak between two looks is unknown, but counted failures are a sign of it.
 Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint64_t peak_used_bytes);
 
 Json advice_json(const Advice &advice);
 void print_advice(std::ostream &out, const Advice &advice);
-// The size as the config file takes it, without loss: "256M", never "255.9M".
+// The size in the config file's notation, without loss: "256M", never "255.9M".
 std::string config_size(std::uint64_t bytes);
 
 }  // namespace numacre::cli

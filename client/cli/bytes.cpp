@@ -17,7 +17,7 @@ std::string quoted(std::string_view text) {
     return "'" + printable(text) + "'";
 }
 
-// The number at the front of text, which is shortened by it.
+// Takes the number at the front of text, and removes it from text.
 bool take_digits(std::string_view &text, std::uint64_t &value) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc{}) return false;
@@ -31,7 +31,7 @@ struct Scaled {
     int unit = -1;  // index into kUnitLetters; -1: bytes
 };
 
-// Truncates, so that "1023.9 MiB" never reads as a GiB that is not there.
+// Truncates, so that a size just below a GiB reads as "1023.9 MiB" and never as a GiB.
 Scaled scale(std::uint64_t bytes) {
     Scaled result;
     std::uint64_t unit_bytes = 1;
@@ -40,7 +40,7 @@ Scaled scale(std::uint64_t bytes) {
         ++result.unit;
     }
     result.whole = bytes / unit_bytes;
-    // The remainder is below 2^60: ten times that still fits.
+    // The remainder is below 2^60, so ten times the remainder still fits.
     result.tenth = static_cast<unsigned>(bytes % unit_bytes * 10 / unit_bytes);
     return result;
 }
@@ -127,7 +127,7 @@ std::chrono::milliseconds parse_duration(std::string_view text) {
     } else {
         return refuse();
     }
-    // A century: far from every overflow behind it, and nobody means more.
+    // A century: far from every overflow in the code that uses it, and longer than anyone means.
     if (value * milliseconds_per_unit > 3.2e12) return refuse();
     return std::chrono::milliseconds(std::llround(value * milliseconds_per_unit));
 }

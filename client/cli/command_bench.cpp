@@ -1,5 +1,5 @@
-// `numacre bench`: what an allocation and its free cost here, beside what one locked instruction costs here; and
-// `numacre bench replay`: how small a pool a recorded program could do with.
+// `numacre bench`: the cost of an allocation and its free on this machine, beside the cost of one locked instruction;
+// and `numacre bench replay`: the smallest pool in which a recorded program could run.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -28,10 +28,11 @@ Spread spread_of(std::vector<double> values) {
     return {values[values.size() / 2], values.front(), values.back()};
 }
 
-// Nanoseconds that one call of operation takes, for each round. operation returns 0 or an errno, which ends it all.
+// Measures the nanoseconds of one call of operation, for each round. operation returns 0 or an errno, which ends the
+// run.
 template <class Operation>
 int measure(std::uint64_t operations, std::uint64_t rounds, const Operation &operation, std::vector<double> &result) {
-    // Warm: the thread slot, the cache's first fill and the first touch of metadata are not what is asked for.
+    // Warm up: the thread slot, the first fill of the cache and the first touch of metadata are not to be measured.
     for (std::uint64_t i = 0; i < std::min<std::uint64_t>(operations, 1000); ++i) {
         if (const int error = operation(); error != 0) return error;
     }
@@ -60,7 +61,7 @@ std::string decimal(double value) {
     return text.data();
 }
 
-// The C ABI's errors as the daemon's: one way to report both.
+// Reports an error of the C ABI as an error of the daemon, so that there is one way to report both.
 [[noreturn]] void fail(int error, const std::string &doing) {
     if (error == -ECONNREFUSED) throw NoDaemonError(doing + ": " + numacre_last_error());
     const char *name = strerrorname_np(-error);
@@ -104,13 +105,13 @@ int run_bench(Context &context, const BenchArguments &arguments) {
     if (const int error = numacre_get_info(pool, &info); error != 0)
         fail(error, "cannot ask the pool what it is made of");
 
-    // A cache line of its own: nobody contends.
+    // A cache line of its own: no other thread contends for it.
     alignas(64) static std::atomic<std::uint64_t> word{0};
     std::vector<double> locked_rounds;
     measure(
         arguments.operations, arguments.rounds,
         [&] {
-            // relaxed: only the cost of the locked instruction is wanted, nothing is handed over.
+            // relaxed: only the cost of the locked instruction is wanted, and no data is handed over.
             word.fetch_add(1, std::memory_order_relaxed);
             return 0;
         },

@@ -1,4 +1,4 @@
-// `numacre top`: the pools and their biggest clients, again and again.
+// `numacre top`: the pools and their biggest clients, shown at each interval.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -40,7 +40,7 @@ Snapshot take_snapshot(Control &control, RateMeter &meter) {
         try {
             stats = control.get_stats(pool.name());
         } catch (const CallError &) {
-            // Corrupt, or deleted since it was listed: its line stays, without rates.
+            // The pool is corrupt, or was deleted since it was listed: its line stays, without rates.
         }
         const auto now = RateMeter::Clock::now();
         for (const v1::PoolNode &numa_node : pool.nodes()) {
@@ -135,13 +135,13 @@ Json snapshot_json(const Snapshot &snapshot, double interval_seconds) {
             {"clients", clients}};
 }
 
-// Lines that do not fit would scroll the screen away.
+// Cuts off lines that do not fit: they would scroll the screen away.
 std::string fit_to_screen(const std::string &text, unsigned rows) {
     std::string result;
     unsigned row = 0;
     std::istringstream lines(text);
     for (std::string line; row < rows && std::getline(lines, line); ++row) {
-        // To the end of the line is wiped, then what is below the last line: nothing flickers.
+        // Each line is wiped to its end, and at last the screen below the last line: so nothing flickers.
         result += (row == 0 ? "" : "\r\n") + line + "\033[K";
     }
     return "\033[H" + result + "\033[J";
@@ -167,7 +167,8 @@ int run_live(Context &context, std::chrono::milliseconds interval, std::uint64_t
                     trouble.clear();
                     any = true;
                 } catch (const NoDaemonError &error) {
-                    // It may be restarting: clients go on meanwhile, and so do we, unless it was never there.
+                    // The daemon may be restarting: its clients go on meanwhile, and so does top, if it has had a look
+                    // before.
                     if (!any) throw;
                     trouble = error.what();
                 } catch (const CallError &error) {
@@ -213,7 +214,7 @@ int run_plain(Context &context, std::chrono::milliseconds interval, std::uint64_
         }
         before = now;
         context.out << std::flush;
-        if (!context.out) break;  // nobody reads any more
+        if (!context.out) break;  // the reader is gone
     }
     return kExitOk;
 }

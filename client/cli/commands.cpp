@@ -21,7 +21,7 @@ std::vector<v1::Pool> chosen_pools(Context &context, const std::string &name) {
     return {all.pools().begin(), all.pools().end()};
 }
 
-// The numa node that was asked for, which may be left out if the pool has only one.
+// The numa node of the option --node. The option may be left out if the pool has only one numa node.
 std::uint32_t chosen_node(const v1::Pool &pool, const std::optional<std::uint32_t> &asked) {
     const auto count = static_cast<std::uint32_t>(pool.nodes_size());
     if (!asked && count == 1) return pool.nodes(0).node();
@@ -50,7 +50,8 @@ v1::Backing parse_backing(const std::string &text) {
     throw ArgumentError("bad backing '" + printable(text) + "': use hugetlb-1g, hugetlb, thp, small or best");
 }
 
-// Octal text. 0 would mean the default to the daemon, which is more than was asked for.
+// Parses a mode as octal text. 0 is refused: the daemon would take it for the default, which allows more than was asked
+// for.
 std::uint32_t parse_mode(const std::string &text) {
     constexpr std::uint32_t kWidest = 0666;
     std::uint32_t mode = 0;
@@ -189,8 +190,8 @@ int run_nodes(Context &context) {
     return kExitOk;
 }
 
-// Nobody hears the rest of a call that was cancelled; one that changes nothing waits for it, and tells what is online
-// then.
+// After a cancelled call its remaining progress is lost. So a second call, a dry run that changes nothing, waits for
+// the first one to end on the daemon, and tells the online size after it.
 v1::ResizeProgress after_interruption(Context &context, v1::ResizePoolRequest request, v1::ResizeProgress last) {
     const std::uint64_t reached = last.online_bytes();
     request.set_dry_run(true);
@@ -203,7 +204,7 @@ v1::ResizeProgress after_interruption(Context &context, v1::ResizePoolRequest re
             },
             [] { return true; });
     } catch (const CallError &) {
-        // That it could not be done again now is another matter.
+        // A refused dry run says only that the size could not be reached now, which does not matter here.
     }
     if (last.target_bytes() > reached && last.online_bytes() < reached) {
         last.set_undone_bytes(reached - last.online_bytes());
@@ -246,7 +247,7 @@ int run_resize(Context &context, const ResizeArguments &arguments) {
             last_line = line;
         }
     };
-    // A shrink that somebody blocks is an error to the daemon, after it has told who: both are to be shown.
+    // A blocked shrink: the daemon first tells the holders, then answers with an error. Both are shown.
     v1::ResizeProgress result;
     std::optional<CallError> refused;
     try {
@@ -597,7 +598,7 @@ int run_doctor(Context &context) {
         daemon.reachable = true;
     } catch (const NoDaemonError &error) {
         daemon.error = error.what();
-        // The remedy behind the colon is the finding's command.
+        // The finding's command is the remedy, so the part behind the colon goes.
         daemon.error.resize(std::min(daemon.error.size(), daemon.error.find(": start it")));
     } catch (const CallError &error) {
         daemon.error = error.code + ": " + error.what();
@@ -631,7 +632,7 @@ int run_advise(Context &context, const std::string &name, const std::string &loo
         }
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
         if (left.count() <= 0 || interrupted()) break;
-        // Each look scans the pool's metadata: five a second do not disturb anybody.
+        // Each look scans the pool's metadata: five looks a second disturb nobody.
         sleep_unless_interrupted(std::min(left, std::chrono::milliseconds(200)));
     }
     for (std::size_t i = 0; i < pools.size(); ++i) all.push_back(advise(pools[i], last[i], peaks[i]));

@@ -14,7 +14,7 @@
 
 namespace numacre::cli {
 
-// A script can tell these apart; README.md has the table.
+// Exit codes that a script can tell apart; README.md has the table.
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitBadArgument = 2;
@@ -42,9 +42,9 @@ int run_pools(Context &context);
 
 struct ClientsArguments {
     std::string pool;
-    bool blocks = false;          // what they hold, the oldest first, instead of who they are
-    std::uint32_t client_id = 0;  // of blocks; 0: everybody's
-    std::uint32_t limit = 100;    // of blocks
+    bool blocks = false;          // list the blocks, the oldest first, instead of the clients
+    std::uint32_t client_id = 0;  // only with blocks: the holder; 0: all clients
+    std::uint32_t limit = 100;    // only with blocks
 };
 int run_clients(Context &context, const ClientsArguments &arguments);
 int run_nodes(Context &context);
@@ -73,7 +73,7 @@ struct DrainArguments {
 int run_drain(Context &context, const DrainArguments &arguments);
 int run_evict(Context &context, std::uint32_t client_id, const std::string &grace);
 
-// Whose, and how much: CLIENT SIZE, or SIZE with --user or --pool.
+// The holder of a limit and its size: CLIENT SIZE, or SIZE with --user or --pool.
 struct HolderArguments {
     std::vector<std::string> words;
     std::string user, pool;
@@ -99,7 +99,7 @@ int run_map(Context &context, const MapArguments &arguments);
 
 struct TopArguments {
     std::string interval = "1";
-    std::uint64_t count = 0;  // 0: without end; with --json one
+    std::uint64_t count = 0;  // 0: without end; with --json one look
 };
 int run_top(Context &context, const TopArguments &arguments);
 
@@ -109,7 +109,7 @@ int run_advise(Context &context, const std::string &pool, const std::string &loo
 
 struct BenchArguments {
     std::string pool = "default";
-    bool private_pool = false;  // one inside this process: needs no daemon
+    bool private_pool = false;  // a pool inside this process: needs no daemon
     std::uint64_t operations = 100'000;
     std::uint64_t rounds = 5;
 };

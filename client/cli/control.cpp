@@ -24,7 +24,8 @@
 namespace numacre::cli {
 namespace {
 
-// The daemon waits 10 s for clients to end, and says then which one did not; and 5 s for the memory to come back.
+// The daemon waits up to 10 s for clients to end, and then says which one did not; it waits 5 s for the memory to come
+// back.
 constexpr std::chrono::milliseconds kForcedDeletion{15'000};
 constexpr std::int64_t kLongestHandshakeMs = 3'600'000;
 
@@ -55,7 +56,7 @@ std::string percent_encoded(const std::string &path) {
     return result;
 }
 
-// 0 if somebody accepts connections at path, else the errno that connect() gives.
+// 0 if a process accepts connections at path, else the errno of connect().
 int probe(const std::string &path) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -69,7 +70,7 @@ int probe(const std::string &path) {
     return result;
 }
 
-// The remedy for whoever may not.
+// The remedy for a user who may not open the socket.
 std::string who_may(const std::string &path) {
     struct stat found{};
     if (::stat(path.c_str(), &found) != 0) return "run this as root, or have its directory opened to this user";
@@ -110,7 +111,7 @@ public:
         std::atomic<bool> ended{false};
         std::atomic<bool> stopped{false};
         std::thread watcher([&] {
-            // relaxed: the flags say only yes or no; what they are about is handed over by join().
+            // relaxed: each flag is a yes or no; join() hands over the data that the flags are about.
             while (!ended.load(std::memory_order_relaxed)) {
                 if (!keep_going()) {
                     stopped.store(true, std::memory_order_relaxed);
@@ -193,18 +194,18 @@ private:
         return response;
     }
 
-    // A channel that failed is not used again: between short calls nobody polls its new connection, and it would find a
-    // restarted daemon only seconds later.
+    // A channel that failed is not used again: between short calls no thread polls the channel's new connection, so it
+    // would find a restarted daemon only seconds later.
     Stub &stub() {
         if (stub_) return *stub_;
         grpc::ChannelArguments arguments;
         arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-        // Else the new channel is given the old one's connection.
+        // Without this the new channel is given the connection of the old one.
         arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
         // A map of 65536 cells, or some thousands of clients, is beyond the 4 MiB that gRPC allows.
         arguments.SetMaxReceiveMessageSize(64 << 20);
-        // How long the daemon may take to shake hands. Longer than any call waits, so that a daemon that is slow to
-        // answer makes a call run out of time, and is not taken for one that is away.
+        // The time limit of the daemon's handshake. It is longer than any call waits: a call to a daemon that is slow
+        // to answer then runs out of time, and the daemon is not taken for absent.
         arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
                          static_cast<int>(std::min<std::int64_t>(timeout_.count(), kLongestHandshakeMs - 1000)) + 1000);
         stub_ = v1::Control::NewStub(grpc::CreateCustomChannel("unix:" + percent_encoded(socket_path_),
@@ -228,7 +229,7 @@ private:
             }
         }
         std::string message = status.error_message();
-        // With details it is the daemon's own answer: something took it too long.
+        // A status with details is the daemon's own answer: something there took too long.
         if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && status.error_details().empty()) {
             message += ": no answer from " + socket_path_ + " within " + std::to_string(patience.count()) +
                        " ms; wait longer with --timeout";

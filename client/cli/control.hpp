@@ -1,4 +1,4 @@
-// The daemon's control plane as the verbs see it. Whoever includes this pays for protobuf, not for gRPC.
+// The daemon's control plane as the verbs see it. This header includes protobuf, but not gRPC.
 #pragma once
 
 #include <chrono>
@@ -19,12 +19,12 @@ struct CallError : std::runtime_error {
     CallError(std::string canonical_code, const std::string &message)
         : std::runtime_error(message), code(std::move(canonical_code)) {}
     std::string code;
-    // From the error's details, for programs: "no_such_pool", and what to do. Empty if the daemon sent none.
+    // From the error's details, for programs: the name "no_such_pool", and the remedy. Empty if the daemon sent none.
     std::string reason;
     std::string remedy;
 };
 
-// Nobody listens on the control socket.
+// No process listens on the control socket.
 struct NoDaemonError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -39,8 +39,8 @@ public:
     virtual v1::Pool get_pool(const std::string &pool) = 0;
     virtual v1::Pool create_pool(const v1::CreatePoolRequest &request) = 0;
     virtual void delete_pool(const std::string &pool, bool force) = 0;
-    // Hands each message to progress, from the calling thread; no time limit. keep_going is asked about ten times a
-    // second, from another thread; once it says no the call is cancelled, which is no error.
+    // Hands each message to progress, on the calling thread; no time limit. Another thread calls keep_going about ten
+    // times a second; once keep_going returns false the call is cancelled, which is no error.
     virtual void resize_pool(const v1::ResizePoolRequest &request,
                              const std::function<void(const v1::ResizeProgress &)> &progress,
                              const std::function<bool()> &keep_going) = 0;

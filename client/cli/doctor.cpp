@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kHugepageBytes = std::uint64_t{2} << 20;
 constexpr std::uint64_t kDefaultOnlineBytes = std::uint64_t{256} << 20;
-// What io_uring fixed buffers over even a small pool need, and eight times the usual 8 MiB.
+// Suffices for io_uring fixed buffers over a small pool, and is eight times the usual 8 MiB.
 constexpr std::uint64_t kModestMemlockBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kModestShmBytes = std::uint64_t{16} << 20;
 constexpr double kLookTooLong = 10;  // seconds; a look at a pool of many TiB takes as long by itself
@@ -88,7 +88,7 @@ private:
 
     void runtime_dir() {
         if (!system_.runtime_dir_exists) {
-            // Without it there is no daemon either, and that has been said.
+            // Without the directory there is no daemon either, and the check `daemon` has said so.
             warn("runtime-dir", system_.runtime_dir + " does not exist", "clients look for the daemon's sockets there",
                  "systemctl start numacred   # makes it; by hand: install -d -m 0711 " + system_.runtime_dir);
             return;
@@ -111,11 +111,11 @@ private:
         }
     }
 
-    // What the pools have, and may still want, of one numa node and page size.
+    // The pools' online bytes and capacity on one numa node, for one page size.
     struct Wanted {
         std::uint64_t online_bytes = 0;
         std::uint64_t capacity_bytes = 0;
-        std::uint64_t fallback_bytes = 0;  // online, but not on such pages
+        std::uint64_t fallback_bytes = 0;  // online, but not on pages of this size
     };
     Wanted wanted(int os_numa_node, std::uint64_t page_bytes) const {
         Wanted sum;
@@ -143,7 +143,7 @@ private:
         }
         for (const HugepageFacts &pages : system_.hugepages) {
             const Wanted want = wanted(pages.os_numa_node, pages.page_bytes);
-            // 1 GiB pages matter only to those who use them.
+            // 1 GiB pages matter only to pools that use them.
             if (pages.page_bytes != kHugepageBytes && pages.total == 0 && want.capacity_bytes == 0 &&
                 want.fallback_bytes == 0)
                 continue;
@@ -156,7 +156,7 @@ private:
                     what += " and may grow by " + format_bytes(want.capacity_bytes - want.online_bytes);
                 }
             }
-            // Pages in use stay in use: what is missing has to be free beside them.
+            // Pages in use stay in use: the missing pages have to be free beside them.
             if (want.fallback_bytes != 0) {
                 const std::uint64_t missing = (want.fallback_bytes + pages.page_bytes - 1) / pages.page_bytes;
                 warn("hugepages", what,

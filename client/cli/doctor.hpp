@@ -1,5 +1,5 @@
-// What is wrong with this machine's set-up for numacre, and the command that mends it. Gathering facts and judging them
-// are apart, so that every judgement can be tried on a machine that is in order.
+// Faults in this machine's set-up for numacre, and the commands that mend them. The gathering of facts and the
+// judgement are separate, so that every judgement can be tested on a machine that is in order.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +29,16 @@ struct HugetlbLimit {
     std::uint64_t used_bytes = 0;
 };
 
-// What the kernel and the file system say. An empty optional: the file is not there, so the kernel has no such knob.
+// Facts from the kernel and the file system. An empty optional: the file does not exist, so the kernel has no such
+// knob.
 struct SystemFacts {
     std::vector<HugepageFacts> hugepages;
     std::optional<long> io_uring_disabled;
     int io_uring_errno = 0;     // of a real io_uring_setup(); 0: it works
     int memfd_errno = 0;        // of a real memfd_create(); 0: it works
-    int userfaultfd_errno = 0;  // of a real userfaultfd() as the library makes one; 0: it works
+    int userfaultfd_errno = 0;  // of a real userfaultfd(), opened as the library opens it; 0: it works
     std::optional<long> memfd_noexec;
-    bool privileged = false;                       // CAP_IPC_LOCK of whom memlock_bytes is about
+    bool privileged = false;                       // the process of memlock_bytes has CAP_IPC_LOCK
     std::optional<std::uint64_t> memlock_bytes;    // none: unlimited
     std::optional<std::uint64_t> file_size_bytes;  // none: unlimited
     std::optional<std::uint64_t> shm_total_bytes;  // of /dev/shm
@@ -48,7 +49,8 @@ struct SystemFacts {
     int numa_nodes = 1;
     std::string thp_shmem;  // the choice in brackets of shmem_enabled
     std::vector<HugetlbLimit> hugetlb_limits;
-    std::string limits_of;  // "numacred (pid 7)" or "this shell": whose memlock, file size and cgroup were read
+    std::string
+        limits_of;  // "numacred (pid 7)" or "this shell": the process whose memlock, file size and cgroup were read
     std::string runtime_dir;
     bool runtime_dir_exists = false;
     unsigned runtime_dir_mode = 0;
@@ -56,7 +58,7 @@ struct SystemFacts {
 
 struct DaemonFacts {
     bool reachable = false;
-    std::string error;  // why not
+    std::string error;  // the reason why the daemon is not reachable
     bool denied = false;
     v1::Machine machine;
     std::vector<v1::Pool> pools;
@@ -68,17 +70,17 @@ enum class Level { ok, warning, problem };
 struct Finding {
     std::string check;  // a stable name
     Level level = Level::ok;
-    std::string what;     // what was found, with the values
-    std::string meaning;  // what it leads to; empty if all is well
-    std::string command;  // what mends it; empty if nothing has to be mended
+    std::string what;     // the fact that was found, with the values
+    std::string meaning;  // the consequence; empty if all is well
+    std::string command;  // the command that mends it; empty if nothing has to be mended
 };
 
-// root: "" for this machine; another directory for a made-up one. daemon_pid 0: look at ourselves.
+// root is "" for this machine, or the root directory of a made-up one. daemon_pid 0: reads the limits of this process.
 SystemFacts gather_system_facts(const std::string &root, const std::string &runtime_dir, int daemon_pid);
-// The process that listens on the control socket; 0 if nobody does.
+// The process that listens on the control socket; 0 if none does.
 int listener_pid(const std::string &socket_path);
 
-// cli_version: to tell a tool and a daemon of different releases.
+// cli_version finds a tool and a daemon of different releases.
 std::vector<Finding> examine(const SystemFacts &system, const DaemonFacts &daemon, const std::string &cli_version);
 
 const char *level_name(Level level);

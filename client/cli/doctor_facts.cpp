@@ -1,4 +1,4 @@
-// The gathering half of the doctor: reads /proc and /sys, tries three system calls, judges nothing.
+// Gathers the doctor's facts: reads /proc and /sys, tries three system calls, and judges nothing.
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <linux/userfaultfd.h>
@@ -52,7 +52,7 @@ std::optional<Integer> read_integer(const fs::path &path) {
     return text ? to_integer<Integer>(*text) : std::nullopt;
 }
 
-// The names in a folder, sorted; none if there is no such folder.
+// The entries of a folder, sorted; none if there is no such folder.
 std::vector<fs::path> entries(const fs::path &folder) {
     std::vector<fs::path> result;
     std::error_code error;
@@ -95,7 +95,7 @@ void gather_hugepages(const fs::path &root, SystemFacts &facts) {
         read_folder(numa_node / "hugepages", static_cast<int>(*number));
     }
     facts.numa_nodes = std::max(1, numa_nodes);
-    // A kernel without NUMA has the machine's sum only.
+    // A kernel without NUMA has only the sum for the machine.
     if (numa_nodes == 0) read_folder(root / "sys/kernel/mm/hugepages", 0);
     std::sort(facts.hugepages.begin(), facts.hugepages.end(), [](const HugepageFacts &a, const HugepageFacts &b) {
         return std::pair(a.os_numa_node, a.page_bytes) < std::pair(b.os_numa_node, b.page_bytes);
@@ -110,7 +110,7 @@ int try_io_uring() {
     return 0;
 }
 
-// What client/src/guard.cpp asks for.
+// Asks for the features that client/src/guard.cpp asks for.
 int try_userfaultfd() {
     const long fd = ::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
     if (fd < 0) return errno;
@@ -139,7 +139,7 @@ std::optional<std::uint64_t> limit_of(const std::string &limits, std::string_vie
     return to_integer<std::uint64_t>(soft);  // "unlimited" is no number
 }
 
-// "hugetlb.2MB.max" -> 2 MiB; the kernel writes MB and GB for what are MiB and GiB.
+// "hugetlb.2MB.max" -> 2 MiB; the kernel writes MB and GB for MiB and GiB.
 std::optional<std::uint64_t> page_bytes_of(const std::string &name) {
     constexpr std::string_view kHead = "hugetlb.", kTail = "B.max";
     if (name.size() <= kHead.size() + kTail.size() || name.compare(0, kHead.size(), kHead) != 0 ||
@@ -149,7 +149,8 @@ std::optional<std::uint64_t> page_bytes_of(const std::string &name) {
     try {
         return parse_bytes(name.substr(kHead.size(), name.size() - kHead.size() - kTail.size()));
     } catch (const ArgumentError &) {
-        return std::nullopt;  // "hugetlb.2MB.rsvd.max": the reservation limit, which MAP_NORESERVE keeps us clear of
+        return std::nullopt;  // "hugetlb.2MB.rsvd.max": the reservation limit; we map with MAP_NORESERVE, so it does
+                              // not apply
     }
 }
 
@@ -158,9 +159,9 @@ void gather_hugetlb_limits(const fs::path &root, const fs::path &process, System
     if (!membership) return;
     std::istringstream lines(*membership);
     for (std::string line; std::getline(lines, line);) {
-        // cgroup v2 has one line, "0::/path"; v1's hugetlb controller has names of its own and is not looked at.
+        // cgroup v2 has one line, "0::/path"; v1's hugetlb controller has other names, and its limits are not read.
         if (line.compare(0, 3, "0::") != 0) continue;
-        // A limit of any group above binds as well.
+        // A limit of any ancestor group binds as well.
         for (fs::path group = line.substr(3);; group = group.parent_path()) {
             const fs::path folder = root / "sys/fs/cgroup" / group.relative_path();
             for (const fs::path &file : entries(folder)) {
@@ -246,7 +247,7 @@ int listener_pid(const std::string &socket_path) {
     int pid = 0;
     ucred peer{};
     socklen_t size = sizeof peer;
-    // For the connecting side this is who called listen().
+    // For the connecting side SO_PEERCRED is the process that called listen().
     if (::connect(socket, reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0 &&
         ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) {
         pid = peer.pid;

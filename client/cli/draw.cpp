@@ -69,7 +69,7 @@ unsigned filled_cells(double share, unsigned width) {
     if (!(share > 0) || width == 0) return 0;
     if (share >= 1) return width;
     const auto cells = static_cast<unsigned>(std::lround(share * width));
-    // A width of one cannot show both something and a gap: something wins.
+    // A width of one cannot show both a filled and an empty cell: the filled cell wins.
     return std::max(1U, std::min(cells, width > 1 ? width - 1 : 1U));
 }
 
@@ -102,8 +102,7 @@ std::string_view cell_glyph(const Cell &cell, bool ascii) {
 }
 
 unsigned map_columns(std::uint64_t capacity_bytes, unsigned width) {
-    // "1023.9 MiB" is the longest label there is; short pools get by with less, but a steady width is easier to
-    // compare.
+    // "1023.9 MiB" is the longest label. Short pools need less, but rows of a steady width are easier to compare.
     const auto label = static_cast<unsigned>(std::max<std::size_t>(10, format_bytes(capacity_bytes).size()));
     const unsigned taken = label + kLabelSeparatorColumns;
     return width > taken + 8 ? (width - taken) / 8 * 8 : 8;
@@ -116,7 +115,8 @@ std::string draw_map(const std::vector<Cell> &cells, std::uint64_t bytes_per_cel
     for (std::size_t row = 0; row < cells.size(); row += columns) {
         const std::string label = format_bytes(row * bytes_per_cell);
         text += std::string(label_columns > label.size() ? label_columns - label.size() : 0, ' ') + label + " |";
-        // One colour change a run, not one a cell: a map of a whole screen is sent over slow lines too.
+        // One colour change for each run of equal cells, not for each cell: a map that fills a screen may go over a
+        // slow line.
         unsigned coloured_level = 0;
         const std::size_t end = std::min<std::size_t>(row + columns, cells.size());
         for (std::size_t i = row; i < end; ++i) {

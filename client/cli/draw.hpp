@@ -13,11 +13,11 @@ struct Pen {
     bool colour = false;  // ANSI colours
 };
 
-// width cells between brackets, filled by share (0 .. 1; anything outside is cut off). Something shows for any share
-// above 0, and a gap for any below 1.
+// A bar of width cells between brackets, filled by share (0 .. 1; values outside are cut off). At least one cell is
+// filled for any share above 0, and at least one is empty for any share below 1.
 std::string bar(double share, unsigned width, const Pen &pen);
 
-// The same for what is used out of what is online out of what could be: the offline rest is drawn apart.
+// A bar of used, online and capacity: the part up to capacity that is offline is drawn differently.
 std::string capacity_bar(std::uint64_t used, std::uint64_t online, std::uint64_t capacity, unsigned width,
                          const Pen &pen);
 

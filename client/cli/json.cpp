@@ -33,7 +33,7 @@ Json pool_node_json(const v1::PoolNode &numa_node) {
             {"peak_used_bytes", numa_node.peak_used_bytes()}};
 }
 
-// As chmod takes it.
+// The mode as chmod takes it: octal text of four digits.
 std::string mode_text(std::uint32_t mode) {
     std::array<char, 16> text{};
     std::snprintf(text.data(), text.size(), "%04o", mode);

@@ -1,5 +1,5 @@
-// What --json prints. The keys are documented in README.md and only ever added to; sizes are whole bytes, ratios 0 ..
-// 1, times are UTC as text, and a value that is not known is null.
+// The output of --json. README.md documents the keys, which are only ever added to. Sizes are whole bytes, ratios are 0
+// .. 1, times are UTC as text, and an unknown value is null.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ using Json = nlohmann::ordered_json;
 
 const char *backing_name(v1::Backing backing);
 bool is_hugetlb(v1::Backing backing);
-// The hugepages that a pool asks for, or, if it asks for none, those that it could have.
+// The kind of hugepages that the pool asks for; if it asks for none, the kind that it could have.
 v1::Backing best_backing(const v1::Pool &pool);
 std::uint64_t hugepage_bytes(v1::Backing backing);
-// Not on what best_backing() says.
+// True if the numa node's backing is not the one that best_backing() names.
 bool is_fallback(const v1::Pool &pool, const v1::PoolNode &numa_node);
 const char *pool_state_name(v1::PoolState state);
 
@@ -28,7 +28,7 @@ Json pool_json(const v1::Pool &pool);
 Json client_json(const v1::Client &client);
 Json blocks_json(const v1::ListBlocksResponse &blocks);
 Json stats_json(const std::string &pool, const v1::GetStatsResponse &stats);
-// The four reasons, summed over the numa nodes.
+// The four reasons of failures, each summed over the numa nodes.
 Json failures_json(const v1::GetStatsResponse &stats);
 Json fragmentation_json(const std::string &pool, const v1::GetFragmentationResponse &fragmentation);
 Json buddyinfo_json(const v1::Pool &pool, const v1::GetFragmentationResponse &fragmentation);
@@ -37,7 +37,7 @@ Json holders_json(const google::protobuf::RepeatedPtrField<v1::BlockHolder> &hol
 Json resize_json(const v1::ResizePoolRequest &request, const v1::ResizeProgress &progress);
 Json drain_json(const v1::DrainChunkRequest &request, const v1::DrainChunkResponse &response);
 
-// indent -1: all on one line. Bytes that are not UTF-8 are replaced: a process may call itself anything.
+// indent -1: all on one line. Bytes that are not UTF-8 are replaced: a process may give itself any name.
 void print_json(std::ostream &out, const Json &json, int indent = 2);
 
 }  // namespace numacre::cli

@@ -1,4 +1,4 @@
-// `numacre`: arguments in, exit code out. What the verbs do is in commands.hpp.
+// `numacre`: parses the arguments, runs a verb and returns its exit code. commands.hpp has the verbs.
 #include <CLI/CLI.hpp>
 #include <exception>
 #include <functional>
@@ -144,7 +144,7 @@ public:
 
         CLI::App *bench = verb("bench", "Time of an allocation and its free, by size; or replay of a trace", {});
         CLI::App *replay = bench->add_subcommand("replay", "The smallest pool in which an allocation trace completes");
-        // Of two verbs one behind the other CLI11 calls the first one's action last.
+        // CLI11 calls the action of the first verb last, so bench's action decides between bench and its verb replay.
         bench->callback([this, replay] {
             chosen_ = [this, replay](Context &c) {
                 return replay->parsed() ? run_replay(c, replay_) : run_bench(c, bench_);
@@ -193,10 +193,10 @@ private:
     ReplayArguments replay_;
 };
 
-// With --json standard output is JSON whatever happens; people read standard error.
+// With --json standard output is JSON in every case; people read standard error.
 int report(const Arguments &arguments, int exit_code, const CallError &error) {
     std::cerr << "numacre: ";
-    // The canonical code says nothing that our own messages do not.
+    // With exit codes 2 and 4 our own message says all that the canonical code says.
     if (exit_code == kExitFailed) std::cerr << error.code << ": ";
     std::cerr << printable(error.what()) << '\n';
     if (arguments.json) {
@@ -220,10 +220,10 @@ int main(int argc, char **argv) {
     } catch (const CLI::Success &request) {
         return arguments.app().exit(request);  // --help, --version
     } catch (const CLI::ParseError &error) {
-        // Nothing has been stored when parsing fails; the promise of --json holds all the same.
+        // A failed parse stores no option, but --json holds for this error as well.
         for (int i = 1; i < argc; ++i) arguments.json = arguments.json || std::string_view(argv[i]) == "--json";
         std::string message = error.what();
-        // CLI11 says that a verb is missing, but not what stood in its place.
+        // CLI11 says that a verb is missing, but not which word stood in its place.
         const std::vector<std::string> strangers = arguments.app().remaining();
         if (arguments.app().get_subcommands().empty() && !strangers.empty()) {
             message = "unknown verb or option '" + strangers.front() + "'";
@@ -231,8 +231,8 @@ int main(int argc, char **argv) {
         return report(arguments, kExitBadArgument, CallError("INVALID_ARGUMENT", message + "; see numacre --help"));
     }
     try {
-        // Never destroyed: gRPC 1.51's engine now and then loses a wake-up as its channel goes, and waits for ever,
-        // with all that was asked for done and said.
+        // Never destroyed: gRPC 1.51's engine sometimes loses a wake-up when its channel goes, and waits for ever,
+        // after all work and output of the verb are done.
         static Context &context = *new Context(std::cout);
         context.runtime_dir = arguments.runtime_dir;
         context.timeout = parse_duration(arguments.timeout);

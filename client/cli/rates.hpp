@@ -1,4 +1,4 @@
-// Counters seen twice, made into rates for `top`.
+// Computes rates for `top` from two looks at the counters.
 #pragma once
 
 #include <chrono>
@@ -30,8 +30,8 @@ public:
     using Key = std::pair<std::string, std::uint32_t>;  // pool, numa node
     using Clock = std::chrono::steady_clock;
 
-    // The rates since the last look at this key. None the first time, when no time has passed, and when a counter has
-    // gone down: then the pool or the daemon is another one, and a rate would be nonsense.
+    // The rates since the last look at this key. No value at the first look, when no time has passed, and when a
+    // counter has gone down: then the pool or the daemon was replaced, and a rate would be meaningless.
     std::optional<Rates> look(const Key &key, const Counts &counts, Clock::time_point now);
 
 private:

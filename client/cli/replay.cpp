@@ -31,7 +31,7 @@ private:
     SerialBuddy<kChoice> buddy_;
 };
 
-// The engine as applications reach it.
+// Our engine, called as applications call it.
 template <unsigned kFlags>
 class OurPool : public ReplayPool {
 public:
@@ -107,7 +107,7 @@ Workload make_workload(const std::vector<Allocation> &trace, PoolShape shape) {
     struct End {
         std::uint64_t time_ns;
         std::uint32_t allocation;
-        // Those that end together, in the order of their allocation.
+        // At equal times: in the order of allocation.
         bool operator>(const End &other) const {
             return time_ns != other.time_ns ? time_ns > other.time_ns : allocation > other.allocation;
         }
@@ -141,7 +141,7 @@ Workload make_workload(const std::vector<Allocation> &trace, PoolShape shape) {
         else
             ends.push({allocation.end_ns(), i});
     }
-    return workload;  // the last frees decide nothing
+    return workload;  // frees after the last allocation do not change the result
 }
 
 std::vector<Engine> product_engines() {
@@ -165,7 +165,8 @@ bool completes(const Workload &workload, ReplayPool &pool) {
 
 Outcome find_smallest_pool(const Workload &workload, const Engine &engine) {
     const std::uint64_t least = std::max<std::uint64_t>(chunks_for(workload.peak_granted_bytes, workload.shape), 1);
-    // Against an allocator that never completes it: real programs stay far below so many times their peak.
+    // A bound for an allocator that never completes the trace: real programs stay far below this multiple of their
+    // peak.
     const std::uint64_t most = (least + 1) * (workload.shape.largest_order() + 2);
     for (std::uint64_t chunks = least; chunks <= most; ++chunks) {
         const std::unique_ptr<ReplayPool> pool = engine.make(workload.shape, chunks);

@@ -1,6 +1,6 @@
-// A trace through allocators: the smallest pool in which each completes it, and how well that is used. The measure is
-// that of T. Johnson and T. Davis, "Space Efficient Parallel Buddy Memory Management" (TR 92-008, University of
-// Florida), Table 1: the most that was ever requested at once, by the smallest pool.
+// Replays a trace through allocators: finds the smallest pool in which each completes the trace, and its utilisation.
+// The measure is that of T. Johnson and T. Davis, "Space Efficient Parallel Buddy Memory Management" (TR 92-008,
+// University of Florida), Table 1: the most that was ever requested at once, divided by the size of the smallest pool.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,22 @@ struct PoolShape {
     unsigned largest_order() const;
 };
 
-// What is done, one step after the other.
+// The steps of a trace, in order.
 struct Workload {
     struct Step {
         std::uint32_t allocation;
         bool frees;
     };
     PoolShape shape;
-    std::vector<unsigned> orders;  // of each allocation
+    std::vector<unsigned> orders;  // one for each allocation
     std::vector<Step> steps;
     std::uint64_t never_freed = 0;
     std::uint64_t peak_requested_bytes = 0;
     std::uint64_t peak_granted_bytes = 0;  // with every block rounded up to a power of two of frames
 };
 
-// What ends at a time is freed before what begins at it. Throws ArgumentError if an allocation is above the largest
-// block, or the shape is none.
+// At equal times, frees come before allocations. Throws ArgumentError if an allocation is above the largest block, or
+// the shape is invalid.
 Workload make_workload(const std::vector<Allocation> &trace, PoolShape shape);
 
 // One pool of some allocator, for one replay. Its metadata is real; the frames are not needed.
@@ -46,18 +46,18 @@ public:
     ReplayPool(const ReplayPool &) = delete;
     ReplayPool &operator=(const ReplayPool &) = delete;
     virtual ~ReplayPool() = default;
-    // False: it has no such block. `where` is the allocator's own name of it.
+    // False: the pool has no such block. `where` is the allocator's own name of the block.
     virtual bool allocate(unsigned order, std::uint64_t &where) = 0;
     virtual void release(std::uint64_t where, unsigned order) = 0;
 };
 
 struct Engine {
     std::string name;
-    // A pool of that many largest blocks.
+    // Makes a pool of that many largest blocks.
     std::function<std::unique_ptr<ReplayPool>(PoolShape shape, std::uint64_t chunks)> make;
 };
 
-// Ours, past the cache, and the textbook's two.
+// Our engine, past the cache, in three variants, and the two of the textbook.
 std::vector<Engine> product_engines();
 
 struct Outcome {
@@ -70,8 +70,8 @@ struct Outcome {
 };
 
 bool completes(const Workload &workload, ReplayPool &pool);
-// Tries every multiple of the largest block from that which the peak needs on: more memory may be worse for a buddy
-// system than less, so halving intervals would not find the smallest.
+// Tries every multiple of the largest block, from the one that the peak needs upwards: more memory may be worse for a
+// buddy system than less, so a binary search would not find the smallest.
 Outcome find_smallest_pool(const Workload &workload, const Engine &engine);
 
 Json replay_json(const Workload &workload, const std::vector<Outcome> &outcomes);

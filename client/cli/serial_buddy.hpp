@@ -1,5 +1,5 @@
-// The textbook's buddy system, serial (Knuth, volume 1, 2.5): a list of free blocks for each order, the smallest that
-// suffices is split, buddies coalesce at once. What others are measured against.
+// The textbook's buddy system, serial (Knuth, volume 1, 2.5): a list of free blocks for each order, the smallest
+// sufficient block is split, buddies coalesce at once. Other engines are measured against this one.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace numacre::cli {
 
-// Which block of a list is taken is what the textbook leaves open: the one freed latest, which a linked list gives
-// (Knuth; Linux), or the one at the lowest address.
+// Which block of a list is taken. The textbook leaves this open: the block freed latest, as a linked list gives it
+// (Knuth; Linux), or the block at the lowest address.
 enum class Choice { latest, lowest };
 
 // Blocks are named by their first frame's number.
@@ -38,7 +38,7 @@ public:
             base &= ~(std::uint64_t{1} << order++);
         insert(base, order);
     }
-    // Blocks of the largest order.
+    // The number of free blocks of the largest order.
     std::uint64_t largest_free() const { return lists_[largest_order_].size(); }
 
 private:
@@ -56,8 +56,9 @@ private:
     }
 
     unsigned largest_order_;
-    std::vector<std::map<std::uint64_t, std::uint64_t>> lists_;  // first is taken first
-    std::vector<std::map<std::uint64_t, std::uint64_t>> ranks_;  // by base
+    std::vector<std::map<std::uint64_t, std::uint64_t>>
+        lists_;  // rank to base, for each order: lowest rank is taken first
+    std::vector<std::map<std::uint64_t, std::uint64_t>> ranks_;  // base to rank, for each order
     std::uint64_t latest_ = ~std::uint64_t{0};
 };
 

@@ -1,4 +1,4 @@
-// Columns that line up.
+// Prints tables whose columns line up.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace numacre::cli {
 
 enum class Align { left, right };
 
-// How many terminal columns UTF-8 text takes. Counts code points: we print none that is wide or combining.
+// The number of terminal columns of UTF-8 text. Counts code points: we print none that is wide or combining.
 std::size_t display_width(std::string_view text);
 
 class Table {
@@ -25,7 +25,7 @@ public:
     // Short rows are filled up with empty cells. Control characters in cells become '?'.
     void add_row(std::vector<std::string> cells);
     bool empty() const { return rows_.empty(); }
-    // Two blanks between columns, none at the end of a line. The head is left out if no column has one.
+    // Prints two blanks between columns, none at the end of a line. Leaves the head out if no column has one.
     void print(std::ostream &out) const;
 
 private:

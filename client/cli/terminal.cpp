@@ -17,15 +17,15 @@
 namespace numacre::cli {
 namespace {
 
-// Any thread may be the one that a signal interrupts, gRPC's too, and it may come just before we wait: only something
-// to poll for reaches whoever waits. The first is never drained, so each later wait ends at once.
+// A signal may interrupt any thread, also one of gRPC's, and may come just before a wait. Only an event that poll()
+// sees reaches the waiting thread then. interrupt_event is never drained, so each later wait ends at once.
 int interrupt_event = -1;
 int resize_event = -1;
 
 void raise_event(int event) {
     const int saved = errno;
     const std::uint64_t one = 1;
-    // It fails only when the count is full, and then it is raised already.
+    // The write fails only when the count is full, and then the event is raised already.
     [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
     errno = saved;
 }
@@ -34,7 +34,7 @@ void write_all(std::string_view text) {
     while (!text.empty()) {
         const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
         if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return;  // The terminal has gone; there is nobody to tell.
+        if (written <= 0) return;  // The terminal is gone: there is no one to tell.
         text.remove_prefix(static_cast<std::size_t>(written));
     }
 }
@@ -53,7 +53,7 @@ Terminal look_at_terminal(bool ascii) {
         const long value = std::strtol(columns, nullptr, 10);
         if (value >= 20 && value <= 1000) terminal.columns = static_cast<unsigned>(value);
     }
-    // no-color.org: present and not empty.
+    // no-color.org: the variable counts if it is present and not empty.
     const char *no_color = std::getenv("NO_COLOR");
     const char *term = std::getenv("TERM");
     terminal.pen.colour = terminal.tty && (no_color == nullptr || *no_color == '\0') && term != nullptr &&
@@ -66,7 +66,7 @@ void catch_interrupts() {
     interrupt_event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     resize_event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (interrupt_event < 0 || resize_event < 0) {
-        // Without them the signals keep their usual meaning.
+        // Without the eventfds the signals keep their usual meaning.
         throw std::system_error(errno, std::generic_category(), "cannot make an eventfd; raise `ulimit -n`");
     }
     struct sigaction action{};
@@ -86,7 +86,7 @@ LiveScreen::LiveScreen() {
     termios settings{};
     if (::tcgetattr(STDIN_FILENO, &settings) == 0) {
         saved_ = settings;
-        // Signals stay on: control-C must work even if we hang.
+        // ISIG stays on: control-C must work even if the program hangs.
         settings.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
         settings.c_cc[VMIN] = 0;
         settings.c_cc[VTIME] = 0;
@@ -113,7 +113,7 @@ std::optional<char> LiveScreen::wait_key(std::chrono::milliseconds timeout) {
     std::array<char, 1> key{};
     const ssize_t got = ::read(STDIN_FILENO, key.data(), key.size());
     if (got == 1) return key[0];
-    // A standard input that has ended is readable for ever: without this we would spin.
+    // A standard input that has ended is readable for ever: without this flag the loop would spin.
     if (got == 0 || errno != EINTR) input_ended_ = true;
     return std::nullopt;
 }

@@ -1,4 +1,4 @@
-// What stands at the other end of standard output, and the live screen of `top`.
+// The terminal at the other end of standard output, if there is one, and the live screen of `top`.
 #pragma once
 
 #include <termios.h>
@@ -17,16 +17,16 @@ struct Terminal {
     Pen pen;
 };
 
-// Colours only on a terminal that is not "dumb", and not with NO_COLOR. Without a terminal $COLUMNS is believed,
-// else 80.
+// Colours are on only for a terminal that is not "dumb", and not with NO_COLOR. Without a terminal the width is
+// $COLUMNS, else 80.
 Terminal look_at_terminal(bool ascii);
 
-// SIGINT, SIGTERM and SIGHUP only make interrupted() true from here on, so that what was begun can be put in order. May
-// be called again. Throws std::system_error.
+// From here on SIGINT, SIGTERM and SIGHUP only make interrupted() true, so that the caller can clean up. May be called
+// again. Throws std::system_error.
 void catch_interrupts();
 bool interrupted();
 
-// The alternate screen without echo or cursor; everything is put back by the destructor.
+// The alternate screen without echo or cursor; the destructor restores everything.
 class LiveScreen {
 public:
     LiveScreen();
@@ -34,7 +34,7 @@ public:
     LiveScreen(const LiveScreen &) = delete;
     LiveScreen &operator=(const LiveScreen &) = delete;
 
-    // Waits for a key at most this long; none if time ran out, the window changed its size or a signal came.
+    // Waits for a key at most this long. No value if time ran out, the window changed its size or a signal came.
     std::optional<char> wait_key(std::chrono::milliseconds timeout);
 
 private:

@@ -158,8 +158,9 @@ std::vector<Allocation> join_traces(std::vector<std::vector<Allocation>> traces)
     std::stable_sort(lines.begin(), lines.end(), [](const Line &left, const Line &right) {
         return left.allocation.time_ns < right.allocation.time_ns;
     });
-    // A block is one process's at a time. So a line that begins while another process's line of the same block lasts is
-    // that process taking it over. What the giver's line says of the end is then worth nothing: it did not see it.
+    // A block belongs to one process at a time. So a line that begins while another process's line of the same block
+    // lasts means that this process takes the block over. The end in the giver's line is then worthless: the giver did
+    // not see it.
     struct Holder {
         std::size_t trace, joined;
     };

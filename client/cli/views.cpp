@@ -83,7 +83,7 @@ std::string failures_text(const v1::GetStatsResponse &stats) {
 
 namespace {
 
-// What is set of it; empty: nothing.
+// The limits that are set, as text; empty if there are none.
 std::string limits_text(std::uint64_t quota_bytes, std::uint64_t soft_bytes, std::uint64_t reserved_bytes) {
     std::string text;
     for (const auto &[words, bytes] : {std::pair{"quota ", quota_bytes}, std::pair{"soft quota ", soft_bytes},
@@ -255,7 +255,7 @@ void print_blocks(std::ostream &out, const v1::ListBlocksResponse &blocks, const
                  {"PUBLISHED"}});
     for (const v1::HeldBlock &block : blocks.blocks()) {
         const auto holder = by_id.find(block.client_id());
-        const bool known = holder != by_id.end();  // it may have ended since
+        const bool known = holder != by_id.end();  // the holder may have ended since
         std::array<char, 32> offset{};
         std::snprintf(offset.data(), offset.size(), "%#llx", static_cast<unsigned long long>(block.offset_bytes()));
         table.add_row({duration(block.held_for()), format_bytes(block.bytes()), format_bytes(block.requested_bytes()),

@@ -1,6 +1,6 @@
 # bash completion for numacre: verbs, options, pool names and client ids.
 
-# The words of the first column under the head; nothing, and no noise, without a daemon.
+# Prints the words of the first column under the head. Without a daemon it prints nothing, and no error either.
 _numacre_column() {
     local -a global=()
     local i
