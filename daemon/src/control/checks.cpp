@@ -16,7 +16,7 @@ Unexpected<Failure> bad_argument(std::string message) {
     return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
 }
 
-// format_mode() is for what is a mode; this is for what was sent instead.
+// Formats any number that was sent as a mode; format_mode() takes valid modes only.
 std::string octal(std::uint32_t number) {
     std::string text;
     for (; number != 0; number >>= 3) text.insert(text.begin(), static_cast<char>('0' + (number & 7)));
@@ -98,7 +98,7 @@ Answer<void> check_pool_spec(const PoolSpec &spec) {
         return bad_argument("low_watermark_bytes " + to_string(spec.low_watermark_bytes) +
                             " is more than capacity_bytes " + to_string(spec.capacity_bytes) +
                             ": so much can never be free, use less");
-    // Slot 0 is the daemon's own.
+    // Slot 0 belongs to the daemon.
     if (spec.max_clients == 0 || spec.max_clients >= kMaxProcessSlots)
         return bad_argument("max_clients " + to_string(spec.max_clients) + " is out of range: use 1 to " +
                             to_string(kMaxProcessSlots - 1));

@@ -21,11 +21,11 @@ namespace numacre::daemon {
 namespace {
 
 constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-// How long nothing is accepted after a shortage of descriptors or memory.
+// How long no connection is accepted after a shortage of descriptors or memory.
 constexpr std::chrono::milliseconds kShortagePause{100};
-// For the caller to read what the server has said before it closed.
+// How long the caller may take to read the server's last bytes after the server has closed the connection.
 constexpr std::chrono::milliseconds kLastWords{1000};
-// A caller that may send no more frames for now is looked at again after that.
+// The time after which the gate looks again at a caller that may send no more frames for now.
 constexpr std::chrono::milliseconds kThrottle{2};
 
 bool would_block(int error) {
@@ -58,7 +58,8 @@ std::optional<std::size_t> FrameMeter::admit(const char *bytes, std::size_t coun
             at += passed;
         } else {
             if (header_seen_ == 0 && !bucket_.take(now)) return at;
-            // Three bytes are the payload's length, high byte first; then its type, and flags.
+            // The header begins with the payload's length in three bytes, high byte first; then the type, then the
+            // flags.
             const auto byte = static_cast<unsigned char>(bytes[at]);
             if (header_seen_ < 3)
                 length_ = length_ << 8 | byte;
@@ -82,7 +83,7 @@ std::optional<std::size_t> FrameMeter::admit(const char *bytes, std::size_t coun
     return at;
 }
 
-// Filled only when empty: what is in it came by one read.
+// Filled only when empty, so all of its bytes came by one read.
 struct ControlGate::Buffer {
     std::array<char, 16 * 1024> bytes{};
     std::size_t begin = 0, end = 0;
@@ -91,7 +92,7 @@ struct ControlGate::Buffer {
     const char *data() const { return bytes.data() + begin; }
     std::size_t size() const { return end - begin; }
 
-    // What recv() says. Only when empty.
+    // Returns the result of recv(). To be called only when empty.
     ssize_t fill(const Fd &from) {
         const ssize_t got = ::recv(from.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
         begin = 0;
@@ -115,14 +116,14 @@ struct ControlGate::Connection {
     std::uint32_t uid;
     FrameMeter meter;
     Buffer to_server, to_caller;
-    std::size_t admitted = 0;  // of to_server
+    std::size_t admitted = 0;  // bytes of to_server that may pass
     bool has_spoken = false;
     bool server_has_ended = false;
     Time made;
-    Time unread_since{};  // to_caller has not got smaller since
+    Time unread_since{};  // the last time when bytes entered or left to_caller
 
     bool is_throttled() const { return !to_server.is_empty() && admitted == 0; }
-    // What the rules of the header allow to be waited for.
+    // The events to wait for, by the rules at the head of control_gate.hpp.
     pollfd caller_wait() const {
         short events = 0;
         if (to_server.is_empty() && to_caller.is_empty()) events |= POLLIN;
@@ -133,7 +134,8 @@ struct ControlGate::Connection {
         short events = 0;
         if (to_caller.is_empty()) events |= POLLIN;
         if (admitted != 0) events |= POLLOUT;
-        // Waited for nothing, its end would be told again and again as long as the caller does not read.
+        // A server's end without events to wait for is left out: poll() would report its hang-up again and again while
+        // the caller does not read.
         return {server_has_ended || events == 0 ? -1 : server.get(), events, 0};
     }
 };
@@ -190,7 +192,7 @@ bool ControlGate::may_come_in(std::uint32_t uid) const {
 void ControlGate::accept_all(Time now) {
     constexpr int kAtOnce = 16;
     for (int i = 0; i < kAtOnce; ++i) {
-        // First: a caller that has been accepted can be told nothing, one in the queue just waits.
+        // The pair is made first: an accepted caller can be told nothing, a caller in the queue simply waits.
         std::array<int, 2> ends{-1, -1};
         const bool paired = ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) == 0;
         Fd ours(ends[0]), theirs(ends[1]);
@@ -221,10 +223,10 @@ void ControlGate::accept_all(Time now) {
 
 bool ControlGate::pass(Connection &one, short caller_events, short server_events, Time now) {
     const bool caller_is_gone = (caller_events & (POLLHUP | POLLERR)) != 0;
-    // Its last request may still be there; nobody would read the answer.
+    // The caller's last request may still be there, but the answer would have no reader.
     if (caller_is_gone) return false;
     if ((caller_events & POLLIN) != 0 && one.to_server.is_empty() && one.to_caller.is_empty()) {
-        // Descriptors that came along are closed here (before Linux 6.16: refuse_descriptors()).
+        // Descriptors that were passed along are closed here (before Linux 6.16: refuse_descriptors()).
         const CloseTimer::Armed armed(*close_timer_);
         const ssize_t got = one.to_server.fill(one.caller);
         if (got == 0 || (got < 0 && !would_block(errno))) return false;

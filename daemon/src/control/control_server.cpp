@@ -38,32 +38,32 @@
 namespace numacre::daemon {
 namespace {
 
-// Requests are names and numbers.
+// Requests contain only names and numbers.
 constexpr int kMaxRequestBytes = 64 * 1024;
 constexpr std::size_t kMaxGrpcBytes = std::size_t{128} << 20;
-// Of a connection: a call takes a thread for as long as it lasts, and the gate bounds the connections. Not by a quota
-// of threads (ResourceQuota::SetMaxThreads): each time that no thread can be had, gRPC 1.51 loses one of the quota for
-// good.
+// The limit of streams on a connection. A call takes a thread while it lasts, and the gate bounds the connections. A
+// quota of threads (ResourceQuota::SetMaxThreads) is no alternative: each time that no thread can be had, gRPC 1.51
+// loses one thread of the quota for good.
 constexpr int kMaxStreams = 20;
 constexpr int kMaxPingStrikes = 2;
 constexpr int kIdleMs = 300'000;
 constexpr int kKeepaliveMs = 60'000;
 constexpr int kKeepaliveTimeoutMs = 20'000;
-// For streams to end, and then for answers that are almost out. Calls longer than both are told that they are
+// The time for streams to end, and again the time for the last answers to go out. A call that takes longer than both is
 // cancelled, and then waited for.
 constexpr std::chrono::milliseconds kStopGrace{250};
-// In between, for callers of streams to read why these have ended. gRPC closes a connection once the last answer on it
-// is written; a caller that writes (it need only acknowledge something) to one that is closed is told "Broken pipe" and
-// nothing else.
+// A pause between the two, in which callers of streams read why the streams have ended. gRPC closes a connection once
+// the last answer on it is written. A caller that writes to a closed connection (an acknowledgement is enough) gets
+// "Broken pipe" and nothing else.
 constexpr std::chrono::milliseconds kReadGrace{50};
 
-// gRPC 1.51 aborts the process where it can have the first threads of a server not at all. So as many as its two
-// servers begin with, and some more, are tried before. Throws std::system_error.
+// gRPC 1.51 aborts the process if it cannot start the first threads of a server. So this function starts as many
+// threads as gRPC's two servers begin with, and some more, as a test. Throws std::system_error.
 void try_threads() {
     constexpr int kThreads = 24;
     std::mutex gate;
     std::vector<std::jthread> threads;
-    const std::lock_guard closed(gate);  // until all are there, or one is not to be had; then they are joined
+    const std::lock_guard closed(gate);  // until all threads run, or one could not be started; then they are joined
     for (int i = 0; i < kThreads; ++i) threads.emplace_back([&gate] { const std::lock_guard passes(gate); });
 }
 
@@ -75,7 +75,7 @@ std::string reason(int error) {
     return std::strerror(error);
 }
 
-// A socket that nobody answers on makes room. A live daemon's does not.
+// Removes a socket on which no process answers. A live daemon's socket stays, and is an error.
 Answer<void> make_room(const std::string &socket_path) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -109,7 +109,7 @@ Answer<void> make_room(const std::string &socket_path) {
     const int error = connected == 0 ? 0 : errno;
     ::close(probe);
     if (error == ECONNREFUSED || error == ENOENT) {
-        // Its daemon is gone.
+        // The daemon of this socket is gone.
         if (::unlink(socket_path.c_str()) == 0 || errno == ENOENT) return {};
         return failed(Errc::access_denied, socket_path, "a dead daemon's cannot be removed: " + reason(errno));
     }
@@ -117,8 +117,8 @@ Answer<void> make_room(const std::string &socket_path) {
                   "it is taken, another daemon answers there: stop that one, or use another --runtime-dir");
 }
 
-// First the group, then the mode: never the mode for another group. Not by the name, at which somebody who may write to
-// the folder could have put a link meanwhile.
+// Sets the group first and then the mode, so that the mode never applies to another group. Works on a descriptor, not
+// on the name: a user who may write to the folder could have put a link there meanwhile.
 Answer<void> open_to(const std::string &socket_path, const ControlAccess &access) {
     const Fd made(::open(socket_path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     struct stat status{};
@@ -131,7 +131,7 @@ Answer<void> open_to(const std::string &socket_path, const ControlAccess &access
         return failed(Errc::access_denied, socket_path,
                       "cannot give it to group " + quoted(group_name(access.group)) + " (" + reason(errno) +
                           "): run as root, or choose with --control-group one that this user is a member of");
-    // There is no chmod() for a descriptor of O_PATH but this.
+    // For a descriptor of O_PATH this is the only chmod().
     const std::string by_descriptor = "/proc/self/fd/" + std::to_string(made.get());
     if (::chmod(by_descriptor.c_str(), access.mode) != 0)
         return failed(Errc::access_denied, socket_path,
@@ -142,7 +142,7 @@ Answer<void> open_to(const std::string &socket_path, const ControlAccess &access
 Answer<Fd> listen_at(const std::string &socket_path) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);  // make_room() has looked at the length
+    socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);  // make_room() has checked the length
     Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!listener) return failed(Errc::daemon_gone, socket_path, "no socket to be had: " + reason(errno));
     refuse_descriptors(listener.get());
@@ -154,8 +154,8 @@ Answer<Fd> listen_at(const std::string &socket_path) {
     return listener;
 }
 
-// The libraries' own lines go to our log, for by themselves they write to stderr and wait for whoever reads that.
-// Callers can make them write as much as they like, so they get so many lines a second.
+// Sends the libraries' own lines to our log: by themselves the libraries write to stderr, and wait for its reader.
+// Callers can make them write any number of lines, so the lines are limited to a rate.
 void log_for_library(spdlog::level::level_enum level, const char *library, const std::string &message) {
     static std::mutex mutex;
     static TokenBucket lines(5, 50, std::chrono::steady_clock::now());
@@ -201,7 +201,7 @@ std::string socket_target(const std::string &socket_path) {
     return target;
 }
 
-// One kind of callers: its calls have threads, memory and watchers that the other kind's cannot take.
+// One kind of callers. Its calls have threads, memory and watchers that the other kind's calls cannot take.
 struct ControlServer::Side {
     explicit Side(PoolManager &pools) : service(pools) {}
 
@@ -221,7 +221,7 @@ struct ControlServer::Running {
     Side privileged;  // root and the daemon's own user
     Side others;
     std::optional<SocketFile> socket;
-    std::optional<ControlGate> gate;  // before the servers in ending: it hands connections to them
+    std::optional<ControlGate> gate;  // destroyed before the servers: it hands connections to them
 };
 
 bool ControlServer::Side::start() {
@@ -231,7 +231,7 @@ bool ControlServer::Side::start() {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxPingStrikes);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
-    // Finds callers that are connected and do not answer any more.
+    // Keepalive finds callers that are connected but do not answer any more.
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
     builder.RegisterService(&service);
@@ -289,8 +289,9 @@ void ControlServer::stop() {
     for (Side *const side : sides) side->server->Shutdown(deadline);
     for (Side *const side : sides) side->server->Wait();
     if (running_->gate) running_->gate->finish(kStopGrace);
-    // gRPC 1.51 counts timer threads that it could not start, and waits for them as its last server is destroyed: for
-    // ever, in a daemon that has once been short of threads. Both have ended; the process is about to.
+    // gRPC 1.51 counts timer threads that it could not start, and waits for them when its last server is destroyed: for
+    // ever, in a daemon that has once been short of threads. So both servers, which have ended, are kept: the process
+    // is about to end, too.
     static auto *const ended = new std::vector<std::unique_ptr<grpc::Server>>;
     for (Side *const side : sides) ended->push_back(std::move(side->server));
     running_.reset();

@@ -1,4 +1,4 @@
-// The control socket: numacre.v1.Control, grpc.health.v1.Health and reflection. No gRPC type in here.
+// The control socket: serves numacre.v1.Control, grpc.health.v1.Health and reflection. This header has no gRPC type.
 #pragma once
 
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 namespace numacre::daemon {
 
-// Of the socket: who may open it, may do everything.
+// Access to the socket. A user who may open the socket may do everything.
 struct ControlAccess {
     std::uint32_t group = ::getegid();
     std::uint32_t mode = 0660;
@@ -26,14 +26,14 @@ public:
     ControlServer(const ControlServer &) = delete;
     ControlServer &operator=(const ControlServer &) = delete;
 
-    // Listens on the socket, which at no moment is open to more than `access` says. A socket that a dead daemon left
-    // behind is replaced; one that somebody answers on is not. Once only. Sets the process's umask for as long as it
-    // takes: no other thread should be making files.
+    // Listens on the socket, which at no moment is open to more users than `access` says. Replaces a socket that a dead
+    // daemon left behind, but not a socket on which a process answers. May be called once. Sets the process's umask
+    // while it runs: no other thread should create files then.
     Answer<void> start();
 
-    // Ends streams and resizes (these after the chunk in hand), waits for the calls under way, removes the socket. When
-    // it returns nothing of the server runs any more and nobody calls the pool manager. Harmless when repeated; not to
-    // be called from inside an RPC.
+    // Ends streams and resizes (a resize after the chunk in hand), waits for the calls under way, removes the socket.
+    // When stop() returns, no part of the server runs any more and no thread of it calls the pool manager. Harmless
+    // when repeated; must not be called from inside an RPC.
     void stop();
 
 private:
@@ -47,7 +47,7 @@ private:
     std::unique_ptr<Running> running_;
 };
 
-// "unix:" and the path, escaped as gRPC's target syntax wants it.
+// "unix:" and the path, escaped for gRPC's target syntax.
 std::string socket_target(const std::string &socket_path);
 
 }  // namespace numacre::daemon

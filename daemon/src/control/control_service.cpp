@@ -12,21 +12,21 @@
 namespace numacre::daemon {
 namespace {
 
-// How long a watcher that was cancelled by its client may keep its thread: gRPC's synchronous calls tell of it only
-// when asked. The server's own end does not wait for this.
+// How long a watcher that its caller has cancelled may keep its thread: gRPC's synchronous calls report a cancellation
+// only when asked. The end of the server does not wait for this.
 constexpr std::chrono::milliseconds kCancelPoll{200};
 
 }  // namespace
 
 void ControlService::end_streams(std::chrono::milliseconds patience) {
-    // seq_cst and before the lock: a watcher that add_watcher() lets in after our walk sees the flag.
+    // seq_cst and before the lock: a watcher that add_watcher() lets in after this walk sees the flag.
     ending_.store(true);
     {
         const std::scoped_lock lock{watchers_mutex_};
         for (const auto &watcher : watchers_)
             if (const auto queue = watcher.lock()) queue->close();
     }
-    const std::unique_lock ended{streams_, patience};  // or not yet
+    const std::unique_lock ended{streams_, patience};  // returns also if they have not ended in time
 }
 
 Answer<PoolStatus> ControlService::status_of(const std::string &pool) {
@@ -58,7 +58,7 @@ grpc::Status ControlService::ListPools(grpc::ServerContext *context, const v1::L
             v1::Pool &unknown = *response->add_pools();
             unknown.set_name(name);
             unknown.set_state(v1::POOL_STATE_UNKNOWN);
-        } else if (pool.error().code != Errc::no_such_pool) {  // that one was deleted after its name was listed
+        } else if (pool.error().code != Errc::no_such_pool) {  // such a pool was deleted after its name was listed
             return to_status(pool.error());
         }
     }
@@ -115,7 +115,7 @@ grpc::Status ControlService::ResizePool(grpc::ServerContext *context, const v1::
     };
     const auto resized =
         pools_.resize(request->pool(), *numa_node, request->online_bytes(), request->dry_run(), progress);
-    // What the pool manager answers after we stopped it is only an echo of that, and what has become of the pool.
+    // After we stopped the resize, the pool manager's answer repeats our reason, and adds what became of the pool.
     if (!stopped.ok())
         return {stopped.error_code(),
                 stopped.error_message() + (resized ? "" : ": " + printable(resized.error().message)),
@@ -253,11 +253,11 @@ grpc::Status ControlService::WatchEvents(grpc::ServerContext *context, const v1:
     if (!queue)
         return to_status({Errc::too_many_clients, "there are " + std::to_string(kMaxWatchers) +
                                                       " watchers already, the most that numacred serves: end one"});
-    // The handler owns a share of the queue, and the subscription ends before this call does: no event comes after it.
+    // The handler shares the queue, and the subscription ends before this call does: no event comes after that.
     const auto subscription = pools_.subscribe([queue, pool](const Event &event) {
         if (pool.empty() || event.pool == pool) queue->push(event);
     });
-    // Tells the caller that from here on nothing is missed.
+    // Tells the caller that no event is missed from here on.
     writer->SendInitialMetadata();
     while (true) {
         if (auto alive = check_alive(*context); !alive.ok()) return alive;

@@ -1,4 +1,4 @@
-// numacre.v1.Control: checks, asks the pool manager, converts. Streams run on gRPC's own threads, one a stream.
+// numacre.v1.Control: each call checks, asks the pool manager and converts. A stream runs on a gRPC thread of its own.
 #pragma once
 
 #include <atomic>
@@ -17,14 +17,14 @@ namespace numacre::daemon {
 
 class ControlService final : public v1::Control::Service {
 public:
-    // Each watcher holds a thread and a queue; more are refused, so that the other calls always find a thread.
+    // Each watcher holds a thread and a queue. More watchers are refused, so that other calls always find a thread.
     static constexpr std::size_t kMaxWatchers = 16;
     static constexpr std::size_t kMaxQueuedEvents = 1024;
 
     explicit ControlService(PoolManager &pools) : pools_(pools) {}
 
-    // Ends streams at once and resizes after the chunk in hand; later streams end as they begin. Returns when all have
-    // ended, at the latest after that long. Thread-safe.
+    // Ends streams at once and resizes after the chunk in hand; streams that begin later end at once. Returns when all
+    // have ended, or after `patience`. Thread-safe.
     void end_streams(std::chrono::milliseconds patience);
 
     grpc::Status ListPools(grpc::ServerContext *context, const v1::ListPoolsRequest *request,
@@ -61,14 +61,14 @@ public:
 
 private:
     Answer<PoolStatus> status_of(const std::string &pool);
-    // OK, or why this call should go no further.
+    // OK, or the reason why this call should go no further.
     grpc::Status check_alive(const grpc::ServerContext &context) const;
-    // Null: there are too many already.
+    // Null if there are too many watchers already.
     std::shared_ptr<EventQueue> add_watcher();
 
     PoolManager &pools_;
     std::atomic<bool> ending_{false};
-    std::shared_timed_mutex streams_;  // shared: each of them while it is being served
+    std::shared_timed_mutex streams_;  // each stream holds it shared while it is served
     std::mutex watchers_mutex_;
     std::vector<std::weak_ptr<EventQueue>> watchers_;
 };

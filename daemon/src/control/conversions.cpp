@@ -35,7 +35,7 @@ v1::Backing to_proto(wire::Backing backing) {
         case wire::Backing::small_pages:
             return v1::BACKING_SMALL_PAGES;
         case wire::Backing::private_memory:
-            break;  // only pools without a daemon
+            break;  // only pools without a daemon have it
     }
     return v1::BACKING_UNSPECIFIED;
 }
@@ -192,7 +192,7 @@ v1::Event to_proto(const Event &event) {
     set_time(proto.mutable_time(), event.time);
     proto.set_pool(event.pool);
     proto.set_kind(event_kind_name(event.kind));
-    // In one order: the proto's begins at 1.
+    // The kinds are in the same order, but the proto's numbers begin at 1.
     proto.set_type(static_cast<v1::EventKind>(static_cast<int>(event.kind) + 1));
     if (event.uid) proto.set_uid(*event.uid);
     proto.set_message(printable(event.message));

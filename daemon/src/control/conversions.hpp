@@ -1,4 +1,4 @@
-// The daemon's own terms to proto messages and back. Nothing here decides or asks anything.
+// Conversions between the daemon's own types and proto messages. They decide nothing and ask nothing.
 #pragma once
 
 #include "base/failure.hpp"
@@ -21,7 +21,7 @@ v1::Machine to_proto(const MachineStatus &machine);
 v1::GetStatsResponse stats_of(const PoolStatus &pool);
 v1::GetFragmentationResponse fragmentation_of(const PoolStatus &pool);
 
-// Zero fields become the defaults that control.proto names. Fails only for a backing that it does not know.
+// Zero fields become the defaults that control.proto names. Fails for a backing that is unknown.
 Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request);
 
 }  // namespace numacre::daemon

@@ -25,13 +25,14 @@ inline std::uint64_t largest_free_block_bytes(const Geometry &geometry, const No
 }
 
 inline double internal_fragmentation_of(const NodeStatus &numa_node) {
-    // The snapshot sums what clients wrote; more requested than granted is their damage and must not wrap around here.
+    // The snapshot sums values that clients wrote. More requested than granted is a client's damage and must not wrap
+    // here.
     const std::uint64_t granted = numa_node.snapshot.granted_bytes;
     return internal_fragmentation_ratio(granted, std::min(granted, numa_node.snapshot.requested_bytes));
 }
 
-// Largest less smallest used share of the online memory over the numa nodes: 0 .. 1. Numa nodes with nothing online
-// have no share; with fewer than two others nothing can be out of balance.
+// The largest less the smallest used share of online memory among the numa nodes: 0 .. 1. A numa node with nothing
+// online has no share. With fewer than two shares there is no imbalance.
 inline double numa_imbalance(const PoolStatus &pool) {
     double least = 1, most = 0;
     unsigned counted = 0;

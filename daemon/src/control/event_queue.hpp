@@ -1,4 +1,4 @@
-// One watcher's events, between the daemon's threads and the watcher's stream.
+// The events of one watcher, between the daemon's threads and the watcher's stream.
 #pragma once
 
 #include <chrono>
@@ -13,20 +13,20 @@
 
 namespace numacre::daemon {
 
-// Bounded: push() never waits and never grows it, so a watcher that does not read costs the daemon nothing but its
-// queue. Thread-safe.
+// The queue is bounded: push() never waits and never grows it, so a watcher that does not read costs the daemon only
+// the queue. Thread-safe.
 class EventQueue {
 public:
     explicit EventQueue(std::size_t events_max) : events_max_(events_max) {}
 
-    // Drops the oldest event when full. After close() it does nothing.
+    // Drops the oldest event when the queue is full. Does nothing after close().
     void push(const Event &event);
 
-    // Waits at most that long. Nothing: nobody pushed, or the queue is closed. After a loss the first thing that comes
-    // is an event of kind "events_dropped" which says how many.
+    // Waits at most `wait`. No value: no event came, or the queue is closed. After a loss the next result is an event
+    // of kind "events_dropped", which gives the number of lost events.
     std::optional<Event> pop(std::chrono::milliseconds wait);
 
-    // Ends the wait of pop() at once.
+    // Ends a waiting pop() at once.
     void close();
 
 private:

@@ -9,7 +9,7 @@ unsigned char byte_at(std::string_view text, std::size_t at) {
     return static_cast<unsigned char>(text[at]);
 }
 
-// Length of the well-formed UTF-8 character that text begins with; 0: none (Unicode standard, table 3-7).
+// Length of the well-formed UTF-8 character at the front of text; 0 if there is none (Unicode standard, table 3-7).
 std::size_t character_bytes(std::string_view text) {
     const unsigned char first = byte_at(text, 0);
     if (first < 0x80) return 1;
@@ -31,8 +31,8 @@ bool is_control(std::string_view character) {
     return character.size() == 2 && first == 0xc2 && byte_at(character, 1) < 0xa0;
 }
 
-// What turns round the direction of the text behind it, or begins a line: U+061C, U+200E, U+200F, U+2028 .. U+202E,
-// U+2066 .. U+2069.
+// Characters that change the direction of the text behind them, or begin a line: U+061C, U+200E, U+200F, U+2028 ..
+// U+202E, U+2066 .. U+2069.
 bool is_direction(std::string_view character) {
     const unsigned char last = byte_at(character, character.size() - 1);
     if (character.size() == 2) return byte_at(character, 0) == 0xd8 && last == 0x9c;

@@ -1,4 +1,4 @@
-// Text that others wrote (process names, paths, arguments) on its way to proto strings, metric labels and messages.
+// Makes foreign text (process names, paths, arguments) safe for proto strings, metric labels and messages.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace numacre::daemon {
 
-// Valid UTF-8 without control characters and changes of direction, at most bytes_max long (then ending in "..."): each
-// byte that does not fit becomes '?'. A process chooses its own name: raw, it could break a scrape, a proto parse or
-// the reader's terminal.
+// Returns valid UTF-8 without control characters and changes of direction, at most bytes_max long (a longer text is cut
+// and ends in "..."). Each byte that is not allowed becomes '?'. A process chooses its own name: a raw name could break
+// a scrape, a proto parse or the reader's terminal.
 std::string printable(std::string_view text, std::size_t bytes_max = 4096);
 
 // printable() in double quotes, short enough for a message.

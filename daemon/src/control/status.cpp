@@ -10,7 +10,7 @@
 namespace numacre::daemon {
 namespace {
 
-// A status travels in HTTP/2 headers, of which a peer takes 8 KiB in all.
+// A status travels in HTTP/2 headers, and a peer accepts 8 KiB of headers in all.
 constexpr std::size_t kMessageBytesMax = 1024;
 
 constexpr std::array<std::pair<std::string_view, grpc::StatusCode>, 11> kCanonicalCodes{{
@@ -54,7 +54,7 @@ grpc::Status to_status(const Failure &failure) {
     v1::ErrorStatus status;
     status.set_code(code);
     status.set_message(message);
-    // By the name that clients in every language know: what is in it is the same on the wire.
+    // The type has the name that clients in every language know; its wire format is the same.
     google::protobuf::Any *const packed = status.add_details();
     packed->set_type_url("type.googleapis.com/google.rpc.ErrorInfo");
     packed->set_value(detail.SerializeAsString());

@@ -1,4 +1,4 @@
-// Failures as gRPC statuses.
+// Converts failures to gRPC statuses.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -7,7 +7,8 @@
 
 namespace numacre::daemon {
 
-// Canonical code from the list in shm/error.hpp, the failure's message, and a google.rpc.ErrorInfo beside it.
+// Returns the canonical code from the list in shm/error.hpp, the failure's message, and a google.rpc.ErrorInfo beside
+// it.
 grpc::Status to_status(const Failure &failure);
 
 }  // namespace numacre::daemon
