@@ -36,7 +36,8 @@ namespace {
 
 enum class Kind : std::uint8_t { text, bytes, count, yes_no };
 
-// Sets one value from its text; on failure says what is wrong and what would do, without key and value.
+// A key of the configuration. set() sets one value from its text. Its failure gives the fault and the remedy, without
+// key and value.
 template <class Target>
 struct Key {
     std::string_view name;
@@ -66,7 +67,7 @@ Answer<void> set_positive_count(std::uint32_t &target, const std::string &text) 
     return {};
 }
 
-// What access.hpp has parsed.
+// Sets the result of a parser of access.hpp.
 Answer<void> set_parsed(std::uint32_t &target, Answer<std::uint32_t> parsed) {
     if (!parsed) return Unexpected{std::move(parsed.error())};
     target = *parsed;
@@ -286,7 +287,7 @@ unsigned edit_distance(std::string_view a, std::string_view b) {
     return row[b.size()];
 }
 
-// "did you mean ...?" if one is near, else the list of all.
+// Returns "did you mean ...?" if a key is near, else the list of all keys.
 template <class Target>
 std::string suggest(std::string_view unknown, const std::vector<Key<Target>> &keys, std::string_view more) {
     constexpr unsigned kNear = 2;
@@ -312,7 +313,7 @@ const Key<Target> *find_key(const std::vector<Key<Target>> &keys, std::string_vi
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The file. Every error begins with file:line.
+// The configuration file. Every error begins with file:line.
 
 class File {
 public:
@@ -346,7 +347,8 @@ public:
     }
 
 private:
-    // The parser takes a table, and stack, for each part of a dotted key, also of one in a table in a table.
+    // Limits on the text: the parser takes a table, and stack, for each part of a dotted key, also of a key in nested
+    // tables.
     static constexpr std::size_t kMostBytes = std::size_t{1} << 20, kLongestLine = 4096, kMostDots = 64;
     Answer<void> check_size(std::string_view text) const {
         if (text.size() > kMostBytes) return refuse(path_ + ": is larger than 1M: that is no configuration");
@@ -364,8 +366,8 @@ private:
         return {};
     }
 
-    // In quotes of one line, and behind a #, they are nobody's parts. (Texts of several lines count as none: no value
-    // here needs one.)
+    // Counts the dots that separate parts of keys: not those in quotes on one line, and not those behind a #. (A text
+    // of several lines is not recognised as quoted: no value here needs one.)
     static std::size_t dots_outside_texts(std::string_view line) {
         std::size_t dots = 0;
         char quote = 0;
@@ -512,7 +514,7 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
         "give up the pools that a daemon before has left in the runtime directory, and exit; their clients keep "
         "what they have mapped, until they end");
     app.add_flag("--version", version, "print the version and exit");
-    // One argument each, commas and all.
+    // Each --pool takes one argument, with all of its commas.
     app.add_option(
            "--pool", pool_flags,
            "name=default,capacity=1G,online=256M,frame=4K,largest=4M[,max-clients=256][,max-threads=4096]"
@@ -528,7 +530,7 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
     for (const auto &key : daemon_keys()) {
         const std::string name(key.name), flag = "--" + name, help(key.help);
         if (key.kind == Kind::yes_no)
-            app.add_option(flag, given[name], help)->type_name("[true|false]")->expected(0, 1);  // bare: true
+            app.add_option(flag, given[name], help)->type_name("[true|false]")->expected(0, 1);  // no value: true
         else
             app.add_option(flag, given[name], help)->type_name("");
     }

@@ -16,25 +16,25 @@ namespace numacre::daemon {
 
 namespace {
 
-// Deleting a pool by force: how long its clients get between SIGTERM and SIGKILL, and altogether.
+// A deletion by force: how long the clients get between SIGTERM and SIGKILL, and altogether.
 constexpr std::chrono::milliseconds kForceGrace{2000};
 constexpr std::chrono::milliseconds kForcePatience{10'000};
 constexpr std::chrono::milliseconds kForcePoll{20};
 constexpr std::chrono::milliseconds kReviveAgainAfter{2000};
 // How long a deletion waits for the memory to be back.
 constexpr std::chrono::milliseconds kDestroyPatience{5000};
-// Also the finest that a pool's age is told in.
+// The period of telling clients. The code of a pool's age is no finer than this.
 constexpr std::chrono::milliseconds kTellPeriod{1000};
-// How often the use of pools with soft limits is looked at, which is a scan of their metadata: and that takes no more
-// than one part in kLookShare of the worker's time.
+// How often the daemon looks at the use of pools with soft limits. Each look is a scan of their metadata, and takes no
+// more than one part in kLookShare of the worker's time.
 constexpr std::chrono::milliseconds kLookPeriod{5000};
 constexpr int kLookShare = 20;
-// How often it is looked at whether the kernel has moved pages to other numa nodes, and for what share of the time.
+// How often, and for what share of the time, the daemon checks whether the kernel has moved pages to other numa nodes.
 constexpr std::chrono::milliseconds kPlacementPeriod{10'000};
 constexpr int kPlacementShare = 50;
-// How often use is looked at where a pool is to be sized by what is found.
+// How often the daemon looks at the use of a pool that sizes itself.
 constexpr std::chrono::milliseconds kAutosizePeriod{1000};
-// A job of a pool's worker takes a second at most, but for what the kernel makes it wait for.
+// A job of a pool's worker takes a second at most, not counting the time that the kernel makes it wait.
 constexpr std::chrono::milliseconds kStuckAfter{10'000};
 
 }  // namespace
@@ -53,7 +53,7 @@ Daemon::Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_
 
 Daemon::~Daemon() {
     begin_shutdown();
-    // Before all else: their jobs use what follows. What they post is not run any more.
+    // The workers end first: their jobs use the members that follow. Jobs that they post are not run any more.
     for (const auto &pool : registry_.all()) pool->end_workers();
     for (const auto &deleted : deleted_)
         if (const auto pool = deleted.lock()) pool->end_workers();
@@ -70,11 +70,12 @@ Daemon::~Daemon() {
     if (!pidfds.empty())
         log::info("pools stay for their clients and the next daemon",
                   {{"clients", pidfds.size()}, {"kept_by", std::string(keeper_->kind())}});
-    // If the adoption was refused, what is kept is not ours to give up.
-    // Nor if nobody could tell when the last client has ended: then it is kept until somebody comes for it.
+    // If the adoption was refused, the pools in the keeper are not ours to give up. Nor are they given up if a client's
+    // process cannot be watched, so that the end of the last client stays unknown: then they are kept until a daemon
+    // comes for them.
     if (is_heir_ && can_be_watched) keeper_->leave(pidfds);
     for (const std::string &name : registry_.names()) registry_.remove(name);
-    // What is posted but not run any more may hold the last reference to a pool.
+    // Jobs that were posted but are not run any more may hold the last reference to a pool.
     loop_.reset();
     destroyer_->finish();
     hugepages_.give_back_all();
@@ -82,7 +83,7 @@ Daemon::~Daemon() {
 
 namespace {
 
-// "default/frames0" -> pool and file; a file of no pool has an empty one.
+// "default/frames0" -> pool and file; the pool's name is empty for a file that belongs to no pool.
 std::pair<std::string, std::string> split_kept_name(const std::string &name) {
     const std::size_t slash = name.find('/');
     return slash == std::string::npos ? std::pair{std::string(), name}
@@ -108,7 +109,7 @@ Answer<void> Daemon::adopt_pools() {
         const auto [pool, file] = split_kept_name(name);
         by_pool[pool][file] = std::move(fd);
     }
-    // Everything is looked at before anything is changed.
+    // All files are checked before anything is changed.
     std::vector<Inheritance> pools;
     std::vector<std::string> worthless;
     for (auto &[name, files] : by_pool) {
@@ -117,7 +118,8 @@ Answer<void> Daemon::adopt_pools() {
             for (const auto &file : of) worthless.push_back(kept_name(pool, file.first));
         };
         const auto ledger_file = files.find(ManagedPool::kLedgerFile);
-        if (ledger_file == files.end()) {  // it died while it kept or dropped them: nobody has seen that pool
+        if (ledger_file ==
+            files.end()) {  // the daemon died while it kept or dropped the files: nobody has seen that pool
             give_up();
             continue;
         }
@@ -173,12 +175,12 @@ Answer<void> Daemon::adopt_pools() {
         registry_.events().publish(std::move(event));
     }
     for (const std::string &name : worthless) keeper_->drop(name);
-    // What was reserved for those, too.
+    // Closes the files of worthless pools, so that the hugepages reserved for them count as idle, too.
     by_pool.clear();
     Hugepages::Pages in_use;
     for (const auto &pool : adopted) pool->count_hugepages(in_use);
     hugepages_.give_back_idle(in_use);
-    // Again, for a keeper that dies and is replaced has to be given all of it.
+    // Keeps all files again: if the keeper dies, its replacement has to be given all of them.
     keeper_->keep(kMachineFile, machine_ledger_->fd());
     for (const auto &pool : registry_.all()) keep(*pool);
     return {};
@@ -189,14 +191,14 @@ Answer<void> Daemon::discard_kept() {
     if (!inherited) return Unexpected{inherited.error()};
     auto &files = *inherited;
     if (const auto machine = files.find(kMachineFile); machine != files.end()) {
-        // One of another version is left alone: its hugepages stay reserved.
+        // A record of another version is left alone: its hugepages stay reserved.
         if (auto record = MachineLedger::open(std::move(machine->second)); record) {
             machine_ledger_.emplace(std::move(*record));
             count_reserved_pages();
         }
     }
     log::info("what was kept is given up", {{"descriptors", files.size()}});
-    is_heir_ = true;  // and there is nobody to leave it to
+    is_heir_ = true;  // and there is no client to leave the pools to
     return {};
 }
 
@@ -207,7 +209,7 @@ void Daemon::count_reserved_pages() {
 }
 
 void Daemon::keep(ManagedPool &pool) {
-    // The ledger last: without it, a daemon that comes after a death in between gives the other parts up.
+    // The ledger goes last: without it, a daemon that comes after a death in between gives the other files up.
     const auto files = pool.kept_files();
     for (const auto &[file, fd] : files)
         if (file != ManagedPool::kLedgerFile) keeper_->keep(kept_name(pool.spec().name, file), fd);
@@ -223,11 +225,12 @@ void Daemon::watch_keeper() {
     if (keeper_->death_fd() >= 0)
         loop_->when_readable(keeper_->death_fd(), revive);
     else if (keeper_->can_be_revived())
-        // It could not be started: no process or descriptor is left, or its file is just being replaced.
+        // The keeper could not be started: no process or descriptor is left, or its file is just being replaced.
         loop_->after(kReviveAgainAfter, revive);
 }
 
-// A holder may take seconds to start, or not to: nobody waits for that, nor for the worker that does.
+// A holder may take seconds to start, or to fail to start. Only keeper_worker_ waits for it, and no thread waits for
+// that worker.
 void Daemon::revive_keeper(bool is_watching) {
     if (is_reviving_) {
         if (is_watching) loop_->after(kReviveAgainAfter, [this] { revive_keeper(true); });
@@ -253,12 +256,13 @@ void Daemon::tell_clients() {
     loop_->after(kTellPeriod, [this] { tell_clients(); });
 }
 
-// A pool whose clients keep the daemon from its records is told no more often than it can be.
+// Posts one job at a time, so a pool whose clients keep the daemon from its records is told only as often as it can be.
 void Daemon::tell_clients_of(const std::shared_ptr<ManagedPool> &pool) {
     if (!being_told_.insert(pool->instance_id()).second) return;
     pool->record_worker().post([this, pool] {
         pool->tell_clients();
-        // A file's size on the machine is one system call, which waits for who writes the file on some kernels.
+        // The memory of a file is read by one system call, which on some kernels waits for a process that writes the
+        // file.
         const bool is_overfull = pool->is_overfull();
         loop_->post([this, pool, is_overfull] {
             being_told_.erase(pool->instance_id());
@@ -267,7 +271,7 @@ void Daemon::tell_clients_of(const std::shared_ptr<ManagedPool> &pool) {
     });
 }
 
-// On the worker, behind the growth that may be the reason.
+// Runs on the worker, behind the growth that may be the reason.
 void Daemon::punch_strays(const std::shared_ptr<ManagedPool> &pool) {
     if (!punching_strays_.insert(pool->instance_id()).second) return;
     pool->worker().post([this, pool] {
@@ -276,9 +280,9 @@ void Daemon::punch_strays(const std::shared_ptr<ManagedPool> &pool) {
     });
 }
 
-// A client can keep the kernel from the pool's files for as long as it likes (a write() to one of them, from a page
-// that is never there; holes, in what is mapped many thousand times): then nothing of this pool is reaped, resized or
-// drained, or nobody attaches to it.
+// A client can keep the kernel from the pool's files for as long as it likes: by a write() to one of them from a page
+// that never arrives, or by holes in memory that is mapped many thousand times. Then no client of this pool is reaped
+// and nothing of it is resized or drained, or no process attaches to it.
 void Daemon::look_for_stuck_worker(ManagedPool &pool) {
     if (pool.busy_for() < kStuckAfter) {
         if (stuck_.erase(pool.instance_id()) != 0) log::info("a pool's workers go on", {{"pool", pool.spec().name}});
@@ -312,7 +316,7 @@ void Daemon::look_at_soft_limits(const std::shared_ptr<ManagedPool> &pool) {
         const auto wait = std::max(pool->spec().autosize.is_on ? kAutosizePeriod : kLookPeriod,
                                    std::chrono::ceil<std::chrono::milliseconds>(scanned * kLookShare));
         loop_->post([this, wait, id = pool->instance_id(), weak = std::weak_ptr(pool)] {
-            // Here: whoever sets a limit after this look at them finds that nobody watches, and begins anew.
+            // Decided on the loop: a call that sets a limit after this check finds that no watch runs, and begins one.
             const auto here = weak.lock();
             if (!here || !here->has_limits_to_watch()) {
                 watched_for_limits_.erase(id);
@@ -328,8 +332,8 @@ void Daemon::look_at_soft_limits(const std::shared_ptr<ManagedPool> &pool) {
     });
 }
 
-// Pools lie where they are needed, and the kernel may move them all the same: when a client's cpuset is narrowed, it
-// takes what the client has mapped along, for everybody.
+// Pools are placed on the numa nodes where they are needed, but the kernel may still move them: when a client's cpuset
+// is narrowed, the kernel moves the pages that the client has mapped, for everybody.
 void Daemon::watch_placement() {
     if (!topology_->is_placement_needed()) return;
     for (const auto &pool : registry_.all()) {
@@ -339,7 +343,7 @@ void Daemon::watch_placement() {
             bool refused = false;
         };
         const auto sweep = std::make_shared<Sweep>();
-        // One numa node at a time: between them the worker looks after dead clients.
+        // One numa node a job: between the jobs the worker looks after dead clients.
         for (std::size_t i = 0; i < pool->numa_node_count(); ++i)
             pool->worker().post([pool, i, sweep] {
                 if (sweep->refused) return;
@@ -355,7 +359,7 @@ void Daemon::watch_placement() {
                               {{"pool", pool->spec().name}, {"numa_node", i}, {"pages", *moved}});
             });
         pool->worker().post([this, pool, sweep] {
-            if (sweep->refused) return;  // and never looked at again
+            if (sweep->refused) return;  // and this pool is never looked at again
             const auto wait = std::chrono::ceil<std::chrono::milliseconds>(sweep->taken * kPlacementShare);
             loop_->post([this, id = pool->instance_id(), wait] {
                 loop_->after(wait, [this, id] { being_placed_.erase(id); });
@@ -382,7 +386,7 @@ void Daemon::serve_clients(Fd listener) {
         reaper_.finish_predecessor(pool);
         for (const Client &client : pool->client_table()) attach_server_->adopt(pool, client);
     }
-    watch_soft_limits();  // of adopted pools; for nothing, if there are none
+    watch_soft_limits();  // for adopted pools; without effect if there are none
     watch_placement();
 }
 
@@ -491,7 +495,7 @@ Answer<void> Daemon::create_pool(const PoolSpec &spec) {
 namespace {
 
 std::string name_of(const Client &client, const ManagedPool &pool) {
-    // Of a process that /proc does not show there is no name.
+    // A process that /proc does not show has no name.
     const std::string comm = client.peer.comm.empty() ? "" : client.peer.comm + ", ";
     return "client " + std::to_string(client.id) + " (" + comm + "pid " + std::to_string(client.peer.pid) +
            ") of pool \"" + pool.spec().name + "\"";
@@ -537,7 +541,7 @@ Answer<void> Daemon::delete_pool(const std::string &name, bool force) {
     }
     const std::uint64_t id = (*pool)->instance_id();
     {
-        // Not while a resize is under way on another thread.
+        // Waits for a resize that is under way on another thread.
         const std::lock_guard lock((*pool)->resize_mutex);
         (*pool)->announce_deletion();
         let_go(**pool);
@@ -547,7 +551,7 @@ Answer<void> Daemon::delete_pool(const std::string &name, bool force) {
         deleted_.push_back(*pool);
         being_destroyed_.insert(id);
     }
-    // An observer that has detached may keep a descriptor for as long as it likes.
+    // The frames are punched: an observer that has detached may keep a descriptor for as long as it likes.
     (*pool)->worker().post([pool = *pool] { pool->give_back_frames(); });
     log::info("pool deleted", {{"pool", name}});
     Event event;
@@ -555,8 +559,8 @@ Answer<void> Daemon::delete_pool(const std::string &name, bool force) {
     event.kind = EventKind::pool_deleted;
     event.message = "pool " + name + " was deleted";
     registry_.events().publish(std::move(event));
-    // The next pool may need the memory of this one. Others may look at this one for a while, or its worker be stuck:
-    // then its memory comes later.
+    // The next pool may need the memory of this one. If other threads look at this pool for a while, or its worker is
+    // stuck, the memory comes back later.
     pool->reset();
     std::unique_lock lock(deleted_mutex_);
     destroyed_.wait_for(lock, kDestroyPatience, [&] { return !being_destroyed_.contains(id); });
@@ -611,7 +615,7 @@ void Daemon::autosize(const std::shared_ptr<ManagedPool> &pool) {
             };
             const auto result = resize_if_idle(*pool, wish.numa_node, wish.from_bytes, wish.to_bytes, go_on);
             const std::uint64_t now = pool->node_memory(wish.numa_node).online_bytes();
-            if (!result) return;  // an operator was before us, or what would go is reserved: that is what counts
+            if (!result) return;  // an operator's resize came first, or the memory is reserved: both take precedence
             registry_.count(!*result                          ? &DaemonTotals::autosize_failed
                             : wish.to_bytes > wish.from_bytes ? &DaemonTotals::autosize_grown
                                                               : &DaemonTotals::autosize_shrunk);

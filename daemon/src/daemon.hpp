@@ -1,4 +1,4 @@
-// The whole daemon behind the face that the control plane sees.
+// The whole daemon: the implementation behind the interface that the control plane sees.
 #pragma once
 
 #include <atomic>
@@ -35,28 +35,28 @@ public:
         AttachServer::Limits limits;
         std::uint64_t descriptors_for_pools = std::numeric_limits<std::uint64_t>::max();
     };
-    // Ledger and pool region, and of each numa node metadata and frames.
+    // A pool's descriptors: ledger and pool region, and for each numa node metadata and frames.
     static std::uint64_t descriptors_of_a_pool(std::size_t numa_nodes) { return 2 + 2 * numa_nodes; }
 
     Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_ptr<EventLoop> loop,
            std::unique_ptr<Keeper> keeper);
-    // Pools without clients end, and reserved hugepages go back to the kernel. Clients go on with what they have
-    // mapped: if there are any, the keeper keeps all pools for the next daemon, until the last of the clients has
-    // ended.
+    // Ends pools without clients, and gives reserved hugepages back to the kernel. Clients go on with the memory that
+    // they have mapped: if there are any, the keeper keeps all pools for the next daemon, until the last of these
+    // clients has ended.
     ~Daemon() override;
 
     EventLoop &loop() { return *loop_; }
-    // Takes over the pools that a daemon before us has left with the keeper. All or nothing: on failure (another layout
-    // version, other numa nodes, something missing) nothing has been changed. First of all, from the loop's thread.
+    // Takes over the pools that an earlier daemon has left with the keeper. All or nothing: on failure (another layout
+    // version, other numa nodes, a missing file) nothing has been changed. To be called first, from the loop's thread.
     Answer<void> adopt_pools();
-    // Instead: gives up what the keeper has. Destroy the daemon next.
+    // The alternative to adopt_pools(): gives up the keeper's pools. Destroy the daemon next.
     Answer<void> discard_kept();
     bool has_pool(const std::string &name) { return static_cast<bool>(registry_.find(name)); }
-    // From the loop's thread, before run(). Adopted clients are looked after from here on.
+    // From the loop's thread, before run(). From here on the daemon looks after adopted clients.
     void serve_clients(Fd listener);
-    // Where the metrics really are, known only once they are served.
+    // The address at which the metrics are really served, known only once they are served.
     void set_metrics_address(std::string address);
-    // What waits for clients to go stops waiting. Before the control plane is stopped.
+    // Calls that wait for clients to go stop waiting. To be called before the control plane is stopped.
     void begin_shutdown() { stopping_.store(true, std::memory_order_relaxed); }  // relaxed: polled
 
     std::vector<std::string> pool_names() override;
@@ -88,20 +88,20 @@ private:
     void tell_clients_of(const std::shared_ptr<ManagedPool> &pool);
     void publish_damage(ManagedPool &pool);
     void punch_strays(const std::shared_ptr<ManagedPool> &pool);
-    // Makes sure that soft quotas and low watermarks are looked after for as long as there are any. Any thread.
+    // Makes sure that soft quotas and low watermarks are checked for as long as there are any. Any thread.
     void watch_soft_limits();
     void look_at_soft_limits(const std::shared_ptr<ManagedPool> &pool);
     void watch_placement();
     void look_for_stuck_worker(ManagedPool &pool);
     void publish_news(ManagedPool &pool);
-    // A client's, or the one that is named.
+    // The pool of the client, or the pool that is named.
     Answer<std::shared_ptr<ManagedPool>> pool_of(const Holder &holder);
-    // What the pool's policy wants. From the pool's worker.
+    // Does what the pool's policy wants. From the pool's worker.
     void autosize(const std::shared_ptr<ManagedPool> &pool);
     void note_resize(const ManagedPool &pool, NumaNode node, std::uint64_t before, std::uint64_t after,
                      const Answer<void> &result, const std::string &by_whom,
                      std::chrono::steady_clock::time_point begun);
-    // One, or all if the name is empty.
+    // The pool of that name, or all pools if the name is empty.
     Answer<std::vector<std::shared_ptr<ManagedPool>>> chosen_pools(const std::string &name);
     void count_reserved_pages();
 
@@ -109,27 +109,27 @@ private:
     std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
     std::unique_ptr<Topology> topology_;
     std::unique_ptr<Keeper> keeper_;
-    bool is_heir_ = false;                         // what the keeper keeps is ours
-    std::optional<MachineLedger> machine_ledger_;  // before hugepages_, which write in it
+    bool is_heir_ = false;                         // the pools in the keeper are ours
+    std::optional<MachineLedger> machine_ledger_;  // before hugepages_, which writes in it
     Hugepages hugepages_;
-    // Pools are destroyed here, whoever had the last reference: it takes long, and uses what stands above.
+    // Destroys pools, whichever thread had the last reference: that takes long, and uses the members above.
     std::unique_ptr<Worker> destroyer_;
     std::unique_ptr<EventLoop> loop_;
     Registry registry_;
-    // For what is no pool's; ended by hand, before all that their jobs use.
+    // worker_ does jobs that belong to no pool. Both are ended by hand, before all members that their jobs use.
     std::unique_ptr<Worker> worker_, keeper_worker_;
     Reaper reaper_;
     std::unique_ptr<AttachServer> attach_server_;
     std::atomic<bool> stopping_{false};
-    // The loop's thread only; pools by instance id, whose worker has such a job, or will have by a timer.
+    // Used by the loop's thread only. Instance ids of pools whose worker has such a job, or will have it by a timer.
     std::set<std::uint64_t> watched_for_limits_, punching_strays_, being_placed_, being_told_, stuck_;
     bool is_reviving_ = false;  // the loop's thread only
     std::mutex deleted_mutex_;
-    std::vector<std::weak_ptr<ManagedPool>> deleted_;  // guarded by it: a job of their workers may still be on its way
-    // Guarded by it: instance ids of deleted pools whose memory has not gone back yet.
+    std::vector<std::weak_ptr<ManagedPool>> deleted_;  // guarded by deleted_mutex_: their workers may still have a job
+    // Guarded by deleted_mutex_: instance ids of deleted pools whose memory has not gone back yet.
     std::set<std::uint64_t> being_destroyed_;
-    std::condition_variable destroyed_;  // with it: being_destroyed_ has become smaller
-    std::mutex news_mutex_;              // what is found first is published first
+    std::condition_variable destroyed_;  // with deleted_mutex_: being_destroyed_ has become smaller
+    std::mutex news_mutex_;              // keeps the order: news that is found first is published first
     std::mutex metrics_address_mutex_;
     std::string metrics_address_;  // guarded by metrics_address_mutex_
 };

@@ -1,4 +1,5 @@
-// The allocator's words (shm/, numacre::engine) are the words of this folder too: its code names them without a prefix.
+// Makes the allocator's names (shm/, numacre::engine) names of this folder too, so that its code uses them without a
+// prefix.
 #pragma once
 
 namespace numacre::engine {}

@@ -1,4 +1,4 @@
-// numacred: wiring. What starts first ends last.
+// numacred: wiring. The part that starts first ends last.
 
 #include <malloc.h>
 #include <signal.h>
@@ -43,7 +43,7 @@ namespace numacre::daemon {
 namespace {
 
 constexpr int kExitFailed = 1;  // 2: the configuration is wrong
-// For the log's last lines to be written, should somebody read them.
+// How long the end waits for the log's last lines to be written, in case they have a reader.
 constexpr std::chrono::milliseconds kLastLines{2000};
 
 int fail(const Failure &failure) {
@@ -51,19 +51,19 @@ int fail(const Failure &failure) {
     return kExitFailed;
 }
 
-// How many connections there may be, so that whoever opens them, the daemon never runs out of descriptors.
+// The limits of connections: whoever opens them, the daemon never runs out of descriptors.
 struct Connections {
     std::uint32_t attach = 0;     // two descriptors each
     ControlLimits control;        // three each
-    std::uint64_t for_pools = 0;  // descriptors that are left for them
+    std::uint64_t for_pools = 0;  // descriptors left for pools
 };
 
-// The rest is for files that are read for a moment, and for connections to the metrics server.
+// Descriptors for files that are read for a moment, and for connections to the metrics server.
 constexpr std::uint64_t kFilesDescriptors = 64, kMetricsDescriptors = 128;
-// For pools besides those that are configured.
+// Descriptors for pools beyond the configured ones.
 constexpr std::uint64_t kMorePoolsDescriptors = 64;
 
-// pools_wanted: descriptors of those that are configured.
+// pools_wanted: the number of descriptors of the configured pools.
 Connections connections_within(std::uint64_t descriptors, std::uint32_t attach_wanted, std::uint64_t pools_wanted) {
     constexpr std::uint64_t kControlShare = 16, kUserShare = 4, kMetricsShare = 8;
     Connections may;
@@ -93,16 +93,18 @@ std::uint64_t raise_open_file_limit() {
     return limit.rlim_cur;
 }
 
-// Before any thread is started, so that all inherit the mask and the signals come through the descriptor only.
+// To be called before any thread is started: then all threads inherit the mask, and signals come only by the
+// descriptor.
 Answer<Fd> take_over_signals() {
-    // A limit on files' sizes (ulimit -f) is then an error of the call that meets it.
+    // Makes a limit on the size of files (ulimit -f) an error of the call that meets it.
     ::signal(SIGXFSZ, SIG_IGN);
     ::signal(SIGPIPE, SIG_IGN);
     sigset_t taken;
     sigemptyset(&taken);
     sigaddset(&taken, SIGTERM);
     sigaddset(&taken, SIGINT);
-    // Not the end: systemd takes an end by SIGHUP for a clean one, and gives up the pools that it keeps.
+    // SIGHUP must not end the daemon: systemd takes an end by SIGHUP for a clean one, and gives up the pools that it
+    // keeps.
     sigaddset(&taken, SIGHUP);
     ::pthread_sigmask(SIG_BLOCK, &taken, nullptr);
     Fd signals(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -127,13 +129,14 @@ private:
     std::optional<std::chrono::milliseconds> period_;
 };
 
-// The server of metrics. Its port is free to any user of the machine: one who takes it while no daemon runs must not
-// keep the next one from serving memory. So it is tried again until it can be had; everything else works meanwhile.
+// The server of metrics. Its port is free to any user of the machine: a user who takes the port while no daemon runs
+// must not keep the next daemon from serving memory. So the start is repeated until the port is free; all other parts
+// work meanwhile.
 class Metrics {
 public:
     Metrics(Daemon &daemon, const std::string &address) : daemon_(daemon), server_(daemon, address) {}
 
-    // Fails where to try again would not help.
+    // Fails if another try would not help.
     Answer<void> start() {
         auto started = server_.start();
         if (started) {
@@ -159,13 +162,13 @@ private:
     bool has_said_so_ = false;
 };
 
-// The end of a daemon that does not get on, because the kernel makes one of its threads wait (for a file that a client
-// keeps busy), or a library waits for a thread that it could not start: as safe as any other kill.
+// Ends a daemon that makes no progress, because the kernel makes one of its threads wait (for a file that a client
+// keeps busy), or a library waits for a thread that it could not start. This end is as safe as any other kill.
 class LastResort {
 public:
     LastResort() : thread_([this](const std::stop_token &ended) { watch(ended); }) {}
 
-    // Unless it is disarmed, or armed anew, within that time.
+    // Ends the process after `patience`, unless disarm() or another arm() comes first.
     void arm(std::chrono::seconds patience, std::string what, std::string remedy) {
         set(std::chrono::steady_clock::now() + patience, std::move(what), std::move(remedy));
     }
@@ -192,7 +195,7 @@ private:
                 changed_.wait(lock, ended, is_other);
                 continue;
             }
-            const Time until = *until_;  // a copy: the wait looks at it again without the lock
+            const Time until = *until_;  // a copy: wait_until() reads it again without the lock
             if (changed_.wait_until(lock, ended, until, is_other) || ended.stop_requested()) continue;
             log::error(what_, {{"remedy", remedy_}});
             log::flush(kLastLines);
@@ -205,7 +208,7 @@ private:
     std::optional<Time> until_;  // guarded by mutex_
     std::string what_, remedy_;  // guarded by mutex_
     std::uint64_t version_ = 0;  // guarded by mutex_
-    std::jthread thread_;        // last: it uses the others
+    std::jthread thread_;        // the last member: the thread uses the others
 };
 
 constexpr const char *kThreadsRemedy =
@@ -214,7 +217,7 @@ constexpr const char *kThreadsRemedy =
 constexpr std::chrono::seconds kServersPatience{60};
 constexpr std::chrono::seconds kEndPatience{30};
 
-// A manager that has its hands full takes it later.
+// Repeats the announcement later if the service manager is busy.
 void announce(EventLoop &loop, const std::string &status) {
     if (service_manager::ready(status) == EAGAIN)
         loop.after(std::chrono::seconds(1), [&loop, status] { announce(loop, status); });
@@ -235,8 +238,9 @@ void obey_signals(EventLoop &loop, int signals) {
     });
 }
 
-// Twice as many as limited users may leave unread: the kernel counts descriptors on their way of all processes of our
-// user together (unix(7), ETOOMANYREFS). We may have the capability to send more; other daemons of that user may not.
+// Twice the number that limited users may leave unread. The kernel counts the descriptors in flight of all processes of
+// our user together (unix(7), ETOOMANYREFS). This daemon may have the capability to send more; other daemons of that
+// user may not.
 constexpr std::uint64_t kDescriptorsInFlight = 2048;
 
 int serve(const Config &config, const std::string &holder_program) {
@@ -246,7 +250,7 @@ int serve(const Config &config, const std::string &holder_program) {
     if (!survive_missing_pages())
         log::warn("a client can end the daemon where memory is short, by taking pages of metadata away",
                   {{"reason", std::strerror(errno)}, {"remedy", "free memory, and start the daemon again"}});
-    LastResort last_resort;  // before the daemon, whose own end counts
+    LastResort last_resort;  // outlives the daemon, because it limits the time of the daemon's own end
     auto runtime_dir = RuntimeDir::open(config.runtime_dir);
     if (!runtime_dir) return fail(runtime_dir.error());
     for (const std::string &socket : {runtime_dir->attach_socket(), runtime_dir->control_socket()})
@@ -291,7 +295,7 @@ int serve(const Config &config, const std::string &holder_program) {
             continue;
         }
         if (auto created = daemon.create_pool(spec); !created) {
-            // Clients that run on are not to go without a daemon for a pool that is not theirs.
+            // Clients that go on must not be without a daemon because of a pool that is not theirs.
             if (!has_adopted) return fail(created.error());
             log::error("a configured pool is not there: the pools that were kept are served without it",
                        {{"pool", spec.name},
@@ -344,10 +348,11 @@ int serve(const Config &config, const std::string &holder_program) {
 
 namespace {
 
-// One heap for all threads, which grows by large steps and never shrinks. A client can make one of our threads wait in
-// the kernel with the lock of the address space; the event loop, which would ask for a little memory then, does not.
+// Sets up one heap for all threads, which grows by large steps and never shrinks. A client can make one of our threads
+// wait in the kernel with the lock of the address space. The event loop, which may need a little memory then, does not
+// have to ask the kernel for it.
 void keep_heap() {
-    constexpr int kStepBytes = 16 << 20, kMmapFromBytes = 32 << 20;  // the most that glibc takes
+    constexpr int kStepBytes = 16 << 20, kMmapFromBytes = 32 << 20;  // the largest value that glibc accepts
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_TOP_PAD, kStepBytes);
     mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
@@ -386,7 +391,7 @@ int main(int argc, char **argv) {
     try {
         code = serve(*config, holder_program);
     } catch (const std::system_error &failure) {
-        // The standard library's way to say that there is no thread to be had.
+        // The standard library throws this when no thread can be started.
         log::error("cannot start", {{"reason", failure.what()}, {"remedy", kThreadsRemedy}});
     }
     log::flush(kLastLines);

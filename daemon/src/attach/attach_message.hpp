@@ -1,5 +1,5 @@
-// What a client may say on the attach socket (shm/attach_wire.hpp). Pure: bytes in, an answer out. Whatever comes is
-// input from anybody on the machine (tests/fuzz/attach_message_fuzz.cpp).
+// Checks of a client's messages on the attach socket (shm/attach_wire.hpp). Pure: bytes in, an answer out. Each message
+// is untrusted input: anyone on the machine can send it (tests/fuzz/attach_message_fuzz.cpp).
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace numacre::daemon {
 
-// What is wrong with a message's size or header, or nothing. The packet's size is what the peer sent, which may be more
-// than was received.
+// Returns the fault in a message's size or header, if there is one. packet_size is the size that the peer sent, which
+// may be more than was received.
 std::optional<Failure> check_message(std::size_t packet_size, std::span<const std::byte> packet,
                                      wire::MessageType expected, std::size_t expected_size);
 
@@ -22,10 +22,10 @@ struct AttachWish {
     std::string pool_name;
     wire::Tier tier{};
 };
-// What an attach request asks for, or why that cannot be. packet: one that check_message() found sound.
+// Returns the wish of an attach request, or why it cannot be granted. packet must have passed check_message().
 Answer<AttachWish> read_attach_request(std::span<const std::byte> packet);
 
-// The reply's text, cut where it is too long; always terminated.
+// Puts the text into the reply, cut if it is too long; always terminated.
 void put_message(wire::AttachReply &reply, const std::string &text);
 
 }  // namespace numacre::daemon

@@ -23,12 +23,12 @@
 
 namespace numacre::daemon {
 
-// That a process be given a seat, until that begins. Its descriptors do not wait in a worker's queue for longer than
-// the process does. Thread-safe.
+// A request for a seat for a process, until a worker begins to serve it. The process's descriptors stay in the worker's
+// queue no longer than the process waits. Thread-safe.
 class SeatOrder {
 public:
     explicit SeatOrder(Peer peer) : peer_(std::move(peer)) {}
-    // Nothing: it has been taken, or cancelled.
+    // No value: the request has been taken or cancelled.
     std::optional<Peer> take() {
         const std::lock_guard lock(mutex_);
         return std::exchange(peer_, std::nullopt);
@@ -41,7 +41,7 @@ private:
 };
 
 struct AttachServer::Session {
-    // attaching: it has asked for what it may have, and is being given a seat.
+    // attaching: the client's request is allowed, and a seat is being made.
     enum class Phase : std::uint8_t { silent, attaching, attached, lost, departing };
 
     SessionId id = 0;
@@ -52,48 +52,49 @@ struct AttachServer::Session {
     EventLoop::WaitId packet_wait = 0;
     EventLoop::WaitId silence_wait = 0;
     EventLoop::WaitId death_wait = 0;
-    Fd event_fd;  // if the client has asked for it
+    Fd event_fd;  // set if the client has asked for it
     EventLoop::WaitId signal_wait = 0;
-    std::optional<std::chrono::steady_clock::time_point> gives_up_at;  // while the user has too many replies unread
+    std::optional<std::chrono::steady_clock::time_point> gives_up_at;  // while the user has too many unread replies
     unsigned events_requests = 0;
-    bool has_been_refused_events = false;  // and the log says so, once
-    bool signal_again = false;             // there is more to tell than what the signal under way is for
+    bool has_been_refused_events = false;  // the log has had its one line about it
+    bool signal_again = false;             // there is news that the signal under way does not cover
     // While attaching:
     AttachWish wish;
     std::shared_ptr<SeatOrder> order;
-    // From being seated on:
+    // From the seat on:
     std::shared_ptr<ManagedPool> pool;
     Client client;
-    bool is_looked_at = false;  // lost: it is being found out what became of it
+    bool is_looked_at = false;  // lost: the worker is finding out what became of the process
 
     bool is_client() const { return phase == Phase::attached || phase == Phase::lost; }
-    // What it has been sent may have carried descriptors.
+    // True if a message that was sent may have carried descriptors.
     bool has_been_served() const { return is_client() || phase == Phase::departing; }
 };
 
 namespace {
 
-// Root and the daemon's own user are in nobody's way.
+// False for root and the daemon's own user, which are never limited.
 bool is_limited(const Peer &who) {
     return who.uid != 0 && who.uid != os::geteuid();
 }
 
-// Of all connections, for root and the daemon's own user, who have to be able to look at what the others do.
+// One in kReservedShare of all connections is reserved for root and the daemon's own user, who must be able to look at
+// what the others do.
 constexpr std::uint32_t kReservedShare = 16;
 constexpr int kSparedAtOnce = 8;
 constexpr std::chrono::milliseconds kUnreadPause{20};
 constexpr std::chrono::seconds kUnreadPatience{3};
-constexpr std::size_t kLaterAtOnce = 16;  // of a user's, that ask once in kUnreadPause
-constexpr std::size_t kLaterMost = 1024;  // so that the last one asks before its client gives up
+constexpr std::size_t kLaterAtOnce = 16;  // waiting sessions of a user that all try again once in kUnreadPause
+constexpr std::size_t kLaterMost = 1024;  // bounds the pause, so that the last session tries before its client gives up
 constexpr std::size_t kUnreadShare = 8;
 constexpr unsigned kEventsRequestsMax = 16;
 
-// Never blocks. 0 or an errno.
+// Never blocks. Returns 0 or an errno.
 int send_now(int connection, const void *data, std::size_t size, std::span<const int> fds) {
     return send_packet<wire::kMaxFds>(connection, data, size, fds, MSG_DONTWAIT);
 }
 
-// Of what we have sent, there is something that the other end has not received, and still can.
+// True if the other end has not received all that we have sent, and still can.
 bool has_unread(int connection) {
     int bytes = 0;
     return connection >= 0 && os::ioctl(connection, SIOCOUTQ, &bytes) == 0 && bytes != 0;
@@ -131,7 +132,8 @@ AttachServer::~AttachServer() {
 }
 
 void AttachServer::accept() {
-    // Somebody's descriptors take long to close. Until some have been, nobody is let in: to turn away is to close, too.
+    // Some connections take long to close, because of descriptors in them. No connection is accepted until some of them
+    // are closed: turning a caller away is closing, too.
     if (closer_.backlog() >= kClosingMax) {
         loop_.after(kClosingPause, [this] { accept(); });
         return;
@@ -147,14 +149,14 @@ void AttachServer::accepted(int fd_or_error) {
     auto made = std::make_unique<Session>();
     made->connection = Fd(fd_or_error);
     made->id = ++last_session_;
-    struct Turned {  // away: unless it becomes a session, it is closed like any other
+    struct Turned {  // turned away: a connection that does not become a session is closed like any other
         Closer &closer;
         std::unique_ptr<Session> &made;
         ~Turned() {
             if (made) closer.close(std::move(made->connection));
         }
     } const turned{closer_, made};
-    // Whom the kernel has let in meanwhile still comes by here.
+    // Connections that the kernel accepted meanwhile still arrive here.
     if (accepting_ != 0 && closer_.backlog() >= kClosingMax) {
         loop_.stop_accepting(std::exchange(accepting_, 0));
         accept();
@@ -162,7 +164,7 @@ void AttachServer::accepted(int fd_or_error) {
     const Peer who = credentials_of(made->connection.get());
     made->peer = who;
     if (is_limited(who)) {
-        // Before /proc is asked: whoever is over the limit must not cost much.
+        // Before any look at /proc: a user who is over the limit must not cost much.
         const auto verdict = connection_limits_.admit(who.uid, std::chrono::steady_clock::now());
         if (!verdict.refused.empty()) {
             refuse(*made, Errc::too_many_connections, verdict.refused, verdict.is_news);
@@ -207,7 +209,7 @@ std::uint32_t AttachServer::reserved_from(const Session &session) const {
     return session.is_limited ? limits_.connections / kReservedShare : 0;
 }
 
-// Ids come round after 2^32 attaches: a client that has been there for so long keeps its own.
+// Ids are reused after 2^32 attaches: a client that has been there for so long keeps its id.
 std::uint32_t AttachServer::unused_client_id() {
     for (;;) {
         const std::uint32_t id = registry_.next_client_id();
@@ -218,8 +220,8 @@ std::uint32_t AttachServer::unused_client_id() {
 void AttachServer::make_room_among_the_silent() {
     if (silent_.count() < limits_.silent_connections) return;
     auto oldest = silent_.first_to_go();
-    // Not one that has spoken, and has only not been heard yet: in a flood of many users' connections it is the honest
-    // one. What it says is looked at before long, so it counts no more.
+    // A connection whose message has arrived, but has not been read yet, is spared: in a flood of many users'
+    // connections it is the honest one. Its message is read before long, so it no longer counts as silent.
     for (int spared = 0; oldest && spared < kSparedAtOnce; ++spared) {
         const Session &session = *sessions_.at(*oldest);
         std::byte byte{};
@@ -243,7 +245,7 @@ void AttachServer::adopt(std::shared_ptr<ManagedPool> pool, const Client &client
     session.pool = std::move(pool);
     session.client = client;
     client_ids_.insert(client.id);
-    // The kernel said who it is when it attached; the ledger, which is ours alone, has kept that.
+    // The kernel gave the uid when the client attached; the ledger, which is ours alone, has kept it.
     session.is_limited = is_limited(client.peer);
     if (session.is_limited) connection_limits_.adopted(client.peer.uid, std::chrono::steady_clock::now());
     const SessionId id = session.id;
@@ -290,7 +292,8 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
         return;
     }
     if (session.phase != Session::Phase::attached) return;
-    // Once, and a few times more if there was none: so what a connection can ask for stays bounded.
+    // A client may ask once, and a few times more if no descriptor was left: so the requests of a connection are
+    // bounded.
     if (!session.event_fd && session.events_requests < kEventsRequestsMax &&
         !check_message(static_cast<std::size_t>(size), packet, wire::MessageType::events_request,
                        sizeof(wire::EventsRequest))) {
@@ -315,10 +318,10 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
 
 void AttachServer::refuse(Session &session, Errc code, const std::string &message, bool is_news) {
     registry_.count(&DaemonTotals::attach_refused);
-    // A line each would be a flood that any user can make.
+    // A line for each refusal would be a flood that any user can cause.
     const auto now = std::chrono::steady_clock::now();
     if (const auto left_out = is_news ? refusal_lines_.line_for(session.peer.uid, now) : std::nullopt) {
-        // The line has no program's name, for which /proc would be asked: a process without any rights is not looked
+        // The line has no program name. That would need a look at /proc, and a process without any rights is not looked
         // at.
         log::warn("attach refused", {{"pid", session.peer.pid},
                                      {"uid", session.peer.uid},
@@ -328,9 +331,10 @@ void AttachServer::refuse(Session &session, Errc code, const std::string &messag
     wire::AttachReply reply;
     reply.error = static_cast<std::uint32_t>(code);
     put_message(reply, message);
-    // Whoever does not read its reply does not get one.
+    // The send does not wait: a client that does not read its replies does not get one.
     send_now(session.connection.get(), &reply, sizeof reply, {});
-    // Closing with packets unread would turn the reply into ECONNRESET at the other end. Those with descriptors stay.
+    // Reads the packets that are left: closing with packets unread would turn the reply into ECONNRESET at the other
+    // end. Packets with descriptors stay.
     constexpr int kUnreadPacketsMax = 4;
     for (int i = 0; i < kUnreadPacketsMax; ++i) {
         msghdr packet{};
@@ -368,7 +372,7 @@ void AttachServer::attach(Session &session) {
     auto pool = registry_.find(wish.pool_name);
     if (!pool) return fail(pool.error());
     if (const auto allowed = check_access(session, **pool, wish.tier); !allowed) return fail(allowed.error());
-    // From here on it is served, however long that takes, and nobody's silent connection any more.
+    // From here on the session is served, however long that takes, and no longer counts as silent.
     if (session.phase == Session::Phase::silent) {
         session.phase = Session::Phase::attaching;
         loop_.cancel(std::exchange(session.silence_wait, 0));
@@ -379,7 +383,7 @@ void AttachServer::attach(Session &session) {
         attach_later(session);
         return;
     }
-    // Nobody waits for a pool that a client keeps busy: the next attach may be to another.
+    // No attach waits for a pool that a client keeps busy: the next attach may be to another pool.
     Worker &worker = (*pool)->record_worker();
     if (worker.busy_for() > kPatienceWithPool)
         return fail({Errc::timed_out, "pool \"" + wish.pool_name +
@@ -405,7 +409,7 @@ void AttachServer::attach(Session &session) {
                 if (found == sessions_.end()) return;
                 refuse(*found->second, client.error().code, client.error().message);
                 close_session(id);
-            } else if (found == sessions_.end()) {  // it has hung up meanwhile
+            } else if (found == sessions_.end()) {  // the client has hung up meanwhile
                 give_seat_back(pool, *client);
             } else {
                 found->second->pool = pool;
@@ -416,7 +420,8 @@ void AttachServer::attach(Session &session) {
     });
 }
 
-// While it is being given a seat, which may take long. Who says something meanwhile is not looked at any more.
+// Watches for a hang-up while the session is given a seat, which may take long. A client that sends something meanwhile
+// is not watched any more.
 void AttachServer::watch_for_hang_up(Session &session) {
     session.packet_wait = loop_.when_readable(session.connection.get(), [this, id = session.id] {
         const auto found = sessions_.find(id);
@@ -429,17 +434,17 @@ void AttachServer::watch_for_hang_up(Session &session) {
     });
 }
 
-// Of a client that never had the memory.
+// Gives back the seat of a client that never had the memory.
 void AttachServer::give_seat_back(const std::shared_ptr<ManagedPool> &pool, const Client &client) {
     client_ids_.erase(client.id);
     pool->record_worker().post([pool, slot = client.slot] { pool->vacate(slot, Departure::detached, {}, 0); });
 }
 
-// Has a seat, and is sent what it is to map.
+// Sends the attach reply to a session that has a seat.
 void AttachServer::serve(Session &session) {
     const SessionId id = session.id;
     loop_.cancel(std::exchange(session.packet_wait, 0));
-    // Asked and counted in one: others have been given seats meanwhile.
+    // The check and the count are one step here: other sessions have been given seats since the last check.
     const std::size_t descriptors = descriptors_of_reply();
     int error = session.is_limited && has_too_many_unread(session.peer.uid, descriptors) ? ETOOMANYREFS : 0;
     if (error == 0) {
@@ -463,8 +468,8 @@ void AttachServer::serve(Session &session) {
     watch_process(session);
     registry_.count(&DaemonTotals::attach_ok);
     const std::string &name = session.wish.pool_name;
-    // A line each would be a flood that any user can make who may attach: of a user's that come too fast only debug
-    // tells.
+    // A line for each attach would be a flood that any user who may attach can cause. Where a user's clients come too
+    // fast, the line is only at debug level.
     const auto left_out = arrival_lines_.line_for(session.peer.uid, std::chrono::steady_clock::now());
     const auto say = left_out ? log::info : log::debug;
     say("client attached", {{"pool", name},
@@ -485,8 +490,9 @@ void AttachServer::serve(Session &session) {
     listen_to(id);
 }
 
-// Until some replies have been read, which takes a burst of attaches no time to speak of. Refused before the client
-// gives up by itself, without having heard the reason (five seconds: client/src/attach.cpp).
+// Repeats the attach until some replies have been read, which a burst of attaches does almost at once. The refusal
+// comes before the client gives up by itself (five seconds: client/src/attach.cpp), so that the client learns the
+// reason.
 void AttachServer::attach_later(Session &session) {
     const auto now = std::chrono::steady_clock::now();
     if (!session.gives_up_at) session.gives_up_at = now + kUnreadPatience;
@@ -499,7 +505,8 @@ void AttachServer::attach_later(Session &session) {
         close_session(session.id);
         return;
     }
-    // The more of a user's wait, the more seldom each asks: a thousand of them would keep the loop from all others.
+    // The more sessions of a user wait, the less often each tries: a thousand of them would keep the loop from all
+    // others.
     const std::size_t waiting = ++later_[uid];
     const auto pause = kUnreadPause * static_cast<int>(1 + std::min(waiting, kLaterMost) / kLaterAtOnce);
     loop_.after(pause, [this, id = session.id, uid] {
@@ -508,10 +515,10 @@ void AttachServer::attach_later(Session &session) {
     });
 }
 
-// Descriptors on their way count against the limit of all daemons of our user (RLIMIT_NOFILE, of those that lack
-// CAP_SYS_RESOURCE): replies that nobody reads would keep all others from attaching. Limited users have half of what
-// may be on its way, and of what is left of that each an eighth: however many take their share, the next one has one,
-// too.
+// Descriptors in flight count against the limit of all daemons of our user (RLIMIT_NOFILE, for processes that lack
+// CAP_SYS_RESOURCE): unread replies would keep all others from attaching. Limited users together have half of the
+// descriptors that may be in flight. Each of them has an eighth of the part of that half that the others leave. So
+// however many users take their share, the next one has a share, too.
 bool AttachServer::has_too_many_unread(std::uint32_t uid, std::size_t descriptors) {
     const std::size_t most = std::max<std::size_t>(limits_.descriptors_in_flight / 2, 4 * descriptors_of_reply());
     const auto are_too_many = [&] {
@@ -521,7 +528,7 @@ bool AttachServer::has_too_many_unread(std::uint32_t uid, std::size_t descriptor
         return own != 0 && own + descriptors > (most - others) / kUnreadShare;
     };
     if (!are_too_many()) return false;
-    // Asked now and then only: each costs a system call.
+    // The sessions are asked only now and then: each costs a system call.
     const auto now = std::chrono::steady_clock::now();
     if (now - unread_asked_ >= kUnreadPause / 2) {
         unread_asked_ = now;
@@ -573,8 +580,8 @@ void AttachServer::forget_reply_to(const Session &session) {
     if (unread->second.is_empty()) unread_.erase(unread);
 }
 
-// Our closing would not take back what is on its way: it stays with the other end, which may keep that for as long as
-// it likes. So what a user leaves unread goes on counting as a connection.
+// Closing the connection would not take back descriptors in flight: they stay with the other end, which may keep them
+// for as long as it likes. So a connection that a user leaves unread goes on counting as a connection.
 void AttachServer::close_when_read(Fd connection, std::uint32_t uid, std::size_t descriptors) {
     connection_limits_.adopted(uid, std::chrono::steady_clock::now());
     unread_[uid].left.push_back({std::move(connection), descriptors});
@@ -582,7 +589,7 @@ void AttachServer::close_when_read(Fd connection, std::uint32_t uid, std::size_t
     watch_left_unread();
 }
 
-// Only while there are some: an idle daemon does not wake up.
+// Runs only while there are such connections: an idle daemon does not wake up.
 void AttachServer::watch_left_unread() {
     if (std::exchange(watching_left_unread_, true)) return;
     loop_.after(kLeftUnreadPeriod, [this] {
@@ -642,7 +649,7 @@ int AttachServer::send_attached(Session &session, wire::Tier tier, const Client 
 }
 
 void AttachServer::give_event_fd(Session &session) {
-    // It has read what it was sent before, or what it is sent now counts with that.
+    // If the client has read all messages so far, they no longer count; else the new descriptor counts with them.
     if (session.is_limited && !has_unread(session.connection.get())) forget_reply_to(session);
     const bool may_be_unread = !session.is_limited || !has_too_many_unread(session.peer.uid, 1);
     Fd fd;
@@ -676,7 +683,7 @@ void AttachServer::give_event_fd(Session &session) {
     if (fd) {
         session.event_fd = std::move(fd);
         ++event_fd_count_;
-        // What it has been told before it asked.
+        // Covers news from before the client's request.
         signal(session);
     }
     listen_to(session.id);
@@ -684,7 +691,7 @@ void AttachServer::give_event_fd(Session &session) {
 
 namespace {
 
-// 0: clients are not told.
+// Returns 0 for events that clients are not told.
 std::uint64_t event_bits_of(EventKind kind) {
     switch (kind) {
         case EventKind::low_watermark:
@@ -723,13 +730,13 @@ void AttachServer::tell_of(const Event &event) {
             if (event.client_id != 0 && event.client_id != session->client.id) continue;
             if (event.uid && *event.uid != session->peer.uid) continue;
             if (!pool) pool = session->pool;
-            if (pool == session->pool) ids.push_back(id);  // not of one that had the name before
+            if (pool == session->pool) ids.push_back(id);  // not a client of an earlier pool of that name
         }
         if (pool) tell(pool, std::move(ids), event_bits_of(event.kind));
     });
 }
 
-// The bits go first, then the signal.
+// Sets the bits first, then signals.
 void AttachServer::tell(const std::shared_ptr<ManagedPool> &pool, std::vector<SessionId> ids,
                         std::uint64_t event_bits) {
     std::vector<Client> clients;
@@ -747,7 +754,7 @@ void AttachServer::tell(const std::shared_ptr<ManagedPool> &pool, std::vector<Se
 void AttachServer::signal(Session &session) {
     if (!session.event_fd) return;
     if (session.signal_wait != 0) {
-        // It may have been counted, and read, before the bits were set.
+        // The signal under way may have been counted, and read, before the bits were set.
         session.signal_again = true;
         return;
     }
@@ -769,14 +776,16 @@ void AttachServer::connection_ended(Session &session) {
         return;
     }
     if (session.phase != Session::Phase::attached) return;
-    // What it has not read stays on its way, and counts, for as long as the session does; close_session() goes on.
+    // Descriptors that the client has not read stay in flight, and count, as long as the session exists;
+    // close_session() takes care of them then.
     if (!session.is_limited || !has_unread(session.connection.get())) closer_.close(std::move(session.connection));
-    // Nothing comes back by this alone: the process may have the memory mapped, and most likely it is just ending.
+    // A lost connection alone gives no memory back: the process may have the memory mapped, and most likely is just
+    // ending.
     session.pool->set_client_state(session.client.slot, ClientState::lost);
     lose(session);
 }
 
-// A client without connection.
+// Makes the session one of a client without a connection.
 void AttachServer::lose(Session &session) {
     session.phase = Session::Phase::lost;
     if (session.death_wait == 0) watch_process(session);
@@ -824,7 +833,7 @@ void AttachServer::process_ended(SessionId id) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
     found->second->death_wait = 0;
-    if (!has_ended(*found->second->peer.pidfd)) {  // the wait itself failed: nobody dies of that
+    if (!has_ended(*found->second->peer.pidfd)) {  // the wait itself failed, and the process goes on
         loop_.after(kFirstLostCheck, [this, id] {
             const auto again = sessions_.find(id);
             if (again != sessions_.end()) watch_process(*again->second);
@@ -841,7 +850,7 @@ void AttachServer::depart(Session &session, Departure departure) {
         const auto found = sessions_.find(id);
         if (found == sessions_.end()) return;
         const int connection = found->second->connection.get();
-        const bool unread = has_unread(connection);  // before the next reply goes
+        const bool unread = has_unread(connection);  // before the detach reply is sent
         if (departure == Departure::detached) {
             const wire::DetachReply reply;
             send_now(connection, &reply, sizeof reply, {});
@@ -850,7 +859,7 @@ void AttachServer::depart(Session &session, Departure departure) {
     });
 }
 
-// A refusal carries no descriptors: it may stay unread.
+// A refusal may stay unread: it carries no descriptors.
 void AttachServer::close_session(SessionId id) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
@@ -862,7 +871,7 @@ void AttachServer::close_session(SessionId id, bool has_unread) {
     if (found == sessions_.end()) return;
     Session &session = *found->second;
     for (const auto wait : {session.silence_wait, session.death_wait, session.signal_wait}) loop_.cancel(wait);
-    // Not before the kernel has let go of it: else that would close it, in our thread.
+    // Closed only after the kernel has let go of the connection: else that would be the last close, in our thread.
     auto connection = std::make_shared<Fd>(std::move(session.connection));
     // A reply without descriptors may stay unread.
     const std::size_t unread = has_unread && session.is_limited ? unread_descriptors_of(session) : 0;
@@ -885,14 +894,14 @@ void AttachServer::close_session(SessionId id, bool has_unread) {
     sessions_.erase(found);
 }
 
-// Only while there are such sessions: an idle daemon does not wake up.
+// Runs only while there are lost sessions: an idle daemon does not wake up.
 void AttachServer::watch_lost() {
     if (watching_lost_) return;
     watching_lost_ = true;
     loop_.after(kFirstLostCheck, [this] { check_lost(); });
 }
 
-// What the kernel says about one of them.
+// The kernel's facts about one lost client.
 struct AttachServer::Lost {
     SessionId id;
     Peer peer;
@@ -919,7 +928,7 @@ void AttachServer::look_at(Session &session) {
         session.is_looked_at = false;
         return;
     }
-    // A few files of /proc: not on the loop.
+    // Reads a few files of /proc, so it does not run on the loop.
     worker_.post([this, one = Lost{session.id, session.peer}]() mutable {
         if (!one.peer.pidfd) {
             auto found = find_peer(one.peer.identity());
@@ -954,7 +963,7 @@ void AttachServer::judge(const Lost &one) {
         depart(session, Departure::died);
         return;
     }
-    // If it has ended its own event is on the way, and what /proc showed may have been another's.
+    // If the process has ended, its own event is on the way, and the facts from /proc may be another process's.
     if (session.peer.pidfd && has_ended(*session.peer.pidfd)) return;
     if (one.has_executed) depart(session, Departure::unmapped);
 }
@@ -964,7 +973,7 @@ void AttachServer::evict(std::uint32_t client_id, std::chrono::milliseconds grac
         const auto found = std::ranges::find_if(
             sessions_, [client_id](const auto &entry) { return entry.second->client.id == client_id; });
         if (found == sessions_.end()) return;
-        if (found->second->phase == Session::Phase::attaching) {  // in the pool's table already
+        if (found->second->phase == Session::Phase::attaching) {  // its client is in the pool's table already
             loop_.after(kEvictAgainAfter, [this, client_id, grace] { evict(client_id, grace); });
             return;
         }
@@ -978,7 +987,7 @@ void AttachServer::evict(std::uint32_t client_id, std::chrono::milliseconds grac
     });
 }
 
-// A signal reaches a process only while it is our client: one that has detached, or runs another program, is a
+// Sends the signal only while the process is our client: a process that has detached, or runs another program, is a
 // stranger.
 void AttachServer::end_client(SessionId id, int signal) {
     const auto found = sessions_.find(id);
@@ -989,7 +998,7 @@ void AttachServer::end_client(SessionId id, int signal) {
     if (session.phase == Session::Phase::attached &&
         os::recv(session.connection.get(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0)
         connection_ended(session);
-    // An observer without connection is none any more.
+    // An observer without a connection is not an observer any more.
     if (!session.is_client() || (session.phase == Session::Phase::lost && session.client.tier == wire::Tier::observer))
         return;
     const Peer &peer = session.peer;
@@ -998,8 +1007,8 @@ void AttachServer::end_client(SessionId id, int signal) {
                   {{"client", session.client.id}, {"pid", peer.pid}});
         return;
     }
-    // While its connection is open, that tells. Not by the pool's workers: the client may be the one that keeps them
-    // busy.
+    // While the connection is open, it shows that the client is there. This job is not for the pool's workers: the
+    // client may be the one that keeps them busy.
     const bool is_lost = session.phase == Session::Phase::lost;
     worker_.post([this, id, signal, is_lost, pool = session.pool, client = session.client] {
         if (is_lost && !pool->is_here(client)) return;

@@ -1,4 +1,4 @@
-// The attach socket: hands pools to clients and notices when they go. Belongs to the event loop's thread.
+// The attach socket: gives pools to clients and notices when clients go. Belongs to the event loop's thread.
 #pragma once
 
 #include <chrono>
@@ -35,12 +35,12 @@ class SeatOrder;
 class AttachServer {
 public:
     struct Limits {
-        std::uint32_t connections = 4096;  // all together, descriptors for events counted as one more
-        // Descriptors that may be on their way without having been received: limited users may have half of them.
+        std::uint32_t connections = 4096;  // all together; each descriptor for events counts as one more
+        // Descriptors that may be sent and not yet received. Limited users together may have half of them.
         std::uint64_t descriptors_in_flight = 65536;
-        std::uint32_t silent_connections = 256;  // that have not attached yet; beyond, the oldest of a user gives way
+        std::uint32_t silent_connections = 256;  // not attached yet; beyond, the oldest of one user is closed
         std::chrono::milliseconds silence{10'000};
-        ConnectionLimits::Limits of_a_user;  // root and the daemon's own user have none
+        ConnectionLimits::Limits of_a_user;  // root and the daemon's own user have no such limits
     };
 
     AttachServer(EventLoop &loop, Worker &worker, Registry &registry, Reaper &reaper, const Topology &topology,
@@ -50,11 +50,11 @@ public:
     // Closes all connections and gives nothing back: the clients go on with the memory that they have mapped.
     ~AttachServer();
 
-    // A client of a daemon before us, whose connection went with that one. Before the loop runs.
+    // Adds a client of an earlier daemon, whose connection ended with that daemon. To be called before the loop runs.
     void adopt(std::shared_ptr<ManagedPool> pool, const Client &client);
 
-    // Ends a client's process: SIGTERM now, SIGKILL if it is still there after the grace period, each only while it is
-    // our client. Any thread.
+    // Ends a client's process: SIGTERM now, SIGKILL if the process is still there after the grace period. Each signal
+    // is sent only while the process is our client. Any thread.
     void evict(std::uint32_t client_id, std::chrono::milliseconds grace);
 
 private:
@@ -63,13 +63,13 @@ private:
 
     void accept();
     void accepted(int fd_or_error);
-    // Connections, and descriptors for events, that the session's user may not have.
+    // The number of connections, and of descriptors for events, that the session's user may not take.
     std::uint32_t reserved_from(const Session &session) const;
     std::uint32_t unused_client_id();
     void make_room_among_the_silent();
-    // All that counts towards limits_.connections.
+    // The sum that limits_.connections bounds.
     std::size_t connections() const { return sessions_.size() + event_fd_count_ + left_unread_count_; }
-    // With so many descriptors more.
+    // True if `descriptors` more would be too many for this user.
     bool has_too_many_unread(std::uint32_t uid, std::size_t descriptors);
     std::size_t descriptors_of_reply() const;
     std::size_t unread_descriptors_of(const Session &session) const;
@@ -86,11 +86,11 @@ private:
     void serve(Session &session);
     void detach(Session &session);
     void give_event_fd(Session &session);
-    // Those clients whom it concerns learn of it. Any thread.
+    // Tells the event to the clients that it concerns. Any thread.
     void tell_of(const Event &event);
     void tell(const std::shared_ptr<ManagedPool> &pool, std::vector<SessionId> ids, std::uint64_t event_bits);
     void signal(Session &session);
-    // is_news: worth a line in the log. It is counted in any case.
+    // is_news: the refusal deserves a line in the log. The refusal is counted in any case.
     void refuse(Session &session, Errc code, const std::string &message, bool is_news = true);
     Answer<void> check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const;
     // 0, or an errno.
@@ -133,14 +133,14 @@ private:
     std::unordered_set<std::uint32_t> client_ids_;  // of sessions_
     SilentConnections silent_;
     std::chrono::steady_clock::time_point unread_asked_{};
-    std::unordered_map<std::uint32_t, std::size_t> later_;  // by user: sessions that are to try again
+    std::unordered_map<std::uint32_t, std::size_t> later_;  // by uid: sessions that will try to attach again
     struct Unread {
         struct Left {
             Fd connection;
             std::size_t descriptors;
         };
-        std::map<SessionId, std::size_t> sessions;  // how many descriptors each has perhaps not read yet
-        std::vector<Left> left;                     // of sessions that have gone without reading them
+        std::map<SessionId, std::size_t> sessions;  // the number of descriptors that each has perhaps not read yet
+        std::vector<Left> left;                     // of sessions that have ended without reading them
         bool is_empty() const { return sessions.empty() && left.empty(); }
         std::size_t descriptors() const;
     };

@@ -54,7 +54,7 @@ bool ConnectionLimits::takes_event_fd(std::uint32_t uid) {
     return true;
 }
 
-// A user without connections whose bucket is full is like one that has never come.
+// Forgets users without connections whose bucket is full: such a user is like one that has never come.
 void ConnectionLimits::forget_idle(Time now) {
     std::erase_if(
         users_, [now](const auto &entry) { return entry.second.connections == 0 && entry.second.bucket.is_full(now); });

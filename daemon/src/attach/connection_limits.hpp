@@ -1,5 +1,5 @@
-// How much of the attach socket one user may take up, so that none can keep the others out. Pure bookkeeping: the time
-// comes from the caller.
+// Limits one user's share of the attach socket, so that no user can keep the others out. Pure bookkeeping: the caller
+// passes the time.
 #pragma once
 
 #include <chrono>
@@ -21,27 +21,29 @@ public:
 
     struct Limits {
         std::uint32_t connections = 1024;
-        std::uint32_t silent_connections = 64;  // that have not attached yet
+        std::uint32_t silent_connections = 64;  // connections that have not attached yet
         // A connection carries few messages (attach, events until it gets a descriptor, detach), so this bounds
         // messages too.
         std::uint32_t connections_per_second = 1000;
     };
     struct Verdict {
-        std::string refused;  // why not; empty: come in
-        bool is_news = true;  // false: the same user was refused within the last second; a line each would be a flood
+        std::string refused;  // the reason of a refusal; empty: admitted
+        bool is_news =
+            true;  // false: the user was refused within the last second, too; a line for each would be a flood
     };
 
     explicit ConnectionLimits(Limits limits) : limits_(limits) {}
 
-    // A connection of the user. If it is let in, it counts until closed().
+    // Asks for a connection of the user. An admitted connection counts until closed().
     Verdict admit(std::uint32_t uid, Time now);
-    // A client of a daemon before us, which counts like a connection until closed(). More of them than there may be are
-    // not turned out: they keep new ones from coming in.
+    // Counts a client of an earlier daemon like a connection, until closed(). Adopted clients beyond the limit are not
+    // turned out: they keep new connections from coming in.
     void adopted(std::uint32_t uid, Time now);
-    // One that was let in has attached.
+    // An admitted connection has attached.
     void attached(std::uint32_t uid);
     void closed(std::uint32_t uid, bool was_silent);
-    // A descriptor for events, which counts like a connection until closed(). False: the user has its connections.
+    // Counts a descriptor for events like a connection, until closed(). False: the user has all its connections
+    // already.
     bool takes_event_fd(std::uint32_t uid);
 
     std::size_t known_users() const { return users_.size(); }
@@ -51,7 +53,7 @@ private:
         TokenBucket bucket;
         std::uint32_t connections = 0;
         std::uint32_t silent = 0;
-        std::optional<Time> told;  // when its last refusal was news
+        std::optional<Time> told;  // the time of the last refusal that was news
     };
     User &user_of(std::uint32_t uid, Time now);
     void forget_idle(Time now);
@@ -65,16 +67,16 @@ private:
 };
 
 // Connections that have not attached yet, by age, so that one can be closed to make room for the next. A limited user
-// who has fewer of them than another is never the one to give way: whoever comes to attach gets in.
+// who has fewer of them than another is never the one to give way, so a user who comes to attach gets in.
 class SilentConnections {
 public:
     using Id = std::uint64_t;  // grows with each connection
 
-    // is_limited: of a user who is neither root nor the daemon's own.
+    // is_limited: the user is neither root nor the daemon's own.
     void add(bool is_limited, std::uint32_t uid, Id id) { of(is_limited, uid).insert(id); }
     void remove(bool is_limited, std::uint32_t uid, Id id);
     std::size_t count() const;
-    // The oldest of the limited user who has most; the oldest of all where no limited user has any.
+    // The oldest of the limited user who has most of them; the oldest of all if no limited user has any.
     std::optional<Id> first_to_go() const;
 
 private:

@@ -9,7 +9,7 @@
 
 namespace numacre::daemon {
 
-// The one spelling of a backing: in the configuration, in logs, in metrics.
+// The only spelling of a backing: in the configuration, in logs, in metrics.
 constexpr const char *backing_name(wire::Backing backing) {
     switch (backing) {
         case wire::Backing::private_memory:
@@ -26,7 +26,8 @@ constexpr const char *backing_name(wire::Backing backing) {
     return "unknown";
 }
 
-// Best first. A pool gets the first, from the one that it asks for on, that the machine has.
+// All backings, the best first. A pool gets the first one that the machine has, beginning with the one that it asks
+// for.
 inline constexpr wire::Backing kBackings[] = {wire::Backing::hugetlb_1g, wire::Backing::hugetlb, wire::Backing::thp,
                                               wire::Backing::small_pages};
 

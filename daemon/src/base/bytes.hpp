@@ -1,4 +1,4 @@
-// Byte counts as people write them: 4096, 4K, 2M, 1G, 1T (powers of 1024; "KiB" and "KB" mean the same as "K").
+// Byte counts in people's notation: 4096, 4K, 2M, 1G, 1T (powers of 1024; "KiB" and "KB" mean "K").
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@
 
 namespace numacre::daemon {
 
-// Refuses signs, fractions, blanks, unknown units and what does not fit 64 bits; the message names the text.
+// Refuses signs, fractions, blanks, unknown units and numbers that do not fit 64 bits; the message names the text.
 Answer<std::uint64_t> parse_bytes(std::string_view text);
 
-// Exact and parsed back by parse_bytes: the largest unit that divides it. 268435456 -> "256M", 4097 -> "4097".
+// Exact, and parse_bytes() reads it back: uses the largest unit that divides the number. 268435456 -> "256M", 4097 ->
+// "4097".
 std::string format_bytes(std::uint64_t bytes);
 
-// What numa nodes begin with: one size for all, or several with slashes between them, "256M/128M": by numa node, the
-// last one for all further ones.
+// The online sizes that numa nodes begin with: one size for all, or several with slashes between them, "256M/128M": one
+// for each numa node, the last one for all further numa nodes.
 Answer<std::vector<std::uint64_t>> parse_node_bytes(std::string_view text);
 
 }  // namespace numacre::daemon

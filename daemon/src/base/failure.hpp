@@ -1,4 +1,4 @@
-// What every part of the daemon answers: a value, or a failure with a sentence.
+// The answer of every part of the daemon: a value, or a failure with a sentence.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace numacre::daemon {
 
-// message names the value that was wrong and what to do about it.
+// message names the wrong value and the remedy.
 struct Failure {
     Errc code = Errc::ok;
     std::string message;

@@ -1,5 +1,6 @@
-// Which lock guards what, in words that clang checks (-Wthread-safety: tests/tidy compiles the daemon with it); other
-// compilers see nothing. A lock and what it guards stand in one class, so that the names can be resolved.
+// Macros that say which lock guards which member. clang checks them (-Wthread-safety: tests/tidy compiles the daemon
+// with it); for other compilers they are empty. A lock and its members stand in one class, so that the names can be
+// resolved.
 #pragma once
 
 #include <mutex>
@@ -9,9 +10,9 @@
 #else
 #define NUMACRE_THREAD_SAFETY(attribute)
 #endif
-// A member: read and written with the lock held.
+// For a member: it is read and written only with the lock held.
 #define NUMACRE_GUARDED_BY(lock) NUMACRE_THREAD_SAFETY(guarded_by(lock))
-// A function: its caller holds the lock; or its body is beyond the checker.
+// For a function: its caller holds the lock; or the function takes or releases it; or its body is beyond the checker.
 #define NUMACRE_REQUIRES(...) NUMACRE_THREAD_SAFETY(requires_capability(__VA_ARGS__))
 #define NUMACRE_ACQUIRE(...)  NUMACRE_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
 #define NUMACRE_UNCHECKED     NUMACRE_THREAD_SAFETY(no_thread_safety_analysis)
@@ -19,7 +20,7 @@
 
 namespace numacre::daemon {
 
-// A std::mutex that clang knows to be one.
+// A std::mutex with the annotations that clang needs.
 class NUMACRE_THREAD_SAFETY(capability("mutex")) Mutex {
 public:
     void lock() NUMACRE_ACQUIRE() { mutex_.lock(); }
@@ -29,7 +30,7 @@ private:
     std::mutex mutex_;
 };
 
-// Held until the end of the scope.
+// Holds the lock until the end of the scope.
 class NUMACRE_THREAD_SAFETY(scoped_lockable) MutexLock {
 public:
     explicit MutexLock(Mutex &mutex) NUMACRE_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }

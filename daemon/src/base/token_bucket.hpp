@@ -1,4 +1,4 @@
-// How often something may happen. Pure: the time comes from the caller.
+// Limits how often something may happen. Pure: the caller passes the time.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace numacre::daemon {
 
-// So many tokens a second, and `burst` at once after a pause.
+// Gives `tokens_per_second` tokens a second, and `burst` tokens at once after a pause.
 class TokenBucket {
 public:
     using Time = std::chrono::steady_clock::time_point;
@@ -16,7 +16,7 @@ public:
         : TokenBucket(tokens_per_second, tokens_per_second, now) {}
     TokenBucket(std::uint32_t tokens_per_second, std::uint32_t burst, Time now)
         : per_second_(tokens_per_second), burst_(burst), tokens_(burst), filled_(now) {}
-    // False: there is none left.
+    // False: no token is left.
     bool take(Time now) {
         tokens_ = tokens_at(now);
         filled_ = std::max(filled_, now);

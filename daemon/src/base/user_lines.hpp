@@ -1,4 +1,4 @@
-// How much of the log one user can bring about. Pure bookkeeping: the time comes from the caller.
+// Limits the share of the log that one user can cause. Pure bookkeeping: the caller passes the time.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace numacre::daemon {
 
-// Which of the lines of one kind get into the log: of each user, and of all users together, so many and no more. Those
-// that do not are counted in the user's next one.
+// Decides which lines of one kind get into the log. There is a limit for each user, and one for all users together.
+// Lines that are left out are counted, and the user's next line has the count.
 class UserLines {
 public:
     using Time = TokenBucket::Time;
-    // Of each user, after a pause; then it is kPerSecond.
+    // The number of a user's lines after a pause; then the rate is kPerSecond.
     static constexpr std::uint32_t kRefusalsAtOnce = 10, kClientsAtOnce = 50;
 
     UserLines(Time now, std::uint32_t at_once) : at_once_(at_once), all_(kAllPerSecond, kAllAtOnce * at_once, now) {}
-    // Nothing: no line. Else how many of the user's had none since the last that had.
+    // No value: no line. Else the number of the user's lines that were left out since the last line.
     std::optional<std::uint64_t> line_for(std::uint32_t uid, Time now) {
-        // A user whose bucket is full is like one that has never come. Should all be busy, their counts are given up:
-        // what is kept stays bounded.
+        // A user whose bucket is full is like one that has never come, and is forgotten. If all users are busy, their
+        // counts are given up: the table stays bounded.
         if (users_.size() >= kUsersMax && !users_.contains(uid)) {
             std::erase_if(users_, [now](const auto &entry) { return entry.second.bucket.is_full(now); });
             if (users_.size() >= kUsersMax) users_.clear();

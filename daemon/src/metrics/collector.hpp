@@ -1,4 +1,4 @@
-// What a scrape returns, computed while Prometheus waits: one bounded scan a pool.
+// Computes the result of a scrape while Prometheus waits: one bounded scan for each pool.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -12,8 +12,8 @@
 
 namespace numacre::daemon {
 
-// Thread-safe. However many scrape at once, one scan at a time meets the clients; its result is for all who came before
-// it began, so that nobody waits for more than two.
+// Thread-safe. One scan runs at a time, however many callers scrape at once. Its result is for all callers that came
+// before it began, so no caller waits for more than two scans.
 class Collector final : public prometheus::Collectable {
 public:
     // pools must outlive the collector.
@@ -26,8 +26,8 @@ private:
 
     PoolManager &pools_;
     mutable std::mutex one_scrape_;
-    mutable std::chrono::steady_clock::time_point begun_{};        // guarded by one_scrape_: the last scan
-    mutable std::vector<prometheus::MetricFamily> latest_result_;  // guarded by one_scrape_: of that
+    mutable std::chrono::steady_clock::time_point begun_{};        // guarded by one_scrape_: start of the last scan
+    mutable std::vector<prometheus::MetricFamily> latest_result_;  // guarded by one_scrape_: result of the last scan
 };
 
 }  // namespace numacre::daemon

@@ -1,4 +1,4 @@
-// GET /metrics over HTTP.
+// Serves GET /metrics over HTTP.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct MetricsAddress {
     std::uint16_t port = 0;
 };
 
-// "127.0.0.1:9853", "[::1]:9853", "localhost:9853", ":9853" or "9853"; without a host it is 127.0.0.1. Port 0: any that
-// is free. No host names but localhost: what a name means may change between a check and its use.
+// "127.0.0.1:9853", "[::1]:9853", "localhost:9853", ":9853" or "9853"; without a host the address is 127.0.0.1. Port 0
+// means any free port. localhost is the only host name: the meaning of a name may change between a check and its use.
 Answer<MetricsAddress> parse_metrics_address(std::string_view text);
 
 class MetricsServer {
@@ -29,11 +29,12 @@ public:
     MetricsServer(const MetricsServer &) = delete;
     MetricsServer &operator=(const MetricsServer &) = delete;
 
-    // Listens, and logs where. Once only. already_exists: somebody else listens there, and may be gone later.
+    // Listens, and logs the address. May be called once. already_exists: another process listens there, and may go
+    // later.
     Answer<void> start();
-    // Waits for scrapes under way; when it returns nobody calls the pool manager. Harmless when repeated.
+    // Waits for scrapes under way; after it returns no thread calls the pool manager. Harmless when repeated.
     void stop();
-    // With the port that is really listened on. Empty unless started.
+    // The address with the real port. Empty unless started.
     const std::string &address() const { return bound_address_; }
 
 private:

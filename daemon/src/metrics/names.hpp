@@ -70,7 +70,7 @@ enum class Metric : std::uint8_t {
 enum class MetricKind : std::uint8_t { gauge, counter };
 
 inline constexpr std::size_t kMaxMetricLabels = 5;
-// Unused places are empty.
+// Unused elements are empty.
 using MetricLabels = std::array<std::string_view, kMaxMetricLabels>;
 
 template <class... Names>
