@@ -871,7 +871,8 @@ void AttachServer::close_session(SessionId id, bool has_unread) {
     if (found == sessions_.end()) return;
     Session &session = *found->second;
     for (const auto wait : {session.silence_wait, session.death_wait, session.signal_wait}) loop_.cancel(wait);
-    // Closed only after the kernel has let go of the connection: else that would be the last close, in our thread.
+    // Closed only after the kernel has let go of the connection: else its release would be the last close, in our
+    // thread.
     auto connection = std::make_shared<Fd>(std::move(session.connection));
     // A reply without descriptors may stay unread.
     const std::size_t unread = has_unread && session.is_limited ? unread_descriptors_of(session) : 0;

@@ -27,7 +27,7 @@ static_assert(static_cast<unsigned>(FailureReason::out_of_frames) == 0 &&
 
 class Scrape {
 public:
-    // One sample; as many label values as the metric has labels, in the table's order.
+    // Adds one sample, with as many label values as the metric has labels, in the table's order.
     template <Metric metric, class Value, class... Labels>
     void add(Value value, Labels &&...values) {
         static_assert(sizeof...(Labels) == metric_row(metric).label_count());
@@ -160,7 +160,7 @@ std::vector<prometheus::MetricFamily> Collector::scan() const {
         } else if (status.error().code == Errc::corrupt) {
             scrape.add<Metric::pool_corrupt>(1, pool);
         }
-        // Else the pool was deleted after its name was listed, or cannot be looked at: its series end here.
+        // Otherwise the pool was deleted after its name was listed, or cannot be looked at: its series end here.
     }
     if (const auto clients = pools_.clients(""))
         for (const ClientStatus &client : *clients) add_client(scrape, client);

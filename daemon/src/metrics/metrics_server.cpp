@@ -23,9 +23,9 @@
 namespace numacre::daemon {
 namespace {
 
-// A connection that sends no request, or one byte at a time, or does not read its answer, holds one thread for as long
-// as the time limit: so many such connections a second are withstood without any delay. More of them queue, N at once
-// delay a scrape by N / kThreads times the limit.
+// A connection that sends no request, or one byte at a time, or does not read its answer, holds one thread until the
+// time limit. So kThreads such connections a second cause no delay. More of them queue: N at once delay a scrape by N /
+// kThreads times the limit.
 constexpr const char *kThreads = "128";
 constexpr const char *kTimeLimitMs = "1000";
 constexpr const char *kRequestBytesMax = "8192";
@@ -35,7 +35,7 @@ struct Endpoint {
     socklen_t size = 0;
 };
 
-// size 0: not an address.
+// Returns size 0 if the host is not an address.
 Endpoint endpoint_of(const MetricsAddress &address) {
     Endpoint endpoint;
     sockaddr_in v4{};
@@ -63,7 +63,7 @@ bool is_loopback(const MetricsAddress &address) {
     return address.host.starts_with("127.") || address.host == "::1";
 }
 
-// The HTTP server does not say why it cannot listen; the kernel does, when asked the same.
+// Returns why the address cannot be listened on. The HTTP server does not tell; the kernel does, for an equal bind().
 int bind_error(const MetricsAddress &address) {
     const Endpoint endpoint = endpoint_of(address);
     const int probe = ::socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -77,7 +77,7 @@ int bind_error(const MetricsAddress &address) {
     return error;
 }
 
-// A connection that is closed at once. Whether it comes about does not matter.
+// Opens a connection and closes it at once. Its success does not matter.
 void knock(const Endpoint &endpoint) {
     const int knocker = ::socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (knocker < 0) return;
@@ -160,7 +160,7 @@ Answer<void> MetricsServer::start() {
 
 void MetricsServer::stop() {
     if (!running_) return;
-    // The HTTP server's accepting thread looks whether to end every two seconds, or when somebody connects.
+    // The HTTP server's accepting thread checks for its end every two seconds, or when a connection comes.
     std::optional<std::jthread> knocking;
     try {
         knocking.emplace([endpoint = running_->endpoint](const std::stop_token &stopped) {
@@ -170,7 +170,7 @@ void MetricsServer::stop() {
             }
         });
     } catch (const std::system_error &) {
-        // No thread is to be had: then it takes those two seconds.
+        // No thread can be started: then the end takes those two seconds.
     }
     running_.reset();
     bound_address_.clear();

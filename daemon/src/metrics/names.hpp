@@ -1,5 +1,5 @@
-// Every metric: name, kind, unit, help, labels. No other C++ source spells a metric's name.
-// Base units; counters end in _total; a pid appears on _info only, so that the other series do not multiply by process.
+// Every metric: name, kind, unit, help, labels. No other C++ source spells a metric's name. Rules: base units; counters
+// end in _total; a pid is a label of _info only, so that the other series do not multiply by process.
 #pragma once
 
 #include <array>

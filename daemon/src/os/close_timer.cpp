@@ -8,7 +8,7 @@ namespace numacre::daemon {
 
 namespace {
 
-// Long enough for a close that waits for nothing; short, for there may be many in line.
+// Long enough for a close that does not wait; short, because there may be many closes in line.
 constexpr long kPatienceNanoseconds = 2'000'000;
 
 int interrupting_signal() {
@@ -19,7 +19,7 @@ int interrupting_signal() {
 
 CloseTimer::CloseTimer() {
     struct sigaction nothing{};
-    nothing.sa_handler = [](int) {};  // without SA_RESTART: what it interrupts ends
+    nothing.sa_handler = [](int) {};  // without SA_RESTART: an interrupted call ends
     ::sigaction(interrupting_signal(), &nothing, nullptr);
     sigset_t ours;
     sigemptyset(&ours);

@@ -1,6 +1,6 @@
-// Closes that do not wait. The last close of a TCP socket that lingers (SO_LINGER) waits until the other end has read
-// what was sent, for as long as its owner chose; and whoever sends us a socket by SCM_RIGHTS makes the last close of it
-// ours. A signal ends that wait, and the socket is closed all the same.
+// Makes closes that do not wait. The last close of a TCP socket that lingers (SO_LINGER) waits until the other end has
+// read all data, for as long as the socket's owner chose. A process that sends us a socket by SCM_RIGHTS makes its last
+// close ours. A signal ends that wait, and the socket is closed all the same.
 #pragma once
 
 #include <time.h>
@@ -9,11 +9,11 @@
 
 namespace numacre::daemon {
 
-// Belongs to the thread that makes it: interrupts what that thread waits for, every few milliseconds while it is armed.
-// Other threads, and the same thread while it is not armed, are left alone.
+// Belongs to the thread that makes it. While armed, it interrupts the blocking calls of this thread every few
+// milliseconds. It never interrupts other threads, or this thread while it is not armed.
 class CloseTimer {
 public:
-    // Where the kernel has no timer left (RLIMIT_SIGPENDING), closes wait for as long as they like.
+    // If the kernel has no timer left (RLIMIT_SIGPENDING), closes wait for as long as they like.
     CloseTimer();
     ~CloseTimer();
     CloseTimer(const CloseTimer &) = delete;

@@ -12,12 +12,12 @@
 
 namespace numacre::daemon {
 
-// The thread's as much as the owner's: it may outlive the owner.
+// Shared by the thread and the owner: the thread may outlive the owner.
 struct Closer::Shared {
     std::mutex mutex;
     std::condition_variable changed;
     std::deque<Fd> queue;     // guarded by mutex
-    bool is_closing = false;  // guarded by mutex: one that is not in the queue any more
+    bool is_closing = false;  // guarded by mutex: a descriptor that has left the queue is being closed
     bool stopping = false;    // guarded by mutex
 
     void work() {

@@ -31,11 +31,11 @@ struct Wait {
     int fd = -1;
     bool cancelled = false;
     bool is_ending = false;  // stop_accepting()
-    bool is_paused = false;  // a signal that the kernel knows nothing of until it is sent again
+    bool is_paused = false;  // a signal that the kernel does not know until it is submitted again
     std::function<void(int)> on_accept;
     std::function<void(int, std::span<const std::byte>)> on_packet;
     std::function<void()> on_event;
-    std::function<void()> on_gone;  // of one that is cancelled
+    std::function<void()> on_gone;  // of a cancelled wait
     iovec part{};
     msghdr message{};           // the kernel writes it, and reads it when the entry is submitted
     __kernel_timespec delay{};  // the kernel reads it when the entry is submitted
@@ -69,7 +69,7 @@ public:
             posts_.push_back(std::move(function));
         }
         const std::uint64_t one = 1;
-        // An eventfd can only refuse at 2^64-2 unread posts.
+        // An eventfd refuses a write only at 2^64-2 unread posts.
         [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
     }
 
@@ -125,7 +125,7 @@ public:
             if (on_gone) on_gone();
             return;
         }
-        // The entry stays until the kernel has let go of its buffer; its callback goes now, with all it holds.
+        // The entry stays until the kernel has let go of its buffer; its callback goes now, with all that it holds.
         Wait &wait = *found->second;
         wait.cancelled = true;
         wait.on_accept = nullptr;
@@ -148,7 +148,7 @@ private:
         io_uring_sqe *const entry = next_entry();
         io_uring_prep_cancel64(entry, id, 0);
         io_uring_sqe_set_data64(entry, kNobody);
-        // At once: the caller may close the descriptor next, and its number may be used again.
+        // Submitted at once: the caller may close the descriptor next, and its number may be used again.
         io_uring_submit(&ring_);
     }
 
@@ -170,7 +170,7 @@ private:
                 break;
             case Wait::Kind::receive:
                 // MSG_TRUNC: the result is the packet's own size, so that a packet that is too long shows. MSG_PEEK:
-                // what comes with it shows (MSG_CTRUNC), and is still in the socket.
+                // descriptors in the packet show (MSG_CTRUNC), and are still in the socket.
                 wait.part = {wait.packet.data(), wait.packet.size()};
                 wait.message.msg_iov = &wait.part;
                 wait.message.msg_iovlen = 1;
@@ -181,8 +181,8 @@ private:
                 break;
             case Wait::Kind::signal:
                 io_uring_prep_write(entry, wait.fd, &wait.one, sizeof wait.one, 0);
-                // By a thread of the kernel's: whoever shares the file can fill it and make it block between the
-                // kernel's look and its write, which would then wait in this thread.
+                // A kernel thread does the write. A process that shares the file can fill it and make it block between
+                // the kernel's check and the write; the write would then wait in this thread.
                 entry->flags |= IOSQE_ASYNC;
                 break;
             case Wait::Kind::timer:
@@ -234,7 +234,7 @@ private:
                 if ((wait->message.msg_flags & MSG_CTRUNC) != 0)
                     result = -EBADMSG;
                 else
-                    (void)::recv(wait->fd, nullptr, 0, MSG_DONTWAIT);  // nobody else reads: it is that packet
+                    (void)::recv(wait->fd, nullptr, 0, MSG_DONTWAIT);  // there is no other reader: it is that packet
             }
             const std::size_t kept = result > 0 ? std::min(static_cast<std::size_t>(result), wait->packet.size()) : 0;
             wait->on_packet(result, std::span<const std::byte>(wait->packet.data(), kept));
@@ -249,7 +249,7 @@ private:
             if (!more) waits_.erase(id);
             return;
         }
-        // Before Linux 5.19: one connection a submission.
+        // Before Linux 5.19 a submission accepts one connection.
         if (result == -EINVAL && !more && !wait.is_ending && std::exchange(accepts_many_, false)) {
             submit(id, wait);
             return;
@@ -266,7 +266,7 @@ private:
             submit(id, *still->second);
             return;
         }
-        // Out of descriptors, most likely: accepting again at once would spin.
+        // Most likely no descriptor is left: accepting again at once would spin.
         after(kAcceptPause, [this, id] {
             const auto paused = waits_.find(id);
             if (paused == waits_.end()) return;
@@ -277,13 +277,14 @@ private:
         });
     }
 
-    // Of a write by a thread of the kernel's. ECANCELED: there is no thread to be had, as at a limit on threads.
+    // True if a write by a kernel thread should be tried again. ECANCELED: no thread can be had, as at a limit on
+    // threads.
     static bool is_worth_another_try(int result) {
         return result == -ECANCELED || result == -EAGAIN || result == -ENOMEM || result == -EINTR;
     }
 
     // The wait keeps its number, so that it can be cancelled; the kernel has let go of its descriptor meanwhile. One
-    // timer for all of them.
+    // timer serves all paused signals.
     void signal_later(WaitId id, Wait &wait) {
         wait.is_paused = true;
         paused_signals_.push_back(id);

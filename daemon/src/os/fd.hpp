@@ -23,7 +23,7 @@ public:
 
     int get() const { return number_; }
     explicit operator bool() const { return number_ >= 0; }
-    // The caller closes it.
+    // From here on the caller has to close the number.
     int release() { return std::exchange(number_, -1); }
     void reset() {
         if (number_ >= 0) os::close(std::exchange(number_, -1));

@@ -1,4 +1,4 @@
-// Descriptors over a unix socket.
+// Passing of descriptors over a unix socket.
 #pragma once
 
 #include <sys/socket.h>
@@ -17,22 +17,23 @@
 
 namespace numacre::daemon {
 
-// Of a listening socket: no descriptors with the messages. Nobody needs to send any, and to close them may take as long
-// as their sender likes. Connections inherit it. Before Linux 6.16 they come: then see close_timer.hpp.
+// Makes a listening socket refuse messages with descriptors; its connections inherit this. No client needs to send any,
+// and closing them may take as long as their sender likes. Before Linux 6.16 descriptors still come: see
+// close_timer.hpp.
 inline void refuse_descriptors(int listening_fd) {
     const int passes_rights = 0;
     (void)::setsockopt(listening_fd, SOL_SOCKET, SO_PASSRIGHTS, &passes_rights, sizeof passes_rights);
 }
 
-// Whether descriptors can come with the messages of a listening socket's connections.
+// True if descriptors can come with the messages of a listening socket's connections.
 inline bool takes_descriptors(int listening_fd) {
     int passes_rights = 1;
     socklen_t bytes = sizeof passes_rights;
     return os::getsockopt(listening_fd, SOL_SOCKET, SO_PASSRIGHTS, &passes_rights, &bytes) != 0 || passes_rights != 0;
 }
 
-// One packet with at most kFdsMax descriptors; waits for as long as the socket's SO_SNDTIMEO, or as flags say. 0 or an
-// errno: EPIPE if nobody listens any more.
+// Sends one packet with at most kFdsMax descriptors. Waits for the socket's SO_SNDTIMEO at most, or as flags say.
+// Returns 0 or an errno: EPIPE if the other end is gone.
 template <std::size_t kFdsMax>
 int send_packet(int connection, const void *data, std::size_t size, std::span<const int> fds, int flags = 0) {
     iovec part{const_cast<void *>(data), size};

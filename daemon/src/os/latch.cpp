@@ -15,7 +15,7 @@ Latch::Latch() : door_(std::make_unique<Door>()) {}
 Latch::~Latch() = default;
 
 void Latch::open() {
-    // Told under the lock: the latch may be gone the moment after.
+    // Notifies under the lock: the latch may be gone right after the unlock.
     const std::lock_guard lock(door_->mutex);
     door_->is_open = true;
     door_->changed.notify_all();

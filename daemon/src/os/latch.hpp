@@ -1,4 +1,4 @@
-// Shut until somebody opens it, for good; any number of threads may wait for that. Thread-safe.
+// A latch: shut until one thread opens it, for good; any number of threads may wait for that. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -13,14 +13,14 @@ public:
     Latch(const Latch &) = delete;
     Latch &operator=(const Latch &) = delete;
 
-    // May be the last that is done with it: who waits may end it the moment after.
+    // May be the last call on the latch: a waiting thread may destroy the latch right after.
     void open();
     void wait();
-    // False: it is still shut after so long.
+    // Waits at most `patience`. False: the latch is still shut.
     bool wait_for(std::chrono::milliseconds patience);
 
 private:
-    struct Door;  // latch.cpp alone knows what it is; the simulator's fibers have their own
+    struct Door;  // only latch.cpp knows its type; the simulator's fibers have their own
     std::unique_ptr<Door> door_;
 };
 

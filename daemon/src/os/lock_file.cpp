@@ -26,15 +26,16 @@ Answer<Fd> open_lock_file(const std::string &path) {
     // O_NONBLOCK: opening a fifo that somebody has put there must not wait for its other end.
     constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
     Fd file;
-    // An existing file first, and without O_CREAT: fs.protected_regular refuses O_CREAT in a sticky directory with an
-    // errno that says nothing of the owner. Again, if another daemon makes or removes the file in between.
+    // An existing file is tried first, without O_CREAT: fs.protected_regular refuses O_CREAT in a sticky directory with
+    // an errno that says nothing of the owner. The loop tries again if another daemon makes or removes the file in
+    // between.
     constexpr int kTries = 8;
     int error = ENOENT;
     for (int attempt = 0; attempt < kTries && !file && (error == ENOENT || error == EEXIST); ++attempt) {
         file = Fd(::open(path.c_str(), kFlags));
         if (!file && errno == ENOENT) {
             file = Fd(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, kPrivate));
-            // Whatever the umask is at this moment (another thread may be making a socket).
+            // The mode must not depend on the umask at this moment (another thread may be making a socket).
             if (file) (void)::fchmod(file.get(), kPrivate);
         }
         error = file ? 0 : errno;
@@ -46,7 +47,7 @@ Answer<Fd> open_lock_file(const std::string &path) {
         return refuse("belongs to uid " + std::to_string(status.st_uid) + " and not to uid " +
                       std::to_string(::geteuid()) + ", which numacred runs as: remove it, and use a directory that " +
                       "only numacred's user can write to");
-    // A file of ours that somebody has linked there: it would be locked, and overwritten.
+    // A hard link to a file of ours, made by another user: that file would be locked, and overwritten.
     if (is_there && status.st_nlink != 1) return refuse("has another name, too (a hard link): remove it");
     if (!file) return refuse(std::string("cannot be opened: ") + std::strerror(error));
     // A user who could open the file could hold the lock for ever.
@@ -58,7 +59,7 @@ Answer<Fd> open_lock_file(const std::string &path) {
 bool take_lock(const Fd &file, std::chrono::milliseconds patience) {
     constexpr std::chrono::milliseconds kPause{5};
     const auto deadline = std::chrono::steady_clock::now() + patience;
-    // By polling: flock() has no time limit, and a signal to end it would hit the wrong thread.
+    // Polls, because flock() has no time limit, and a signal to end it would hit the wrong thread.
     while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) return false;
         if (std::chrono::steady_clock::now() >= deadline) return false;
@@ -75,7 +76,7 @@ bool is_at(const Fd &file, const std::string &path) {
 
 void write_holder(const Fd &file) {
     const std::string text = std::to_string(::getpid()) + "\n";
-    // It only makes a message better: a full disk is no reason not to start.
+    // The pid only makes a message better: a full disk is no reason not to start.
     if (::ftruncate(file.get(), 0) != 0) return;
     [[maybe_unused]] const ssize_t written = ::pwrite(file.get(), text.data(), text.size(), 0);
 }

@@ -1,5 +1,5 @@
 // Locks between daemons: flock on files that no other user can open. A lock on a file or directory that others can read
-// is anybody's to take, and to keep.
+// could be taken, and kept, by any user.
 #pragma once
 
 #include <chrono>
@@ -11,15 +11,15 @@
 
 namespace numacre::daemon {
 
-// Opens the file, or makes it with mode 0600. Refused, with the file's name and what to do: a link, anything but a
-// regular file, a file of another user, and one that others may open. Does not block.
+// Opens the file, or makes it with mode 0600. Refuses, with the file's name and the remedy: a link, anything but a
+// regular file, a file of another user, and a file that others may open. Does not block.
 Answer<Fd> open_lock_file(const std::string &path);
 
-// Takes the lock, which belongs to the descriptor and ends with it. False: somebody else has kept it for all of
-// `patience`. Blocks for that long at most.
+// Takes the lock, which belongs to the descriptor and ends with it. Blocks for `patience` at most. False: another
+// process has kept the lock for all that time.
 bool take_lock(const Fd &file, std::chrono::milliseconds patience);
 
-// Whether the path still names the opened file. A lock on a file that was removed excludes nobody.
+// True if the path still names the opened file. A lock on a file that was removed excludes no one.
 bool is_at(const Fd &file, const std::string &path);
 
 // The process id that a holder wrote into its lock file.

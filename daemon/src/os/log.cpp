@@ -62,7 +62,7 @@ void write(spdlog::level::level_enum level, std::string_view message, std::initi
     spdlog::log(level, "{}", render(message, fields, line_format.load(std::memory_order_relaxed)));
 }
 
-// What a line says, as JSON members. Lines that were written through spdlog itself are bare sentences.
+// Formats a line as JSON members. Lines that were written through spdlog itself are bare sentences.
 class JsonMembers final : public spdlog::custom_flag_formatter {
 public:
     void format(const spdlog::details::log_msg &line, const std::tm &, spdlog::memory_buf_t &out) override {
@@ -79,7 +79,7 @@ private:
     static constexpr std::string_view kMessageMember = "\"message\":";
 };
 
-// What the loggers and the writing thread share. Held by both: the thread may be stuck in write() for ever.
+// The queue between the loggers and the writing thread. Both own it: the thread may be stuck in write() for ever.
 class Queue {
 public:
     void push(std::string line) {
@@ -97,7 +97,7 @@ public:
         changed_.notify_one();
     }
 
-    // The next line. dropped: how many before it there should have been.
+    // Returns the next line. dropped: the number of lines before it that were dropped.
     std::string pop(std::uint64_t &dropped) {
         std::unique_lock lock(mutex_);
         is_writing_ = false;
@@ -133,13 +133,13 @@ private:
 
 std::shared_ptr<Queue> the_queue;  // set once, before any thread starts
 
-// False: nobody can read it any more.
+// False: no process can read the line any more.
 bool write_all(std::string_view line) {
     while (!line.empty()) {
         const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
         if (written > 0) {
             line.remove_prefix(static_cast<std::size_t>(written));
-        } else if (errno == EAGAIN) {  // somebody else who has this file made it non-blocking
+        } else if (errno == EAGAIN) {  // another process that has this file made it non-blocking
             pollfd wait{STDERR_FILENO, POLLOUT, 0};
             ::poll(&wait, 1, -1);
         } else if (errno != EINTR) {
@@ -195,7 +195,7 @@ std::string render(std::string_view message, std::initializer_list<Field> fields
         }
         return line;
     }
-    // The sentence is ours except where an error text was put into it; it has to stay on its line.
+    // The sentence is ours, except for an error text in it; it has to stay on its line.
     for (const char letter : message) line += (letter == '\n' || letter == '\r') ? ' ' : letter;
     for (const Field &field : fields) {
         line += ' ' + field.key + '=';
@@ -221,14 +221,15 @@ Answer<void> setup(std::string_view level, Format format) {
     formatter->add_flag<JsonMembers>('*');
     formatter->set_pattern(format == Format::json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%*})"
                                                   : "%Y-%m-%dT%H:%M:%S.%e %l %v");
-    // The daemon's signals are not for this thread: it starts before they are blocked.
+    // The writing thread blocks all signals: the daemon's signals are not for it, and it starts before they are
+    // blocked.
     sigset_t all, before;
     sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
     std::thread([queue = the_queue, own = std::shared_ptr<spdlog::formatter>(formatter->clone()), format] {
         pthread_setname_np(pthread_self(), "numacred-log");
         write_lines(queue, *own, format);
-    }).detach();  // it may never come back from write()
+    }).detach();  // the thread may never return from write()
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     terminate_before = std::set_terminate([] {
         flush(kTerminatePatience);

@@ -1,7 +1,7 @@
-// Structured log lines on stderr: a sentence and key=value fields, as text or as one JSON object a line.
-// Thread-safe. Logging never waits for whoever reads stderr: lines are queued, and a thread of its own writes them. A
-// full queue drops its oldest lines, counts them, and says so in their place. What is queued when the process crashes
-// is lost. Values may come from clients (names, command names): they are escaped, so that none can forge a line.
+// Structured log lines on stderr: a sentence and key=value fields, as text or as one JSON object a line. Thread-safe.
+// Logging never waits for a reader of stderr: lines are queued, and a thread of its own writes them. A full queue drops
+// its oldest lines, counts them, and says so in their place. Queued lines are lost when the process crashes. Values may
+// come from clients (names, command names): they are escaped, so that no value can forge a line.
 #pragma once
 
 #include <chrono>
@@ -31,9 +31,9 @@ struct Field {
 
 enum class Format : std::uint8_t { text, json };
 
-// Lines that were dropped since the start. Any thread.
+// The number of lines that were dropped since the start. Any thread.
 std::uint64_t dropped();
-// Blocks until what has been logged is written, for so long at most.
+// Blocks until all logged lines are written, or for `patience`.
 void flush(std::chrono::milliseconds patience);
 
 // level: one of trace debug info warn error off. Call once, before threads start.
@@ -45,7 +45,7 @@ void info(std::string_view message, std::initializer_list<Field> fields = {});
 void warn(std::string_view message, std::initializer_list<Field> fields = {});
 void error(std::string_view message, std::initializer_list<Field> fields = {});
 
-// What a line would say, without time and level.
+// The text of a line, without time and level.
 std::string render(std::string_view message, std::initializer_list<Field> fields, Format format);
 
 }  // namespace numacre::daemon::log

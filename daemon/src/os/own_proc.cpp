@@ -12,7 +12,7 @@ namespace numacre::daemon {
 
 namespace {
 
-// Those options of the file system on /proc that say who sees what there.
+// The mount options of /proc that limit what a process sees there.
 std::string visibility_of_proc() {
     std::ifstream mounts("/proc/self/mounts");
     std::string line, options;

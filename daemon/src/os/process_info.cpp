@@ -29,7 +29,7 @@ std::string proc_file(std::uint32_t pid, const char *name) {
     return "/proc/" + std::to_string(pid) + "/" + name;
 }
 
-// Nothing: errno says why.
+// No value: errno has the reason.
 std::optional<std::string> read_text(const std::string &path) {
     const Fd file(os::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!file) return std::nullopt;
@@ -49,20 +49,20 @@ std::string first_line(const std::string &text) {
     return text.substr(0, text.find('\n'));
 }
 
-// Whether /proc has the processes of our pid namespace under their numbers. Where it is another namespace's (a
+// True if /proc shows the processes of our pid namespace under their numbers. If /proc is another namespace's (a
 // container with the machine's /proc, `unshare --pid` without a new one), strangers have the numbers of our clients,
-// and what it shows is no evidence of anything. Asked each time: it can be mounted anew.
+// and its content is no evidence of anything. Checked each time: /proc can be mounted anew.
 bool numbers_as_we_do() {
     const auto status = read_text("/proc/self/status");
     return status && has_one_number(*status);
 }
 
-// Empty: /proc does not show it.
+// Empty: /proc does not show the file.
 std::string read_of(std::uint32_t pid, const char *name) {
     return read_text(proc_file(pid, name)).value_or("");
 }
 
-// The cgroup v2 path, or that of the first hierarchy.
+// The cgroup v2 path, or else the path of the first hierarchy.
 std::string read_cgroup(std::uint32_t pid) {
     std::istringstream file(read_of(pid, "cgroup"));
     std::string line, first;
@@ -75,17 +75,17 @@ std::string read_cgroup(std::uint32_t pid) {
     return first;
 }
 
-struct Stat {  // 0: it cannot be read
+struct Stat {  // 0: cannot be read
     std::uint64_t start_time = 0;
     std::uint64_t stack_start = 0;
 };
 
 Stat read_stat(std::uint32_t pid, std::uint32_t thread) {
     const std::string line = first_line(read_of(pid, ("task/" + std::to_string(thread) + "/stat").c_str()));
-    const std::size_t name_end = line.rfind(')');  // the name before it may hold anything
+    const std::size_t name_end = line.rfind(')');  // the name before it may contain any character
     if (name_end == std::string::npos) return {};
     std::istringstream words(line.substr(name_end + 1));
-    // Fields, counted from 1 as proc(5) does.
+    // Numbers of fields, counted from 1 as in proc(5).
     constexpr int kFirstBehindName = 3, kStartTimeField = 22, kStackStartField = 28;
     Stat stat;
     std::string skipped;
@@ -96,12 +96,12 @@ Stat read_stat(std::uint32_t pid, std::uint32_t thread) {
     return stat;
 }
 
-// A thread of the process but the first; 0: there is none.
+// A thread of the process other than the first one; 0: there is none.
 std::uint32_t other_thread(std::uint32_t pid) {
     const auto close = [](DIR *folder) { ::closedir(folder); };
     const std::unique_ptr<DIR, decltype(close)> threads(::opendir(proc_file(pid, "task").c_str()));
     if (!threads) return 0;
-    // ., .., the first thread: one of the next is another.
+    // Four entries suffice: only ., .. and the first thread are not another thread.
     constexpr int kEntries = 4;
     for (int i = 0; i < kEntries; ++i) {
         const dirent *const entry = ::readdir(threads.get());
@@ -112,8 +112,8 @@ std::uint32_t other_thread(std::uint32_t pid) {
     return 0;
 }
 
-// The first thread's: the kernel makes the process's own by a walk over all its threads, of which it may have many
-// thousands. A first thread that has ended before the others has no stack; that is another's, then.
+// Reads the stat of the first thread: for the process's own, the kernel walks all of its threads, of which there may be
+// many thousands. A first thread that has ended before the others has no stack; the stack is then another thread's.
 Stat read_stat(std::uint32_t pid) {
     Stat stat = read_stat(pid, pid);
     if (stat.start_time == 0 || stat.stack_start != 0) return stat;
@@ -125,7 +125,7 @@ Stat read_stat(std::uint32_t pid) {
 #define PID_FS_MAGIC 0x50494446
 #endif
 
-// 0: the kernel is older than 6.9, and all pidfds have one inode.
+// 0: the kernel is older than 6.9, where all pidfds have one inode.
 std::uint64_t inode_of_pidfd(int fd) {
     struct statfs system{};
     struct stat status{};
@@ -133,10 +133,10 @@ std::uint64_t inode_of_pidfd(int fd) {
     return status.st_ino;
 }
 
-// Our pid namespace, as a number that no other has. 0: not known.
+// Our pid namespace, as a number that no other namespace has. 0: unknown.
 std::uint64_t find_own_pid_space() {
-    // Its first process, for the inodes of namespaces themselves are used again. In this order, so that daemons on one
-    // machine agree.
+    // The inode of the namespace's first process comes first, because the inodes of namespaces themselves are used
+    // again. The order is fixed, so that daemons on one machine agree.
     const Fd first(os::pidfd_open(1));
     if (!first && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) return 0;
     if (const std::uint64_t inode = first ? inode_of_pidfd(first.get()) : 0; inode != 0) return inode;
@@ -145,7 +145,7 @@ std::uint64_t find_own_pid_space() {
 }
 
 std::uint64_t own_pid_space() {
-    static std::atomic<std::uint64_t> own{0};  // relaxed: everybody finds the same
+    static std::atomic<std::uint64_t> own{0};  // relaxed: every thread finds the same number
     if (const std::uint64_t known = own.load(std::memory_order_relaxed); known != 0) return known;
     const std::uint64_t found = find_own_pid_space();
     own.store(found, std::memory_order_relaxed);
@@ -154,12 +154,12 @@ std::uint64_t own_pid_space() {
 
 std::optional<std::int64_t> own_offset_ticks() {
     const auto text = read_text("/proc/self/timens_offsets");
-    // A kernel without time namespaces; or no /proc, and then there is no start time either.
+    // ENOENT: a kernel without time namespaces; or no /proc, and then there is no start time either.
     if (!text) return errno == ENOENT ? std::optional<std::int64_t>(0) : std::nullopt;
     return boot_time_offset_ticks(*text, ::sysconf(_SC_CLK_TCK));
 }
 
-// Since the machine's start. 0: it cannot be told.
+// Converts a start time that /proc shows to ticks since the machine's start. 0: cannot be told.
 std::uint64_t since_machine_start(std::uint64_t shown) {
     const auto offset = shown == 0 ? std::nullopt : own_offset_ticks();
     return offset ? shown - static_cast<std::uint64_t>(*offset) : 0;
@@ -180,7 +180,7 @@ Answer<std::vector<std::uint32_t>> groups_of(int connection_fd) {
         groups.resize(size / sizeof groups[0]);
         return groups;
     }
-    if (errno == ERANGE)  // size says how much it would be
+    if (errno == ERANGE)  // size has the size that would be needed
         return Unexpected{Failure{Errc::access_denied,
                                   "the process has " + std::to_string(size / sizeof groups[0]) +
                                       " supplementary groups, of which at most " + std::to_string(kPeerGroupsMax) +
@@ -221,8 +221,8 @@ Answer<Peer> peer_of(int connection_fd) {
     int number = pidfd_of_peer(connection_fd).release();
     if (number < 0) {
         if (errno != ENOPROTOOPT) return gone("SO_PEERPIDFD", errno);
-        // An older kernel: the pid may have been used again between connect() and here. Then the client is not reaped
-        // before that other process ends; nobody else is hurt, for what is not certain gets no signals.
+        // On an older kernel the pid may have been used again between connect() and here. Then the client is not reaped
+        // before that other process ends. No other process is harmed: an uncertain process gets no signals.
         number = os::pidfd_open(static_cast<pid_t>(peer.pid));
         if (number < 0) return gone("pidfd_open", errno);
         peer.is_certain = false;
@@ -235,7 +235,8 @@ Answer<Peer> peer_of(int connection_fd) {
 
 void describe(Peer &peer) {
     if (peer.pid == 0 || !peer.pidfd || !numbers_as_we_do()) return;
-    // On an older kernel: of the same user. So whoever has the pid by another's end and a race is of that user as well.
+    // An older kernel: the process becomes certain if it belongs to the peer's user. A process that got the pid by the
+    // client's end and a race then belongs to that user as well.
     struct stat directory{};
     if (!peer.is_certain)
         peer.is_certain =
@@ -244,7 +245,7 @@ void describe(Peer &peer) {
     found.comm = first_line(read_of(peer.pid, "comm"));
     found.cgroup = read_cgroup(peer.pid);
     const Stat stat = read_stat(peer.pid);
-    // Looked at last: it has lived all the time, and so the pid was its own.
+    // Checked last: a process that still lives has lived all the time, and so the pid was its own.
     if (has_ended(*peer.pidfd)) return;
     peer.comm = std::move(found.comm);
     peer.cgroup = std::move(found.cgroup);
@@ -281,13 +282,13 @@ SameProcess compare(const ProcessIdentity &known, const ProcessIdentity &found) 
     if (known.pidfd_inode != 0 && found.pidfd_inode != 0)
         return known.pidfd_inode == found.pidfd_inode ? SameProcess::yes : SameProcess::no;
     if (known.start_time_ticks == 0 || found.start_time_ticks == 0) return SameProcess::unknown;
-    // An offset that is no multiple of a tick moves a start time by one.
+    // An offset that is no multiple of a tick moves a start time by one tick.
     const auto apart = static_cast<std::int64_t>(known.start_time_ticks - found.start_time_ticks);
     return std::abs(apart) <= 1 ? SameProcess::yes : SameProcess::no;
 }
 
 bool can_be_found(const ProcessIdentity &known) {
-    // An equal number in another namespace is another process: neither its life nor its end says anything.
+    // An equal number in another namespace is another process: neither its life nor its end proves anything.
     return known.pid != 0 && known.pid_space != 0 && known.pid_space == own_pid_space();
 }
 
@@ -300,11 +301,12 @@ std::optional<Peer> find_peer(const ProcessIdentity &known) {
     peer.is_certain = false;
     if (!can_be_found(known)) return peer;
     Fd pidfd(os::pidfd_open(static_cast<pid_t>(known.pid)));
-    // EINVAL, ENOENT (since Linux 6.15): the number is that of a thread now.
+    // EINVAL, ENOENT (since Linux 6.15): the number now belongs to a thread.
     if (!pidfd && (errno == ESRCH || errno == EINVAL || errno == ENOENT)) return std::nullopt;
     if (!pidfd) return peer;
     const bool is_shown = numbers_as_we_do();
-    // The pidfd first, then the look: the start time is that of the process that the pidfd names, or of a later one.
+    // The pidfd is opened before the look: the start time is that of the process that the pidfd names, or of a later
+    // one.
     const ProcessIdentity found{known.pid, known.pid_space, inode_of_pidfd(pidfd.get()),
                                 is_shown ? read_start_time(known.pid) : 0};
     const SameProcess same = compare(known, found);
@@ -323,7 +325,7 @@ void complete_identity(Peer &peer) {
     if (peer.start_time_ticks != 0 || !peer.is_certain || !peer.pidfd || !can_be_found(peer.identity())) return;
     if (!numbers_as_we_do()) return;
     const std::uint64_t found = read_start_time(peer.pid);
-    // Looked at last: it has lived all the time, and so the pid was its own.
+    // Checked last: a process that still lives has lived all the time, and so the pid was its own.
     if (!has_ended(*peer.pidfd)) peer.start_time_ticks = found;
 }
 
@@ -350,7 +352,7 @@ std::optional<std::string> why_beyond_signals(const Peer &peer) {
     if (!peer.is_certain) return "the process that has its pid may be another one by now: end it by hand if it is not";
     const int error = send_signal(*peer.pidfd, 0);
     if (error == 0 || error == ESRCH) return std::nullopt;
-    // The kernel's word for a process of a pid namespace that is not below ours.
+    // The kernel's error for a process of a pid namespace that is not below ours.
     if (error == EINVAL)
         return "it runs in a pid namespace that the daemon cannot see into: end it by hand where it runs";
     return std::string("the daemon may not send it a signal (") + std::strerror(error) +

@@ -37,13 +37,13 @@ bool fill_address(const std::string &path, sockaddr_un &address) {
     return true;
 }
 
-// Whether somebody listens there, whatever kind of socket it is.
+// True if a process listens there, whatever kind of socket it is.
 bool is_answered(const sockaddr_un &address) {
     for (const int type : {SOCK_SEQPACKET, SOCK_STREAM}) {
         const Fd probe(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
         if (::connect(probe.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0) return true;
-        // EAGAIN: a listener whose queue is full. EPROTOTYPE: a live socket of another type, or a dead one; try the
-        // next.
+        // EAGAIN: a listener whose queue is full. EPROTOTYPE: a live socket of another type, or a dead one: the loop
+        // tries the next type.
         if (errno == EAGAIN) return true;
     }
     return false;
@@ -61,8 +61,8 @@ Answer<RuntimeDir> RuntimeDir::open(const std::string &path, std::chrono::millis
                           " bytes with the socket's name): choose a shorter one with --runtime-dir");
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-    // Clients come by names that they know. A user who may read the directory can keep the kernel from changing it, and
-    // so the daemon from starting and ending (own_proc.hpp says how).
+    // Clients need only x, because they know the names. A user who may read the directory can keep the kernel from
+    // changing it, and so the daemon from starting and ending (own_proc.hpp says how).
     constexpr mode_t kSearchable = S_IRWXU | S_IXGRP | S_IXOTH;
     if (::mkdir(path.c_str(), kSearchable) != 0 && errno != EEXIST) error.assign(errno, std::generic_category());
     if (error)
@@ -80,7 +80,7 @@ Answer<RuntimeDir> RuntimeDir::open(const std::string &path, std::chrono::millis
     if (!folder || ::fstat(folder.get(), &status) != 0)
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " cannot be opened: " + std::strerror(errno) + remedy);
-    // Its owner, and anybody who may write to it, can put another socket in the place of ours.
+    // The directory's owner, and any user who may write to it, can put another socket in the place of ours.
     if (status.st_uid != 0 && status.st_uid != ::geteuid())
         return refuse(Errc::access_denied,
                       "runtime directory " + path + " belongs to uid " + std::to_string(status.st_uid) +
@@ -115,7 +115,7 @@ Answer<RuntimeDir> RuntimeDir::open(const std::string &path, std::chrono::millis
                           "another numacred" + (holder ? " (pid " + std::to_string(*holder) + ")" : "") + " serves " +
                               path + ": stop it, or choose another directory with --runtime-dir");
         }
-        // Else the file was removed while this waited for it, and the next daemon would lock another one.
+        // Otherwise the file was removed during the wait, and the next daemon would lock another file.
         if (!is_at(*lock, lock_path)) continue;
         write_holder(*lock);
         return RuntimeDir(path, std::move(*lock));
@@ -155,14 +155,16 @@ Answer<Fd> listen_for_clients(const std::string &socket_path) {
         return refuse(Errc::access_denied, std::string(call) + " for " + socket_path + " failed: " +
                                                std::strerror(errno) + "; choose another directory with --runtime-dir");
     };
-    // Made under another name: at its own nobody is to find it before it may be used, and listens.
+    // The socket is made under another name: at its own name no client is to find it before it may be used, and
+    // listens.
     const std::string new_path = socket_path + "+";
     sockaddr_un address{};
     if (!fill_address(new_path, address)) {
         errno = ENAMETOOLONG;
         return failed("bind");
     }
-    // Of a daemon that was killed here. Else it is somebody else's, or no file.
+    // Removes the socket of a daemon that was killed in this function. If that fails, it belongs to another user, or is
+    // no file.
     if (::unlink(new_path.c_str()) != 0 && errno != ENOENT) {
         struct stat status{};
         const bool is_there = ::lstat(new_path.c_str(), &status) == 0;
@@ -174,7 +176,8 @@ Answer<Fd> listen_for_clients(const std::string &socket_path) {
     Fd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (!listener) return failed("socket");
     {
-        // Its mode from the beginning: by the name another file could be given it that has been put there meanwhile.
+        // The mode is right from the beginning: a chmod() by name could hit another file that has been put there
+        // meanwhile.
         const UmaskFor masked(kAttachSocketMode);
         if (::bind(listener.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0)
             return failed("bind");

@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kPatience{1000};
 
 }  // namespace
 
-// Not by sd_notify(): that waits for as long as nobody reads.
+// Does not use sd_notify(), which waits as long as the manager does not read.
 int tell(const std::string &message, std::chrono::milliseconds patience, std::span<const int> fds) {
     const char *const name = std::getenv("NOTIFY_SOCKET");
     sockaddr_un address{};
@@ -56,7 +56,7 @@ void alive() {
 std::optional<std::chrono::milliseconds> watchdog_period() {
     std::uint64_t limit_us = 0;
     if (sd_watchdog_enabled(0, &limit_us) <= 0) return std::nullopt;
-    // Half of what is allowed, as sd_watchdog_enabled(3) advises.
+    // Half of the allowed time, as sd_watchdog_enabled(3) advises.
     return std::max(std::chrono::milliseconds(1), std::chrono::milliseconds(limit_us / 2000));
 }
 

@@ -1,5 +1,5 @@
-// What bind() makes has this mode, for the life of the object. The umask is the process's: no other thread should be
-// making files.
+// Gives files that bind() makes this mode, for the life of the object. The umask belongs to the process: no other
+// thread should create files then.
 #pragma once
 
 #include <sys/stat.h>

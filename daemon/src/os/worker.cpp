@@ -20,7 +20,7 @@ struct Worker::Thread {
     std::condition_variable changed;
     std::deque<std::function<void()>> jobs;  // guarded by mutex
     bool stopping = false;                   // guarded by mutex
-    std::optional<Time> begun;  // guarded by mutex; the job in hand, or the first that waits for the thread
+    std::optional<Time> begun;  // guarded by mutex: of the job in hand, or of the wait of the first job in the queue
     std::thread thread;
 
     void work() {
@@ -33,7 +33,7 @@ struct Worker::Thread {
             jobs.pop_front();
             lock.unlock();
             job();
-            job = nullptr;  // what it holds goes here, not under the lock
+            job = nullptr;  // destroys all that the job holds here, not under the lock
             lock.lock();
             begun.reset();
             if (!jobs.empty()) begun = std::chrono::steady_clock::now();
@@ -84,7 +84,7 @@ std::chrono::milliseconds Worker::busy_for() const {
 }
 
 void Worker::run_and_wait(const std::function<void()> &job) {
-    Latch is_done;  // outlives the post: this frame waits
+    Latch is_done;  // outlives the posted job: this frame waits
     std::exception_ptr thrown;
     post([&] {
         try {

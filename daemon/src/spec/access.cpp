@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kFirstRoom = 1024;
 constexpr std::size_t kMostRoom = std::size_t{1} << 20;  // a group with very many members
 
-// Calls one of the get..._r functions with as much room as it wants. Nothing: there is no such entry.
+// Calls one of the get..._r functions with as much room as it wants. No value: there is no such entry.
 template <class Entry, class Ask>
 std::optional<Entry> look_up(std::vector<char> &room, const Ask &ask) {
     for (room.resize(kFirstRoom);; room.resize(room.size() * 4)) {
@@ -31,7 +31,7 @@ std::optional<Entry> look_up(std::vector<char> &room, const Ask &ask) {
     }
 }
 
-// Nothing: it is no number. -1 means "nobody" to the kernel's own calls.
+// No value: the text is no valid number. -1 means "nobody" to the kernel's own calls.
 std::optional<std::uint32_t> parse_id(const std::string &text) {
     std::uint32_t id = 0;
     const auto [rest, fault] = std::from_chars(text.data(), text.data() + text.size(), id);

@@ -23,7 +23,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
     }
 }
 
-// A whole number with that unit behind it.
+// Parses a whole number that is followed by that unit.
 std::optional<std::uint64_t> number_of(std::string_view text, char unit, std::uint64_t most) {
     if (!text.ends_with(unit)) return std::nullopt;
     text.remove_suffix(1);
@@ -91,9 +91,10 @@ void remember(std::deque<AutosizeSample> &history, const AutosizeSample &sample,
     } else {
         history.push_back(sample);
     }
-    // The size changes with each sample, and none is of use: an operator resizes all the time.
+    // A bound for a pool whose size changes with each sample, so that no sample is of use: an operator resizes all the
+    // time.
     constexpr std::size_t kSamplesMax = 8192;
-    // One is kept that is old enough.
+    // One sample that is old enough is kept.
     while (history.size() > 1 && (history.back().time - history[1].time >= after || history.size() > kSamplesMax))
         history.pop_front();
 }
@@ -102,7 +103,7 @@ std::optional<std::uint64_t> autosize_wants(const Autosize &autosize, std::span<
                                             std::uint64_t unit_bytes) {
     if (!autosize.is_on || history.empty()) return std::nullopt;
     const AutosizeSample &now = history.back();
-    // Rounded down, and all of it for 100.
+    // Rounded down; 100 percent are all bytes.
     const auto share = [](std::uint64_t percent, std::uint64_t bytes) {
         return bytes / kPercent * percent + bytes % kPercent * percent / kPercent;
     };
@@ -112,7 +113,7 @@ std::optional<std::uint64_t> autosize_wants(const Autosize &autosize, std::span<
     const auto is_ample = [&](const AutosizeSample &sample) {
         return sample.least_free_bytes > share(autosize.high_percent, sample.online_bytes);
     };
-    // True of all samples back to `after` ago, and of one that is at least so old.
+    // True if the condition holds in all samples back to `after` ago, and in one that is at least so old.
     const auto lasts = [&](const auto &holds) {
         for (auto sample = history.rbegin(); sample != history.rend(); ++sample) {
             if (sample->online_bytes != now.online_bytes || !holds(*sample)) return false;
@@ -120,10 +121,10 @@ std::optional<std::uint64_t> autosize_wants(const Autosize &autosize, std::span<
         }
         return false;
     };
-    // Sizes near 2^64 mean the same as this, and neither round up to 0 nor add up to little.
+    // Sizes near 2^64 mean the same as kMost. They must not round up to 0, or add up to little.
     constexpr std::uint64_t kMost = std::uint64_t{1} << 60;
     const std::uint64_t step = round_up(std::min(autosize.step_bytes, kMost), unit_bytes);
-    // Whole units within the limits: the ceiling is never passed, the floor neither.
+    // Whole units within the limits: the size never passes the ceiling or the floor.
     const std::uint64_t ceiling = autosize.max_bytes / unit_bytes * unit_bytes;
     const std::uint64_t floor = round_up(std::min(autosize.min_bytes, kMost), unit_bytes);
     if (now.online_bytes < ceiling && lasts(is_short)) return std::min(now.online_bytes + step, ceiling);

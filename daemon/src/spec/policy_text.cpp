@@ -19,9 +19,9 @@ constexpr std::array<Spelling, 5> kSpellings{{{"local", PolicyMode::local},
                                               {"preferred", PolicyMode::preferred},
                                               {"interleave", PolicyMode::interleave},
                                               {"interleave-frames", PolicyMode::interleave_frames}}};
-constexpr std::string_view kNearest = "nearest";  // what local is, once the local numa node is full
+constexpr std::string_view kNearest = "nearest";  // the behaviour of local once the local numa node is full
 
-// "0-2+5". Nothing: it is no such list.
+// Parses "0-2+5". No value: the text is no such list.
 std::optional<std::uint64_t> parse_numa_nodes(std::string_view text) {
     std::uint64_t nodes = 0;
     const char *at = text.data();

@@ -1,4 +1,4 @@
-// The spelling of where blocks are to come from.
+// The spelling of placement policies.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 namespace numacre::daemon {
 
 // "local" (or "nearest"), "strict", "preferred:1", "interleave", "interleave-frames"; all but local may name numa nodes
-// of the pool: "interleave:0-2+5". The one spelling: in the configuration, in the control plane.
+// of the pool: "interleave:0-2+5". The only spelling: in the configuration, and in the control plane.
 Answer<Policy> parse_policy(std::string_view text);
 std::string format_policy(const Policy &policy);
-// Has a pool of so many the numa nodes that it names?
+// Checks that a pool with so many numa nodes has those that the policy names.
 Answer<void> check_policy(const Policy &policy, std::uint32_t numa_nodes);
 
 }  // namespace numacre::daemon

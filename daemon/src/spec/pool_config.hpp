@@ -1,4 +1,4 @@
-// What a pool is to be: the attributes that the configuration, the flags, the ledger and the control plane know.
+// The description of a pool: the attributes that the configuration, the flags, the ledger and the control plane know.
 #pragma once
 
 #include <unistd.h>
@@ -21,12 +21,12 @@ constexpr const char *fit_name(Fit fit) {
     return fit == Fit::compact ? "compact" : fit == Fit::best ? "best" : "nearby";
 }
 
-// What becomes of the blocks of a client that is gone.
+// The treatment of the blocks of a client that is gone.
 struct Reclaim {
     enum class Kind : std::uint32_t {
-        fast,        // free at once, with what is in them
+        fast,        // free at once, with the client's data in them
         zero,        // free when the daemon has zeroed them
-        quarantine,  // nobody's for a while: late writes (of a device, of a peer with a pointer) hit nobody
+        quarantine,  // not used for a while: late writes (of a device, of a peer with a pointer) hit no new owner
     };
     Kind kind = Kind::fast;
     std::chrono::seconds hold{0};  // quarantine only
@@ -37,11 +37,11 @@ struct Reclaim {
 // When a numa node's part of a pool grows and shrinks by itself: autosize.hpp has the decision.
 struct Autosize {
     bool is_on = false;
-    std::uint32_t low_percent = 0;   // of what is online: if less is free, it grows
-    std::uint32_t high_percent = 0;  // if more is free, it shrinks
+    std::uint32_t low_percent = 0;   // of the online memory: if less is free, the numa node grows
+    std::uint32_t high_percent = 0;  // of the online memory: if more is free, the numa node shrinks
     std::uint64_t min_bytes = 0, max_bytes = 0;
     std::uint64_t step_bytes = std::uint64_t{64} << 20;
-    std::chrono::seconds after{30};  // it has to be so for so long
+    std::chrono::seconds after{30};  // how long the condition has to last
 
     friend bool operator==(const Autosize &, const Autosize &) = default;
 };
@@ -57,7 +57,7 @@ struct PoolAccess {
     friend bool operator==(const PoolAccess &, const PoolAccess &) = default;
 };
 
-// What all clients of a user in one pool may hold together, and what they were promised. 0: none.
+// The limits of all clients of a user in one pool together, and the memory promised to them. 0: none.
 struct UserLimit {
     std::uint32_t uid = 0;
     std::uint64_t quota_bytes = 0, soft_quota_bytes = 0, reserved_bytes = 0;
@@ -68,22 +68,23 @@ struct PoolSpec {
     std::string name = "default";
     std::uint64_t capacity_bytes = std::uint64_t{1} << 30;  // per numa node
     std::uint64_t online_bytes = std::uint64_t{256} << 20;  // per numa node, to begin with
-    // Instead, where they are not alike: by numa node, the last one for all further ones. Only for making the pool.
+    // Replaces online_bytes where numa nodes differ: one size for each numa node, the last one for all further numa
+    // nodes. Used only when the pool is made.
     std::vector<std::uint64_t> node_online_bytes;
     std::uint64_t frame_bytes = 4096;
     std::uint64_t largest_block_bytes = std::uint64_t{4} << 20;
     std::uint32_t max_clients = 256;                 // process slots
     std::uint32_t max_threads = 4096;                // thread slots of all clients together
-    std::uint32_t max_threads_per_client = 0;        // of them; 0: all
+    std::uint32_t max_threads_per_client = 0;        // of max_threads; 0: all
     wire::Backing backing = wire::Backing::hugetlb;  // the best to try; falls back to the next of kBackings
     Reclaim reclaim;
-    std::uint64_t low_watermark_bytes = 0;  // per numa node: less free than this is an event; 0: none
-    // Of all clients together; 0: none. More than the soft one is an event.
+    std::uint64_t low_watermark_bytes = 0;  // per numa node: less free memory than this is an event; 0: none
+    // For all clients together; 0: none. More use than the soft quota is an event.
     std::uint64_t quota_bytes = 0, soft_quota_bytes = 0;
     std::vector<UserLimit> users;  // to begin with
-    Fit fit = Fit::nearby;         // how blocks are chosen that do not say it themselves
+    Fit fit = Fit::nearby;         // how blocks are chosen for calls that do not say it themselves
     PoolAccess access;
-    Policy policy{PolicyMode::local, 0};  // of clients that say nothing themselves
+    Policy policy{PolicyMode::local, 0};  // for clients that set none themselves
     Autosize autosize;
 
     std::uint64_t online_bytes_on(NumaNode numa_node) const {

@@ -1,4 +1,4 @@
-// What may be asked of a pool, checked in one place for the config file, the flags and the control plane.
+// Checks of a pool's description, in one place for the config file, the flags and the control plane.
 #pragma once
 
 #include <string>
@@ -12,20 +12,20 @@ namespace numacre::daemon {
 
 inline constexpr std::uint64_t kSmallPageBytes = 4096;
 
-// Online memory grows and shrinks by this: whole chunks and whole pages of the backing that was asked for.
+// The unit by which online memory grows and shrinks: whole chunks and whole pages of the wanted backing.
 std::uint64_t resize_unit_bytes(const PoolSpec &spec);
 
-// The geometry of a spec that can be served; otherwise which value is impossible, and what would do.
+// The geometry of a spec that can be served; otherwise the impossible value and the remedy.
 Answer<Geometry> geometry_of(const PoolSpec &spec);
 
-// How many threads of one client may work on the pool at once.
+// The number of threads of one client that may work on the pool at once.
 std::uint32_t thread_limit_of(const PoolSpec &spec);
 
-// How many of the clients may be observers. Who may only look cannot take the seats of those who work; with one seat
-// alone nobody can look.
+// The number of clients that may be observers. Observers cannot take the seats of clients that work; with only one seat
+// there can be no observer.
 std::uint32_t observer_limit_of(const PoolSpec &spec);
 
-// 1 .. 63 of a-z, 0-9, '.', '_' and '-', but not "." or "..".
+// True for 1 .. 63 characters of a-z, 0-9, '.', '_' and '-', but not for "." or "..".
 bool is_pool_name(std::string_view name);
 
 // "hugetlb-1g, hugetlb, thp or small".
@@ -34,7 +34,7 @@ std::string backing_names();
 Answer<wire::Backing> parse_backing(std::string_view text);
 Answer<Fit> parse_fit(std::string_view text);
 
-// What numa nodes begin with, as parse_node_bytes reads it.
+// The initial online size of the numa nodes, in the notation that parse_node_bytes reads.
 std::string format_node_bytes(const PoolSpec &spec);
 
 }  // namespace numacre::daemon

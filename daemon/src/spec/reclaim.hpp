@@ -1,4 +1,4 @@
-// The spelling of what becomes of a dead client's blocks.
+// The spelling of the treatments of a dead client's blocks.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace numacre::daemon {
 
-// "fast", "zero", "quarantine:30s" (also m, h; 1 s to 24 h). The one spelling: in the configuration, in the control
-// plane.
+// "fast", "zero", "quarantine:30s" (also m, h; 1 s to 24 h). The only spelling: in the configuration, and in the
+// control plane.
 Answer<Reclaim> parse_reclaim(std::string_view text);
 std::string format_reclaim(const Reclaim &reclaim);
 

@@ -1,7 +1,7 @@
-// Between numacred and its holder (daemon/holder): unix SEQPACKET, <runtime dir>/holder.sock, one fixed-size message a
-// packet, descriptors by SCM_RIGHTS. The holder greets each connection with `hello`; everything else is asked by the
-// daemon and answered at once. A daemon may be newer than the holder that it finds: kHolderVersion says whether they
-// understand each other, and these messages should never have to change.
+// The protocol between numacred and its holder (daemon/holder): unix SEQPACKET, <runtime dir>/holder.sock, one
+// fixed-size message a packet, descriptors by SCM_RIGHTS. The holder greets each connection with `hello`. All other
+// messages are requests of the daemon, which the holder answers at once. A daemon may be newer than the holder that it
+// finds: kHolderVersion says whether they understand each other, and these messages should never have to change.
 #pragma once
 
 #include <sys/socket.h>
@@ -28,13 +28,13 @@ inline constexpr int kFirstConnection = 3;
 
 enum class MessageType : std::uint16_t {
     hello,   // value: the pid of the holder, in its own pid namespace: for people
-    keep,    // name, one descriptor; replaces what was kept by that name. -> done
+    keep,    // name, one descriptor; replaces the descriptor that was kept under that name. -> done
     drop,    // name. -> done
     list,    // -> `entry`, name and descriptor, for each; then done
-    entry,   // value, where no descriptor can be sent (ETOOMANYREFS): its number in the holder
-    leave,   // pidfds, value: how many come after these. With the last one the list is whole: once all its processes
-             // have ended and no daemon is connected, so does the holder. What was begun on a connection that ends is
-             // forgotten. -> done
+    entry,   // if the descriptor cannot be sent (ETOOMANYREFS), value is its number in the holder
+    leave,   // pidfds; value: the number of pidfds still to come. With the last one the list is whole: once all its
+             // processes have ended and no daemon is connected, the holder ends. A list that is not whole when its
+             // connection ends is forgotten. -> done
     finish,  // -> done; the holder ends
     done,
 };
@@ -47,21 +47,21 @@ struct Message {
     std::array<char, kNameBytes> name{};
 };
 
-// Neither end waits for the other for longer.
+// Limits the time for which either end waits for the other.
 inline void limit_patience(int connection) {
     const timeval patience{5, 0};
     ::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     ::setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
 }
 
-// False: the other end has gone, or does not take it (errno).
+// False: the other end is gone, or does not take the message (errno).
 inline bool send_message(int connection, const Message &message, std::span<const int> fds = {}) {
     errno = daemon::send_packet<kMaxFds>(connection, &message, sizeof message, fds);
     return errno == 0;
 }
 
-// How many descriptors came with the message, at most fds.size(), or -1: the other end has gone, or sent what is no
-// message of ours (nothing is left open then). The name is terminated.
+// Returns the number of descriptors that came with the message, at most fds.size(). -1: the other end is gone, or sent
+// a packet that is no message of this protocol (no descriptor is left open then). Terminates the name.
 inline int receive_message(int connection, Message &message, std::span<int> fds) {
     iovec part{&message, sizeof message};
     msghdr packet{};

@@ -76,9 +76,9 @@ public:
 
     void keep(const std::string &name, int fd) override {
         const std::lock_guard lock(mutex_);
-        // A pool of that name is made again: what is there by the name has to go first.
+        // A pool of that name is made again: the old descriptor of the name has to go first.
         if (dropped_.contains(name) && remove(name)) dropped_.erase(name);
-        // Never dropped to be stored again: we might die in between.
+        // A stored descriptor is never dropped to be stored again: the daemon might die in between.
         if (!dropped_.contains(name) && (stored_.contains(name) || store(name, fd))) return;
         missing_[name] = fd;
         is_lost_ = true;
@@ -104,7 +104,7 @@ public:
         if (missing_.empty() && dropped_.empty() && is_lost_.exchange(false))
             log::info("the service manager keeps everything again", {{"descriptors", stored_.size()}});
     }
-    // With processes that use them the descriptors stay, until systemd has stopped us for good.
+    // While processes use the descriptors, these stay, until systemd has stopped us for good.
     void leave(std::span<const int> pidfds) override {
         const std::lock_guard lock(mutex_);
         if (!pidfds.empty()) return;
@@ -113,13 +113,13 @@ public:
     }
 
 private:
-    // mutex_ is held. False: errno says why.
+    // mutex_ is held. False: errno has the reason.
     bool store(const std::string &name, int fd) {
         errno = service_manager::tell("FDSTORE=1\nFDPOLL=0\nFDNAME=" + name, patience_, {&fd, 1});
         if (errno == EAGAIN) patience_ = {};
         return errno == 0 && stored_.insert(name).second;
     }
-    // mutex_ is held. False: the manager has not taken it.
+    // mutex_ is held. False: the manager has not taken the message.
     bool remove(const std::string &name) {
         if (service_manager::tell("FDSTOREREMOVE=1\nFDNAME=" + name, patience_) != EAGAIN) return true;
         patience_ = {};
@@ -128,10 +128,10 @@ private:
 
     std::mutex mutex_;
     std::set<std::string> stored_;        // guarded by mutex_
-    std::map<std::string, int> missing_;  // guarded by mutex_: what the manager has not taken yet
-    std::set<std::string> dropped_;       // guarded by mutex_: what it has not been told to let go of yet
-    std::atomic<bool> is_lost_{false};    // there is some; written under mutex_
-    // Guarded by mutex_. Once the manager has not read for so long, nothing waits for it any more.
+    std::map<std::string, int> missing_;  // guarded by mutex_: descriptors that the manager has not taken yet
+    std::set<std::string> dropped_;       // guarded by mutex_: names that the manager still has to let go of
+    std::atomic<bool> is_lost_{false};    // missing_ or dropped_ is not empty; written under mutex_
+    // Guarded by mutex_. Once the manager has not read for so long, no call waits for it any more.
     std::chrono::milliseconds patience_ = kEndPatience;
 };
 
@@ -142,20 +142,20 @@ public:
     HolderKeeper(std::string runtime_dir, std::string program)
         : path_(std::move(runtime_dir) + "/holder.sock"), program_(std::move(program)) {}
     ~HolderKeeper() override {
-        if (child_ > 0) ::waitpid(child_, nullptr, WNOHANG);  // one that stays is init's from now on
+        if (child_ > 0) ::waitpid(child_, nullptr, WNOHANG);  // a holder that stays is init's child from now on
     }
 
-    // Starts a holder only if there is none: a second one would take the first one's name, and the first would let go
-    // of everything.
+    // Starts a holder only if there is none: a second holder would take the first one's name, and the first one would
+    // let go of everything.
     Answer<void> begin() {
         for (auto until = std::chrono::steady_clock::now() + kEndPatience;; std::this_thread::sleep_for(kEndPoll)) {
             Fd connection;
             const int error = connect_to_running(connection);
-            if (error == ECONNREFUSED) ::unlink(path_.c_str());  // a dead one's: a holder takes no name that is there
+            if (error == ECONNREFUSED) ::unlink(path_.c_str());  // a dead holder's: a new one takes no used name
             if (error == ENOENT || error == ECONNREFUSED) return start();
             if (greet_running(connection)) return {};
-            // A holder that is ending (everybody whom it kept something for has gone) lets nobody in, and its name is
-            // free soon.
+            // A holder that is ending (all processes for which it kept something have gone) accepts no daemon, and its
+            // name is free soon.
             const bool is_ending = error == 0 && has_hung_up(connection);
             if (is_ending && std::chrono::steady_clock::now() < until) continue;
             return Unexpected{Failure{Errc::version_mismatch,
@@ -165,13 +165,13 @@ public:
         }
     }
 
-    // Whether there is one that answers. Starts none.
+    // True if a holder is there and answers. Starts none.
     bool find() {
         Fd connection;
         return connect_to_running(connection) == 0 && greet_running(connection);
     }
 
-    // begin() has failed, for now.
+    // To be called after begin() has failed.
     void miss(const std::string &reason) {
         const std::lock_guard lock(mutex_);
         is_missing_ = true;
@@ -188,7 +188,7 @@ public:
     Answer<std::map<std::string, Fd>> inherited() override {
         const std::lock_guard lock(mutex_);
         const auto broken = [](int error) {
-            // Half of it would be taken for all there is, and the rest be lost.
+            // A part of the files would be taken for all of them, and the rest would be lost.
             return Unexpected{Failure{Errc::timed_out, std::string("the holder did not hand over what it keeps: ") +
                                                            std::strerror(error) +
                                                            "; raise the open file limit (LimitNOFILE=), try again"}};
@@ -201,7 +201,7 @@ public:
         for (;;) {
             Message entry;
             int fd = -1;
-            errno = ECONNRESET;  // unless there is a better reason
+            errno = ECONNRESET;  // if there is no better reason
             const int count = holder::receive_message(connection_.get(), entry, {&fd, 1});
             if (count == 0 && entry.type == MessageType::done) return found;
             if (count < 0 || entry.type != MessageType::entry) return broken(errno);
@@ -216,7 +216,7 @@ public:
         kept_.emplace_back(name, fd);
         std::erase(dropped_, name);
         if (tell(MessageType::keep, name, {&fd, 1})) return;
-        if (is_missing_) return;  // which has been said
+        if (is_missing_) return;  // the log has a line about it already
         log::error(
             "the holder does not take a descriptor: the pool would not outlive the daemon; trying again until it does",
             {{"name", name}, {"error", std::strerror(errno)}});
@@ -235,11 +235,11 @@ public:
             const bool finished = tell(MessageType::finish, "", {});
             connection_.reset();
             if (finished && has_ended_soon()) return;
-            // The holder stands still. What it holds is nobody's any more.
+            // The holder stands still, and no process needs its files any more.
             if (death_) (void)send_signal(death_, SIGKILL);
             return;
         }
-        // The holder may have ended, or lack something, since revive() last looked.
+        // The holder may have ended, or lack a file, since the last revive().
         if (has_hung_up(connection_))
             replace();
         else if (is_lost_)
@@ -258,12 +258,12 @@ public:
         else if (is_lost_)
             give_everything();
         else if (death_ && has_ended(death_))
-            death_.reset();  // from now on the connection tells
+            death_.reset();  // from now on the connection shows the holder's end
     }
 
 private:
-    // Killed in between, we leave a list that is not whole: then everything stays until the next daemon comes. mutex_
-    // is held.
+    // If the daemon is killed in between, the list is not whole: then everything stays until the next daemon comes.
+    // mutex_ is held.
     bool tell_who_stays(std::span<const int> pidfds) {
         while (!pidfds.empty()) {
             const std::span<const int> these = pidfds.first(std::min(holder::kMaxFds, pidfds.size()));
@@ -273,10 +273,10 @@ private:
         return true;
     }
 
-    // The holder that there is, if it answers by now, or a new one is given everything. mutex_ is held.
+    // Gives everything to the holder that there is, if it answers by now, or to a new one. mutex_ is held.
     void replace() {
-        // Whether a holder stands still is not for us to judge: another one would take its name, and until that has
-        // everything there would be nobody who has.
+        // A holder that does not answer is not judged dead: another holder would take its name, and until the other one
+        // has everything, no process would have everything.
         if (death_ && !has_ended(death_)) {
             if (!std::exchange(is_silent_, true))
                 log::error("the holder process does not answer: what is new will not outlive the daemon until it does",
@@ -290,7 +290,7 @@ private:
         connection_.reset();
         if (auto begun = begin(); !begun) {
             is_lost_ = true;
-            // Its end has been seen: who waits for it would see it again at once.
+            // The end of the holder has been seen: a wait for it would see it again at once.
             if (death_ && has_ended(death_)) death_.reset();
             if (!is_silent_ && !std::exchange(is_missing_, true))
                 log::error("no holder process: the pools will not outlive the daemon; trying again until there is one",
@@ -322,10 +322,10 @@ private:
             holder::receive_message(connection_.get(), answer, {}) == 0 && answer.type == MessageType::done)
             return true;
         is_lost_ = true;
-        // Nothing has been sent: others have as many of our user's descriptors unread as may be on their way.
+        // Nothing has been sent: the descriptors of our user that others have not read are as many as may be in flight.
         if (errno == ETOOMANYREFS) return false;
-        // The holder may answer later, and that would be taken for the answer to what is asked next. revive() connects
-        // anew, and gives the holder everything.
+        // The holder may answer later, and that answer would be taken for the answer to the next request. revive()
+        // connects anew, and gives the holder everything.
         const int error = errno;
         connection_.reset();
         errno = error;
@@ -340,7 +340,7 @@ private:
         return true;
     }
 
-    // Waits for its greeting: from then on it listens and answers.
+    // Waits for the holder's greeting: from then on the holder listens and answers.
     bool greet(Fd &connection, Fd death) {
         holder::limit_patience(connection.get());
         Message hello;
@@ -350,16 +350,16 @@ private:
         return true;
     }
 
-    // The holder keeps its end open as long as it lives.
+    // True if the other end is closed. The holder keeps its end open as long as it lives.
     static bool has_hung_up(const Fd &connection) {
         pollfd look{connection.get(), 0, 0};
         return !connection || ::poll(&look, 1, 0) != 0;
     }
 
-    // 0 or an errno.
+    // Returns 0 or an errno.
     int connect_to_running(Fd &connection) const {
         connection = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-        // connect() waits as well, where a holder that stands still has as many in line as it lets in.
+        // The limit holds for connect(), too, which waits if the queue of a holder that stands still is full.
         holder::limit_patience(connection.get());
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
@@ -371,13 +371,13 @@ private:
 
     bool greet_running(Fd &connection) {
         if (!belongs_to_us(connection.get())) return false;
-        // By the kernel: the holder's own word for its pid is a number of its pid namespace, and in ours a stranger's.
-        // Where the kernel cannot say, the connection is looked at.
+        // The kernel gives the pidfd: the pid that the holder says is a number of its pid namespace, and in ours a
+        // stranger's. If the kernel cannot give it, the connection is looked at.
         Fd death = pidfd_of_peer(connection.get());
         return greet(connection, std::move(death));
     }
 
-    // A descriptor of the holder's that cannot be sent: the same file, opened anew. Empty: errno says why.
+    // Opens the file of a descriptor anew that the holder could not send. Empty: errno has the reason.
     Fd open_in_holder(std::uint32_t number) const {
         ucred peer{};
         socklen_t size = sizeof peer;
@@ -399,7 +399,7 @@ private:
                 Failure{Errc::access_denied, what + ": " + std::strerror(error) + "; or use --keep-memory=off"}};
         };
         if (program_.empty()) return failed("where numacred's own program is (is /proc mounted?)", ENOENT);
-        // Names that holders have died with before they had the real one.
+        // Removes the temporary names of holders that died before they had the real name.
         std::error_code ignored;
         for (const auto &entry :
              std::filesystem::directory_iterator(std::filesystem::path(path_).parent_path(), ignored))
@@ -411,7 +411,7 @@ private:
 
         posix_spawn_file_actions_t actions;
         posix_spawn_file_actions_init(&actions);
-        // Also its standard error: whoever reads our output to its end must not wait for the holder.
+        // Standard error, too: a process that reads our output to its end must not wait for the holder.
         for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
             posix_spawn_file_actions_addopen(&actions, standard, "/dev/null", O_RDWR, 0);
         // dup2 onto itself would leave CLOEXEC set.
@@ -419,7 +419,8 @@ private:
         posix_spawn_file_actions_adddup2(&actions, theirs.get(), holder::kFirstConnection);
         posix_spawnattr_t attributes;
         posix_spawnattr_init(&attributes);
-        // Away from our terminal and process group, and with the signals that we block for ourselves.
+        // The holder gets a session away from our terminal and process group, and the signals that we block for
+        // ourselves.
         posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
         sigset_t none;
         sigemptyset(&none);
@@ -443,29 +444,30 @@ private:
     std::string program_;
     std::mutex mutex_;
     Fd connection_;                     // guarded by mutex_
-    bool is_missing_ = false;           // guarded by mutex_: it could not be started the last time
-    bool is_silent_ = false;            // guarded by mutex_: it is there and does not answer, which has been said
-    std::vector<std::string> dropped_;  // guarded by mutex_: what a holder that does not answer still has
-    // The holder does not have all of kept_, or there is none. Written under mutex_, and read while somebody has that.
+    bool is_missing_ = false;           // guarded by mutex_: the last start failed
+    bool is_silent_ = false;            // guarded by mutex_: the holder does not answer, and the log says so
+    std::vector<std::string> dropped_;  // guarded by mutex_: names that a holder that did not answer still has
+    // The holder does not have all of kept_, or there is no holder. Written under mutex_, and read also while another
+    // thread holds it.
     std::atomic<bool> is_lost_{false};
     Fd death_;  // changed by revive(), on the loop's thread, and by leave()
     pid_t child_ = -1;
-    std::vector<std::pair<std::string, int>> kept_;  // guarded by mutex_; in the order in which it was given
+    std::vector<std::pair<std::string, int>> kept_;  // guarded by mutex_; in the order of the keep() calls
 };
 
 }  // namespace
 
 namespace {
 
-// A daemon that keeps its memory otherwise, or not at all, in the runtime directory of one with a holder: that holder's
-// pools would go on with their clients, and nobody reap, resize or show them.
+// Refuses a daemon that keeps its memory otherwise, or not at all, in the runtime directory of a daemon with a holder:
+// the holder's pools would go on with their clients, and no daemon would reap, resize or show them.
 Answer<void> check_no_holder_keeps_pools(const std::string &runtime_dir, std::string_view kind) {
     HolderKeeper other(runtime_dir, "");
     if (!other.find()) return {};
     const auto kept = other.inherited();
     if (kept &&
         std::ranges::none_of(*kept, [](const auto &file) { return file.first.find('/') != std::string::npos; })) {
-        other.leave({});  // it has nothing to stay for
+        other.leave({});  // the holder has no pool to stay for
         return {};
     }
     return Unexpected{
@@ -485,7 +487,7 @@ bool is_keeper_kind(std::string_view text) {
 std::string find_holder_program() {
     std::error_code error;
     const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-    // Whatever the text says: the path has to lead to this program. Anybody may have put another one at a wrong path.
+    // Whatever the text says, the path has to lead to this program: any user may have put another one at a wrong path.
     if (error || !self.is_absolute() || !std::filesystem::equivalent(self, "/proc/self/exe", error)) return {};
     return (self.parent_path() / kHolderProgram).string();
 }
