@@ -49,8 +49,7 @@ struct SystemFacts {
     int numa_nodes = 1;
     std::string thp_shmem;  // the choice in brackets of shmem_enabled
     std::vector<HugetlbLimit> hugetlb_limits;
-    std::string
-        limits_of;  // "numacred (pid 7)" or "this shell": the process whose memlock, file size and cgroup were read
+    std::string limits_of;  // "numacred (pid 7)" or "this shell": the process of the memlock, file size and cgroup
     std::string runtime_dir;
     bool runtime_dir_exists = false;
     unsigned runtime_dir_mode = 0;

@@ -56,9 +56,8 @@ private:
     }
 
     unsigned largest_order_;
-    std::vector<std::map<std::uint64_t, std::uint64_t>>
-        lists_;  // rank to base, for each order: lowest rank is taken first
-    std::vector<std::map<std::uint64_t, std::uint64_t>> ranks_;  // base to rank, for each order
+    std::vector<std::map<std::uint64_t, std::uint64_t>> lists_;  // by order: rank to base; lowest rank goes first
+    std::vector<std::map<std::uint64_t, std::uint64_t>> ranks_;  // by order: base to rank
     std::uint64_t latest_ = ~std::uint64_t{0};
 };
 

@@ -118,8 +118,7 @@ Answer<void> Daemon::adopt_pools() {
             for (const auto &file : of) worthless.push_back(kept_name(pool, file.first));
         };
         const auto ledger_file = files.find(ManagedPool::kLedgerFile);
-        if (ledger_file ==
-            files.end()) {  // the daemon died while it kept or dropped the files: nobody has seen that pool
+        if (ledger_file == files.end()) {  // the daemon died keeping or dropping the files: nobody has seen that pool
             give_up();
             continue;
         }

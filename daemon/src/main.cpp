@@ -51,7 +51,7 @@ int fail(const Failure &failure) {
     return kExitFailed;
 }
 
-// The limits of connections: whoever opens them, the daemon never runs out of descriptors.
+// The limits of connections. Within them the daemon never runs out of descriptors, no matter which users connect.
 struct Connections {
     std::uint32_t attach = 0;     // two descriptors each
     ControlLimits control;        // three each

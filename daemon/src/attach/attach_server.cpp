@@ -56,7 +56,7 @@ struct AttachServer::Session {
     EventLoop::WaitId signal_wait = 0;
     std::optional<std::chrono::steady_clock::time_point> gives_up_at;  // while the user has too many unread replies
     unsigned events_requests = 0;
-    bool has_been_refused_events = false;  // the log has had its one line about it
+    bool has_been_refused_events = false;  // and the log says so, once
     bool signal_again = false;             // there is news that the signal under way does not cover
     // While attaching:
     AttachWish wish;

@@ -28,8 +28,7 @@ public:
     };
     struct Verdict {
         std::string refused;  // the reason of a refusal; empty: admitted
-        bool is_news =
-            true;  // false: the user was refused within the last second, too; a line for each would be a flood
+        bool is_news = true;  // false: this user was refused within the last second; a line for each would be a flood
     };
 
     explicit ConnectionLimits(Limits limits) : limits_(limits) {}

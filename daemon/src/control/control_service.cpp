@@ -115,7 +115,7 @@ grpc::Status ControlService::ResizePool(grpc::ServerContext *context, const v1::
     };
     const auto resized =
         pools_.resize(request->pool(), *numa_node, request->online_bytes(), request->dry_run(), progress);
-    // After we stopped the resize, the pool manager's answer repeats our reason, and adds what became of the pool.
+    // After we stopped the resize, the pool manager's answer repeats our reason, and adds the outcome for the pool.
     if (!stopped.ok())
         return {stopped.error_code(),
                 stopped.error_message() + (resized ? "" : ": " + printable(resized.error().message)),
