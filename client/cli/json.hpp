@@ -1,5 +1,5 @@
-// The output of --json. README.md documents the keys, which are only ever added to. Sizes are whole bytes, ratios are 0
-// .. 1, times are UTC as text, and an unknown value is null.
+// The output of --json. README.md documents the keys, which are only ever added to. Sizes are whole bytes, ratios are
+// 0 .. 1, times are UTC as text, and an unknown value is null.
 #pragma once
 
 #include <cstdint>

@@ -116,7 +116,7 @@ private:
     std::unique_ptr<Worker> destroyer_;
     std::unique_ptr<EventLoop> loop_;
     Registry registry_;
-    // worker_ does jobs that belong to no pool. Both are ended by hand, before all members that their jobs use.
+    // Workers for jobs that belong to no pool. Both are ended by hand, before all members that their jobs use.
     std::unique_ptr<Worker> worker_, keeper_worker_;
     Reaper reaper_;
     std::unique_ptr<AttachServer> attach_server_;

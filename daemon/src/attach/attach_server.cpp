@@ -649,7 +649,7 @@ int AttachServer::send_attached(Session &session, wire::Tier tier, const Client 
 }
 
 void AttachServer::give_event_fd(Session &session) {
-    // If the client has read all messages so far, they no longer count; else the new descriptor counts with them.
+    // If the client has read its messages so far, their descriptors no longer count; else the new one counts with them.
     if (session.is_limited && !has_unread(session.connection.get())) forget_reply_to(session);
     const bool may_be_unread = !session.is_limited || !has_too_many_unread(session.peer.uid, 1);
     Fd fd;

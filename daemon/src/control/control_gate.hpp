@@ -2,9 +2,8 @@
 // caller: gRPC 1.51 accepts no further connection after one shortage of descriptors, keeps everything that a caller
 // does not read, and answers each frame that it gets. The gate accepts connections, counts them, and passes bytes on by
 // these rules:
-//   - While a caller has an answer to read, no more bytes are read from that caller. So the memory that the daemon
-//   keeps
-//     for a connection is bounded by the buffers of the sockets, whatever the caller sends.
+//   - While a caller has an answer to read, no more bytes are read from that caller. So the daemon's memory for a
+//     connection is bounded by the buffers of the sockets, whatever the caller sends.
 //   - Frames pass at a bounded rate, which bounds the work that gRPC does for the frames of a flood.
 //   - A caller that sends nothing at first, or does not read for long, is cut off.
 #pragma once

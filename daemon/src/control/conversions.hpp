@@ -21,7 +21,8 @@ v1::Machine to_proto(const MachineStatus &machine);
 v1::GetStatsResponse stats_of(const PoolStatus &pool);
 v1::GetFragmentationResponse fragmentation_of(const PoolStatus &pool);
 
-// Zero fields become the defaults that control.proto names. Fails for a backing that is unknown.
+// Zero fields become the defaults that control.proto names. Fails for an unknown backing, and for text that
+// cannot be parsed: owner, group, policy, reclaim, autosize.
 Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request);
 
 }  // namespace numacre::daemon
