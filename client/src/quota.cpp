@@ -1,5 +1,5 @@
-// What this process may hold (shm/account.hpp). Cached blocks count: they are the process's. Taking a block that was
-// handed over is never refused, but it counts, for the taker and no longer for the giver.
+// The limits on this process (shm/account.hpp). Cached blocks count as the process's. A take of a block that was handed
+// over is never refused, but the block then counts for the taker and no longer for the giver.
 #include "engine.hpp"
 #include "numacre/shm/snapshot.hpp"
 #include "pool.hpp"
@@ -7,9 +7,10 @@
 namespace numacre::client {
 namespace {
 
-constexpr int kTries = 3;  // two that want the last frames at once may refuse each other
+constexpr int kTries = 3;  // two processes that want the last frames at once may refuse each other
 
-// The first call since a limit was set in the pool, if the daemon has not counted for us: a look at all metadata.
+// For the first call since a limit was set in the pool, if the daemon has not counted for this process: walks over all
+// metadata.
 void count_what_is_held(numacre_pool *pool) {
     auto &held = pool->view.processes[pool->process.value].held;
     std::uint64_t bits = held.load(std::memory_order_relaxed);  // relaxed: the CAS decides
@@ -79,7 +80,7 @@ std::uint64_t generation_of(const numacre_pool *pool, ProcessSlot process) {
 void charge_taken(numacre_pool *pool, Giver giver, std::uint64_t frames) {
     if (giver.process == pool->process || giver.process.value >= pool->view.process_slots) return;
     add_held(pool->view, pool->process, frames);
-    // A giver that has left has taken its count with it. The word of whoever sits there now is not touched.
+    // A giver that has left has taken its count with it. The word of a client that sits there now is not touched.
     remove_held(pool->view, giver.process, frames,
                 [&] { return generation_of(pool, giver.process) == giver.generation; });
 }

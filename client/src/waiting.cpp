@@ -1,6 +1,6 @@
 // Waiting for memory: the system calls of a hand-off (shm/hand_off.hpp). Threads with cached blocks see the flag at
-// their next call and give them back. A waiter looks again by itself from time to time: whoever would have given it a
-// block may have died while there is no daemon to notice.
+// their next call and give these blocks back. A waiter looks again by itself from time to time: the thread that would
+// have given it a block may have died while no daemon runs to notice the death.
 #include <time.h>
 
 #include <algorithm>
@@ -19,12 +19,12 @@ namespace {
 
 constexpr std::uint64_t kWaiterLooksAgainAfterNanoseconds = 1'000'000'000;
 constexpr std::uint64_t kShortestNapNanoseconds = 1'000'000;
-// What is free is reserved for others: nobody tells when it is not any more.
+// While the free memory is reserved for others, nobody tells a waiter when that ends.
 constexpr std::uint64_t kReservedAgainAfterNanoseconds = 50'000'000;
 // A quota that refuses may be used up by a charge of another thread of the process that stands for a moment only.
 constexpr unsigned kRefusals = 3;
 constexpr std::uint64_t kRefusedAgainAfterNanoseconds = 1'000'000;
-// Giving takes microseconds. A giver that has not done with it by then stands still, or is dead.
+// A gift takes microseconds. A giver that has not finished by then stands still, or is dead.
 constexpr std::uint64_t kStaleAfterNanoseconds = 10'000'000;
 
 struct Nodes {
@@ -44,9 +44,9 @@ struct Wake {
     void operator()(ThreadSlotIndex thread) const { os::futex_wake(futex_word(pool, thread), 1); }
 };
 
-// An observer has the word mapped as well, and needs no right to write for taking a wake-up that is meant for us, or
-// moving us to another futex (FUTEX_REQUEUE). So naps grow with the wait: a waiter that is told nothing finds its block
-// in twice the time, or a second later. since: of the wait.
+// An observer has the word mapped as well. Without any right to write, it can take a wake-up that is meant for this
+// thread, or move this thread to another futex (FUTEX_REQUEUE). So naps grow with the wait: a waiter that is told
+// nothing finds its block in twice the time, or a second later. since: begin of the wait.
 void sleep_in_naps(numacre_pool *pool, ThreadSlotIndex thread, WaitWord wish, std::uint64_t since,
                    std::uint64_t nanoseconds) {
     std::uint64_t now = now_nanoseconds();
@@ -61,27 +61,27 @@ void sleep_in_naps(numacre_pool *pool, ThreadSlotIndex thread, WaitWord wish, st
     }
 }
 
-// What those who wait may hold, of blocks that come from the tree or, `from` a client, out of its hands. For one look
-// at who waits.
+// The limits of the processes whose threads wait. from: the client whose block is given; kDaemonProcess: the blocks
+// come from the tree. For one look at the waiters.
 class Limits {
 public:
     explicit Limits(numacre_pool *pool, ProcessSlot from = kDaemonProcess) : pool_(pool), from_(from) {}
 
-    // process: kDaemonProcess: nobody counts.
+    // process is kDaemonProcess if nobody counts.
     struct Charge {
         ProcessSlot process = kDaemonProcess;
         std::uint64_t era = 0;
     };
     std::optional<Charge> charge(ThreadSlotIndex waiter, std::uint64_t frames) const {
         if (!is_counting(pool_)) return Charge{};
-        // relaxed: it has its slot for as long as it waits.
+        // relaxed: the thread has its slot for as long as it waits.
         const ThreadOwner owner{pool_->view.threads[waiter.value].owner.load(std::memory_order_relaxed)};
         Charge made{owner.process()};
         if (!owner.in_use() || made.process.value >= pool_->view.process_slots) return std::nullopt;
         // A process may have a thousand threads that wait, and each look goes over all clients.
         if (made.process == last_refused_ && frames >= last_refused_frames_) return std::nullopt;
         if (made.process == from_) {
-            // What it holds already. Uncounted for a moment if somebody scribbles.
+            // The process holds the block already. Uncounted for a moment if a client scribbles.
             made.era = add_on_the_way(pool_->view, made.process, frames).value_or(~std::uint64_t{0});
         } else {
             const Charging charging = charge_on_the_way(pool_->view, made.process, frames, {from_, frames}, made.era);
@@ -114,8 +114,9 @@ private:
 };
 using Server = HandOff<Env, Nodes, Limits>;
 
-// Around the receipt of a gift: what it is of, at most, counts as held before the thread's word is empty, and until
-// then nobody forgets what is on the way to the process. So a gift is counted at every moment; twice, at some.
+// Around the receipt of a gift. Its largest possible size counts as held before the thread's word is empty, and until
+// then nobody forgets the frames on the way to the process. So a gift is counted at every moment, and twice at some
+// moments.
 class CountedGift {
 public:
     CountedGift(numacre_pool *pool, Actor actor, std::uint64_t frames)
@@ -145,8 +146,8 @@ private:
     std::uint64_t held_ = 0;
 };
 
-// While this thread serves others it may have a block in its hands that is in no record but the index. If it does so in
-// a signal handler that has interrupted a sleep, another handler must not leave that sleep by siglongjmp.
+// A thread that serves others may have a block in its hands that stands in no record but the index. If the thread
+// serves in a signal handler that has interrupted its sleep, another handler must not leave that sleep by siglongjmp.
 class NotAsleep {
 public:
     explicit NotAsleep(numacre_pool *pool) : lane_(find_lane(pool)) {
@@ -184,7 +185,7 @@ std::uint64_t now_nanoseconds() {
 bool forget_stale_gifts(numacre_pool *pool) {
     const OnTheWay seen{pool->view.processes[pool->process.value].on_the_way.load(std::memory_order_seq_cst)};
     if (seen.frames() == 0) return false;
-    // relaxed: threads that see each other's too late wait a little longer, or not at all: neither is wrong.
+    // relaxed: threads that see each other's stores late wait a little longer, or not at all: neither is wrong.
     const std::uint64_t now = now_nanoseconds();
     if (pool->gifts_seen.exchange(seen.bits(), std::memory_order_relaxed) != seen.bits()) {
         pool->gifts_seen_at.store(now, std::memory_order_relaxed);
@@ -196,8 +197,8 @@ bool forget_stale_gifts(numacre_pool *pool) {
 
 void serve_waiters(numacre_pool *pool, Actor actor) {
     const NotAsleep not_asleep{pool};
-    // For a moment a block from the tree is this process's in the index, and counted as on its way to another: a scan
-    // of the daemon's that meets it is not to correct this process's count by it.
+    // For a moment a block from the tree is this process's in the index, and counted as on its way to another process.
+    // A scan of the daemon that meets the block must not correct this process's count by it.
     const CountedCall call{pool, actor, pool->geometry.largest().frames()};
     const Nodes nodes{pool};
     Server{pool->view, nodes, Limits{pool}}.serve(actor, Wake{pool});
@@ -209,7 +210,7 @@ bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Bl
     Server hand_off{pool->view, nodes, Limits{pool, pool->process}};
     const auto given = hand_off.give(actor, numa_node, block, entry, Wake{pool});
     if (given != Server::Given::yes && given != Server::Given::undone) return false;
-    // Not before: it counts for whoever has it now already, and a limit holds in between.
+    // Not before: the receiver counts the block already, and a limit holds in between.
     uncount_freed(pool, numa_node, block);
     if (given == Server::Given::undone || hand_off.has_taken_back()) serve_waiters(pool, actor);
     return true;
@@ -235,8 +236,8 @@ bool forget_wish(numacre_pool *pool, const Lane &lane) {
 
 Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order order, Note note, unsigned timeout_ms,
                     Charge &charge, std::uint32_t &got, Block &block) {
-    // Handlers run while the thread sleeps and at no other time: then it holds nothing but its wish, and they may
-    // leave.
+    // Signal handlers run while the thread sleeps and at no other time: the thread then holds nothing but its wish, and
+    // a handler may leave by siglongjmp.
     const SignalsBlocked signals_blocked;
     lane.is_asleep = false;  // a handler may have left before
     forget_wish(pool, lane);
@@ -259,11 +260,11 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
         const bool may = charge.answer == Admission::granted || charge.answer == Admission::full;
         refusals = charge.is_over_quota() ? refusals + 1 : 0;
         if (wish.is_waiting()) {
-            hand_off.raise_flag();  // who had lowered it for a moment may have died
+            hand_off.raise_flag();  // a thread that had lowered it for a moment may have died
         } else if (may) {
             wish = hand_off.announce(actor, order, NumaNode{static_cast<std::uint8_t>(plan.first)}, would_do);
         } else {
-            // relaxed: only a signal. What others keep in their caches counts as theirs, too. Once a second.
+            // relaxed: only a signal. Blocks in the caches of others count for these others, too. Once a second.
             const std::uint64_t now = now_nanoseconds();
             if (asked_at == 0 || now - asked_at >= kWaiterLooksAgainAfterNanoseconds) {
                 asked_at = now;
@@ -271,7 +272,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
             }
         }
         serve_waiters(pool, actor);
-        // relaxed: an age in seconds; and what is told a look later is soon enough.
+        // relaxed: an age in seconds; a look later is soon enough for everything else.
         const std::uint64_t attention = lane.attention_word().load(std::memory_order_relaxed);
         std::uint64_t slice = may             ? kWaiterLooksAgainAfterNanoseconds
                               : refusals == 0 ? kReservedAgainAfterNanoseconds

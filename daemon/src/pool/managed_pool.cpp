@@ -455,7 +455,8 @@ Answer<std::vector<std::uint64_t>> ManagedPool::empty_units(PoolScan::Units unit
     std::vector<std::uint64_t> empty(units.units.begin(), units.units.end());
     if (!limits_.has_reservations() || empty.empty()) return empty;
     const Use use = scan_.look(units);
-    // One that empties after the look is left: what a holder of a promise gives back there may be wanted elsewhere.
+    // A unit that becomes empty after the look stays: the holder of a promise who has given memory back there may want
+    // it elsewhere.
     const std::uint64_t unit_bytes = node_memory(units.numa_node).unit_bytes();
     empty.clear();
     for (std::size_t i = 0; i < units.units.size() && (empty.size() + 1) * unit_bytes <= bytes; ++i)
@@ -470,13 +471,13 @@ Answer<std::vector<std::uint64_t>> ManagedPool::empty_units(PoolScan::Units unit
 Answer<void> ManagedPool::check_left(const Use &use, std::uint64_t bytes, std::uint64_t used_frames,
                                      std::uint64_t withheld_bytes) const {
     const std::uint64_t frames = bytes >> geometry_.frame_shift;
-    // What others are about to take, who look at this moment, counts as taken.
+    // Memory that others are about to take offline, who look at this moment, counts as taken.
     const std::uint64_t of_others =
         use.withheld_frames - std::min(use.withheld_frames, withheld_bytes >> geometry_.frame_shift);
     const std::uint64_t free_frames = frames - std::min(frames, used_frames);
     const std::uint64_t needed_frames = limits_.promises(use).needed_frames(use.used_draining_frames + used_frames);
-    // Also where nothing that is reserved is unused: what has been granted to the holder of a promise, and is on its
-    // way, is not to be taken from under it.
+    // Also while no reservation is unused: memory that has been granted to the holder of a promise, and not been taken
+    // yet, must not go.
     if (free_frames == 0 && needed_frames == 0) return {};
     if (use.can_spare(needed_frames + free_frames + of_others)) return {};
     return Unexpected{Failure{Errc::contended, "pool \"" + spec_.name + "\" has " +
@@ -520,7 +521,7 @@ void ManagedPool::look_at_drains() {
         word.compare_exchange_strong(seen, DrainingHeld{seen}.changed_to(frames).bits());
 }
 
-// What the daemon holds.
+// Writes the frames that the daemon holds.
 void ManagedPool::write_seized() {
     std::uint64_t frames = 0;
     for (const auto &memory : nodes_) frames += memory->quarantined_frames();
@@ -535,7 +536,8 @@ void ManagedPool::withhold(std::uint64_t more_bytes, std::uint64_t less_bytes) {
     publish_sizes();
 }
 
-// To the ledger, to shared memory, and into the records of the user's clients. One without limits is given up.
+// Writes the account to the ledger, to shared memory, and into the records of the user's clients. An account without
+// limits is given up.
 void ManagedPool::write_account(std::size_t account) {
     records_.write_account(account, limits_.settle(account));
     if (account == kPoolAccount) return;
@@ -563,7 +565,7 @@ std::vector<Event> ManagedPool::take_news() {
 void ManagedPool::compare_with_limits(const Use &use) {
     // Scans run beside each other: an old one's figures, come late, would end what a younger one has seen begin.
     const RecordsLock records(*this);
-    // What a damaged pool says is not to be believed.
+    // The figures of a damaged pool are not to be believed.
     if (is_corrupt()) return;
     const bool is_youngest = use.number >= last_look_;
     if (is_youngest) {

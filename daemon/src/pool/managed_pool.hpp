@@ -51,8 +51,9 @@ class ManagedPool {
 public:
     // Populates what the spec wants online, through its worker; may take long. Never from the event loop.
     static Answer<std::shared_ptr<ManagedPool>> create(const PoolSpec &spec, Topology &topology, Hugepages &hugepages);
-    // What a daemon before us has left, with its clients in their seats; descriptors by the names of kept_files(), of
-    // which none may be missing. They are to be finished or reaped by who calls. Damage of the headers marks the pool.
+    // Adopts a pool that an earlier daemon has left, with its clients in their seats. files: descriptors by the names
+    // of kept_files(); none may be missing. They are to be finished or reaped by who calls. Damage of the headers marks
+    // the pool.
     static Answer<std::shared_ptr<ManagedPool>> adopt(PoolLedger ledger, std::map<std::string, Fd> files,
                                                       Topology &topology, Hugepages &hugepages);
     ManagedPool(const ManagedPool &) = delete;
@@ -66,7 +67,7 @@ public:
     // On a thread that may wait for the worker: what the pool's policy wants. Dropped once the workers have ended. The
     // worker's thread only.
     void post_sizing(std::function<void()> job);
-    // What has been posted runs, what is posted later is dropped. Waits. Before what the jobs use ends; not from them.
+    // Posted jobs run; jobs that are posted later are dropped. Waits. Before what the jobs use ends; not from them.
     void end_workers();
 
     // Any thread, the event loop's, too: from here to the next such line nothing touches shared memory, nor waits for
@@ -85,7 +86,7 @@ public:
     bool has(NumaNode numa_node) const { return numa_node.value < nodes_.size(); }
     NodeMemory &node_memory(NumaNode numa_node) { return *nodes_[numa_node.value]; }
     PoolLedger &ledger() { return ledger_; }
-    // What has to be kept so that adopt() can be called: descriptors by name.
+    // Descriptors by name that have to be kept for adopt().
     std::map<std::string, int> kept_files() const;
     static std::vector<std::string> file_names(std::uint32_t numa_nodes);
     static constexpr const char *kLedgerFile = "ledger";
@@ -109,7 +110,7 @@ public:
         std::uint64_t from_bytes = 0, to_bytes = 0;
     };
     std::vector<Wish> take_autosize_wishes();
-    // What scans have found out about soft quotas and the low watermark since the last call: to be published.
+    // Findings of scans about soft quotas and the low watermark since the last call: to be published.
     std::vector<Event> take_news();
     bool is_corrupt() const { return integrity_.is_damaged(); }
     // Once, after the pool has been found to be damaged: the reason.
@@ -149,8 +150,8 @@ public:
     // keeping the workers from the memory. Any thread but the event loop's.
     bool is_here(const Client &client) const;
 
-    // Its recovery was blocked, by this thread; ends with its recovery. Whose thread that is, as far as the shared
-    // memory says: to be told to people.
+    // Its recovery was blocked, by this thread; ends with its recovery. The client of that thread, as far as the
+    // shared memory says: to be told to people.
     std::optional<Client> note_blocked(ProcessSlot slot, ThreadSlotIndex blocked_by);
     std::optional<Client> client_of(ThreadSlotIndex thread) const;
     // The holder's pool is this one. 0 bytes: none. bad_argument: no such client, or too many users with limits; for
@@ -164,8 +165,8 @@ public:
     void publish_sizes();
     // ... and what they hold where units drain: a walk over these, if anything is reserved.
     void look_at_drains();
-    // While it lives, so much counts as gone already. Whoever asks check_shrink() then, and is allowed to take that
-    // much, takes it from nobody who has been promised it: others are not granted it in between.
+    // While it lives, so many bytes count as gone already. A caller whose check succeeds meanwhile may take them
+    // offline: nobody else is granted them in between, so no promise is broken.
     class Withheld {
     public:
         Withheld(ManagedPool &pool, std::uint64_t bytes) : pool_(pool), bytes_(bytes) { pool_.withhold(bytes_, 0); }
@@ -218,9 +219,9 @@ public:
     // missed it, only asking again helps.
     void ask_for_cached_blocks();
 
-    // What status() and client_statuses() find, looked at by a thread of the pool's own: from a look that begins after
-    // the call, or, where that takes longer than kLookPatience, the last one's. timed_out: there is none. Of clients
-    // all that sit here now, those that no look has found yet without figures of what they hold.
+    // The results of status() and client_statuses(), found by a thread of the pool's own: by a look that begins after
+    // the call, or, where that takes longer than kLookPatience, by the look before. timed_out: there is none. Of
+    // clients all that sit here now, those that no look has found yet without figures of what they hold.
     Answer<PoolStatus> status_in_time();
     std::vector<ClientStatus> client_statuses_in_time();
     // These read the shared metadata beside running clients, and take as long as there is metadata.
@@ -294,7 +295,7 @@ private:
     void remember_for_autosize(const Use &use);
     ClientStatus known_of(const Client &client) const;
 
-    // What is wrong with what only the daemon writes; empty: nothing.
+    // The damage to words that only the daemon writes; empty: none.
     std::string damage_to_our_own();
     bool has_lost_pages() const;
     void check_integrity(PoolStatus &status, std::span<const NodeScan> scans, const std::vector<std::uint64_t> &seats);

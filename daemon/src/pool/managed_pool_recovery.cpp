@@ -39,7 +39,7 @@ RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
             if (drain == Drain::wanted) draining.insert({memory->numa_node().value, unit});
         }
     }
-    // What it had seized and not released: its time begins anew.
+    // Blocks that it had seized and not released: their time begins anew.
     recovery.for_each_seized(
         [this](NumaNode numa_node, Block block, Quarantine::Era era) { seize(numa_node, block, era); });
     {
@@ -60,8 +60,8 @@ void ManagedPool::reclaim(std::span<Departed> departed) {
     };
     ThreadSlotIndex blocked_by;
     mark_departing_dead();
-    // What a damaged pool says about owners is not to be believed, and what it says about who is in the way may be so
-    // for ever.
+    // The owners that a damaged pool names are not to be believed, and a thread that it shows in the way may stand
+    // there for ever.
     if (look_for_damage()) return all(RecoveryStep::done, blocked_by);
     if (finish_predecessor(blocked_by) == RecoveryStep::blocked) return all(RecoveryStep::blocked, blocked_by);
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
@@ -106,7 +106,7 @@ void ManagedPool::list_seized() {
             quarantine_.list(numa_node, block, era, now);
         });
     quarantine_.end_listing();
-    // What somebody has scribbled is counted, too.
+    // Blocks that somebody has scribbled are counted, too.
     for (std::size_t i = 0; i < nodes_.size(); ++i)
         nodes_[i]->count_quarantined(frames[i] - static_cast<std::int64_t>(nodes_[i]->quarantined_frames()));
 }

@@ -60,7 +60,7 @@ bool PoolRecords::write_accounting(std::uint64_t wanted, std::span<const Process
             shared_.processes[slot.value].held.store(0, std::memory_order_relaxed);
             empty_way_to(slot);
         }
-        forget_draining_held(shared_);  // who does not count notes nothing either
+        forget_draining_held(shared_);  // clients that do not count note nothing either
     }
     // seq_cst: what clients have counted before is forgotten first, and scans that count for them come after it.
     shared_.header->accounting.store(wanted, std::memory_order_seq_cst);

@@ -106,7 +106,7 @@ Use PoolScan::look(Units units) {
 void PoolScan::find_free_to_promise(Use &use, const NodeMemory::DrainingFrames &gone) const {
     std::uint64_t free_frames = 0;
     for (const Use::OfNode &node : use.nodes) free_frames += node.free_frames;
-    // What has been granted, and is on its way: counted before it is taken.
+    // Frames that have been granted and not been taken yet: they are counted before they are taken.
     std::uint64_t granted_frames = 0;
     for (std::uint32_t slot = kDaemonProcess.value + 1; slot < use.used_frames.size(); ++slot)
         granted_frames += use.granted_to(slot) - use.used_frames[slot];

@@ -35,9 +35,9 @@ public:
         NumaNode numa_node;
         std::span<const std::uint64_t> units;
     };
-    // Both, and what could be promised to somebody: neither what is free in units that drain, nor what has been granted
-    // to somebody and is on its way. What is in use in `units` is found by the same walk: a block that moves between
-    // two walks is in neither of them, and would be missing.
+    // Both, and the frames that could be promised to somebody: neither those that are free in units that drain, nor
+    // those that have been granted and not been taken yet. The frames in use in `units` are found by the same walk: a
+    // block that moves between two walks is in neither of them, and would be missing.
     Use look(Units units = {});
     // Frames, by process slot: what threads in the middle of a call have counted and not changed in the tree, or the
     // other way round.

@@ -203,7 +203,7 @@ enum class Pass : std::uint8_t { over, cancelled };
 Pass shrink_pass(ManagedPool &pool, NodeMemory &memory, const std::vector<std::uint64_t> &units, std::uint64_t target,
                  const Progress &progress) {
     const std::uint64_t step_units = units_in_step(memory);
-    bool is_reserved = false;  // what is free: then only what drains goes
+    bool is_reserved = false;  // the free memory is: then only units that drain go
     for (std::size_t i = 0; i < units.size() && memory.online_bytes() > target; i += step_units) {
         const std::uint64_t before = memory.online_bytes();
         {
@@ -358,7 +358,7 @@ std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, NumaNode numa_node
     NodeMemory &memory = pool.node_memory(numa_node);
     const std::unique_lock lock(pool.resize_mutex, std::try_to_lock);
     if (!lock.owns_lock() || pool.is_deleted() || memory.online_bytes() != from_bytes) return std::nullopt;
-    // What is reserved stays, whatever the policy says; that is nothing to complain of.
+    // Reserved memory stays, whatever the policy says. That is no failure.
     if (to_bytes < from_bytes && !pool.check_shrink(from_bytes - to_bytes)) return std::nullopt;
     return to_bytes > from_bytes ? grow(pool, memory, to_bytes, progress) : shrink(pool, memory, to_bytes, progress);
 }
@@ -379,7 +379,7 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, NumaNode numa_node, std::uint
             now.offline = true;
             return now;
         }
-        // What is drained already has been looked at then.
+        // A unit that is drained already has been checked before.
         const bool is_new = !undo && memory.drain_of(unit) == Drain::none;
         const ManagedPool::Withheld withheld(pool, is_new ? memory.unit_bytes() : 0);
         if (!undo && memory.drain_of(unit) != Drain::wanted)

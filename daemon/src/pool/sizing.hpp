@@ -20,8 +20,8 @@ namespace numacre::daemon {
 Answer<void> resize_numa_node(ManagedPool &pool, NumaNode numa_node, std::uint64_t online_bytes, bool dry_run,
                               const std::function<bool(const ResizeStep &)> &progress);
 
-// The same, if the numa node has `from_bytes` online still and nobody is resizing the pool. Nothing: somebody is, or
-// has, or what would go is reserved; it was not touched.
+// Resizes as above if the numa node still has `from_bytes` online and nobody is resizing the pool. Nothing: somebody
+// is, or has, or what would go is reserved; it was not touched.
 std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, NumaNode numa_node, std::uint64_t from_bytes,
                                            std::uint64_t to_bytes,
                                            const std::function<bool(const ResizeStep &)> &progress);

@@ -1,20 +1,21 @@
-// Waiting for memory, after Johnson & Davis (Space Efficient Parallel Buddy Memory Management, 1992): a block that is
-// released goes straight to a thread that waits for one of its size, not by way of the tree, where anybody might take
-// it; a larger one is split for those who wait, the longest waiting first, and what nobody needs of it stays whole.
+// Waiting for memory, after Johnson & Davis (Space Efficient Parallel Buddy Memory Management, 1992). A block that is
+// released goes straight to a thread that waits for a block of its size, not by way of the tree, where any thread might
+// take it. A larger block is split for waiting threads, the longest waiting first; the rest of the block stays whole.
 //
-// A waiting thread says in a word of its slot (WaitWord) what it wants. Who releases picks a waiter, makes the block
-// nobody's (kHandOffOwner: held, so that no search, no free and no recovery touches it), and writes into that word
-// where it lies; the waiter makes it its own. Two CASes, and nobody waits for anybody but for memory:
+// A waiting thread says in a word of its slot (WaitWord) what it wants. A thread that releases a block picks a waiter,
+// makes the block nobody's (kHandOffOwner: held, so that no search, no free and no recovery touches it), and writes
+// into the waiter's word where the block lies. The waiter makes the block its own. These are two CASes, and no thread
+// waits for another thread:
 //
-//   who dies            what is there                          who gives it back
+//   thread that dies    what is there                          who gives it back
 //   waiter, waiting     a wish                                 recovery of the waiter forgets it
 //   giver, before       its block, or a block on its way that  recovery of the giver, whose intent names the block: it
 //     it has told         nobody has been told of                looks whether anybody was told
 //   waiter, when told   a block on its way, and its word       recovery of the waiter
 //   waiter, has         a block of its                         as any other
 //
-// Nothing here sleeps: the caller does, on the low half of its word (a futex), and wakes whom it is told to.
-// (tests/model runs this file, deaths included.)
+// Nothing here sleeps. The caller sleeps on the low half of its word (a futex), and wakes the threads that it is told
+// to wake. (tests/model runs this file, deaths included.)
 #pragma once
 
 #include <array>
@@ -27,7 +28,7 @@
 
 namespace numacre::engine {
 
-// Where nobody counts what is held.
+// For pools in which nobody counts.
 struct NoLimits {
     struct Charge {};
     std::optional<Charge> charge(ThreadSlotIndex, std::uint64_t) const { return Charge{}; }
@@ -37,11 +38,11 @@ struct NoLimits {
 };
 
 // Nodes: Buddy<Env> &at(numa node), std::uint32_t count(), std::uint32_t nearest(numa node, rank): by distance.
-// Limits: charge(thread, frames): counts them as on their way to the thread's process (OnTheWay), if it may hold them;
-// nothing: it may not. uncharge(): takes that back. freed(numa node, block): it is in the tree again, and still counted
-// by whoever held it. has_taken_back(): whether a charge was made and taken back since the last such question. A block
-// is counted for whom it goes to before anybody else does not count it any more, so that nobody is granted in between
-// what is not there; who receives it counts it as held before the word is empty.
+// Limits: charge(thread, frames) counts the frames as on their way to the thread's process (OnTheWay) if the process
+// may hold them; nullopt: it may not. uncharge() takes that back. freed(numa node, block): the block is in the tree
+// again, and its last holder still counts it. has_taken_back(): whether a charge was made and taken back since the last
+// such question. A block is counted for its receiver before its giver counts it no more, so that in between nobody is
+// granted memory that is not there. The receiver counts the block as held before its word is empty.
 template <class Env, class Nodes, class Limits = NoLimits>
 class HandOff {
 public:
@@ -50,51 +51,54 @@ public:
     HandOff(const PoolView<Env> &pool, const Nodes &nodes, const Limits &limits = {})
         : pool_(pool), nodes_(nodes), limits_(limits) {}
 
-    // --- who waits ---------------------------------------------------------------------------------------------------
+    // --- the thread that waits ---------------------------------------------------------------------------------------
 
-    // Says what the thread waits for. Then: serve(), for there may be memory; sleep for as long as the word is what
-    // this returned; receive() if it says so; serve() again as long as it waits, nudged or not (has_ended()). At the
-    // end, however it ends, serve() once more if the flag is up: a nudge was for the others, too.
-    // nodes: bit n: numa node n would do.
+    // Says what the thread waits for. Afterwards the thread calls serve(), because there may be memory; sleeps for as
+    // long as the word is the one that this call has returned; calls receive() if the word says so; and calls serve()
+    // again as long as it waits, nudged or not (has_ended()). At the end, however the wait ends, the thread calls
+    // serve() once more if the flag is up: a nudge was for other waiters, too. nodes: bit n is set if numa node n would
+    // do.
     WaitWord announce(Actor actor, Order order, NumaNode numa_node, std::uint64_t nodes) {
-        // relaxed: a number, nothing more.
+        // relaxed: only a number.
         const std::uint64_t ticket = pool_.header->wait_tickets.fetch_add(1, std::memory_order_relaxed);
         const WaitWord wish = WaitWord::waiting(order, numa_node, ticket);
-        // relaxed: before the wish. Who reads that of another wish does not find this one any more.
+        // relaxed: stored before the wish. A giver that reads the nodes of another wish does not find that wish any
+        // more.
         pool_.threads[actor.thread.value].nodes.store(nodes, std::memory_order_relaxed);
         // EDGE announce-then-flag (seq_cst; partner: serve(), which clears the flag before it looks at the words).
         word_of(actor.thread).store(wish.bits(), std::memory_order_seq_cst);
         raise_flag();
         return wish;
     }
-    // So that those who release look for who waits.
+    // Makes threads that release blocks look for waiters.
     void raise_flag() {
         // EDGE flag-then-look (seq_cst RMW before the search for memory that follows; partner: the load of the flag
-        // after a free's RMW). Weakened: we see no free block, they see no flag, and we sleep beside it.
+        // after a free's RMW). Weakened: the waiter sees no free block, the releaser sees no flag, and the waiter
+        // sleeps beside the block.
         pool_.header->attention.fetch_or(Attention::kWaiters, std::memory_order_seq_cst);
     }
 
-    // Waits no more. False: somebody was faster, the thread has been given a block: receive() it.
+    // Ends the wait. False: another thread was faster, and has given this thread a block: receive() it.
     bool withdraw(Actor actor) {
         Word &word = word_of(actor.thread);
         std::uint64_t bits = word.load(std::memory_order_acquire);
-        // Nobody changes a wish but the daemon, by a nudge, once; the bound is for who scribbles.
+        // Only the daemon changes a wish, once, by a nudge. The bound is for clients that scribble.
         for (unsigned rounds = 0; WaitWord{bits}.is_waiting() && rounds < kCasRoundsMax; ++rounds)
             if (word.compare_exchange_weak(bits, 0, std::memory_order_acq_rel)) return true;
         return !WaitWord{bits}.is_given();
     }
-    // The daemon's nudge, taken note of: what the word is now. (Nudged again, perhaps.)
+    // Takes note of the daemon's nudge. Returns the word as it is now, which may be nudged again.
     WaitWord calm(Actor actor, WaitWord wish) {
         std::uint64_t bits = wish.nudged().bits();
         (void)word_of(actor.thread).compare_exchange_strong(bits, wish.bits(), std::memory_order_acq_rel);
         return look(actor);
     }
-    // Of the word as it is now: it does not wait for this any more.
+    // Whether the word, which is `now`, no longer waits for this wish.
     static bool has_ended(WaitWord wish, WaitWord now) { return now.not_nudged() != wish; }
     WaitWord look(Actor actor) const { return WaitWord{word_of(actor.thread).load(std::memory_order_acquire)}; }
 
-    // The block that the thread has been given, now its; the thread waits no more. False: none. A word that still waits
-    // is left as it is: somebody may be giving the thread a block at this moment.
+    // Takes the block that the thread has been given; the thread waits no more. False: there is none. A word that still
+    // waits is left as it is, because another thread may be giving this thread a block at this moment.
     bool receive(Actor actor, Note note, std::uint32_t &numa_node, Block &block) {
         const WaitWord given = look(actor);
         if (!given.is_given()) return false;
@@ -103,26 +107,26 @@ public:
             numa_node = given.numa_node().value;
             got = nodes_.at(numa_node).receive(actor, given.base(), given.generation(), note, block);
         }
-        // release: the block is ours before the word forgets it. By CAS: no word but the one that was read.
+        // release: the block is this thread's before the word forgets it. By CAS: only the word that was read.
         std::uint64_t bits = given.bits();
         (void)word_of(actor.thread)
             .compare_exchange_strong(bits, 0, std::memory_order_release, std::memory_order_relaxed);
         return got;
     }
 
-    // --- who releases ------------------------------------------------------------------------------------------------
+    // --- the thread that releases ------------------------------------------------------------------------------------
 
     enum class Given : std::uint8_t {
-        no,           // nothing was done: there is nobody, or who waits longest wants less of it, or it is not ours, or
-                      // its chunk is draining: free it
-        yes,          // somebody has it
-        undone,       // whom it was for has gone: it is free
-        not_allowed,  // nothing was done: who waits may not hold it
+        no,           // nothing was done: there is no waiter, or the oldest one wants a smaller block, or the block is
+                      // not the caller's, or its chunk is draining. The caller frees the block
+        yes,          // a waiter has the block
+        undone,       // the waiter has gone: the block is free
+        not_allowed,  // nothing was done: no waiter may hold the block
     };
 
-    // Gives the held block that entry tells of to whoever has waited longest, of those whom it serves and who may hold
-    // it. If nobody has it in the end, serve() afterwards. Calls wake(ThreadSlotIndex). Dying inside: the block is
-    // freed, or that thread's.
+    // Gives the held block of this entry to the oldest waiter that it serves and that may hold it. If no waiter has the
+    // block in the end, the caller calls serve(). Calls wake(ThreadSlotIndex). If the caller dies inside, the block is
+    // freed or the waiter's.
     template <class Wake>
     Given give(Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry, Wake &&wake) {
         Charged nobody;
@@ -140,9 +144,9 @@ public:
                 exhausted = {};
                 continue;
             }
-            // A charge of ours that stood for a moment may have refused another server, which has left its waiter to
-            // sleep beside a free block. The last server that takes a charge back meets nobody else's. What is
-            // exhausted is so still, or a thread that has released something sees the flag.
+            // A charge of this thread that stood for a moment may have refused another server, which has left its
+            // waiter to sleep beside a free block. The last server that takes a charge back meets no other charge.
+            // Exhausted orders stay so: a thread that releases something sees the flag.
             if (limits_.has_taken_back()) continue;
             // The flag stays up as long as somebody is left: a thread that releases after our look for memory sees it.
             if (served == Served::not_all) return;
@@ -163,13 +167,14 @@ public:
 
 private:
     static constexpr std::uint64_t kAnyNode = ~std::uint64_t{0};
-    static constexpr unsigned kRounds = 8;  // others got on in each; then those who wait look for themselves, in time
+    // Other threads made progress in each round. After that waiting threads look for themselves, a second later.
+    static constexpr unsigned kRounds = 8;
 
     enum class Served : std::uint8_t { all, not_all, look_again };
     static constexpr ThreadSlotIndex kNobody = kDaemonThread;
 
-    // For which wish a block has been counted. Of that wish, not of a later one of the same thread: a wish may be taken
-    // back, and what is on its way forgotten, before we look again.
+    // The wish for which a block has been counted. The charge is not for a later wish of the same thread: a wish may be
+    // taken back, and the frames on the way forgotten, before this thread looks again.
     struct Charged {
         ThreadSlotIndex waiter = kNobody;
         WaitWord wish;
@@ -184,7 +189,7 @@ private:
         charged = {};
     }
 
-    // before: for whom the block has been counted already. Taken back if that is not who gets it.
+    // before: the wish for which the block has been counted already. The count is taken back if another wish gets it.
     template <class Wake>
     Given give(Actor actor, std::uint32_t numa_node, Block block, IndexEntry entry, Charged &before, Wake &&wake) {
         ThreadSlotIndex waiter;
@@ -195,11 +200,11 @@ private:
         const std::uint64_t from = before.waiter == kNobody ? 0 : before.wish.ticket();
         if (!find_oldest(here, {}, block.order, from, waiter, wish) || wish.order() != block.order) return Given::no;
         Buddy<Env> &buddy = nodes_.at(numa_node);
-        // Or a chunk that is to become empty would be handed on for as long as threads wait. What is on its way when
-        // the drain begins arrives.
+        // Otherwise blocks of a chunk that is to become empty would be handed on for as long as threads wait. A block
+        // that is on its way when the drain begins still arrives.
         if (buddy.is_draining(block)) return Given::no;
         const std::uint64_t frames = block.order.frames();
-        // Each thread once: somebody may scribble wishes for ever.
+        // Each thread is looked at once: a client may scribble wishes for ever.
         std::uint32_t looks = pool_.threads_in_use_bound();
         const auto next = [&] {
             return looks-- > 0 && find_oldest(here, {}, block.order, wish.ticket() + 1, waiter, wish);
@@ -231,7 +236,7 @@ private:
             while (is_for_somebody && !may_have());
         }
         if (!is_for_somebody) {
-            (void)buddy.free_entry(actor, block, entry, tally);  // what the paper calls an undone split
+            (void)buddy.free_entry(actor, block, entry, tally);  // the paper's undone split
             limits_.freed(numa_node, block);
             return Given::undone;
         }
@@ -241,7 +246,7 @@ private:
         return Given::yes;
     }
 
-    // Of which orders nothing is free, on which numa nodes: found out once for all who wait, who may be many. Whoever
+    // The orders of which nothing is free, by numa node: found out once for all waiters, who may be many. A thread that
     // releases something after that look sees the flag, which is up.
     class Exhausted {
     public:
@@ -258,8 +263,8 @@ private:
     Word &word_of(ThreadSlotIndex thread) const { return pool_.threads[thread.value].waiting; }
 
     // The oldest waiter with order <= `order` and ticket >= `from` that accepts one of `nodes`. Skips waiters whose
-    // acceptable nodes are all exhausted, and wishes that a thread has left behind in a slot that is nobody's now: what
-    // would be given there is received by nobody.
+    // acceptable nodes are all exhausted, and wishes that a thread has left behind in a slot that is no thread's now:
+    // nobody would receive the block.
     bool find_oldest(std::uint64_t nodes, const Exhausted &exhausted, Order order, std::uint64_t from,
                      ThreadSlotIndex &waiter, WaitWord &wish) const {
         bool found = false;
@@ -270,9 +275,9 @@ private:
             if (!word.is_waiting() || word.ticket() < from || word.order().value > order.value ||
                 (found && wish.ticket() <= word.ticket()))
                 continue;
-            // relaxed: a thread has its slot before it wishes, and the wish brought us here. A slot that is given back
-            // after this look is that of a thread that broke its wait off; its process's death does not do so before it
-            // has taken the wish back.
+            // relaxed: a thread has its slot before it wishes, and the wish was read first. A slot that is given back
+            // after this look belongs to a thread that broke its wait off. Recovery of a dead process takes the wish
+            // back before it gives up the slot.
             if (!ThreadOwner{pool_.threads[thread].owner.load(std::memory_order_relaxed)}.in_use()) continue;
             const ThreadSlotIndex candidate{static_cast<std::uint16_t>(thread)};
             if ((nodes_for(candidate) & nodes & ~exhausted.nodes(word.order())) == 0) continue;
@@ -283,7 +288,7 @@ private:
         return found;
     }
 
-    // False: it does not wait any more, or somebody else was faster.
+    // False: the waiter does not wait any more, or another giver was faster.
     bool tell(ThreadSlotIndex waiter, WaitWord wish, WaitWord gift) {
         std::uint64_t bits = wish.bits();
         // EDGE give (release; partners: the acquire loads in receive() and recovery): the entry first.
@@ -291,10 +296,11 @@ private:
             if (word_of(waiter).compare_exchange_weak(bits, gift.bits(), std::memory_order_acq_rel)) return true;
             if (WaitWord{bits}.not_nudged() != wish.not_nudged()) return false;
         }
-        return false;  // nudged a million times: somebody scribbles
+        return false;  // nudged a million times: a client scribbles
     }
 
-    // Everybody once: a look at all words for each who is given something, and for each size that there is none of.
+    // Serves each waiter once. Costs a look at all words for each waiter that is given something, and for each order
+    // that is exhausted.
     template <class Wake>
     Served serve_all(Actor actor, Exhausted &exhausted, Wake &wake) {
         Served served = Served::all;
@@ -311,19 +317,19 @@ private:
         return Served::not_all;
     }
 
-    // The numa nodes that would do; none that there is not, whatever somebody scribbles.
+    // The numa nodes that would do. Only nodes of the pool, whatever a client has scribbled.
     std::uint64_t nodes_for(ThreadSlotIndex waiter) const {
-        // relaxed: stored before the wish that brought us here.
+        // relaxed: stored before the wish, which was read first.
         return pool_.threads[waiter.value].nodes.load(std::memory_order_relaxed) & kAnyNode >> (64 - nodes_.count());
     }
 
-    // A block from the tree for this wish. no: there is none. not_allowed: there may be one, for others.
+    // Takes a block from the tree for this wish. no: there is none. not_allowed: the waiter may not hold it.
     template <class Wake>
     Given allocate_for(Actor actor, ThreadSlotIndex waiter, WaitWord wish, Exhausted &exhausted, Wake &wake) {
         const std::uint32_t wanted = wish.wanted_node().value;
         if (wanted >= nodes_.count()) return Given::no;  // scribbled
         const std::uint64_t would_do = nodes_for(waiter) & ~exhausted.nodes(wish.order());
-        // Before it is taken from the tree, as by a thread that allocates.
+        // The charge comes before the block is taken from the tree, as in a thread that allocates.
         const std::uint64_t frames = wish.order().frames();
         const auto charge = limits_.charge(waiter, frames);
         if (!charge) return Given::not_allowed;
@@ -337,7 +343,7 @@ private:
         Given given = from(wanted);
         for (std::uint32_t rank = 0; given == Given::no && rank < nodes_.count(); ++rank)
             if (const std::uint32_t other = nodes_.nearest(wanted, rank); other != wanted) given = from(other);
-        uncharge(charged, frames);  // unless somebody has the block
+        uncharge(charged, frames);  // without effect if the waiter has the block
         return given;
     }
     template <class Wake>
@@ -345,14 +351,14 @@ private:
         Buddy<Env> &buddy = nodes_.at(numa_node);
         const WaitWord wish = charged.wish;
         FrameIndex base;
-        // As if for a cache: nobody's allocation yet, and the process's, should it die.
+        // As if for a cache: the block is no allocation yet, and recovery finds it if the process dies.
         if (wish.order().value > buddy.view().geometry.largest_order ||
             buddy.allocate_many(actor, wish.order(), BlockState::cached, {}, &base, 1) == 0)
             return Given::no;
         const Block block{base, wish.order()};
         const IndexEntry entry{buddy.view().index_entry(block).load(std::memory_order_acquire)};
         if (give(actor, numa_node, block, entry, charged, wake) == Given::yes) return Given::yes;
-        // Refused if give() has done it.
+        // Without effect if give() has freed the block.
         if (buddy.free_entry(actor, block, entry, false) == Errc::ok) limits_.freed(numa_node, block);
         return Given::undone;
     }
@@ -362,31 +368,31 @@ private:
     const Limits limits_;
 };
 
-// The daemon's, who releases memory but is no thread of the allocator then: of each process, the first thread that
-// waits is to look for itself and for the others. all: every thread. Calls wake(ThreadSlotIndex).
+// For the daemon, which releases memory without being a thread of the allocator: tells the first waiting thread of each
+// process to look for itself and for the others. all: every waiting thread. Calls wake(ThreadSlotIndex).
 template <class Env, class Wake>
 void nudge_waiters(const PoolView<Env> &pool, bool all, Wake &&wake) {
-    // Whatever the flag says: who died may have been serving, and had it cleared.
+    // Whatever the flag says: a thread that has died may have been serving, and may have cleared the flag.
     std::uint32_t last = ~0U;
     const std::uint32_t threads = pool.threads_in_use_bound();
     for (std::uint32_t thread = 1; thread < threads; ++thread) {
         auto &slot = pool.threads[thread];
         std::uint64_t bits = slot.waiting.load(std::memory_order_seq_cst);  // after what was released
-        if (WaitWord{bits}.is_given())  // who gave it may have died before it came to wake it
+        if (WaitWord{bits}.is_given())  // its giver may have died before the wake-up
             wake(ThreadSlotIndex{static_cast<std::uint16_t>(thread)});
         const ThreadOwner owner{slot.owner.load(std::memory_order_relaxed)};  // relaxed: a preference
         if (!WaitWord{bits}.is_waiting() || (!all && owner.process().value == last)) continue;
         last = owner.process().value;
-        // If it fails the word has changed, which the thread notices as well.
+        // If the CAS fails, the word has changed, which the thread notices as well.
         (void)slot.waiting.compare_exchange_strong(bits, WaitWord{bits}.nudged().bits(), std::memory_order_seq_cst);
         wake(ThreadSlotIndex{static_cast<std::uint16_t>(thread)});
     }
 }
 
-// Nobody gives any more what was on its way to the process when `seen` was read: forgotten. So that it is so, the
-// wishes of the process's threads are taken back, and each wishes anew: no giver can tell them of what it has counted
-// so far. False: something is about to arrive, or has changed meanwhile; nothing is forgotten. Calls
-// wake(ThreadSlotIndex). Whoever dies inside has taken wishes back, no more.
+// Forgets the frames that were on their way to the process when `seen` was read, because no giver will deliver them.
+// The wishes of the process's threads are taken back first, and each thread wishes anew: no giver can tell a thread of
+// a block that it has counted before. False: a block is about to arrive, or the word has changed meanwhile; nothing is
+// forgotten. Calls wake(ThreadSlotIndex). A caller that dies inside has taken wishes back, no more.
 template <class Env, class Wake>
 bool forget_on_the_way(const PoolView<Env> &pool, ProcessSlot process, OnTheWay seen, Wake &&wake) {
     bool arrives = false;
@@ -395,7 +401,7 @@ bool forget_on_the_way(const PoolView<Env> &pool, ProcessSlot process, OnTheWay 
         auto &slot = pool.threads[thread];
         std::uint64_t bits = slot.waiting.load(std::memory_order_seq_cst);
         if (bits == 0) continue;
-        // A slot that is nobody's any more may have been the process's.
+        // A slot that is no thread's any more may have been the process's.
         const ThreadOwner owner{slot.owner.load(std::memory_order_seq_cst)};
         if (owner.in_use() && owner.process() != process) continue;
         // EDGE take-back-then-forget (seq_cst, both; partner: charge_on_the_way(), and then tell()). Weakened: a thread
