@@ -118,7 +118,10 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     if (const Fit fit = fit_of(pool); fit != Fit::nearby) begin_where_it_fits(lane, node, fit, order);
     FrameIndex bases[kRefillBlocks];
     const unsigned got = node.buddy->allocate_many(lane.actor, Order{order}, BlockState::cached, {}, bases, wanted);
-    if (is_counted && got != wanted) uncharge_frames(pool, std::uint64_t{wanted - got} << order);
+    if (is_counted && got != wanted) {
+        uncharge_frames(pool, std::uint64_t{wanted - got} << order);
+        if (has_waiters(pool)) serve_waiters(pool, lane.actor);
+    }
     // The lowest address on top: it is handed out next.
     for (unsigned i = got; i-- > 0;) *magazine.top++ = address_of(lane, node, bases[i]);
     return !magazine.is_empty();

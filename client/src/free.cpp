@@ -138,6 +138,8 @@ int slow_free_past_cache(numacre_pool *pool, Actor actor, void *address) {
         return not_a_block(pool, address, Errc::bad_argument);
     Block freed;
     Buddy<Env> &buddy = pool->nodes[place.numa_node].buddy();
+    if (is_counting(pool)) [[unlikely]]
+        count_what_is_held(pool);
     const CountedCall call{pool, actor, counted_frames_at(pool, place)};
     const Errc code =
         pool->checks_frees ? buddy.free_checked(actor, place.frame, freed) : buddy.free(actor, place.frame, freed);

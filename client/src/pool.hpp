@@ -218,6 +218,10 @@ inline bool is_counting(const numacre_pool *pool) {
 inline bool is_regulated(const Lane &lane) {
     return lane.regulation->load(std::memory_order_relaxed) != 0;  // relaxed: as above
 }
+// Counts the blocks that the process holds, if nobody has done so since the first limit was set in the pool: then walks
+// over all metadata. Before a call changes the tree: a walk beside it would count the block or not, and the call counts
+// it once more, or not either.
+[[gnu::cold]] void count_what_is_held(numacre_pool *pool);
 // Counts `frames` more for the process if it may hold them. Within a CountedCall. Serves waiters if a charge was taken
 // back.
 [[gnu::cold]] Admission charge_frames(numacre_pool *pool, Actor actor, std::uint64_t frames);
@@ -286,11 +290,8 @@ struct Charge {
         if (!is_made) call.end();
         return is_made;
     }
-    void undo() {
-        if (is_made) uncharge_frames(pool, frames);
-        call.end();
-        is_made = false;
-    }
+    // Serves waiters, who may have been refused while the charge stood.
+    [[gnu::cold]] void undo();
     bool is_over_quota() const { return numacre::engine::is_over_quota(answer); }
 };
 

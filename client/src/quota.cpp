@@ -1,5 +1,7 @@
 // The limits on this process (shm/account.hpp). Cached blocks count as the process's. A take of a block that was handed
 // over is never refused, but the block then counts for the taker and no longer for the giver.
+#include <utility>
+
 #include "engine.hpp"
 #include "numacre/shm/snapshot.hpp"
 #include "pool.hpp"
@@ -9,8 +11,8 @@ namespace {
 
 constexpr int kTries = 3;  // two processes that want the last frames at once may refuse each other
 
-// For the first call since a limit was set in the pool, if the daemon has not counted for this process: walks over all
-// metadata.
+}  // namespace
+
 void count_what_is_held(numacre_pool *pool) {
     auto &held = pool->view.processes[pool->process.value].held;
     std::uint64_t bits = held.load(std::memory_order_relaxed);  // relaxed: the CAS decides
@@ -20,8 +22,6 @@ void count_what_is_held(numacre_pool *pool) {
     // Failed: another thread, or the daemon, was first.
     held.compare_exchange_strong(bits, HeldFrames::of(own.frames).bits(), std::memory_order_relaxed);
 }
-
-}  // namespace
 
 void CountedCall::begin(numacre_pool *pool, Actor actor, std::uint64_t frames, ProcessSlot giver) {
     pool_ = pool;
@@ -56,6 +56,13 @@ Admission ask_frames(numacre_pool *pool, std::uint64_t frames) {
     const Admission answer = ask(pool->view, pool->process, frames);
     if (answer == Admission::granted || !forget_stale_gifts(pool)) return answer;
     return ask(pool->view, pool->process, frames);
+}
+
+void Charge::undo() {
+    const bool was_made = std::exchange(is_made, false);
+    if (was_made) uncharge_frames(pool, frames);
+    call.end();
+    if (was_made && has_waiters(pool)) serve_waiters(pool, actor);
 }
 
 void uncharge_frames(numacre_pool *pool, std::uint64_t frames) {

@@ -39,6 +39,8 @@ int slow_take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **bloc
     const std::uint32_t numa_node = pool->reference_format.numa_node(reference);
     Block taken;
     const bool is_counted = is_counting(pool);
+    if (is_counted) [[unlikely]]
+        count_what_is_held(pool);
     const Giver giver = is_counted ? giver_of(pool, reference) : Giver{pool->process, 0, 0};
     const CountedCall call{pool, lane.actor, giver.frames, giver.process};
     const Errc code = numa_node < pool->numa_nodes

@@ -23,6 +23,8 @@ constexpr std::uint64_t kShortestNapNanoseconds = 1'000'000;
 constexpr std::uint64_t kReservedAgainAfterNanoseconds = 50'000'000;
 // A quota that refuses may be used up by a charge of another thread of the process that stands for a moment only.
 constexpr unsigned kRefusals = 3;
+// A gift that a thread has left behind, by siglongjmp() out of a wait, stays on the way: about a second.
+constexpr unsigned kRefusalsMost = 1000;
 constexpr std::uint64_t kRefusedAgainAfterNanoseconds = 1'000'000;
 // A gift takes microseconds. A giver that has not finished by then stands still, or is dead.
 constexpr std::uint64_t kStaleAfterNanoseconds = 10'000'000;
@@ -212,7 +214,9 @@ bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Bl
     if (given != Server::Given::yes && given != Server::Given::undone) return false;
     // Not before: the receiver counts the block already, and a limit holds in between.
     uncount_freed(pool, numa_node, block);
-    if (given == Server::Given::undone || hand_off.has_taken_back()) serve_waiters(pool, actor);
+    // While the block counted twice, other waiters may have been refused.
+    const bool may_have_refused = hand_off.has_taken_back() || (is_counting(pool) && has_waiters(pool));
+    if (given == Server::Given::undone || may_have_refused) serve_waiters(pool, actor);
     return true;
 }
 
@@ -259,6 +263,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
         charge.answer = is_counting(pool) ? ask_frames(pool, order.frames()) : Admission::granted;
         const bool may = charge.answer == Admission::granted || charge.answer == Admission::full;
         refusals = charge.is_over_quota() ? refusals + 1 : 0;
+        if (wish.is_waiting() && !may && hand_off.withdraw(actor)) wish = WaitWord{};
         if (wish.is_waiting()) {
             hand_off.raise_flag();  // a thread that had lowered it for a moment may have died
         } else if (may) {
@@ -279,7 +284,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
                                               : kRefusedAgainAfterNanoseconds;
         if (is_damaged(*pool, attention)) {
             over = Errc::corrupt;
-        } else if (refusals >= kRefusals && !is_anything_on_the_way(pool)) {
+        } else if (refusals >= kRefusals && (refusals >= kRefusalsMost || !is_anything_on_the_way(pool))) {
             over = Errc::over_quota;
         } else if (timeout_ms != 0) {
             const std::uint64_t waited = now_nanoseconds() - begin;

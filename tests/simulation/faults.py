@@ -479,7 +479,7 @@ std::memory_order_acq_rel,
         name="who_takes_a_charge_back_does_not_look_again",
         why="two that serve refuse each other by charges that stand for a moment: a waiter sleeps beside a free block",
         changes=(
-            Change(SHM + "hand_off.hpp", "if (limits_.has_taken_back()) continue;", "(void)limits_.has_taken_back();"),
+            Change(SHM + "hand_off.hpp", "if (limits_.has_taken_back()) {", "if (limits_.has_taken_back() && false) {"),
         ),
     ),
     Fault(
@@ -514,8 +514,8 @@ std::memory_order_acq_rel,
         changes=(
             Change(
                 "daemon/src/pool/sizing.cpp",
-                "if (!undo && memory.drain_of(unit) != Drain::wanted)",
-                "if (false)",
+                "if (is_new) allowed",
+                "if (false) allowed",
             ),
         ),
     ),
@@ -685,8 +685,8 @@ std::memory_order_acq_rel,
         changes=(
             Change(
                 "daemon/src/pool/managed_pool.cpp",
-                "if (!kept) (void)promise(holder, before, nullptr, refused);\n    return kept;",
-                "(void)kept;\n    (void)refused;\n    return {};",
+                "(void)promise(holder, before, nullptr, refused);",
+                "(void)refused;\n        kept = {};",
             ),
         ),
     ),

@@ -36,13 +36,23 @@ void HeldCounts::correct(ProcessSlot slot, const Use &use, std::uint64_t unsure)
                                      std::memory_order_seq_cst);
         return;
     }
+    // A thread that stands still between the tree and the count: what it holds in the tree is taken, and would be
+    // counted nowhere for as long as it stands. When it goes on the count is too high for a while, which breaks no
+    // promise.
+    if (found > seen.frames() && before.bits == bits && before.unsure == unsure) {
+        word.compare_exchange_strong(bits, seen.with_more(found - seen.frames()).bits(), std::memory_order_seq_cst);
+        return;
+    }
     // It was counted before the scan, and again after it.
     bits = word.load(std::memory_order_relaxed);
     const auto [least, most] = std::minmax({seen.frames(), HeldFrames{bits}.frames()});
-    Wrong now{seen.bits(), 0, 0, 1};
+    Wrong now{seen.bits(), 0, 0, 1, unsure};
     if (least > found + unsure) now.too_many = least - found - unsure;
     if (most + unsure < found) now.too_few = found - most - unsure;
-    if (now.too_many == 0 && now.too_few == 0) return;
+    if (now.too_many == 0 && now.too_few == 0) {
+        if (found > most) wrong_[slot.value] = {seen.bits(), 0, 0, 0, unsure};
+        return;
+    }
     if ((now.too_many != 0) == (before.too_many != 0) && (now.too_few != 0) == (before.too_few != 0)) {
         now.too_many = std::min(now.too_many, before.too_many);
         now.too_few = std::min(now.too_few, before.too_few);

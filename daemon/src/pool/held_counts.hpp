@@ -29,6 +29,7 @@ private:
         // By at least so much, in all of the last looks.
         std::uint64_t too_many = 0, too_few = 0;
         unsigned looks = 0;
+        std::uint64_t unsure = 0;  // frames under way in the last look
     };
     void correct(ProcessSlot slot, const Use &use, std::uint64_t unsure);
 

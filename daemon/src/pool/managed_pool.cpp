@@ -345,8 +345,9 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
     const RecordsLock records(*this);
     if (!clients_.leave(slot, departure, total.frames << geometry_.frame_shift, recovery_seconds)) return;
     limits_.vacate(slot);
-    // Nobody has noted what recovery has freed in units that drain.
-    if (total.frames != 0) forget_draining_held(shared_);
+    // Nobody has noted the blocks that recovery has freed in units that drain: those that were on their way included,
+    // which `total` does not count.
+    forget_draining_held(shared_);
     // The client's memory has been given back; its word leaves the sums of its user and of the pool.
     records_.set_limits(slot, {});
     shared_.processes[slot.value].held.store(0, std::memory_order_release);  // after the above
@@ -400,7 +401,10 @@ Answer<void> ManagedPool::reserve(const Holder &holder, std::uint64_t bytes) {
     use = scan_.look();
     auto kept = limits_.check_promises(use);
     std::uint64_t refused = 0;
-    if (!kept) (void)promise(holder, before, nullptr, refused);
+    if (!kept) {
+        (void)promise(holder, before, nullptr, refused);
+        wake_waiters();  // the promise may have refused them while it stood
+    }
     return kept;
 }
 

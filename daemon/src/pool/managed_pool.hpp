@@ -170,7 +170,10 @@ public:
     class Withheld {
     public:
         Withheld(ManagedPool &pool, std::uint64_t bytes) : pool_(pool), bytes_(bytes) { pool_.withhold(bytes_, 0); }
-        ~Withheld() { pool_.withhold(0, bytes_); }
+        ~Withheld() {
+            pool_.withhold(0, bytes_);
+            if (bytes_ != 0) pool_.wake_waiters();  // they may have been refused meanwhile
+        }
         Withheld(const Withheld &) = delete;
         Withheld &operator=(const Withheld &) = delete;
 

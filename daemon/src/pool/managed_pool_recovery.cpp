@@ -71,6 +71,8 @@ void ManagedPool::reclaim(std::span<Departed> departed) {
         const Quarantine::Era era = quarantine_.era(Quarantine::Clock::now());
         recovery.seize(departed, era, [this, era](NumaNode numa_node, Block block) { seize(numa_node, block, era); });
     }
+    // Before any count is lowered: nobody has noted the blocks that recovery has freed in units that drain.
+    forget_draining_held(shared_);
     // A dead client may have been giving a block to another.
     forget_stale_gifts(Stale::all);
 }

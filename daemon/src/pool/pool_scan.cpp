@@ -25,15 +25,37 @@ Use PoolScan::begin() {
     Use use;
     use.number = begun_.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: as in begun()
     use.seats = clients_.versions();
-    const std::size_t slots = use.seats.size();
-    use.used_frames.resize(slots, 0);
-    for (std::uint32_t slot = 0; slot < slots; ++slot) {
-        // In this order: as in counted_frames().
-        use.coming.push_back(OnTheWay{shared_.processes[slot].on_the_way.load(std::memory_order_seq_cst)}.frames());
-        use.counts.push_back(shared_.processes[slot].held.load(std::memory_order_seq_cst));
-    }
+    use.used_frames.resize(use.seats.size(), 0);
+    read_counts(use);
     use.under_way = frames_under_way();
     return use;
+}
+
+// As settle() of account.hpp, and for the same reason: a block that is handed on between two reads would hide as much
+// that has been granted and not been taken yet.
+void PoolScan::read_counts(Use &use) const {
+    constexpr unsigned kReadings = 8;
+    const auto slots = static_cast<std::uint32_t>(use.seats.size());
+    use.coming.assign(slots, 0);
+    use.counts.assign(slots, 0);
+    std::vector<Words> last(slots);
+    for (unsigned reading = 0; reading < kReadings; ++reading) {
+        bool agrees = reading != 0;
+        for (std::uint32_t i = 0; i < slots; ++i) {
+            const std::uint32_t slot = reading % 2 == 0 ? i : slots - 1 - i;
+            const Words words = words_of(shared_.processes[slot]);
+            agrees = agrees && words == last[slot];
+            last[slot] = words;
+            use.coming[slot] = std::max(use.coming[slot], OnTheWay{words.on_the_way}.frames());
+            if (HeldFrames{words.held}.frames() >= HeldFrames{use.counts[slot]}.frames()) use.counts[slot] = words.held;
+        }
+        if (!agrees) continue;
+        for (std::uint32_t slot = 0; slot < slots; ++slot) {
+            use.coming[slot] = OnTheWay{last[slot].on_the_way}.frames();
+            use.counts[slot] = last[slot].held;
+        }
+        return;
+    }
 }
 
 std::vector<std::uint64_t> PoolScan::frames_under_way() const {

@@ -44,6 +44,7 @@ public:
     std::vector<std::uint64_t> frames_under_way() const;
 
 private:
+    void read_counts(Use &use) const;
     std::vector<OwnerUsage> walk(Use &use, Units units) const;
     std::uint64_t unit_changes() const;
     NodeMemory::DrainingFrames draining_frames() const;

@@ -72,6 +72,9 @@ bool has(const std::vector<std::uint64_t> &units, std::uint64_t unit) {
 std::uint64_t undo(ManagedPool &pool, NodeMemory &memory, std::uint64_t before, Growth growth) {
     const std::uint64_t reached = memory.online_bytes();
     const auto pass = [&](Growth part) {
+        // A unit that an earlier pass has taken counts as gone already.
+        pool.worker().run(
+            [&] { return std::erase_if(part.units, [&](std::uint64_t unit) { return !memory.is_online(unit); }); });
         while (!part.units.empty()) {
             const std::uint64_t step_units = std::min<std::uint64_t>(units_in_step(memory), part.units.size());
             const std::uint64_t step_bytes = step_units * memory.unit_bytes();
@@ -212,7 +215,7 @@ Pass shrink_pass(ManagedPool &pool, NodeMemory &memory, const std::vector<std::u
             const auto step = std::span(units).subspan(i, std::min<std::size_t>(step_units, units.size() - i));
             const auto open = open_units(memory, step);
             const std::uint64_t open_bytes = std::min(open.size() * memory.unit_bytes(), before - target);
-            const ManagedPool::Withheld withheld(pool, open_bytes);
+            const ManagedPool::Withheld withheld(pool, is_reserved ? 0 : open_bytes);
             std::vector<std::uint64_t> empty;
             if (!is_reserved) {
                 auto found = pool.empty_units({memory.numa_node(), open}, open_bytes, withheld);
@@ -382,8 +385,7 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, NumaNode numa_node, std::uint
         // A unit that is drained already has been checked before.
         const bool is_new = !undo && memory.drain_of(unit) == Drain::none;
         const ManagedPool::Withheld withheld(pool, is_new ? memory.unit_bytes() : 0);
-        if (!undo && memory.drain_of(unit) != Drain::wanted)
-            allowed = pool.check_drain({numa_node, std::span(&unit, 1)}, withheld);
+        if (is_new) allowed = pool.check_drain({numa_node, std::span(&unit, 1)}, withheld);
         if (!allowed) return now;
         memory.set_drain(unit, undo ? Drain::none : Drain::wanted);
         if (undo) {

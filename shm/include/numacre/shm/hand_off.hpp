@@ -138,6 +138,7 @@ public:
     template <class Wake>
     void serve(Actor actor, Wake &&wake) {
         Exhausted exhausted;
+        bool has_looked_anew = false;
         for (unsigned round = 0; round < kRounds; ++round) {
             const Served served = serve_all(actor, exhausted, wake);
             if (served == Served::look_again) {
@@ -145,9 +146,14 @@ public:
                 continue;
             }
             // A charge of this thread that stood for a moment may have refused another server, which has left its
-            // waiter to sleep beside a free block. The last server that takes a charge back meets no other charge.
-            // Exhausted orders stay so: a thread that releases something sees the flag.
-            if (limits_.has_taken_back()) continue;
+            // waiter to sleep beside a free block. The last server that takes a charge back meets no other charge. The
+            // first time it looks for everything anew: a block that the refused server has freed lies in the tree
+            // since.
+            if (limits_.has_taken_back()) {
+                if (!has_looked_anew) exhausted = {};
+                has_looked_anew = true;
+                continue;
+            }
             // The flag stays up as long as somebody is left: a thread that releases after our look for memory sees it.
             if (served == Served::not_all) return;
             // seq_cst: before the look at the words. A thread that announces itself later raises the flag later.
