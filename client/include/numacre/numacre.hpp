@@ -1,6 +1,6 @@
-// The C++ face of numacre.h: a pool that detaches itself, blocks that free themselves, a std::pmr::memory_resource.
-// Header-only over the C ABI, so that it does not matter which compiler built the library. No exception is thrown but
-// by PoolResource, as std::pmr demands.
+// The C++ interface of numacre.h: a pool that detaches itself, blocks that free themselves, a
+// std::pmr::memory_resource. It is header-only over the C ABI, so that it does not matter which compiler built the
+// library. Only PoolResource throws exceptions, as std::pmr demands.
 #pragma once
 
 #include <chrono>
@@ -18,13 +18,13 @@
 
 namespace numacre {
 
-// What went wrong: the code, and the library's sentence about it.
+// The error of a failed call: its code, and the library's sentence about it.
 struct Error {
-    Errc code = Errc::ok;  // of the errno value; bad_argument if that has no row in kErrors
+    Errc code = Errc::ok;  // the code of the errno value; bad_argument if kErrors has no row for that value
     std::string message;   // numacre_last_error()
 };
 
-// A T, or why there is none.
+// A T, or the reason why there is no T.
 template <class T>
 using Expected = Result<T, Error>;
 
@@ -43,24 +43,25 @@ inline Unexpected<Error> failure(int negative_errno) {
 
 // A reference that another process can take. Trivially copyable: write it to a ring, a pipe, a file.
 struct Ref {
-    numacre_ref value = NUMACRE_REF_NULL;  // as C has it
+    numacre_ref value = NUMACRE_REF_NULL;  // the reference as the C functions use it
     // False for NUMACRE_REF_NULL.
     explicit operator bool() const { return value != NUMACRE_REF_NULL; }
-    // Whether both name one block, in one of its uses.
+    // True if both name the same use of the same block.
     friend bool operator==(Ref, Ref) = default;
 };
 
-// Owns one block; frees it at its end. Move-only. Must not outlive its Pool.
+// Owns one block; the destructor frees it. Move-only. Must not outlive its Pool.
 class Block {
 public:
     // No block.
     Block() = default;
-    // The block at `address`, which this process owns; size: its numacre_usable_size. Pool::own() looks that up.
+    // The block at `address`, which this process owns. size: the block's numacre_usable_size, which Pool::own() looks
+    // up.
     Block(numacre_pool *pool, void *address, std::size_t size) : pool_(pool), address_(address), size_(size) {}
     // Leaves no block in `other`.
     Block(Block &&other) noexcept
         : pool_(other.pool_), address_(std::exchange(other.address_, nullptr)), size_(other.size_) {}
-    // Frees the block that was here; leaves no block in `other`.
+    // Frees the block that this object owned; leaves no block in `other`.
     Block &operator=(Block &&other) noexcept {
         if (this != &other) {
             reset();
@@ -75,19 +76,19 @@ public:
     // Frees the block.
     ~Block() { reset(); }
 
-    // Whether there is a block.
+    // True if there is a block.
     explicit operator bool() const noexcept { return address_ != nullptr; }
     // The block's address in this process; null if there is none.
     void *data() const noexcept { return address_; }
-    // Bytes that may be used.
+    // The number of usable bytes.
     std::size_t size() const noexcept { return size_; }
     // All of the block.
     std::span<std::byte> bytes() const noexcept { return {static_cast<std::byte *>(address_), size_}; }
-    // The block's name for other processes; still ours until one of them takes it.
+    // The block's name for other processes. This object owns the block until a process takes it.
     Ref ref() const noexcept { return {numacre_ref_of(pool_, address_)}; }
-    // Give the block up without freeing it: somebody else takes, or has taken, it.
+    // Gives up the block without freeing it, because another owner takes, or has taken, the block. Returns its address.
     void *release() noexcept { return std::exchange(address_, nullptr); }
-    // Frees the block, as numacre_free. An error is ignored: after -EUSERS the block stays allocated until the pool's
+    // Frees the block, as numacre_free. Errors are ignored: after -EUSERS the block stays allocated until the pool's
     // handle is detached.
     void reset() noexcept {
         if (address_ != nullptr) (void)numacre_free(pool_, std::exchange(address_, nullptr));
@@ -101,12 +102,12 @@ private:
 
 // Which free space an allocation of a private pool takes when the thread's cache is empty; see NUMACRE_PRIVATE_....
 enum class Fit : unsigned {
-    quick = 0,  // takes what is near, without a look at the rest
+    quick = 0,  // takes a nearby free space, without a look at the rest
     compact = NUMACRE_PRIVATE_COMPACT,
     best = NUMACRE_PRIVATE_BEST_FIT,
 };
 
-// The geometry of a private pool; 0: the default of numacre_private_options.
+// The geometry of a private pool. 0 means the default of numacre_private_options.
 struct PrivateOptions {
     std::uint64_t capacity_bytes = 0;       // numacre_private_options::capacity_bytes
     std::uint64_t frame_bytes = 0;          // numacre_private_options::frame_bytes
@@ -114,7 +115,7 @@ struct PrivateOptions {
     Fit fit = Fit::quick;                   // numacre_private_options::flags
 };
 
-// Which numa nodes blocks come from; see NUMACRE_POLICY_....
+// A policy, which chooses the numa nodes of blocks; see NUMACRE_POLICY_....
 enum class PolicyMode : int {
     unset = NUMACRE_POLICY_DEFAULT,
     local = NUMACRE_POLICY_LOCAL,
@@ -124,21 +125,21 @@ enum class PolicyMode : int {
     interleave_frames = NUMACRE_POLICY_INTERLEAVE_FRAMES,
 };
 
-// How to allocate; see the NUMACRE_ flags.
+// Options of an allocation; see the NUMACRE_ flags.
 struct AllocateOptions {
-    int numa_node = -1;                    // -1: the calling thread's, or where a policy says
+    int numa_node = -1;                    // -1: the calling thread's, or the one that a policy chooses
     bool strict = false;                   // NUMACRE_STRICT
     bool zero = false;                     // NUMACRE_ZERO
     bool uncached = false;                 // NUMACRE_UNCACHED
     bool interleave = false;               // NUMACRE_INTERLEAVE: numa_node -1
-    bool local = false;                    // NUMACRE_LOCAL: numa_node -1, whatever policy there is
-    bool compact = false;                  // NUMACRE_COMPACT: in fuller chunks
+    bool local = false;                    // NUMACRE_LOCAL: numa_node -1, regardless of policies
+    bool compact = false;                  // NUMACRE_COMPACT: prefers fuller chunks
     bool wait = false;                     // NUMACRE_WAIT
-    std::chrono::milliseconds timeout{0};  // with wait; 0: for ever; less: 1 ms; more than 4.6 h (2^24 ms): that
+    std::chrono::milliseconds timeout{0};  // with wait; 0: for ever; below 0: 1 ms; at most 2^24 - 1 ms (4.6 h)
 };
 
-// A handle on a pool; detaches at its end. Move-only. Its calls are those of C: what each says of threads, signals and
-// fork holds here.
+// A handle on a pool; the destructor detaches it. Move-only. Its functions call the C functions, whose rules on
+// threads, signals and fork apply here.
 class Pool {
 public:
     // As numacre_attach.
@@ -158,7 +159,7 @@ public:
 
     // `other` has no pool afterwards.
     Pool(Pool &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-    // Detaches the pool that was here. `other` has no pool afterwards.
+    // Detaches the pool that this object had. `other` has no pool afterwards.
     Pool &operator=(Pool &&other) noexcept {
         if (this != &other) {
             numacre_detach(handle_);
@@ -179,7 +180,7 @@ public:
     }
     // As numacre_alloc_on.
     Expected<Block> allocate(std::size_t size_bytes, const AllocateOptions &options) {
-        constexpr std::chrono::milliseconds::rep kMost = 0xff'ffff;  // that NUMACRE_WAIT_MS has room for
+        constexpr std::chrono::milliseconds::rep kMost = 0xff'ffff;  // the largest time of NUMACRE_WAIT_MS
         const auto asked = options.timeout.count();
         const auto milliseconds = static_cast<unsigned>(asked == 0 ? 0 : asked < 1 ? 1 : asked > kMost ? kMost : asked);
         const unsigned flags = (options.strict ? NUMACRE_STRICT : 0) | (options.zero ? NUMACRE_ZERO : 0) |
@@ -191,9 +192,9 @@ public:
             return detail::failure(error);
         return Block{handle_, address, numacre_usable_size(handle_, address)};
     }
-    // All of addresses.size() blocks, or none; then the addresses are meaningless. For loops in which an object for
-    // each block costs too much: nothing frees these blocks by itself. own() makes a Block of one, free_bulk() frees
-    // them together.
+    // Allocates addresses.size() blocks, or none: after a failure the addresses are meaningless. This is for loops in
+    // which an object for each block costs too much: nothing frees these blocks automatically. own() makes a Block of
+    // an address, and free_bulk() frees the blocks together.
     Expected<void> allocate_bulk(std::size_t size_bytes, std::span<void *> addresses) {
         const auto count = static_cast<unsigned>(addresses.size());
         if (const int error = numacre_alloc_bulk(handle_, size_bytes, addresses.data(), count))
@@ -206,19 +207,19 @@ public:
         if (const int error = numacre_free_bulk(handle_, addresses.data(), count)) return detail::failure(error);
         return {};
     }
-    // The Block of an address that this process owns: from allocate_bulk(), Block::release() or the C functions. Empty
-    // if this process does not own a block there.
+    // Returns a Block for an address from allocate_bulk(), Block::release() or the C functions. The Block is empty if
+    // this process owns no block there.
     Block own(void *address) {
         const std::size_t size = numacre_usable_size(handle_, address);
         return size == 0 ? Block{} : Block{handle_, address, size};
     }
-    // The policy of this handle. numa_nodes: bit n is numa node n of the pool. See numacre_set_policy.
+    // Sets the policy of this handle. numa_nodes: bit n is numa node n of the pool. See numacre_set_policy.
     Expected<void> set_policy(PolicyMode mode, std::uint64_t numa_nodes = 0) {
         if (const int error = numacre_set_policy(handle_, static_cast<int>(mode), numa_nodes))
             return detail::failure(error);
         return {};
     }
-    // By a policy of this call's own. flags: see numacre_alloc_policy.
+    // Allocates by a policy of this call alone. flags: see numacre_alloc_policy.
     Expected<Block> allocate_by(PolicyMode mode, std::uint64_t numa_nodes, std::size_t size_bytes, unsigned flags = 0) {
         void *address = nullptr;
         if (const int error =
@@ -226,7 +227,7 @@ public:
             return detail::failure(error);
         return Block{handle_, address, numacre_usable_size(handle_, address)};
     }
-    // Become the owner of a block that another process (or this one) named.
+    // Makes this process the owner of a block that another process (or this one) has named by a reference.
     Expected<Block> take(Ref ref) {
         void *address = nullptr;
         if (const int error = numacre_take(handle_, ref.value, &address)) return detail::failure(error);
@@ -239,7 +240,7 @@ public:
         (void)numacre_get_info(handle_, &found);
         return found;
     }
-    // All blocks of one numa node, up to the pool's capacity: for registering the memory with a device.
+    // The mapping of all blocks of one numa node, up to the pool's capacity: for registering the memory with a device.
     Expected<std::span<std::byte>> region(int numa_node = 0) const {
         void *base = nullptr;
         std::size_t size_bytes = 0;
@@ -252,19 +253,19 @@ public:
         (void)numacre_client_id(handle_, &id);
         return id;
     }
-    // Readable when events() has something; the pool's own.
+    // A descriptor that is readable when events() has an event. The descriptor belongs to the pool.
     Expected<int> event_fd() {
         int fd = -1;
         if (const int error = numacre_event_fd(handle_, &fd)) return detail::failure(error);
         return fd;
     }
-    // NUMACRE_EVENT_... since the last call.
+    // The NUMACRE_EVENT_... bits of events since the last call.
     std::uint32_t events() {
         std::uint32_t events = 0;
         (void)numacre_events(handle_, &events);
         return events;
     }
-    // For the functions of C; still ours.
+    // The handle, for the C functions. This object still owns the handle.
     numacre_pool *handle() const noexcept { return handle_; }
 
 private:
@@ -272,13 +273,13 @@ private:
     numacre_pool *handle_;
 };
 
-// std::pmr over a pool: every allocation is a block of whole frames, so put a pool resource of the standard library in
-// front of it for small objects. What that asks for is large and seldom, so it goes past the thread's cache: a pool
-// that is nearly full is packed better. Thread-safe. Throws std::bad_alloc when the pool is full or damaged, or the
-// request too large.
+// A std::pmr::memory_resource over a pool. Every allocation is a block of whole frames: for small objects, put a pool
+// resource of the standard library in front of this one. Such a resource asks rarely, and for large blocks, so
+// allocations go past the thread's cache: a pool that is nearly full is packed better. Thread-safe. Throws
+// std::bad_alloc when the pool is full or damaged, or the request too large.
 class PoolResource final : public std::pmr::memory_resource {
 public:
-    // Does not own the pool.
+    // Allocates from `pool`, without owning it.
     explicit PoolResource(Pool &pool, int numa_node = -1) : handle_(pool.handle()), numa_node_(numa_node) {}
 
 private:
