@@ -1,5 +1,5 @@
-// Allocations out of line: the sizes that a call did not expect, the tree beyond the thread's own word, and all that a
-// call can ask for.
+// Allocations out of line: sizes other than that of the last calls, the tree beyond the thread's own word, and
+// everything that a call can ask for.
 //
 // fast_path.hpp leaves its common path to these functions by tail calls only, so that the path saves no registers.
 #pragma once
@@ -19,19 +19,19 @@ inline constexpr unsigned kWaitShift = 8;
 
 // --- cached_: from the thread's magazines ----------------------------------------------------------------------------
 
-// The size is another one than that of the last calls.
+// The size differs from that of the last calls.
 [[gnu::noinline]] int cached_allocate_other_size(Lane &lane, std::size_t size_bytes, void **block);
 
 // --- tree_: past the cache, from one numa node; no limits ------------------------------------------------------------
 
-// The magazine of the pool's only numa node is empty, or the block on top was cached no more. Where the pool has
-// several numa nodes, lane.only is none of them, and only size 0 (no size at all) comes here.
+// The magazine of the pool's only numa node is empty, or its top block was not cached any more. In a pool of several
+// numa nodes, lane.only is none of them, and only calls of size 0 (an invalid size) come here.
 [[gnu::noinline]] int tree_allocate_past_empty(Lane &lane, std::size_t size_bytes, void **block);
 // A block larger than a leaf word, or of a size that does not exist.
 [[gnu::noinline]] int tree_allocate_large(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **block);
-// Where there is more than one numa node: a look for the local one may be a call.
+// For pools of more than one numa node. Out of line: finding the local numa node may take a call.
 [[gnu::noinline]] int tree_allocate_locally(const Lane &lane, std::size_t size_bytes, void **block);
-// The thread's own word has no such block.
+// The thread's own word has no block of this size.
 [[gnu::noinline]] int tree_allocate_further(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **block);
 // Another thread was quicker at the thread's own word.
 [[gnu::noinline]] int tree_allocate_after_race(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **block);
@@ -39,20 +39,20 @@ inline constexpr unsigned kWaitShift = 8;
 [[gnu::noinline]] int tree_finish_allocation(const Lane &lane, NodeLane &node, FrameIndex base, std::size_t size_bytes,
                                              void **block);
 
-// --- slow_: all that a call can ask for ------------------------------------------------------------------------------
+// --- slow_: everything that a call can ask for -----------------------------------------------------------------------
 
-// Like attentive_lane_of(), for a call that allocates: nullptr also if the pool is damaged.
+// Like attentive_lane_of(), for a call that allocates. nullptr also if the pool is damaged.
 Lane *allocating_lane_of(numacre_pool *pool, int &error);
 
 // numacre_alloc of a thread whose cache has no block ready.
 [[gnu::noinline]] int slow_allocate(numacre_pool *pool, std::size_t size_bytes, void **block);
-// numacre_alloc_on. numa_node: -1, or one of the pool's; flags: a combination that exists.
+// numacre_alloc_on. numa_node: -1, or one of the pool's; flags: a valid combination.
 [[gnu::noinline]] int slow_allocate_on(numacre_pool *pool, int numa_node, std::size_t size_bytes, unsigned flags,
                                        void **block);
-// By a plan, from the cache where the flags let it.
+// Allocates by a plan, from the cache if the flags permit it.
 int slow_allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t size_bytes, unsigned flags,
                           void **block);
-// By a plan, from the shared tree: places that fit, limits, waiting.
+// Allocates by a plan, from the shared tree: fit, limits, waiting.
 [[gnu::noinline]] int slow_allocate_past_cache(numacre_pool *pool, Lane &lane, const Plan &plan, std::size_t size_bytes,
                                                unsigned flags, void **block);
 

@@ -7,7 +7,8 @@
 
 namespace numacre::client {
 
-// numacre_alloc_bulk, whose first `done` blocks are in `blocks`. All or none: after an error they are free again.
+// numacre_alloc_bulk, whose first `done` blocks are in `blocks`. The call allocates all blocks or none: after an error
+// the first ones are free again.
 [[gnu::noinline]] int slow_allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks, unsigned count,
                                          unsigned done);
 // numacre_free_bulk, whose first `done` blocks are free. Frees all others; returns the first error.

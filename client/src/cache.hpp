@@ -8,20 +8,21 @@
 
 namespace numacre::client {
 
-// The magazine is empty: get some blocks. False: nothing to be had this way.
+// Fills an empty magazine with some blocks. False: no block could be put in.
 [[gnu::cold]] bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order);
-// The magazine is full, or has not been used: may it hold more? If it is full some of its blocks go back to the tree
-// (of kSingleOrder and above only those that are too many by now, as there are more threads). False: there is no room.
+// Makes room in a magazine that is full or has not been used. The magazine's limit is computed anew. If the magazine is
+// still full, some of its blocks return to the tree (for kSingleOrder and above only the blocks beyond the new limit,
+// which more threads have lowered). False: there is no room.
 [[gnu::cold]] bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order);
-// Everything cached goes back to the tree. Returns how many blocks that were.
+// Returns all cached blocks to the tree. The result is their number.
 [[gnu::cold]] std::uint32_t give_back_all(numacre_pool *pool, Lane &lane);
-// Takes over what Attention says, without doing anything about it.
+// Notes the bits of Attention as seen, without acting on them.
 void note_attention(Lane &lane, std::uint64_t bits);
-// Does what is asked of us if lane.undisturbed() is false.
+// Acts on the pool's requests when lane.undisturbed() is false.
 [[gnu::cold]] void answer_attention(numacre_pool *pool, Lane &lane);
-// The calling thread's lane, with what others wait for given back. nullptr: as lane_of(), or the thread is inside.
+// The calling thread's lane, after it has acted on the pool's requests. nullptr: as lane_of(), or the thread is inside.
 Lane *attentive_lane_of(numacre_pool *pool, int &error);
-// Memory has run out, our own cache is empty.
+// Asks all threads to give back their caches. Called when memory has run out and the thread's own cache is empty.
 [[gnu::cold]] void ask_others_to_give_back(numacre_pool *pool, Lane &lane);
 
 }  // namespace numacre::client

@@ -7,7 +7,7 @@ namespace numacre::client {
 
 // Remembers "<what>: <remedy>" for numacre_last_error() and returns -errno of code.
 [[gnu::format(printf, 2, 3), gnu::cold]] int fail(Errc code, const char *what, ...);
-// For a handle that this process has from its parent.
+// Refuses a handle that this process has inherited from its parent.
 [[gnu::cold]] inline int fail_forked() {
     return fail(Errc::forked_handle, "this pool handle was made before fork()");
 }

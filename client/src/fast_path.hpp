@@ -3,8 +3,8 @@
 //
 // A function's name says at which tier it begins; each tier falls through to the next one:
 //   cached_  the thread's own magazines (lane.hpp), by plain stores
-//   tree_    the shared tree, by the short ways of the lane: no limits, no signal handler inside a call
-//   slow_    whatever a call can ask for: placement, limits, waiting, what the pool wants attention for
+//   tree_    the shared tree, by the short paths of the lane: no limits, no signal handler inside a call
+//   slow_    everything that a call can ask for: placement, limits, waiting, the pool's requests for attention
 // Rare cases are tail calls, so that the common path saves no registers.
 #pragma once
 
@@ -32,15 +32,15 @@ using ShortPath = Buddy<Env>::ShortPath;
     return size_bytes - 1 < lane.leaf_bytes;
 }
 
-// From the leaf word where the thread was last. The size fits a leaf word; no limits.
+// Allocates from the leaf word that the thread used last. The size fits a leaf word; no limits.
 [[gnu::always_inline]] inline int tree_allocate_in_leaf(const Lane &lane, NodeLane &node, std::size_t size_bytes,
                                                         void **result) {
     const Order order{order_of(lane, size_bytes)};
     if (is_regulated(lane) || is_inside(node)) [[unlikely]]
         return slow_allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, result);
     Block block;
-    // The note gets a copy of the order: by the time the note is needed the compiler has had to put that copy on the
-    // stack, and all that waits for the order before that would read it back from there.
+    // The note gets a copy of the order: when the note is computed, the compiler has put that copy on the stack.
+    // Without the copy, earlier uses of the order would read it back from the stack.
     Order late = order;
     asm("" : "+r"(late.value));
     const auto note = [&] { return note_of(lane, late, size_bytes); };
@@ -54,7 +54,7 @@ using ShortPath = Buddy<Env>::ShortPath;
     return 0;
 }
 
-// A block of any size from one numa node; no limits.
+// Allocates a block of any size from one numa node; no limits.
 [[gnu::always_inline]] inline int tree_allocate(const Lane &lane, NodeLane &node, std::size_t size_bytes,
                                                 void **result) {
     return fits_leaf_word(lane, size_bytes) ? tree_allocate_in_leaf(lane, node, size_bytes, result)
@@ -72,7 +72,7 @@ using ShortPath = Buddy<Env>::ShortPath;
 
 // --- free ------------------------------------------------------------------------------------------------------------
 
-// A block of a leaf word; no limits.
+// Frees a block of a leaf word; no limits.
 [[gnu::always_inline]] inline int tree_free(const Lane &lane, void *address) {
     NodeLane *node = nullptr;
     std::uint64_t frame = 0;

@@ -1,11 +1,13 @@
-// One thread's way into one pool: all that its hot path needs, in private memory, and its cache of blocks. What is read
-// while calls are about one size stands in numacre/inline.h, with the steps for it: they are callers' too.
+// A lane: the state of one thread in one pool, in private memory. It has all that the thread's hot path needs, and the
+// thread's cache of blocks. numacre/inline.h has the fields that are read while calls are about one size, and the steps
+// on them: programs compile these steps, too.
 //
-// A cached block stays its process's (IndexEntry: cached), so a death gives it back like any other. Blocks go in and
-// out by plain stores: an entry that is not published is written by its own process only. What that costs: a block that
-// two threads of one process free in the very same moment may be put into both caches, and if one of them gives it back
-// before the other has stored, it may even be taken from its next owner (shm/README.md, No CAS). With
-// NUMACRE_CHECK_FREES in the environment nothing is cached, and a CAS decides.
+// A cached block still belongs to its process (IndexEntry: cached), so recovery gives it back after a death like any
+// other block. Plain stores put blocks in and take them out: an entry that is not published is written by its own
+// process only. The cost of plain stores: a block that two threads of one process free in the very same moment may be
+// put into both caches. If one of the threads gives the block back before the other has stored, the block may even be
+// taken from its next owner (shm/README.md, No CAS). With NUMACRE_CHECK_FREES in the environment no block is cached,
+// and a CAS decides.
 #pragma once
 
 #include <atomic>
@@ -29,11 +31,12 @@ using Word = Env::Atomic<std::uint64_t>;
 
 inline constexpr std::uint32_t kMagazineBlocks = 1024;
 inline constexpr unsigned kCachedOrders = kLeafOrder + 1;  // blocks of leaf words
-// From here on a leaf word has two blocks at most: many at a time are not cheaper than one by one. An empty magazine is
-// not filled for them, nor is a full one emptied: what it has not, or has no room for, is the tree's.
+// From this order on a leaf word has two blocks at most: moving many at a time is not cheaper than one by one. For
+// these orders an empty magazine is not filled and a full one is not emptied: the tree serves a block that the magazine
+// lacks or has no room for.
 inline constexpr unsigned kSingleOrder = kLeafOrder - 1;
 
-// What the C steps say of shared memory.
+// The constants of the C steps match the layout of shared memory.
 static_assert(NUMACRE_INLINE_OURS == IndexEntry{~std::uint64_t{0}}.ownership_and_order());
 static_assert((IndexEntry::owned(ProcessSlot{1}, Order{1}, 1, {}).bits() | NUMACRE_INLINE_CACHED) ==
               IndexEntry::cached(ProcessSlot{1}, Order{1}, 1).bits());
@@ -42,8 +45,8 @@ static_assert((IndexEntry::owned({}, {}, 0, {}).bits() | NUMACRE_INLINE_GENERATI
 static_assert(offsetof(ThreadCounters<Env>, frees) - offsetof(ThreadCounters<Env>, allocations) ==
               NUMACRE_INLINE_FREES_BESIDE * sizeof(Word));
 static_assert(sizeof(Word) == sizeof(std::uint64_t) && alignof(Word) == alignof(std::uint64_t));
-// All of it is compiled into programs. Whoever has to change a figure makes a numacre_inline_lane_2, and leaves _1
-// without blocks: or such programs write wherever they like into memory that others share.
+// All these values are compiled into programs. A change of one of them needs a numacre_inline_lane_2, and leaves
+// numacre_inline_lane_1 without blocks; otherwise old programs write to arbitrary places of shared memory.
 static_assert(NUMACRE_INLINE_OURS == 0xffffff && NUMACRE_INLINE_CACHED == 2 &&
               NUMACRE_INLINE_GENERATION == 0x7ffff000000 && NUMACRE_INLINE_FREES_BESIDE == 25);
 static_assert(offsetof(numacre_inline_magazine, top) == 0 && offsetof(numacre_inline_magazine, bottom) == 8 &&
@@ -62,8 +65,8 @@ inline std::uint64_t *bits_of(Word &word) {
 }
 
 struct alignas(kCacheLineBytes) Magazine : numacre_inline_magazine {
-    IndexEntry as_owned;   // what the entry of its process's block says when it is handed out, but for generation, note
-    unsigned block_shift;  // log2 of a block's bytes
+    IndexEntry as_owned;        // the entry of a block that is handed out, without generation and note
+    unsigned block_shift;       // log2 of a block's bytes
     std::uint32_t slots_bound;  // PoolView::threads_in_use_bound() when the limit was set
 
     std::uint32_t count() const { return static_cast<std::uint32_t>(top - bottom); }
@@ -72,14 +75,15 @@ struct alignas(kCacheLineBytes) Magazine : numacre_inline_magazine {
     bool is_full() const { return top >= limit; }  // the limit may have come down since
 };
 
-// Without blocks or room: what leads to it goes the other way.
+// A magazine without blocks or room: calls that reach it take the longer path.
 inline Magazine no_magazine{};
 
-// What call after call has been about. Where sizes change, no branch could be predicted (a block's order is known when
-// its entry has been fetched): then none is to depend on them, until they have been the same for a while.
+// Counts how often successive calls were about the same value (size or order). Where sizes change, no branch on them
+// could be predicted (a block's order is known only when its entry has been fetched). So no branch depends on sizes
+// until they have been the same for a while.
 class Streak {
 public:
-    // Of a call about `what`: how often it has been the same before. No branch.
+    // Notes a call about `what`. Returns how many calls in a row before it were about the same value. No branch.
     std::uint32_t count(std::uint64_t what) {
         length_ = (length_ + 1) & -static_cast<std::uint32_t>(what == what_);
         what_ = what;
@@ -95,7 +99,7 @@ struct alignas(kCacheLineBytes) NodeLane : numacre_inline_node {
     Buddy<Env> *buddy;
     ActorView<Env> self;
     Streak sizes;
-    // What the last look at the whole numa node found, and when (monotonic; 0: never looked).
+    // The free frames at the last walk over the whole numa node, and its time (monotonic; 0: no walk yet).
     std::uint64_t free_frames_seen;
     std::uint64_t looked_at_ns;
     Magazine magazines[kCachedOrders];
@@ -108,14 +112,13 @@ struct alignas(kCacheLineBytes) NodeLane : numacre_inline_node {
     void allocates_nothing() { allocates(0, no_magazine, {}); }
 };
 
-// Which numa node of the pool a thread on each of the machine's takes its blocks from, as the hot path looks it up. The
-// pool's number of numa nodes stands for "that has to be thought about": as a lane's node it is one that has no blocks.
+// Maps each numa node of the machine to the pool's numa node that serves a thread there; the hot path looks it up. The
+// value `numa_nodes` means: take the slow path. A lane's node of that index has no blocks.
 struct Choices {
     std::atomic<std::uint8_t> of[kMaxOsNumaNodes];
 };
 
-// Where the thread's blocks are to come from, when it was last looked at (policy.cpp). In pools of one numa node nobody
-// looks.
+// The thread's placement at its last look (policy.cpp). Not used in pools of one numa node.
 struct Placement {
     Policy policy;  // of calls that bring none
     std::uint64_t allowed = 0;
@@ -127,24 +130,24 @@ struct Placement {
 
 struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     std::uint32_t span_shift;
-    NodeLane *freed_node;    // of what freed_data and freed_index are
-    numacre_pool *pool;      // the handle as well, so that the hot path need not keep what it was called with
-    const Word *regulation;  // 0: no limit is set in the pool, its blocks are not chosen, its frees not checked
-    NodeLane *nodes;         // in the same allocation
+    NodeLane *freed_node;    // the node of freed_data and freed_index
+    numacre_pool *pool;      // equal to handle, so that the hot path need not keep its argument
+    const Word *regulation;  // 0: the pool has no limits, chooses no blocks and checks no frees
+    NodeLane *nodes;         // in the same mapping as the lane
     std::byte *span;
     std::uint32_t numa_nodes;
-    std::uint32_t orders;           // how many orders of blocks there are
-    std::uint32_t private_pattern;  // what IndexEntry::ownership() of our own, unpublished blocks is
+    std::uint32_t orders;           // number of orders of blocks
+    std::uint32_t private_pattern;  // IndexEntry::ownership() of this process's unpublished blocks
     std::uint64_t leaf_bytes;       // of the largest block in a leaf word
-    const Choices *choices;         // not in a pool of one numa node
+    const Choices *choices;         // null in a pool of one numa node
     Actor actor;
-    Note since_now;  // what a block says that is handed out now, but for its slack
+    Note since_now;  // the note of a block that is handed out now, without its slack
     Streak freed;
     ReferenceFormat reference_format;
-    std::uint64_t looks;        // which chunks a FitLook reads next
-    std::uint64_t asked_at_ns;  // when it last asked others for what they cache, being at a limit; 0: never
-    std::uint32_t restraint;    // so many more slow allocations go by without filling the cache (memory has been short)
-    bool is_asleep;             // in wait_for_block(); for signal handlers of its thread
+    std::uint64_t looks;        // selects the chunks that a FitLook reads next
+    std::uint64_t asked_at_ns;  // when the thread, at a limit, last asked others for their caches; 0: never
+    std::uint32_t restraint;    // number of further slow allocations that do not fill the cache (memory was short)
+    bool is_asleep;             // asleep in wait_for_block(); for signal handlers of the thread
     Placement placement;
 
     NodeLane &only_node() const { return static_cast<NodeLane &>(*only); }
@@ -163,33 +166,33 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
 };
 
 // --- a thread that is inside -----------------------------------------------------------------------------------------
-// A thread has one intent, which says what it is changing in the tree: a signal handler that began another change in
-// the middle of one would overwrite it, and if the process were killed then, recovery would lose a block. So the
-// handler's call answers -EBUSY, before it has done anything. That lies between the instructions of one thread: no
-// memory order is needed, and no compiler moves the store of an intent behind the RMW that follows it.
+// A thread has one intent, which records the thread's current change of the tree. A signal handler that began another
+// change in the middle of that one would overwrite the intent, and if the process were killed then, recovery would lose
+// a block. So the handler's call returns -EBUSY, before it has done anything. Both run in one thread: no memory order
+// is needed, and no compiler moves the store of an intent behind the RMW that follows it.
 
 [[gnu::always_inline]] inline bool is_inside(const NodeLane &node) {
-    return node.self.slot->intent.load(std::memory_order_relaxed) != 0;  // relaxed: this thread's own
+    return node.self.slot->intent.load(std::memory_order_relaxed) != 0;  // relaxed: only this thread writes it
 }
 
-// For a free, which a handler may make on a pool that the interrupted call is using. Between two changes of the tree,
-// too, a thread may be in the middle of something: the announcement that hints are too low for a moment would be
-// overwritten.
+// For a free, which a handler may make on a pool that the interrupted call is using. A thread may be in the middle of
+// its work between two changes of the tree as well: the handler's free would overwrite the announcement that hints are
+// too low for a moment.
 [[gnu::always_inline]] inline bool is_inside_or_changes_hints(const NodeLane &node) {
     const auto &slot = *node.self.slot;
     return (slot.intent.load(std::memory_order_relaxed) |
             HintWork{slot.hint_work.load(std::memory_order_relaxed)}.active()) != 0;  // relaxed: as above
 }
 
-// --- ways of the hot path --------------------------------------------------------------------------------------------
+// --- steps of the hot path -------------------------------------------------------------------------------------------
 
-// The calling thread's lane, if this is the pool that it used last. nullptr: what numacre_inline_lane_1 leads to may be
-// no Lane at all.
+// The calling thread's lane, if this is the pool that the thread used last. nullptr otherwise: numacre_inline_lane_1
+// may then point to an object that is no Lane.
 [[gnu::always_inline]] inline Lane *current_lane(const numacre_pool *pool) {
     numacre_inline_lane *const current = numacre_inline_lane_1;
     return current->handle == pool ? static_cast<Lane *>(current) : nullptr;
 }
-// The same, with nothing that has to be looked at first.
+// Like current_lane(), but nullptr also if the pool wants attention first.
 [[gnu::always_inline]] inline Lane *undisturbed_lane(const numacre_pool *pool) {
     numacre_inline_lane *const current = numacre_inline_lane_1;
     return numacre_inline_is_undisturbed(current, pool) != 0 ? static_cast<Lane *>(current) : nullptr;
@@ -198,14 +201,14 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
 [[gnu::always_inline]] inline char *address_of(const Lane &lane, const NodeLane &node, FrameIndex frame) {
     return node.data + (frame.value << lane.frame_shift);
 }
-// address: of a block of this numa node.
+// address: the address of a block of this numa node.
 [[gnu::always_inline]] inline FrameIndex frame_of(const Lane &lane, const NodeLane &node, const char *address) {
     return FrameIndex{static_cast<std::uint64_t>(address - node.data) >> lane.frame_shift};
 }
 
-// Of the smallest block that has more frames than this. No branch: 2x + 1 has one bit more than x, and is not 0. (Said
-// by std::bit_width() it is five instructions.)
-// As wide as what is indexed by it: narrower, it is extended twice.
+// The order of the smallest block that has more frames than `frames_less_one`. No branch: 2x + 1 has one bit more than
+// x, and is not 0. (std::bit_width() takes five instructions.)
+// The result is 64 bits wide, as an index is: a narrower result would be extended twice.
 [[gnu::always_inline]] inline std::uint64_t order_above(std::uint64_t frames_less_one) {
     return 63U ^ static_cast<std::uint64_t>(__builtin_clzll(frames_less_one << 1 | 1));
 }
@@ -215,19 +218,20 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     return lane.since_now.for_request(size_bytes, magazine.block_shift);
 }
 
-// What an entry is to say of a block that is handed out for so many bytes now, but for its generation.
+// The entry of a block that is handed out for `size_bytes` now, without its generation.
 [[gnu::always_inline]] inline IndexEntry entry_for(const Lane &lane, const Magazine &magazine, std::size_t size_bytes) {
     return magazine.as_owned.with(note_of(lane, magazine, size_bytes));
 }
 
-// entry: entry_for(). False: the magazine is empty, or had something that is no cached block any more (it has gone).
+// entry: entry_for(). False: the magazine is empty, or its top block was not a cached block any more (that block is
+// removed).
 [[gnu::always_inline]] inline bool cached_take(const Lane &lane, const NodeLane &node, Magazine &magazine,
                                                IndexEntry entry, void **block) {
     return numacre_inline_take(&lane, &node, &magazine, entry.bits(), block) != 0;
 }
 
-// As many at once as there are, at most `wanted`; what is none any more ends it. What all have in common is done once,
-// and in registers: a store to the index might change anything else, for all that the compiler knows.
+// Takes up to `wanted` blocks at once; stops at a block that is not cached any more. Values common to all blocks are
+// loaded once, into registers: for the compiler a store to the index might change any other memory.
 [[gnu::always_inline]] inline unsigned cached_take_many(const Lane &lane, const NodeLane &node, Magazine &magazine,
                                                         IndexEntry entry, void **blocks, unsigned wanted) {
     char *const data = node.data;
@@ -251,8 +255,8 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     return got;
 }
 
-// From the magazine for any size. frames_less_one: (size_bytes - 1) in frames, less than kLeafFrames. False: as
-// cached_take().
+// Takes a block of any size from its magazine. frames_less_one: (size_bytes - 1) in frames, less than kLeafFrames.
+// False: as cached_take().
 [[gnu::always_inline]] inline bool cached_take_other_size(const Lane &lane, NodeLane &node, std::size_t size_bytes,
                                                           std::uint64_t frames_less_one, void **block) {
     Magazine &magazine = node.magazines[order_above(frames_less_one)];
@@ -264,7 +268,7 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     return cached_take(lane, node, magazine, entry, block);
 }
 
-// The numa node and frame of an address. False: not an address of a frame's first byte in this pool.
+// Finds the numa node and frame of an address. False: the address is not that of a frame's first byte in this pool.
 [[gnu::always_inline]] inline bool find_frame(const Lane &lane, const void *address, NodeLane *&node,
                                               std::uint64_t &frame) {
     const auto offset = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(address) -
@@ -282,7 +286,7 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     return frame < lane.frame_count;
 }
 
-// What the leaf layer says of the frame where a block begins.
+// The entry in the leaf layer for the frame where a block begins.
 struct LeafEntry {
     NodeLane *node;
     std::uint64_t *slot;
@@ -290,7 +294,7 @@ struct LeafEntry {
 
     FrameIndex frame() const { return FrameIndex{static_cast<std::uint64_t>(slot - node->index)}; }
 };
-// False: no frame of the pool.
+// False: the address is no frame of the pool.
 [[gnu::always_inline]] inline bool look_up(const Lane &lane, const void *block, LeafEntry &found) {
     std::uint64_t frame = 0;
     if (!find_frame(lane, block, found.node, frame)) return false;
@@ -299,8 +303,8 @@ struct LeafEntry {
     return true;
 }
 
-// Any block. False: not one that can go this way (not ours, published, too large, no room, no block at all): nothing is
-// changed.
+// Puts a block of any order into its magazine. False: the block cannot be cached (not ours, published, too large, no
+// room, no block at all), and nothing is changed.
 [[gnu::always_inline]] inline bool cached_put_same_node(Lane &lane, const LeafEntry &found, void *block) {
     NodeLane &node = *found.node;
     const unsigned order = found.entry.order().value;
@@ -313,7 +317,7 @@ struct LeafEntry {
         lane.frees_nothing(node);
     return numacre_inline_put(&magazine, block, found.slot, found.entry.bits()) != 0;
 }
-// ... on whichever numa node: the next one may well be there, too.
+// Like cached_put_same_node(), for a block of any numa node. That numa node becomes the one of the next frees.
 [[gnu::always_inline]] inline bool cached_put_found(Lane &lane, const LeafEntry &found, void *block) {
     if (found.node != lane.freed_node) [[unlikely]]
         lane.frees_nothing(*found.node);
@@ -324,8 +328,9 @@ inline bool cached_put(Lane &lane, void *block) {
     return look_up(lane, block, found) && cached_put_found(lane, found, block);
 }
 
-// The first of `count` blocks, as long as they are as blocks have been. Returns how many went into the cache. The steps
-// of numacre_inline_look_up() and _put(), written out for the same reason as in cached_take_many().
+// Puts blocks into the cache until one is unlike those of the last frees. Returns the number of blocks put. These are
+// the steps of numacre_inline_look_up() and numacre_inline_put(), written out for the same reason as in
+// cached_take_many().
 [[gnu::always_inline]] inline unsigned cached_put_many(const Lane &lane, void *const *blocks, unsigned count) {
     numacre_inline_magazine &magazine = *lane.freed_magazine;
     if (magazine.top >= magazine.limit) return 0;  // the limit may have come down since

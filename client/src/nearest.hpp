@@ -1,6 +1,6 @@
-// Which numa node of a pool is nearest to each of the machine's that the pool has not (CPUs without memory), worked out
-// from the text of /sys. No system call here, nothing but text: whatever it says, nothing but a place in the table is
-// written.
+// Finds the pool's nearest numa node for each numa node of the machine that the pool does not have (CPUs without
+// memory), from the text of /sys. This file makes no system call and only reads text: for any text, the functions write
+// nothing but places of the table.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 
 namespace numacre::client {
 
-// The machine's numa nodes that clients tell apart are numbered below this.
+// Clients tell apart the machine's numa nodes with numbers below this one.
 inline constexpr std::size_t kMaxOsNumaNodes = 1024;
 
 constexpr bool is_digit(char character) {
     return character >= '0' && character <= '9';
 }
 
-// Takes a decimal number off the front of a text; one that is too large for use here stays just that. False: there is
-// none.
+// Takes a decimal number off the front of a text. A number that is too large for use here stays too large. False: there
+// is no number.
 constexpr bool take_number(const char *&text, std::uint32_t &number) {
     constexpr std::uint32_t kTooLarge = 1'000'000;
     if (!is_digit(*text)) return false;
@@ -28,8 +28,8 @@ constexpr bool take_number(const char *&text, std::uint32_t &number) {
     return true;
 }
 
-// Visits the numbers in a list such as "0-2,5", which ascend: it ends before the first thing that does not belong into
-// such a list, and before the first number beyond those that count.
+// Visits the ascending numbers of a list such as "0-2,5". Stops before the first text that does not belong into such a
+// list, and before the first number from kMaxOsNumaNodes on.
 template <class Visit>
 constexpr void for_each_os_numa_node(const char *list, Visit visit) {
     std::uint32_t least = 0;
@@ -48,8 +48,9 @@ constexpr void for_each_os_numa_node(const char *list, Visit visit) {
     }
 }
 
-// Takes the next distance off the front of such a line as "10 20 255\n". 0: there is none, or it may have been cut off.
-// 255, which stands for "no way", is a distance like any other: a place must be found.
+// Takes the next distance off the front of a line such as "10 20 255
+// ". 0: there is none, or the line may have been cut off. 255, which means "no way", is a distance like any other: a
+// node must be found.
 constexpr std::uint32_t take_distance(const char *&line) {
     while (*line == ' ') ++line;
     std::uint32_t distance = 0;
@@ -61,7 +62,7 @@ struct PoolNodes {
     const std::int32_t *os_nodes;
     std::uint32_t count;
 
-    // What the pool calls a numa node of the machine's; `count` where the pool has not got it.
+    // The pool's number of a numa node of the machine; `count` if the pool does not have that node.
     constexpr std::uint32_t dense(std::uint32_t os_node) const {
         std::uint32_t node = 0;
         while (node < count && os_nodes[node] != static_cast<std::int32_t>(os_node)) ++node;
@@ -70,8 +71,9 @@ struct PoolNodes {
 };
 
 // online: the list of the machine's numa nodes. distances_of(os_node): a line with the distance to each of those in
-// that list, or nullptr. For each node that the pool has not, dense_node_of becomes what the pool calls the nearest (of
-// two, the one that comes first in the list); entries that nothing is known about stay.
+// that list, or nullptr. For each node that the pool does not have, dense_node_of becomes the pool's number of the
+// nearest node (of two equally near, the one that comes first in the list). Entries of nodes without known distances
+// stay.
 template <class DistancesOf>
 constexpr void place_by_distance(const char *online, DistancesOf distances_of, PoolNodes pool,
                                  std::uint8_t (&dense_node_of)[kMaxOsNumaNodes]) {
@@ -90,8 +92,8 @@ constexpr void place_by_distance(const char *online, DistancesOf distances_of, P
     });
 }
 
-// All numa nodes of the pool by distance from one of the machine's, as its line has them; of two the one that comes
-// first in the pool; those that the line does not tell of come last.
+// Ranks all numa nodes of the pool by distance from one of the machine's, by that node's line. Of two equally near, the
+// first in the pool comes first. Nodes without a distance in the line come last.
 constexpr void rank_by_distance(const char *online, const char *line, PoolNodes pool, std::uint8_t *by_distance) {
     constexpr std::uint32_t kUnknown = ~std::uint32_t{0};
     std::uint32_t distances[kMaxNumaNodes];

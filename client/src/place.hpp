@@ -1,5 +1,5 @@
-// Addresses of a pool as numa nodes and frames, and back, by the handle alone: for calls that have no lane, and for
-// addresses that may be anything.
+// Conversion between addresses and (numa node, frame) by the handle alone: for calls that have no lane, and for
+// arbitrary addresses.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline void *address_of(numacre_pool *pool, std::uint32_t numa_node, Block block
     return pool->nodes[numa_node].data + (block.base.value << pool->geometry.frame_shift);
 }
 
-// False: not an address of a frame's first byte in this pool.
+// False: the address is not that of a frame's first byte in this pool.
 inline bool locate(const numacre_pool *pool, const void *address, Place &place) {
     const std::uint64_t offset =
         reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(pool->span);

@@ -1,4 +1,4 @@
-// What a numacre_pool handle is: the pool's regions mapped into this process, and the threads that work on it.
+// A numacre_pool handle: the pool's regions mapped into this process, and the threads that work on the pool.
 // Nothing here needs the C++ runtime library: a C program can link libnumacre.a with plain cc.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace numacre::client {
 
-// A numa node of the machine's that the pool has not.
+// A numa node of the machine that the pool does not have.
 struct Stranger {
     std::uint32_t os_node = 0;
     std::uint8_t by_distance[kMaxNumaNodes] = {};
@@ -42,20 +42,20 @@ struct NodeHandle {
 
 struct numacre_pool {
     std::uint64_t serial = 0;  // never used again in this process
-    // The caller's handle, and each thread's lane: as long as there is a lane no other pool can have this address, so
-    // that a lane knows its pool by it.
+    // The references of the caller's handle and of each thread's lane. While a lane exists, no other pool can have this
+    // address, so a lane identifies its pool by the address.
     std::atomic<std::uint32_t> references{1};
-    std::uint32_t index = 0;            // place in every thread's table; reused
+    std::uint32_t index = 0;            // index in every thread's table; reused
     std::uint32_t fork_generation = 0;  // of the process that attached
     bool is_leaving = false;            // numacre_detach has begun: ends of threads leave it alone. registry_mutex
     numacre::engine::ProcessSlot process;
-    std::uint64_t process_generation = 0;  // of a process that has come (presence.hpp); 0: it has not, or needs not
+    std::uint64_t process_generation = 0;  // of a process that has come (presence.hpp); 0: not yet, or not needed
     std::uint32_t client_id = 0;
     std::uint32_t numa_nodes = 0;
     int connection = -1;  // -1: private pool
     std::uint64_t connection_inode = 0;
     static constexpr int kNoEventFd = -2;
-    std::atomic<int> event_fd = -1;  // the daemon signals it; -1: not asked for, kNoEventFd: none came (events.cpp)
+    std::atomic<int> event_fd = -1;  // the daemon signals it; -1: not requested, kNoEventFd: no reply came (events.cpp)
     std::atomic<std::uint64_t> event_fd_inode = 0;
     pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;  // for events: one request at a time on a connection
     std::atomic<std::uint64_t> event_fd_id = 0;          // the kernel's number of that eventfd, plus 1; 0: not known
@@ -64,35 +64,36 @@ struct numacre_pool {
     numacre::engine::PoolView<numacre::client::Env> view;
     void *pool_region = nullptr;
     std::uint64_t pool_region_bytes = 0;
-    // All numa nodes' data lie in one reserved span, node n at span + (n << span_shift).
+    // One reserved span has the data of all numa nodes, node n at span + (n << span_shift).
     std::byte *span = nullptr;
     std::uint64_t span_bytes = 0;
     std::uint32_t span_shift = 0;
     std::uint64_t data_bytes = 0;  // of one numa node
-    // Thread slots that this process has claimed through this handle. The daemon's word says how many it may; 0 = no
-    // limit.
+    // Thread slots that this process has claimed through this handle. The daemon sets *thread_limit; 0 = no limit.
     std::atomic<std::uint32_t> threads{0};
     const numacre::client::Env::Atomic<std::uint64_t> *thread_limit = nullptr;
-    // Of the machine's numa nodes, by their number: what the pool calls them, or the nearest that it has.
+    // The pool's numa node for each numa node of the machine: that node itself, or the nearest one of the pool.
     std::uint8_t dense_node_of[numacre::client::kMaxOsNumaNodes] = {};
-    // Of those that the pool has not: how far its own are from there.
+    // The numa nodes that the pool does not have, each with the pool's numa nodes by distance from it.
     numacre::client::Stranger strangers[numacre::engine::kMaxNumaNodes];
     std::uint32_t stranger_count = 0;
     bool heeds_kernel = true;   // the threads' mempolicies and cpusets count
-    bool checks_frees = false;  // one CAS decides who frees a block, and nothing is cached
-    // What numacre_set_policy has said, and how often; odd while it is being said. See policy.cpp.
+    bool checks_frees = false;  // one CAS decides which thread frees a block, and no block is cached
+    // The policy that numacre_set_policy has set, and the version of that policy; odd while a thread sets it. See
+    // policy.cpp.
     std::atomic<std::uint32_t> policy_version{0};
     std::atomic<std::uint32_t> policy_mode{0};
     std::atomic<std::uint64_t> policy_nodes{0};
-    pthread_mutex_t policy_mutex = PTHREAD_MUTEX_INITIALIZER;  // of those who say it
-    numacre::engine::Policy pool_policy;                       // the pool's own
-    numacre::client::Choices *choices = nullptr;               // by thread slot; null: one numa node
+    pthread_mutex_t policy_mutex = PTHREAD_MUTEX_INITIALIZER;  // serialises numacre_set_policy
+    numacre::engine::Policy pool_policy;                       // of the pool
+    numacre::client::Choices *choices = nullptr;               // by thread slot; null in a pool of one numa node
     std::uint8_t nearest[numacre::engine::kMaxNumaNodes][numacre::engine::kMaxNumaNodes] = {};
     numacre::client::NodeHandle nodes[numacre::engine::kMaxNumaNodes];
-    void *recorded = nullptr;  // what the recorder knows of this handle's blocks (record.cpp)
-    int guard = -1;            // watches for touches of memory that is not online, while it is open; -1: nobody does
+    void *recorded = nullptr;  // the recorder's tree of this handle's blocks (record.cpp)
+    int guard = -1;            // userfaultfd: while it is open, a touch of offline memory is a SIGBUS; -1: no guard
     std::uint64_t guard_inode = 0;
-    // forget_stale_gifts(): what was on the way, and since when it has been just that.
+    // For forget_stale_gifts(): the word of blocks on the way at the last look, and the time since when it is
+    // unchanged.
     std::atomic<std::uint64_t> gifts_seen{0}, gifts_seen_at{0};
 };
 
@@ -102,53 +103,57 @@ namespace numacre::client {
 
 // A zeroed handle, not yet registered; nullptr when the process is out of memory.
 numacre_pool *new_handle();
-// 0: it is closed. A program may close descriptors that are not its own (a daemon to be does), and open others that get
-// their numbers: so what is to be closed or written to much later is asked whether it is still the file that it was.
+// The inode of a descriptor's file; 0: the descriptor is closed. A program may close descriptors that are not its own
+// (as a process that becomes a daemon does), and open others that get their numbers. So the library compares the inode
+// before it closes or writes a descriptor much later.
 std::uint64_t inode_of(int fd);
-// The number still names the file that the library has opened, not one of the program's. inode 0: not looked at yet, in
-// the moment after the opening: ours, for a child of a fork in that moment. Async-signal-safe.
+// True if the number still names the file that the library has opened, not a file of the program. inode 0: not known
+// yet, in the moment after the opening; the file is ours, for a child that is forked in that moment. Async-signal-safe.
 bool is_ours(int fd, std::uint64_t inode);
-// One reference less; the last one takes the memory along.
+// Drops one reference; the last drop unmaps the handle.
 void release_handle(numacre_pool *pool);
 
 // Maps the regions in the reserved span; fds are in attach_wire.hpp's order. Returns 0 or -errno with the error
 // remembered.
 int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *fds);
-// Inaccessible addresses, a multiple of `alignment` (a power of two, at least a page). nullptr: errno says why.
+// Reserves inaccessible addresses. The result is a multiple of `alignment` (a power of two, at least a page). nullptr:
+// errno has the reason.
 void *reserve_addresses(std::uint64_t bytes, std::uint64_t alignment);
 // Reserves the span for numa_nodes * capacity and leaves it inaccessible. page_bytes: alignment.
 int reserve_span(numacre_pool *pool, std::uint64_t page_bytes);
 void unmap_regions(numacre_pool *pool);
 
-// From guard_frames() on, a touch of a missing page of these mapped frames is a SIGBUS, not a new page: best effort,
-// where the kernel and a seccomp profile let us (numacre doctor says it). `bytes` is a multiple of the page's size.
+// After guard_frames(), a touch of a missing page of these mapped frames is a SIGBUS, not a new page. The guard is best
+// effort: the kernel and the seccomp profile must allow it (numacre doctor reports that). `bytes` is a multiple of the
+// page's size.
 void open_guard(numacre_pool *pool);
 void guard_frames(const numacre_pool *pool, void *frames, std::uint64_t bytes);
 void close_guard(numacre_pool *pool);
 
 // Gives the handle its serial and index. False: too many handles, or no memory.
 bool register_handle(numacre_pool *pool);
-// False: a private pool, or the program has closed the descriptor (closefrom()). Both are async-signal-safe.
+// False: the pool is private, or the program has closed the descriptor (closefrom()). Both functions are
+// async-signal-safe.
 bool has_connection(const numacre_pool *pool);
 void close_connection(numacre_pool *pool);
 // The descriptor for events, if there is one and it is still ours; else -1. Before Linux 5.2, and where /proc cannot be
-// read, what else has no inode of its own (another eventfd) and was opened by this number cannot be told from it.
+// read, another file without an inode of its own (another eventfd) under this number cannot be distinguished from it.
 int event_fd_of(const numacre_pool *pool);
-// No thread may use the handle any more: whose end comes now leaves its slot to recovery. The handle stays registered
-// for children of fork(), which close its connection.
+// No thread may use the handle any more. A thread that ends from now on leaves its slot to recovery. The handle stays
+// registered for children of fork(), which close its connection.
 void close_handle(numacre_pool *pool);
-// After close_handle() or before any thread has used it; nothing of it is open any more.
+// Called after close_handle(), or before any thread has used the handle. The handle has nothing open any more.
 void unregister_handle(numacre_pool *pool);
 
-// NUMACRE_CHECK_FREES. 0, or -errno with the error remembered.
+// Reads NUMACRE_CHECK_FREES. Returns 0, or -errno with the error remembered.
 int read_checks(numacre_pool *pool);
 
 // --- threads ---------------------------------------------------------------------------------------------------------
 
 // The calling thread's lane, if it has one. Async-signal-safe.
 Lane *find_lane(const numacre_pool *pool);
-// The calling thread's lane of a pool that is not the one it used last: finds it, or claims a thread slot for it. Makes
-// it the current one. nullptr: it has none and can have none; `error` is -errno, remembered.
+// Finds the calling thread's lane of a pool that is not the one it used last, or claims a thread slot and makes a lane.
+// The lane becomes the current one. nullptr: the thread has no lane and can get none; `error` is -errno, remembered.
 [[gnu::cold]] Lane *enter_pool(numacre_pool *pool, int &error);
 
 // Gives the calling thread's slot and lane back.
@@ -161,51 +166,54 @@ inline Lane *lane_of(numacre_pool *pool, int &error) {
 
 // --- placement -------------------------------------------------------------------------------------------------------
 
-// The machine's numa node on whose CPUs the calling thread runs at this moment. No system call.
+// The machine's numa node of the CPU on which the calling thread runs at this moment. No system call.
 std::uint32_t os_numa_node();
-// For those of the machine's numa nodes that the pool has not (CPUs without memory): the nearest that it has. Reads
-// /sys; where that cannot be read, they stay with numa node 0.
+// Maps each numa node of the machine that the pool does not have (CPUs without memory) to the pool's nearest one. Reads
+// /sys; where /sys cannot be read, such nodes stay mapped to numa node 0.
 void place_other_numa_nodes(numacre_pool *pool);
-// Where the thread takes its blocks from if nothing has to be thought about; lane.numa_nodes: it has to be. Only where
-// there is more than one numa node.
+// The numa node from which the thread takes its blocks by one look-up. lane.numa_nodes: the slow path has to decide.
+// Only for pools of more than one numa node.
 [[gnu::always_inline]] inline std::uint32_t obvious_numa_node(const Lane &lane) {
     const std::uint32_t os_node = os_numa_node();
-    // relaxed: one byte, nothing hangs on it.
+    // relaxed: one byte, and no other data depends on it.
     return os_node < kMaxOsNumaNodes ? lane.choices->of[os_node].load(std::memory_order_relaxed) : lane.numa_nodes;
 }
 
-// What the kernel says of the calling thread, in the pool's numbers. Enters the kernel.
+// The calling thread's mempolicy and cpuset, in the pool's node numbers. ask_kernel() enters the kernel.
 struct KernelPlacement {
-    Policy policy;  // unset: it has none
+    Policy policy;  // unset: the thread has none
     std::uint64_t allowed = 0;
 };
 KernelPlacement ask_kernel(const numacre_pool *pool);
-// NUMACRE_MEMPOLICY. 0, or -errno with the error remembered.
+// Reads NUMACRE_MEMPOLICY. Returns 0, or -errno with the error remembered.
 int read_heed(numacre_pool *pool);
-// What the lanes' hot path looks up. 0, or -errno with the error remembered.
+// Makes the tables that the lanes' hot path looks up. Returns 0, or -errno with the error remembered.
 int make_choices(numacre_pool *pool);
 void delete_choices(numacre_pool *pool);
-// For a new lane.
+// Sets up the placement of a new lane.
 void begin_placement(numacre_pool *pool, Lane &lane);
-// Where the thread's blocks are to come from, anew. Enters the kernel; nothing in a pool of one numa node.
+// Computes anew from which numa nodes the thread's blocks come. Enters the kernel; does nothing in a pool of one numa
+// node.
 [[gnu::cold]] void look_at_placement(numacre_pool *pool, Lane &lane);
-// The same if it is time: a policy has been set, a second has gone by. Knows where the thread runs now in any case.
+// Calls look_at_placement() if a policy has been set or a second has passed. Updates the numa node on which the thread
+// runs in any case.
 const Placement &placement_of(numacre_pool *pool, Lane &lane);
-// For a block of that size, by the policy of calls that bring none.
+// The plan for a block of that size. plan_of() uses the policy of calls that bring none.
 Plan plan_of(numacre_pool *pool, Lane &lane, std::size_t size_bytes);
 Plan plan_with(numacre_pool *pool, Lane &lane, const Policy &policy, std::size_t size_bytes);
-// numa_node: an allowed one.
+// numa_node: one that the cpuset allows.
 Plan plan_on(numacre_pool *pool, Lane &lane, std::uint32_t numa_node);
-// What a call brings, checked. 0, or -errno with the error remembered.
+// Checks the policy that a call brings. Returns 0, or -errno with the error remembered.
 int policy_of_call(numacre_pool *pool, Lane &lane, int mode, std::uint64_t nodes, Policy &policy);
-// `count` blocks of this plan came from there. Not for what the hot path hands out: that is always local.
+// Counts `count` blocks of this plan that came from `numa_node`. The hot path does not call this: its blocks are always
+// local.
 void note_placement(numacre_pool *pool, Lane &lane, const Plan &plan, std::uint32_t numa_node, unsigned count = 1);
 
-// How the pool's blocks are to be chosen, those that do not say it themselves.
+// The fit by which the pool chooses blocks, for calls that do not choose one themselves.
 inline Fit fit_of(const numacre_pool *pool) {
     return numacre::engine::fit_of(pool->view.header->accounting.load(std::memory_order_relaxed));  // relaxed: a wish
 }
-// For what a cache is filled with: the thread's home word for this order (of a leaf) becomes one that is chosen so.
+// Before a cache is filled: sets the thread's home word for this order (of a leaf) to a word that `fit` chooses.
 [[gnu::cold]] void begin_where_it_fits(Lane &lane, NodeLane &node, Fit fit, unsigned order);
 
 // --- limits ----------------------------------------------------------------------------------------------------------
@@ -214,29 +222,29 @@ inline Fit fit_of(const numacre_pool *pool) {
 inline bool is_counting(const numacre_pool *pool) {
     return is_counting(pool->view);
 }
-// Counting, choosing (fit.hpp) or checking frees: not by the short ways.
+// True if the pool counts, chooses blocks (fit.hpp) or checks frees: the short paths may not be used.
 inline bool is_regulated(const Lane &lane) {
-    return lane.regulation->load(std::memory_order_relaxed) != 0;  // relaxed: as above
+    return lane.regulation->load(std::memory_order_relaxed) != 0;  // relaxed: as in fit_of()
 }
-// Counts the blocks that the process holds, if nobody has done so since the first limit was set in the pool: then walks
-// over all metadata. Before a call changes the tree: a walk beside it would count the block or not, and the call counts
-// it once more, or not either.
+// Counts the blocks that the process holds, by a walk over all metadata, if nobody has counted them since the first
+// limit was set in the pool. Called before a call changes the tree: a walk beside that change would meet the block or
+// miss it, and the call would count the block as well.
 [[gnu::cold]] void count_what_is_held(numacre_pool *pool);
-// Counts `frames` more for the process if it may hold them. Within a CountedCall. Serves waiters if a charge was taken
-// back.
+// Counts `frames` more for the process, if the process may hold them. Called within a CountedCall. Serves waiters if a
+// charge was taken back.
 [[gnu::cold]] Admission charge_frames(numacre_pool *pool, Actor actor, std::uint64_t frames);
-// Whether charge_frames() would grant them: counts nothing.
+// The answer that charge_frames() would give. Counts nothing.
 [[gnu::cold]] Admission ask_frames(numacre_pool *pool, std::uint64_t frames);
 [[gnu::cold]] void uncharge_frames(numacre_pool *pool, std::uint64_t frames);
-// A block is in the shared tree again, and its holder still has it counted (DrainingHeld).
+// Notes a block that is in the shared tree again while its holder's count still contains it (DrainingHeld).
 [[gnu::cold]] void note_freed(numacre_pool *pool, std::uint32_t numa_node, Block block);
-// Notes it, and counts it no more: this process held it.
+// Notes a freed block that this process held, and removes it from the process's count.
 [[gnu::cold]] void uncharge_freed(numacre_pool *pool, std::uint32_t numa_node, Block block);
 inline void uncount_freed(numacre_pool *pool, std::uint32_t numa_node, Block block) {
     if (is_counting(pool)) [[unlikely]]
         uncharge_freed(pool, numa_node, block);
 }
-// A block came from another process, of this generation of its seat.
+// The process from which a block was taken, and the generation of that process's seat.
 struct Giver {
     ProcessSlot process;
     std::uint64_t generation;
@@ -245,8 +253,8 @@ struct Giver {
 [[gnu::cold]] std::uint64_t generation_of(const numacre_pool *pool, ProcessSlot process);
 [[gnu::cold]] void charge_taken(numacre_pool *pool, Giver giver, std::uint64_t frames);
 
-// Around each change of the tree that is counted, and its count: says meanwhile that the two may differ by `frames`
-// (UnderWay). Nothing is said if nobody counts, or of 0 frames.
+// Encloses a counted change of the tree together with the change of the count. Meanwhile it announces that tree and
+// count may differ by `frames` (UnderWay). It announces nothing if the pool does not count, or for 0 frames.
 class CountedCall {
 public:
     CountedCall() = default;
@@ -271,7 +279,7 @@ private:
     std::uint64_t before_ = 0;
 };
 
-// A block's frames against the limits of the pool, if there are any.
+// The charge of a block's frames against the pool's limits, if it has any.
 struct Charge {
     numacre_pool *pool;
     Actor actor;
@@ -297,7 +305,7 @@ struct Charge {
 
 // --- waiting ---------------------------------------------------------------------------------------------------------
 
-// Somebody may be waiting for memory: serve them. Asked after a free; a load when nobody waits.
+// True if threads may be waiting for memory and must be served. Asked after each free; costs one load.
 inline bool has_waiters(const Word &attention) {
     // seq_cst after the free's RMW; partner: HandOff::raise_flag(). Weakened: we see no waiter, it sees no free frame,
     // it sleeps.
@@ -309,26 +317,27 @@ inline bool has_waiters(const numacre_pool *pool) {
 inline bool has_waiters(const Lane &lane) {
     return has_waiters(lane.attention_word());
 }
-// What is free goes to those who wait for it. Enters the kernel to wake them.
+// Gives free blocks to the threads that wait for them. Enters the kernel to wake these threads.
 [[gnu::cold]] void serve_waiters(numacre_pool *pool, Actor actor);
-// A held block goes straight to a thread that waits for one of its size. False: nothing was done, free it.
+// Gives a held block directly to a thread that waits for a block of its size. False: nothing was done, and the caller
+// has to free the block.
 [[gnu::cold]] bool give_to_waiter(numacre_pool *pool, Actor actor, std::uint32_t numa_node, Block block,
                                   IndexEntry entry);
-// Waits for a block until there is one or the time is over. timeout_ms 0: for ever. note: but for how old it is.
-// charge: not made; made for the block, if there is one. over_quota: a quota has been used up meanwhile. forked_handle:
-// a handler has forked while the thread slept, and this is the child.
+// Waits until there is a block or the time is over. timeout_ms 0: for ever. note: without the block's age. charge: not
+// yet made; made on return if the thread got a block. over_quota: a quota has been used up meanwhile. forked_handle: a
+// handler has forked while the thread slept, and this is the child.
 [[gnu::cold]] Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order order, Note note,
                                   unsigned timeout_ms, Charge &charge, std::uint32_t &got, Block &block);
-// A wish that the thread has left behind, by longjmp() out of a wait: it waits no more, and what it has been given
-// meanwhile is free again. True: there was such a block.
+// Ends a wish that the thread has left behind by longjmp() out of a wait, and frees a block that the wish was given
+// meanwhile. True: there was such a block.
 [[gnu::cold]] bool forget_wish(numacre_pool *pool, const Lane &lane);
-// Blocks on their way to threads of this process that wait count as the process's, and some of them may never arrive.
-// True: they have not for a while, their givers are stopped or dead, and they count no more.
+// Blocks on their way to waiting threads of this process count for the process, and some of them may never arrive.
+// True: these blocks have not arrived for a while, their givers are stopped or dead, and the blocks count no more.
 [[gnu::cold]] bool forget_stale_gifts(numacre_pool *pool);
 bool is_anything_on_the_way(const numacre_pool *pool);
 std::uint64_t now_nanoseconds();  // monotonic
 
-// The daemon has found that the pool's shared metadata is damaged. attention: what Attention says.
+// True if the daemon has found the pool's shared metadata damaged. attention: the bits of Attention.
 inline bool is_damaged(const numacre_pool &pool, std::uint64_t attention) {
     return (attention & Attention::kLookAtState) != 0 &&
            pool.view.header->state.load(std::memory_order_acquire) == static_cast<std::uint64_t>(PoolState::corrupt);

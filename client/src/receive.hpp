@@ -10,29 +10,29 @@
 
 namespace numacre::client {
 
-// When a call that waits for the daemon gives up, all its steps together.
+// The time at which a call that waits for the daemon gives up; it covers all steps of the call together.
 class Deadline {
 public:
     explicit Deadline(std::uint64_t seconds);
     bool is_over() const;
-    // The next call on the socket waits no longer than that: SO_RCVTIMEO, SO_SNDTIMEO.
+    // Limits the next call on the socket to the time left: SO_RCVTIMEO, SO_SNDTIMEO.
     void limit(int connection) const;
 
 private:
     std::uint64_t at_ns_;  // monotonic
 };
 
-// connect(2), send(2). False: errno says why; EAGAIN: the deadline is over.
+// connect(2) and send(2) by a deadline. False: errno has the reason; EAGAIN: the deadline is over.
 bool connect_by(const Deadline &deadline, int connection, const sockaddr_un &address);
 bool send_by(const Deadline &deadline, int connection, const void *message, std::size_t bytes);
 
 struct Received {
-    ssize_t bytes = 0;  // 0: it has hung up; -1: errno says why
-    int fds = 0;        // how many have come, all ours to close
-    int flags = 0;      // MSG_TRUNC: there was more of the message; MSG_CTRUNC: there were more descriptors
+    ssize_t bytes = 0;  // 0: the peer has hung up; -1: errno has the reason
+    int fds = 0;        // number of descriptors received; the caller closes them
+    int flags = 0;      // MSG_TRUNC: the message was longer; MSG_CTRUNC: there were more descriptors
 };
 
-// room: descriptors that `fds` has place for, at most wire::kMaxFds; what comes beyond that is closed. EAGAIN: the
+// Receives one message. room: the size of `fds`, at most wire::kMaxFds; further descriptors are closed. EAGAIN: the
 // deadline is over.
 Received receive_by(const Deadline &deadline, int connection, void *message, std::size_t bytes, int *fds, int room);
 

@@ -1,5 +1,5 @@
-// Reasons of refused calls: each function counts the reason in the pool, where the pool counts such reasons, and
-// remembers the sentence for numacre_last_error().
+// Reasons of refused calls. Each function counts the reason, if the pool has a counter for it, and remembers the
+// sentence for numacre_last_error().
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,10 @@ namespace numacre::client {
 [[gnu::cold]] int bad_size(numacre_pool *pool, Actor actor, std::uint32_t numa_node, std::size_t size_bytes);
 // The thread's cpuset does not allow this numa node.
 [[gnu::cold]] int not_allowed(const numacre_pool *pool, std::uint32_t numa_node);
-// No block of the caller's begins at this address. code: what the tree said, which tells some cases apart.
+// No block of the caller's begins at this address. code: the tree's answer, which tells some cases apart.
 [[gnu::cold]] int not_a_block(numacre_pool *pool, const void *address, Errc code);
-// Like not_a_block(), for functions whose result has no room for an error. pool: may be null, or of before a fork().
+// Like not_a_block(), for functions whose result has no room for an error. pool: may be null, or a handle from before a
+// fork().
 [[gnu::cold]] void not_owned(const numacre_pool *pool, const void *address, const char *function);
 
 // --- the state of the pool and of the thread -------------------------------------------------------------------------
@@ -28,7 +29,7 @@ namespace numacre::client {
 [[gnu::cold]] int damaged_pool();
 // A signal handler has called, and the interrupted call of its thread is changing the pool (is_inside()).
 [[gnu::cold, gnu::noinline]] int thread_is_inside(const numacre_pool *pool);
-// No block was to be had. wanted: the numa node that was asked first. answer: what the limits said.
+// No block was found. wanted: the numa node that was tried first. answer: the answer of the limits.
 [[gnu::cold]] int allocation_failed(numacre_pool *pool, Lane &lane, std::uint32_t wanted, Errc code, Order order,
                                     std::size_t size_bytes, Admission answer);
 

@@ -1,5 +1,5 @@
-// Structs of numacre.h that grow: later versions append fields, and struct_size says which ones a program was compiled
-// with.
+// Structs of numacre.h that grow: later versions append fields, and struct_size tells which fields a program was
+// compiled with.
 #pragma once
 
 #include <cstddef>
