@@ -18,8 +18,8 @@ constexpr std::uint64_t kAskAgainAfterNanoseconds = 1'000'000'000;
 
 // --- cached_ ---------------------------------------------------------------------------------------------------------
 
-// From the magazine of the plan's first numa node, refilled if it is empty. False: not a size that is cached (0 is
-// none), or nothing there.
+// Takes a block from the magazine of the plan's first numa node, and refills the magazine if it is empty. False: the
+// size is not cached (size 0 never is), or there was no block.
 bool cached_allocate_or_refill(numacre_pool *pool, Lane &lane, const Plan &plan, std::size_t size_bytes, void **block) {
     if ((size_bytes - 1) >> lane.frame_shift >= kLeafFrames) return false;
     const unsigned order = order_for_bytes(size_bytes, lane.frame_shift).value;
@@ -33,8 +33,8 @@ bool cached_allocate_or_refill(numacre_pool *pool, Lane &lane, const Plan &plan,
     return true;
 }
 
-// Where there is more than one numa node. Out of line: a look for the local one may be a call. If the cache has no such
-// block, slow_allocate() looks, once a second, whether the local numa node is still the one to be asked.
+// For pools of more than one numa node. Out of line: finding the local numa node may take a call. If the cache has no
+// such block, slow_allocate() checks, once a second, whether the local numa node is still the right one.
 [[gnu::noinline]] int cached_allocate_locally(Lane &lane, std::size_t size_bytes, void **block) {
     NodeLane &node = lane.nodes[obvious_numa_node(lane)];
     const bool is_as_before = size_bytes == node.asked_bytes;
@@ -49,7 +49,7 @@ bool cached_allocate_or_refill(numacre_pool *pool, Lane &lane, const Plan &plan,
 
 // --- tree_ -----------------------------------------------------------------------------------------------------------
 
-// A block larger than a leaf word, from the upper word where the thread was last; no limits. order exists.
+// Allocates a block larger than a leaf word from the upper word that the thread used last; no limits. order is valid.
 [[gnu::always_inline]] inline int tree_allocate_in_upper(const Lane &lane, NodeLane &node, unsigned layer, Order order,
                                                          std::size_t size_bytes, void **result) {
     Block block;
@@ -64,7 +64,7 @@ bool cached_allocate_or_refill(numacre_pool *pool, Lane &lane, const Plan &plan,
     return 0;
 }
 
-// A block of a layer above the lowest upper one.
+// Allocates a block of a layer above the lowest upper one.
 [[gnu::noinline]] int tree_allocate_above(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **result) {
     const Order order = order_for_bytes(size_bytes, lane.frame_shift);
     return tree_allocate_in_upper(lane, node, layer_of(order), order, size_bytes, result);
@@ -72,7 +72,7 @@ bool cached_allocate_or_refill(numacre_pool *pool, Lane &lane, const Plan &plan,
 
 // --- slow_ -----------------------------------------------------------------------------------------------------------
 
-// One attempt on each numa node of the plan.
+// Tries each numa node of the plan once.
 Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order order, Note note, std::uint32_t &got,
                       Block &block) {
     if (pool->nodes[plan.first].buddy().allocate(actor, order, note, block) == Errc::ok) [[likely]] {
@@ -87,8 +87,8 @@ Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order o
     return found ? Errc::ok : Errc::out_of_frames;
 }
 
-// At a place that `fit` chooses, not where the thread happens to be. False: other threads were quicker each time, or no
-// free block was seen.
+// Allocates at a place that `fit` chooses, not at the thread's own word. False: other threads were quicker each time,
+// or no free block was seen.
 [[gnu::cold]] bool slow_allocate_by_fit(Lane &lane, NodeLane &node, Fit fit, Order order, Note note, Block &block) {
     constexpr int kTries = 3;
     for (int i = 0; i < kTries; ++i)
@@ -99,7 +99,7 @@ Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order o
     return false;
 }
 
-// Nothing is free: blocks in the caches of this thread or of others may do.
+// The tree has no free block: blocks in the caches of this thread or of others may serve.
 [[gnu::cold]] Errc slow_allocate_under_pressure(numacre_pool *pool, Lane &lane, const Plan &plan, Order order,
                                                 Note note, std::uint32_t &got, Block &block) {
     // A wait that a handler left by longjmp() may have been given a block since.
@@ -111,8 +111,8 @@ Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order o
     return Errc::out_of_frames;
 }
 
-// A limit is in the way: blocks in the caches of this thread or of others may count less soon. Returns over_quota, or
-// out_of_frames if what is free is reserved.
+// A limit refuses the charge: the count may fall soon, when this thread and others give their caches back. Returns
+// over_quota, or out_of_frames if the free memory is reserved.
 [[gnu::cold]] Errc slow_charge_under_pressure(numacre_pool *pool, Lane &lane, Charge &charge) {
     if (give_back_all(pool, lane) != 0 && charge.make()) return Errc::ok;
     // Once a second: a thread that stays at its limit must not keep everybody from their caches.
@@ -190,7 +190,7 @@ int tree_finish_allocation(const Lane &lane, NodeLane &node, FrameIndex base, st
 
 Lane *allocating_lane_of(numacre_pool *pool, int &error) {
     Lane *const lane = attentive_lane_of(pool, error);
-    // relaxed: damage that is told a call later is told soon enough.
+    // relaxed: damage may be reported one call later.
     if (lane == nullptr || !is_damaged(*pool, lane->attention_word().load(std::memory_order_relaxed))) [[likely]]
         return lane;
     error = damaged_pool();

@@ -1,4 +1,4 @@
-// The C functions: they check the arguments, take the common path (fast_path.hpp), and record what a trace asks for.
+// The C functions: they check the arguments, take the common path (fast_path.hpp), and record calls for a trace.
 #include <cstddef>
 #include <cstring>
 
@@ -29,10 +29,10 @@ int check_flags(unsigned flags) {
 }
 
 // --- threads without a current lane ----------------------------------------------------------------------------------
-// All calls come here while a trace is recorded (record.hpp): no lane ever is current then.
+// While a trace is recorded (record.hpp), no lane is ever current, so all calls come here.
 
-// Makes the thread's lane of this pool the current one, if the thread has only used another pool meanwhile, or none:
-// the call takes the common path then. nullptr: there is something to be looked at first, or a trace is recorded.
+// Makes the thread's lane of this pool the current one, if the thread has only used another pool meanwhile, or none.
+// The call then takes the common path. nullptr: the pool wants attention first, or a trace is recorded.
 Lane *come_back_to(numacre_pool *pool) {
     int error = 0;
     return current_lane(pool) == nullptr && lane_of(pool, error) != nullptr ? undisturbed_lane(pool) : nullptr;
@@ -85,7 +85,7 @@ Lane *come_back_to(numacre_pool *pool) {
     const Lane *const lane = lane_of(pool, error);
     if (lane == nullptr) return error;
     error = slow_take(pool, *lane, ref, block);
-    // The taker does not know for how many bytes the giver had asked.
+    // The taker does not know the size that the giver asked for.
     if (error == 0 && recording()) [[unlikely]]
         record_allocation(pool, *block, numacre_usable_size(pool, *block));
     return error;
@@ -111,8 +111,8 @@ int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsig
     if (flags == NUMACRE_UNCACHED && numa_node == -1 && lane != nullptr) [[likely]] {
         if (lane->numa_nodes > 1) [[unlikely]]
             return tree_allocate_locally(*lane, size_bytes, block);
-        // `only` is a load of its own: with the node in one register for both ways, the compiler saves registers for
-        // the way into a leaf word before it knows that this way is taken.
+        // `only` is loaded separately: with the node in one register for both paths, the compiler saves registers for
+        // the path into a leaf word before it knows that this path is taken.
         if (!fits_leaf_word(*lane, size_bytes)) [[unlikely]]
             return tree_allocate_large(*lane, lane->only_node(), size_bytes, block);
         return tree_allocate_in_leaf(*lane, lane->nodes[0], size_bytes, block);
@@ -169,7 +169,7 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
 int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
     unsigned done = 0;
     const Lane *const lane = undisturbed_lane(pool);
-    // An undisturbed lane has no waiters; for more blocks than these, slow_free_rest() looks again.
+    // An undisturbed lane has no waiters; for more blocks than kLeafFrames, slow_free_rest() looks again.
     if (lane != nullptr && blocks != nullptr && count <= kLeafFrames) [[likely]] {
         done = cached_put_many(*lane, blocks, count);
         if (done == count) [[likely]]
@@ -215,7 +215,7 @@ int numacre_is_asleep(numacre_pool *pool) {
     Lane *const lane = find_lane(pool);
     // Another handler may have interrupted the sleep before, and be inside a call of its own.
     if (lane == nullptr || !lane->is_asleep || is_inside_or_changes_hints(lane->nodes[0])) return 0;
-    // Once: nobody lowers it for a thread that leaves now.
+    // The answer is 1 only once: nothing else clears the flag for a thread that leaves now.
     lane->is_asleep = false;
     return 1;
 }
@@ -255,7 +255,7 @@ int numacre_get_info(numacre_pool *pool, numacre_pool_info *info) {
         found.metadata_bytes += pool->nodes[node].node_region_bytes;
     found.numa_nodes = pool->numa_nodes;
     found.backing = static_cast<std::uint32_t>(pool->nodes[0].backing);
-    // An older program has fewer fields than the library, a newer one more: it finds 0 in those.
+    // An older program has fewer fields than the library. A newer program has more, and finds 0 in the additional ones.
     std::memcpy(info, &found, room < sizeof found ? room : sizeof found);
     if (room > sizeof found) std::memset(reinterpret_cast<char *>(info) + sizeof found, 0, room - sizeof found);
     return 0;

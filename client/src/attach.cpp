@@ -18,8 +18,8 @@ namespace numacre::client {
 namespace {
 
 constexpr std::uint64_t kHandshakeSeconds = 5;
-// connect() waits where the kernel's queue of the socket is full: for a place among all who wait, however many, which
-// is no sign of a daemon that does not answer.
+// connect() waits while the kernel's queue of the socket is full, for a place among all waiting processes. A long wait
+// there does not mean that the daemon does not answer.
 constexpr std::uint64_t kConnectSeconds = 30;
 
 const char *runtime_dir_or_default(const char *runtime_dir) {
@@ -45,7 +45,7 @@ int connect_to_daemon(const char *runtime_dir, numacre_pool *pool) {
     if (length < 0 || static_cast<std::size_t>(length) >= sizeof address.sun_path)
         return fail(Errc::bad_argument, "runtime directory '%s' is too long for a socket's path (%zu bytes)",
                     runtime_dir, sizeof address.sun_path - sizeof "/attach.sock");
-    // At once: another thread may fork (is_ours()).
+    // The handle gets the socket at once: another thread may fork (is_ours()).
     const int connection = pool->connection = os::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (connection < 0) return fail(Errc::too_many_clients, "cannot make a socket: %s", strerror(errno));
     pool->connection_inode = inode_of(connection);
@@ -87,7 +87,8 @@ int shake_hands(const Deadline &deadline, numacre_pool *pool, const char *pool_n
         return fail(Errc::bad_argument, "pool name '%s' has %zu characters instead of 1 .. %zu", name, strlen(name),
                     kPoolNameBytes - 1);
     memcpy(request.pool_name.data(), name, strlen(name));
-    // EPIPE: it may have refused us before we asked, over a limit, and hung up. Its reply then waits for us.
+    // EPIPE: the daemon may have refused the connection by a limit before our request, and hung up. Its reply can then
+    // still be read.
     if (!send_by(deadline, pool->connection, &request, sizeof request) && errno != EPIPE)
         return errno == EAGAIN ? no_answer()
                                : fail(Errc::daemon_gone, "cannot send to the daemon: %s", strerror(errno));
@@ -140,7 +141,8 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
     if (const int error = start_recording()) return error;
     numacre_pool *const handle = new_handle();
     if (handle == nullptr) return fail(Errc::out_of_frames, "no memory for a pool handle");
-    // Before there is a connection: a child forked meanwhile, by another thread, closes it.
+    // The handle is registered before it has a connection: a child that another thread forks meanwhile closes the
+    // connection.
     if (!register_handle(handle)) {
         release_handle(handle);
         return fail(Errc::too_many_clients,
@@ -165,7 +167,8 @@ extern "C" void numacre_detach(numacre_pool *pool) {
     if (pool == nullptr) return;
     const NotCancelled not_cancelled;
     if (const int fd = event_fd_of(pool); fd >= 0) os::close(fd);
-    if (pool->fork_generation != fork_generation()) {  // a forked child's copy: nothing is mapped, nobody is told
+    if (pool->fork_generation != fork_generation()) {  // a forked child's copy: the pool is not mapped, and the daemon
+                                                       // is not told
         close_guard(pool);
         close_connection(pool);
         delete_choices(pool);
@@ -178,7 +181,7 @@ extern "C" void numacre_detach(numacre_pool *pool) {
     close_handle(pool);
     unmap_regions(pool);
     if (has_connection(pool)) {
-        // The daemon may give our blocks to others since unmap_regions(). Its reply says that it has.
+        // Since unmap_regions() the daemon may give our blocks to others. Its reply confirms that it has.
         const Deadline deadline{kHandshakeSeconds};
         const wire::DetachRequest request;
         wire::DetachReply reply;

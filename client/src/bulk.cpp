@@ -1,5 +1,5 @@
-// Many blocks at once: from and into the cache, then leaf words of the tree by one atomic step each, then block by
-// block what neither took.
+// Allocation and free of many blocks: first by the cache, then by leaf words of the tree (one atomic step each), and
+// the remaining blocks one by one.
 #include "bulk.hpp"
 
 #include "cache.hpp"
@@ -13,7 +13,8 @@
 namespace numacre::client {
 namespace {
 
-// Makes room for a block of which the leaf layer says `found`. False: there is none, or no such block can be cached.
+// Makes room in the cache for the block of the leaf entry `found`. False: there is no room, or such a block cannot be
+// cached.
 bool cached_make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
     const unsigned order = found.entry.order().value;
     return found.entry.is_private(lane.private_pattern) && order < kCachedOrders &&
@@ -24,8 +25,8 @@ bool cached_make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found
 
 int slow_allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks, unsigned count, unsigned done) {
     int error = 0;
-    // If some blocks are there, the lane was undisturbed a moment ago: a change since then is told a call later, not by
-    // an error that would leave these blocks with nobody.
+    // If some blocks have been allocated, the lane was undisturbed a moment ago. A change since then is reported one
+    // call later: an error now would lose these blocks.
     Lane *const lane = done == 0 ? allocating_lane_of(pool, error) : lane_of(pool, error);
     if (lane == nullptr) return error;
     if (done != 0 && is_inside(lane->nodes[0])) [[unlikely]] {
@@ -41,7 +42,7 @@ int slow_allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks
         done += cached_take_many(*lane, node, node.magazines[order], entry, blocks + done, count - done);
         const Order of_blocks{order};
         const Note note = note_of(*lane, of_blocks, size_bytes);
-        // Cached blocks have been charged for. Others are charged for one by one, further down.
+        // Cached blocks have been charged already. The loop further down charges other blocks one by one.
         while (done < count && !is_counting(pool)) {
             FrameIndex bases[kLeafFrames];
             const unsigned ask = count - done < kLeafFrames ? count - done : kLeafFrames;
@@ -76,7 +77,7 @@ int slow_free_rest(numacre_pool *pool, void *const *blocks, unsigned count, unsi
     if (lane == nullptr) return error;
     if (is_inside(lane->nodes[0])) [[unlikely]]
         return thread_is_inside(pool);
-    // Not while memory is short, as in cached_ensure_room().
+    // While memory is short, no block is cached, as in cached_ensure_room().
     const bool may_cache = lane->undisturbed();
     if (!may_cache) answer_attention(pool, *lane);
     if (recording()) [[unlikely]]
@@ -84,12 +85,12 @@ int slow_free_rest(numacre_pool *pool, void *const *blocks, unsigned count, unsi
     int first_error = 0;
     while (done < count) {
         if (may_cache && !has_waiters(pool)) {
-            // At most so many between two looks for waiters.
+            // At most kLeafFrames blocks between two looks for waiters.
             const unsigned wanted = count - done < kLeafFrames ? count - done : kLeafFrames;
             const unsigned put = cached_put_many(*lane, blocks + done, wanted);
             done += put;
             if (put == wanted) continue;
-            // After making room the entry is looked up anew: that may have taken a while.
+            // Making room may take a while, so the entry is looked up again afterwards.
             LeafEntry found;
             if (look_up(*lane, blocks[done], found) &&
                 (cached_put_found(*lane, found, blocks[done]) ||
@@ -98,7 +99,7 @@ int slow_free_rest(numacre_pool *pool, void *const *blocks, unsigned count, unsi
                 continue;
             }
         }
-        // The tree takes what does not fit: together, as many blocks of one numa node as follow each other.
+        // The tree takes the blocks that do not fit: successive blocks of one numa node together.
         FrameIndex bases[kLeafFrames];
         Place first{};
         unsigned batch = 0;
@@ -115,7 +116,7 @@ int slow_free_rest(numacre_pool *pool, void *const *blocks, unsigned count, unsi
             if (has_waiters(pool)) serve_waiters(pool, lane->actor);
             done += freed;
         }
-        // A block that is larger, freed already, or another process's has an answer of its own.
+        // A block that is larger, freed already, or owned by another process gets its own result.
         if (freed == batch && batch != 0) continue;
         const int result = slow_free_past_cache(pool, lane->actor, blocks[done++]);
         if (first_error == 0) first_error = result;

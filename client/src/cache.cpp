@@ -1,10 +1,10 @@
-// The slow side of the thread cache: how much it may hold, where blocks come from and go to.
+// The slow side of the thread cache: its limits, its refill, and its return of blocks.
 //
-// After iBuddy's lazy layer (TC 2015): small magazines per order; an empty one takes many blocks of a leaf word at a
-// time, a full one gives as many back, those that were freed last, and is never drained in a burst. (iBuddy goes past a
-// full one block by block; several blocks of one leaf word by one RMW are cheaper, where a word has several.) All
-// threads together may hold about one sixteenth of a pool; a thread gives all back when memory has run out anywhere
-// (PoolHeader::attention), at its next call, and at its end.
+// The design follows iBuddy's lazy layer (TC 2015): small magazines per order. An empty magazine takes many blocks of a
+// leaf word at a time. A full magazine gives as many back, those that were freed last, and is never drained in a burst.
+// (iBuddy passes a full magazine block by block; several blocks of one leaf word by one RMW are cheaper, where a word
+// has several.) All threads together may hold about one sixteenth of a pool. When memory has run out anywhere
+// (PoolHeader::attention), a thread gives all its blocks back at its next call; it also does so at its end.
 #include "cache.hpp"
 
 #include <algorithm>
@@ -19,12 +19,12 @@
 namespace numacre::client {
 namespace {
 
-constexpr std::uint32_t kLeastUseful = 4;  // a magazine of fewer is none
+constexpr std::uint32_t kLeastUseful = 4;  // a smaller magazine is not used
 constexpr std::uint32_t kRefillBlocks = 32;
 constexpr std::uint32_t kRestraint = 256;
 constexpr std::uint64_t kLargestCachedBytes = 2 << 20;
-// Of a numa node's capacity, by all threads together: what one order may hold as long as the others hold nothing, and
-// what it may hold whatever they do.
+// Divisors of a numa node's capacity, for all threads together: the share of one order while the other orders hold
+// nothing, and the share that one order always may hold.
 constexpr std::uint64_t kShare = 16;
 constexpr std::uint64_t kShareOfOneOrder = 32;
 
@@ -44,7 +44,7 @@ std::uint32_t limit_of(const numacre_pool *pool, const NodeLane &node, unsigned 
     return blocks < kMagazineBlocks ? static_cast<std::uint32_t>(blocks) : kMagazineBlocks;
 }
 
-// Adjusts the magazine to what it may hold now. False: nothing.
+// Sets the magazine's limit to its present share. False: the share is 0.
 bool prepare(const numacre_pool *pool, NodeLane &node, unsigned order) {
     Magazine &magazine = node.magazines[order];
     magazine.slots_bound = pool->view.threads_in_use_bound();
@@ -53,8 +53,8 @@ bool prepare(const numacre_pool *pool, NodeLane &node, unsigned order) {
     return capacity != 0;
 }
 
-// Down to so many. What is no cached block of ours any more (freed by two threads in the same moment) is left to
-// whoever has it. at_end(): of each batch.
+// Gives back blocks until `keep` are left. A block that is no longer a cached block of this process (freed by two
+// threads in the same moment) is left to its owner. at_end() is called after each batch.
 template <class AtEnd>
 std::uint32_t give_back(const Lane &lane, NodeLane &node, Magazine &magazine, std::uint32_t keep, const AtEnd &at_end) {
     std::uint32_t given = 0;
@@ -87,7 +87,7 @@ std::uint32_t give_back_counted(numacre_pool *pool, const Lane &lane, NodeLane &
     return blocks;
 }
 
-// How many go into a magazine that is empty, or out of one that is full.
+// The number of blocks that go into an empty magazine, or out of a full one.
 std::uint32_t blocks_at_a_time(const Magazine &magazine, unsigned order) {
     if (order >= kSingleOrder) return 0;
     const std::uint32_t capacity = magazine.capacity();
@@ -97,7 +97,7 @@ std::uint32_t blocks_at_a_time(const Magazine &magazine, unsigned order) {
 }  // namespace
 
 bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
-    // What was on top was no cached block any more; there are others.
+    // The top block was not cached any more, but the magazine has other blocks.
     if (!node.magazines[order].is_empty()) return true;
     if (lane.restraint != 0) {
         --lane.restraint;
@@ -107,23 +107,23 @@ bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     if (!prepare(pool, node, order)) return false;
     const std::uint32_t wanted = blocks_at_a_time(magazine, order);
     if (wanted == 0) return false;
-    // Near a limit block by block, past the cache: that way knows what to do when there is no more.
+    // Near a limit, blocks are allocated one by one past the cache: that path handles a refusal.
     const bool is_counted = is_counting(pool);
     const CountedCall call{pool, lane.actor, std::uint64_t{wanted} << order};
     if (is_counted && charge_frames(pool, lane.actor, std::uint64_t{wanted} << order) != Admission::granted) {
-        // Not at each call: what is charged for a moment only may be what others are refused.
+        // The refill is not tried at each call: a charge that stands for a moment may be the reason why others are
+        // refused.
         lane.restraint = kRestraint;
         return false;
     }
     if (const Fit fit = fit_of(pool); fit != Fit::nearby) begin_where_it_fits(lane, node, fit, order);
     FrameIndex bases[kRefillBlocks];
     const unsigned got = node.buddy->allocate_many(lane.actor, Order{order}, BlockState::cached, {}, bases, wanted);
-    if (is_counted && got != wanted) {
-        uncharge_frames(pool, std::uint64_t{wanted - got} << order);
-        if (has_waiters(pool)) serve_waiters(pool, lane.actor);
-    }
-    // The lowest address on top: it is handed out next.
+    if (is_counted && got != wanted) uncharge_frames(pool, std::uint64_t{wanted - got} << order);
+    // The block of the lowest address is on top: it is handed out next.
     for (unsigned i = got; i-- > 0;) *magazine.top++ = address_of(lane, node, bases[i]);
+    // Waiting threads may have been refused while the whole batch was charged.
+    if (is_counted && got != wanted && has_waiters(pool)) serve_waiters(pool, lane.actor);
     return !magazine.is_empty();
 }
 
@@ -164,7 +164,7 @@ std::uint32_t give_back_all(numacre_pool *pool, Lane &lane) {
 }
 
 void note_attention(Lane &lane, std::uint64_t bits) {
-    // As long as somebody waits, a chunk is draining, or the pool may be closed, each call is to look again.
+    // While a thread waits, a chunk is draining, or the pool may be closed, each call looks again.
     lane.attention_seen = bits & ~(Attention::kWaiters | Attention::kLookAtState | Attention::kDraining);
     lane.since_now = Note{Attention::age(bits)};
     for (NodeLane *node = lane.nodes; node <= lane.only; ++node) node->allocates_nothing();
@@ -176,8 +176,8 @@ void answer_attention(numacre_pool *pool, Lane &lane) {
     note_attention(lane, now);
     forget_wish(pool, lane);
     if ((changed & Attention::kAgeMask) != 0) look_at_placement(pool, lane);
-    // That a chunk is draining concerns its own blocks alone (slow_free); what has been cached of it until now the
-    // daemon asks for besides, again and again.
+    // A draining chunk concerns only its own blocks (slow_free). For blocks of that chunk that are cached already, the
+    // daemon asks separately and repeatedly.
     if ((changed & ~(Attention::kAgeMask | Attention::kDraining)) == 0) return;
     lane.restraint = kRestraint;
     give_back_all(pool, lane);
@@ -195,7 +195,7 @@ Lane *attentive_lane_of(numacre_pool *pool, int &error) {
 
 void ask_others_to_give_back(numacre_pool *pool, Lane &lane) {
     auto &attention = pool->view.header->attention;
-    // Only a signal: what it asks for is done by others at their next call. Our own cache is empty already.
+    // relaxed: a signal that other threads act on at their next call. This thread's cache is empty already.
     const std::uint64_t before = attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
     note_attention(lane, before + Attention::kPressureStep);
     lane.restraint = kRestraint;

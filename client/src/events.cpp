@@ -1,5 +1,5 @@
-// What the daemon tells a client: bits in its process record, and an eventfd that the daemon signals. Both are asked
-// for by whoever wants them; a client that does not look costs the daemon nothing.
+// Events that the daemon reports to a client: bits in the client's process record, and an eventfd that the daemon
+// signals. A client that does not ask for them costs the daemon nothing.
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -28,7 +28,7 @@ constexpr std::uint64_t kPatienceSeconds = 5;
 
 constexpr char kProcFds[] = "/proc/self/fd/", kProcInfos[] = "/proc/self/fdinfo/";
 
-// path: has room for ten digits more. By hand: handlers of signals ask, too.
+// path: has room for ten more digits. No library function is used: signal handlers call this, too.
 void write_path(char *path, const char *folder, int fd) {
     while (*folder != '\0') *path++ = *folder++;
     int power = 1;
@@ -37,7 +37,7 @@ void write_path(char *path, const char *folder, int fd) {
     *path = '\0';
 }
 
-// For want of a descriptor the file itself cannot be looked at: is it an eventfd at all?
+// True if the descriptor is an eventfd. Used when no descriptor is left to open the file of fdinfo.
 bool is_an_eventfd(int fd) {
     constexpr char kName[] = "anon_inode:[eventfd]";
     char path[sizeof kProcFds + 10];
@@ -46,8 +46,8 @@ bool is_an_eventfd(int fd) {
     return os::readlink(path, name, sizeof name) == sizeof kName - 1 && std::memcmp(name, kName, sizeof kName - 1) == 0;
 }
 
-// All eventfds have one inode, and so has much else; each has a number of its own, here plus 1. 0: no eventfd, or a
-// kernel before 5.2. Nothing: it cannot be told.
+// The number of an eventfd, plus 1. All eventfds and many other files share one inode, but each eventfd has a number of
+// its own. 0: no eventfd, or a kernel before 5.2. Empty: unknown.
 std::optional<std::uint64_t> eventfd_id_of(int fd) {
     char path[sizeof kProcInfos + 10];
     write_path(path, kProcInfos, fd);
@@ -94,7 +94,7 @@ int ask_for_descriptor(numacre_pool *pool) {
         return fail(Errc::too_many_clients,
                     "this process has no descriptor left for events (ulimit -n): close some and attach anew");
     if (fd < 0) {
-        pool->event_fd = -1;  // it may be asked again
+        pool->event_fd = -1;  // a later call may ask again
         return fail(Errc::too_many_clients, "the daemon has no descriptor left for events");
     }
     pool->event_fd_inode = inode_of(fd);
@@ -106,7 +106,7 @@ int ask_for_descriptor(numacre_pool *pool) {
 }  // namespace
 
 int numacre::client::event_fd_of(const numacre_pool *pool) {
-    // acquire: with the inode.
+    // acquire: the inode belongs to this descriptor.
     const int fd = pool->event_fd.load(std::memory_order_acquire);
     if (fd < 0 || inode_of(fd) != pool->event_fd_inode) return -1;
     const std::uint64_t known = pool->event_fd_id;
@@ -139,9 +139,9 @@ int numacre_events(numacre_pool *pool, uint32_t *events) {
     if (pool->fork_generation != fork_generation()) return fail_forked();
     const NotCancelled not_cancelled;
     std::uint64_t signals = 0;
-    // First: what is set after this signals again.
+    // The read comes first: a bit that is set after it signals again.
     if (const int fd = event_fd_of(pool); fd >= 0) (void)!os::read(fd, &signals, sizeof signals);
-    // seq_cst: behind the read; the daemon sets bits before it signals.
+    // seq_cst: stays behind the read. The daemon sets bits before it signals.
     *events = static_cast<std::uint32_t>(
         pool->view.processes[pool->process.value].news.exchange(0, std::memory_order_seq_cst));
     return 0;

@@ -12,15 +12,15 @@
 namespace numacre::client {
 namespace {
 
-// The cache did not take this block. A larger block than a leaf word's never goes there, and need not look at all that
-// slow_free() does.
+// Frees a block that the cache did not take. A block larger than a leaf word is never cached, and does not need all
+// checks of slow_free().
 [[gnu::always_inline]] inline int tree_free_not_cached(const Lane &lane, const LeafEntry &found, void *address) {
     if (!found.entry.is_held() && !has_waiters(lane) && !is_regulated(lane) && !is_inside(*found.node))
         return tree_free_large(lane, *found.node, found.frame(), address);
     return slow_free(lane.pool, address);
 }
 
-// Somebody waits: the caller's block goes to them directly, if it is what they wait for. False: nothing was done.
+// Gives the caller's block directly to a waiting thread, if a thread waits for such a block. False: nothing was done.
 [[gnu::cold]] bool slow_give_to_waiter(numacre_pool *pool, const Lane &lane, void *address) {
     Place place{};
     Block block;
@@ -30,13 +30,13 @@ namespace {
     return give_to_waiter(pool, lane.actor, place.numa_node, block, entry);
 }
 
-// The magazine has room, or some was made. False while memory is short: the free by which a thread learns of it is to
-// give all back, and may be the thread's last call.
+// Makes sure that the magazine has room. False also while memory is short: the free by which a thread learns of the
+// shortage has to give all blocks back, and may be the thread's last call.
 bool cached_ensure_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     return (lane.restraint == 0 && !node.magazines[order].is_full()) || make_room(pool, lane, node, order);
 }
 
-// Frames of the block that begins there, if somebody counts; else 0.
+// The frames of the block that begins at `place`, if the pool counts; else 0.
 std::uint64_t counted_frames_at(numacre_pool *pool, Place place) {
     Block block;
     IndexEntry entry;
@@ -107,7 +107,7 @@ int slow_free(numacre_pool *pool, void *address) {
     std::uint64_t frame = 0;
     Block block;
     IndexEntry entry;
-    // seq_cst: as in has_waiters(). The draining bit needs no order: the daemon asks for what is missed.
+    // seq_cst: as in has_waiters(). The draining bit needs no order: the daemon asks again for blocks that were missed.
     const std::uint64_t attention = lane->attention_word().load(std::memory_order_seq_cst);
     // A cached block of a draining chunk would be handed out again and again, and the chunk would never be empty.
     const auto is_to_go = [&] {

@@ -1,6 +1,6 @@
-// Memory that is not online is nobody's: a touch of it through a stale pointer must not take a page from the machine.
-// The kernel's answer to such a touch is a new zero page, unless the mapping is watched: then it is SIGBUS for who did
-// it (and EFAULT from a system call).
+// The guard of offline memory: a touch of offline memory through a stale pointer must not take a page from the machine.
+// By default the kernel maps a new zero page at such a touch. With a userfaultfd on the mapping, the touching thread
+// gets SIGBUS (and a system call gets EFAULT).
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 
@@ -10,7 +10,8 @@
 namespace numacre::client {
 
 void open_guard(numacre_pool *pool) {
-    // User mode only: what an unprivileged process may have. Nobody reads from it, for the kernel answers by itself.
+    // User mode only, since an unprivileged process may have that. No thread reads from the descriptor, since the
+    // kernel raises the SIGBUS by itself.
     const int fd = os::userfaultfd(O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
     if (fd < 0) return;
     pool->guard = fd;
@@ -26,7 +27,7 @@ void guard_frames(const numacre_pool *pool, void *frames, std::uint64_t bytes) {
     uffdio_register range{};
     range.range.start = reinterpret_cast<std::uintptr_t>(frames);
     range.range.len = bytes;
-    // Missing pages: those that are in the file fault in as ever.
+    // Only missing pages are guarded: pages that are in the file fault in as usual.
     range.mode = UFFDIO_REGISTER_MODE_MISSING;
     (void)os::ioctl(pool->guard, UFFDIO_REGISTER, &range);
 }

@@ -1,5 +1,5 @@
-// Which numa node the calling thread runs on, without entering the kernel; which one of a pool's is nearest to that;
-// and which of them the kernel lets it have.
+// The numa node on which the calling thread runs, found without entering the kernel; the pool's nearest numa node; and
+// the numa nodes that the kernel allows the thread.
 #include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <sched.h>
@@ -25,7 +25,7 @@ namespace {
 #define AT_RSEQ_FEATURE_SIZE 27
 #endif
 
-// The kernel keeps the node's number in the thread's rseq area, from 24 bytes of features on.
+// The kernel keeps the node's number in the thread's rseq area if that area has at least 24 bytes of features.
 constexpr unsigned long kRseqWithNodeId = 24;
 constexpr std::size_t kRseqNodeIdOffset = 20;
 
@@ -45,19 +45,19 @@ struct SysFile {
     }
 };
 
-// As <linux/mempolicy.h> of some distributions has them, and of some has not.
+// Constants that <linux/mempolicy.h> of some distributions lacks.
 constexpr int kPreferredMany = 5;       // Linux 5.15
 constexpr int kWeightedInterleave = 6;  // Linux 6.9
 constexpr int kModeFlags = 7 << 13;     // MPOL_F_STATIC_NODES, _RELATIVE_NODES, _NUMA_BALANCING
 
-// The machine's numa nodes, as the kernel has them in a mask.
+// A set of the machine's numa nodes, as a mask of the kernel.
 struct OsNodes {
     std::uint64_t bits[kMaxOsNumaNodes / 64];
 
     void add(std::uint32_t os_node) { bits[os_node / 64] |= std::uint64_t{1} << os_node % 64; }
     bool has(std::uint32_t os_node) const { return (bits[os_node / 64] >> os_node % 64 & 1) != 0; }
 
-    // The number-th of them, counted on from the first behind the last.
+    // The numa node at place `number` of the set; after the last one, counting continues with the first.
     std::uint32_t nth(std::uint32_t number) const {
         std::uint32_t count = 0;
         for (const std::uint64_t word : bits) count += static_cast<std::uint32_t>(std::popcount(word));
@@ -79,7 +79,8 @@ struct OsNodes {
     }
 };
 
-// The cpuset's, from where those may read it who may not call get_mempolicy (in a container, by its seccomp profile).
+// Reads the numa nodes of the cpuset from /proc, for threads that may not call get_mempolicy (in a container, by its
+// seccomp profile).
 bool read_allowed(OsNodes &allowed) {
     SysFile status;
     if (!status.read("/proc/thread-self/status")) return false;
@@ -116,7 +117,7 @@ KernelPlacement ask_kernel(const numacre_pool *pool) {
     OsNodes allowed{};
     if (syscall(SYS_get_mempolicy, nullptr, allowed.bits, kMaxOsNumaNodes, nullptr, MPOL_F_MEMS_ALLOWED) == 0 ||
         read_allowed(allowed)) {
-        // None of the pool's: it is not the client that takes the memory, so that is no reason to give it nothing.
+        // A cpuset without a node of the pool is ignored: the daemon, not the client, has taken the memory.
         if (const std::uint64_t nodes = allowed.in(pool); nodes != 0) found.allowed = nodes;
     }
     int mode = MPOL_DEFAULT;
@@ -143,7 +144,7 @@ int read_heed(numacre_pool *pool) {
 
 void place_other_numa_nodes(numacre_pool *pool) {
     if (pool->numa_nodes == 1) return;
-    // Not on the stack: attaching may be what a thread with the least one does.
+    // The buffers are not on the stack: a thread with the smallest possible stack may attach.
     struct Files {
         SysFile online, distances;
     };

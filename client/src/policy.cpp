@@ -1,9 +1,9 @@
-// Where a thread's blocks are to come from: the policy of the call, else of the handle (numacre_set_policy), else of
-// the thread (its mempolicy), else of the pool; always within the thread's cpuset.
+// The choice of numa nodes for a thread's blocks: by the policy of the call, else of the handle (numacre_set_policy),
+// else of the thread (its mempolicy), else of the pool; always within the thread's cpuset.
 //
-// The hot path looks up one byte, by the numa node on which the thread runs (Choices). As long as the local numa node
-// is what every call gets, it stands there, and no policy costs anything. Everything else is the byte for "think": a
-// node without blocks, so that the call finds nothing in the cache and comes here.
+// The hot path looks up one byte, by the numa node on which the thread runs (Choices). As long as every call gets the
+// local numa node, the byte is that node, and no policy costs anything. Otherwise the byte is "think": a node without
+// blocks, so that the call finds nothing in the cache and comes here.
 #include "policy.hpp"
 
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ std::uint64_t coarse_now() {
     return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
 }
 
-// The numa node that counts as the thread's own, wherever its blocks come from.
+// The numa node that counts as the thread's own, regardless of policies.
 std::uint32_t local_node(const numacre_pool *pool, std::uint32_t os_node) {
     return os_node < kMaxOsNumaNodes ? pool->dense_node_of[os_node] : 0;
 }
@@ -80,7 +80,8 @@ Plan only_plan(const numacre_pool *pool) {
     return {0, pool->nearest[0], 1, 0, false};
 }
 
-// What is asked for, or why it cannot be; `nodes` of a pool that may have but one.
+// Checks mode and nodes of a call, also for a pool of one numa node. Returns 0 and the policy, or -errno with the error
+// remembered.
 int check_policy(const numacre_pool *pool, const char *function, int mode, std::uint64_t nodes, Policy &policy) {
     if (mode < 0 || static_cast<std::uint32_t>(mode) >= kPolicyModes)
         return fail(Errc::bad_argument, "%s: mode %d is none of NUMACRE_POLICY_...", function, mode);
@@ -105,7 +106,7 @@ int none_allowed(const char *function, std::uint64_t nodes, std::uint64_t allowe
 
 int make_choices(numacre_pool *pool) {
     if (pool->numa_nodes == 1) return 0;
-    // Touched for threads that there are.
+    // Only the entries of existing threads are touched.
     void *const memory = os::mmap(nullptr, pool->view.thread_slots * sizeof(Choices), PROT_READ | PROT_WRITE,
                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return fail(Errc::out_of_frames, "no memory for a pool handle: %s", strerror(errno));
@@ -121,23 +122,23 @@ void begin_placement(numacre_pool *pool, Lane &lane) {
     if (pool->numa_nodes == 1) return;
     lane.placement.policy = {PolicyMode::local, 0};
     lane.placement.allowed = first_numa_nodes(pool->numa_nodes);
-    lane.placement.policy_version = 1;  // none that is complete
+    lane.placement.policy_version = 1;  // odd: no complete version
     store_think(pool, choices_of(pool, lane));
     look_at_placement(pool, lane);
 }
 
 void look_at_placement(numacre_pool *pool, Lane &lane) {
-    const NotCancelled not_cancelled;  // it may have to read a file
+    const NotCancelled not_cancelled;  // ask_kernel() may read a file
     if (pool->numa_nodes == 1) return;
     Placement &placement = lane.placement;
     const KernelPlacement kernel = ask_kernel(pool);
     placement.looked_at_ns = coarse_now();
     placement.os_node = os_numa_node();
     for (;;) {
-        // acquire; partner: the second fetch_add in numacre_set_policy. What it has stored before.
+        // acquire; partner: the second fetch_add in numacre_set_policy. Makes its stores of mode and nodes visible.
         const std::uint32_t version = pool->policy_version.load(std::memory_order_acquire);
-        if (version % 2 != 0) return;  // it is being said: whoever says it sends us here once more
-        // relaxed: the version tells whether they belong together.
+        if (version % 2 != 0) return;  // a thread is setting the policy, and afterwards makes us look again
+        // relaxed: an unchanged version proves that mode and nodes belong together.
         Policy policy{static_cast<PolicyMode>(pool->policy_mode.load(std::memory_order_relaxed)),
                       pool->policy_nodes.load(std::memory_order_relaxed)};
         if (policy.mode == PolicyMode::unset) policy = kernel.policy;
@@ -147,8 +148,8 @@ void look_at_placement(numacre_pool *pool, Lane &lane) {
         placement.policy = policy;
         placement.allowed = kernel.allowed;
         store_choices(pool, choices_of(pool, lane), placement);
-        // acq_rel; partner: both fetch_adds there. Our choices before its "think", if it had not begun yet. Weakened:
-        // our old choice lands on its "think", and this thread never hears of the policy.
+        // acq_rel; partner: both fetch_adds in numacre_set_policy. Puts our choices before its "think", if it has not
+        // begun yet. Weakened: our old choice lands on its "think", and this thread never hears of the policy.
         if (pool->policy_version.fetch_add(0, std::memory_order_acq_rel) == version) {
             placement.policy_version = version;
             return;
@@ -160,7 +161,7 @@ const Placement &placement_of(numacre_pool *pool, Lane &lane) {
     Placement &placement = lane.placement;
     if (pool->numa_nodes == 1) return placement;
     placement.os_node = os_numa_node();
-    // relaxed: the look itself acquires.
+    // relaxed: look_at_placement() acquires.
     if (placement.policy_version != pool->policy_version.load(std::memory_order_relaxed) ||
         coarse_now() - placement.looked_at_ns >= kPlacementLooksAgainAfterNanoseconds)
         look_at_placement(pool, lane);
@@ -172,7 +173,7 @@ Plan plan_of(numacre_pool *pool, Lane &lane, std::size_t size_bytes) {
     const Placement &placement = placement_of(pool, lane);
     const Plan plan = plan_by(placement.policy, surroundings(pool, placement.allowed, placement.os_node),
                               lane.placement.turns, frames_of(pool, size_bytes));
-    // It was told to think again, and has: the next one is obvious.
+    // The byte said "think", and the plan is local again: the look sets the byte to the local node for the next call.
     if (!plan.is_turn && plan.first == local_node(pool, placement.os_node) && placement.os_node < kMaxOsNumaNodes &&
         obvious_numa_node(lane) == pool->numa_nodes)
         look_at_placement(pool, lane);
@@ -234,7 +235,7 @@ extern "C" int numacre_set_policy(numacre_pool *pool, int mode, uint64_t numa_no
     pool->policy_mode.store(static_cast<std::uint32_t>(policy.mode), std::memory_order_relaxed);
     pool->policy_nodes.store(policy.nodes, std::memory_order_relaxed);
     pool->policy_version.fetch_add(1, std::memory_order_acq_rel);
-    // Every thread's next call thinks.
+    // The next call of every thread takes the slow path.
     for (std::uint32_t slot = 1; slot < pool->view.threads_in_use_bound(); ++slot) {
         const ThreadOwner owner{pool->view.threads[slot].owner.load(std::memory_order_relaxed)};
         if (owner.in_use() && owner.process() == pool->process) store_think(pool, pool->choices[slot]);

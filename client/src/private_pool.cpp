@@ -1,4 +1,4 @@
-// A pool inside this process: the same engine on anonymous memory, without a daemon.
+// A private pool: the engine of shm/ on anonymous memory of this process, without a daemon.
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -59,8 +59,8 @@ void *reserve_zeroed(std::uint64_t bytes) {
     return memory;
 }
 
-// The index of a large pool in hugepages, where the system allows them: an access at random then misses the TLB less.
-// The tables of threads stay in small pages, most of them are never touched.
+// Puts the index of a large pool into hugepages, where the system allows them: random accesses then miss the TLB less.
+// The tables of threads stay in small pages, since most of these tables are never touched.
 void prefer_hugepages_for_index(const NodeHandle &node, const Geometry &geometry) {
     const auto layout = NodeLayout<Env>::of(geometry, kThreadSlots);
     const std::uint64_t begin = round_up(layout.leaf, kHugepageBytes);
@@ -102,8 +102,8 @@ int build(numacre_pool *pool) {
     return 0;
 }
 
-// An older program has fewer fields than the library: those are 0. A newer program may have more: what it asks for
-// there is not known here, unless it asks for nothing.
+// An older program has fewer fields than the library: the missing fields are 0. A newer program may have more fields:
+// this library accepts them only if they are 0.
 int read_options(const numacre_private_options &options, numacre_private_options &wanted) {
     const std::size_t size = options.struct_size;
     if (!is_struct_size(size))
@@ -167,7 +167,7 @@ extern "C" int numacre_open_private(const numacre_private_options *options, numa
         release_handle(handle);
         return error;
     }
-    // relaxed: nobody else has the pool yet.
+    // relaxed: no other thread has the pool yet.
     handle->view.header->accounting.store(accounting_of(static_cast<Fit>(wanted.flags)), std::memory_order_relaxed);
     *pool = handle;
     return 0;

@@ -23,7 +23,8 @@ std::uint64_t monotonic_ns() {
     return static_cast<std::uint64_t>(now.tv_sec) * kNanoseconds + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// The kernel begins its wait anew when a signal has interrupted it; we do not.
+// Repeats a call that a signal interrupts. The kernel's timeout would start anew at each repetition, so the deadline is
+// set again before each.
 template <class Call>
 ssize_t repeat_by(const Deadline &deadline, int connection, const Call &call) {
     for (;;) {
@@ -48,7 +49,7 @@ bool Deadline::is_over() const {
 void Deadline::limit(int connection) const {
     const std::uint64_t now = monotonic_ns();
     const std::uint64_t left_us = now < at_ns_ ? (at_ns_ - now) / 1000 : 0;
-    // 0 would mean for ever.
+    // A timeout of 0 would mean for ever.
     const timeval patience{static_cast<time_t>(left_us / 1'000'000), static_cast<suseconds_t>(left_us % 1'000'000 | 1)};
     os::setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     os::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
@@ -74,7 +75,7 @@ Received receive_by(const Deadline &deadline, int connection, void *message, std
     packet.msg_control = control;
     packet.msg_controllen = CMSG_SPACE(sizeof(int) * static_cast<std::size_t>(room));
     Received received;
-    // ECONNRESET: it has hung up with our request unread, and its reply is behind that news.
+    // ECONNRESET: the daemon has hung up with our request unread. Its reply comes at the next recvmsg().
     bool was_reset = false;
     for (;;) {
         received.bytes =

@@ -1,6 +1,6 @@
-// One line an allocation, written as it happens; its lifetime is filled in, in place, when the block is freed. So the
-// lines stand in the order of allocation, whatever the order of the frees, nothing is kept back in memory, and a killed
-// process leaves a trace that is whole: what it held at its death lives for ever, as far as it knew.
+// The recorder writes one line for each allocation, at once, and fills in the lifetime, in place, when the block is
+// freed. So the lines are in the order of allocation, regardless of the order of the frees, and no line is buffered in
+// memory. A killed process leaves a whole trace, in which the blocks that it held have the lifetime "never".
 #include "record.hpp"
 
 #include <errno.h>
@@ -27,17 +27,18 @@ std::atomic<bool> is_recording{false};
 namespace {
 
 constexpr char kHead[] = "time_ns,size_bytes,lifetime_ns,block\n";
-// As wide as any lifetime, so that it can be put where "never" stood.
+// The width of the longest lifetime, so that every lifetime fits in the place of "never".
 #define LIFETIME_WIDTH "19"
 constexpr int kNamesTried = 100;
 
 struct Held {
     const void *address;
     std::uint64_t since_ns;
-    off_t lifetime_at;  // in the file
+    off_t lifetime_at;  // offset in the file
 };
 
-// Guards all that follows and every pool's tree of held blocks. The time is read inside, so times never go back.
+// Guards all variables below and every pool's tree of held blocks. The time is read under the mutex, so times never go
+// back.
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 bool looked = false;
 int file = -1;
@@ -51,7 +52,8 @@ int by_address(const void *left, const void *right) {
     return a < b ? -1 : static_cast<int>(a > b);
 }
 
-// A program may have closed all descriptors, and the number may be that of a file of its own: the trace has ended then.
+// False: the trace has ended. A program may have closed all descriptors, and the number may now be that of a file of
+// its own.
 bool has_file() {
     if (file < 0) return false;
     struct stat status{};
@@ -66,7 +68,8 @@ bool may_write_up_to(off_t where) {
     return getrlimit(RLIMIT_FSIZE, &limit) != 0 || static_cast<rlim_t>(where) <= limit.rlim_cur;
 }
 
-// A trace is never half a line wrong: what cannot be written whole ends it (a full disk, a limit on files).
+// Writes `text` as a whole. A write that fails or is cut short (a full disk, a limit on files) ends the trace, so a
+// trace never has half a line.
 void write_at(off_t where, const char *text, int length) {
     if (!has_file()) return;
     ssize_t written = 0;
@@ -85,7 +88,7 @@ void write_lifetime(const Held &held, std::uint64_t now) {
     write_at(held.lifetime_at, text, length);
 }
 
-// The entry of this address, taken out of the tree; nullptr: none.
+// Takes the entry of this address out of the tree. nullptr: there is none.
 Held *take_out(numacre_pool *pool, const void *address) {
     const Held wanted{address, 0, 0};
     void *const found = tfind(&wanted, &pool->recorded, by_address);
@@ -95,8 +98,8 @@ Held *take_out(numacre_pool *pool, const void *address) {
     return held;
 }
 
-// FILE, or with the pid behind it: where there is one already it is somebody's trace, perhaps of a process that was
-// started with the same environment.
+// Makes FILE, or FILE.PID if FILE exists: an existing file is another trace, perhaps of a process that was started with
+// the same environment.
 int make_file(const char *name) {
     const std::size_t room = strlen(name) + 40;
     char *const path = static_cast<char *>(malloc(room));
@@ -106,7 +109,7 @@ int make_file(const char *name) {
         if (attempt == 0) snprintf(path, room, "%s", name);
         if (attempt == 1) snprintf(path, room, "%s.%d", name, getpid());
         if (attempt > 1) snprintf(path, room, "%s.%d.%d", name, getpid(), attempt);
-        // O_EXCL: nor is a symbolic link followed.
+        // O_EXCL: does not follow a symbolic link either.
         made = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (made >= 0 || errno != EEXIST) break;
     }
@@ -148,16 +151,16 @@ void record_allocation(numacre_pool *pool, const void *block, std::size_t size_b
     char text[192];
     const NotCancelled not_cancelled;
     pthread_mutex_lock(&mutex);
-    // The machine's monotonic clock, as it is: traces of several processes fit together.
+    // The time is that of the machine's monotonic clock, so that traces of several processes fit together.
     const std::uint64_t now = now_nanoseconds();
-    // It has been another process's since, or we have taken back what was handed over: the old line ends here at the
-    // latest.
+    // An old entry of this address means that another process has owned the block since, or that we have taken back a
+    // block that we had handed over. The old line ends here at the latest.
     Held *held = take_out(pool, block);
     if (held != nullptr)
         write_lifetime(*held, now);
     else
         held = static_cast<Held *>(malloc(sizeof(Held)));
-    // The name stands in memory that others write: it must not break the line.
+    // Other processes can write the memory of the name: the name must not break the line.
     char name[kPoolNameBytes];
     std::size_t name_length = 0;
     for (char c; name_length < sizeof name && (c = pool->view.header->name[name_length]) != '\0'; ++name_length)
@@ -165,7 +168,7 @@ void record_allocation(numacre_pool *pool, const void *block, std::size_t size_b
     const int before = snprintf(text, sizeof text, "%" PRIu64 ",%zu,", now, size_bytes);
     int length = before + snprintf(text + before, sizeof text - static_cast<std::size_t>(before),
                                    "%-" LIFETIME_WIDTH "s,%.*s", "never", static_cast<int>(name_length), name);
-    // A private pool is this handle's alone, though all of them have one name.
+    // All private pools have one name: the pid and the serial tell them apart.
     if (pool->connection < 0)
         length += snprintf(text + length, sizeof text - static_cast<std::size_t>(length), ".%d.%" PRIu64, getpid(),
                            pool->serial);
@@ -173,7 +176,7 @@ void record_allocation(numacre_pool *pool, const void *block, std::size_t size_b
     write_at(end, text, length);
     if (held != nullptr) {
         *held = {block, now, end + before};
-        if (tsearch(held, &pool->recorded, by_address) == nullptr) free(held);  // no memory: it lives for ever
+        if (tsearch(held, &pool->recorded, by_address) == nullptr) free(held);  // no memory: its lifetime stays "never"
     }
     if (file >= 0) end += length;
     pthread_mutex_unlock(&mutex);

@@ -1,4 +1,4 @@
-// How a block changes hands by its name: publishing, taking, and whose count follows it.
+// The transfer of a block by its reference: publishing, taking, and moving the count to the taker.
 #include "reference.hpp"
 
 #include "engine.hpp"
@@ -8,8 +8,8 @@
 namespace numacre::client {
 namespace {
 
-// The process from which slow_take() would receive the block. If the block changes hands first, its entry is another
-// one, and the take fails.
+// The process from which slow_take() would receive the block. If the block changes owner first, its entry differs, and
+// the take fails.
 [[gnu::cold]] Giver giver_of(numacre_pool *pool, Reference reference) {
     const std::uint32_t numa_node = pool->reference_format.numa_node(reference);
     if (numa_node >= pool->numa_nodes) return {pool->process, 0, 0};

@@ -1,4 +1,4 @@
-// Mapping a pool into this process.
+// The mapping of a pool into this process.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -19,8 +19,8 @@ namespace numacre::client {
 namespace {
 
 int check_fd(int fd, std::uint64_t bytes, const char *what) {
-    // Without the seal somebody could cut the file short under us: every access beyond would be a SIGBUS. Before the
-    // size, which is what it is from then on.
+    // Without the seal another process could shorten the file: every access beyond the new end would be a SIGBUS. The
+    // seal is checked before the size: from then on the size cannot shrink.
     const int seals = os::get_seals(fd);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
         return fail(Errc::corrupt, "the daemon's %s region is not sealed against shrinking", what);
@@ -31,13 +31,13 @@ int check_fd(int fd, std::uint64_t bytes, const char *what) {
     return 0;
 }
 
-// Nobody may touch it yet: in a process that has called mlockall(MCL_FUTURE), mmap() makes real all that may be
-// touched, offline memory and metadata of the whole capacity as well.
+// Maps a file without access. In a process that has called mlockall(MCL_FUTURE), mmap() of accessible memory would fill
+// in all pages, also offline memory and metadata of the whole capacity.
 void *map_closed(void *where, std::uint64_t bytes, int fd) {
     void *const address = os::mmap(where, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
     if (address == MAP_FAILED) return nullptr;
-    // A forked child must not work on the pool as if it were us, least of all after our death: where that cannot be had
-    // (a seccomp filter refuses it), nobody attaches.
+    // A forked child must not work on the pool in the name of this process, least of all after this process's death. If
+    // MADV_DONTFORK is refused (by a seccomp filter), the attach fails.
     return os::madvise(address, bytes, MADV_DONTFORK) == 0 ? address : nullptr;
 }
 bool open_map(void *address, std::uint64_t bytes) {
@@ -62,7 +62,7 @@ bool is_ours(int fd, std::uint64_t inode) {
 }
 
 void release_handle(numacre_pool *pool) {
-    // acq_rel: whoever is last finds that the others are done with it.
+    // acq_rel: the last holder sees that all others are done with the handle.
     if (pool->references.fetch_sub(1, std::memory_order_acq_rel) == 1) os::munmap(pool, sizeof(numacre_pool));
 }
 
@@ -79,13 +79,13 @@ void *reserve_addresses(std::uint64_t bytes, std::uint64_t alignment) {
 }
 
 int reserve_span(numacre_pool *pool, std::uint64_t page_bytes) {
-    // Of the largest block as well: a block is aligned to its size, at any address and in every process.
+    // The alignment covers the largest block as well: a block is aligned to its size in every process.
     const std::uint64_t block_bytes = pool->geometry.chunk_bytes();
     const std::uint64_t page_alignment = page_bytes > kHugepageBytes ? page_bytes : kHugepageBytes;
     const std::uint64_t alignment = block_bytes > page_alignment ? block_bytes : page_alignment;
     pool->data_bytes = pool->geometry.capacity_bytes();
-    // As far as words of the top layer can name frames: where somebody scribbles and a word offers frames that there
-    // are not, their addresses are in nobody's memory.
+    // The stride covers all frames that words of the top layer can name: if a corrupted word offers frames that do not
+    // exist, their addresses lie in no other memory.
     const std::uint64_t named_bytes =
         round_up(pool->data_bytes, pool->geometry.frame_bytes() << word_order(pool->geometry.top_layer()));
     const std::uint64_t stride = std::bit_ceil(named_bytes > alignment ? named_bytes : alignment);
@@ -100,7 +100,7 @@ int reserve_span(numacre_pool *pool, std::uint64_t page_bytes) {
 }
 
 namespace {
-// So that a hugepage that the daemon made of metadata can be mapped as one.
+// Maps metadata at an aligned address, so that a hugepage that the daemon made of metadata can be mapped as one.
 void *map_metadata(std::uint64_t bytes, int fd) {
     void *const where = reserve_addresses(bytes, kHugepageBytes);
     if (where == nullptr) return nullptr;
@@ -136,7 +136,8 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     std::uint64_t page_bytes = kPageBytes;
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) {
         const std::uint64_t each = reply.nodes[node].page_bytes;
-        // Memory is opened by whole pages: with another number, beyond the region, over what the program has there.
+        // Memory is opened by whole pages. With another page size it would be opened beyond the region, over memory of
+        // the program.
         if (each != kPageBytes && each != kHugepageBytes && each != kGiganticPageBytes)
             return fail(Errc::corrupt, "the daemon's attach reply says pages of %llu bytes",
                         static_cast<unsigned long long>(each));
@@ -164,7 +165,7 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
         std::byte *const where = pool->span + (std::uint64_t{node} << pool->span_shift);
         const bool is_mapped = map_closed(where, pool->data_bytes, data_fd) != nullptr;
         if (is_mapped) guard_frames(pool, where, pool->data_bytes);
-        // As a whole: hugepages are not opened in part.
+        // The region is opened as a whole: mprotect() cannot open a part of a hugepage.
         const std::uint64_t page =
             reply.nodes[node].page_bytes > kPageBytes ? reply.nodes[node].page_bytes : kPageBytes;
         if (!is_mapped || !open_map(where, round_up(pool->data_bytes, page)))
@@ -185,11 +186,12 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
         }
     }
     place_other_numa_nodes(pool);
-    // The daemon checks its header; whoever scribbles there hurts nobody but its own pool.
+    // The daemon checks its own header. A client that corrupts the header harms only its own pool.
     pool->pool_policy = sound_policy(pool->view.header->policy_mode, pool->view.header->policy_nodes, pool->numa_nodes);
     if (const int error = read_heed(pool)) return error;
     if (const int error = make_choices(pool)) return error;
-    // Last of all: from here on the daemon believes that we have all of it mapped. Until now it may have given us up.
+    // This comes last: from here on the daemon assumes that we have everything mapped. Until now the daemon may have
+    // given us up.
     if (!Presence::come(record.presence, reply.process_generation))
         return fail(Errc::daemon_gone,
                     "the daemon has given this client up while it was attaching (it was started anew): attach again");
@@ -203,7 +205,7 @@ void unmap_regions(numacre_pool *pool) {
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)
         if (pool->nodes[node].node_region != nullptr)
             os::munmap(pool->nodes[node].node_region, pool->nodes[node].node_region_bytes);
-    // Nothing of the pool is used after this; the daemon may be listening or not.
+    // Nothing of the pool is used after this. The daemon need not be running.
     if (pool->process_generation != 0)
         Presence::leave(pool->view.processes[pool->process.value].presence, pool->process_generation);
     pool->process_generation = 0;

@@ -1,4 +1,4 @@
-// Why a call was refused: the sentence, and the count of the reason in shared memory. Nothing here is on a common path.
+// The reasons of refused calls: their sentences, and their counts in shared memory. No common path calls this file.
 #include "report.hpp"
 
 #include "engine.hpp"
@@ -15,7 +15,8 @@ void count_failure(numacre_pool *pool, std::uint32_t numa_node, Actor actor, Fai
     count(counters.failures[static_cast<unsigned>(reason)]);
 }
 
-// Free frames of a numa node, in pieces of any size. The walk reads the metadata of the whole numa node, 100 ms for
+// Counts the free frames of a numa node, in pieces of any size. The walk reads the metadata of the whole numa node, 100
+// ms for
 // 64 GiB of frames: too long for each of many failures in a row.
 struct FreeFrames {
     std::uint64_t frames = 0;
@@ -96,7 +97,7 @@ int damaged_pool() {
 }
 
 int thread_is_inside(const numacre_pool *pool) {
-    // A scribbled intent looks like a call under way, until the daemon has found the damage.
+    // A corrupted intent looks like a call under way, until the daemon has found the damage.
     // relaxed: as in allocating_lane_of().
     if (is_damaged(*pool, pool->view.header->attention.load(std::memory_order_relaxed))) return damaged_pool();
     return fail(Errc::thread_is_inside,

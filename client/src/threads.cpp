@@ -1,6 +1,6 @@
 // Threads of this process and the pool's thread slots. A thread gets its slot at its first call, by a CAS in shared
-// memory; it needs neither the daemon nor a registration call. A thread that ends gives it back; a process that dies
-// has its slots taken back by recovery.
+// memory, without the daemon and without a registration call. A thread that ends gives its slot back. Recovery takes
+// back the slots of a process that has died.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -23,7 +23,7 @@
 namespace numacre::client {
 namespace {
 struct NoLane : numacre_inline_lane {
-    constexpr NoLane() : numacre_inline_lane{} { handle = this; }  // which is no pool's address
+    constexpr NoLane() : numacre_inline_lane{} { handle = this; }  // no pool has this address
 };
 constinit NoLane no_lane;
 }  // namespace
@@ -50,52 +50,56 @@ std::uint64_t last_serial = 0;
 
 pthread_once_t once = PTHREAD_ONCE_INIT;
 pthread_key_t thread_end_key;
-bool has_key = false;  // guarded by registry_mutex; thread_end_key is one: a process may have used up all, for a while
+bool has_key = false;  // thread_end_key exists: making it may fail while all keys are used up; guarded by
+                       // registry_mutex
 
-// 0: the process is a forked child that has not been told. kTelling: a thread of it is forgetting the parent's.
+// 0: the process is a forked child that has not been told. kTelling: a thread of the child is forgetting the parent's
+// state.
 using Generation = std::atomic<std::uint32_t>;
 constexpr std::uint32_t kTelling = ~0U;
 std::atomic<pid_t> telling_thread{0};
 constinit Generation first_generation{1};
-// In memory that a child finds empty, as soon as there is a handle.
+// Points to memory that a child finds empty, from the first handle on.
 constinit std::atomic<Generation *> generation{&first_generation};
 bool page_is_wiped = false;  // guarded by registry_mutex
-// In memory that a child inherits.
+// Lies in memory that a child inherits.
 std::uint32_t last_generation = 1;
 
-// What there is for a thread and a pool. The lane itself is empty in a forked child, so what frees it stands beside it.
+// The entry of a thread for a pool. The lane itself is empty in a forked child, so the values that are needed to free
+// the lane are here.
 struct Seat {
     Lane *lane;
     numacre_pool *pool;
     std::size_t bytes;  // of the lane's mapping
 };
 struct NotedTable;
-// All lanes of the calling thread, by the pools' index; lane nullptr: none.
+// All lanes of the calling thread, by the pools' index; lane nullptr: no lane.
 struct LaneTable {
     Seat *seats;
     std::uint32_t count;
-    bool has_lock;  // the thread has registry_mutex, for the sake of its table
+    bool has_lock;  // the thread holds or awaits registry_mutex for its table
     NotedTable *noted;
-    std::uint32_t noted_in;  // this generation
+    std::uint32_t noted_in;  // the generation of `noted`
 };
 thread_local LaneTable lane_table __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false, nullptr, 0};
 
-// A table, where others find it. That a thread has ended is told by at_thread_end(), but not if it has called in the
-// last round of destructors only, or again (PTHREAD_DESTRUCTOR_ITERATIONS). So whoever comes by looks whether some of
-// the threads are gone.
+// A thread's table in a list that other threads can read. at_thread_end() tells the end of a thread, but not if the
+// thread has made its first call, or another call, in the last round of destructors (PTHREAD_DESTRUCTOR_ITERATIONS). So
+// a thread that enters a pool checks whether some threads of the list are gone.
 struct NotedTable {
     NotedTable *next, *before;
-    pid_t process, thread;  // who noted it; not our process: a child of vfork(), in its parent's thread
+    pid_t process, thread;  // the thread that made the entry; another process: a child of vfork(), in its parent's
+                            // thread
     Seat *seats;
     std::uint32_t count;
 };
-// Both guarded by registry_mutex.
+// registry_mutex guards both.
 constinit NotedTable *noted_tables = nullptr;
-constinit NotedTable *next_look = nullptr;  // nullptr: at the first
-constexpr unsigned kLooksEach = 2;          // so that more go than come
+constinit NotedTable *next_look = nullptr;  // nullptr: the first table
+constexpr unsigned kLooksEach = 2;          // more than one, so that more tables go than come
 
-// Handlers of signals that cannot be blocked (SIGTRAP, SIGSEGV sent by another process) may look at any moment: what
-// goes is out of sight before it goes.
+// Handlers of signals that cannot be blocked (SIGTRAP, SIGSEGV sent by another process) may look at any moment, so the
+// lane is unreachable before it is unmapped.
 void free_lane(Seat &seat) {
     const Seat gone = seat;
     if (numacre_inline_lane_1 == gone.lane) numacre_inline_lane_1 = &no_lane;
@@ -107,16 +111,16 @@ void free_lane(Seat &seat) {
 
 void release_slot(numacre_pool *pool, Actor actor) {
     auto &slot = pool->view.threads[actor.thread.value];
-    // relaxed: of a call that a signal handler has left, perhaps; before the release below.
+    // relaxed: perhaps left over from a call that a signal handler has left; ordered by the release below.
     slot.under_way.store(0, std::memory_order_relaxed);
-    // release: the slot's next user, or recovery, finds all our work done.
+    // release: the slot's next user, or recovery, sees all our work done.
     slot.owner.store(0, std::memory_order_release);
-    pool->threads.fetch_sub(1, std::memory_order_relaxed);  // relaxed: a count, it hands nothing over
+    pool->threads.fetch_sub(1, std::memory_order_relaxed);  // relaxed: a count that publishes no data
 }
 
-// Counts one more thread of this process. False: it has as many as it may, in `limit`.
+// Counts one more thread of this process. False: the process has as many threads as `limit` allows.
 bool may_have_thread(numacre_pool *pool, std::uint64_t &limit) {
-    // relaxed, all of it: only the count itself matters.
+    // relaxed, all three: only the count itself matters.
     limit = pool->thread_limit->load(std::memory_order_relaxed);
     std::uint32_t threads = pool->threads.load(std::memory_order_relaxed);
     do {
@@ -125,13 +129,13 @@ bool may_have_thread(numacre_pool *pool, std::uint64_t &limit) {
     return true;
 }
 
-// The thread was taken out of a call in the middle of a change (by longjmp or pthread_exit in a signal handler), and
-// its slot says which. Whatever it changed next would say something else there, and what it had in its hands would be
-// nobody's for ever. So the slot, and what the thread has cached, stay as they are until the process ends or detaches:
-// recovery finishes what it reads there.
+// True if the thread was taken out of a call in the middle of a change (by longjmp or pthread_exit in a signal
+// handler). The slot still describes that change. The thread's next change would overwrite the description, and the
+// blocks of the unfinished change would be lost for ever. So the slot, and the blocks that the thread has cached, stay
+// as they are until the process ends or detaches: recovery then finishes the change from the slot.
 bool was_torn_away(const numacre_pool *pool, Actor actor) {
     const auto &slot = pool->view.threads[actor.thread.value];
-    // relaxed: the thread's own.
+    // relaxed: only the thread itself writes these words.
     return slot.intent.load(std::memory_order_relaxed) != 0 ||
            HintWork{slot.hint_work.load(std::memory_order_relaxed)}.active();
 }
@@ -139,11 +143,11 @@ bool was_torn_away(const numacre_pool *pool, Actor actor) {
 void give_up_slot(numacre_pool *pool, Lane &lane) {
     if (was_torn_away(pool, lane.actor)) return;
     forget_wish(pool, lane);
-    give_back_all(pool, lane);  // what other threads have cached the daemon gives back
+    give_back_all(pool, lane);  // this thread's cache; the daemon gives back those of other threads
     release_slot(pool, lane.actor);
 }
 
-// Gives up all of a thread's slots, its own or those of one that is gone. registry_mutex is held.
+// Gives up all slots of a table, that of the calling thread or of a thread that is gone. registry_mutex is held.
 void give_up_seats(Seat *seats, std::uint32_t count) {
     const std::uint32_t our_generation = fork_generation();
     for (std::uint32_t index = 0; index < count; ++index) {
@@ -156,8 +160,9 @@ void give_up_seats(Seat *seats, std::uint32_t count) {
     }
 }
 
-// registry_mutex, by a thread for its table. A handler of a signal that cannot be blocked would wait for it, and for
-// the heap, in its own thread: its calls are refused, by enter_pool(), where each of them comes then.
+// Holds registry_mutex while a thread works on its table. A handler of a signal that cannot be blocked would wait for
+// the mutex, and for the heap, in its own thread. So enter_pool(), to which all calls of such a handler come, refuses
+// these calls.
 class TableLock {
 public:
     TableLock() {
@@ -174,7 +179,7 @@ public:
     TableLock &operator=(const TableLock &) = delete;
 };
 
-// These with registry_mutex held.
+// forget_noted() to look_at_all() are called with registry_mutex held.
 void forget_noted(NotedTable *noted) {
     if (next_look == noted) next_look = noted->next;
     if (noted->next != nullptr) noted->next->before = noted->before;
@@ -182,7 +187,7 @@ void forget_noted(NotedTable *noted) {
     free(noted);
 }
 
-// The calling thread's table has changed. False: no memory.
+// Puts the calling thread's changed table into the list. False: no memory.
 bool note_table(LaneTable &table) {
     const std::uint32_t our_generation = fork_generation();
     if (table.noted == nullptr || table.noted_in != our_generation) {
@@ -200,16 +205,17 @@ bool note_table(LaneTable &table) {
 }
 
 bool is_gone(const NotedTable &noted) {
-    const NotCancelled not_cancelled;  // of the first thread the kernel is asked by a file
+    const NotCancelled not_cancelled;  // for the first thread, thread_is_gone() reads a file
     const pid_t own = os::gettid();
-    // A filter of system calls (seccomp) may refuse that number: then nobody is known to be gone.
+    // A filter of system calls (seccomp) may refuse gettid(): then no thread is known to be gone.
     if (own <= 0 || noted.thread <= 0 || noted.process != os::getpid()) return false;
-    // The number may have come to another thread: if that is this one, it is known to be.
+    // The kernel may have given the number to another thread. If that is the calling thread, the noted thread is gone.
     const bool is_own = &noted == lane_table.noted && lane_table.noted_in == fork_generation();
     return noted.thread == own ? !is_own : os::thread_is_gone(noted.thread);
 }
 
-// Gives up the slots of the thread, if it is gone and could not do so itself. Returns the table behind it.
+// Gives up the slots of the noted thread if that thread is gone and could not do so itself. Returns the next table of
+// the list.
 NotedTable *give_up_if_gone(NotedTable *noted) {
     NotedTable *const next = noted->next;
     if (is_gone(*noted)) {
@@ -230,8 +236,9 @@ void look_at_all() {
 }
 
 void at_thread_end(void *) {
-    // For good: a handler that called now, or while other destructors run, would get a lane that nobody takes back. A
-    // destructor that calls makes this one run once more, but in the last round (NotedTable).
+    // Signals stay blocked: a handler that called now, or while other destructors run, would get a lane that nobody
+    // takes back. A destructor that calls the library makes this one run once more, except in the last round
+    // (NotedTable).
     SignalsBlocked::keep_out();
     LaneTable &table = lane_table;
     const TableLock lock;
@@ -246,9 +253,9 @@ void at_thread_end(void *) {
     free(seats);
 }
 
-// In the child no mapping of a pool exists, and mutexes may have been held by threads that do not exist here. The
-// daemon takes a client for alive as long as its connection is open: the parent's may not stay open in a child that
-// outlives the parent, or goes on when the parent calls exec. Async-signal-safe.
+// In the child no mapping of a pool exists, and mutexes may have been held by threads that do not exist here. For the
+// daemon a client is alive as long as its connection is open. So the parent's connection may not stay open in a child
+// that outlives the parent, or goes on when the parent calls exec. Async-signal-safe.
 void forget_the_parents() {
     const NotCancelled not_cancelled;  // close() is a cancellation point, and fork() is none
     numacre_inline_lane_1 = &no_lane;
@@ -263,29 +270,30 @@ void forget_the_parents() {
     ++last_generation;
 }
 
-// By pthread_atfork(): the child has one thread.
+// Called by pthread_atfork(): the child has one thread.
 void in_forked_child() {
     Generation &ours = *generation.load(std::memory_order_relaxed);
-    // The child has been told already, by a call of another atfork handler or of a signal's: what it has attached since
-    // is its own. Where the page is not wiped nobody else tells.
+    // The child has been told already, by a call in another atfork handler or in a signal handler. Handles that it has
+    // attached since then are its own. Where the page is not wiped, only this function tells the child.
     if (page_is_wiped && ours.load(std::memory_order_relaxed) != 0) return;
     forget_the_parents();
     ours.store(last_generation, std::memory_order_release);
 }
 
-// A child that nobody told may have threads by now.
+// Called in a child that nobody has told; the child may have several threads by now.
 [[gnu::cold, gnu::noinline]] std::uint32_t in_untold_child(Generation &ours) {
     const SignalsBlocked signals_blocked;  // a handler that called here would wait for its own thread
     std::uint32_t seen = 0;
     const pid_t own = os::gettid();
     if (ours.compare_exchange_strong(seen, kTelling, std::memory_order_acq_rel)) {
-        telling_thread.store(own, std::memory_order_relaxed);  // relaxed: this thread alone looks for its own number
+        telling_thread.store(own, std::memory_order_relaxed);  // relaxed: only this thread looks for its own number
         forget_the_parents();
         ours.store(last_generation, std::memory_order_release);
         telling_thread.store(0, std::memory_order_relaxed);
     }
     while ((seen = ours.load(std::memory_order_acquire)) == kTelling) {
-        // By a handler of a signal that cannot be blocked, in the middle of the above: no pool is of that generation.
+        // A handler of a signal that cannot be blocked has interrupted this thread in forget_the_parents(). No pool has
+        // the generation kTelling.
         if (telling_thread.load(std::memory_order_relaxed) == own) return kTelling;
         os::sched_yield();
     }
@@ -296,8 +304,8 @@ void initialise() {
     os::pthread_atfork(nullptr, nullptr, in_forked_child);
 }
 
-// Before there is a handle. False: no memory; without the page only children of fork() would be told. registry_mutex is
-// held.
+// Makes the page of the generation before there is a handle. False: no memory. Without the page only children of fork()
+// would be told. registry_mutex is held.
 bool make_generation_page() {
     if (generation.load(std::memory_order_relaxed) != &first_generation) return true;
     void *const page = wiped_in_child(sizeof(Generation), &page_is_wiped);
@@ -309,12 +317,13 @@ bool make_generation_page() {
 bool grow_table(std::uint32_t index) {
     LaneTable &table = lane_table;
     if (index < table.count) {
-        // A child of fork() has its parent's table, and has forgotten all that were noted there.
+        // A child of fork() has its parent's table, and an empty list of tables.
         if (table.noted != nullptr && table.noted_in == fork_generation()) return true;
         const TableLock lock;
         return note_table(table);
     }
-    // First: without it nobody would tell of the thread's end. Any value but NULL; at_thread_end() looks at the table.
+    // This comes first: without the key nobody would tell of the thread's end. The value may be any but NULL;
+    // at_thread_end() reads lane_table.
     if (table.count == 0 && os::pthread_setspecific(thread_end_key, &table) != 0) return false;
     const std::uint32_t count = index + 8;
     auto *const seats = static_cast<Seat *>(calloc(count, sizeof(Seat)));
@@ -339,11 +348,11 @@ bool grow_table(std::uint32_t index) {
 
 constinit const Word always{1};
 
-// Behind the lane itself lie its numa nodes', and behind these room for what all their magazines can hold, which takes
-// memory when it is used. All of it is empty in a forked child: its handle is no pool's then, so that the child's calls
-// go the long way, and are refused there.
+// Makes a lane. One mapping has the lane, then its NodeLanes, then room for the blocks of all their magazines, which
+// takes memory only when it is used. The mapping is empty in a forked child: the lane's handle is then that of no pool,
+// so the child's calls take the long path and are refused there.
 Seat new_lane(numacre_pool *pool, Actor actor) {
-    // The one behind the last has no blocks: see Choices.
+    // In a pool of several numa nodes, an additional NodeLane has no blocks: see Choices.
     const std::uint32_t nodes = pool->numa_nodes == 1 ? 1 : pool->numa_nodes + 1;
     const std::size_t lane_bytes = sizeof(Lane) + nodes * sizeof(NodeLane);
     const std::size_t bytes = lane_bytes + pool->numa_nodes * kCachedOrders * kMagazineBlocks * sizeof(char *);
@@ -351,7 +360,7 @@ Seat new_lane(numacre_pool *pool, Actor actor) {
     if (memory == nullptr) return {};
     auto *const lane = static_cast<Lane *>(memory);
     auto *room = reinterpret_cast<char **>(static_cast<char *>(memory) + lane_bytes);
-    // relaxed: whoever calls has a reference, and need not find anything done.
+    // relaxed: the caller has a reference, and needs to see no other data.
     pool->references.fetch_add(1, std::memory_order_relaxed);
     lane->handle = lane->pool = pool;
     lane->attention = bits_of(pool->view.header->attention);
@@ -390,7 +399,8 @@ Seat new_lane(numacre_pool *pool, Actor actor) {
     return {lane, pool, bytes};
 }
 
-// While everything is recorded no lane is the current one, and so no call takes the hot path (record.hpp).
+// Makes the lane the current one. While a trace is recorded no lane is current, so no call takes the hot path
+// (record.hpp).
 Lane *make_current(Lane *lane) {
     if (!recording()) numacre_inline_lane_1 = lane;
     return lane;
@@ -398,7 +408,8 @@ Lane *make_current(Lane *lane) {
 }  // namespace
 
 std::uint32_t fork_generation() {
-    // acquire; partner: the stores of it. Whoever sees the child's generation finds the parent's forgotten.
+    // acquire; partner: the release stores of the generation. A thread that sees the child's generation finds the
+    // parent's state forgotten.
     Generation &ours = *generation.load(std::memory_order_acquire);
     const std::uint32_t seen = ours.load(std::memory_order_acquire);
     return seen != 0 && seen != kTelling ? seen : in_untold_child(ours);
@@ -418,14 +429,15 @@ void stay_loaded() {
     if (dladdr == nullptr || dlopen == nullptr) return;
     Dl_info here{};
     if (dladdr(reinterpret_cast<const void *>(&stay_loaded), &here) == 0 || here.dli_fname == nullptr) return;
-    // The reference is never given back. Of the program itself there is nothing to open, and nothing to fear.
+    // The reference from dlopen() is never given back. If this code is part of the program itself, dlopen() has nothing
+    // to open, and nothing can be unloaded.
     (void)dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
 #if !defined(NUMACRE_IS_NODELETE)
 namespace {
-// As its module is loaded, by the thread that has the loader's lock. Any other thread might wait for that lock while
-// the module's constructor waits for the thread.
+// Runs when the module is loaded, in the thread that has the loader's lock. Any other thread might wait for that lock
+// while the module's constructor waits for the thread.
 [[gnu::constructor]] void stay_loaded_from_the_start() {
     stay_loaded();
 }
@@ -507,7 +519,7 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
         return nullptr;
     }
     Seat &seat = lane_table.seats[pool->index];
-    if (seat.lane != nullptr) free_lane(seat);  // of a pool that was detached
+    if (seat.lane != nullptr) free_lane(seat);  // the lane of a pool that was detached
     {
         const TableLock lock;
         look_at_some();
