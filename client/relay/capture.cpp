@@ -1,4 +1,4 @@
-// The first process: packets into blocks, references into the ring.
+// The first process: it writes packets into blocks, and references into the ring.
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -19,11 +19,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// References shown to the reader at once: the ring's head moves between the two CPUs once for so many packets.
+// The number of references that are published together: the ring's head moves between the two CPUs once for so many
+// packets.
 constexpr std::uint64_t kPublishEvery = 32;
-// How long one wait for memory may last before signals and the peer are looked at again.
+// The longest single wait for memory; after it, signals and the peer are checked again.
 constexpr unsigned kMemoryWaitMs = 50;
-// When it is time to stop, how long the reader may stand still before it is not waited for any more.
+// When it is time to stop, the longest time for which the writer waits for a reader that makes no progress.
 constexpr auto kGrace = std::chrono::seconds(2);
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
@@ -60,11 +61,12 @@ private:
         if (writer_.publish()) link_.ring_doorbell();
     }
 
-    // A block, or nullptr with nothing lost if there is no room. Other failures throw.
+    // Allocates a block. nullptr: there is no room, and nothing is lost. Other failures throw.
     void *try_allocate(std::size_t bytes, unsigned flags = 0);
-    // The same, but waits for room; nullptr if it is time to stop.
+    // Allocates a block, and waits for room. nullptr: it is time to stop.
     void *allocate(std::size_t bytes);
-    // False if the reader has gone, or it is time to stop. `ending`: it is, but the reader gets kGrace to make room.
+    // Waits until the ring has a free slot. False: the reader has gone, or it is time to stop. `ending`: it is time to
+    // stop, but the reader gets kGrace to make room.
     bool wait_for_slot(bool ending = false);
     numacre_ref reference_of(const void *block);
     void free_block(void *block);
@@ -105,7 +107,7 @@ void *Capture::try_allocate(std::size_t bytes, unsigned flags) {
 void *Capture::allocate(std::size_t bytes) {
     if (void *const block = try_allocate(bytes)) return block;
     ++waits_pool_full_;
-    publish();  // the reader frees blocks, but only those it is shown
+    publish();  // the reader frees only blocks of published references
     while (!must_stop())
         if (void *const block = try_allocate(bytes, NUMACRE_WAIT_MS(kMemoryWaitMs))) return block;
     return nullptr;
@@ -169,7 +171,7 @@ void Capture::replay(const PcapFile &file) {
 void Capture::relay_live(LiveCapture &live) {
     // Blocks that wait for a packet.
     std::vector<void *> blocks;
-    // When it is time to stop, what has come until then is still relayed: so many packets.
+    // When it is time to stop, the packets that have come until then are still relayed. This is their number.
     std::optional<std::uint64_t> left;
     while (!limit_reached() && !link_.peer_gone() && (!left || *left > 0)) {
         if (!left && must_stop()) left = live.waiting();
@@ -208,8 +210,9 @@ void Capture::relay_live(LiveCapture &live) {
     dropped_by_kernel_ = live.kernel_drops();
 }
 
-// What the reader did not consume is still ours. Taking our own reference first tells it from a block that the reader
-// took before it died and that may have been given out anew since: that one is stale.
+// Frees the blocks that the reader did not consume: they still belong to this process. Each reference is taken first:
+// the take fails for a block that the reader took before it died and that may have been allocated anew since, because
+// that reference is stale.
 void Capture::return_in_flight() {
     in_flight_at_end_ = writer_.for_each_in_flight([this](numacre_ref reference) {
         void *block = nullptr;
@@ -224,7 +227,7 @@ int Capture::finish() {
     if (writer_.close()) link_.ring_doorbell();
     std::optional<Clock::time_point> give_up;
     std::uint64_t room_before = 0;
-    // peer_gone first: it hears what has come, and the summary may be among that.
+    // peer_gone() comes first: it reads the messages that have come, and the summary may be among them.
     while (!link_.peer_gone() && !link_.peer_summary()) {
         const std::uint64_t room = writer_.room();
         if (stop_requested() && (!give_up || room != room_before)) give_up = Clock::now() + kGrace;
@@ -270,7 +273,7 @@ int capture(const Options &options, MakeLink make_link) {
     if (file) {
         capture.replay(*file);
     } else {
-        // What came while the other side was awaited is not of this run.
+        // Packets that came before the other side connected do not belong to this run.
         for (std::uint64_t early = live->waiting(); early > 0;) {
             const std::size_t discarded = live->discard();
             if (discarded == 0) break;

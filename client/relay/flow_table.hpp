@@ -1,4 +1,4 @@
-// Packets and bytes per flow: an open-addressing hash table, one cache line an entry. Not thread-safe.
+// A hash table of packets and bytes per flow: open addressing, one cache line per entry. Not thread-safe.
 #pragma once
 
 #include <bit>
@@ -22,8 +22,8 @@ public:
     };
     static_assert(sizeof(Entry) == 64);
 
-    // seed must be unknown to whoever sends the packets, or they can choose keys that all collide. flows_max bounds the
-    // memory: at most 256 bytes a flow, while the table grows.
+    // seed must be unknown to the senders of the packets, or they can choose keys that all collide. flows_max bounds
+    // the memory: at most 256 bytes per flow, while the table grows.
     explicit FlowTable(std::uint64_t seed, std::size_t flows_max)
         : seed_(seed), flows_max_(flows_max), entries_(kInitialEntries) {}
 
@@ -37,7 +37,8 @@ public:
 
     void prefetch(std::uint64_t hash) const { __builtin_prefetch(&entries_[hash & (entries_.size() - 1)], 1); }
 
-    // False, and nothing counted, if this would be flow number flows_max + 1. hash is hash(key).
+    // Counts one packet. Returns false, and counts nothing, if this would be flow number flows_max + 1. hash is
+    // hash(key).
     bool count(const FlowKey &key, std::uint64_t hash, std::uint64_t bytes) {
         Entry *entry = &find(entries_, key, hash);
         if (entry->packets == 0) {
@@ -64,17 +65,18 @@ public:
     }
 
 private:
-    static constexpr std::size_t kInitialEntries = 1024;  // a power of two, as always
+    static constexpr std::size_t kInitialEntries = 1024;  // a power of two; every later size is one, too
     static constexpr std::uint64_t kMultiplier = 0x9e37'79b9'7f4a'7c15;
 
-    // Both halves of the 128-bit product, folded: every input bit reaches the low bits that choose the entry.
+    // Folds both halves of the 128-bit product: every input bit reaches the low bits that choose the entry.
     static std::uint64_t mix(std::uint64_t value, std::uint64_t multiplier) {
         __extension__ using Wide = unsigned __int128;
         const Wide product = static_cast<Wide>(value ^ std::rotl(value, 32)) * multiplier;
         return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
     }
 
-    // The key's entry, or the empty one where it belongs. Ends because a quarter of the entries is empty.
+    // Returns the key's entry, or the empty entry where the key belongs. The search ends because a quarter of the
+    // entries is empty.
     static Entry &find(std::vector<Entry> &entries, const FlowKey &key, std::uint64_t hash) {
         std::size_t index = hash & (entries.size() - 1);
         while (entries[index].packets != 0 && !(entries[index].hash == hash && entries[index].key == key))

@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Blocks worked on together, so that the cache misses of one step overlap.
+// The number of blocks that each step works on together, so that the cache misses of a step overlap.
 constexpr std::size_t kBatch = 64;
 
 std::uint64_t random_seed() {
@@ -55,7 +55,7 @@ public:
     int work();
 
 private:
-    // From the ring into batch_, as many as there are.
+    // Takes the blocks of `references` into batch_, and advances the ring.
     void take(RingReader &reader, std::span<const numacre_ref> references);
     void parse_batch(LinkType link_type);
     void count_batch();
@@ -94,7 +94,7 @@ void Flows::take(RingReader &reader, std::span<const numacre_ref> references) {
             __builtin_prefetch(block);
             batch_[batch_size_++].block = block;
         } else if (result == -ESTALE) {
-            ++lost_with_producer_;  // it died, and the daemon has given the block back
+            ++lost_with_producer_;  // the producer died, and the daemon has given the block back
         } else if (result == -EINVAL) {
             ++bad_references_;
         } else {
@@ -106,7 +106,7 @@ void Flows::take(RingReader &reader, std::span<const numacre_ref> references) {
 
 void Flows::parse_batch(LinkType link_type) {
     for (Item &item : std::span(batch_).first(batch_size_)) {
-        // One copy, checked and then used: the header was written by another process.
+        // The header is copied once, then checked and used, since another process wrote it.
         PacketHeader header;
         std::memcpy(&header, item.block, sizeof header);
         const std::uint64_t needed_bytes = sizeof header + std::uint64_t{header.captured_bytes};
@@ -168,7 +168,7 @@ int Flows::work() {
         }
         last_ = Clock::now();
         if (reader.finished()) break;
-        // A killed writer: what it had published was read above, and nothing more can come.
+        // The writer was killed: its published references were read above, and nothing more can come.
         if (peer_lost) break;
         bool more = false;
         for (unsigned spin = 0; spin < spins && !more; ++spin) {
@@ -241,7 +241,7 @@ void Flows::report_and_tell(bool peer_lost) {
 }  // namespace
 
 int run_flows(const Options &options) {
-    // Attached first: a pool that cannot be attached is told before anybody connects.
+    // The attach comes first: a failure is reported before any capturer connects.
     Pool pool = attach(options);
     std::optional<Link> link = Link::accept(options.socket);
     if (!link) return kDone;  // a signal came before any capturer

@@ -23,7 +23,7 @@ constexpr std::uint32_t kLinkMagic = 0x6b6e'6c72, kLinkVersion = 1;
 constexpr int kConnectTries = 200, kConnectPauseMs = 50, kAcceptPollMs = 100, kHelloMs = 5000;
 constexpr int kRequiredSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-// First message, from writer to reader, with the ring's memfd.
+// The first message, from writer to reader. It carries the ring's memfd.
 struct Hello {
     std::uint32_t magic = kLinkMagic, version = kLinkVersion;
     std::uint32_t ring_slots = 0;
@@ -80,7 +80,7 @@ bool stop_requested() {
 void stop_on_signals() {
     struct sigaction action{};
     action.sa_handler = [](int) { stop_flag = 1; };
-    // No SA_RESTART: a sleeping call must come back and look.
+    // No SA_RESTART: a sleeping call must return, so that its caller looks at the flag.
     for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
 }
 
@@ -145,7 +145,7 @@ std::optional<Link> Link::accept(const std::string &path) {
     const sockaddr_un address = address_of(path);
     if (try_connect(new_socket().get(), path))
         throw std::runtime_error("'" + path + "' is in use by another `relay flows`: give this one its own --socket");
-    // What refuses connections is the leftover of a killed one. Nothing but a socket is removed.
+    // A socket that refuses connections is the leftover of a killed `relay flows`. Only a socket is removed.
     struct stat leftover{};
     if (errno == ECONNREFUSED && ::lstat(path.c_str(), &leftover) == 0 && S_ISSOCK(leftover.st_mode))
         ::unlink(path.c_str());
@@ -165,7 +165,7 @@ std::optional<Link> Link::accept(const std::string &path) {
         pollfd waiting{listener.get(), POLLIN, 0};
         if (::poll(&waiting, 1, kAcceptPollMs) <= 0) continue;
         Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        // Whoever only looks whether somebody listens here says nothing and closes.
+        // A process that only checks whether a reader listens here sends nothing and closes the connection.
         if (socket.get() >= 0 && says_something(socket.get())) link.emplace(std::move(socket));
     }
     ::unlink(path.c_str());
@@ -228,7 +228,7 @@ std::pair<RingMemory, LinkType> Link::receive_ring(const std::string &pool) {
 void Link::ring_doorbell() {
     const Message message{MessageType::doorbell, 0, {}};
     [[maybe_unused]] const ssize_t sent = ::send(socket_.get(), &message, sizeof message,
-                                                 MSG_DONTWAIT | MSG_NOSIGNAL);  // a gone peer is noticed by hear()
+                                                 MSG_DONTWAIT | MSG_NOSIGNAL);  // hear() notices a gone peer
 }
 
 void Link::send_summary(const Summary &summary) {

@@ -1,5 +1,6 @@
-// The unix socket between the two sides. It carries the ring once, then doorbells and the reader's summary; and because
-// the kernel closes it with its process, it is also how each side learns that the other is gone, kill -9 included.
+// The unix socket between the two sides. The socket carries the ring once, then doorbells and the reader's summary. The
+// kernel closes a process's socket with the process, so each side also learns from the socket that the other side is
+// gone, kill -9 included.
 #pragma once
 
 #include <array>
@@ -32,12 +33,12 @@ private:
     int fd_ = -1;
 };
 
-// A ring's memfd and its mapping here.
+// A ring's memfd and its mapping in this process.
 class RingMemory {
 public:
-    // A new ring, sealed against resizing: a mapping of it cannot be cut short by the other side.
+    // Makes a new ring that is sealed against resizing: the other side cannot shorten the memfd under a mapping.
     static RingMemory create(std::uint32_t slots);
-    // A ring that another process made. Throws if it is not one of `slots` slots, or not sealed.
+    // Opens a ring that another process made. Throws if the ring does not have `slots` slots, or is not sealed.
     static RingMemory open(Fd fd, std::uint32_t slots);
 
     RingMemory(RingMemory &&other) noexcept
@@ -56,7 +57,7 @@ private:
     std::uint32_t slots_;
 };
 
-// What the reading side has to say at its end.
+// The reading side's result, sent at its end.
 struct Summary {
     std::uint64_t packets = 0;
     std::uint64_t bytes = 0;
@@ -67,24 +68,24 @@ class Link {
 public:
     explicit Link(Fd socket) : socket_(std::move(socket)) {}
 
-    // Writing side: waits up to 10 s for a reader to listen at `path`.
+    // Writing side: connects to the reader at `path`, and waits up to 10 s until the reader listens.
     static Link connect(const std::string &path);
-    // Reading side: listens at `path` until a writer comes; nothing if a signal asks to stop first.
+    // Reading side: listens at `path` until a writer comes. Empty if a signal asks to stop first.
     static std::optional<Link> accept(const std::string &path);
 
     void send_ring(const RingMemory &ring, std::uint32_t slots, LinkType link_type, const std::string &pool);
-    // Throws if the writer hands over something else, or uses another pool than `pool`.
+    // Throws if the writer sends anything but a ring, or uses another pool than `pool`.
     std::pair<RingMemory, LinkType> receive_ring(const std::string &pool);
 
-    // Never blocks. A full socket means that doorbells are waiting to be heard already.
+    // Never blocks. If the socket is full, unread doorbells are already in it.
     void ring_doorbell();
-    // Blocks while the socket is full; a writer that awaits the summary empties it.
+    // Blocks while the socket is full; a writer that awaits the summary empties the socket.
     void send_summary(const Summary &summary);
 
-    // Sleeps until a doorbell, a summary, the peer's end, a signal, `other_fd` (unless -1) is readable, or the time is
-    // up.
+    // Sleeps until a doorbell, a summary, the peer's end or a signal comes, `other_fd` (unless -1) is readable, or the
+    // time is up.
     void wait(int timeout_ms, int other_fd = -1);
-    // The peer's process has closed the link or has ended. Enters the kernel.
+    // True if the peer's process has closed the link or has ended. Enters the kernel.
     bool peer_gone();
     const std::optional<Summary> &peer_summary() const { return peer_summary_; }
 
@@ -96,7 +97,7 @@ private:
     std::optional<Summary> peer_summary_;
 };
 
-// Set by SIGINT and SIGTERM.
+// True after SIGINT or SIGTERM, once stop_on_signals() has been called.
 bool stop_requested();
 void stop_on_signals();
 

@@ -65,12 +65,13 @@ LiveCapture::LiveCapture(const std::string &interface, std::uint32_t snap_bytes)
         throw std::runtime_error("interface '" + interface + "' has hardware type " + std::to_string(hardware) +
                                  ": only Ethernet, loopback and tun can be relayed");
     }
-    // On loopback each packet passes twice, out and in; once is enough.
+    // On loopback each packet passes twice, out and in. Only the incoming one is captured.
     if (hardware == ARPHRD_LOOPBACK)
         set_option(socket_.get(), SOL_PACKET, PACKET_IGNORE_OUTGOING, 1, "PACKET_IGNORE_OUTGOING");
     set_option(socket_.get(), SOL_PACKET, PACKET_AUXDATA, 1, "PACKET_AUXDATA");
     set_option(socket_.get(), SOL_SOCKET, SO_TIMESTAMPNS, 1, "SO_TIMESTAMPNS");
-    // Beyond the system's limit when privileged, up to the limit otherwise: both are fine.
+    // A privileged process gets a buffer beyond the system's limit, any other process one up to the limit. Both
+    // suffice.
     if (::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kReceiveBufferBytes, sizeof kReceiveBufferBytes) != 0)
         set_option(socket_.get(), SOL_SOCKET, SO_RCVBUF, kReceiveBufferBytes, "SO_RCVBUF");
 
@@ -95,14 +96,14 @@ std::size_t LiveCapture::block_bytes() const {
 std::size_t LiveCapture::receive(std::span<void *const> blocks) {
     Batch &batch = *batch_;
     const std::size_t wanted = std::min(blocks.size(), kBatch);
-    // Room for a tag that the network card took off is kept free behind the packet.
+    // The block keeps room behind the packet for a tag that the network card has removed.
     const std::size_t room_bytes = snap_bytes_ - kVlanTagBytes;
     for (std::size_t i = 0; i < wanted; ++i) {
         batch.payloads[i] = {static_cast<std::byte *>(blocks[i]) + sizeof(PacketHeader), room_bytes};
         batch.messages[i].msg_hdr.msg_control = batch.controls[i].bytes;
         batch.messages[i].msg_hdr.msg_controllen = sizeof batch.controls[i].bytes;
     }
-    // MSG_TRUNC: the length told is the packet's, not what fitted.
+    // MSG_TRUNC: the returned length is the packet's, not the length that fitted.
     const int received = ::recvmmsg(socket_.get(), batch.messages.data(), static_cast<unsigned>(wanted),
                                     MSG_DONTWAIT | MSG_TRUNC, nullptr);
     if (received < 0) {

@@ -1,4 +1,4 @@
-// Packets from a network interface, written by the kernel straight into blocks.
+// The capture of packets from a network interface; the kernel writes them straight into blocks.
 #pragma once
 
 #include <cstddef>
@@ -14,25 +14,25 @@ namespace relay {
 
 class LiveCapture {
 public:
-    // Needs CAP_NET_RAW. snap_bytes: how much of each packet is kept.
+    // Needs CAP_NET_RAW. snap_bytes: the bytes kept of each packet.
     LiveCapture(const std::string &interface, std::uint32_t snap_bytes);
     ~LiveCapture();
 
     LinkType link_type() const { return link_type_; }
     int fd() const { return socket_.get(); }
-    // What a block has to hold: PacketHeader, the packet and a VLAN tag.
+    // The size of a block: PacketHeader, the packet and a VLAN tag.
     std::size_t block_bytes() const;
 
     static constexpr std::size_t kBatch = 64;
 
-    // Fills the first blocks, PacketHeader included, with the packets that are there; how many. At most kBatch. Never
-    // blocks; one system call.
+    // Fills the first blocks, PacketHeader included, with the packets that have come, at most kBatch. Returns their
+    // number. Never blocks; one system call.
     std::size_t receive(std::span<void *const> blocks);
-    // Takes at most kBatch packets from the kernel and throws them away; how many.
+    // Takes at most kBatch packets from the kernel and discards them. Returns their number.
     std::size_t discard();
-    // Packets that have come and that neither receive() nor discard() has seen yet.
+    // The number of packets that have come and that neither receive() nor discard() has taken yet.
     std::uint64_t waiting();
-    // Packets that the kernel has thrown away, because receive() came too late.
+    // The number of packets that the kernel has dropped because receive() came too late.
     std::uint64_t kernel_drops();
 
 private:
@@ -42,7 +42,7 @@ private:
     LinkType link_type_{};
     std::uint32_t snap_bytes_;
     std::unique_ptr<Batch> batch_;
-    std::uint64_t arrived_ = 0, dropped_ = 0, received_ = 0;  // dropped ones have arrived, too
+    std::uint64_t arrived_ = 0, dropped_ = 0, received_ = 0;  // arrived_ includes the dropped ones
 };
 
 }  // namespace relay

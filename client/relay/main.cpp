@@ -36,7 +36,7 @@ sigset_t signals(std::initializer_list<int> numbers) {
     return set;
 }
 
-// In a new process, which ends when this one does.
+// Runs one side in a new process, which ends when this process ends.
 pid_t start(const char *side, const std::function<int()> &run) {
     const pid_t parent = ::getpid();
     const pid_t child = ::fork();
@@ -47,7 +47,7 @@ pid_t start(const char *side, const std::function<int()> &run) {
     ::_exit(guarded(side, run));
 }
 
-// Both sides, each as a process of its own, joined by a socket pair instead of a path.
+// Runs both sides, each as a process of its own, joined by a socket pair instead of a path.
 int run_both(const Options &options) {
     int sockets[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0)
@@ -58,7 +58,8 @@ int run_both(const Options &options) {
 
     const pid_t flows = start("flows", [&] {
         ::close(sockets[0]);
-        // Ctrl-C reaches every process of the terminal: the capturer stops, this side counts what is left and follows.
+        // Ctrl-C reaches every process of the terminal: the capturer stops, and this side counts the remaining packets
+        // and ends after it.
         ::signal(SIGINT, SIG_IGN);
         ::sigprocmask(SIG_SETMASK, &before, nullptr);
         return relay::run_flows(options, relay::Link(relay::Fd(sockets[1])));
@@ -82,7 +83,7 @@ int run_both(const Options &options) {
             if (ended != flows && ended != capture) break;
             --running;
             const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-            // That the peer was lost is the lesser news: the peer's own code says why.
+            // kPeerLost is the less informative code: the peer's own exit code has the reason.
             if (code != relay::kDone && (result == relay::kDone || result == relay::kPeerLost)) result = code;
         }
     }

@@ -1,4 +1,4 @@
-// What the command line says, and the few things both sides begin and end with.
+// The options of the command line, and the code that both sides use at their begin and end.
 #pragma once
 
 #include <numacre/numacre.h>
@@ -21,11 +21,11 @@ struct Options {
     // capture
     std::string pcap;  // empty: live
     std::string interface = "lo";
-    std::uint64_t loops = 1;        // times the file is replayed
+    std::uint64_t loops = 1;        // how many times the file is replayed
     std::uint64_t packets_max = 0;  // 0: no limit
     double seconds_max = 0;         // 0: no limit
     std::uint32_t ring_slots = 1024;
-    std::uint32_t snap_bytes = 2032;  // live: captured of each packet; with its header that is a 2 KiB block
+    std::uint32_t snap_bytes = 2032;  // live: bytes captured of each packet; with the header a block of 2 KiB
     // flows
     std::uint64_t flows_max = 1 << 20;
     std::uint32_t top = 5;
@@ -47,8 +47,8 @@ inline Pool attach(const Options &options) {
     return Pool(pool);
 }
 
-// How often to look again before going to sleep: some ten microseconds. On one CPU looking only keeps the other side
-// from working.
+// The number of looks before a side goes to sleep: some ten microseconds. On one CPU the result is 0, since looking
+// only keeps the other side from working.
 inline unsigned spins_before_sleep() {
     cpu_set_t cpus;
     return sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) == 1 ? 0 : 300;
@@ -62,10 +62,10 @@ inline void pause_cpu() {
 #endif
 }
 
-// An upper bound of how late a signal that came just before a sleep, or a time limit, is noticed.
+// The longest sleep: a signal that came just before the sleep, or a time limit, is noticed at most this much later.
 inline constexpr int kSleepMs = 100;
 
-// Each side: from a connected link to its report. Returns an exit code.
+// Each function runs one side to its report. Returns an exit code.
 int run_capture(const Options &options);
 int run_capture(const Options &options, Link link);
 int run_flows(const Options &options);

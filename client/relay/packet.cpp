@@ -9,14 +9,15 @@ namespace {
 constexpr std::uint16_t kEtherIpv4 = 0x0800, kEtherIpv6 = 0x86dd;
 constexpr std::size_t kEthernetBytes = 14, kSllBytes = 16, kVlanBytes = 4;
 constexpr std::size_t kIpv4Bytes = 20, kIpv6Bytes = 40, kTcpBytes = 20, kUdpBytes = 8;
-// Nobody stacks more; without a bound a packet of nothing but tags or extension headers would be walked to its end.
+// Real packets have no more; without a bound a packet of nothing but tags or extension headers would be walked to its
+// end.
 constexpr unsigned kVlanTagsMax = 4, kExtensionHeadersMax = 8;
 
 constexpr bool is_vlan(std::uint16_t ether_type) {
     return ether_type == 0x8100 || ether_type == 0x88a8 || ether_type == 0x9100;
 }
 
-// What is left of the packet: some of it captured, more of it perhaps only on the wire.
+// The rest of the packet: its captured bytes, and perhaps more bytes that were only on the wire.
 class Rest {
 public:
     Rest(std::span<const std::byte> captured, std::size_t wire_bytes)
@@ -25,7 +26,7 @@ public:
     bool has(std::size_t bytes) const { return captured_.size() >= bytes; }
     std::size_t wire_bytes() const { return wire_bytes_; }
 
-    // Only below what has() allowed.
+    // Only for offsets that has() has allowed.
     std::uint8_t byte(std::size_t offset) const { return static_cast<std::uint8_t>(captured_[offset]); }
     std::uint16_t big16(std::size_t offset) const {
         return static_cast<std::uint16_t>(byte(offset) << 8 | byte(offset + 1));
@@ -57,7 +58,7 @@ bool read_ports(const Rest &rest, Parsed &parsed) {
         if (header_bytes < kTcpBytes || header_bytes > rest.wire_bytes()) return false;
     } else if (key.protocol == kProtocolUdp) {
         if (!rest.has(kUdpBytes)) return false;
-        // 0 is a jumbogram's; a first fragment carries less than its datagram's length says.
+        // 0 marks a jumbogram. A first fragment carries fewer bytes than the datagram's length field.
         const std::size_t datagram_bytes = rest.big16(4);
         if (datagram_bytes != 0 && datagram_bytes < kUdpBytes) return false;
         if (datagram_bytes > rest.wire_bytes() && !parsed.fragment) return false;
@@ -73,7 +74,7 @@ bool read_ipv4(Rest rest, Parsed &parsed) {
     if (!rest.has(kIpv4Bytes) || rest.byte(0) >> 4 != 4) return false;
     const std::size_t header_bytes = (rest.byte(0) & 15) * std::size_t{4};
     if (header_bytes < kIpv4Bytes || !rest.has(header_bytes)) return false;
-    // 0: left to the network card by segmentation offload; then the packet's own length counts.
+    // 0: segmentation offload leaves the length to the network card; the length of the packet counts instead.
     const std::size_t total_bytes = rest.big16(2);
     if (total_bytes != 0) {
         if (total_bytes < header_bytes || total_bytes > rest.wire_bytes()) return false;
@@ -94,7 +95,7 @@ bool read_ipv4(Rest rest, Parsed &parsed) {
 
 bool read_ipv6(Rest rest, Parsed &parsed) {
     if (!rest.has(kIpv6Bytes) || rest.byte(0) >> 4 != 6) return false;
-    // 0: a jumbogram, or left to the network card; then the packet's own length counts.
+    // 0: a jumbogram, or the length is left to the network card; the length of the packet counts instead.
     const std::size_t payload_bytes = rest.big16(4);
     if (payload_bytes != 0) {
         if (kIpv6Bytes + payload_bytes > rest.wire_bytes()) return false;

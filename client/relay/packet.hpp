@@ -1,4 +1,4 @@
-// A packet as it lies in a block, and what can be read from its headers.
+// The form of a packet in a block, and the parser of the packet's headers.
 #pragma once
 
 #include <array>
@@ -9,16 +9,16 @@
 
 namespace relay {
 
-// The first bytes of every block; the packet's captured bytes follow. 16 bytes, so that the headers of an ordinary
-// Ethernet/IPv4/TCP packet still end inside the block's first cache line.
+// The first bytes of every block; the packet's captured bytes follow. The header has 16 bytes, so that the headers of
+// an ordinary Ethernet/IPv4/TCP packet still end inside the block's first cache line.
 struct PacketHeader {
-    std::uint32_t captured_bytes = 0;  // what follows in the block
-    std::uint32_t wire_bytes = 0;      // what was on the wire, at least captured_bytes
+    std::uint32_t captured_bytes = 0;  // bytes of the packet that follow in the block
+    std::uint32_t wire_bytes = 0;      // bytes on the wire, at least captured_bytes
     std::uint64_t timestamp_ns = 0;    // since 1970
 };
 static_assert(sizeof(PacketHeader) == 16 && std::is_trivially_copyable_v<PacketHeader>);
 
-// What a packet begins with; the numbers of the pcap file format.
+// The type of a packet's first header; the numbers are those of the pcap file format.
 enum class LinkType : std::uint32_t { ethernet = 1, raw_ip = 101, linux_sll = 113 };
 
 // One direction of a conversation. Addresses and ports in network byte order; an IPv4 address fills the first four
@@ -51,8 +51,8 @@ struct Parsed {
     FlowKey key;
 };
 
-// Reads nothing outside `captured`. Length fields are judged against wire_bytes, so a payload that the capture cut off
-// is no fault; a header that it cut off is.
+// Parses the headers of a packet. Reads nothing outside `captured`. Length fields are compared with wire_bytes, so a
+// payload that the capture cut off is no fault, but a header that the capture cut off is one.
 Parsed parse(LinkType link_type, std::span<const std::byte> captured, std::uint32_t wire_bytes);
 
 }  // namespace relay

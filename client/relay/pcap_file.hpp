@@ -1,4 +1,4 @@
-// A capture file, read as a whole beforehand: so that a replay measures the relay and not the reading of a file.
+// A capture file, read as a whole beforehand, so that a replay measures the relay and not the reading of the file.
 #pragma once
 
 #include <cstddef>

@@ -15,12 +15,12 @@ public:
     void add(const std::string &name, std::uint64_t value) { add_raw(name, std::to_string(value)); }
     void add(const std::string &name, double value);
     void add(const std::string &name, const std::string &value) { add_raw(name, quoted(value)); }
-    // value is JSON, and left out of what people see.
+    // Adds a value that is JSON. Only the JSON output has it.
     void add_json(const std::string &name, const std::string &value) { lines_.push_back({name, value, false}); }
-    // A line only people see.
+    // Adds a line that only the output for people has.
     void add_text(const std::string &line) { text_ += "  " + line + "\n"; }
 
-    // Written with one call, so that two processes on one terminal do not mix their lines.
+    // Writes the report with one call, so that two processes on one terminal do not mix their lines.
     void print(bool json) const;
 
     static std::string quoted(const std::string &text);

@@ -1,11 +1,11 @@
-// References on their way from one process to another: a ring in shared memory with one writer and one reader.
+// A ring of references in shared memory, with one writer and one reader.
 //
-// The ring lives in a memfd of its own and not in a block: a block goes when its owner dies, but the survivor must
-// still be able to read the ring. Only references are in it, never addresses. A side that is killed leaves whole,
-// published references and nothing half-written; what the other side's words say is range-checked.
+// The ring is a memfd of its own and not a block: a block is freed when its owner dies, but the survivor must still be
+// able to read the ring. The ring has only references, never addresses. A side that is killed leaves whole, published
+// references and nothing half-written. Each side range-checks the other side's words.
 //
-// A side that finds nothing to do may sleep. It says so first (announce_sleep) and looks once more; the other side then
-// learns from publish / close / advance that it has to ring the doorbell. No doorbell is lost:
+// A side that finds nothing to do may sleep. The side first announces its sleep (announce_sleep) and looks once more.
+// The other side then learns from publish / close / advance that it has to ring the doorbell. No doorbell is lost:
 //
 //   EDGE publish-to-sleep   writer: head.store, then reader_asleep.load     reader: reader_asleep.store, then head.load
 //   EDGE advance-to-sleep   reader: tail.store, then writer_sleeps_until.load
@@ -28,14 +28,14 @@ inline constexpr std::uint64_t kRingMagic = 0x676e'6972'7963'6c72;
 inline constexpr std::uint32_t kRingVersion = 1;
 inline constexpr std::uint32_t kRingSlotsMin = 2, kRingSlotsMax = 1U << 24;
 
-// Each word on a cache line of its own: the two sides write different lines.
+// Each alignas(64) begins a cache line, so that the two sides write different lines.
 struct RingHeader {
     std::uint64_t magic = kRingMagic;
     std::uint32_t version = kRingVersion;
     std::uint32_t slots = 0;
-    alignas(64) std::atomic<std::uint64_t> head = 0;                 // references ever published; the writer's
+    alignas(64) std::atomic<std::uint64_t> head = 0;                 // references ever published; set by the writer
     std::atomic<std::uint64_t> closed = 0;                           // 1: head is final
-    alignas(64) std::atomic<std::uint64_t> tail = 0;                 // references ever consumed; the reader's
+    alignas(64) std::atomic<std::uint64_t> tail = 0;                 // references ever consumed; set by the reader
     alignas(64) std::atomic<std::uint64_t> reader_asleep = 0;        // 1: ring when head moves
     alignas(64) std::atomic<std::uint64_t> writer_sleeps_until = 0;  // not 0: ring when tail reaches it
 };
@@ -54,7 +54,7 @@ struct RingDamaged : std::runtime_error {
               "the ring is damaged: its head and tail are further apart than its size; restart both sides") {}
 };
 
-// The memory of a ring as one side sees it. slots is that side's own copy: an index made with it stays inside the
+// The memory of a ring as one side sees it. slots is that side's own copy, so an index made with slots stays inside the
 // mapping.
 class RingView {
 public:
@@ -73,12 +73,12 @@ private:
     std::uint32_t count_;
 };
 
-// The writing side. One thread.
+// The writing side; for one thread.
 class RingWriter {
 public:
     explicit RingWriter(RingView ring) : ring_(ring) {}
 
-    // False if the ring is full. The reader sees it after publish().
+    // Appends a reference. False: the ring is full. The reader sees the reference after publish().
     bool try_push(std::uint64_t reference) {
         if (head_ - tail_seen_ == ring_.count()) {
             refresh_tail();
@@ -95,26 +95,28 @@ public:
     [[nodiscard]] bool publish() {
         if (published_ == head_) return false;
         published_ = head_;
-        // Also the release that carries the slots, and what is in the blocks, to the reader's acquire of head.
+        // The store is also the release that carries the slots, and the contents of the blocks, to the reader's acquire
+        // of head.
         ring_.header().head.store(head_, std::memory_order_seq_cst);
         return reader_to_be_woken();
     }
 
-    // Nothing will follow. Publish first. True: ring the reader's doorbell.
+    // Ends the stream. Call publish() first. True: ring the reader's doorbell.
     [[nodiscard]] bool close() {
         ring_.header().closed.store(1, std::memory_order_seq_cst);
         return reader_to_be_woken();
     }
 
-    // Slots free now.
+    // The number of free slots.
     std::uint64_t room() {
         refresh_tail();
         return ring_.count() - (head_ - tail_seen_);
     }
     bool has_room() { return room() != 0; }
 
-    // Only when everything is published and the ring is full. True: sleep until the doorbell (half of the ring is free
-    // then, so that not every slot costs a wake-up), then cancel_sleep. False: there is room.
+    // Call only when everything is published and the ring is full. True: sleep until the doorbell, then call
+    // cancel_sleep(). The doorbell comes when half of the ring is free, so that not every slot costs a wake-up. False:
+    // there is room.
     [[nodiscard]] bool announce_sleep() {
         const std::uint64_t wake_at = head_ - ring_.count() / 2;
         ring_.header().writer_sleeps_until.store(wake_at, std::memory_order_seq_cst);
@@ -126,7 +128,7 @@ public:
     // relaxed: a doorbell that comes all the same is ignored.
     void cancel_sleep() { ring_.header().writer_sleeps_until.store(0, std::memory_order_relaxed); }
 
-    // After the reader's end: what it has not consumed.
+    // Visits the references that the reader has not consumed. Call after the reader's end.
     template <class Visit>
     std::uint64_t for_each_in_flight(Visit visit) {
         refresh_tail();
@@ -150,12 +152,12 @@ private:
     std::uint64_t head_ = 0, published_ = 0, tail_seen_ = 0;
 };
 
-// The reading side. One thread.
+// The reading side; for one thread.
 class RingReader {
 public:
     explicit RingReader(RingView ring) : ring_(ring) {}
 
-    // Copies the oldest references without consuming them; how many.
+    // Copies the oldest references without consuming them. Returns their number.
     std::size_t peek(std::span<std::uint64_t> references) {
         if (head_seen_ == tail_) refresh_head();
         const std::size_t count = std::min<std::uint64_t>(references.size(), head_seen_ - tail_);
@@ -163,11 +165,11 @@ public:
         return count;
     }
 
-    // Consumes what was peeked: only after each of those blocks was taken or is known to be gone, for the writer frees
-    // what it finds behind the tail of a dead reader. True: ring the writer's doorbell.
+    // Consumes `count` peeked references. Call only after each of those blocks was taken or is known to be gone, for
+    // the writer frees the blocks that it finds behind the tail of a dead reader. True: ring the writer's doorbell.
     [[nodiscard]] bool advance(std::size_t count) {
         tail_ += count;
-        // Also the release that lets the writer use the slots again.
+        // The store is also the release that lets the writer use the slots again.
         ring_.header().tail.store(tail_, std::memory_order_seq_cst);
         auto &until = ring_.header().writer_sleeps_until;
         const std::uint64_t wake_at = until.load(std::memory_order_seq_cst);
@@ -175,16 +177,17 @@ public:
         return wake_at != 0 && tail_ >= wake_at && until.exchange(0, std::memory_order_relaxed) != 0;
     }
 
-    // Is there something to peek at? For spinning.
+    // True if there is a reference to peek at. For spinning.
     bool has_some() {
         refresh_head();
         return head_seen_ != tail_;
     }
 
-    // Closed by the writer and read to the end. closed before head: a head seen after closed is the final one.
+    // True if the writer has closed the ring and all references are read. closed is read before head: a head seen after
+    // closed is the final one.
     bool finished() { return ring_.header().closed.load(std::memory_order_seq_cst) != 0 && !has_some(); }
 
-    // True: sleep until the doorbell, then cancel_sleep. False: there is something to do.
+    // True: sleep until the doorbell, then call cancel_sleep(). False: there is something to do.
     [[nodiscard]] bool announce_sleep() {
         ring_.header().reader_asleep.store(1, std::memory_order_seq_cst);
         if (!has_some() && ring_.header().closed.load(std::memory_order_seq_cst) == 0) return true;
