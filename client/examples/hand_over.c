@@ -7,8 +7,8 @@
  *     taker, client 2: read "no byte of this is copied"
  *     giver, client 1: the block was taken: my own take fails with -ESTALE
  *
- * The giver owns the block until numacre_take; from then on the taker does. When the owner is killed, the daemon frees
- * the block, and a take that comes later fails with -ESTALE. */
+ * The giver owns the block until numacre_take; from then on the taker owns the block. When the owner is killed, the
+ * daemon frees the block, and a later take fails with -ESTALE. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <inttypes.h>
@@ -41,7 +41,7 @@ static int give(numacre_pool *pool, int peer) {
            message.text_bytes, message.ref);
     fflush(stdout); /* before the taker prints */
 
-    /* After the send the block may be the taker's: from here on only the reference is used, never the address. */
+    /* After the send the taker may own the block: from here on the code uses only the reference, never the address. */
     if (send(peer, &message, sizeof message, MSG_NOSIGNAL) < 0) perror("giver: send");
     char nothing;
     (void)!read(peer, &nothing, 1); /* returns when the taker has ended */

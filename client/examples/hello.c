@@ -24,7 +24,7 @@ static int greet(numacre_pool *pool) {
     if (numacre_client_id(pool, &client_id) != 0) return failed("numacre_client_id");
     printf("attached as client %" PRIu32 "\n", client_id);
 
-    /* -ENOMEM: the pool is full. -EDQUOT: a quota is reached. The handle stays good after both, and a later call may
+    /* -ENOMEM: the pool is full. -EDQUOT: a quota is reached. The handle stays valid after both, and a later call may
      * succeed. -EINVAL: a mistake of the program (size 0, or more than the pool's largest block). */
     const size_t asked_bytes = 10000;
     void *block = NULL;

@@ -9,8 +9,8 @@
  *     inline:    1000000 packets, 4.5 ns of CPU time each
  *     both loops have the sum 499999500000
  *
- * The inline allocation gains in a pool of one numa node whose blocks come and go in one size. In a pool of several
- * numa nodes numacre_alloc_inline calls numacre_alloc. Errors are the functions' errors. */
+ * The inline allocation saves time in a pool of one numa node whose blocks have one size. In a pool of several numa
+ * nodes numacre_alloc_inline calls numacre_alloc. Errors are those of numacre_alloc and numacre_free. */
 #define _POSIX_C_SOURCE 200809L
 #include <numacre/inline.h>
 #include <numacre/numacre.h>
@@ -32,7 +32,7 @@ static double cpu_time_ns(void) {
     return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
-/* Stands for the work on a packet: writes into the block, and reads the block again. */
+/* A stand-in for the work on a packet: it writes into the block, and reads the block again. */
 static uint64_t handle_packet(void *block, uint64_t number) {
     *(volatile uint64_t *)block = number;
     return *(volatile uint64_t *)block;

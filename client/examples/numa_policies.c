@@ -1,4 +1,4 @@
-/* Concept: which numa node blocks come from. A policy of the handle (strict, preferred, interleave), and of one call.
+/* Concept: the choice of a block's numa node, by a policy of the handle (strict, preferred, interleave) or of one call.
  *
  * Build:  cc -std=c11 numa_policies.c $(pkg-config --cflags --libs numacre) -o numa_policies
  * Run:    numacred --topology synthetic:2x512M --runtime-dir /tmp/numacre \
@@ -12,7 +12,7 @@
  *     strict, node 1:     4 blocks, then -ENOMEM
  *     preferred, node 1:  a block from numa node 0, for node 1 is full
  *
- * A policy of the call goes before the handle's, the handle's before the thread's (numactl), that before the pool's. */
+ * The first policy that is set decides: the call's, then the handle's, the thread's (numactl), the pool's. */
 #include <errno.h>
 #include <inttypes.h>
 #include <numacre/numacre.h>
@@ -43,7 +43,7 @@ static int interleave(numacre_pool *pool) {
     printf("\n");
     if (numacre_free_bulk(pool, blocks, 4) != 0) return failed("numacre_free_bulk");
 
-    /* This call only; the handle still interleaves. */
+    /* This policy is for this call only; the handle still interleaves. */
     void *block = NULL;
     if (numacre_alloc_policy(pool, NUMACRE_POLICY_LOCAL, 0, 4096, 0, &block) != 0)
         return failed("numacre_alloc_policy");

@@ -23,9 +23,9 @@
 namespace {
 
 void count_words(numacre::Pool &pool) {
-    // The pool, then resources, then containers: their ends come in the reverse order.
+    // The order is pool, resources, containers: they are destroyed in the reverse order.
     numacre::PoolResource frames(pool);
-    std::pmr::unsynchronized_pool_resource small_objects(&frames);  // for this thread alone
+    std::pmr::unsynchronized_pool_resource small_objects(&frames);  // for one thread only
 
     std::pmr::map<std::pmr::string, unsigned, std::less<>> counts(&small_objects);
     std::pmr::string word(&small_objects);
@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
     }
     try {
         count_words(*pool);
-    } catch (const std::bad_alloc &) {  // std::pmr has no other way to say so
+    } catch (const std::bad_alloc &) {  // std::pmr reports a full pool by this exception
         std::cerr << "pmr: the pool is full\n";
         return 1;
     }

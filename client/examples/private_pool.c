@@ -1,5 +1,5 @@
-/* Concept: a private pool. The same calls on memory of this process alone: no daemon, no set-up. For unit tests, for a
- * first look, and for programs that want the allocator without sharing.
+/* Concept: a private pool. The calls work on memory of this process alone, without daemon and set-up: for unit tests,
+ * for a first look, and for programs that want the allocator without sharing.
  *
  * Build:  cc -std=c11 private_pool.c $(pkg-config --cflags --libs numacre) -o private_pool
  * Run:    ./private_pool [FRAME_BYTES]
@@ -11,7 +11,7 @@
  *     events: -EINVAL, for want of a daemon
  *     detached with 15 blocks left
  *
- * Mistakes are answers, never a crash: the handle stays good. numacre_last_error() names the value and the remedy. */
+ * A mistake returns an error and never crashes; the handle stays valid. numacre_last_error() names value and remedy. */
 #include <errno.h>
 #include <numacre/numacre.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 
 enum { kBlocks = 16 };
 
-/* True if the call returned what was expected. Else stderr has both. */
+/* Returns 1 if `error` equals `expected`. Otherwise prints both to stderr and returns 0. */
 static int is_as_expected(const char *what, int error, int expected) {
     if (error == expected) return 1;
     fprintf(stderr, "private_pool: %s: %d instead of %d: %s\n", what, error, expected,
@@ -58,7 +58,7 @@ static int use(numacre_pool *pool) {
 }
 
 int main(int argc, char **argv) {
-    /* A field that is 0 is the default: frames of 4 KiB. */
+    /* A field that is 0 has its default: frames of 4 KiB. */
     const numacre_private_options options = {
         .struct_size = sizeof options,
         .capacity_bytes = 16u << 20,
@@ -68,7 +68,7 @@ int main(int argc, char **argv) {
     numacre_pool *pool = NULL;
     if (!is_as_expected("numacre_open_private", numacre_open_private(&options, &pool), 0)) return 1;
     const int status = use(pool);
-    numacre_detach(pool); /* gives the memory back to the system, whatever is still allocated */
+    numacre_detach(pool); /* gives all memory back to the system, also that of allocated blocks */
     if (status == 0) printf("detached with %d blocks left\n", kBlocks - 1);
     return status;
 }

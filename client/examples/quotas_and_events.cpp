@@ -10,9 +10,9 @@
 //     event: above a soft quota
 //     freed 6 blocks, and an allocation succeeds again
 //
-// The library enforces the quota (EDQUOT). The daemon looks at soft quotas every few seconds, so that event comes late.
-// The daemon tells of a soft quota again only after a look has found at most 7/8 of it in use: wait 10 s between two
-// runs.
+// The library enforces the quota (EDQUOT). The daemon checks soft quotas every few seconds, so the event comes late.
+// The daemon reports a soft quota again only after a check has found at most 7/8 of the quota in use: wait 10 s between
+// two runs.
 #include <poll.h>
 
 #include <cerrno>
@@ -37,7 +37,7 @@ int failed(const char *what, const numacre::Error &error) {
 bool wait_for_event(numacre::Pool &pool, int event_fd, std::uint32_t wanted, std::chrono::seconds timeout) {
     const auto end = std::chrono::steady_clock::now() + timeout;
     for (;;) {
-        // The descriptor is readable at first, and may be readable for nothing: look, then poll again.
+        // The descriptor is readable at first, and may be readable without a new event: look, then poll again.
         if ((pool.events() & wanted) != 0) return true;
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
         if (left.count() <= 0) return false;

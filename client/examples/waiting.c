@@ -31,14 +31,14 @@ static long long now_ms(void) {
     return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
 }
 
-/* Takes all blocks, says so, and frees one when the waiter asks. */
+/* Takes all blocks, tells the waiter, and frees one block when the waiter asks. */
 static int hold(numacre_pool *pool, size_t block_bytes, int peer) {
     void *block = NULL;
     unsigned count = 0;
     int error;
     while ((error = numacre_alloc_on(pool, -1, block_bytes, NUMACRE_UNCACHED, &block)) == 0) ++count;
     if (error != -ENOMEM || count == 0) return failed("holder", "numacre_alloc_on");
-    /* The failed call has left `block` alone: the last block that was taken. Detach gives back the others. */
+    /* The failed call has not changed `block`: it is still the last block taken. Detach gives back the others. */
     printf("holder: took %u blocks of %zu bytes\n", count, block_bytes);
     fflush(stdout);
 
