@@ -1,4 +1,4 @@
-/* Concept: the life of a block. Attach, allocate, write, free, detach, and what a failure of each call means.
+/* Concept: the life of a block. Attach, allocate, write, free, detach, and the meaning of each call's failure.
  *
  * Build:  cc -std=c11 hello.c $(pkg-config --cflags --libs numacre) -o hello
  * Run:    ./hello [POOL]
@@ -30,7 +30,7 @@ static int greet(numacre_pool *pool) {
     void *block = NULL;
     if (numacre_alloc(pool, asked_bytes, &block) != 0) return failed("numacre_alloc");
 
-    /* A block is a power of two of frames, so its size is often more than what was asked for. */
+    /* A block is a power of two of frames, so its size is often larger than the size that was asked for. */
     const size_t usable_bytes = numacre_usable_size(pool, block);
     printf("asked for %zu bytes, may use %zu\n", asked_bytes, usable_bytes);
 

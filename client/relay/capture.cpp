@@ -171,7 +171,7 @@ void Capture::replay(const PcapFile &file) {
 void Capture::relay_live(LiveCapture &live) {
     // Blocks that wait for a packet.
     std::vector<void *> blocks;
-    // When it is time to stop, the packets that have come until then are still relayed. This is their number.
+    // Set when it is time to stop: the number of packets that have come until then and are still to be relayed.
     std::optional<std::uint64_t> left;
     while (!limit_reached() && !link_.peer_gone() && (!left || *left > 0)) {
         if (!left && must_stop()) left = live.waiting();

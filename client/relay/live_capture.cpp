@@ -70,7 +70,7 @@ LiveCapture::LiveCapture(const std::string &interface, std::uint32_t snap_bytes)
         set_option(socket_.get(), SOL_PACKET, PACKET_IGNORE_OUTGOING, 1, "PACKET_IGNORE_OUTGOING");
     set_option(socket_.get(), SOL_PACKET, PACKET_AUXDATA, 1, "PACKET_AUXDATA");
     set_option(socket_.get(), SOL_SOCKET, SO_TIMESTAMPNS, 1, "SO_TIMESTAMPNS");
-    // A privileged process gets a buffer beyond the system's limit, any other process one up to the limit. Both
+    // A privileged process gets a buffer beyond the system's limit, any other process one up to the limit. Both sizes
     // suffice.
     if (::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kReceiveBufferBytes, sizeof kReceiveBufferBytes) != 0)
         set_option(socket_.get(), SOL_SOCKET, SO_RCVBUF, kReceiveBufferBytes, "SO_RCVBUF");

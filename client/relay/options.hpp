@@ -21,7 +21,7 @@ struct Options {
     // capture
     std::string pcap;  // empty: live
     std::string interface = "lo";
-    std::uint64_t loops = 1;        // how many times the file is replayed
+    std::uint64_t loops = 1;        // number of replays of the file
     std::uint64_t packets_max = 0;  // 0: no limit
     double seconds_max = 0;         // 0: no limit
     std::uint32_t ring_slots = 1024;

@@ -26,7 +26,7 @@ public:
     bool has(std::size_t bytes) const { return captured_.size() >= bytes; }
     std::size_t wire_bytes() const { return wire_bytes_; }
 
-    // Only for offsets that has() has allowed.
+    // byte(), big16(), copy() and skip() may be used only within the bytes that has() has allowed.
     std::uint8_t byte(std::size_t offset) const { return static_cast<std::uint8_t>(captured_[offset]); }
     std::uint16_t big16(std::size_t offset) const {
         return static_cast<std::uint16_t>(byte(offset) << 8 | byte(offset + 1));
@@ -39,7 +39,7 @@ public:
         captured_ = captured_.subspan(bytes);
         wire_bytes_ -= bytes;
     }
-    // Drops what lies behind the first `bytes`: Ethernet's padding.
+    // Drops the bytes behind the first `bytes`: Ethernet's padding.
     void limit(std::size_t bytes) {
         wire_bytes_ = std::min(wire_bytes_, bytes);
         captured_ = captured_.first(std::min(captured_.size(), wire_bytes_));

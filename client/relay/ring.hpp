@@ -125,7 +125,7 @@ public:
         cancel_sleep();
         return false;
     }
-    // relaxed: a doorbell that comes all the same is ignored.
+    // relaxed: a doorbell that still comes is ignored.
     void cancel_sleep() { ring_.header().writer_sleeps_until.store(0, std::memory_order_relaxed); }
 
     // Visits the references that the reader has not consumed. Call after the reader's end.
@@ -194,7 +194,7 @@ public:
         cancel_sleep();
         return false;
     }
-    // relaxed: a doorbell that comes all the same is ignored.
+    // relaxed: a doorbell that still comes is ignored.
     void cancel_sleep() { ring_.header().reader_asleep.store(0, std::memory_order_relaxed); }
 
 private:

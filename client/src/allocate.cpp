@@ -115,7 +115,8 @@ Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order o
 // over_quota, or out_of_frames if the free memory is reserved.
 [[gnu::cold]] Errc slow_charge_under_pressure(numacre_pool *pool, Lane &lane, Charge &charge) {
     if (give_back_all(pool, lane) != 0 && charge.make()) return Errc::ok;
-    // Once a second: a thread that stays at its limit must not keep everybody from their caches.
+    // The thread asks once a second at most: a thread that stays at its limit must not keep all others from their
+    // caches.
     const std::uint64_t now = now_nanoseconds();
     if (lane.asked_at_ns == 0 || now - lane.asked_at_ns >= kAskAgainAfterNanoseconds) {
         lane.asked_at_ns = now;

@@ -4,7 +4,8 @@
 // leaf word at a time. A full magazine gives as many back, those that were freed last, and is never drained in a burst.
 // (iBuddy passes a full magazine block by block; several blocks of one leaf word by one RMW are cheaper, where a word
 // has several.) All threads together may hold about one sixteenth of a pool. When memory has run out anywhere
-// (PoolHeader::attention), a thread gives all its blocks back at its next call; it also does so at its end.
+// (PoolHeader::attention), a thread gives all its cached blocks back at its next call. A thread also gives them back at
+// its end.
 #include "cache.hpp"
 
 #include <algorithm>

@@ -217,7 +217,7 @@ inline Fit fit_of(const numacre_pool *pool) {
 [[gnu::cold]] void begin_where_it_fits(Lane &lane, NodeLane &node, Fit fit, unsigned order);
 
 // --- limits ----------------------------------------------------------------------------------------------------------
-// Every tree operation that changes what the process holds is counted, but only while is_counting(): quota.cpp.
+// Every tree operation that changes the process's blocks is counted, but only while is_counting(): quota.cpp.
 
 inline bool is_counting(const numacre_pool *pool) {
     return is_counting(pool->view);

@@ -136,8 +136,8 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     std::uint64_t page_bytes = kPageBytes;
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) {
         const std::uint64_t each = reply.nodes[node].page_bytes;
-        // Memory is opened by whole pages. With another page size it would be opened beyond the region, over memory of
-        // the program.
+        // Memory is opened by whole pages. With another page size, open_map() would open addresses beyond the region,
+        // over memory of the program.
         if (each != kPageBytes && each != kHugepageBytes && each != kGiganticPageBytes)
             return fail(Errc::corrupt, "the daemon's attach reply says pages of %llu bytes",
                         static_cast<unsigned long long>(each));
@@ -190,8 +190,8 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     pool->pool_policy = sound_policy(pool->view.header->policy_mode, pool->view.header->policy_nodes, pool->numa_nodes);
     if (const int error = read_heed(pool)) return error;
     if (const int error = make_choices(pool)) return error;
-    // This comes last: from here on the daemon assumes that we have everything mapped. Until now the daemon may have
-    // given us up.
+    // Presence::come() is called last: from here on the daemon assumes that we have everything mapped. Until now the
+    // daemon may have given us up.
     if (!Presence::come(record.presence, reply.process_generation))
         return fail(Errc::daemon_gone,
                     "the daemon has given this client up while it was attaching (it was started anew): attach again");

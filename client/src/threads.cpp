@@ -322,7 +322,7 @@ bool grow_table(std::uint32_t index) {
         const TableLock lock;
         return note_table(table);
     }
-    // This comes first: without the key nobody would tell of the thread's end. The value may be any but NULL;
+    // The key is set first: without it nobody would tell of the thread's end. The value may be any but NULL;
     // at_thread_end() reads lane_table.
     if (table.count == 0 && os::pthread_setspecific(thread_end_key, &table) != 0) return false;
     const std::uint32_t count = index + 8;

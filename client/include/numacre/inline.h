@@ -156,8 +156,8 @@ NUMACRE_INLINE_FUNCTION int numacre_inline_is_as_before(const struct numacre_inl
 /* As numacre_alloc. */
 NUMACRE_INLINE_FUNCTION int numacre_alloc_inline(numacre_pool *pool, size_t size_bytes, void **block) {
     const struct numacre_inline_lane *const lane = numacre_inline_lane_1;
-    /* numacre_alloc gets the address of this variable. With the address of the caller's, the caller's would have to be
-     * in memory, stored and read again. */
+    /* numacre_alloc gets the address of this variable. If it got `block`, the caller's pointer would have to be in
+     * memory, stored and read again. */
     void *other = NULL;
     int error;
     if (__builtin_expect(block != NULL && numacre_inline_is_undisturbed(lane, pool) &&

@@ -16,7 +16,7 @@
  * Signals: a handler may call the library as follows, if no trace is recorded (NUMACRE_TRACE) and a call of its thread
  * on the handle has succeeded before. The handler may make any call except numacre_attach, numacre_open_private,
  * numacre_detach and numacre_event_fd on a handle that only this handler uses. Two handlers that share a handle must
- * not interrupt each other (sa_mask). On a handle that the interrupted code may be using it may call
+ * not interrupt each other (sa_mask). On a handle that the interrupted code may be using, the handler may call
  * numacre_free_uncached, numacre_take, numacre_ref_of, numacre_usable_size, numacre_client_id and numacre_events, and
  * nothing else. The cache of a thread is not protected against the thread's own signal handlers: a block might be lost,
  * or handed out twice. A call that would have to change the pool's memory while its own thread is in the middle of such
@@ -105,7 +105,7 @@ typedef uint64_t numacre_ref;
  * by an eighth for each halving. Each call reads the metadata (one bit per frame) of up to 2^20 frames; in a larger
  * pool each call reads another part. */
 #define NUMACRE_COMPACT 0x80u
-/* Waits for at most `ms` milliseconds (1 .. 16777215), then fail with -ETIMEDOUT. Contains NUMACRE_WAIT. 0 means for
+/* Waits for at most `ms` milliseconds (1 .. 16777215), then fails with -ETIMEDOUT. Contains NUMACRE_WAIT. 0 means for
  * ever, as NUMACRE_WAIT. */
 #define NUMACRE_WAIT_MS(ms) (NUMACRE_WAIT | ((unsigned)(ms) << 8))
 
@@ -177,7 +177,7 @@ NUMACRE_API int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_
  * allows; -ENODEV a numa node that the pool does not have; -ECHILD. */
 NUMACRE_API int numacre_set_policy(numacre_pool *pool, int mode, uint64_t numa_nodes);
 
-/* Returns the policy in force for the calling thread, from whichever level, and the numa nodes that the thread's cpuset
+/* Stores the policy in force for the calling thread, from whichever level, and the numa nodes that the thread's cpuset
  * allows. A result pointer may be NULL. Enters the kernel. Thread-safe. Errors: -EUSERS no thread slot left;
  * -ECHILD. */
 NUMACRE_API int numacre_get_policy(numacre_pool *pool, int *mode, uint64_t *numa_nodes, uint64_t *allowed_nodes);
@@ -208,9 +208,9 @@ NUMACRE_API int numacre_free_uncached(numacre_pool *pool, void *block);
 NUMACRE_API int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count);
 
 /* Frees `count` blocks, into the calling thread's cache as far as the cache has room. The other blocks, and blocks that
- * have a reference, return to the tree; neighbours in a leaf word return together. After a block that cannot be freed,
- * the call continues with the next one, and returns the first error. Errors: as numacre_free; after -EUSERS and -ECHILD
- * all blocks are still owned. */
+ * have a reference, return to the tree; blocks that follow each other in a leaf word return together. After a block
+ * that cannot be freed, the call continues with the next one, and returns the first error. Errors: as numacre_free;
+ * after -EUSERS and -ECHILD all blocks are still owned. */
 NUMACRE_API int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count);
 
 /* Returns the reference of a block that this process owns. Returns NUMACRE_REF_NULL, with the reason in
@@ -219,12 +219,12 @@ NUMACRE_API int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsig
  * one none.
  * Threads of one process may call this for one block at the same time: all get the same reference, or NUMACRE_REF_NULL
  * if another process has meanwhile taken the block by one of these references. No other thread may free the block at
- * that time: such a call is a use after free, and may take the block from its next owner. Bytes that are written into
- * the block after its first reference was made reach the taker by the channel that passes the reference. This channel
- * has to synchronise (a pipe, a lock, release and acquire). */
+ * that time: otherwise the call is a use after free, and may take the block from its next owner. Bytes that are written
+ * into the block after its first reference was made reach the taker by the channel that passes the reference. This
+ * channel has to synchronise (a pipe, a lock, release and acquire). */
 NUMACRE_API numacre_ref numacre_ref_of(numacre_pool *pool, const void *block);
 
-/* Makes this process the owner of a referenced block, and returns the block's address in this process. The owner may
+/* Makes this process the owner of a referenced block, and stores the block's address in this process. The owner may
  * take its own reference; the reference is stale afterwards. Costs one locked instruction.
  * Errors: -ESTALE the block was freed or taken, or its owner has died; -EINVAL not a reference of this pool; -EUSERS
  * the calling thread has no thread slot, and none is left in the pool or for this process: the reference stays valid;
@@ -243,7 +243,7 @@ NUMACRE_API int numacre_is_asleep(numacre_pool *pool);
  * numacre_last_error(), if this process owns no block that begins there. Never blocks. */
 NUMACRE_API size_t numacre_usable_size(numacre_pool *pool, const void *block);
 
-/* Returns this handle's client id, as `numacre clients` shows it. The id is 0 in a private pool. Never blocks. Errors:
+/* Stores this handle's client id, as `numacre clients` shows it. The id is 0 in a private pool. Never blocks. Errors:
  * -EINVAL a NULL pointer. */
 NUMACRE_API int numacre_client_id(numacre_pool *pool, uint32_t *client_id);
 
@@ -255,9 +255,9 @@ NUMACRE_API int numacre_client_id(numacre_pool *pool, uint32_t *client_id);
 #define NUMACRE_EVENT_EVICTION 0x10u /* this client is being ended: SIGTERM now, SIGKILL after a grace period */
 #define NUMACRE_EVENT_DAMAGED  0x20u /* the pool's metadata is damaged: allocations fail with -EUCLEAN */
 
-/* Returns a descriptor that becomes readable when an event has happened (an eventfd; for poll, epoll, io_uring). The
+/* Stores a descriptor that becomes readable when an event has happened (an eventfd; for poll, epoll, io_uring). The
  * descriptor belongs to the handle: do not read or close it; numacre_detach closes it. The first call asks the daemon,
- * blocks for 5 s at most and enters the kernel; later calls return the same descriptor. The descriptor is readable at
+ * blocks for 5 s at most and enters the kernel; later calls give the same descriptor. The descriptor is readable at
  * first, for earlier events. The daemon checks limits every few seconds, so events of limits come late. The daemon does
  * not wait for a client that does not look. A soft quota that is already exceeded when a client attaches is not
  * reported again. Thread-safe. Errors: -ECONNREFUSED the daemon that the pool was attached to is gone (the next daemon
@@ -265,7 +265,7 @@ NUMACRE_API int numacre_client_id(numacre_pool *pool, uint32_t *client_id);
  * -EUSERS the daemon's descriptors are used up; -ETIMEDOUT; -EINVAL a private pool; -ECHILD. */
 NUMACRE_API int numacre_event_fd(numacre_pool *pool, int *fd);
 
-/* Returns the NUMACRE_EVENT_... bits of events since the last call, and makes the descriptor unreadable. The result may
+/* Stores the NUMACRE_EVENT_... bits of events since the last call, and makes the descriptor unreadable. The result may
  * be 0 although the descriptor was readable. Never blocks; enters the kernel only if there is a descriptor.
  * Thread-safe: if two threads call at the same time, one of them gets a bit. The result is always 0 in a private pool.
  * Errors: -EINVAL, -ECHILD. */
@@ -294,7 +294,7 @@ typedef struct {
  * blocks. Errors: -EINVAL info is NULL, or struct_size is not set (below 8 or above 4096). */
 NUMACRE_API int numacre_get_info(numacre_pool *pool, numacre_pool_info *info);
 
-/* Returns the address and size of this process's mapping of all blocks of numa node `numa_node`, for registering the
+/* Stores the address and size of this process's mapping of all blocks of numa node `numa_node`, for registering the
  * memory with a device. Offline memory is included: a pool can grow up to its capacity. The mapping is valid until
  * numacre_detach. Thread-safe, never blocks. Errors: -ENODEV no such numa node in the pool; -EINVAL a result pointer is
  * NULL. */

@@ -100,7 +100,7 @@ private:
     std::size_t size_ = 0;
 };
 
-// Which free space an allocation of a private pool takes when the thread's cache is empty; see NUMACRE_PRIVATE_....
+// The free space that an allocation of a private pool takes when the thread's cache is empty; see NUMACRE_PRIVATE_....
 enum class Fit : unsigned {
     quick = 0,  // takes a nearby free space, without a look at the rest
     compact = NUMACRE_PRIVATE_COMPACT,
@@ -142,13 +142,13 @@ struct AllocateOptions {
 // threads, signals and fork apply here.
 class Pool {
 public:
-    // As numacre_attach.
+    // Attaches to a pool of the daemon, as numacre_attach.
     static Expected<Pool> attach(const char *pool_name = nullptr, const char *runtime_dir = nullptr) {
         numacre_pool *handle = nullptr;
         if (const int error = numacre_attach(runtime_dir, pool_name, &handle)) return detail::failure(error);
         return Pool{handle};
     }
-    // As numacre_open_private.
+    // Makes a private pool, as numacre_open_private.
     static Expected<Pool> open_private(const PrivateOptions &options = {}) {
         const numacre_private_options raw{sizeof raw, options.capacity_bytes, options.frame_bytes,
                                           options.largest_block_bytes, static_cast<unsigned>(options.fit)};
@@ -169,16 +169,16 @@ public:
     }
     Pool(const Pool &) = delete;
     Pool &operator=(const Pool &) = delete;
-    // As numacre_detach.
+    // Detaches the pool, as numacre_detach.
     ~Pool() { numacre_detach(handle_); }
 
-    // As numacre_alloc.
+    // Allocates a block, as numacre_alloc.
     Expected<Block> allocate(std::size_t size_bytes) {
         void *address = nullptr;
         if (const int error = numacre_alloc(handle_, size_bytes, &address)) return detail::failure(error);
         return Block{handle_, address, numacre_usable_size(handle_, address)};
     }
-    // As numacre_alloc_on.
+    // Allocates a block with options, as numacre_alloc_on.
     Expected<Block> allocate(std::size_t size_bytes, const AllocateOptions &options) {
         constexpr std::chrono::milliseconds::rep kMost = 0xff'ffff;  // the largest time of NUMACRE_WAIT_MS
         const auto asked = options.timeout.count();
@@ -201,7 +201,8 @@ public:
             return detail::failure(error);
         return {};
     }
-    // As numacre_free_bulk: goes on past an address that cannot be freed, and returns the first error.
+    // Frees blocks, as numacre_free_bulk: after an address that cannot be freed, the call continues with the next one,
+    // and returns the first error.
     Expected<void> free_bulk(std::span<void *const> addresses) {
         const auto count = static_cast<unsigned>(addresses.size());
         if (const int error = numacre_free_bulk(handle_, addresses.data(), count)) return detail::failure(error);
@@ -233,7 +234,7 @@ public:
         if (const int error = numacre_take(handle_, ref.value, &address)) return detail::failure(error);
         return Block{handle_, address, numacre_usable_size(handle_, address)};
     }
-    // As numacre_get_info.
+    // The geometry of the pool, as numacre_get_info.
     numacre_pool_info info() const {
         numacre_pool_info found{};
         found.struct_size = sizeof found;
@@ -247,7 +248,7 @@ public:
         if (const int error = numacre_region(handle_, numa_node, &base, &size_bytes)) return detail::failure(error);
         return std::span<std::byte>{static_cast<std::byte *>(base), size_bytes};
     }
-    // As numacre_client_id.
+    // The client id of this handle, as numacre_client_id.
     std::uint32_t client_id() const {
         std::uint32_t id = 0;
         (void)numacre_client_id(handle_, &id);
