@@ -8,9 +8,8 @@
 //                                            node region and its data region (1 + 2 * numa_node_count fds)
 //   ... works ...
 //   EventsRequest (at most one)    ->
-//                                  <-        EventsReply + by SCM_RIGHTS an eventfd, signalled when the daemon has set
-//                                  a
-//                                            bit of ProcessRecord::news; no fd: it has none left
+//                                  <-        EventsReply + by SCM_RIGHTS an eventfd, which the daemon signals after it
+//                                            has set a bit of ProcessRecord::news; no fd: the daemon has none left
 //   DetachRequest (after unmapping) ->
 //                                  <-        DetachReply (everything the client held has been given back)
 //

@@ -1,4 +1,4 @@
-// Tallies: written by one thread each, folded by whoever wants to know.
+// Tallies: one thread writes each, and any reader sums them up.
 #pragma once
 
 #include <array>
@@ -10,9 +10,10 @@
 
 namespace numacre::engine {
 
-// Only the slot's own thread may call this. A load and a store, no RMW: relaxed, since a tally orders nothing, and a
-// reader that sees it a moment late is as good as one that came a moment earlier. Every call of the hot path counts,
-// and compilers make three instructions of two accesses to an atomic: x86-64 has one for it, which is not locked.
+// Only the slot's own thread may call this. A load and a store, no RMW. relaxed: a tally orders nothing, and a reader
+// that sees it a moment late is as good as a reader that came a moment earlier. Every call of the hot path counts, and
+// compilers make three instructions of two accesses to an atomic: x86-64 has one instruction for both, which is not
+// locked.
 template <class Word>
 void count(Word &tally, std::uint64_t amount = 1) {
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
@@ -53,8 +54,8 @@ CounterTotals fold_counters(const NodeView<Env> &view, std::uint32_t threads_bou
         totals.hand_offs += read(mine.hand_offs);
         totals.other_node += read(mine.numa_other);
     }
-    // Every block that was allocated here is a hit or was wanted elsewhere, and is for a thread here or elsewhere: no
-    // counter of its own on the hot path, which knows of neither.
+    // Every block that was allocated here either is a hit or was wanted elsewhere, and is for a thread either here or
+    // elsewhere. So hits and local blocks need no counter of their own on the hot path.
     std::uint64_t allocations = 0;
     for (const std::uint64_t of_order : totals.allocations) allocations += of_order;
     totals.numa_hit = allocations > totals.numa_miss ? allocations - totals.numa_miss : 0;
@@ -62,7 +63,7 @@ CounterTotals fold_counters(const NodeView<Env> &view, std::uint32_t threads_bou
     return totals;
 }
 
-// How many threads wait for memory (hand_off.hpp), by the numa node from which they would like it best.
+// Number of threads that wait for memory (hand_off.hpp), by preferred numa node.
 template <class Env>
 std::array<std::uint32_t, kMaxNumaNodes> count_waiters(const PoolView<Env> &pool, std::uint32_t threads_bound) {
     std::array<std::uint32_t, kMaxNumaNodes> waiters{};

@@ -1,5 +1,6 @@
-// What the allocator needs from the world below it. Production is std::atomic and nothing else; under test every access
-// is a scheduling point, so that the one source of the algorithm runs in the model checker and under crash injection.
+// The environment of the allocator: atomics, a pause and crash points. In production it is std::atomic and nothing
+// else. Under test every access is a scheduling point, so that the one source of the algorithm runs in the model
+// checker and under crash injection.
 #pragma once
 
 #include <atomic>
@@ -7,8 +8,7 @@
 
 namespace numacre::engine {
 
-// Places at which a process may die with something to say about it in shm/README.md's crash table. Numbers are stable
-// for the sake of test names only.
+// Points of death that shm/README.md's crash table describes. Their numbers are stable for the sake of test names only.
 enum class CrashPoint : std::uint8_t {
     allocate_after_intent,
     allocate_after_claim,

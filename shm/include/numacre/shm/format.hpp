@@ -1,4 +1,4 @@
-// Turns zeroed memory into a pool's regions. Before anybody else can see them: plain initial stores.
+// Turns zeroed memory into a pool's regions. Nobody else sees the regions yet, so plain initial stores suffice.
 #pragma once
 
 #include <algorithm>
@@ -34,12 +34,13 @@ void format_pool_region(void *region, std::string_view name, std::uint64_t insta
                                                      std::memory_order_relaxed);
     view.threads[kDaemonThread.value].owner.store(ThreadOwner{kDaemonProcess}.bits(), std::memory_order_relaxed);
     header.thread_high_water.store(1, std::memory_order_relaxed);
-    // release: the whole region before the word that says so.
+    // release: the whole region is written before the word that says that the pool serves.
     header.state.store(static_cast<std::uint64_t>(PoolState::serving), std::memory_order_release);
 }
 
-// region: NodeLayout::of(geometry, thread_slots).region_bytes zeroed bytes. Every chunk begins offline.
-// Touches the header, the top layer, its index and the hints above: 2 bytes and less a chunk of 4 MiB, nothing below.
+// region: NodeLayout::of(geometry, thread_slots).region_bytes zeroed bytes. Every chunk begins offline. Touches the
+// header, the top layer, its index and the hints above: at most 2 bytes for each chunk of 4 MiB. The layers below stay
+// untouched.
 template <class Env>
 void format_node_region(void *region, const Geometry &geometry, NumaNode numa_node, std::uint64_t instance_id,
                         std::uint32_t thread_slots) {
@@ -55,7 +56,8 @@ void format_node_region(void *region, const Geometry &geometry, NumaNode numa_no
     header.thread_slots = thread_slots;
 
     const auto view = NodeView<Env>::at(region, geometry, numa_node, thread_slots);
-    // Closed as a whole, what lies beyond the capacity included; the children below look free and are never reached.
+    // Every top word is closed as a whole, including its part beyond the capacity. The children below look free and are
+    // never reached.
     for (std::uint64_t word = 0; word < geometry.word_count(view.top_layer); ++word) {
         if (view.top_layer == 0)
             view.leaf[word].store(~std::uint64_t{0}, relaxed);
@@ -66,7 +68,7 @@ void format_node_region(void *region, const Geometry &geometry, NumaNode numa_no
         const Block block{FrameIndex{chunk << geometry.largest_order}, geometry.largest()};
         view.index_entry(block).store(IndexEntry::owned(kOfflineOwner, geometry.largest(), 1, {}).bits(), relaxed);
     }
-    // Nothing free below any top word: without this the first search would visit them all.
+    // Hints of "nothing free" below every top word: without them the first search would visit all top words.
     const unsigned ceiling = geometry.largest_order + 1;
     HintWord none;
     for (unsigned child = 0; child < kUpperFanOut; ++child) none = none.with_value(child, 0, ceiling);

@@ -18,7 +18,7 @@ inline constexpr unsigned kMaxHintLevels = 10;
 
 struct Geometry {
     std::uint32_t frame_shift = 12;    // log2 of the frame's bytes
-    std::uint32_t largest_order = 10;  // of the largest block, in frames; a chunk is one largest block
+    std::uint32_t largest_order = 10;  // order of the largest block; a chunk is one largest block
     std::uint64_t frame_count = 0;     // capacity of one numa node, a whole number of chunks
 
     constexpr std::uint64_t frame_bytes() const { return std::uint64_t{1} << frame_shift; }
@@ -33,8 +33,8 @@ struct Geometry {
         return divide_up(frame_count, std::uint64_t{1} << word_order(layer));
     }
     // Hint level h >= 2 has one word for 8 words of level h-1, level 1 being groups of 8 leaf words; the last level,
-    // the root, has one word. Words of a level are as large as those of the layer of that number, whether or not there
-    // is one.
+    // the root, has one word. A word of a level covers as many frames as a word of the layer with that number, whether
+    // or not that layer exists.
     constexpr unsigned hint_levels() const {
         unsigned level = 2;
         while (word_count(level) > 1) ++level;
@@ -61,8 +61,8 @@ enum class GeometryFault : std::uint8_t {
     capacity_too_large,
 };
 
-// What is wrong with these sizes, or none. frame_bytes: 64 B .. 2 MiB, a power of two; largest_block_bytes: a power of
-// two from frame_bytes to 1 GiB and at most 2^24 frames; capacity_bytes: whole largest blocks, at most 2^34 frames.
+// Returns the fault of these sizes, or none. frame_bytes: 64 B .. 2 MiB, a power of two; largest_block_bytes: a power
+// of two from frame_bytes to 1 GiB and at most 2^24 frames; capacity_bytes: whole largest blocks, at most 2^34 frames.
 constexpr GeometryFault check_geometry(std::uint64_t frame_bytes, std::uint64_t largest_block_bytes,
                                        std::uint64_t capacity_bytes) {
     if (!std::has_single_bit(frame_bytes)) return GeometryFault::frame_not_power_of_two;
@@ -86,7 +86,7 @@ constexpr Geometry make_geometry(std::uint64_t frame_bytes, std::uint64_t larges
                     capacity_bytes / frame_bytes};
 }
 
-// A geometry that came over a wire or out of shared memory.
+// Whether a geometry from a wire or from shared memory can be used.
 constexpr bool plausible(const Geometry &geometry) {
     if (geometry.frame_shift > 21 || geometry.largest_order > kMaxOrder) return false;
     if (geometry.frame_count > (std::uint64_t{1} << kMaxFrameIndexBits)) return false;

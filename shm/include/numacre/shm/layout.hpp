@@ -1,6 +1,7 @@
-// Where everything lies in shared memory. A pool is one pool region (who is there) and, per numa node, one node region
-// (the allocator's metadata) and one data region (the frames). Only offsets and indices are stored, never addresses.
-// Any change here that moves or reinterprets a byte raises kLayoutVersion, unless every value of it is harmless (Home).
+// The offsets of all parts of shared memory. A pool is one pool region (processes and threads) and, per numa node, one
+// node region (the allocator's metadata) and one data region (the frames). Only offsets and indices are stored, never
+// addresses. Any change here that moves or reinterprets a byte raises kLayoutVersion, unless every value of it is
+// harmless (Home).
 #pragma once
 
 #include <algorithm>
@@ -24,8 +25,8 @@ inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint64_t kHugepageBytes = std::uint64_t{2} << 20;
 inline constexpr std::uint64_t kGiganticPageBytes = std::uint64_t{1} << 30;
 
-// So often in a row no correct peers make a compare-and-swap on one word fail: beyond it somebody scribbles there for
-// ever. Loops that the daemon runs give up then; it is not kept busy by a client.
+// Upper bound of failures in a row of a compare-and-swap on one word that correct peers can cause. Beyond it somebody
+// scribbles on the word for ever: loops that the daemon runs give up, so that no client keeps the daemon busy.
 inline constexpr unsigned kCasRoundsMax = 1U << 20;
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -45,7 +46,7 @@ struct NodeLayout {
     std::uint64_t counters = 0;
     std::uint64_t region_bytes = 0;
 
-    // Only for a plausible geometry.
+    // The geometry must be plausible().
     static constexpr NodeLayout of(const Geometry &geometry, std::uint32_t thread_slots) {
         NodeLayout layout;
         std::uint64_t end = kPageBytes;
@@ -91,8 +92,8 @@ inline constexpr std::uint32_t kMaxProcessSlots = 0xff00;  // below kOfflineOwne
 inline constexpr std::uint32_t kMaxThreadSlots = 0xffff;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Views: addresses in this process of what lies in shared memory. The geometry is the viewer's own trusted copy: an
-// index computed from it stays inside the mapping whatever anybody scribbles.
+// Views: this process's addresses of the parts of shared memory. The geometry is the viewer's own trusted copy: an
+// index computed from it stays inside the mapping whatever anybody writes to shared memory.
 
 template <class Env>
 struct NodeView {
@@ -103,9 +104,9 @@ struct NodeView {
     NumaNode numa_node;
     std::uint32_t thread_slots = 0;
     unsigned top_layer = 0;
-    unsigned largest_leaf_order = 0;  // of blocks in leaf words
+    unsigned largest_leaf_order = 0;  // largest order of a block in a leaf word
     unsigned hint_levels = 0;
-    std::array<std::uint64_t, kMaxUpperLayers + 1> word_count{};  // by layer: what geometry.word_count() says
+    std::array<std::uint64_t, kMaxUpperLayers + 1> word_count{};  // by layer: geometry.word_count()
     Word *leaf = nullptr;
     std::array<Word *, kMaxUpperLayers + 1> upper{};
     std::array<Word *, kMaxHintLevels + 1> hint{};
@@ -115,8 +116,8 @@ struct NodeView {
     HomeWords<Env> *home = nullptr;
     ThreadCounters<Env> *counters = nullptr;
 
-    // numa_nodes, instance_id: of the pool. A process that makes or takes references needs both, others may leave them
-    // out.
+    // numa_nodes, instance_id: the pool's. A process that makes or takes references passes both; other processes may
+    // omit them.
     static NodeView at(void *region, const Geometry &geometry, NumaNode numa_node, std::uint32_t thread_slots,
                        std::uint32_t numa_nodes = kMaxNumaNodes, std::uint64_t instance_id = 0) {
         const auto layout = NodeLayout<Env>::of(geometry, thread_slots);
@@ -144,7 +145,7 @@ struct NodeView {
     }
 
     Word &index_entry(Block block) const { return index_entry(layer_of(block.order), block); }
-    // layer: the block's.
+    // layer: layer_of(block.order).
     Word &index_entry(unsigned layer, Block block) const {
         return index[layer][block.base.value >> geometry.index_granule(layer)];
     }
@@ -177,14 +178,14 @@ struct PoolView {
                 thread_slots};
     }
 
-    // How many thread slots a scan has to look at. Never more than there are, whatever the shared word says.
+    // Number of thread slots that a scan has to look at: at most `thread_slots`, whatever the shared word says.
     std::uint32_t threads_in_use_bound() const {
-        // acquire: the mark rises before a slot below it is claimed (thread_slots.hpp); whoever has seen something that
-        // its user did sees a mark above it.
+        // acquire: the mark rises before a slot below it is claimed (thread_slots.hpp). A process that has seen an
+        // effect of the slot's user sees a mark above the slot.
         const std::uint64_t mark = header->thread_high_water.load(std::memory_order_acquire);
         return mark < thread_slots ? static_cast<std::uint32_t>(mark) : thread_slots;
     }
-    // The same of process slots with clients.
+    // Number of process slots that a scan for clients has to look at: at most `process_slots`.
     std::uint32_t seats_bound() const {
         // seq_cst: a seat counts before its client can hold anything (account.hpp, charge-then-look).
         const std::uint64_t seats = header->seats.load(std::memory_order_seq_cst);

@@ -1,5 +1,5 @@
-// What a block's index entry says beside who holds it: how much of it nobody asked for, and since when it is held. The
-// tree carries a note and never looks at it.
+// The note in a block's index entry: the part of the block that nobody asked for (slack), and the time since when the
+// block is held. The tree carries a note and never looks at it.
 #pragma once
 
 #include <bit>
@@ -7,16 +7,16 @@
 
 namespace numacre::engine {
 
-// How old the pool was, in seconds, in 13 bits: five of exponent, eight of mantissa. Exact for the first 512 s, later
-// to one part in 256 of the pool's age at that moment: good enough to find what was forgotten days ago, and never
-// wrapping.
+// An age of the pool in seconds, in 13 bits: five of exponent, eight of mantissa. The code is exact for the first 512
+// s, later to one part in 256 of the pool's age at that moment. That suffices to find blocks forgotten days ago, and
+// the code never wraps.
 class PoolAge {
 public:
     static constexpr unsigned kBits = 13;
 
     constexpr PoolAge() = default;
     constexpr explicit PoolAge(std::uint32_t code) : code_(code & kMask) {}
-    // Monotonic in seconds; what is beyond the last code (17,000 years) is the last code.
+    // Monotonic in seconds. Ages beyond the last code (17,000 years) become the last code.
     static constexpr PoolAge of_seconds(std::uint64_t seconds) {
         if (seconds < kMantissas) return PoolAge{static_cast<std::uint32_t>(seconds)};
         const auto halvings = static_cast<unsigned>(std::bit_width(seconds)) - (kMantissaBits + 1);
@@ -25,13 +25,13 @@ public:
         return PoolAge{(halvings + 1) << kMantissaBits | mantissa};
     }
     constexpr std::uint32_t code() const { return code_; }
-    // The pool was at least this old ...
+    // The pool was at least this old.
     constexpr std::uint64_t first_second() const {
         const unsigned exponent = code_ >> kMantissaBits;
         const std::uint64_t mantissa = code_ & (kMantissas - 1);
         return exponent == 0 ? mantissa : (kMantissas + mantissa) << (exponent - 1);
     }
-    // ... and no older than this.
+    // The pool was at most this old.
     constexpr std::uint64_t last_second() const {
         return code_ == kMask ? ~std::uint64_t{0} : PoolAge{code_ + 1}.first_second() - 1;
     }
@@ -60,9 +60,9 @@ public:
     constexpr Note() = default;
     constexpr explicit Note(std::uint64_t bits) : bits_(bits & kMask) {}
     constexpr explicit Note(PoolAge since) : bits_(std::uint64_t{since.code()} << kSinceShift) {}
-    // Of a note that has no slack yet, with that of a block of 2^block_shift bytes of which so many (1 .. all) were
-    // asked for: what is left over is their negative modulo the block. Every allocation comes by here: shifted up and
-    // down, it needs no mask, nor has the compiler to build one.
+    // Returns this note, which has no slack yet, with the slack of a block of 2^block_shift bytes of which `size_bytes`
+    // (1 .. all) were requested. The unrequested bytes are -size_bytes modulo the block. Every allocation runs this
+    // code: shifting up and down needs no mask, and the compiler has none to build.
     constexpr Note for_request(std::uint64_t size_bytes, unsigned block_shift) const {
         Note note = *this;
         note.bits_ |= (0 - size_bytes) << (64 - block_shift) >> kSlackShift << kSlackShift;

@@ -1,5 +1,5 @@
-// Who holds what: the index entry of a block, and the intent of a thread. Both are one 64-bit word, so that a death
-// leaves either the old or the new one.
+// The index entry of a block (its holder), the intent of a thread (its operation under way) and the wait word of a
+// thread. Each is one 64-bit word, so that a death leaves either the old or the new value.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,30 @@
 namespace numacre::engine {
 
 // Process slot 0 is the daemon (or, in a private pool, nobody); kOfflineOwner holds chunks that have no memory behind
-// them. The daemon's restart recovers what slot 0 held, never what is offline.
+// them. A restart of the daemon recovers the blocks that slot 0 held, never offline chunks.
 inline constexpr ProcessSlot kDaemonProcess{0};
 inline constexpr ProcessSlot kOfflineOwner{0xffff};
-// Of a block on its way from the thread that released it to the one that waits for it (hand_off.hpp).
+// The owner of a block on its way from the thread that released it to the thread that waits for it (hand_off.hpp).
 inline constexpr ProcessSlot kHandOffOwner{0xfffe};
 inline constexpr ThreadSlotIndex kDaemonThread{0};
 
 inline constexpr unsigned kGenerationBits = 19;
 inline constexpr std::uint32_t kGenerationMax = (1U << kGenerationBits) - 1;
 
-// Generations count 1 .. kGenerationMax and begin again at 1: 0 is "never allocated". What tells references apart for
-// longer than that: reference.hpp.
+// Generations count 1 .. kGenerationMax and begin again at 1: 0 is "never allocated". The era (reference.hpp) tells
+// references apart for longer than one round.
 constexpr std::uint32_t next_generation(std::uint32_t generation) {
     return generation == kGenerationMax ? 1 : generation + 1;
 }
 
-// cached: its process holds it, but no caller does: it waits in a thread's cache to be handed out again.
+// cached: the process holds the block, but no caller does: the block waits in a thread's cache to be handed out again.
 enum class BlockState : std::uint8_t { none = 0, owned = 1, freeing = 2, cached = 3 };
 
-// While an entry is held (owned or cached) and not published, nobody but its own process writes it: plain stores will
-// do. Published: there is a reference to the block, so another process may take it at any moment: only CAS from here
-// on. Index entry of the block that begins at the entry's frame.
+// The index entry of the block that begins at the entry's frame. While an entry is held (owned or cached) and not
+// published, nobody but its own process writes it: plain stores suffice. An entry is published once there is a
+// reference to the block: another process may take the block at any moment, so only CAS is allowed from then on.
 //   bits  0.. 1 state   2 published    3..7 order   8..23 holder (process slot if owned, thread slot if freeing)
-//   bits 24..42 generation   43..63 Note (of a freeing one: the last holder's, and means nothing)
+//   bits 24..42 generation   43..63 Note (in state freeing: left over from the last holder, without meaning)
 class IndexEntry {
 public:
     constexpr IndexEntry() = default;
@@ -50,7 +50,7 @@ public:
     static constexpr IndexEntry cached(ProcessSlot owner, Order order, std::uint32_t generation) {
         return make(BlockState::cached, owner.value, order, generation, {});
     }
-    // One without order, generation and note, with order and note.
+    // Returns this entry, which has no order, generation and note, with `order` and `note` filled in.
     constexpr IndexEntry of(Order order, Note note) const {
         return IndexEntry{bits_ | std::uint64_t{order.value} << 3 | note.bits()};
     }
@@ -61,22 +61,23 @@ public:
         const std::uint64_t next = (old.bits_ & kGenerationMask) + kGenerationStep;
         return IndexEntry{bits_ | ((next | next >> kGenerationBits) & kGenerationMask)};
     }
-    // after() for an `old` whose generation is not the last of its half (reference.hpp): one step less.
+    // after() without the wrap, for an `old` whose generation is not the last of its half (reference.hpp).
     constexpr IndexEntry after_in_half(IndexEntry old) const {
         return IndexEntry{bits_ | ((old.bits_ & kGenerationMask) + kGenerationStep)};
     }
     constexpr bool is_last_of_half() const {
         return (((bits_ & kGenerationMask) ^ ((bits_ & kGenerationMask) + kGenerationStep)) & kHalfBit) != 0;
     }
-    // The same order, generation and note, in the state and of the holder of one that has none of these; not published.
+    // Returns this entry with the state and holder of `other`, and not published. `other` has no order, generation and
+    // note.
     constexpr IndexEntry now(IndexEntry other) const {
         return IndexEntry{(bits_ & ~std::uint64_t{kStateMask | kPublished | kHolderMask}) | other.bits_};
     }
-    // One that has no note yet.
+    // Returns this entry, which has no note yet, with `note`.
     constexpr IndexEntry with(Note note) const { return IndexEntry{bits_ | note.bits()}; }
     constexpr IndexEntry published() const { return IndexEntry{bits_ | kPublished}; }
-    // Returns `other`, which names an owner and nothing else, with this block's order and slack, held since then. The
-    // generation is still to come.
+    // Returns `other`, which names an owner and nothing else, with this block's order and slack, held since `since`.
+    // The generation is filled in later.
     constexpr IndexEntry handed_to(IndexEntry other, PoolAge since) const {
         return other.of(order(), note().with_since(since));
     }
@@ -85,15 +86,15 @@ public:
     constexpr bool is_owned() const { return state() == BlockState::owned; }
     constexpr bool is_freeing() const { return state() == BlockState::freeing; }
     constexpr bool is_cached() const { return state() == BlockState::cached; }
-    // Owned or cached: its process's, and given back when that dies.
+    // Owned or cached: the block belongs to its process, and recovery gives it back when the process dies.
     constexpr bool is_held() const { return (bits_ & 1) != 0; }
-    // In the same state, of the same holder, and published or not as the other.
+    // State, holder and the published bit equal those of `other`.
     constexpr bool is_held_like(IndexEntry other) const { return ownership() == other.ownership(); }
-    // The same, but published or not. (The state is the same: a cached one is not like one that is owned.)
+    // State and holder equal those of `other`; the published bit may differ. (A cached entry is not like an owned one.)
     constexpr bool is_held_like_or_published(IndexEntry other) const {
         return ((bits_ ^ other.bits_) & (kStateMask | kHolderMask)) == 0;
     }
-    // There may be a reference to a block of this order here.
+    // A reference to a block of this order at this entry may exist.
     constexpr bool is_published(Order order) const {
         const IndexEntry name = make(BlockState::owned, 0, order, 0, {}).published();
         return ((bits_ ^ name.bits_) & (kStateMask | kPublished | kOrderMask)) == 0;
@@ -106,11 +107,11 @@ public:
     constexpr std::uint32_t ownership_and_order() const {
         return static_cast<std::uint32_t>(bits_) & (kStateMask | kPublished | kHolderMask | kOrderMask);
     }
-    // ownership() of a block that this process owns and that no reference makes reachable for others.
+    // ownership() of a block that the process `owner` owns and to which no reference exists.
     static constexpr std::uint32_t private_to(ProcessSlot owner) {
         return static_cast<std::uint32_t>(BlockState::owned) | std::uint32_t{owner.value} << kHolderShift;
     }
-    // pattern: private_to(). Its process may keep it in a cache (cached_block.h).
+    // pattern: private_to(). If true, the process may keep the block in a cache (cached_block.h).
     constexpr bool is_private(std::uint32_t pattern) const { return ownership() == pattern; }
     constexpr Order order() const { return Order{static_cast<std::uint32_t>(bits_) >> 3 & 31}; }
     constexpr ProcessSlot owner() const { return ProcessSlot{static_cast<std::uint16_t>(bits_ >> 8)}; }
@@ -140,10 +141,10 @@ private:
 inline constexpr unsigned kMaxFrameIndexBits = 34;  // 64 TiB of 4 KiB frames, 1 TiB of 64-byte ones
 inline constexpr unsigned kMaxNumaNodes = 64;
 
-// word: several blocks of one leaf word, allocated or freed together; the block is the whole word.
+// word: several blocks of one leaf word are allocated or freed together; the intent's block is the whole word.
 enum class IntentKind : std::uint8_t { none = 0, allocate = 1, free = 2, word = 3 };
 
-// What a thread is in the middle of. Written by that thread only; read by recovery.
+// The operation that a thread is in the middle of. Only that thread writes it; recovery reads it.
 //   bits 0..1 kind   2..6 order   7..12 numa node   13..46 base frame
 class Intent {
 public:
@@ -169,11 +170,11 @@ private:
     std::uint64_t bits_ = 0;
 };
 
-// What a thread waits for, and what it has been given: one word, so that a death leaves either. The low half is what
-// the thread sleeps on.
-//   bits 0..1 state (0: does not wait)
-//   waiting: 2 look again yourself (the daemon's)   3..7 order   8..13 the numa node it would like best
-//            14..63 ticket: who came first has the smaller
+// A thread's wish for a block, or the block that it was given: one word, so that a death leaves one of the two. The low
+// half is the futex word that the thread sleeps on.
+//   bits 0..1 state (0: the thread does not wait)
+//   waiting: 2 nudge by the daemon: look again yourself   3..7 order   8..13 preferred numa node
+//            14..63 ticket: an earlier waiter has a smaller one
 //   given:   2..35 base frame   36..41 numa node   42..60 generation of its index entry
 class WaitWord {
 public:
@@ -191,13 +192,13 @@ public:
     constexpr bool is_waiting() const { return (bits_ & 3) == kWaiting; }
     constexpr bool is_given() const { return (bits_ & 3) == kGiven; }
 
-    // Of a wish.
+    // For a waiting word:
     constexpr WaitWord nudged() const { return WaitWord{bits_ | 4}; }
     constexpr WaitWord not_nudged() const { return WaitWord{bits_ & ~std::uint64_t{4}}; }
     constexpr Order order() const { return Order{static_cast<std::uint32_t>(bits_) >> 3 & 31}; }
     constexpr NumaNode wanted_node() const { return NumaNode{static_cast<std::uint8_t>(bits_ >> 8 & 63)}; }
     constexpr std::uint64_t ticket() const { return bits_ >> 14; }
-    // Of what was given.
+    // For a given word:
     constexpr FrameIndex base() const {
         return FrameIndex{bits_ >> 2 & ((std::uint64_t{1} << kMaxFrameIndexBits) - 1)};
     }

@@ -1,5 +1,4 @@
-// From which numa nodes blocks are to come: the words of set_mempolicy(2), about a pool. Nodes are a pool's own
-// numbers.
+// The choice of numa nodes for a pool's blocks, in the words of set_mempolicy(2). Nodes are the pool's own numbers.
 #pragma once
 
 #include <bit>
@@ -9,14 +8,14 @@
 
 namespace numacre::engine {
 
-// As they stand in shared memory and in the C ABI.
+// The values are those in shared memory and in the C ABI.
 enum class PolicyMode : std::uint32_t {
     unset = 0,              // nothing was said: whoever is asked next decides
     local = 1,              // the calling thread's numa node, then the others by distance from it
     strict = 2,             // the given ones and no other, nearest first; none given: the calling thread's
     preferred = 3,          // the given ones, nearest first, then the others by distance
     interleave = 4,         // in turn, block by block, each thread by itself; none given: all
-    interleave_frames = 5,  // the same, so that each gives about as many frames
+    interleave_frames = 5,  // in turn, so that each gives about as many frames
 };
 inline constexpr std::uint32_t kPolicyModes = 6;
 
@@ -38,7 +37,7 @@ constexpr std::uint64_t bit_of(std::uint32_t numa_node) {
     return std::uint64_t{1} << numa_node;
 }
 
-// What shared memory says, whoever wrote it there: a policy that can be followed.
+// Makes a valid policy of values in shared memory, which anybody may have written.
 constexpr Policy sound_policy(std::uint32_t mode, std::uint64_t nodes, std::uint32_t numa_nodes) {
     const Policy policy{static_cast<PolicyMode>(mode), nodes & first_numa_nodes(numa_nodes)};
     if (mode == 0 || mode >= kPolicyModes || (nodes != 0 && policy.nodes == 0)) return {PolicyMode::local, 0};

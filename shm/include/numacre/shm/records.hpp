@@ -1,6 +1,6 @@
-// What lies in shared memory beside the tree: who is there, what they are doing, what they may. A pool's region holds
-// the pool's header, accounts, process records and thread slots; a node's region begins with the node's header.
-// Any change here that moves or reinterprets a byte raises kLayoutVersion (layout.hpp).
+// The records in shared memory beside the tree: processes and threads, their operations and their limits. A pool's
+// region holds the pool's header, accounts, process records and thread slots; a node's region begins with the node's
+// header. Any change here that moves or reinterprets a byte raises kLayoutVersion (layout.hpp).
 #pragma once
 
 #include <array>
@@ -31,12 +31,12 @@ struct alignas(128) ThreadSlot {
     Word owner;      // 0 = free, else ThreadOwner; claimed by a client's CAS, cleared by it or by recovery
     Word hint_work;  // odd while hints may hide something (HintWork): search must not trust "nothing free" then
     Word waiting;    // WaitWord; its low half is a futex word
-    Word nodes;      // of a wish: bit n: a block of numa node n would do
-    Word under_way;  // UnderWay (account.hpp): what counts may lack or have too much for a call of this thread
+    Word nodes;      // of a wish: bit n: a block of numa node n is acceptable
+    Word under_way;  // UnderWay (account.hpp): how far counts may be off because of a call of this thread
     std::uint64_t reserved[2];
 };
 
-// Who uses a thread slot: bits 0..15 process slot, bit 16 in use.
+// The user of a thread slot: bits 0..15 process slot, bit 16 in use.
 class ThreadOwner {
 public:
     constexpr explicit ThreadOwner(std::uint64_t bits) : bits_(bits) {}
@@ -52,7 +52,7 @@ private:
 
 enum class ProcessState : std::uint64_t { free = 0, active = 1, dead = 2 };
 
-// Written by the daemon, but for `held`, `on_the_way`, `news` and `presence`; clients only read the rest.
+// The daemon writes all words but `held`, `on_the_way`, `news` and `presence`; clients only read the others.
 template <class Env>
 struct alignas(2 * kCacheLineBytes) ProcessRecord {
     using Word = typename Env::template Atomic<std::uint64_t>;
@@ -60,31 +60,31 @@ struct alignas(2 * kCacheLineBytes) ProcessRecord {
     Word generation;        // grows each time the slot is handed out
     Word pid;               // in the daemon's pid namespace
     Word start_time_ticks;  // /proc/<pid>/stat field 22: tells a reused pid
-    Word quota_frames;      // of frames that the client may own; 0 = no limit
+    Word quota_frames;      // frames that the client may own; 0 = no limit
     Word thread_limit;      // thread slots that the client may have at once; 0 = no limit
     Word reserved_frames;   // promised to the client: others leave them free; 0 = none
     Word account;           // of the client's user; 0 = the user has none
-    // A line of its own. account.hpp: HeldFrames, changed by the process's threads and by whoever takes a block from
-    // it.
+    // A cache line of its own. HeldFrames (account.hpp): changed by the process's threads and by any process that takes
+    // a block from it.
     alignas(kCacheLineBytes) Word held;
     Word news;  // bits of EventBits that the client has not been told of; the daemon sets them, the client clears them
-    Word presence;    // Presence: whether the client is there, by the word of whom it concerns
-    Word on_the_way;  // OnTheWay (account.hpp): counted for threads of it that wait, by those who give to them
+    Word presence;    // Presence: whether the client is there, as client and daemon agree
+    Word on_the_way;  // OnTheWay (account.hpp): counted for the process's waiting threads by their givers
     std::uint64_t reserved[4];
 };
 
-// Events of which a client is told.
+// Events that the daemon tells a client.
 struct EventBits {
     static constexpr std::uint64_t kLowWatermark = 1;
     static constexpr std::uint64_t kLowWatermarkEnded = 2;
-    static constexpr std::uint64_t kSoftQuota = 4;  // its own, its user's or the pool's
+    static constexpr std::uint64_t kSoftQuota = 4;  // the client's, its user's or the pool's
     static constexpr std::uint64_t kResized = 8;
     static constexpr std::uint64_t kEviction = 16;
     static constexpr std::uint64_t kDamaged = 32;
 };
 
-// Limits that several processes share. Account 0 is the pool's: of all its clients together, without reservation; the
-// others are users'. Written by the daemon; all zero = none.
+// Limits that several processes share. Account 0 is the pool's, for all its clients together, without reservation; the
+// others are users' accounts. The daemon writes them; all zero = none.
 template <class Env>
 struct Account {
     using Word = typename Env::template Atomic<std::uint64_t>;
@@ -94,20 +94,20 @@ struct Account {
 inline constexpr std::uint32_t kAccounts = 64;
 inline constexpr std::uint32_t kPoolAccount = 0;
 
-// What has to be done for limits (account.hpp). Written by the daemon; 0 = nothing, and nobody counts what it holds.
+// The steps that limits need (account.hpp). The daemon writes the word; 0 = no step: no process counts its frames.
 struct Accounting {
-    static constexpr std::uint64_t kCount = 1;         // each process counts what it holds
-    static constexpr std::uint64_t kShared = 2;        // there are accounts, or reservations: add up what all hold
+    static constexpr std::uint64_t kCount = 1;         // each process counts the frames that it holds
+    static constexpr std::uint64_t kShared = 2;        // there are accounts, or reservations: add up the counts of all
     static constexpr std::uint64_t kReservations = 4;  // there are reservations
 };
 
 enum class PoolState : std::uint64_t { creating = 0, serving = 1, corrupt = 2, deleted = 3 };
 
-// Bit 0: somebody may be waiting for a release. Bits 1 .. 47: how often memory has run out somewhere; a thread that
-// sees it change gives its cached blocks back. The daemon's: bits 48 .. 60 how old the pool is (it stands still while
-// there is no daemon), bit 61 look at the pool's state before you allocate: it may not serve any more, bit 62 a chunk
-// is draining: what is freed of it is not to be cached. Whatever a client scribbles here costs others time and nothing
-// else.
+// Bit 0: a thread may be waiting for a release. Bits 1 .. 47: how often memory has run out somewhere; a thread that
+// sees the number change gives its cached blocks back. The daemon's bits: 48 .. 60 the pool's age (it stands still
+// while there is no daemon); 61 "look at the pool's state before you allocate", as the pool may not serve any more; 62
+// "a chunk is draining", so that blocks freed in it are not to be cached. A client that scribbles on this word costs
+// others time and nothing else.
 struct Attention {
     static constexpr std::uint64_t kWaiters = 1;
     static constexpr std::uint64_t kPressureStep = 2;
@@ -117,7 +117,7 @@ struct Attention {
     static constexpr std::uint64_t kDraining = kLookAtState << 1;
 
     static constexpr PoolAge age(std::uint64_t bits) { return PoolAge{static_cast<std::uint32_t>(bits >> kAgeShift)}; }
-    // The daemon's bits anew.
+    // Returns `bits` with new values of the daemon's bits.
     static constexpr std::uint64_t told(std::uint64_t bits, PoolAge age, bool serves, bool drains) {
         return (bits & ((std::uint64_t{1} << kAgeShift) - 1)) | std::uint64_t{age.code()} << kAgeShift |
                (serves ? 0 : kLookAtState) | (drains ? kDraining : 0);
@@ -131,22 +131,22 @@ struct PoolHeader {
     std::uint32_t layout_version;
     std::uint32_t header_bytes;
     std::uint64_t region_bytes;
-    std::uint64_t instance_id;  // random; the same in all regions of one pool
+    std::uint64_t instance_id;  // random; all regions of one pool have this number
     char name[kPoolNameBytes];
-    Geometry geometry;  // the same for every numa node of the pool
+    Geometry geometry;  // of each numa node of the pool
     std::uint32_t numa_node_count;
     std::uint32_t process_slots;                 // slot 0 is the daemon
     std::uint32_t thread_slots;                  // slot 0 is the daemon's
-    std::uint32_t policy_mode;                   // PolicyMode of those clients that say nothing themselves
+    std::uint32_t policy_mode;                   // PolicyMode for clients that set none themselves
     std::uint64_t policy_nodes;                  // Policy::nodes
     alignas(kCacheLineBytes) Word state;         // PoolState
     Word thread_high_water;                      // thread slots at or above it were never used
     Word accounting;                             // Accounting
     Word seats;                                  // process slots at or above it have no client
-    Word online_frames;                          // of all numa nodes, without what drains or is about to go
-    Word draining_held;                          // DrainingHeld (account.hpp): of that, what still is somebody's
-    alignas(kCacheLineBytes) Word attention;     // Attention: what every thread looks at before it uses its cache
-    alignas(kCacheLineBytes) Word wait_tickets;  // given out to those who wait for memory (WaitWord)
+    Word online_frames;                          // of all numa nodes, without frames that drain or are about to go
+    Word draining_held;                          // DrainingHeld (account.hpp): such frames that are held
+    alignas(kCacheLineBytes) Word attention;     // Attention: every thread looks at it before it uses its cache
+    alignas(kCacheLineBytes) Word wait_tickets;  // tickets given to threads that wait for memory (WaitWord)
 };
 
 template <class Env>

@@ -1,20 +1,21 @@
-// Where to look for a free block: the hint tree. Policy only: nothing here decides who owns what, and a wrong hint can
-// cost time or (too gloomy) hide memory, never hand a block out twice.
+// The hint tree: it tells a search where to look for a free block. Policy only: nothing here decides about ownership. A
+// wrong hint can cost time or (too low) hide memory, but never hand a block out twice.
 //
-// Level 1 are groups of 8 leaf words, one cache line: what a group has is read from its words, no hint stands between.
-// From level 2 on, hint[level][w] has one byte for each of the eight level-1 words below: the largest order free there,
-// marks left out of account (an empty child may keep its mark; a claim cleans it). Levels up to the top layer run
-// beside the tree's layers; those above it only summarise, up to one root word. So a search is O(levels), also when
-// nearly everything is taken. (tests/model checks raise and lower.)
+// Level 1 consists of groups of 8 leaf words, one cache line each: searches read the words themselves, there is no hint
+// for them. From level 2 on, hint[level][w] has one byte for each of the eight words of level - 1 below: the largest
+// order free there, without regard to marks (an empty child may keep its mark; a claim cleans it). Levels up to the top
+// layer run beside the tree's layers; levels above it only summarise, up to one root word. So a search is O(levels),
+// also when nearly everything is taken. (tests/model checks raise and lower.)
 //
-// What is allocated in a child's own word is read there and not from its hint (room_beside). So eight allocations and
-// eight frees of blocks that fill a child change the hints once, not sixteen times.
+// Blocks allocated in a child's own word are read from that word and not from the child's hint (room_beside). So eight
+// allocations and eight frees of blocks that fill a child change the hints once, not sixteen times.
 //
 // Rules that keep a hint from being too low once all operations have ended:
-//   - who frees: change the word by an RMW, then load the hints that depend on it, raise them if the word now has more
-//     (EDGE free-then-hint);
-//   - who lowers: CAS the hint down, then read the words again, raise if they have more (EDGE lower-then-look).
-// Whoever does either announces it in its thread slot first, so that "nothing free" can be double-checked and a death
+//   - A free changes the word by an RMW, then loads the hints that depend on the word, and raises them if the word now
+//     has more (EDGE free-then-hint).
+//   - A thread that lowers a hint does so by CAS, then reads the words again, and raises the hint if they have more
+//     (EDGE lower-then-look).
+// A thread announces either step in its thread slot first, so that "nothing free" can be double-checked and a death
 // repaired.
 #pragma once
 
@@ -52,22 +53,23 @@ public:
     Search(const NodeView<Env> &view, Word &hint_work, ThreadSlotIndex thread)
         : view_(view), hint_work_(hint_work), thread_(thread) {}
 
-    // The child of a word of this level from which this thread's looks begin, going round: where its leaf word lies.
-    // Taken from the whole pool and not from the levels one by one: a root has two children as well as eight.
+    // The child of a word of this level at which this thread's round of looks begins: the child on the path to the leaf
+    // word where the thread likes to begin. That leaf word is a fraction of the whole pool, not chosen level by level,
+    // for a root may have as few as two children.
     unsigned first_child(unsigned level) const {
         const std::uint64_t leaf_word = (std::uint64_t{scatter(thread_)} * view_.word_count[0]) >> 32;
         return static_cast<unsigned>(leaf_word >> (kUpperLevels * (level - 1))) % kUpperFanOut;
     }
 
-    // Largest free order + 1 of what lies below (level, word), as its words and the hints just below tell; 0: nothing.
-    // Never too low once all is quiet; too high where a hint below is. level >= 1.
+    // Largest free order + 1 below (level, word), as its words and the hints just below tell; 0: nothing is free. Never
+    // too low once all is quiet; too high where a hint below is too high. level >= 1.
     unsigned value_of(unsigned level, std::uint64_t word) const {
         const unsigned open = open_children(level, word, state_of(level, word));
         const unsigned whole_child = word_order(level - 1) + 1;
         unsigned largest = 0;
         unsigned whole = 0;
         if (level == 1) {
-            // Most often asked when everything has just been taken.
+            // The most frequent case: everything has just been taken.
             if (is_used_up(word)) return 0;
             for (unsigned left = open; left != 0; left &= left - 1) {
                 const auto child = static_cast<unsigned>(std::countr_zero(left));
@@ -81,7 +83,7 @@ public:
             for (unsigned left = open & hint.at_least(1, ceiling()); left != 0 && largest < full; left &= left - 1)
                 largest = std::max(largest,
                                    potential(hint, level, word, static_cast<unsigned>(std::countr_zero(left)), full));
-            // Only where one child is whole may several be.
+            // Several children can be whole only if one is.
             if (largest >= whole_child && level <= view_.top_layer) whole = empty_among(open, level, word);
         }
         for (unsigned levels = kUpperLevels; whole != 0 && level <= view_.top_layer && levels > 0; --levels) {
@@ -93,7 +95,8 @@ public:
     }
 
     // Walks from (level, word) up and then down to a word of level `target` that may have a block of order `wanted`
-    // - 1. Lowers what it finds too hopeful. False: nothing, as far as hints tell (that are not scribbled).
+    // - 1. Lowers the hints that it finds too hopeful. False: no such block, as far as hints tell (unless somebody
+    //   scribbled on them).
     bool find(unsigned level, std::uint64_t word, unsigned target, unsigned wanted, std::uint64_t &found) {
         for (unsigned steps = 0; level != target; ++steps) {
             if (steps == kStepsMax) return false;
@@ -113,9 +116,9 @@ public:
         return true;
     }
 
-    // After a free made `value` (largest free order + 1) out of what lies in or below (level, word): pass the news up,
-    // as far as it is any. Reads nothing but hints: what others freed they raise themselves, and once a whole child is
-    // free all is promised (see hopeful()).
+    // Raises the hints above after a free: (level, word) now has `value` (largest free order + 1) in or below it. Stops
+    // at the first hint that promises as much already. Reads nothing but hints: other threads raise for their own
+    // frees, and once a whole child is free all is promised (see hopeful()).
     void raise(unsigned level, std::uint64_t word, unsigned value) {
         value = hopeful(level, value);
         if (promises(level, word, value)) return;
@@ -124,8 +127,8 @@ public:
         end_hint_work();
     }
 
-    // After a block of an upper word itself was freed. The parent looks into that very word, so its own hint counts
-    // too.
+    // Raises hints after a free of a block in an upper word itself. Searches look into that word from its parent, so
+    // the parent's own hint counts too.
     void raise_after_release(unsigned layer, std::uint64_t word) {
         if (hints_are_full(layer, word)) return;
         // seq_cst: EDGE free-then-hint, like the hints' loads that follow.
@@ -134,8 +137,8 @@ public:
         raise(layer, word, value);
         if (layer < view_.hint_levels) raise(layer + 1, word / kUpperFanOut, value);
     }
-    // The same for what an intent does not announce: announced before open(), whose RMW (seq_cst) carries it. Or a
-    // search in between would find nothing, and nobody who might be hiding something.
+    // raise_after_release() for a change that no intent announces. The announcement comes before open(), whose RMW
+    // (seq_cst) carries it. Otherwise a search in between would find nothing free and nobody who is changing hints.
     template <class Open>
     void raise_after(unsigned layer, std::uint64_t word, const Open &open) {
         begin_hint_work(layer, word);
@@ -143,7 +146,7 @@ public:
         raise_after_release(layer, word);
         end_hint_work();
     }
-    // The short cut of raise_after_release(): there is nothing left to promise.
+    // The short cut of raise_after_release(): the hints promise all there can be.
     [[gnu::always_inline]] bool hints_are_full(unsigned layer, std::uint64_t word) const {
         // EDGE free-then-hint, as in leaf_is_promised().
         const std::uint64_t above = word / kUpperFanOut;
@@ -152,7 +155,7 @@ public:
                 hint_of(layer + 2, above / kUpperFanOut).is_full(above % kUpperFanOut));
     }
 
-    // A group of eight leaf words in none of which anything is free.
+    // Whether no frame is free in the eight leaf words of the group.
     bool is_used_up(std::uint64_t group) const {
         if ((group + 1) * kUpperFanOut > view_.word_count[0]) return false;
         const Word *const words = &view_.leaf[group * kUpperFanOut];
@@ -163,17 +166,17 @@ public:
         return taken_in_all == ~std::uint64_t{0};
     }
 
-    // Children whose hints promise what is wanted.
+    // Children whose hints promise `wanted`.
     unsigned hopeful_children(unsigned level, std::uint64_t word, unsigned wanted) const {
         return hint_of(level, word).at_least(wanted, ceiling());
     }
 
-    // What a leaf word has.
+    // Largest free order + 1 of a leaf word.
     unsigned leaf_value(std::uint64_t word) const {
         return leaf::free_value(view_.leaf[word].load(std::memory_order_seq_cst));  // EDGE free-then-hint
     }
 
-    // The same without stopping early: for repair after a death.
+    // Raises all hints from (level, word) up to the root, without stopping early: for repair after a death.
     void raise_to_root(unsigned level, std::uint64_t word) {
         begin_hint_work(level, word);
         for (; level < view_.hint_levels; ++level, word /= kUpperFanOut)
@@ -181,7 +184,7 @@ public:
         end_hint_work();
     }
 
-    // The free path's short cut: does the hint above a leaf word's group promise what the word has by now?
+    // The free path's short cut: does the hint above a leaf word's group promise as much as the word has now?
     [[gnu::always_inline]] bool leaf_is_promised(std::uint64_t word) const {
         const std::uint64_t group = word / kUpperFanOut;
         // EDGE free-then-hint (seq_cst loads after the seq_cst RMW that freed; partner: EDGE lower-then-look).
@@ -190,19 +193,21 @@ public:
         const HintWord hint = hint_of(2, group / kUpperFanOut);
         if (hint.is_full(group % kUpperFanOut)) return true;
         const unsigned value = hint.value(group % kUpperFanOut, ceiling());
-        // Of the word's orders the least that is not promised. (A whole leaf word promises all: see hopeful().)
+        // `value` is the smallest order that the hint does not promise. (A whole leaf word promises all: see
+        // hopeful().)
         return value >= full_value(1) || leaf::free_ends(leaf_state(word), std::min(value, kLeafOrder)) == 0;
     }
 
-    // Lowers the hint for (level, word) to what it has. Exact again when this returns, unless others were at work.
+    // Lowers the hint for (level, word) to the word's own value. The hint is exact when this returns, unless other
+    // threads were at work.
     void lower(unsigned level, std::uint64_t word) {
-        if (level >= view_.hint_levels) return;                                        // the root has nobody above it
-        if (level <= view_.top_layer && closed_children(level, word) == 0xff) return;  // the parent sees that by itself
+        if (level >= view_.hint_levels) return;                                        // the root has no hint above it
+        if (level <= view_.top_layer && closed_children(level, word) == 0xff) return;  // the parent sees that itself
         const unsigned child = word % kUpperFanOut;
         const unsigned value = value_of(level, word);
         Word &hint = view_.hint[level + 1][word / kUpperFanOut];
         HintWord seen{hint.load(std::memory_order_seq_cst)};
-        // What lies in the word itself the parent sees without our help.
+        // The parent sees the blocks in the word itself without this hint.
         if (potential(seen, level + 1, word / kUpperFanOut, child) <= value) return;
         begin_hint_work(level, word);
         for (unsigned rounds = 0; seen.value(child, ceiling()) > value && rounds < kCasRoundsMax; ++rounds) {
@@ -210,8 +215,8 @@ public:
             if (hint.compare_exchange_weak(bits, seen.with_value(child, value, ceiling()).bits(),
                                            std::memory_order_seq_cst)) {
                 Env::crash_point(CrashPoint::hint_lowered);
-                // EDGE lower-then-look (seq_cst; partner: EDGE free-then-hint): the word may have got memory between
-                // our first look and the CAS, by somebody who still saw the hint high.
+                // EDGE lower-then-look (seq_cst; partner: EDGE free-then-hint): a thread that still saw the hint high
+                // may have freed memory into the word between our first look and the CAS.
                 raise_from(level, word, value_of(level, word));
                 break;
             }
@@ -220,7 +225,7 @@ public:
         end_hint_work();
     }
 
-    // The most that a word of this level can have.
+    // The largest value that a word of this level can have.
     unsigned full_value(unsigned level) const {
         return word_order(level) + 1 < ceiling() ? word_order(level) + 1 : ceiling();
     }
@@ -237,7 +242,7 @@ private:
         return hint_of(level + 1, word / kUpperFanOut).value(word % kUpperFanOut, ceiling());
     }
 
-    // The word of the tree at this place; empty where there is none.
+    // The word of the tree at this place; an empty word above the top layer.
     UpperWord state_of(unsigned level, std::uint64_t word) const {
         return level > view_.top_layer ? UpperWord{}
                                        : UpperWord{view_.upper[level][word].load(std::memory_order_seq_cst)};
@@ -256,7 +261,7 @@ private:
         return state.allocated_children() | state.draining_children();
     }
 
-    // What a child may have: its hint, but no more than the blocks in its own word leave room for. level >= 2.
+    // Upper bound of a child's value: its hint, limited by the room beside the blocks in its own word. level >= 2.
     unsigned potential(HintWord hint, unsigned level, std::uint64_t word, unsigned child) const {
         return potential(hint, level, word, child, full_value(level - 1));
     }
@@ -268,19 +273,19 @@ private:
     unsigned potential(HintWord hint, unsigned child, unsigned full, UpperWord below, unsigned layer) const {
         return std::min(std::min(hint.value(child, ceiling()), full), room_in(below, layer));
     }
-    // What the blocks in an upper word itself leave room for.
+    // Upper bound of an upper word's value: the room beside the blocks in the word itself.
     static unsigned room_in(UpperWord state, unsigned layer) {
         const unsigned closed = state.allocated_children() | state.draining_children();
         return closed == 0 ? ~0U : room_beside(closed, layer);
     }
-    // closed: some.
+    // closed: not 0.
     static unsigned room_beside(unsigned closed, unsigned layer) {
         const unsigned sizes = upper::kFreeSizes[closed ^ 0xff];
         return sizes == 0 ? 0 : word_order(layer - 1) + sizes;
     }
 
-    // Children whose chunk has been in use: what is free there is rather taken than a chunk that is still whole. Marks
-    // may be old: a preference. All of them where a word is not one of chunks.
+    // Children whose chunk has been in use: a search prefers them to a chunk that is still whole. Marks may be old, so
+    // this is a preference only. All children if the word is not in the top layer.
     unsigned children_in_use(unsigned level, UpperWord state) const {
         if (level != view_.top_layer) return 0xff;
         unsigned used = state.occupied_children() | state.allocated_children();
@@ -291,7 +296,7 @@ private:
         return used;
     }
 
-    // The smallest hole of at least `wanted` in an upper word itself. A child that is empty is part of it, marked or
+    // The smallest hole of at least `wanted` in an upper word itself. An empty child can be part of a hole, marked or
     // not: a claim cleans the mark.
     upper::Hole smallest_hole(unsigned layer, std::uint64_t word, UpperWord state, unsigned wanted) const {
         const unsigned child_value = word_order(layer - 1) + 1;
@@ -301,8 +306,8 @@ private:
         return upper::smallest_hole(static_cast<std::uint8_t>(free), wanted - child_value);
     }
 
-    // Which of these children of an upper word (of the tree; they exist) are empty, as their own words and their hints
-    // tell.
+    // The subset of `children` (existing ones, of an upper word of the tree) that is empty, as their own words and
+    // their hints tell.
     unsigned empty_among(unsigned children, unsigned layer, std::uint64_t word) const {
         const std::uint64_t first = word * kUpperFanOut;
         unsigned empty = 0;
@@ -322,11 +327,11 @@ private:
         return empty;
     }
 
-    // The child with the least that suffices (best fit keeps large blocks whole), of several one in a chunk that is in
-    // use, of those by where this thread likes to begin (so that threads meet less often). -1: none. level >= 2. What
-    // is the least, hints of subtrees cannot say: they know the largest only. So for blocks larger than a leaf word,
-    // the words in which the holes for them are, are asked for their smallest. too_hopeful: those that have none,
-    // whatever their hints say.
+    // The child with the smallest value that suffices (best fit keeps large blocks whole). Ties go to a child in a
+    // chunk that is in use, further ties to the first one from where this thread likes to begin (so that threads meet
+    // less often). -1: none. level >= 2. Hints of subtrees know the largest free block only, not the smallest that
+    // suffices. So for blocks larger than a leaf word, this reads the words that contain the holes and compares their
+    // smallest holes. too_hopeful: children that have no such hole, whatever their hints say.
     int best_child(unsigned level, std::uint64_t word, unsigned wanted, unsigned target, unsigned &too_hopeful) const {
         const bool whole_word = wanted == word_order(target) + 1;
         const unsigned layer = whole_word && target < view_.top_layer ? target + 1 : target;
@@ -336,7 +341,7 @@ private:
         const HintWord hint = hint_of(level, word);
         if (level == layer && whole_word) {
             const upper::Hole hole = smallest_hole(level, word, state, wanted);
-            // The hint has to agree: it is what a search that was disappointed there lowers.
+            // The hint has to agree: a search that found nothing there lowers it.
             if (hole.levels <= kUpperLevels && hint.value(hole.first_child, ceiling()) >= wanted &&
                 potential(hint, level, word, hole.first_child) >= wanted)
                 return static_cast<int>(hole.first_child);
@@ -369,8 +374,8 @@ private:
         return best;
     }
 
-    // Children of a word that have nothing for whoever wants this: all at once, rather than one after another when a
-    // search has been there. Returns one that promises it nevertheless; -1: none.
+    // Lowers the hints of all these children at once, which have no block of `wanted`, rather than one after another as
+    // searches get there. Returns a child that promises `wanted` nevertheless; -1: none.
     int lower_all(unsigned children, unsigned level, std::uint64_t word, unsigned wanted) {
         for (unsigned left = children; left != 0; left &= left - 1)
             lower(level - 1, word * kUpperFanOut + static_cast<unsigned>(std::countr_zero(left)));
@@ -382,20 +387,20 @@ private:
         return level >= view_.hint_levels || promised(level, word) >= value;
     }
 
-    // Once a whole child is free the rest often follows: promise everything now rather than raise with each free. A
-    // search that is disappointed lowers it again. (So a raise need not look for neighbours that have become one block,
-    // either.)
+    // The value to promise for `value`: everything once a whole child is free, for the rest often follows, and each
+    // free would otherwise raise the hint. A search that finds less lowers the hint again. (So a raise need not look
+    // for neighbours that have become one block, either.)
     unsigned hopeful(unsigned level, unsigned value) const {
         return value > word_order(level - 1) || value > full_value(level) ? full_value(level) : value;
     }
 
     void raise_from(unsigned level, std::uint64_t word, unsigned value) {
-        // Stops where the hint is this high: whoever made it so carries it on, and has announced so.
+        // Stops where the hint is this high already: the thread that raised it carries it on, and has announced that.
         for (; level < view_.hint_levels && raise_one(level, word, value); ++level, word /= kUpperFanOut)
             value = hopeful(level + 1, value);
     }
 
-    // False: it was as high already.
+    // False: the hint was as high already.
     bool raise_one(unsigned level, std::uint64_t word, unsigned value) {
         Word &hint = view_.hint[level + 1][word / kUpperFanOut];
         const unsigned child = word % kUpperFanOut;
@@ -410,9 +415,9 @@ private:
         return false;
     }
 
-    // Where this thread likes to begin, as a fraction of 2^32. Spreads threads over the pool: the slot's bits in
-    // reverse (van der Corput's sequence), so that however many slots are in use, counted from the first, they begin as
-    // far apart as they can. For 2^n threads that is a subtree, and the lines of its hints and upper words, for each.
+    // The place where this thread likes to begin, as a fraction of 2^32. It spreads threads over the pool: the slot's
+    // bits in reverse (van der Corput's sequence). So the threads of the first n slots begin as far apart as they can,
+    // for every n. For 2^n threads, each has a subtree of its own, with the cache lines of its hints and upper words.
     static constexpr std::uint32_t scatter(ThreadSlotIndex thread) {
         std::uint32_t bits = thread.value;
         bits = (bits & 0x5555) << 1 | (bits & 0xaaaa) >> 1;
@@ -430,13 +435,14 @@ private:
     }
     void end_hint_work() {
         if (--depth_ != 0) return;
-        // release (partner: the acquire loads of collect_hint_work): whoever sees the announcement gone sees the hints
-        // done.
+        // release (partner: the acquire loads of collect_hint_work): a thread that sees the announcement gone sees the
+        // finished hints.
         const HintWork active{hint_work_.load(std::memory_order_relaxed)};
         hint_work_.store(active.ended().bits(), std::memory_order_release);
     }
 
-    // Of steps down and up. Each up lowers a hint, or has lost a race: only scribbled metadata takes so many.
+    // Upper bound of steps down and up. Each step up lowers a hint, or has lost a race: only scribbled metadata takes
+    // this many.
     static constexpr unsigned kStepsMax = 1 << 16;
 
     const NodeView<Env> &view_;

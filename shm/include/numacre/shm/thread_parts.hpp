@@ -1,4 +1,5 @@
-// What a thread keeps on one numa node for itself: where it goes on, and its tallies. Only the slot's thread writes.
+// A thread's own data on one numa node: its homes (where its next search begins) and its tallies. Only the slot's
+// thread writes them.
 #pragma once
 
 #include <array>
@@ -12,7 +13,7 @@
 
 namespace numacre::engine {
 
-// A place in the tree that a thread begins at.
+// A place in the tree where a thread begins.
 //   bits 0..39 the place + 1, 0 = nowhere yet. Of a block in an upper word the place is that word, as counted in its
 //   layer. Of one in a leaf word it is a frame: where the block begins if that is free; else it is anywhere in the word
 //   40..47 of an upper word: log2 of the children in the widest hole that is worth taking a block from there; a search
@@ -26,14 +27,14 @@ public:
     constexpr explicit Home(std::uint64_t bits) : bits_(bits) {}
     constexpr explicit Home(std::uint64_t place, unsigned widest)
         : bits_((place + 1) | std::uint64_t{widest} << kWidestShift) {}
-    // Of a search that found nothing less than a free group or parent. most: how many more may be begun.
+    // The home after a search that found nothing smaller than a free group or parent. most: how many more may be begun.
     static constexpr Home in_free(std::uint64_t place, unsigned widest, std::uint64_t most = kBegunMax) {
         return Home{Home{place, widest}.bits_ | most << kBegunShift};
     }
     constexpr std::uint64_t bits() const { return bits_; }
-    // What the last search found still holds.
+    // Moves the place; the results of the last search still hold.
     constexpr Home moved_to(std::uint64_t place) const { return Home{(bits_ & ~kPlaceMask) | (place + 1)}; }
-    // Back to where a block has been freed: there are holes again.
+    // Back to the word where a block has been freed: it has holes again.
     constexpr Home back_at(std::uint64_t word) const {
         return Home{word, static_cast<unsigned>(bits_ >> kWidestShift & 0xff)};
     }
@@ -43,7 +44,7 @@ public:
     constexpr Home begun_at(std::uint64_t place) const {
         return Home{moved_to(place).bits_ - (std::uint64_t{1} << kBegunShift)};
     }
-    // Nowhere: beyond all pools.
+    // A home that is nowhere has a place beyond all pools.
     constexpr std::uint64_t place() const { return (bits_ & kPlaceMask) - 1; }
     constexpr unsigned widest() const {
         const auto levels = static_cast<unsigned>(bits_ >> kWidestShift & 0xff);
@@ -57,15 +58,15 @@ private:
     std::uint64_t bits_;
 };
 
-// Where a thread goes on: where it allocated or freed last, or the word after one that it has filled. [order] holds a
-// Home. A preference and nothing else: only the slot's thread reads and writes it, whoever has the slot next may go on
-// there, any value is harmless. One for each order: blocks of one size go where blocks of that size were, which keeps
-// the rest whole.
+// The homes of a thread. word[order] holds a Home: the place where the thread allocated or freed last, or the word
+// after one that it has filled. A home is a preference and nothing else: only the slot's thread reads and writes it,
+// the next user of the slot may go on there, and any value is harmless. There is one for each order: blocks of one size
+// go where blocks of that size were, which keeps the rest whole.
 template <class Env>
 struct alignas(kCacheLineBytes) HomeWords {
     std::array<typename Env::template Atomic<std::uint64_t>, kMaxOrder + 1> word;
-    // Passed: groups of leaf words that the thread has used up, or gone past, and left without lowering their hints.
-    // The thread's next search does.
+    // Passed: groups of leaf words that the thread has used up, or gone past, without lowering their hints. The
+    // thread's next search lowers them.
     typename Env::template Atomic<std::uint64_t> passed;
 };
 
@@ -76,7 +77,7 @@ public:
     constexpr std::uint64_t bits() const { return bits_; }
     constexpr std::uint64_t first() const { return bits_ << 16 >> 16; }
     constexpr std::uint64_t count() const { return bits_ >> 48 & 0x3ff; }
-    // All from the first to this one, which is not before it.
+    // The groups from the first one to `group`, which is not before it.
     constexpr Passed through(std::uint64_t group) const {
         const std::uint64_t first_one = count() == 0 ? group : first();
         return Passed{first_one | (group + 1 - first_one) << 48};
@@ -90,7 +91,7 @@ enum class FailureReason : std::uint8_t { out_of_frames, fragmented, quota, argu
 inline constexpr unsigned kFailureReasons = 4;
 
 // One thread's tallies on one numa node. Only the slot's thread writes (plain load, store: no RMW, no shared line);
-// anyone reads. They stay when the slot changes hands, so that sums over all slots never decrease.
+// anyone reads. The tallies stay when the slot changes hands, so that sums over all slots never decrease.
 template <class Env>
 struct alignas(kCacheLineBytes) ThreadCounters {
     using Word = typename Env::template Atomic<std::uint64_t>;
@@ -101,8 +102,8 @@ struct alignas(kCacheLineBytes) ThreadCounters {
     Word numa_miss;
     Word numa_foreign;
     Word takes;
-    Word numa_other;      // blocks of this numa node for a thread on a CPU of another
-    Word interleave_hit;  // ... by a policy that interleaves, on the numa node whose turn it was
+    Word numa_other;      // blocks of this numa node for a thread on a CPU of another one
+    Word interleave_hit;  // blocks by a policy that interleaves, on the numa node whose turn it was
     Word hand_offs;       // blocks that the thread waited for and was given (hand_off.hpp); allocations, too
     std::uint64_t reserved[3];
 };

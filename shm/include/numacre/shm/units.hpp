@@ -1,4 +1,4 @@
-// Quantities that must not be mixed up, and the few arithmetic facts about them.
+// Types for quantities that must not be mixed up, and their arithmetic.
 #pragma once
 
 #include <bit>
@@ -21,7 +21,7 @@ struct Order {
     friend constexpr auto operator<=>(Order, Order) = default;
 };
 
-// A machine's NUMA node as the pool counts it: dense, 0 .. numa_node_count-1. Not a tree node.
+// The pool's number of a NUMA node of the machine: dense, 0 .. numa_node_count-1. Not a tree node.
 struct NumaNode {
     std::uint8_t value = 0;
     friend constexpr auto operator<=>(NumaNode, NumaNode) = default;

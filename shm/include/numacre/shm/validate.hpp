@@ -1,5 +1,5 @@
-// Is what lies in shared memory what we were told it is? Checked once, when a region is mapped; afterwards everybody
-// uses their own copy of the geometry.
+// Compares a region's header with the region that the daemon described. The check runs once, when a region is mapped;
+// afterwards each process uses its own copy of the geometry.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace numacre::engine {
 struct ExpectedRegion {
     Geometry geometry;
     std::uint64_t instance_id = 0;
-    std::uint64_t region_bytes = 0;  // that are mapped
+    std::uint64_t region_bytes = 0;  // mapped bytes
 };
 
 // ok, version_mismatch, or corrupt. region: at least a header's worth of readable bytes.
