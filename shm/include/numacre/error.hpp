@@ -1,5 +1,4 @@
-// The one list of what can go wrong, for C (-errno), C++ (Errc) and gRPC. One row a line; tests/unit has a test row
-// each.
+// The one list of errors, for C (-errno), C++ (Errc) and gRPC. One row a line; tests/unit has a test row for each.
 #pragma once
 
 #include <array>
@@ -8,7 +7,7 @@
 
 namespace numacre {
 
-// What a call of C++ says went wrong. Each has its row in kErrors.
+// The error code of a C++ call. Each code has its row in kErrors.
 enum class Errc : std::uint8_t {
     ok,
     out_of_frames,
@@ -40,7 +39,7 @@ struct ErrorRow {
     // The name of the canonical gRPC status, so that shm needs to know nothing of gRPC.
     const char *grpc_status;
     const char *name;    // the code's, in words
-    const char *remedy;  // what the caller should do
+    const char *remedy;  // advice to the caller
 };
 
 // The rows, in the order of Errc.

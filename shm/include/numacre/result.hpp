@@ -1,4 +1,4 @@
-// A value or an error, shaped like std::expected (C++23), without exceptions or heap of its own.
+// A value or an error, shaped like std::expected (C++23), without exceptions and without heap memory of its own.
 #pragma once
 
 #include <utility>
@@ -9,13 +9,13 @@ namespace numacre {
 // An error on its way into a Result.
 template <class E>
 struct Unexpected {
-    E error;  // what becomes Result::error()
+    E error;  // the later Result::error()
 };
 // Unexpected{error} needs no <E>.
 template <class E>
 Unexpected(E) -> Unexpected<E>;
 
-// A T, or an E that says why there is none.
+// A T, or an E that says why there is no T.
 template <class T, class E>
 class [[nodiscard]] Result {
 public:
@@ -24,7 +24,7 @@ public:
     // With an error.
     Result(Unexpected<E> failure) : state_(std::in_place_index<1>, std::move(failure.error)) {}
 
-    // Whether there is a value, else an error.
+    // Whether there is a value; if not, there is an error.
     bool has_value() const noexcept { return state_.index() == 0; }
     // As has_value().
     explicit operator bool() const noexcept { return has_value(); }

@@ -1,5 +1,6 @@
-// The seam to the kernel: what the client and the daemon ask of it, one inline function a system call, with libc's
-// arguments, results and errno. It costs nothing. The simulator has a header of this name too, found before this one.
+// The seam to the kernel: the system calls of the client and the daemon, one inline function for each, with libc's
+// arguments, results and errno. The functions cost nothing. The simulator has a header of the same name, which its
+// include path finds before this one.
 #pragma once
 
 #include <errno.h>
@@ -75,7 +76,7 @@ NUMACRE_OS_CALL int add_seals(int fd, int seals) {
 NUMACRE_OS_CALL int get_seals(int fd) {
     return ::fcntl(fd, F_GET_SEALS);
 }
-// Through syscall(): one spelling for every libc, and flags that its headers do not know yet.
+// By syscall(): it works with every libc, and with flags that the libc's headers do not know yet.
 NUMACRE_OS_CALL int memfd_create(const char *name, unsigned flags) {
     return static_cast<int>(::syscall(SYS_memfd_create, name, flags));
 }
@@ -151,8 +152,8 @@ NUMACRE_OS_CALL ssize_t getrandom(void *buffer, size_t bytes) {
 
 // --- threads ---------------------------------------------------------------------------------------------------------
 
-// Sleeps while *word is `value`, for so long at most. May return without cause.
-// 0: woken, by whomever. Else an errno: EAGAIN if the word has another value, ETIMEDOUT, EINTR.
+// Sleeps while *word is `value`, for at most `duration`. May return without cause. 0: woken, by any thread. Else an
+// errno: EAGAIN if the word has another value, ETIMEDOUT, EINTR.
 NUMACRE_OS_CALL int futex_wait(uint32_t *word, uint32_t value, const timespec *duration) {
     return ::syscall(SYS_futex, word, FUTEX_WAIT, value, duration, nullptr, 0) == 0 ? 0 : errno;
 }
@@ -183,16 +184,16 @@ NUMACRE_OS_CALL pid_t gettid() {
 NUMACRE_OS_CALL pid_t getpid() {
     return ::getpid();
 }
-// Of this process. A later thread may have its number. The first one's is taken for as long as others run, as a
-// zombie's: its state is asked for. Not known: it is there.
+// Whether a thread of this process has ended. A later thread may have its number. The first thread keeps its number as
+// a zombie as long as others run, so this reads its state. If the answer is not known, the thread counts as there.
 NUMACRE_OS_CALL bool thread_is_gone(pid_t thread) {
-    // A filter of system calls may answer anything: believed is who knows the calling thread.
+    // A filter of system calls may answer anything: tgkill is believed only if it knows the calling thread.
     if (::syscall(SYS_tgkill, ::getpid(), static_cast<pid_t>(::syscall(SYS_gettid)), 0) != 0) return false;
     if (::syscall(SYS_tgkill, ::getpid(), thread, 0) != 0) return errno == ESRCH;
     if (thread != ::getpid()) return false;
     const int fd = ::open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
-    char text[128];  // more than pid, (comm) and state take
+    char text[128];  // longer than pid, (comm) and state
     const ssize_t length = ::read(fd, text, sizeof text - 1);
     ::close(fd);
     text[length > 0 ? length : 0] = '\0';

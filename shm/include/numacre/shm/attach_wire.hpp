@@ -14,10 +14,10 @@
 //                                  <-        DetachReply (everything the client held has been given back)
 //
 // Between the reply and its work the client says in its record that it has come, and before DetachRequest that it has
-// left (presence.hpp): that, not the connection, is what counts. Closing the connection before the first gives the
-// client up; after it nothing comes back by that alone: the process may still have the memory mapped. The daemon then
-// waits for the kernel to say that the process has ended (pidfd) or has replaced its program, or for the client's own
-// word.
+// left (presence.hpp). The record counts, not the connection. If the connection closes before the client has come, the
+// daemon gives the client up. If it closes later, no memory comes back by that alone: the process may still have the
+// memory mapped. The daemon then waits until the kernel says that the process has ended (pidfd) or has replaced its
+// program, or until the client's record says that it has left.
 #pragma once
 
 #include <array>
@@ -72,7 +72,7 @@ struct AttachReply {
     WireHeader header{kMagic, kVersion, MessageType::attach_reply, sizeof(AttachReply), 0};
     std::uint32_t error = 0;  // Errc; 0 = attached
     std::uint32_t layout_version = kLayoutVersion;
-    std::uint32_t client_id = 0;  // never used again while the daemon lives
+    std::uint32_t client_id = 0;  // not reused while the daemon lives
     std::uint16_t process_slot = 0;
     std::uint16_t numa_node_count = 0;
     std::uint64_t process_generation = 0;
@@ -81,7 +81,7 @@ struct AttachReply {
     std::uint32_t process_slots = 0;
     std::uint32_t thread_slots = 0;
     Geometry geometry;
-    std::array<char, 256> message{};  // why not, and what to do; terminated by 0
+    std::array<char, 256> message{};  // the reason of a refusal, and the remedy; terminated by 0
     // nearest[n]: nodes by distance from n.
     std::array<std::array<std::uint8_t, kMaxNumaNodes>, kMaxNumaNodes> nearest{};
     std::array<NodeDescription, kMaxNumaNodes> nodes{};

@@ -1,10 +1,11 @@
-// Looks for what no correct client can have written, beyond what a walk meets on its way: the daemon's, beside running
-// clients. Plain loads, bounded, nothing read is trusted. Whatever is reported is damage for certain: each finding
-// either is wrong in one word, or was looked at in such an order that no change under way can explain it.
+// Audit: finds words that no correct client can have written, beyond those that a walk meets on its way. The daemon
+// runs it beside running clients. Plain loads, bounded, nothing read is trusted. A reported finding is damage for
+// certain: each finding either is wrong in one word, or was looked at in such an order that no change under way can
+// explain it.
 //
-// Not everything can be found. A hint that is too low, and a block that says it is another client's, look like the work
-// of correct clients; a live block that has lost its frames is found by the walk (walk.hpp) until somebody cleans the
-// mark above them.
+// An audit cannot find everything. A hint that is too low, and an entry that names another client as the owner, look
+// like the work of correct clients. The walk (walk.hpp) finds a live block that has lost its frames, until somebody
+// cleans the mark above them.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +30,9 @@ bool is_marked_as_taken(const NodeView<Env> &view, unsigned layer, FrameIndex fr
         static_cast<unsigned>(frame.value >> word_order(layer - 1)) % kUpperFanOut);
 }
 
-// The intents of all threads as they were when it was made: which of them may overlap some frames, without a look at
-// every slot. Else whoever scribbles an intent into each of 65,000 slots makes an audit take minutes.
+// The intents of all threads at the time of construction. It answers which of them may overlap some frames without a
+// look at every slot. Otherwise a client that scribbles an intent into each of 65,000 slots makes an audit take
+// minutes.
 template <class Env>
 class KnownIntents {
 public:
@@ -50,7 +52,7 @@ public:
         }
     }
 
-    // One of them overlaps the frames at this moment. False says nothing.
+    // True: an intent overlaps the frames at this moment. False says nothing.
     bool covers(Block frames) const {
         const auto behind =
             std::ranges::lower_bound(known_, frames.base.value + frames.order.frames(), {}, &Known::base);
@@ -62,21 +64,22 @@ public:
 private:
     struct Known {
         std::uint64_t base;
-        std::uint64_t reaches;  // the furthest end of those up to here
-        std::uint32_t thread;   // whose that is
+        std::uint64_t reaches;  // the furthest end of all intents up to this one
+        std::uint32_t thread;   // the thread of the intent with that end
     };
     const PoolView<Env> &pool_;
     NumaNode numa_node_;
     std::vector<Known> known_;  // by base
 };
 
-// Frames that are marked as taken, held by no block, and in the hands of no operation under way. Asked about what a
-// scan met as taken and unheld, which nearly always is an operation under way.
+// Whether frames are marked as taken, but held by no block and in the hands of no operation under way. unheld: frames
+// that a scan met as taken and unheld, nearly always because of an operation under way.
 //
 // Between the first and the last read no entry that could cover the frames may have changed: then no claim of them was
-// committed or undone meanwhile, and no free of them began. What had them at the second look is either a free that had
-// begun before everything, or a claim that is still under way. If it had them at the first look already, its intent was
-// there to be seen then; else it is a claim that came later, and its intent is there to be seen at the second.
+// committed or undone meanwhile, and no free of them began. At the second look the frames are in the hands either of a
+// free that had begun before everything, or of a claim that is still under way. If that operation had the frames at the
+// first look already, the first look saw its intent; otherwise it is a claim that came later, and the second look sees
+// its intent.
 template <class Env>
 bool is_taken_by_nobody(const PoolView<Env> &pool, const NodeView<Env> &view, Unheld unheld,
                         const KnownIntents<Env> *known = nullptr) {
@@ -85,7 +88,7 @@ bool is_taken_by_nobody(const PoolView<Env> &pool, const NodeView<Env> &view, Un
     const Block frames{unheld.first, Order{layer == 0 ? 0 : word_order(layer - 1)}};
     if (known != nullptr && known->covers(frames)) return false;
     constexpr unsigned kPlaces = kLeafOrder + 1;
-    // acquire (partners: EDGE commit, EDGE ownership): before what is read next.
+    // acquire (partners: EDGE commit, EDGE ownership): before the next reads.
     const auto entries = [&] {
         std::array<std::uint64_t, kPlaces> all{};
         for (unsigned order = granule, at = 0; order <= word_order(layer) && order <= view.geometry.largest_order;
@@ -112,18 +115,19 @@ bool is_taken_by_nobody(const PoolView<Env> &pool, const NodeView<Env> &view, Un
         }
         if (entries() != before) return false;
     }
-    // A claim that died and was recovered between these looks has left no trace but that it is gone.
+    // A claim that died and was recovered between these looks has left no trace but its cleared bits.
     return is_marked_as_taken(view, layer, unheld.first);
 }
 
-// The words of the tree of one numa node. Descends into all that is online, marked or not.
+// The audit of the tree of one numa node. It descends into all online parts, marked or not.
 template <class Env>
 class Audit {
 public:
     Audit(const PoolView<Env> &pool, const NodeView<Env> &view)
         : pool_(pool), view_(view), known_(pool, view.numa_node) {}
 
-    // How many words or blocks are impossible. Of frames that nobody has kEnough are looked for.
+    // Returns the number of impossible words and blocks. The search for frames that nobody holds ends at kEnough
+    // findings.
     std::uint64_t run() {
         for (unsigned level = view_.top_layer + 1; level <= view_.hint_levels; ++level)
             for (std::uint64_t word = 0; level >= 2 && word < view_.geometry.word_count(level); ++word)
@@ -151,17 +155,18 @@ private:
         }
     }
 
-    // marked: by all words above.
+    // marked: all words above have their mark.
     void look_at_upper(unsigned layer, std::uint64_t word, bool marked) {
         const UpperWord state{view_.upper[layer][word].load(std::memory_order_acquire)};
         const std::uint64_t first = word * kUpperFanOut;
         const std::uint64_t below = view_.word_count[layer - 1];
         const unsigned exists = below - first >= kUpperFanOut ? 0xff : (1U << (below - first)) - 1;
-        // Of chunks that are all offline there may be no memory behind the hint.
+        // If all chunks below are offline, there may be no memory behind the hint.
         const bool may_be_offline = layer == view_.top_layer && state.allocated_children() == 0xff;
         if (layer >= 2 && !may_be_offline) look_at_hint(layer, word);
-        // A claim wants children without marks, a mark goes only on an open child, COAL only beside a mark (and goes
-        // with it); DRAIN is for chunks; what is beyond the capacity was closed at the beginning and stays so.
+        // A claim needs children without marks. A mark is set only on an open child, COAL only beside a mark (and
+        // cleared with it). DRAIN is for chunks. Children beyond the capacity were closed at the beginning and stay
+        // closed.
         if (!state.is_possible(layer == view_.top_layer) || (~exists & ~state.allocated_children() & 0xff) != 0)
             ++found_;
         if (!marked && state.allocated_children() != 0) look_for_lost_marks(layer, word);
@@ -179,21 +184,21 @@ private:
     void look_at_leaf(std::uint64_t word, bool marked) {
         const std::uint64_t taken = view_.leaf[word].load(std::memory_order_acquire);
         const std::uint64_t exist = view_.geometry.frame_count - word * kLeafFrames;
-        // Frames beyond the capacity were closed at the beginning and stay so.
+        // Frames beyond the capacity were closed at the beginning and stay closed.
         if (exist < kLeafFrames && ~taken >> exist != 0) ++found_;
         if (taken == 0 || marked) return;
         look_for_lost_marks(0, word);
-        // Each word that is found costs a look at every thread slot; the first condemns the pool.
+        // Each finding costs a look at every thread slot; the first one condemns the pool.
         if (found_ >= kEnough) return;
-        // No scan comes here.
+        // No scan reads words without marks.
         const auto frame = static_cast<unsigned>(std::countr_zero(taken));
         const Unheld unheld{FrameIndex{word * kLeafFrames + frame}, 1};
         if (is_taken_by_nobody(pool_, view_, unheld, &known_) && is_taken_by_nobody(pool_, view_, unheld, &known_))
             ++found_;
     }
 
-    // Does a block in this word lack a mark above? While it is held all its marks are there: they came before its
-    // entry, and whoever cleans them has seen its bits gone.
+    // Looks for a block in this word that lacks a mark above. While a block is held all its marks are there: they were
+    // set before its entry, and a thread that cleans them has seen the block's bits gone.
     void look_for_lost_marks(unsigned layer, std::uint64_t word) {
         const unsigned granule = view_.geometry.index_granule(layer);
         const std::uint64_t first = word << word_order(layer) >> granule;
@@ -201,12 +206,12 @@ private:
         for (std::uint64_t place = first; place < first + entries && place < view_.geometry.index_entry_count(layer);
              ++place) {
             const auto &slot = view_.index[layer][place];
-            // acquire (partner: EDGE commit): who sees the entry sees the marks that were made before it.
+            // acquire (partner: EDGE commit): a thread that sees the entry sees the marks that were set before it.
             const IndexEntry entry{slot.load(std::memory_order_acquire)};
             const Block block{FrameIndex{place << granule}, entry.order()};
             if (!entry.is_held() || layer_of(block.order) != layer || !view_.contains(block) || has_marks(layer, word))
                 continue;
-            // The same entry, generation included: it was held all the time.
+            // The entry is unchanged, generation included: the block was held all the time.
             if (is_marked_as_taken(view_, layer, block.base) && slot.load(std::memory_order_acquire) == entry.bits()) {
                 ++found_;
                 return;
@@ -228,8 +233,8 @@ private:
     std::uint64_t found_ = 0;
 };
 
-// Thread slots that say what no client says: an owner that cannot be, an intent on what is no block, work on hints that
-// there are not. Each is one word by itself.
+// Counts thread slots with a word that no correct client writes: an impossible owner, an intent on no possible block,
+// work on hints that do not exist. Each is judged by one word alone.
 template <class Env>
 std::uint64_t count_impossible_thread_slots(const PoolView<Env> &pool, std::span<const NodeView<Env>> numa_nodes) {
     std::uint64_t found = 0;

@@ -1,9 +1,9 @@
 // The allocator of one numa node: a non-blocking buddy system after Marotta et al. (NBBS, IEEE TC 2021), corrected,
-// packed wider and made to survive the death of any process. All atomics of the tree are here, in buddy/, search.hpp
-// and recovery.hpp.
+// packed wider and made to survive the death of any process. All atomics of the tree are in this file, in buddy/,
+// search.hpp and recovery.hpp.
 //
-// Every operation is lock-free, never blocks, never enters the kernel. A process may die at any instruction of any of
-// them; Recovery then completes or undoes what it was doing. shm/README.md has the steps, the crash table and the
+// Every operation is lock-free, never blocks, never enters the kernel. A process may die at any instruction of an
+// operation; Recovery then completes or undoes the operation. shm/README.md has the steps, the crash table and the
 // edges.
 //
 // Each file of buddy/ is one layer, a base class of the next: tree, ownership, coalesce, placement, release, claim,
@@ -28,22 +28,23 @@ public:
     using typename Base::Self;
     using typename Base::ShortPath;
 
-    // A block of `order` for actor.process. Errors: out_of_frames, bad_argument.
-    // Common path: one RMW (the claim), then one load an upper layer, four plain stores.
+    // Allocates a block of `order` for actor.process. Errors: out_of_frames, bad_argument. Common path: one RMW (the
+    // claim), then one load for each upper layer, and four plain stores.
     Errc allocate(Actor actor, Order order, Note note, Block &out) {
         return allocate_as(view_of(actor), order, IndexEntry::owned(actor.process, order, 0, note), out);
     }
 
-    // allocate() after one of these refused. Errors: out_of_frames.
+    // Continues allocate() after a short path refused. Errors: out_of_frames.
     Errc allocate_further(const Self &self, Order order, Note note, Block &out) {
         const unsigned layer = layer_of(order);
         return allocate_elsewhere(self, layer, home_word(self, layer, order), {}, order, self.ours.of(order, note),
                                   out);
     }
 
-    // Blocks of one order (at most kLeafOrder), many of a leaf word by one RMW. Returns how many: fewer when no more is
-    // free. state: owned or cached; only owned ones count as allocations. Dying inside: those that are committed are
-    // the process's and given back as such, the others are cleared by recovery.
+    // Allocates blocks of one order (at most kLeafOrder), many of a leaf word by one RMW. Returns their number: fewer
+    // than `wanted` when no more are free. state: owned or cached; only owned blocks count as allocations. If the
+    // caller dies inside, recovery gives back the committed blocks as owned by the process, and clears the bits of the
+    // others.
     unsigned allocate_many(Actor actor, Order order, BlockState state, Note note, FrameIndex *bases, unsigned wanted) {
         const Self self = view_of(actor);
         const IndexEntry grant =
@@ -80,7 +81,7 @@ private:
         if (order.value > view_.geometry.largest_order) return Errc::bad_argument;
         const unsigned layer = layer_of(order);
         if (layer == 0) {
-            // Read once: what was checked is what is used, also if somebody scribbles over it.
+            // Read once, so that the checked value is the used value, also if somebody scribbles over the word.
             const FrameIndex at{home_of(self, order).place()};
             if (at.value >= view_.geometry.frame_count)
                 return allocate_elsewhere(self, 0, kNoWord, {}, order, grant, out);

@@ -1,6 +1,6 @@
-// Online and offline chunks of one numa node: what the daemon grows and shrinks by. An offline chunk is a largest block
-// that kOfflineOwner owns: the same words, the same claim, no case of its own anywhere in the allocator.
-// One caller at a time. If it dies inside, Recovery::resume() undoes or completes the step.
+// Online and offline chunks of one numa node: the units in which the daemon grows and shrinks a pool. An offline chunk
+// is a largest block that kOfflineOwner owns, in the words and by the claim of any block: the allocator has no special
+// case for it. One caller at a time. If the caller dies inside, Recovery::resume() undoes or completes the step.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ public:
 
     Chunks(const NodeView<Env> &view, const PoolView<Env> &pool) : view_(view), pool_(pool), buddy_(view, pool) {}
 
-    // The chunk's memory must be populated already: clients may allocate from it before this returns.
-    // False: no such chunk, or it is not offline.
+    // The chunk's memory must be populated already: clients may allocate from it before this returns. False: there is
+    // no such chunk, or it is not offline.
     bool bring_online(std::uint64_t chunk) {
         if (chunk >= view_.geometry.chunk_count()) return false;
         const Block block = block_of(chunk);
@@ -27,13 +27,13 @@ public:
         return buddy_.free_entry(kSelf, block, entry, false) == Errc::ok;
     }
 
-    // True: nobody has anything in the chunk and nobody can get anything; its memory may be given back to the system.
-    // False: it is in use, or offline already.
+    // True: nobody has a block in the chunk and nobody can get one; its memory may be given back to the system. False:
+    // the chunk is in use, or offline already.
     bool try_take_offline(std::uint64_t chunk) {
         if (chunk >= view_.geometry.chunk_count()) return false;
         const Block block = block_of(chunk);
         if (!buddy_.claim_exactly(kSelf, block)) {
-            // Perhaps only marks of blocks that are gone.
+            // Perhaps only marks of freed blocks are in the way.
             if (!buddy_.clean_below(kSelf, block) || !buddy_.claim_exactly(kSelf, block)) return false;
         }
         buddy_.commit(layer_of(block.order), block, IndexEntry::owned(kOfflineOwner, block.order, 0, {}));
@@ -78,7 +78,7 @@ public:
 
     bool is_draining(std::uint64_t chunk) const { return buddy_.is_draining(block_of(chunk)); }
 
-    // Of a chunk: what is somebody's, and what is taken by operations that are under way.
+    // Frames of a chunk: held ones, and those taken by operations under way.
     struct Used {
         std::uint64_t held = 0, taken = 0;
     };

@@ -1,5 +1,6 @@
-// Where a block is to lie, for who wants to choose: a look at the words themselves, and nothing else. The answer is
-// claimed by Buddy::allocate_at(). (The allocator's own search takes what is near, and knows the rest from hints.)
+// The choice of a block's place for callers that ask for one: a look at the words themselves, without hints.
+// Buddy::allocate_at() claims the answer. (The allocator's own search takes a block nearby, and knows other places from
+// hints.)
 #pragma once
 
 #include <algorithm>
@@ -12,11 +13,11 @@ namespace numacre::engine {
 
 enum class Fit : std::uint8_t {
     nearby,   // no choice
-    compact,  // in the chunk that is fullest, so that others become empty; the best fit in there (FitLook::worth())
+    compact,  // the best fit in the fullest chunk, so that others become empty (FitLook::worth())
     best,     // the smallest free space that suffices, the lowest of these, as a serial buddy system chooses
 };
 
-// Of PoolHeader::accounting, beside Accounting's: how blocks are to be chosen that do not say it themselves.
+// Bits of PoolHeader::accounting, beside Accounting's: the fit for blocks whose caller does not choose one.
 inline constexpr std::uint64_t kFitShift = 3;
 inline constexpr std::uint64_t kFitMask = 3;
 constexpr std::uint64_t accounting_of(Fit fit) {
@@ -27,8 +28,8 @@ constexpr Fit fit_of(std::uint64_t accounting) {
     return said <= static_cast<std::uint64_t>(Fit::best) ? static_cast<Fit>(said) : Fit::nearby;
 }
 
-// Leaf words that one look reads at most (but at least what one word of the top layer covers): 4 GiB of 4-KiB frames.
-// Of larger nodes some chunks, others each time.
+// Upper bound of leaf words that one look reads (but it reads at least those of one word of the top layer): 4 GiB of
+// 4-KiB frames. On a larger numa node each look reads some chunks, and the next look others.
 inline constexpr std::uint64_t kWordsLookedAt = 16384;
 
 // Thread-safe, writes nothing; nothing it reads is trusted.
@@ -38,8 +39,8 @@ public:
     FitLook(const NodeView<Env> &view, Order order, Fit fit)
         : view_(view), order_(order), largest_order_(view.geometry.largest_order), by_chunk_(fit == Fit::compact) {}
 
-    // The block to claim, unless somebody is quicker. from: any number; another one looks at other chunks of a node
-    // that is too large for one look. False: none was seen.
+    // Finds the block to claim; another thread may claim it first. from: any number; different numbers look at
+    // different chunks of a numa node that is too large for one look. False: the look saw no such block.
     bool find(std::uint64_t from, Block &block) {
         const std::uint64_t tops = view_.word_count[view_.top_layer];
         const std::uint64_t words = std::uint64_t{1} << (kUpperLevels * view_.top_layer);
@@ -69,27 +70,27 @@ private:
         unsigned order = kNone;
     };
 
-    // Of the chunk that has been looked at: how full it is. But a space that has to be split is missed later, by who
-    // then begins another chunk: so each level of that takes a part of it. (Without that, where sizes are mixed, hardly
-    // a chunk becomes empty. With a part of the chunk's size instead, none does where blocks of one size are spread
-    // thinly.)
+    // The worth of the chunk that has been looked at: how full it is, less a part for each level by which its space has
+    // to be split. A space that has been split is missed later, by a caller that then begins another chunk. (Without
+    // the reduction, hardly a chunk becomes empty where sizes are mixed. With a part of the chunk's size instead, none
+    // becomes empty where blocks of one size are spread thinly.)
     std::uint64_t worth() const {
-        if (best_.order == largest_order_) return 0;  // it would be begun, however full those beside it are
+        if (best_.order == largest_order_) return 0;  // a free chunk: it would be begun, however full others are
         const std::uint64_t splits = std::min<std::uint64_t>(best_.order - order_.value, kSplitParts - 1);
         return taken_frames_ * (kSplitParts - splits);
     }
     static constexpr std::uint64_t kSplitParts = 8;
 
-    // A free, aligned space whose buddy is not free, or a chunk.
+    // Notes a free, aligned space whose buddy is not free, or a chunk.
     void found(std::uint64_t frame, unsigned order) {
         order = std::min(order, largest_order_);
         if (order >= order_.value && order < best_.order) best_ = {frame, order};
     }
 
-    // Nothing is in use below the word: it is part of a larger space, which is for who asked. If not, all spaces in it
-    // have been found that matter.
+    // True: nothing is in use below the word; it is part of a larger space, which the caller notes. False: all spaces
+    // in the word that matter have been noted.
     bool is_empty(unsigned layer, std::uint64_t word) {
-        if (best_.order == order_.value && !by_chunk_) return false;  // nothing will be better
+        if (best_.order == order_.value && !by_chunk_) return false;  // no other space can be better
         if (layer == 0) return is_leaf_empty(word);
         // relaxed: guesses, the claim decides. A mark may be kept from before, so the words below are looked at.
         const UpperWord state{view_.upper[layer][word].load(std::memory_order_relaxed)};
@@ -140,7 +141,7 @@ private:
     unsigned largest_order_;
     bool by_chunk_;
     Hole best_;
-    std::uint64_t taken_frames_ = 0;  // in the chunk (or the few, of one word) looked at
+    std::uint64_t taken_frames_ = 0;  // in the chunk (or the few chunks of one word) looked at
 };
 
 }  // namespace numacre::engine

@@ -1,5 +1,5 @@
-// The shared words of the tree: named questions and pure steps on plain values. No atomics here; buddy/ loops around
-// these with compare-and-swap.
+// The shared words of the tree: named questions and pure steps on plain values. There are no atomics here; buddy/ loops
+// around these steps with compare-and-swap.
 //
 // Tree (shm/README.md has the picture): layer 0 is leaf words of 64 frames, one bit a frame; layer j >= 1 is upper
 // words of 8 children each, a child being a whole word of layer j-1. A block lives in exactly one word: orders 0..6 in
@@ -32,15 +32,15 @@ constexpr unsigned word_order(unsigned layer) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Leaf word: bit f set = frame f of the word belongs to an allocated (or in-flight) block. No tag: every step on it
-// changes only bits that the stepping thread owns, so an equal value is an equal state.
+// Leaf word: bit f set = frame f of the word belongs to an allocated (or in-flight) block. A leaf word has no tag:
+// every step changes only bits that the stepping thread owns, so an equal value is an equal state.
 
 namespace leaf {
 
-// Aligned runs of 2^order frames, by order: the first frames of all there can be, the last ones, the run that begins at
-// frame 0, how far its last frame lies from its first, and the complement of that, which saves the hot path an
-// instruction. At namespace scope, and one object: a local constexpr array is copied to the stack on every call, and
-// one address leads to all of them.
+// Aligned runs of 2^order frames, by order: the first frames of all possible runs, their last frames, the run that
+// begins at frame 0, its length less one, and the complement of that, which saves the hot path an instruction. The
+// tables are one object at namespace scope: a local constexpr array is copied to the stack on every call, and one
+// address leads to all tables.
 struct Runs {
     std::uint64_t first[kLeafOrder + 1];
     std::uint64_t last[kLeafOrder + 1];
@@ -65,7 +65,7 @@ constexpr std::uint64_t mask(unsigned first_frame, unsigned order) {
     return kRuns.run[order] << first_frame;
 }
 
-// The first frame of the run of 2^order that this frame, of any word, belongs to.
+// The first frame of the run of 2^order frames that contains this frame, of any word.
 constexpr std::uint64_t rounded_down(std::uint64_t frame, unsigned order) {
     return frame & kRuns.begins[order];
 }
@@ -78,9 +78,9 @@ constexpr std::uint64_t free_starts(std::uint64_t word, unsigned order) {
     return starts & kRuns.first[order];
 }
 
-// The last frames of aligned, free runs of 2^order: the lowest bit is right, those above it may be wrong. 0: there is
-// none. Four instructions whatever the order, no branch: subtracting the first frames' bits borrows through a run that
-// is zero, into its last one.
+// The last frames of aligned, free runs of 2^order: the lowest bit is right, bits above it may be wrong. 0: there is no
+// such run. Four instructions whatever the order, no branch: subtracting the first frames' bits borrows through a run
+// of zeros, into its last bit.
 constexpr std::uint64_t free_ends(std::uint64_t word, unsigned order) {
     return (word - kRuns.first[order]) & ~word & kRuns.last[order];
 }
@@ -125,7 +125,7 @@ public:
     // An allocation below this child has to be undone.
     constexpr bool closed_to_allocation(unsigned child) const { return (bits_ >> child & (kF | kDrain)) != 0; }
     // An allocation below this child may climb on without an RMW: its mark is there, nobody is about to take it away,
-    // and the child is not closed. (The load is needed all the same: see climb().)
+    // and the child is not closed. (The load is needed nevertheless: see climb().)
     constexpr bool passable(unsigned child) const { return (bits_ >> child & (kP | kF | kCoal | kDrain)) == kP; }
     // Nothing allocated here or below. COAL, DRAIN and the tag do not count.
     constexpr bool empty() const { return ((bits_ | bits_ >> 8) & 0xff) == 0; }
@@ -133,7 +133,8 @@ public:
     // No child is allocated here or draining.
     constexpr bool is_open() const { return (bits_ & (0xff * kF | 0xff * kDrain)) == 0; }
 
-    // Could correct clients and the daemon have made it? There is never a mark beside F, nor COAL without a mark.
+    // Whether correct clients and the daemon can have made this word. There is never a mark beside F, nor COAL without
+    // a mark.
     constexpr bool is_possible(bool top_layer) const {
         const std::uint64_t coalescing = bits_ >> 16 & 0xff;
         return (occupied_children() & allocated_children()) == 0 && (coalescing & ~bits_) == 0 &&
@@ -143,7 +144,7 @@ public:
     constexpr std::uint8_t occupied_children() const { return static_cast<std::uint8_t>(bits_); }
     constexpr std::uint8_t allocated_children() const { return static_cast<std::uint8_t>(bits_ >> 8); }
     constexpr std::uint8_t draining_children() const { return static_cast<std::uint8_t>(bits_ >> 24); }
-    // All of it, by an ordinary allocation.
+    // Whether an ordinary allocation may claim the whole word.
     constexpr bool is_claimable() const { return (bits_ & (0xff * kP | 0xff * kF | 0xff * kDrain)) == 0; }
     // Children that an ordinary allocation may claim in this word.
     constexpr std::uint8_t claimable_children() const {
@@ -158,7 +159,7 @@ public:
     constexpr UpperWord with_allocated(std::uint8_t group) const {
         return next((bits_ | spread(group, 8)) & ~spread(group, 16));
     }
-    // The allocated bits of others, and all else: a mask for an AND, which leaves the tag.
+    // A mask for an AND that clears the group's F bits and leaves all other bits, the tag included.
     static constexpr std::uint64_t all_but_allocated(std::uint8_t group) { return ~spread(group, 8); }
     constexpr UpperWord with_drain(std::uint8_t group) const { return next(bits_ | spread(group, 24)); }
     constexpr UpperWord without_drain(std::uint8_t group) const { return next(bits_ & ~spread(group, 24)); }
@@ -184,7 +185,7 @@ namespace upper {
 inline constexpr std::uint8_t kAligned[kUpperLevels + 1] = {0xff, 0x55, 0x11, 0x01};
 inline constexpr std::uint8_t kGroup[kUpperLevels + 1] = {0x01, 0x03, 0x0f, 0xff};
 
-// The children of a block of 2^levels children that starts at first_child.
+// The 2^levels children of a block that starts at first_child.
 constexpr std::uint8_t group(unsigned first_child, unsigned levels) {
     return static_cast<std::uint8_t>(kGroup[levels] << first_child);
 }
@@ -201,7 +202,7 @@ struct Hole {
     unsigned first_child;
     unsigned levels;
 };
-// The smallest one that takes a block of 2^levels children: what is left of it is the least.
+// The smallest hole that takes a block of 2^levels children: the least is left over from it.
 constexpr Hole find_smallest_hole(std::uint8_t free_children, unsigned levels) {
     unsigned starts = free_starts(free_children, levels);
     while (starts != 0 && levels < kUpperLevels) {
@@ -213,7 +214,7 @@ constexpr Hole find_smallest_hole(std::uint8_t free_children, unsigned levels) {
     }
     return {0, starts != 0 ? kUpperLevels : kUpperLevels + 1};
 }
-// All of them, by levels and free children: bits 0..2 first child, from bit 3 on levels.
+// All results of find_smallest_hole(), by levels and free children: bits 0..2 first child, from bit 3 on levels.
 inline constexpr auto kSmallestHoles = [] {
     std::array<std::array<std::uint8_t, 256>, kUpperLevels + 1> holes{};
     for (unsigned levels = 0; levels <= kUpperLevels; ++levels)
@@ -223,7 +224,7 @@ inline constexpr auto kSmallestHoles = [] {
         }
     return holes;
 }();
-// How many sizes of groups (1, 2, 4, 8 children) are free, by free children: one more than the levels of the largest.
+// By free children: the number of group sizes (1, 2, 4, 8 children) that are free, one more than the largest's levels.
 inline constexpr auto kFreeSizes = [] {
     std::array<std::uint8_t, 256> largest{};
     for (unsigned children = 0; children < 256; ++children)
@@ -240,10 +241,10 @@ constexpr Hole smallest_hole(std::uint8_t free_children, unsigned levels) {
 }  // namespace upper
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Hint word: one byte a child, how far the largest free block below that child falls short of the pool's largest block:
-// 0 = the largest order may be free there. So zeroed memory is a valid hint (too hopeful is harmless, the search
-// corrects it; too gloomy would hide memory). A *value* is largest free order + 1, 0 for none; the byte is ceiling -
-// value.
+// Hint word: one byte for each child, the shortfall of the largest free block below that child from the pool's largest
+// block: 0 = the largest order may be free there. So zeroed memory is a valid hint: too high a hint is harmless, as the
+// search corrects it; too low a hint would hide memory. A *value* is largest free order + 1, 0 for none; the byte is
+// ceiling - value.
 
 class HintWord {
 public:
@@ -256,15 +257,15 @@ public:
         const unsigned shortfall = static_cast<unsigned>(bits_ >> (8 * child)) & 0xff;
         return shortfall < ceiling ? ceiling - shortfall : 0;
     }
-    // The children whose value is at least `least` (1 .. ceiling), as bits: those bytes that are below a limit. All
-    // eight at once: what is borrowed from a byte's upper bit says so.
+    // The children whose value is at least `least` (1 .. ceiling), as bits: their bytes are below a limit. One
+    // subtraction compares all eight bytes: a borrow from a byte's upper bit marks a byte below the limit.
     constexpr std::uint8_t at_least(unsigned least, unsigned ceiling) const {
         constexpr std::uint64_t kOnes = 0x0101'0101'0101'0101;
         constexpr std::uint64_t kUpperBits = 0x80 * kOnes;
         const std::uint64_t below = ~((bits_ | kUpperBits) - kOnes * (ceiling - least + 1)) & ~bits_ & kUpperBits;
         return static_cast<std::uint8_t>((below >> 7) * 0x0102'0408'1020'4080 >> 56);
     }
-    // Promises the pool's largest block, which is all there can be.
+    // Whether the hint promises the pool's largest block, the most that it can promise.
     constexpr bool is_full(unsigned child) const { return (bits_ >> (8 * child) & 0xff) == 0; }
     constexpr HintWord with_value(unsigned child, unsigned value, unsigned ceiling) const {
         const std::uint64_t cleared = bits_ & ~(std::uint64_t{0xff} << (8 * child));

@@ -1,9 +1,10 @@
-// Gives back what dead processes held, beside running clients (shm/README.md). One caller at a time a pool; it may
-// itself die at any instruction: resume() then finishes what it had begun, and recover() is repeated from its start.
-// One walk over the index for all of them: it takes as long for one as for many.
+// Recovery: gives back the blocks of dead processes, beside running clients (shm/README.md). One caller at a time for
+// each pool. The caller may itself die at any instruction: resume() then finishes the operation that it had begun, and
+// recover() is repeated from its start. One walk over the index serves all dead processes: it takes as long for one as
+// for many.
 //
-// Never waits: where it may not go on before a live client has finished an operation on an overlapping block, it says
-// `blocked` and by whom; the caller tries again later.
+// Recovery never waits: where it may not go on before a live client has finished an operation on an overlapping block,
+// it returns `blocked` and that client's thread; the caller tries again later.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +24,11 @@ struct Reclaimed {
 
 enum class RecoveryStep : std::uint8_t { done, blocked };
 
-// A process that is gone, and what its recovery has come to.
+// A dead process, and the progress of its recovery.
 struct Departed {
     ProcessSlot process;
-    Reclaimed total;             // what came back, added to what is here
-    ThreadSlotIndex blocked_by;  // the live thread in whose way we are; meaningless unless blocked
+    Reclaimed total;             // in and out: recovery adds the blocks that came back
+    ThreadSlotIndex blocked_by;  // the live thread that blocks the recovery; meaningless unless blocked
     RecoveryStep step = RecoveryStep::done;
 };
 
@@ -39,8 +40,8 @@ public:
     Recovery(const PoolView<Env> &pool, std::span<const NodeView<Env>> numa_nodes)
         : pool_(pool), numa_nodes_(numa_nodes) {}
 
-    // The kernel has said that these processes are gone, and their ProcessRecord.state is `dead`; by slot, ascending.
-    // What they held is free again.
+    // Frees all blocks that these processes held. The kernel has said that they are gone, and their ProcessRecord.state
+    // is `dead`. departed: by slot, ascending.
     void recover(std::span<Departed> departed) {
         recover(departed, [this](const NodeView<Env> &view, Block block, IndexEntry entry) {
             Buddy<Env> buddy{view, pool_};
@@ -48,14 +49,16 @@ public:
         });
     }
 
-    // As recover(), but what they held is the daemon's, and nobody's to use, until release() frees it. References that
-    // the dead gave away are stale from here on. Calls seized(NumaNode, Block) for each. If the daemon dies meanwhile,
-    // the next one finds in for_each_seized() what is not released yet. era: the caller's, told there.
+    // As recover(), but the blocks belong to the daemon, and nobody may use them, until release() frees them.
+    // References that the dead gave away are stale from here on. Calls seized(NumaNode, Block) for each block. If the
+    // daemon dies meanwhile, the next daemon finds in for_each_seized() the blocks that are not released yet. era: a
+    // value of the caller's, which for_each_seized() reports.
     template <class Seized>
     void seize(std::span<Departed> departed, PoolAge era, Seized &&seized) {
         recover(departed, [&](const NodeView<Env> &view, Block block, IndexEntry entry) {
             std::uint64_t bits = entry.bits();
-            // EDGE hand-over, the daemon as taker: against one who takes what the dead had given.
+            // EDGE hand-over, the daemon as taker: a process may take a block that the dead had published at this
+            // moment.
             const IndexEntry ours = Buddy<Env>{view, pool_}.after(
                 layer_of(block.order), block, entry.handed_to(IndexEntry::owned(kDaemonProcess, Order{0}, 0, {}), era),
                 entry);
@@ -66,7 +69,7 @@ public:
         });
     }
 
-    // Of one process.
+    // recover() and seize() for one process.
     RecoveryStep recover_process(ProcessSlot process, Reclaimed &total, ThreadSlotIndex &blocked_by) {
         return of_one(process, total, blocked_by, [this](std::span<Departed> departed) { recover(departed); });
     }
@@ -84,7 +87,7 @@ public:
             });
     }
 
-    // False: it is not the daemon's (any more): somebody has scribbled over its entry.
+    // Frees a seized block. False: the block is not the daemon's (any more): somebody has scribbled over its entry.
     bool release(NumaNode numa_node, Block block) {
         const NodeView<Env> &view = numa_nodes_[numa_node.value];
         const IndexEntry entry{view.index_entry(block).load(std::memory_order_acquire)};
@@ -93,8 +96,8 @@ public:
         return buddy.free_entry(kSelf, block, entry, true) == Errc::ok;
     }
 
-    // After the daemon itself died: finish the operation that its own intent names. Then every process that is not
-    // active has to be recovered (again).
+    // After a death of the daemon itself: finishes the operation that its own intent names. Then every process that is
+    // not active has to be recovered (again).
     RecoveryStep resume(ThreadSlotIndex &blocked_by) { return finish_thread(kDaemonThread, blocked_by); }
 
 private:
@@ -125,7 +128,7 @@ private:
         return one.step;
     }
 
-    // Null: the process is none of them.
+    // Null: the process is not in `departed`.
     static Departed *find(std::span<Departed> departed, ProcessSlot process) {
         const auto found =
             std::lower_bound(departed.begin(), departed.end(), process,
@@ -133,7 +136,7 @@ private:
         return found != departed.end() && found->process == process ? &*found : nullptr;
     }
 
-    // dispose(view, block, entry): false if it was handed on in this moment.
+    // dispose(view, block, entry): false if the block was handed on in this moment.
     template <class Dispose>
     void recover(std::span<Departed> departed, Dispose &&dispose) {
         for (const NodeView<Env> &view : numa_nodes_)
@@ -146,15 +149,16 @@ private:
         for (Departed &one : departed) one.step = RecoveryStep::done;
         const std::uint32_t threads = pool_.threads_in_use_bound();
         for (std::uint32_t thread = 1; thread < threads; ++thread) {
-            // acquire: with all that the dead did before.
+            // acquire: with all that the dead thread did before.
             const ThreadOwner owner{pool_.threads[thread].owner.load(std::memory_order_acquire)};
             Departed *const one = owner.in_use() ? find(departed, owner.process()) : nullptr;
             if (one == nullptr) continue;
             ThreadSlotIndex in_whose_way{};
             if (finish_thread(ThreadSlotIndex{static_cast<std::uint16_t>(thread)}, in_whose_way) ==
                 RecoveryStep::blocked) {
-                // The slot stays the dead one's. The others are given back all the same: a client that is stopped in
-                // the middle of an operation keeps what overlaps with that, and no more. Of several the first is named.
+                // The slot stays the dead process's. Its other slots are given back all the same: a client that is
+                // stopped in the middle of an operation keeps back what overlaps with that operation, and no more. Of
+                // several blocking threads the first is reported.
                 if (one->step != RecoveryStep::blocked) one->blocked_by = in_whose_way;
                 one->step = RecoveryStep::blocked;
                 continue;
@@ -164,7 +168,8 @@ private:
         }
     }
 
-    // In a pool whose largest block is smaller than a leaf word.
+    // Whether the intent names a whole leaf word. In a pool whose largest block is smaller, such a block is not in
+    // contains().
     static bool is_leaf_word(const NodeView<Env> &view, Intent intent) {
         return intent.kind() == IntentKind::word && intent.block().order.value == kLeafOrder &&
                intent.block().base.value % kLeafFrames == 0 && intent.block().base.value < view.geometry.frame_count;
@@ -172,7 +177,8 @@ private:
 
     RecoveryStep finish_thread(ThreadSlotIndex thread, ThreadSlotIndex &blocked_by) {
         auto &slot = pool_.threads[thread.value];
-        // First, for it needs nobody to get out of the way: a wish that stands is served by whoever releases memory.
+        // First, as it needs no other thread to get out of the way: any thread that releases memory serves a wish that
+        // stands.
         take_back_given(slot);
         const Intent intent{slot.intent.load(std::memory_order_acquire)};
         if (intent.active() && intent.numa_node().value < numa_nodes_.size()) {
@@ -182,25 +188,27 @@ private:
                      take_back_untold(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked) ||
                     resolve(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)
                     return RecoveryStep::blocked;
-                // What is free now must be found by others, however far the dead came with telling them.
+                // Other threads must find the free frames, however far the dead thread came with raising the hints.
                 const unsigned level = layer_of(intent.block().order) == 0 ? 1 : layer_of(intent.block().order);
                 raise_to_root(view, level, intent.block().base.value >> word_order(level));
             }
         }
         for (const NodeView<Env> &view : numa_nodes_) finish_hints(view, thread);
-        // release: recovery of the same slot begins anew if we die before this, and finds nothing to do after it.
+        // release: if we die before this store, recovery of the slot begins anew; after it, recovery finds nothing to
+        // do.
         const HintWork work{slot.hint_work.load(std::memory_order_acquire)};
         if (work.active()) slot.hint_work.store(work.ended().bits(), std::memory_order_release);
-        // relaxed: its process's count goes, too.
+        // relaxed: the count of its process goes, too.
         if (slot.under_way.load(std::memory_order_relaxed) != 0) slot.under_way.store(0, std::memory_order_relaxed);
         slot.intent.store(0, std::memory_order_release);
         return RecoveryStep::done;
     }
 
-    // What the dead waited for, or a block that it was given and had not received.
+    // Takes back the wish of the dead thread, or a block that it was given and had not received.
     void take_back_given(ThreadSlot<Env> &slot) {
         std::uint64_t bits = slot.waiting.load(std::memory_order_acquire);
-        // By CAS: somebody may be giving it a block at this moment. (A nudge, or what it was given: it changes twice.)
+        // By CAS: another thread may be giving it a block at this moment. (The word can change twice: by a nudge, and
+        // by a block that is given.)
         for (unsigned rounds = 0; !WaitWord{bits}.is_given() && rounds < kCasRoundsMax; ++rounds)
             if (bits == 0 || slot.waiting.compare_exchange_weak(bits, 0, std::memory_order_acq_rel)) return;
         const WaitWord word{bits};
@@ -213,20 +221,21 @@ private:
                 entry.generation() == word.generation())
                 (void)buddy.free_entry(kSelf, block, entry, false);  // the giver counted it
         }
-        // release: nobody changes it any more; if we die before this, the next one finds the block taken back.
+        // release: nobody else changes the word any more. If we die before this, the next recovery finds the block
+        // taken back.
         slot.waiting.store(0, std::memory_order_release);
     }
 
-    // A block that the dead had put on its way (hand_off.hpp): back, unless somebody has been told where it is.
+    // Frees a block that the dead thread had put on its way (hand_off.hpp), unless a waiter has been told of it.
     RecoveryStep take_back_untold(const NodeView<Env> &view, Block block, ThreadSlotIndex thread,
                                   ThreadSlotIndex &blocked_by) {
         if (!view.contains(block)) return RecoveryStep::done;
-        // acquire: with the giver's intent, if it is on its way.
+        // acquire: with the giver's intent, if the block is on its way.
         const IndexEntry entry{view.index_entry(block).load(std::memory_order_acquire)};
         if (!entry.is_owned() || entry.owner() != kHandOffOwner || entry.order() != block.order)
             return RecoveryStep::done;
-        // The dead one's intent may be of before, and the block on its way by another's hand: whose intent is gone once
-        // it has told. So first the intents, then the words.
+        // The dead thread's intent may be old, and another thread may have put the block on its way: the giver's intent
+        // is gone once it has told the waiter. So read the intents first, then the wait words.
         if (is_in_live_hands(view, block, thread, blocked_by)) return RecoveryStep::blocked;
         const std::uint32_t threads = pool_.threads_in_use_bound();
         const WaitWord told = WaitWord::given(view.numa_node, block.base, entry.generation());
@@ -236,9 +245,10 @@ private:
         return RecoveryStep::done;
     }
 
-    // The hints it was changing. Marks need no care: one that is too many is cleaned when a larger block is wanted.
+    // Finishes the hints that the thread was changing. Marks need no care: a surplus mark is cleaned when a larger
+    // block is wanted.
     void finish_hints(const NodeView<Env> &view, ThreadSlotIndex thread) {
-        // Which numa node's hints it was changing is not recorded: a raise that is not needed does nothing.
+        // The record does not say of which numa node the hints were: a raise that is not needed does nothing.
         const HintWork work{pool_.threads[thread.value].hint_work.load(std::memory_order_acquire)};
         if (work.active() && work.level() >= 1 && work.level() < view.hint_levels &&
             work.word() < view.geometry.word_count(work.level()))
@@ -249,16 +259,17 @@ private:
         Buddy<Env>{view, pool_}.searcher(kSelf).raise_to_root(level, word);
     }
 
-    // Clears those bits of an in-flight block that belong to nobody. `thread` is dead, or the daemon's own of before.
+    // Clears the bits of an in-flight block that belong to nobody. `thread` is dead, or the daemon's own from before
+    // its restart.
     RecoveryStep resolve(const NodeView<Env> &view, Block block, ThreadSlotIndex thread, ThreadSlotIndex &blocked_by) {
         const unsigned layer = layer_of(block.order);
         const std::uint64_t word = block.base.value >> word_order(layer);
         const unsigned granule = view.geometry.index_granule(layer);
 
         // Places in the index at which an entry of this layer that overlaps the block can begin: inside it, or at an
-        // aligned ancestor within the word. The last leaf word may be there in part only, where an intent on several
-        // blocks of it names all: neither an entry nor a bit of what does not exist is touched, or frames beyond the
-        // pool's end would be handed out.
+        // aligned ancestor within the word. The last leaf word may exist in part only, while an intent on several
+        // blocks of it names the whole word. Entries and bits of frames that do not exist are not touched, or frames
+        // beyond the pool's end would be handed out.
         const std::uint64_t end = std::min(block.base.value + block.order.frames(), view.geometry.frame_count);
         std::array<std::uint64_t, kLeafFrames + kLeafOrder> places;
         std::size_t place_count = 0;
@@ -299,11 +310,12 @@ private:
             clear_bits(view, layer, word, mine);
             return RecoveryStep::done;
         }
-        blocked_by = kDaemonThread;  // nobody in particular: the neighbourhood is busy
+        blocked_by = kDaemonThread;  // no particular thread: the neighbourhood is busy
         return RecoveryStep::blocked;
     }
 
-    // A live thread but `thread` is in the middle of an operation on an overlapping block of the layer: blocked_by.
+    // Whether a live thread other than `thread` is in the middle of an operation on an overlapping block of the layer.
+    // blocked_by: that thread.
     bool is_in_live_hands(const NodeView<Env> &view, Block block, ThreadSlotIndex thread,
                           ThreadSlotIndex &blocked_by) const {
         const unsigned layer = layer_of(block.order);
@@ -324,8 +336,8 @@ private:
     bool is_live(ThreadSlotIndex thread) const {
         if (thread == kDaemonThread || thread.value >= pool_.thread_slots) return false;
         const ThreadOwner owner{pool_.threads[thread.value].owner.load(std::memory_order_acquire)};
-        // The daemon has its own thread slot and no other: whoever says so scribbles, and would stand in the way for
-        // ever.
+        // The daemon has its own thread slot and no other. Another slot that names the daemon is scribbled, and would
+        // block for ever.
         if (!owner.in_use() || owner.process() == kDaemonProcess || owner.process().value >= pool_.process_slots)
             return false;
         return pool_.processes[owner.process().value].state.load(std::memory_order_acquire) ==
@@ -342,7 +354,8 @@ private:
         return upper::group(static_cast<unsigned>(block.base.value >> child_order) % kUpperFanOut,
                             block.order.value - child_order);
     }
-    // Those that stand for something: a block is in the pool as a whole, or is a leaf word of which a part is.
+    // The block's bits that stand for existing frames. A block lies in the pool as a whole, or is a leaf word of which
+    // a part does.
     static std::uint64_t existing_bits_of(const NodeView<Env> &view, unsigned layer, Block block) {
         const std::uint64_t bits = bits_of(layer, block);
         const std::uint64_t exist = view.geometry.frame_count - block.base.value;

@@ -1,6 +1,6 @@
-// What is free and who holds what, read beside running clients: a bounded walk over the marked parts of the tree, plain
-// loads only. Exact while nobody allocates; otherwise each word is right for some moment of the walk. Nothing read is
-// trusted: an entry that cannot be is counted as damaged and passed over.
+// A snapshot of free memory and of the holders of blocks, read beside running clients: a bounded walk over the marked
+// parts of the tree, plain loads only. It is exact while nobody allocates; otherwise each word is right for some moment
+// of the walk. Nothing read is trusted: an impossible entry is counted as damaged and passed over.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace numacre::engine {
 
-// For walk_all(): what one process holds.
+// For walk_all(): the frames that one process holds.
 struct OwnFrames {
     ProcessSlot process;
     std::uint64_t frames = 0;
@@ -31,7 +31,7 @@ struct OwnerUsage {
     std::uint64_t blocks = 0;         // in use
     std::uint64_t frames = 0;         // in use or cached
     std::uint64_t cached_frames = 0;  // in its threads' caches
-    PoolAge oldest;                   // of its blocks in use, if there are any
+    PoolAge oldest;                   // the age code of its oldest block in use, if any
     void add(Block block, IndexEntry entry) {
         frames += block.order.frames();
         if (entry.is_cached()) {
@@ -44,7 +44,7 @@ struct OwnerUsage {
     }
 };
 
-// Marked as taken and held by no block: nearly always an operation under way.
+// Frames marked as taken and held by no block: nearly always an operation under way.
 struct Unheld {
     FrameIndex first;
     std::uint64_t frames = 0;  // 1, or those of an upper word's child
@@ -60,11 +60,11 @@ struct NodeSnapshot {
     std::uint64_t free_frames = 0;    // online and not used
     BlocksByOrder free_blocks{};      // maximal free blocks
     std::uint64_t cached_frames = 0;  // of the used ones: in clients' thread caches
-    BlocksByOrder live_blocks{};      // owned ones, without cached ones
+    BlocksByOrder live_blocks{};      // owned blocks, without cached ones
     std::uint64_t granted_bytes = 0;  // in live blocks
     std::uint64_t requested_bytes = 0;
     std::uint64_t damaged_entries = 0;  // entries that no correct client can have written
-    std::uint64_t lost_blocks = 0;      // held ones that have lost frames: no correct client takes them away
+    std::uint64_t lost_blocks = 0;      // held blocks that have lost frames: no correct client clears their bits
     std::array<Unheld, 16> unheld{};    // the first few
     std::size_t unheld_count = 0;
 
@@ -167,8 +167,8 @@ struct OccupancyScan {
 
 }  // namespace detail
 
-// by_process_slot: one entry a process slot, added to; may be empty. on_use(FrameIndex first, frames): called for what
-// the scan counts as used, piece by piece, none of which crosses a chunk's end.
+// by_process_slot: one entry for each process slot, to which the scan adds; may be empty. on_use(FrameIndex first,
+// frames): called for all frames that the scan counts as used, in pieces that do not cross a chunk's end.
 template <class Env, class OnUse = detail::NoUse>
 void scan_node(const NodeView<Env> &view, NodeSnapshot &out, std::span<OwnerUsage> by_process_slot,
                const OnUse &on_use = {}) {
@@ -177,7 +177,7 @@ void scan_node(const NodeView<Env> &view, NodeSnapshot &out, std::span<OwnerUsag
     walk_all(view, scan);
 }
 
-// Who holds blocks that touch the given frames.
+// Adds up, by holder, the blocks that touch the given frames.
 template <class Env>
 void scan_holders(const NodeView<Env> &view, FrameIndex first, std::uint64_t frames,
                   std::span<OwnerUsage> by_process_slot) {
@@ -185,7 +185,7 @@ void scan_holders(const NodeView<Env> &view, FrameIndex first, std::uint64_t fra
     walk_frames(view, first, frames, scan);
 }
 
-// cells[i] covers frames i * frames_per_cell and on; what lies beyond the last cell is left out.
+// cells[i] covers `frames_per_cell` frames from frame i * frames_per_cell on. Frames beyond the last cell are left out.
 template <class Env>
 void scan_occupancy(const NodeView<Env> &view, std::uint64_t frames_per_cell, std::span<CellUsage> cells) {
     detail::OccupancyScan scan{frames_per_cell, cells};

@@ -1,11 +1,11 @@
-// A walk over one numa node's tree beside running clients: plain loads, bounded, nothing read is trusted. Visits only
-// what is marked; free parts are reported as maximal blocks.
+// A walk over one numa node's tree beside running clients: plain loads, bounded, nothing read is trusted. It visits
+// marked parts only; free parts are reported as maximal blocks.
 //
 // A Visitor has: owned(Block, IndexEntry) for blocks that a process holds (in use or cached), free(Block),
 // taken(FrameIndex first, frames) for frames that are marked but owned by nobody (an operation in flight),
 // offline(Block) for chunks without memory, damaged(Block) for an index entry that no correct client can have written.
-// It may have lost(Block), for blocks that are held but have lost bits of their word. Only then are the entries of free
-// frames read too, those of marked words: as much as a pool full of single frames costs anyway.
+// A Visitor may have lost(Block), for blocks that are held but have lost bits of their word. Only then does the walk
+// also read the entries of free frames in marked words, which costs as much as a pool full of single frames.
 #pragma once
 
 #include <bit>
@@ -20,7 +20,7 @@ class Walk {
 public:
     Walk(const NodeView<Env> &view, Visitor &visitor) : view_(view), visitor_(visitor) {}
 
-    // One word of the top layer.
+    // Walks one word of the top layer.
     void top_word(std::uint64_t word) {
         if (view_.top_layer == 0)
             (void)leaf_word(word, false);
@@ -29,7 +29,7 @@ public:
     }
 
 private:
-    // True: wholly free, and nothing has been reported (the parent merges it with its neighbours).
+    // True: the word is wholly free, and nothing has been reported (the parent merges it with its neighbours).
     bool leaf_word(std::uint64_t word, bool may_merge) {
         // acquire: entries of blocks claimed before.
         const std::uint64_t taken = view_.leaf[word].load(std::memory_order_acquire);
@@ -50,7 +50,7 @@ private:
             const FrameIndex base{first + frame};
             const IndexEntry entry{view_.index[0][base.value].load(std::memory_order_acquire)};
             const unsigned order = entry.order().value;
-            // A pool full of single frames spends its whole scan here.
+            // The scan of a pool full of single frames spends all its time here.
             if (entry.is_held() && order <= largest && (frame & ((1U << order) - 1)) == 0) [[likely]] {
                 const std::uint64_t run = leaf::mask(frame, order);
                 if ((taken & run) == run) {
@@ -114,7 +114,7 @@ private:
             const IndexEntry entry{
                 view_.index[layer][base.value >> view_.geometry.index_granule(layer)].load(std::memory_order_acquire)};
             const Block block{base, entry.order()};
-            // Held as if by a cache: on its way to who waits for it (hand_off.hpp).
+            // A block on its way to a waiter (hand_off.hpp) counts as held, like a cached one.
             if (entry.is_held() && layer_of(block.order) == layer && view_.contains(block)) {
                 const unsigned levels = block.order.value - child_order;
                 const std::uint8_t group = upper::group(child, levels);
@@ -165,14 +165,15 @@ private:
     }
 
     // A block had all its bits before its entry said that it is held (EDGE commit), and keeps them until the entry says
-    // that it is being freed (EDGE ownership); a later holder of it has another generation. So an entry that says the
-    // same before and after a look at bits that are not there is a lie, whatever goes on beside us. entry: read before;
-    // what the word said earlier does not count, the block may be younger.
+    // that it is being freed (EDGE ownership); a later holder has another generation. So if the entry is unchanged
+    // before and after a look that finds bits missing, the entry is wrong, whatever other threads do. entry: read
+    // before the look. An earlier look at the word does not count, for the block may be younger.
     [[gnu::noinline]] void look_for_lost(unsigned layer, std::uint64_t word, Block block, IndexEntry entry) {
         if constexpr (kLooksForLost) {
             std::uint64_t bits = 0;
             std::uint64_t present = 0;
-            // acquire: before the entry is read again; who sees an unclaim's bits gone sees that the entry has changed.
+            // acquire: before the entry is read again. A thread that sees the bits gone after an unclaim sees that the
+            // entry has changed.
             if (layer == 0) {
                 bits = leaf::mask(block.base.value % kLeafFrames, block.order.value);
                 present = view_.leaf[word].load(std::memory_order_acquire);
@@ -205,7 +206,7 @@ void walk_all(const NodeView<Env> &view, Visitor &visitor) {
     for (std::uint64_t word = 0; word < view.geometry.word_count(view.top_layer); ++word) walk.top_word(word);
 }
 
-// Those top words that have a part of the given frames.
+// Walks the top words that contain a part of the given frames.
 template <class Env, class Visitor>
 void walk_frames(const NodeView<Env> &view, FrameIndex first, std::uint64_t frames, Visitor &visitor) {
     Walk<Env, Visitor> walk{view, visitor};

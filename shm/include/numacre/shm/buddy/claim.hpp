@@ -25,7 +25,7 @@ public:
     using typename Base::Word;
 
     // allocate() of a block of at most kLeafOrder (and at most the pool's largest) from the word where this thread was
-    // last. note() is called once the block is there: nobody has to keep the note until then.
+    // last. note() is called after the claim, so that the caller need not keep the note until then.
     template <class MakeNote>
     [[gnu::always_inline]] ShortPath allocate_nearby(const Self &self, Order order, const MakeNote &note, Block &out) {
         const FrameIndex home{home_of(self, order).place()};
@@ -34,7 +34,7 @@ public:
         return allocate_in_leaf(self, home, order, [&] { return owned_by(self, order, note()); }, out);
     }
 
-    // allocate() of a block larger than kLeafOrder, likewise. layer: the order's.
+    // allocate_nearby() of a block larger than kLeafOrder. layer: layer_of(order).
     template <class MakeNote>
     [[gnu::always_inline]] ShortPath allocate_nearby_in_upper(const Self &self, unsigned layer, Order order,
                                                               const MakeNote &note, Block &out) {
@@ -46,21 +46,21 @@ public:
             out);
     }
 
-    // After a short path that raced.
+    // Ends a short path that raced.
     [[gnu::noinline]] void give_up(const Self &self) {
         end(self);
         count(self.counters->cas_retries);
     }
 
-    // False: it had to be undone.
+    // Ends a short path that has begun. False: the claim had to be undone.
     [[gnu::noinline]] bool finish_allocation(const Self &self, Note note, Block block) {
         const unsigned layer = layer_of(block.order);
         return finish_claim(self, layer, block.base.value >> word_order(layer), block, self.ours.of(block.order, note))
             .got;
     }
 
-    // The given block and no other: FitLook has found it free, and not draining. False, nothing changed: it is free
-    // no more, or draining by now. Dying inside: as in allocate().
+    // Allocates the given block and no other: FitLook has found it free, and not draining. False, and nothing changed:
+    // the block is not free any more, or draining by now. Dying inside: as in allocate().
     bool allocate_at(Actor actor, Block block, Note note) {
         if (!view_.contains(block)) return false;
         const unsigned layer = layer_of(block.order);
@@ -71,7 +71,7 @@ public:
     }
 
     // Claims exactly this block, even in a draining chunk. The intent stays set: the caller writes the index and ends
-    // it.
+    // the intent.
     bool claim_exactly(Actor actor, Block block) { return claim_this(actor, block, IfDraining::claim); }
 
 protected:
@@ -96,12 +96,12 @@ protected:
 
     struct Attempt {
         bool got = false;
-        unsigned closed_at = 0;  // level whose word has a closed child on our path; 0: the word itself had nothing
+        unsigned closed_at = 0;  // level whose word has a closed child on our path; 0: the word itself had no room
     };
 
     enum class IfDraining : bool { refuse, claim };
 
-    // This block and no other. The intent stays set, unless it fails: then nothing is left behind.
+    // Claims this block and no other. On success the intent stays set; on failure nothing is left behind.
     bool claim_this(Actor actor, Block block, IfDraining if_draining) {
         const Self self = view_of(actor);
         const unsigned layer = layer_of(block.order);
@@ -117,8 +117,8 @@ protected:
         return false;
     }
 
-    // One attempt at the leaf word of the frame `at`, there first; whatever is out of the ordinary ends it. at: exists;
-    // rounded down to where blocks of the order begin, for it may be scribbled.
+    // One attempt at the leaf word of the frame `at`, first at that frame; any unusual case ends it. at: an existing
+    // frame; it is rounded down to a block's beginning, for it may be scribbled.
     template <class MakeGrant>
     [[gnu::always_inline]] ShortPath allocate_in_leaf(const Self &self, FrameIndex at, Order order,
                                                       const MakeGrant &grant, Block &out) {
@@ -126,8 +126,8 @@ protected:
         Word &state = view_.leaf[word];
         // relaxed: only a guess, the CAS decides.
         std::uint64_t seen = state.load(std::memory_order_relaxed);
-        // By a branch: the processor goes on with this frame's index entry while the word, which a locked instruction
-        // has just changed, is not there yet.
+        // By a branch: the processor goes on with this frame's index entry while it waits for the word, which a locked
+        // instruction has just changed.
         std::uint64_t base = leaf::rounded_down(at.value, order.value);
         std::uint64_t run = leaf::mask(base % kLeafFrames, order.value);
         if ((seen & run) != 0) {
@@ -142,8 +142,8 @@ protected:
         out = Block{FrameIndex{base}, order};
         begin(self, IntentKind::allocate, out);
         Env::crash_point(CrashPoint::allocate_after_intent);
-        // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). It also is
-        // EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
+        // EDGE claim-then-look (seq_cst, before the loads above the word; partner: EDGE coalesce-then-look). The CAS
+        // also is EDGE unclaim-to-claim's acquire side: the old owner's last accesses happened before ours.
         const std::uint64_t claimed = seen | run;
         if (!state.compare_exchange_strong(seen, claimed, std::memory_order_seq_cst, std::memory_order_relaxed))
             [[unlikely]]
@@ -159,8 +159,8 @@ protected:
         return ShortPath::done;
     }
 
-    // One attempt at an upper word, in its smallest hole: of children without any mark, that is. Refused, too, if that
-    // is wider than `widest`, in levels; a block as large as the word has no choice of holes in it.
+    // One attempt at an upper word, in its smallest hole of children without any mark. Refused also if that hole is
+    // wider than `widest`, in levels. A block as large as the word has no choice of holes.
     template <class MakeGrant>
     [[gnu::always_inline]] ShortPath allocate_in_upper(const Self &self, unsigned layer, std::uint64_t word,
                                                        Order order, unsigned widest, const MakeGrant &grant,
@@ -178,7 +178,7 @@ protected:
         if (hole.levels > widest) [[unlikely]]  // kUpperLevels at most: "no hole" is wider
             return ShortPath::refused;
         const auto next = [&] {
-            // A new place: how wide its hole was says how wide one has to be taken until the next search.
+            // In a new place the width of its hole is the widest to take until the next search.
             if (home_word(self, layer, order) != word) return Home{word, hole.levels};
             const auto left =
                 static_cast<std::uint8_t>(seen.claimable_children() & ~upper::group(hole.first_child, levels));
@@ -187,7 +187,7 @@ protected:
         return claim_in_upper(self, layer, word, seen, hole.first_child, order, levels, next, grant, out);
     }
 
-    // levels: the order's. home(): where to go on.
+    // levels: of the order. home(): the next home.
     template <class MakeHome, class MakeGrant>
     [[gnu::always_inline]] ShortPath claim_in_upper(const Self &self, unsigned layer, std::uint64_t word,
                                                     UpperWord seen, unsigned first_child, Order order, unsigned levels,
@@ -209,7 +209,7 @@ protected:
         return ShortPath::done;
     }
 
-    // word: of the layer below; its parent afterwards.
+    // word: in: a word of the layer below; out: its parent.
     [[gnu::always_inline]] bool is_marked_in(unsigned level, std::uint64_t &word) const {
         const unsigned child = word % kUpperFanOut;
         word /= kUpperFanOut;
@@ -219,7 +219,7 @@ protected:
 
     // climb() where nothing has to be changed.
     [[gnu::always_inline]] bool is_marked_above(unsigned layer, std::uint64_t word) const {
-        // Three layers are common (4 KiB, 4 MiB): not by a loop.
+        // Three layers are common (4 KiB, 4 MiB): they need no loop.
         constexpr unsigned kUsual = 2;
         if (layer < kUsual && view_.top_layer == kUsual) [[likely]]
             return is_marked_in(layer + 1, word) && (layer + 1 == kUsual || is_marked_in(layer + 2, word));
@@ -228,7 +228,8 @@ protected:
         return true;
     }
 
-    // One word, as often as others change it under us: they got on. On failure nothing is left behind.
+    // Allocates in one word. Retries as often as other threads change the word: each change is their progress. On
+    // failure nothing is left behind.
     Attempt try_word(const Self &self, unsigned layer, std::uint64_t word, Order order, IndexEntry grant, Block &out) {
         if (layer == 0) return try_leaf_word(self, FrameIndex{first_frame(word)}, order, grant, out);
         for (;;) {
@@ -240,7 +241,7 @@ protected:
         }
     }
 
-    // try_word() at the leaf word of the frame `at`, there first.
+    // try_word() at the leaf word of the frame `at`, first at that frame.
     Attempt try_leaf_word(const Self &self, FrameIndex at, Order order, IndexEntry grant, Block &out) {
         for (;;) {
             const ShortPath way = allocate_in_leaf(self, at, order, [&] { return grant; }, out);
@@ -271,7 +272,7 @@ protected:
         end(self);
     }
 
-    // The given block and no other; false if any of it is taken.
+    // Claims the given block and no other; false if a part of it is taken.
     bool claim(unsigned layer, std::uint64_t word, Block block, IfDraining if_draining) {
         unsigned rounds = 0;
         if (layer == 0) {
@@ -296,8 +297,8 @@ protected:
         return false;
     }
 
-    // Marks every ancestor. All are looked at, also above one that is marked already: who marked it may have come no
-    // further yet (tests/model). Returns kClimbed, or the level whose word is closed on our path.
+    // Marks every ancestor. It looks at all of them, also above one that is marked already: the thread that marked it
+    // may have come no further yet (tests/model). Returns kClimbed, or the level whose word is closed on our path.
     unsigned climb(unsigned layer, std::uint64_t word) {
         for (unsigned level = layer + 1; level <= view_.top_layer; ++level) {
             const unsigned child = word % kUpperFanOut;
@@ -314,7 +315,7 @@ protected:
         return kClimbed;
     }
 
-    // Several blocks of one leaf word by one CAS. 0: nothing there, or the word is closed from above.
+    // Allocates several blocks of one leaf word by one CAS. 0: the word has no room, or is closed from above.
     unsigned allocate_in_word(const Self &self, std::uint64_t word, Order order, IndexEntry grant, FrameIndex *bases,
                               unsigned wanted) {
         Word &leaf_word = view_.leaf[word];
@@ -370,7 +371,8 @@ protected:
         slot.store(after(layer_of(block.order), block, trace, old).bits(), std::memory_order_release);
     }
 
-    // The index is written before the bits go: recovery must be able to tell an undone claim from one in flight.
+    // The index is written before the bits are cleared: recovery must be able to tell an undone claim from one in
+    // flight.
     [[gnu::noinline]] void undo(const Self &self, unsigned layer, std::uint64_t word, Block block) {
         leave_trace(self, block);
         Env::crash_point(CrashPoint::undo_after_trace);

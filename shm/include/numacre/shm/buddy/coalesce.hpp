@@ -1,4 +1,4 @@
-// CLEAN: takes marks back that stand above nothing any more, so that a larger block can be claimed (lazy coalescing).
+// CLEAN: removes marks with nothing allocated below them, so that a larger block can be claimed (lazy coalescing).
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ public:
         for (unsigned child = 0; child < kUpperFanOut && empty; ++child)
             if (state.occupied_below(child)) empty = clean_through(layer - 1, word * kUpperFanOut + child, search);
         if (empty) return clean(layer, word);
-        search.lower(layer, word);  // its hint said that all of it is free, or we would not be here
+        search.lower(layer, word);  // its hint said that the whole word is free, or we would not be here
         return false;
     }
 
@@ -74,8 +74,8 @@ protected:
     using Base::group_of;
     using Base::view_;
 
-    // Makes children of an upper word claimable for a block of this order: perhaps their marks are only kept from
-    // before. False: there are none.
+    // Makes children of an upper word claimable for a block of this order: their marks may be left over from freed
+    // blocks. False: there are no such children.
     [[gnu::noinline]] bool clean_a_group(const Self &self, unsigned layer, std::uint64_t word, Order order) {
         const unsigned levels = order.value - word_order(layer - 1);
         // relaxed: only a guess, cleaning looks again.

@@ -1,4 +1,4 @@
-// ALLOCATE where the thread's own word does not serve: beside it, by the hints, and at last by a look at every word.
+// ALLOCATE when the thread's own word has no room: beside that word, by the hints, and at last by a look at every word.
 #pragma once
 
 #include <bit>
@@ -35,7 +35,7 @@ protected:
     using typename Base::Attempt;
     using typename Base::Obstacles;
 
-    // The level of words that a search for this layer's blocks ends at: leaf words are found by group.
+    // The level of the words at which a search for this layer's blocks ends: leaf words are found by group.
     static constexpr unsigned target_level(unsigned layer) { return layer == 0 ? 1 : layer; }
 
     static constexpr std::uint64_t target_of(unsigned layer, std::uint64_t word) {
@@ -55,16 +55,18 @@ protected:
         if (layer != 0 && home != kNoWord && order.value != word_order(layer) &&
             try_next_word(self, layer, home, order, grant, out))
             return Errc::ok;
-        // A larger block goes where it does least harm, wherever that is; one as large as a leaf word, too, and so a
-        // thread begins again where it began and does not wander into the part of the pool that another one uses.
+        // A larger block goes where it does least harm, anywhere in the pool. A block as large as a leaf word does so,
+        // too: the thread begins again where it began, and does not wander into the part of the pool that another
+        // thread uses.
         if (order.value >= kLeafOrder) home = kNoWord;
         Obstacles before;
         for (unsigned round = 0;; ++round) {
             if (search_and_claim(self, layer, home, last, order, grant, out)) return Errc::ok;
             if (nothing_is_hidden(self, order)) return Errc::out_of_frames;
-            // Nothing, as the hints tell; but somebody is in the middle of changing hints, or was stopped or killed
-            // there: look at the words themselves. Looks at one word after another prove nothing: what is free may have
-            // been now here, now there. That the same blocks stood in all places before and after does.
+            // The hints say that nothing is free, but another thread is in the middle of changing hints, or was stopped
+            // or killed there: look at the words themselves. Looks at one word after another prove nothing: the free
+            // block may have moved from place to place. It is a proof if the same obstacles stood in all places before
+            // and after.
             const Obstacles now = layer == 0 ? Obstacles{} : obstacles_to(order);
             if (now.stood_since(before) || round == refusal_rounds(layer)) return Errc::out_of_frames;
             before = now;
@@ -81,11 +83,11 @@ protected:
         lower_passed(self, search);
         const unsigned target = target_level(layer);
         const unsigned wanted = order.value + 1U;
-        // Begin above the word that did not serve; at the ancestor that is closed, if that was the reason; at the root
-        // if no word is given.
+        // Begin above the word that had no room; at the closed ancestor, if that was the reason; at the root if no word
+        // is given.
         std::uint64_t word = home == kNoWord ? kNoWord : target_of(layer, home);
-        // Every round either claims, or lowers a hint, or lost a race to somebody who got on; the bound guards against
-        // scribbled metadata that changes under our eyes for ever.
+        // Every round either claims, or lowers a hint, or loses a race to a thread that makes progress. The bound
+        // guards against scribbled metadata that changes for ever.
         for (unsigned round = 0; round < kMaxSearchRounds; ++round) {
             unsigned level = view_.hint_levels;
             std::uint64_t from = 0;
@@ -113,7 +115,8 @@ protected:
         return false;
     }
 
-    // What did not serve. If that is a group that is used up, so are perhaps those beside it: then all at once.
+    // Lowers the hint of a word that had no room. If the word is a group that is used up, the groups beside it may be,
+    // too: then lowers all of them at once.
     void lower_used_up(Search<Env> &search, unsigned target, std::uint64_t word, unsigned wanted) const {
         search.lower(target, word);
         if (target != 1 || !search.is_used_up(word)) return;
@@ -124,8 +127,8 @@ protected:
         }
     }
 
-    // For such a block, whose word is used up, or is another thread's, too: the next one that is free, if the last
-    // search found nothing less.
+    // For a block of half or a quarter of an upper word, whose home word is used up, or is another thread's, too: tries
+    // the next free word, if the last search found nothing smaller than a free parent.
     bool try_next_word(const Self &self, unsigned layer, std::uint64_t home, Order order, IndexEntry grant,
                        Block &out) {
         if (!home_of(self, order).may_begin_next()) return false;
@@ -133,8 +136,8 @@ protected:
         return next != kNoWord && try_word(self, layer, next, order, grant, out).got;
     }
 
-    // For a block as large as a leaf word, whose group is used up: the next group, if that is free, and if the last
-    // search, too, found none that was less than free.
+    // For a block as large as a leaf word, whose group is used up: tries the next group, if that is free, and if the
+    // last search, too, found no group that was less than free.
     bool try_next_group(const Self &self, std::uint64_t home, Order order, IndexEntry grant, Block &out) {
         const Home found = home_of(self, order);
         if (!found.may_begin_next()) return false;
@@ -148,8 +151,8 @@ protected:
         return try_word(self, 0, next * kUpperFanOut, order, grant, out).got;
     }
 
-    // What the thread has passed by keeps hints that are too hopeful. So that no search meets more of that than the
-    // last group of each run, however large the pool is. At most 1023 groups.
+    // Lowers the hints of the groups that the thread has passed by, which are too hopeful. So no search meets more of
+    // them than the last group of each run, however large the pool is. At most 1023 groups.
     void lower_passed(const Self &self, Search<Env> &search) const {
         const Passed passed{self.homes->passed.load(std::memory_order_relaxed)};
         if (passed.count() == 0) [[likely]]
@@ -159,7 +162,7 @@ protected:
             if (search.is_used_up(group)) search.lower(1, group);
     }
 
-    // The leaf words that have this parent, beginning with the `start`-th, going round.
+    // Tries the leaf words with this parent, beginning with child `start`, going round.
     Attempt try_siblings(const Self &self, std::uint64_t parent, unsigned start, Order order, IndexEntry grant,
                          Block &out) {
         unsigned closed = 0;
@@ -182,8 +185,8 @@ protected:
         return {false, 0};
     }
 
-    // Without hints: every word of the order's layer below (level, word) that is not closed. Reads one word for 64
-    // frames.
+    // Tries, without hints, every word of the order's layer below (level, word) that is not closed. Reads one word for
+    // 64 frames.
     bool scan_and_claim(const Self &self, unsigned level, std::uint64_t word, Order order, IndexEntry grant,
                         Block &out) {
         if (level == layer_of(order)) return try_word(self, level, word, order, grant, out).got;

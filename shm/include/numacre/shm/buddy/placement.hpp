@@ -1,4 +1,4 @@
-// Where a thread goes on without a search: one place for each order, its home. Policy, not correctness: every value
+// A thread's homes: for each order the place where it goes on without a search. Policy, not correctness: every value
 // here is a guess, and the claim decides.
 #pragma once
 
@@ -23,7 +23,7 @@ protected:
     using Base::kNoWord;
     using Base::view_;
 
-    // After a search for a block as large as a word.
+    // Sets the home after a search for a block as large as a word.
     void set_home_in_hole(const Self &self, unsigned layer, Block block) {
         const std::uint64_t word = block.base.value >> word_order(layer);
         const unsigned levels = layer != 0                                 ? levels_around(layer, word)
@@ -35,23 +35,25 @@ protected:
         set_home(self, block.order, levels == kUpperLevels ? Home::in_free(next, levels) : Home{next, levels});
     }
 
-    // After a search for a smaller block of an upper word: if it had to begin a free word of a free parent, the thread
-    // may go on so. (In the word where it was already, what an earlier search found holds: a preference.)
+    // Sets the home after a search for a smaller block of an upper word: if the search had to begin a free word of a
+    // free parent, the thread may go on to such words. (In the word where the thread was already, the result of an
+    // earlier search holds: a preference.)
     void set_home_in_free(const Self &self, unsigned layer, Block block) {
         const std::uint64_t word = block.base.value >> word_order(layer);
         if (home_of(self, block.order).widest() == kUpperLevels && levels_around(layer, word) == kUpperLevels)
             set_home(self, block.order, Home::in_free(word, kUpperLevels, Home::kBegunMaxOfParts));
     }
 
-    // After such a search: all other sizes of upper words may find something in the rest of the word that it has begun.
+    // Makes all other sizes of upper words search again after such a search: they may find a place in the rest of the
+    // word that it has begun.
     void let_others_look_again(const Self &self, Order order) {
         for (unsigned other = kLeafOrder + 1; other <= view_.geometry.largest_order; ++other)
             if (other != order.value) set_home(self, Order{other}, home_of(self, Order{other}).without_next());
     }
 
-    // Where to go on when the words of a layer with this parent (leaf words: this group) are used up: at the next
-    // one's, if they are free; or behind that, if they are used up, too: often the thread has begun there, where it had
-    // freed last. kNoWord: nowhere. A preference.
+    // The parent to go on at when the words of a layer with this parent (leaf words: this group) are used up: the next
+    // parent, if its words are free; or the parent behind it, if those are used up, too, which is frequent, for the
+    // thread may have begun there, where it had freed last. kNoWord: neither. A preference.
     std::uint64_t next_free_parent(const Self &self, unsigned layer, std::uint64_t parent) const {
         const std::uint64_t next = parent + 1;
         if (is_free_parent(layer, next)) return next;
@@ -66,7 +68,7 @@ protected:
                                 !is_closed_above(layer, parent * kUpperFanOut);
     }
 
-    // All eight leaf words of a group but this one.
+    // Whether all eight leaf words of a group, except the word `but`, are free.
     bool group_is_free(std::uint64_t group, std::uint64_t but) const {
         if (!has_all_children(0, group)) return false;
         // relaxed, all of it: a preference.
@@ -79,7 +81,7 @@ protected:
         return taken == 0;
     }
 
-    // Is what this word belongs to allocated, or draining, in a layer above? A preference.
+    // Whether an ancestor of this word is allocated or draining in a layer above. A preference.
     bool is_closed_above(unsigned layer, std::uint64_t word) const {
         for (unsigned level = layer + 1; level <= view_.top_layer; ++level) {
             const unsigned child = word % kUpperFanOut;
@@ -90,24 +92,24 @@ protected:
         return false;
     }
 
-    // Where to go on in an upper layer: at the same word, or if that is used up beside it, if all that there is are
-    // free parents. No branch.
+    // The next home in an upper layer: the same word; or, if it is used up and the last search found only free parents,
+    // the word beside it. No branch.
     static Home go_on(Home found, std::uint64_t word, bool used_up) {
         return found.moved_to(word + (static_cast<std::uint64_t>(used_up && found.may_begin_next()) & has_next(word)));
     }
 
-    // Is there a word beside it, in a leaf word's cache line or below the same parent? 1 or 0. (At the pool's end it
-    // may not exist: as a home it is nowhere.)
+    // 1 if there is a next word in the leaf word's cache line or below the same parent, else 0. (At the pool's end the
+    // next word may not exist: as a home it is nowhere.)
     static std::uint64_t has_next(std::uint64_t word) {
         return static_cast<std::uint64_t>((word + 1) % kUpperFanOut != 0);
     }
 
-    // layer: the children's.
+    // layer: the layer of the children.
     bool has_all_children(unsigned layer, std::uint64_t parent) const {
         return (parent + 1) * kUpperFanOut <= view_.word_count[layer];
     }
 
-    // Those of the words of an upper layer that have this parent: which are empty, as bits. A preference.
+    // The empty ones of the words of an upper layer with this parent, as bits. A preference.
     std::uint8_t empty_words(unsigned layer, std::uint64_t parent) const {
         // relaxed, all of it: only a guess, the claim decides.
         unsigned closed = 0;
@@ -128,7 +130,7 @@ protected:
         return static_cast<std::uint8_t>(empty & ~closed);
     }
 
-    // How wide the hole is, or was, that this word lies in.
+    // Levels of the hole that contains this word now, or contained it before.
     unsigned levels_around(unsigned layer, std::uint64_t word) const {
         const unsigned child = word % kUpperFanOut;
         const unsigned free = empty_words(layer, word / kUpperFanOut) | 1U << child;
@@ -143,15 +145,15 @@ protected:
         return Home{self.homes->word[order.value].load(std::memory_order_relaxed)};
     }
 
-    // Where this thread goes on with blocks of this order. kNoWord: nowhere yet (or what stands there is scribbled).
+    // The word where this thread goes on with blocks of this order. kNoWord: nowhere yet (or the home is scribbled).
     std::uint64_t home_word(const Self &self, unsigned layer, Order order) const {
         const std::uint64_t place = home_of(self, order).place();
         const std::uint64_t word = layer == 0 ? place / kLeafFrames : place;
         return word < view_.word_count[layer] ? word : kNoWord;
     }
 
-    // home_word() for a block of an upper word. A block as large as the word goes beside it once that is taken: below
-    // the same parent, in a hole no wider than the one that the last search found.
+    // home_word() for a block of an upper word. For a block as large as the word: once the word is taken, a word beside
+    // it, below the same parent, in a hole no wider than the hole that the last search found.
     [[gnu::always_inline]] std::uint64_t home_for(const Self &self, unsigned layer, Order order) {
         const std::uint64_t home = home_word(self, layer, order);
         if (home == kNoWord || order.value != word_order(layer)) return home;
@@ -166,7 +168,7 @@ protected:
         const Home found = home_of(self, order);
         std::uint64_t word = parent * kUpperFanOut + hole.first_child;
         if (hole.levels > found.widest()) {
-            // Used up, and the last search found nothing that was less than free.
+            // Used up, and the last search found nothing smaller than a free group or parent.
             if (!found.may_begin_next()) return kNoWord;
             const std::uint64_t next = next_free_parent(self, layer, parent);
             if (next == kNoWord) return kNoWord;

@@ -1,4 +1,4 @@
-// Is it true that nothing is free? What is asked before an allocation is refused.
+// The checks before an allocation is refused: is it true that nothing is free?
 #pragma once
 
 #include <bit>
@@ -23,24 +23,24 @@ protected:
     using Base::pool_;
     using Base::view_;
 
-    // What stands in every place in which a block could lie, as one number: in each place one thing that cannot go and
-    // come back without a change. A block that is held cannot: whoever holds it next holds it with another generation.
+    // A digest of obstacles: for every place where a block could lie, one thing that cannot go and come back without a
+    // change. A held block is such a thing: its next holder has another generation.
     struct Obstacles {
         std::uint64_t digest = 0;
-        bool everywhere = false;  // in each place there is such a thing
+        bool everywhere = false;  // each place has such a thing
         void add(std::uint64_t place, std::uint64_t bits) {
             digest = (digest ^ place) * 0x9e37'79b9'7f4a'7c15;
             digest = (digest ^ digest >> 29 ^ bits) * 0xbf58'476d'1ce4'e5b9;
         }
-        // They were all there at each moment between the two looks.
+        // Whether all obstacles were there at each moment between the two looks.
         bool stood_since(Obstacles before) const { return everywhere && before.everywhere && digest == before.digest; }
     };
 
-    // So many times a search is tried again that has found nothing and proven nothing, for others allocate and free all
-    // the time. After that the block is refused all the same: one may have been free at each moment, if it was another
-    // one at each look. Each look reads words of the whole node, so there are few. Blocks of a leaf word are looked for
-    // once more, by hints: to prove that there is none would take a look at every frame's entry, and hints do for them,
-    // but beside somebody who is changing hints at each look.
+    // Number of repetitions of a search that has found nothing and proven nothing, because others allocate and free all
+    // the time. After them the block is refused all the same: a block may have been free at each moment, if it was
+    // another block at each look. Each look reads words of the whole numa node, so the number is small. A block of a
+    // leaf word is searched for once more, by hints. A proof would take a look at every frame's entry; hints suffice
+    // for such blocks, unless another thread is changing hints at each look.
     static constexpr unsigned refusal_rounds(unsigned layer) { return layer == 0 ? 1 : 2; }
 
     // order: above kLeafOrder.
@@ -52,7 +52,7 @@ protected:
         return obstacles;
     }
 
-    // False: there is a place below (level, word) in which there may be nothing that stands.
+    // Adds the obstacles below (level, word). False: a place there may have no obstacle.
     bool stand_everywhere(unsigned level, std::uint64_t word, Order order, Obstacles &obstacles) const {
         const unsigned layer = layer_of(order);
         if (level == layer) {
@@ -61,7 +61,7 @@ protected:
                 if (!stands_in(level, word, upper::group(child, levels), obstacles)) return false;
             return true;
         }
-        // acquire: looks that follow each other are not to change places.
+        // acquire: successive looks must not be reordered.
         const UpperWord state{view_.upper[level][word].load(std::memory_order_acquire)};
         for (unsigned child = 0; child < kUpperFanOut; ++child) {
             const std::uint64_t below = word * kUpperFanOut + child;
@@ -73,7 +73,8 @@ protected:
         return true;
     }
 
-    // In one of these children of an upper word. From the last one on: what is allocated next is rather in the first.
+    // Adds an obstacle in one of these children of an upper word. Begins at the last child: the next allocation is more
+    // likely in the first ones.
     bool stands_in(unsigned level, std::uint64_t word, std::uint8_t group, Obstacles &obstacles) const {
         const UpperWord state{view_.upper[level][word].load(std::memory_order_acquire)};
         for (unsigned child = kUpperFanOut; child-- > 0;) {
@@ -87,8 +88,8 @@ protected:
                                       : stands_in(level - 1, below, 0xff, obstacles)))
                 return true;
             if (!state.closed_to_allocation(child)) continue;
-            // A drain, or an operation under way on a block of this word. The tag: were it open for a moment and closed
-            // again, the word would be another one.
+            // A drain, or an operation under way on a block of this word. The tag changes if the child is opened and
+            // closed again.
             obstacles.add(word << 4 | level, state.bits());
             return true;
         }
@@ -105,10 +106,11 @@ protected:
         return taken != 0 && operations_stand_in_leaf(word, taken, obstacles);
     }
 
-    // Nothing but operations under way. They count as what they were before, or will be after: as long as they are the
-    // same, somebody's. (One may be stopped here: others are not to try again and again for its sake.) Not those on
-    // many blocks of the word: a thread may end one and begin another, and between them all its blocks are free, with
-    // the same intent and the same entries before and after.
+    // Adds operations under way as obstacles, where a leaf word has no held block. The frames of an operation were
+    // somebody's before it, or will be after it, so an unchanged operation is an obstacle. (A thread may be stopped in
+    // the operation: others must not retry again and again because of it.) Operations on many blocks of the word do not
+    // count: a thread may end one and begin another, and between the two all its blocks are free, with equal intents
+    // and entries before and after.
     [[gnu::noinline]] bool operations_stand_in_leaf(std::uint64_t word, std::uint64_t taken,
                                                     Obstacles &obstacles) const {
         bool some = false;
@@ -131,7 +133,7 @@ protected:
         return some;
     }
 
-    // A held block of this layer that covers the frame (or the child of an upper word that begins there).
+    // Adds a held block of this layer that covers the frame (or the child of an upper word that begins there).
     bool holder_stands_at(unsigned layer, FrameIndex frame, Obstacles &obstacles) const {
         const unsigned granule = view_.geometry.index_granule(layer);
         for (unsigned order = granule; order <= word_order(layer) && order <= view_.geometry.largest_order; ++order) {
@@ -146,7 +148,7 @@ protected:
     }
 
     // True: no other thread is changing hints (nor, where whole words matter, in the middle of any operation) while the
-    // root says that nothing suits. So "nothing" was true at the moment of reading the root.
+    // root says that nothing suits. So "nothing is free" was true at the moment of reading the root.
     bool nothing_is_hidden(const Self &self, Order order) const {
         const std::uint32_t threads = pool_.threads_in_use_bound();
         const unsigned layer = layer_of(order);
@@ -160,7 +162,7 @@ protected:
     bool collect_hint_work(const Self &self, unsigned layer, std::uint32_t threads, std::uint64_t &digest) const {
         for (std::uint32_t thread = 0; thread < threads; ++thread) {
             if (thread == self.actor.thread.value) continue;
-            // acquire (partner: end_hint_work): work that looks ended is visible as a whole.
+            // acquire (partner: end_hint_work): hint work that has ended is visible as a whole.
             const std::uint64_t bits = pool_.threads[thread].hint_work.load(std::memory_order_acquire);
             if (HintWork{bits}.active()) return false;
             if (layer != 0 && Intent{pool_.threads[thread].intent.load(std::memory_order_acquire)}.active())

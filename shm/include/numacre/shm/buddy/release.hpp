@@ -1,4 +1,4 @@
-// FREE: decides who frees a block, gives its bits back, and tells the hints.
+// FREE: decides which thread frees a block, clears its bits, and raises the hints.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ public:
     [[gnu::always_inline]] ShortPath free_in_upper(const Self &self, FrameIndex base, Block &freed) {
         if (view_.top_layer == 0) [[unlikely]]
             return ShortPath::refused;
-        // Nearly all are there, and what depends on the layer is known beforehand.
+        // Nearly all such blocks are in layer 1, and there the compiler knows all values that depend on the layer.
         const ShortPath way = free_in_layer(self, 1, base, freed);
         if (way != ShortPath::refused) [[likely]]
             return way;
@@ -52,10 +52,10 @@ public:
         end(self);
     }
 
-    // Frees the block that begins at `base` if `actor.process` owns it. freed: what it was. One RMW, two if the block
-    // is published. That no other thread of the process frees it in the same moment is the caller's word: see
-    // free_checked().
-    // Errors (nothing changed): bad_argument (no such frame), not_owner, stale_ref (not allocated, or not from there).
+    // Frees the block that begins at `base` if `actor.process` owns it. freed: that block. One RMW, two if the block is
+    // published. The caller guarantees that no other thread of the process frees the block at the same moment: see
+    // free_checked(). Errors (nothing changed): bad_argument (no such frame), not_owner, stale_ref (not allocated, or
+    // not from there).
     Errc free(Actor actor, FrameIndex base, Block &freed) {
         const Self self = view_of(actor);
         if (base.value < view_.geometry.frame_count) {
@@ -67,7 +67,8 @@ public:
         return free_checked(actor, base, freed);
     }
 
-    // free() without that word of the caller's: of all that free or take the block at once, one CAS decides. Two RMWs.
+    // Like free(), but without that guarantee: one CAS decides between all threads that free or take the block at once.
+    // Two RMWs.
     Errc free_checked(Actor actor, FrameIndex base, Block &freed) {
         IndexEntry entry;
         const Errc found = find_entry(base, freed, entry);
@@ -76,9 +77,9 @@ public:
         return free_entry(actor, freed, entry, true);
     }
 
-    // Frees blocks of order at most kLeafOrder that are the process's and in this state: owned, or cached by the
-    // caller. Who else frees them: as in free(). Neighbours in the list that share a leaf word share the RMW on it.
-    // Returns how many, counted from the first: it ends before one that is not such a block.
+    // Frees blocks of order at most kLeafOrder that the process holds in this state: owned, or cached by the caller.
+    // The caller gives the guarantee of free(). Neighbours in the list that share a leaf word share the RMW on it.
+    // Returns the number of freed blocks, counted from the first: the call ends before a base without such a block.
     unsigned free_many(Actor actor, BlockState state, const FrameIndex *bases, unsigned count_of_bases) {
         const Self self = view_of(actor);
         unsigned freed = 0;
@@ -98,8 +99,8 @@ public:
         return freed;
     }
 
-    // Frees an owned block that find_entry just showed. stale_ref: somebody was faster. tally: it is somebody's free,
-    // not a chunk that comes online.
+    // Frees an owned block that find_entry() just found. stale_ref: another thread was faster. tally: count the free;
+    // false for a chunk that comes online.
     Errc free_entry(Actor actor, Block block, IndexEntry entry, bool tally) {
         const Self self = view_of(actor);
         const ShortPath way = free_found(self, layer_of(block.order), block, entry, tally);
@@ -126,24 +127,24 @@ protected:
         return free_private(self, layer, freed, entry);
     }
 
-    // In what layers there are above the lowest upper one.
+    // free_in_upper() for the layers above layer 1.
     [[gnu::noinline]] ShortPath free_above(const Self &self, FrameIndex base, Block &freed) {
         for (unsigned layer = 2; layer <= view_.top_layer; ++layer)
             if (const ShortPath way = free_in_layer(self, layer, base, freed); way != ShortPath::refused) return way;
         return ShortPath::refused;
     }
 
-    // An owned block that was just found, whoever else wants it: refused if somebody was faster.
+    // Frees an owned block that was just found, also if others free or take it: refused if another thread was faster.
     ShortPath free_found(const Self &self, unsigned layer, Block block, IndexEntry entry, bool tally) {
         return become_freer(self, layer, block, entry) ? release(self, layer, block, tally) : ShortPath::refused;
     }
 
-    // The process's own, unpublished block: a plain store says who frees it.
+    // Frees the process's own, unpublished block: a plain store names the freeing thread.
     [[gnu::always_inline]] ShortPath free_private(const Self &self, unsigned layer, Block block, IndexEntry entry) {
         begin_free(self, block);
-        // EDGE ownership, without a CAS: only the process itself writes the entry of what it has not published
-        // (owner.hpp), and of its threads only the one that frees the block. (Two that do, by mistake: shm/README.md,
-        // No CAS.) Weakened, as in become_freer(): recovery sees FREEING with no intent.
+        // EDGE ownership, without a CAS: only the process itself writes the entry of a block that it has not published
+        // (owner.hpp), and of its threads only the thread that frees the block. (If two threads free it by mistake:
+        // shm/README.md, No CAS.) Weakened, as in become_freer(): recovery sees FREEING with no intent.
         view_.index_entry(layer, block).store(entry.now(self.freeing).bits(), std::memory_order_release);
         Env::crash_point(CrashPoint::free_after_ownership);
         return release(self, layer, block, true);
@@ -154,14 +155,14 @@ protected:
         Env::crash_point(CrashPoint::free_after_intent);
     }
 
-    // What the calling thread frees, as index and intent say by now. Marks above it stay: a claim of something larger
-    // cleans them when it comes (lazy coalescing).
+    // Clears the bits of a block that the calling thread frees, as index and intent say already. Marks above it stay:
+    // the claim of a larger block cleans them when it comes (lazy coalescing).
     [[gnu::always_inline]] ShortPath release(const Self &self, unsigned layer, Block block, bool tally) {
         const std::uint64_t word = block.base.value >> word_order(layer);
         unclaim(layer, word, block);
         Env::crash_point(CrashPoint::free_after_unclaim);
         // The next block of this order comes from here: it and its index entry are likely still in the processor's
-        // caches. (From an upper word only if the hole is no wider than others that there are.)
+        // caches. (From an upper word only if the hole is no wider than other holes.)
         set_home(self, block.order, layer == 0 ? Home{block.base.value, 0} : home_of(self, block.order).back_at(word));
         if (tally) count(self.counters->frees[block.order.value]);
         if (!hints_suffice(self, layer, word)) [[unlikely]]
@@ -171,13 +172,14 @@ protected:
         return ShortPath::done;
     }
 
-    // Decides who frees. True: the calling thread, and its intent says so. False: somebody was faster.
+    // Decides which thread frees. True: the calling thread, and its intent says so. False: another thread was faster.
     bool become_freer(const Self &self, unsigned layer, Block block, IndexEntry entry) {
         begin_free(self, block);
-        // EDGE ownership (acq_rel; partners: EDGE commit, EDGE hand-over). The one place where it is decided who frees:
-        // a second free, a free of what was handed on and recovery all meet in this CAS. Release publishes the intent:
-        // who sees FREEING(thread) must find the thread's intent. Weakened: recovery sees FREEING with no intent, takes
-        // the free for finished, and clears bits that the block's next owner has by then.
+        // EDGE ownership (acq_rel; partners: EDGE commit, EDGE hand-over). The one place that decides which thread
+        // frees: a second free, a free of a block that was handed on and recovery all meet in this CAS. Release
+        // publishes the intent: a thread that sees FREEING(thread) must find that thread's intent. Weakened: recovery
+        // sees FREEING with no intent, takes the free for finished, and clears bits that the block's next owner has by
+        // then.
         std::uint64_t bits = entry.bits();
         Word &slot = view_.index_entry(layer, block);
         if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel))
@@ -189,7 +191,8 @@ protected:
         return true;
     }
 
-    // One block of a free_many: as in free_private() or, if others may take it, become_freer(). Adds its bits to mask.
+    // Becomes the freer of one block of a free_many(): as in free_private() or, if others may take it, become_freer().
+    // Adds the block's bits to mask.
     bool start_freeing(const Self &self, BlockState state, FrameIndex base, std::uint64_t &mask) {
         Word &slot = view_.index[0][base.value];
         std::uint64_t bits = slot.load(std::memory_order_acquire);  // EDGE look-up
@@ -210,7 +213,7 @@ protected:
         return true;
     }
 
-    // The blocks of a free_many in one word.
+    // Clears the bits of the blocks of a free_many() in one word.
     void release_in_leaf(const Self &self, std::uint64_t word, std::uint64_t mask) {
         unclaim_in_leaf(word, mask);
         Env::crash_point(CrashPoint::free_after_unclaim);
@@ -218,7 +221,7 @@ protected:
         Env::crash_point(CrashPoint::free_after_hints);
     }
 
-    // False: the hints have to be raised, or so it seems.
+    // False: the hints seem to be too low.
     [[gnu::always_inline]] bool hints_suffice(const Self &self, unsigned layer, std::uint64_t word) const {
         return layer == 0 ? searcher(self).leaf_is_promised(word) : searcher(self).hints_are_full(layer, word);
     }
@@ -242,9 +245,9 @@ protected:
             unclaim_in_leaf(word, leaf::mask(block.base.value % kLeafFrames, block.order.value));
             return;
         }
-        // EDGE unclaim-to-claim, as in a leaf. One AND, so that nobody who scribbles over the word can keep us here,
-        // and clearing what is clear already harms no neighbour. It leaves the tag as it is: only clearing F cannot
-        // bring back a word of before, and the claim that sets F again advances it.
+        // EDGE unclaim-to-claim, as in a leaf. One AND, so that a process that scribbles over the word cannot keep us
+        // here, and clearing a clear bit harms no neighbour. The AND leaves the tag as it is: clearing F alone cannot
+        // bring back an earlier value of the word, and the claim that sets F again advances the tag.
         view_.upper[layer][word].fetch_and(UpperWord::all_but_allocated(group_of(layer, block)),
                                            std::memory_order_seq_cst);
     }
