@@ -19,26 +19,26 @@ Unexpected(E) -> Unexpected<E>;
 template <class T, class E>
 class [[nodiscard]] Result {
 public:
-    // With a value.
+    // Holds a value.
     Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
-    // With an error.
+    // Holds an error.
     Result(Unexpected<E> failure) : state_(std::in_place_index<1>, std::move(failure.error)) {}
 
     // Whether there is a value; if not, there is an error.
     bool has_value() const noexcept { return state_.index() == 0; }
-    // As has_value().
+    // Like has_value().
     explicit operator bool() const noexcept { return has_value(); }
-    // Only when has_value() says so.
+    // The value. Requires has_value().
     T &value() & { return *std::get_if<0>(&state_); }
     const T &value() const & { return *std::get_if<0>(&state_); }
     T &&value() && { return std::move(*std::get_if<0>(&state_)); }
-    // As value().
+    // Like value().
     T &operator*() & { return value(); }
     const T &operator*() const & { return value(); }
     // A member of value().
     T *operator->() { return std::get_if<0>(&state_); }
     const T *operator->() const { return std::get_if<0>(&state_); }
-    // Only when !has_value().
+    // The error. Requires !has_value().
     E &error() & { return *std::get_if<1>(&state_); }
     const E &error() const & { return *std::get_if<1>(&state_); }
 
@@ -52,13 +52,13 @@ class [[nodiscard]] Result<void, E> {
 public:
     // Success.
     Result() = default;
-    // With an error.
+    // Holds an error.
     Result(Unexpected<E> failure) : state_(std::in_place_index<1>, std::move(failure.error)) {}
     // Whether there is no error.
     bool has_value() const noexcept { return state_.index() == 0; }
-    // As has_value().
+    // Like has_value().
     explicit operator bool() const noexcept { return has_value(); }
-    // Only when !has_value().
+    // The error. Requires !has_value().
     E &error() & { return *std::get_if<1>(&state_); }
     const E &error() const & { return *std::get_if<1>(&state_); }
 

@@ -41,8 +41,8 @@ NUMACRE_INLINE_FUNCTION void numacre_inline_into_cache(uint64_t *slot, uint64_t 
 }
 
 /* Whether the block still is a cached block of ours. owned: the block's entry when it is handed out again, without the
- * generation: one's process, the order of the cache, a note. 0: it is not any more. Two threads freed the block at the
- * same moment, both cached it, and one of them has given it back since: the block may be anybody's. */
+ * generation: one's process, the order of the cache, a note. 0: not any more. Two threads freed the block at the same
+ * moment, both cached it, and one of them has given it back since: the block may be anybody's. */
 NUMACRE_INLINE_FUNCTION int numacre_inline_is_cached(uint64_t entry, uint64_t owned) {
     return ((entry ^ owned) & NUMACRE_INLINE_OURS) == NUMACRE_INLINE_CACHED;
 }

@@ -47,8 +47,8 @@ public:
         return entry.is_owned() && entry.owner() == kOfflineOwner;
     }
 
-    // A draining chunk gets no new allocations; frees go on. No effect in pools whose largest block is 64 frames or
-    // less: their chunks have no drain bit.
+    // Begins or ends the draining of a chunk: a draining chunk gets no new allocations; frees go on. The call has no
+    // effect in pools whose largest block is 64 frames or less: their chunks have no drain bit.
     void set_drain(std::uint64_t chunk, bool drain) {
         if (view_.top_layer == 0 || chunk >= view_.geometry.chunk_count()) return;
         const unsigned layer = view_.top_layer;

@@ -25,7 +25,7 @@ void count(Word &tally, std::uint64_t amount = 1) {
     tally.store(tally.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
 }
 
-// Sums over all thread slots of one numa node. Never decrease; exact while nobody allocates.
+// Sums over all thread slots of one numa node. The sums never decrease, and are exact while nobody allocates.
 struct CounterTotals {
     std::array<std::uint64_t, kMaxOrder + 1> allocations{};
     std::array<std::uint64_t, kMaxOrder + 1> frees{};

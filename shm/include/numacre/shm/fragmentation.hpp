@@ -27,7 +27,7 @@ constexpr double unusable_free_ratio(const BlocksByOrder &free_blocks, unsigned 
     return (free_frames - free_frames_from(free_blocks, order)) / free_frames;
 }
 
-// -1: a request of this order would succeed. Else towards 0: it fails for lack of memory; towards 1: for fragmentation.
+// -1: a request of this order would succeed. Else it fails: towards 0 for lack of memory, towards 1 for fragmentation.
 constexpr double external_fragmentation_index(const BlocksByOrder &free_blocks, unsigned order) {
     if (free_frames_from(free_blocks, order) > 0) return -1;
     double blocks = 0;
@@ -37,7 +37,7 @@ constexpr double external_fragmentation_index(const BlocksByOrder &free_blocks, 
     return 1 - (1 + free_frames_from(free_blocks, 0) / wanted) / blocks;
 }
 
-// 0: all free memory is one block; towards 1: many small ones. 0 when nothing is free.
+// 0: all free memory is one block, or nothing is free; towards 1: many small blocks.
 constexpr double quadratic_fragmentation(const BlocksByOrder &free_blocks) {
     const double free_frames = free_frames_from(free_blocks, 0);
     if (free_frames == 0) return 0;

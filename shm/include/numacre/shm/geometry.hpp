@@ -40,7 +40,7 @@ struct Geometry {
         while (word_count(level) > 1) ++level;
         return level;
     }
-    // Entries of one layer stand for the smallest blocks of that layer.
+    // log2 of the frames of an index entry: each entry of a layer stands for one of the layer's smallest blocks.
     constexpr unsigned index_granule(unsigned layer) const { return layer == 0 ? 0 : word_order(layer - 1) + 1; }
     constexpr std::uint64_t index_entry_count(unsigned layer) const {
         return divide_up(frame_count, std::uint64_t{1} << index_granule(layer));
@@ -78,7 +78,7 @@ constexpr GeometryFault check_geometry(std::uint64_t frame_bytes, std::uint64_t 
     return GeometryFault::none;
 }
 
-// Only for sizes that check_geometry accepts.
+// Requires sizes that check_geometry() accepts.
 constexpr Geometry make_geometry(std::uint64_t frame_bytes, std::uint64_t largest_block_bytes,
                                  std::uint64_t capacity_bytes) {
     return Geometry{static_cast<std::uint32_t>(std::countr_zero(frame_bytes)),

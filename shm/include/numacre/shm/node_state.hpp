@@ -108,7 +108,7 @@ constexpr unsigned free_value(std::uint64_t word) {
 //   bits 24..31  DRAIN the daemon wants the child empty: allocations treat it like F (top layer only)
 //   bits 32..63  tag  grows by one with every change that sets a bit or clears P, so that a clean decided on an old
 //                     value fails (without it two live blocks overlap: tests/model). Clearing F alone need not
-//                     advance it: the word is not what it was before F is set again.
+//                     advance the tag: the word has no earlier value before F is set again.
 
 class UpperWord {
 public:

@@ -10,8 +10,8 @@ namespace numacre::engine {
 
 // The values are those in shared memory and in the C ABI.
 enum class PolicyMode : std::uint32_t {
-    unset = 0,              // nothing was said: whoever is asked next decides
-    local = 1,              // the calling thread's numa node, then the others by distance from it
+    unset = 0,              // no policy is set: the next level decides
+    local = 1,              // the calling thread's numa node, then the others by distance from that node
     strict = 2,             // the given ones and no other, nearest first; none given: the calling thread's
     preferred = 3,          // the given ones, nearest first, then the others by distance
     interleave = 4,         // in turn, block by block, each thread by itself; none given: all

@@ -78,7 +78,7 @@ public:
         return of_one(process, total, blocked_by, [&](std::span<Departed> departed) { seize(departed, {}, seized); });
     }
 
-    // Calls visit(NumaNode, Block, PoolAge era).
+    // Calls visit(NumaNode, Block, PoolAge era) for each seized block that is not released yet.
     template <class Visit>
     void for_each_seized(Visit &&visit) {
         for (const NodeView<Env> &view : numa_nodes_)

@@ -375,7 +375,7 @@ private:
     }
 
     // Lowers the hints of all these children at once, which have no block of `wanted`, rather than one after another as
-    // searches get there. Returns a child that promises `wanted` nevertheless; -1: none.
+    // searches get there. Returns a child that still promises `wanted`; -1: none.
     int lower_all(unsigned children, unsigned level, std::uint64_t word, unsigned wanted) {
         for (unsigned left = children; left != 0; left &= left - 1)
             lower(level - 1, word * kUpperFanOut + static_cast<unsigned>(std::countr_zero(left)));

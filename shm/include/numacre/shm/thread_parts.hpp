@@ -14,11 +14,12 @@
 namespace numacre::engine {
 
 // A place in the tree where a thread begins.
-//   bits 0..39 the place + 1, 0 = nowhere yet. Of a block in an upper word the place is that word, as counted in its
-//   layer. Of one in a leaf word it is a frame: where the block begins if that is free; else it is anywhere in the word
-//   40..47 of an upper word: log2 of the children in the widest hole that is worth taking a block from there; a search
-//   found none smaller anywhere, the last time. Of a leaf word whatever is free is taken
-//   48..63 of an upper word's blocks, and of those as large as a leaf word: so many free groups or parents more may be
+//   bits 0..39 the place + 1, 0 = nowhere yet. For a block in an upper word the place is that word, as counted in its
+//   layer. For a block in a leaf word it is a frame: the block's beginning if that frame is free; else any frame of the
+//   word
+//   40..47 for an upper word: log2 of the children in the widest hole that is worth taking a block from there; the last
+//   search found no smaller hole anywhere. In a leaf word any free run is taken
+//   48..63 for blocks of an upper word, and blocks as large as a leaf word: how many more free groups or parents may be
 //   begun without a search
 class Home {
 public:
@@ -48,7 +49,7 @@ public:
     constexpr std::uint64_t place() const { return (bits_ & kPlaceMask) - 1; }
     constexpr unsigned widest() const {
         const auto levels = static_cast<unsigned>(bits_ >> kWidestShift & 0xff);
-        return levels < kUpperLevels ? levels : kUpperLevels;  // a scribbled one: "no hole" is not wide enough
+        return levels < kUpperLevels ? levels : kUpperLevels;  // limits scribbled values: "no hole" is not wide enough
     }
 
 private:

@@ -15,7 +15,7 @@ struct ExpectedRegion {
     std::uint64_t region_bytes = 0;  // mapped bytes
 };
 
-// ok, version_mismatch, or corrupt. region: at least a header's worth of readable bytes.
+// Returns ok, version_mismatch, or corrupt. region: readable for at least the size of a header.
 template <class Env>
 Errc validate_pool_region(const void *region, const ExpectedRegion &expected, std::uint32_t process_slots,
                           std::uint32_t thread_slots) {
