@@ -94,9 +94,9 @@ public:
         return largest < ceiling() ? largest : ceiling();
     }
 
-    // Walks from (level, word) up and then down to a word of level `target` that may have a block of order `wanted`
-    // - 1. Lowers the hints that it finds too hopeful. False: no such block, as far as hints tell (unless somebody
-    //   scribbled on them).
+    // Walks from (level, word) up and then down to a word of level `target` that may have a block of value `wanted`
+    // (order + 1). Lowers the hints that it finds too hopeful. False: no such block, as far as hints tell (unless
+    // somebody scribbled on them).
     bool find(unsigned level, std::uint64_t word, unsigned target, unsigned wanted, std::uint64_t &found) {
         for (unsigned steps = 0; level != target; ++steps) {
             if (steps == kStepsMax) return false;
