@@ -107,7 +107,7 @@ public:
     constexpr std::uint32_t ownership_and_order() const {
         return static_cast<std::uint32_t>(bits_) & (kStateMask | kPublished | kHolderMask | kOrderMask);
     }
-    // ownership() of a block that the process `owner` owns and to which no reference exists.
+    // ownership() of a block that the process `owner` owns and that is not published.
     static constexpr std::uint32_t private_to(ProcessSlot owner) {
         return static_cast<std::uint32_t>(BlockState::owned) | std::uint32_t{owner.value} << kHolderShift;
     }
