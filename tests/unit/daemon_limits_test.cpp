@@ -204,6 +204,32 @@ TEST_F(CountsTest, what_a_stopped_thread_says_to_be_under_way_is_no_error_and_hi
     EXPECT_EQ(counted_bytes(actor_), kMiB);
 }
 
+// A thread that serves waiters, or takes a block, and is stopped before anybody counts the block.
+TEST_F(CountsTest, what_a_stopped_thread_has_taken_is_counted_after_two_looks) {
+    ASSERT_TRUE(pool_->set_quota(pool_holder(), 4 * kMiB, 0));
+    take(actor_, kMiB);
+    constexpr std::uint64_t kCall = 64 << 10;
+    const std::uint64_t before = begin_under_way(shared_, actor_.thread, frames(kMiB), UnderWay::kNobody);
+    const Block block = allocate(actor_, kCall);
+    pool_->look_at_use();
+    EXPECT_EQ(counted_bytes(actor_), kMiB) << "it may go on at once";
+    pool_->look_at_use();
+    EXPECT_EQ(counted_bytes(actor_), kMiB + kCall);
+    // It goes on, and gives the block to another client.
+    free(actor_, block);
+    end_under_way(shared_, actor_.thread, before);
+    for (int i = 0; i < 10; ++i) pool_->look_at_use();
+    EXPECT_EQ(counted_bytes(actor_), kMiB);
+}
+
+// Recovery may have freed blocks that were on their way only, and no block that the client held.
+TEST_F(CountsTest, what_is_freed_in_a_drain_by_recovery_is_no_room_elsewhere) {
+    ASSERT_TRUE(pool_->set_quota(pool_holder(), 4 * kMiB, 0));
+    shared_.header->draining_held = DrainingHeld{}.changed_to(frames(kMiB)).bits();
+    pool_->vacate(actor_.process, Departure::died, {}, 0);
+    EXPECT_EQ(DrainingHeld{shared_.header->draining_held}.frames(), 0U);
+}
+
 // Before the next daemon has looked at anything: those who are silent count as well.
 TEST_F(CountsTest, outlive_the_daemon) {
     constexpr std::uint32_t kAlice = 4711, kBob = 4712;

@@ -59,7 +59,7 @@ private:
 //
 // A giver may die, or stand still for any time, between its count and its gift. So any process can forget the frames on
 // the way (forget_on_the_way() in hand_off.hpp: no thread waits then, and no gift arrives), and a new era begins. A
-// giver takes its count back only in the era in which it has counted.
+// giver takes its count back only in the era in which it has counted; eras come round after 4096.
 class OnTheWay {
 public:
     constexpr explicit OnTheWay(std::uint64_t bits = 0) : bits_(bits) {}
