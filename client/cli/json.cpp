@@ -125,13 +125,14 @@ Json machine_json(const v1::Machine &machine) {
 
 Json pool_json(const v1::Pool &pool) {
     Json numa_nodes = Json::array();
-    std::uint64_t capacity = 0, online = 0, used = 0, free = 0;
+    std::uint64_t capacity = 0, online = 0, used = 0, free = 0, quarantined = 0;
     for (const v1::PoolNode &numa_node : pool.nodes()) {
         numa_nodes.push_back(pool_node_json(numa_node));
         capacity += numa_node.capacity_bytes();
         online += numa_node.online_bytes();
         used += numa_node.used_bytes();
         free += numa_node.free_bytes();
+        quarantined += numa_node.quarantined_bytes();
     }
     Json users = Json::array();
     for (const v1::User &user : pool.users()) {
@@ -154,6 +155,7 @@ Json pool_json(const v1::Pool &pool) {
             {"online_bytes", online},
             {"used_bytes", used},
             {"free_bytes", free},
+            {"quarantined_bytes", quarantined},
             {"clients", pool.clients()},
             {"max_clients", pool.max_clients()},
             {"owner", pool.owner()},

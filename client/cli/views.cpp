@@ -83,6 +83,19 @@ std::string failures_text(const v1::GetStatsResponse &stats) {
 
 namespace {
 
+// "5 MiB (node 0: 3 MiB, node 2: 2 MiB)"; empty: nothing is in quarantine.
+std::string quarantine_text(const v1::Pool &pool) {
+    std::uint64_t bytes = 0;
+    std::string by_node;
+    for (const v1::PoolNode &numa_node : pool.nodes()) {
+        if (numa_node.quarantined_bytes() == 0) continue;
+        bytes += numa_node.quarantined_bytes();
+        by_node += (by_node.empty() ? "node " : ", node ") + number(numa_node.node()) + ": " +
+                   format_bytes(numa_node.quarantined_bytes());
+    }
+    return by_node.empty() ? "" : format_bytes(bytes) + " (" + by_node + ")";
+}
+
 // The limits that are set, as text; empty if there are none.
 std::string limits_text(std::uint64_t quota_bytes, std::uint64_t soft_bytes, std::uint64_t reserved_bytes) {
     std::string text;
@@ -163,6 +176,9 @@ void print_status(std::ostream &out, const v1::Machine &machine, const std::vect
             if (limits.empty()) continue;
             out << "  user " << printable(user.name()) << ": " << format_bytes(user.used_bytes()) << " used by "
                 << plural(user.clients(), "client", "clients") << ", " << limits << '\n';
+        }
+        if (const std::string quarantine = quarantine_text(pool); !quarantine.empty()) {
+            out << "  in quarantine: " << quarantine << " of what is used, left by dead clients\n";
         }
         if (pool.reserved_bytes() != 0) {
             out << "  reserved: " << format_bytes(pool.reserved_bytes())

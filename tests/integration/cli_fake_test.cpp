@@ -259,6 +259,16 @@ TEST_F(CliFake, status_has_the_figures) {
                       HasSubstr("failed allocations: 3 out of frames"), HasSubstr("2 clients, 5 MiB given back")));
 }
 
+TEST_F(CliFake, status_says_what_is_in_quarantine_if_anything_is) {
+    EXPECT_THAT(run({"status"}).out, Not(HasSubstr("quarantine")));
+    EXPECT_EQ(run_json({"status"})["pools"][0]["quarantined_bytes"], 0);
+    fake().has_quarantine = true;
+    EXPECT_THAT(run({"status"}).out, HasSubstr("  in quarantine: 1.5 MiB (node 0: 1 MiB, node 1: 512 KiB) of what is"));
+    const Json pool = run_json({"status"})["pools"][0];
+    EXPECT_EQ(pool["quarantined_bytes"], kMiB + kMiB / 2);
+    EXPECT_EQ(pool["nodes"][1]["quarantined_bytes"], kMiB / 2);
+}
+
 TEST_F(CliFake, a_corrupt_pool_makes_status_end_with_3_and_is_still_shown) {
     fake().corrupt = true;
     const Outcome outcome = run({"status"});

@@ -22,6 +22,7 @@ inline constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 class FakeControl final : public v1::Control::Service {
 public:
     std::atomic<bool> corrupt{false};
+    std::atomic<bool> has_quarantine{false};  // 1 MiB on numa node 0, 512 KiB on numa node 1
     std::atomic<bool> shrink_blocked{false};
     std::atomic<bool> resize_hangs{false};
     std::atomic<bool> client_stays{false};  // a deletion by force takes its time, then fails
@@ -298,6 +299,7 @@ private:
             numa_node->set_page_bytes(number == 0 ? 2 * kMiB : 4096);
             if (number == 1) numa_node->set_backing_note("0 of 128 hugepages were free");
             numa_node->set_below_low_watermark(number == 1);
+            if (has_quarantine) numa_node->set_quarantined_bytes(kMiB >> number);
         }
         return pool;
     }
