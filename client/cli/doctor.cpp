@@ -116,6 +116,7 @@ private:
         std::uint64_t online_bytes = 0;
         std::uint64_t capacity_bytes = 0;
         std::uint64_t fallback_bytes = 0;  // online, but not on pages of this size
+        std::uint64_t fallback_pages = 0;  // pages for these bytes, at least one for each pool
     };
     Wanted wanted(int os_numa_node, std::uint64_t page_bytes) const {
         Wanted sum;
@@ -128,10 +129,23 @@ private:
                 }
                 if (is_fallback(pool, numa_node) && hugepage_bytes(best_backing(pool)) == page_bytes) {
                     sum.fallback_bytes += numa_node.online_bytes();
+                    sum.fallback_pages +=
+                        std::max<std::uint64_t>(1, (numa_node.online_bytes() + page_bytes - 1) / page_bytes);
                 }
             }
         }
         return sum;
+    }
+    // The nr_hugepages with which the pools that fell back get these pages. Pages in use and pages that mappings have
+    // reserved stay as they are. Nothing: enough pages are free.
+    std::optional<std::uint64_t> pages_to_have(int os_numa_node, std::uint64_t page_bytes) const {
+        HugepageFacts here;  // all 0: the numa node has no page of this size
+        for (const HugepageFacts &pages : system_.hugepages)
+            if (pages.os_numa_node == os_numa_node && pages.page_bytes == page_bytes) here = pages;
+        const std::uint64_t available = here.free - std::min(here.free, here.promised);
+        const std::uint64_t needed = wanted(os_numa_node, page_bytes).fallback_pages;
+        if (needed <= available) return std::nullopt;
+        return here.total + needed - available;
     }
 
     void hugepages() {
@@ -149,6 +163,7 @@ private:
                 continue;
             std::string what = "node " + std::to_string(pages.os_numa_node) + ", " + format_bytes(pages.page_bytes) +
                                ": " + number(pages.total) + " reserved, " + number(pages.free) + " free";
+            if (pages.promised != 0) what += " (" + number(pages.promised) + " of them reserved by mappings)";
             if (pages.surplus != 0) what += ", " + number(pages.surplus) + " surplus";
             if (daemon_.reachable) {
                 what += "; pools have " + format_bytes(want.online_bytes) + " online there";
@@ -156,13 +171,12 @@ private:
                     what += " and may grow by " + format_bytes(want.capacity_bytes - want.online_bytes);
                 }
             }
-            // Pages in use stay in use: the missing pages have to be free beside them.
-            if (want.fallback_bytes != 0) {
-                const std::uint64_t missing = (want.fallback_bytes + pages.page_bytes - 1) / pages.page_bytes;
-                warn("hugepages", what,
-                     format_bytes(want.fallback_bytes) + " of the pools on this node could not get them",
-                     reserve_command(pages.os_numa_node, pages.page_bytes, pages.total - pages.free + missing) +
-                         "   # then create the pool anew");
+            const auto advised = pages_to_have(pages.os_numa_node, pages.page_bytes);
+            if (advised && want.fallback_bytes != 0) {
+                warn(
+                    "hugepages", what,
+                    format_bytes(want.fallback_bytes) + " of the pools on this node could not get them",
+                    reserve_command(pages.os_numa_node, pages.page_bytes, *advised) + "   # then create the pool anew");
             } else if (pages.total == 0 && want.online_bytes == 0) {
                 warn("hugepages", what,
                      "a pool gets hugepages only if the daemon may reserve them itself; reserve them early, while "
@@ -187,15 +201,15 @@ private:
                 const std::string note =
                     numa_node.backing_note().empty() ? "it was asked for" : numa_node.backing_note();
                 const std::uint64_t page = hugepage_bytes(best);
-                const std::uint64_t pages = (numa_node.online_bytes() + page - 1) / page;
+                const auto advised = pages_to_have(numa_node.os_numa_node(), page);
                 warn("backing",
                      "pool " + pool.name() + ", node " + number(numa_node.node()) + ": " +
                          backing_name(numa_node.backing()) + " instead of " + backing_name(best) + ": " + note,
                      is_hugetlb(numa_node.backing()) ? "more TLB misses"
                                                      : "more TLB misses, and the memory is not reserved: the machine "
                                                        "may run out of it under the pool",
-                     reserve_command(numa_node.os_numa_node(), page, std::max<std::uint64_t>(1, pages)) +
-                         " && numacre delete " + pool.name() + " && numacre create " + pool.name() + " ...");
+                     (advised ? reserve_command(numa_node.os_numa_node(), page, *advised) + " && " : "") +
+                         "numacre delete " + pool.name() + " && numacre create " + pool.name() + " ...");
             }
         }
         if (any && !fallback) ok("backing", "every pool is on the hugepages that it asks for");

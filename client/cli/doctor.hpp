@@ -20,6 +20,7 @@ struct HugepageFacts {
     std::uint64_t total = 0;
     std::uint64_t free = 0;
     std::uint64_t surplus = 0;
+    std::uint64_t promised = 0;  // free pages that mappings have reserved (HugePages_Rsvd): nobody else gets them
 };
 
 struct HugetlbLimit {

@@ -84,6 +84,12 @@ void gather_hugepages(const fs::path &root, SystemFacts &facts) {
             pages.total = read_integer<std::uint64_t>(size / "nr_hugepages").value_or(0);
             pages.free = read_integer<std::uint64_t>(size / "free_hugepages").value_or(0);
             pages.surplus = read_integer<std::uint64_t>(size / "surplus_hugepages").value_or(0);
+            // The kernel counts reserved pages for the machine, not for each numa node: this numa node has free pages
+            // for a pool as far as the machine has.
+            const fs::path machine = root / "sys/kernel/mm/hugepages" / size.filename();
+            const auto reserved = read_integer<std::uint64_t>(machine / "resv_hugepages").value_or(0);
+            const auto free = read_integer<std::uint64_t>(machine / "free_hugepages").value_or(pages.free);
+            pages.promised = pages.free - std::min(pages.free, free - std::min(free, reserved));
             facts.hugepages.push_back(pages);
         }
     };

@@ -356,6 +356,41 @@ TEST(Doctor, a_pool_on_pages_of_1_gib_has_nothing_to_mend) {
                                                                    "there and may grow by 3 GiB"))));
 }
 
+// A pool of 128 pages and one of 32, none of them on hugepages.
+Healthy with_two_fallen_back(const HugepageFacts &pages) {
+    Healthy machine;
+    machine.system.hugepages = {pages};
+    machine.daemon.pools[0].mutable_nodes(0)->set_backing(v1::BACKING_THP);
+    v1::Pool second = machine.daemon.pools[0];
+    second.set_name("second");
+    second.mutable_nodes(0)->set_online_bytes(64 * kMiB);
+    machine.daemon.pools.push_back(second);
+    return machine;
+}
+
+TEST(Doctor, both_advices_on_hugepages_name_what_all_pools_need_beside_the_pages_in_use) {
+    const Healthy machine = with_two_fallen_back({0, 2 * kMiB, 200, 60, 0});
+    const std::string command = "echo 300 > /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
+    EXPECT_THAT(machine.finding("hugepages").command, HasSubstr(command));
+    for (const Finding &found : machine.findings()) {
+        if (found.check != "backing") continue;
+        EXPECT_THAT(found.command, HasSubstr(command + " && numacre delete "));
+    }
+}
+
+TEST(Doctor, free_hugepages_that_mappings_have_reserved_are_not_for_a_pool) {
+    const Healthy machine = with_two_fallen_back({0, 2 * kMiB, 200, 60, 0, 50});
+    const Finding found = machine.finding("hugepages");
+    EXPECT_THAT(found.what, HasSubstr("200 reserved, 60 free (50 of them reserved by mappings)"));
+    EXPECT_THAT(found.command, HasSubstr("echo 350 > "));
+}
+
+TEST(Doctor, enough_free_hugepages_need_no_other_number_of_them) {
+    const Healthy machine = with_two_fallen_back({0, 2 * kMiB, 400, 160, 0});
+    EXPECT_EQ(machine.finding("hugepages").level, Level::ok);
+    EXPECT_EQ(machine.finding("backing").command, "numacre delete default && numacre create default ...");
+}
+
 TEST(Doctor, every_trouble_has_a_level_a_meaning_and_a_command) {
     struct Case {
         const char *name;
@@ -559,6 +594,21 @@ TEST_F(MadeUpMachine, facts_are_read_from_proc_and_sys) {
     EXPECT_EQ(facts.hugetlb_limits[0].used_bytes, 2 * kMiB);
     EXPECT_TRUE(facts.runtime_dir_exists);
     EXPECT_FALSE(facts.shm_total_bytes);
+}
+
+// The kernel counts reserved pages for the machine: 16 free of 40 are for anybody, on whichever numa node.
+TEST_F(MadeUpMachine, reserved_hugepages_are_read_for_the_machine) {
+    for (const auto &[numa_node, free] : {std::pair{"node0", "30"}, std::pair{"node1", "10"}}) {
+        const std::string pages = std::string("sys/devices/system/node/") + numa_node + "/hugepages/hugepages-2048kB/";
+        put(pages + "nr_hugepages", "64");
+        put(pages + "free_hugepages", free);
+    }
+    put("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "40");
+    put("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "24");
+    const SystemFacts facts = gather_system_facts(root_, root_ / "nothing", 0);
+    ASSERT_THAT(facts.hugepages, SizeIs(2));
+    EXPECT_EQ(facts.hugepages[0].promised, 14U);
+    EXPECT_EQ(facts.hugepages[1].promised, 0U);
 }
 
 TEST_F(MadeUpMachine, an_empty_machine_is_not_fatal) {
