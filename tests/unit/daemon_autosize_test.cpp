@@ -13,7 +13,9 @@
 namespace numacre::daemon {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kUnit = 4 * kMiB;
@@ -52,6 +54,52 @@ std::optional<std::uint64_t> wants(const std::vector<AutosizeSample> &samples, c
 TEST(Autosize, it_is_off_unless_asked_for) {
     EXPECT_EQ(wants(history(200, std::vector<std::uint64_t>(100, 0)), Autosize{}), std::nullopt);
     EXPECT_FALSE(PoolSpec{}.autosize.is_on);
+}
+
+// What the policy wants of several numa nodes, of which each has the history and gives up whole units.
+std::vector<std::size_t> nodes_of_wishes(const std::vector<std::vector<AutosizeSample>> &nodes, LastShrink &last,
+                                         const Autosize &autosize = policy()) {
+    std::vector<std::deque<AutosizeSample>> histories;
+    for (const auto &samples : nodes) histories.emplace_back(samples.begin(), samples.end());
+    std::vector<std::size_t> wished;
+    for (const AutosizeWish &wish :
+         autosize_wishes(autosize, histories, std::vector<std::uint64_t>(nodes.size(), kUnit), last))
+        wished.push_back(wish.numa_node);
+    return wished;
+}
+
+// Two that count on one another's free memory, for a promise, would otherwise both give it back.
+TEST(Autosize, one_numa_node_shrinks_at_a_time_and_they_take_turns) {
+    const std::vector<std::uint64_t> ample(11, 170);
+    const auto later = [&](std::chrono::seconds by) {
+        auto samples = history(200, ample);
+        for (AutosizeSample &sample : samples) sample.time += by;
+        return samples;
+    };
+    LastShrink last;
+    EXPECT_THAT(nodes_of_wishes({later({}), later({})}, last), ElementsAre(0));
+    EXPECT_THAT(nodes_of_wishes({{}, later(std::chrono::seconds(9))}, last), IsEmpty()) << "9 s after the last one";
+    EXPECT_THAT(nodes_of_wishes({{}, later(std::chrono::seconds(10))}, last), ElementsAre(1));
+    EXPECT_THAT(nodes_of_wishes({later(std::chrono::seconds(21)), later(std::chrono::seconds(21))}, last),
+                ElementsAre(0));
+    EXPECT_THAT(nodes_of_wishes({later(std::chrono::seconds(40)), later(std::chrono::seconds(40))}, last),
+                ElementsAre(1));
+}
+
+TEST(Autosize, without_a_while_to_wait_one_look_still_shrinks_one_numa_node) {
+    const Autosize at_once = policy("20%-60%:100M-300M:40M:0s");
+    LastShrink last;
+    const auto ample = history(200, {170});
+    EXPECT_THAT(nodes_of_wishes({ample, ample, ample}, last, at_once), ElementsAre(0));
+    EXPECT_THAT(nodes_of_wishes({ample, ample, ample}, last, at_once), IsEmpty()) << "no sample is newer";
+}
+
+TEST(Autosize, a_shrink_holds_up_no_growth) {
+    LastShrink last;
+    const auto ample = history(200, std::vector<std::uint64_t>(11, 170));
+    const auto scarce = history(200, std::vector<std::uint64_t>(11, 10));
+    EXPECT_THAT(nodes_of_wishes({ample, scarce, ample, scarce}, last), ElementsAre(0, 1, 3));
+    EXPECT_THAT(nodes_of_wishes({ample, scarce}, last), ElementsAre(1));
 }
 
 TEST(Autosize, it_grows_by_a_step_when_little_was_free_for_long) {

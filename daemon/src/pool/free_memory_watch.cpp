@@ -80,14 +80,11 @@ void FreeMemoryWatch::remember(const Use &use, std::span<const std::uint64_t> dr
     }
 }
 
-std::optional<FreeMemoryWatch::Wish> FreeMemoryWatch::take_wish(std::size_t numa_node, std::uint64_t unit_bytes) {
+std::vector<AutosizeWish> FreeMemoryWatch::take_wishes(std::span<const std::uint64_t> unit_bytes) {
     const MutexLock lock(mutex_);
-    auto &history = history_[numa_node];
-    const std::vector<AutosizeSample> samples(history.begin(), history.end());
-    const auto wanted = autosize_wants(spec_.autosize, samples, unit_bytes);
-    if (!wanted) return std::nullopt;
-    history.clear();
-    return Wish{samples.back().online_bytes, *wanted};
+    auto wishes = autosize_wishes(spec_.autosize, history_, unit_bytes, last_shrink_);
+    for (const AutosizeWish &wish : wishes) history_[wish.numa_node].clear();
+    return wishes;
 }
 
 }  // namespace numacre::daemon

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,12 +37,9 @@ public:
     // drains. promised_frames: frames that only the holders of promises can have; they count here as far as the other
     // numa nodes do not have them.
     void remember(const Use &use, std::span<const std::uint64_t> draining_free_frames, std::uint64_t promised_frames);
-    // A new size that the policy wants for the numa node, and the size that it replaces. Each wish is returned once;
-    // then its observation window restarts.
-    struct Wish {
-        std::uint64_t from_bytes = 0, to_bytes = 0;
-    };
-    std::optional<Wish> take_wish(std::size_t numa_node, std::uint64_t unit_bytes);
+    // The new sizes that the policy wants for the numa nodes, and the sizes that they replace. Each wish is returned
+    // once; then its observation window restarts. unit_bytes: by numa node.
+    std::vector<AutosizeWish> take_wishes(std::span<const std::uint64_t> unit_bytes);
 
 private:
     const PoolSpec &spec_;
@@ -52,6 +48,7 @@ private:
     mutable Mutex mutex_;
     std::vector<bool> is_below_ NUMACRE_GUARDED_BY(mutex_);                       // by numa node
     std::vector<std::deque<AutosizeSample>> history_ NUMACRE_GUARDED_BY(mutex_);  // by numa node
+    LastShrink last_shrink_ NUMACRE_GUARDED_BY(mutex_);
     std::vector<Event> news_ NUMACRE_GUARDED_BY(mutex_);
 };
 

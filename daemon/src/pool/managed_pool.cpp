@@ -599,9 +599,10 @@ void ManagedPool::remember_for_autosize(const Use &use) {
 std::vector<ManagedPool::Wish> ManagedPool::take_autosize_wishes() {
     std::vector<Wish> wishes;
     if (is_corrupt() || clients_.is_closed()) return wishes;
-    for (std::size_t i = 0; i < nodes_.size(); ++i)
-        if (const auto wish = free_memory_.take_wish(i, nodes_[i]->unit_bytes()))
-            wishes.push_back({nodes_[i]->numa_node(), wish->from_bytes, wish->to_bytes});
+    std::vector<std::uint64_t> unit_bytes;  // by numa node
+    for (const auto &memory : nodes_) unit_bytes.push_back(memory->unit_bytes());
+    for (const AutosizeWish &wish : free_memory_.take_wishes(unit_bytes))
+        wishes.push_back({nodes_[wish.numa_node]->numa_node(), wish.from_bytes, wish.to_bytes});
     return wishes;
 }
 

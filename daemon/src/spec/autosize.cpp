@@ -136,4 +136,28 @@ std::optional<std::uint64_t> autosize_wants(const Autosize &autosize, std::span<
     return smaller;
 }
 
+std::vector<AutosizeWish> autosize_wishes(const Autosize &autosize,
+                                          std::span<const std::deque<AutosizeSample>> histories,
+                                          std::span<const std::uint64_t> unit_bytes, LastShrink &last) {
+    std::vector<AutosizeWish> wishes;
+    const std::size_t first = last.time ? last.numa_node + 1 : 0;
+    bool has_shrunk = false;
+    for (std::size_t i = 0; i < histories.size(); ++i) {
+        const std::size_t numa_node = (first + i) % histories.size();
+        const std::vector<AutosizeSample> samples(histories[numa_node].begin(), histories[numa_node].end());
+        const auto wanted = autosize_wants(autosize, samples, unit_bytes[numa_node]);
+        if (!wanted) continue;
+        const AutosizeSample &now = samples.back();
+        if (*wanted < now.online_bytes) {
+            // Not by a sample of the look that the last shrink came from, even if `after` is 0.
+            const bool is_due = !last.time || (now.time > *last.time && now.time - *last.time >= autosize.after);
+            if (has_shrunk || !is_due) continue;
+            has_shrunk = true;
+            last = {numa_node, now.time};
+        }
+        wishes.push_back({numa_node, now.online_bytes, *wanted});
+    }
+    return wishes;
+}
+
 }  // namespace numacre::daemon

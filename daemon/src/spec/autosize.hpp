@@ -3,12 +3,14 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/failure.hpp"
 #include "spec/pool_config.hpp"
@@ -39,5 +41,23 @@ void remember(std::deque<AutosizeSample> &history, const AutosizeSample &sample,
 // not count.
 std::optional<std::uint64_t> autosize_wants(const Autosize &autosize, std::span<const AutosizeSample> history,
                                             std::uint64_t unit_bytes);
+
+struct AutosizeWish {
+    std::size_t numa_node = 0;  // the pool's
+    std::uint64_t from_bytes = 0, to_bytes = 0;
+};
+// The last shrink of any numa node of the pool. No time: none has shrunk yet.
+struct LastShrink {
+    std::size_t numa_node = 0;
+    std::optional<std::chrono::steady_clock::time_point> time;
+};
+
+// Asks autosize_wants() for each numa node of a pool; histories and unit_bytes are by numa node. Any number of them may
+// grow at once, but only one shrinks, and the next one only when `after` has passed since `last`: their samples may
+// show the same free memory, as when a promise counts as far as the other numa nodes do not have it. They take turns.
+// `last` is replaced if the answer has a shrink.
+std::vector<AutosizeWish> autosize_wishes(const Autosize &autosize,
+                                          std::span<const std::deque<AutosizeSample>> histories,
+                                          std::span<const std::uint64_t> unit_bytes, LastShrink &last);
 
 }  // namespace numacre::daemon
