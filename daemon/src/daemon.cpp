@@ -102,10 +102,21 @@ struct Inheritance {
 }  // namespace
 
 Answer<void> Daemon::adopt_pools() {
-    std::map<std::string, std::map<std::string, Fd>> by_pool;
     auto inherited = keeper_->inherited();
     if (!inherited) return Unexpected{inherited.error()};
-    for (auto &[name, fd] : *inherited) {
+    const auto adopted = adopt(std::move(*inherited));
+    if (adopted) return {};
+    Failure failure = adopted.error();
+    if (failure.code == Errc::corrupt || failure.code == Errc::version_mismatch)
+        failure.message += "; to give up all pools that are kept in " + options_.runtime_dir +
+                           ", end their clients and run: numacred --runtime-dir " + options_.runtime_dir +
+                           " --discard-kept";
+    return Unexpected{std::move(failure)};
+}
+
+Answer<void> Daemon::adopt(std::map<std::string, Fd> inherited) {
+    std::map<std::string, std::map<std::string, Fd>> by_pool;
+    for (auto &[name, fd] : inherited) {
         const auto [pool, file] = split_kept_name(name);
         by_pool[pool][file] = std::move(fd);
     }
@@ -133,17 +144,14 @@ Answer<void> Daemon::adopt_pools() {
             return kept.os_numa_node == here.os_numa_node;
         };
         if (!std::ranges::equal(ledger->nodes(), topology_->numa_nodes(), is_same_node))
-            return Unexpected{
-                Failure{Errc::version_mismatch,
-                        "pool \"" + name + "\" was made for " + std::to_string(ledger->numa_nodes()) +
-                            " numa nodes, or others than those of the topology " + topology_->source() + " has " +
-                            std::to_string(topology_->numa_nodes().size()) +
-                            ": start with the same --topology, or give the pools up with numacred --discard-kept"}};
+            return Unexpected{Failure{Errc::version_mismatch,
+                                      "pool \"" + name + "\" was made for " + std::to_string(ledger->numa_nodes()) +
+                                          " numa nodes, or others than those of the topology " + topology_->source() +
+                                          " has " + std::to_string(topology_->numa_nodes().size()) +
+                                          ": start with the same --topology"}};
         for (const std::string &file : ManagedPool::file_names(ledger->numa_nodes()))
             if (!files.contains(file))
-                return Unexpected{Failure{Errc::corrupt, "pool \"" + name + "\": its \"" + file +
-                                                             "\" was not kept: give the pools up with numacred "
-                                                             "--discard-kept"}};
+                return Unexpected{Failure{Errc::corrupt, "pool \"" + name + "\": its \"" + file + "\" was not kept"}};
         pools.push_back({std::move(*ledger), std::move(files)});
     }
 
@@ -196,7 +204,7 @@ Answer<void> Daemon::discard_kept() {
             count_reserved_pages();
         }
     }
-    log::info("what was kept is given up", {{"descriptors", files.size()}});
+    log::info("what was kept is given up", {{"runtime_dir", options_.runtime_dir}, {"descriptors", files.size()}});
     is_heir_ = true;  // and there is no client to leave the pools to
     return {};
 }

@@ -104,6 +104,8 @@ private:
     // The pool of that name, or all pools if the name is empty.
     Answer<std::vector<std::shared_ptr<ManagedPool>>> chosen_pools(const std::string &name);
     void count_reserved_pages();
+    // Takes over the pools whose files the keeper has returned. All or nothing, as adopt_pools().
+    Answer<void> adopt(std::map<std::string, Fd> inherited);
 
     Options options_;
     std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();

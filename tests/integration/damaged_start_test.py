@@ -72,6 +72,7 @@ class Damage(HostileUser):
                 given_up = subprocess.run([program("numacred"), "--runtime-dir", self.runtime_dir, "--discard-kept"],
                                           stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_SECONDS)
             self.assertEqual(given_up.returncode, 0, given_up.stderr)
+            self.assertIn(f"what was kept is given up runtime_dir={self.runtime_dir}", given_up.stderr.decode())
 
     def some_message(self, kinds):
         """A message of the holder's, sound or not, and descriptors with it."""

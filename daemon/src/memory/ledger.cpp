@@ -22,17 +22,15 @@ static_assert(sizeof(LedgerUnit) == 2);
 static_assert(std::atomic<UnitState>::is_always_lock_free && std::atomic<Drain>::is_always_lock_free);
 
 Unexpected<Failure> no_ledger(const char *why) {
-    return Unexpected{Failure{Errc::corrupt, std::string("what was kept of a pool cannot be used: ") + why +
-                                                 "; give it up with numacred --discard-kept"}};
+    return Unexpected{Failure{Errc::corrupt, std::string("what was kept of a pool cannot be used: ") + why}};
 }
 
 Unexpected<Failure> other_version(std::uint32_t ledger, std::uint32_t layout) {
-    return Unexpected{
-        Failure{Errc::version_mismatch,
-                "the pools that are kept here were made by a numacred with ledger version " + std::to_string(ledger) +
-                    " and shared layout version " + std::to_string(layout) + ", this one has " +
-                    std::to_string(kLedgerVersion) + " and " + std::to_string(kLayoutVersion) +
-                    ": start that one again, or end the clients and give the pools up with numacred --discard-kept"}};
+    return Unexpected{Failure{Errc::version_mismatch,
+                              "the pools that are kept here were made by a numacred with ledger version " +
+                                  std::to_string(ledger) + " and shared layout version " + std::to_string(layout) +
+                                  ", this one has " + std::to_string(kLedgerVersion) + " and " +
+                                  std::to_string(kLayoutVersion) + ": start that one again"}};
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ Answer<std::uint64_t> check_adopted(int fd, std::uint64_t bytes_at_least) {
     if (bytes < bytes_at_least || (os::get_seals(fd) & kSeals) != kSeals)
         return Unexpected{Failure{Errc::corrupt, "a region that was kept has " + std::to_string(bytes) +
                                                      " bytes instead of " + std::to_string(bytes_at_least) +
-                                                     ", or not our seals; give it up with numacred --discard-kept"}};
+                                                     ", or not our seals"}};
     return bytes;
 }
 
