@@ -55,6 +55,29 @@ result = library.numacre_attach(runtime_dir, None, ctypes.byref(pool))
 print(-result, library.numacre_last_error().decode() if result else "")
 """
 
+# Attaches, holds a block, and has a child by the bare system call, so that the library does not close its descriptors
+# there; says the child's pid, and executes cat when it reads a line.
+EXEC_BESIDE_A_CHILD = """
+import ctypes, os, signal, sys
+library, runtime_dir, clone = ctypes.CDLL(sys.argv[1]), sys.argv[2].encode(), int(sys.argv[3])
+pool, block = ctypes.c_void_p(), ctypes.c_void_p()
+assert library.numacre_attach(runtime_dir, None, ctypes.byref(pool)) == 0
+assert library.numacre_alloc(pool, ctypes.c_size_t(1 << 20), ctypes.byref(block)) == 0
+libc = ctypes.CDLL(None)
+child = libc.syscall(clone, int(signal.SIGCHLD), None, None, None, None)
+if child == 0:
+    while True:
+        libc.pause()
+print("child", child, flush=True)
+os.read(0, 1)
+os.execvp("cat", ["cat"])
+"""
+CLONE_CALLS = {"x86_64": 56, "aarch64": 220}
+
+
+def program_of(pid):
+    return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+
 
 class ClientProcess(unittest.TestCase):
     def setUp(self):
@@ -115,6 +138,41 @@ class ClientProcess(unittest.TestCase):
         self.assertEqual(self.daemon.clients(), [])
         os.kill(child, 0)  # it lives
         self.assertIsNone(client.poll())
+
+    def test_a_program_that_has_replaced_an_evicted_client_gets_no_signal(self):
+        for _ in range(5):
+            client = self.start("exec")
+            child = self.hear(client, "child")
+            self.addCleanup(os.kill, child, signal.SIGKILL)
+            (attached,) = self.daemon.clients()
+            self.tell(client)
+            wait_until("it is another program", lambda: program_of(client.pid) == "cat")
+            self.daemon.run_cli("evict", str(attached["client_id"]), "--grace", "0")  # it may have gone by itself
+            wait_until("its seat is free", lambda: not self.daemon.clients())
+            self.assertEqual(self.daemon.used_bytes(), 0)
+            client.stdin.write("it lives\n")
+            client.stdin.flush()
+            self.assertEqual(client.stdout.readline(), "it lives\n")
+
+    @unittest.skipUnless(platform.machine() in CLONE_CALLS, "NOT TESTED: the system call of clone is not known here")
+    def test_a_client_that_executes_can_be_evicted_although_a_child_keeps_its_connection(self):
+        client = subprocess.Popen([sys.executable, "-c", EXEC_BESIDE_A_CHILD, str(library_path()),
+                                   self.daemon.runtime_dir, str(CLONE_CALLS[platform.machine()])],
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(client.stdout.close)
+        self.addCleanup(client.wait, PATIENCE_SECONDS)
+        self.addCleanup(client.kill)
+        self.addCleanup(client.stdin.close)
+        self.addCleanup(os.kill, self.hear(client, "child"), signal.SIGKILL)
+        (attached,) = self.daemon.clients()
+        self.tell(client)
+        wait_until("it is another program", lambda: program_of(client.pid) == "cat")
+        self.daemon.cli("evict", str(attached["client_id"]), "--grace", "0")
+        wait_until("its seat is free", lambda: not self.daemon.clients())
+        self.assertEqual(self.daemon.used_bytes(), 0)
+        client.stdin.write("it lives\n")
+        client.stdin.flush()
+        self.assertEqual(client.stdout.readline(), "it lives\n")
 
     def test_a_child_forked_in_the_middle_of_attach_or_detach_has_none_of_the_librarys_descriptors(self):
         program = bin_dir().parent / "test-bin" / "forking_client"

@@ -1013,10 +1013,15 @@ void AttachServer::end_client(SessionId id, int signal) {
     const bool is_lost = session.phase == Session::Phase::lost;
     worker_.post([this, id, signal, is_lost, pool = session.pool, client = session.client] {
         if (is_lost && !pool->is_here(client)) return;
-        if (has_executed(client.peer.pid, client.peer.stack_start)) return;
-        loop_.post([this, id, signal] {
+        const bool is_stranger = has_executed(client.peer.pid, client.peer.stack_start);
+        loop_.post([this, id, signal, is_stranger] {
             const auto again = sessions_.find(id);
-            if (again != sessions_.end() && again->second->is_client()) send(again->second->peer, signal);
+            if (again == sessions_.end() || !again->second->is_client()) return;
+            if (!is_stranger) send(again->second->peer, signal);
+            // Nothing of the pool is mapped any more, although a child may keep the connection open. If the process has
+            // ended its own event is on the way, and what /proc showed may have been another's.
+            else if (!has_ended(*again->second->peer.pidfd))
+                depart(*again->second, Departure::unmapped);
         });
     });
 }
