@@ -97,6 +97,8 @@ int run_bench(Context &context, const BenchArguments &arguments) {
         throw ArgumentError("--rounds " + std::to_string(arguments.rounds) + " is out of range: use 1 to " +
                             std::to_string(kMostRounds));
     }
+    // Refuses a runtime directory that is too long for a socket address, without a call to the daemon.
+    if (!arguments.private_pool) context.control();
     catch_interrupts();
     const Attachment attachment(arguments, context.runtime_dir);
     numacre_pool *pool = attachment.get();

@@ -130,7 +130,10 @@ int run_pools(Context &context) {
 namespace {
 
 int run_blocks(Context &context, const ClientsArguments &arguments) {
+    constexpr std::uint32_t kMostBlocks = 16384;
     if (arguments.limit == 0) throw ArgumentError("--limit 0 lists nothing: use 1 to 16384");
+    if (arguments.limit > kMostBlocks)
+        throw ArgumentError("--limit " + std::to_string(arguments.limit) + " is too many: use 1 to 16384");
     v1::ListBlocksRequest request;
     request.set_pool(arguments.pool);
     request.set_client_id(arguments.client_id);
@@ -361,6 +364,7 @@ int run_drain(Context &context, const DrainArguments &arguments) {
 
 int run_evict(Context &context, std::uint32_t client_id, const std::string &grace_text) {
     const std::chrono::milliseconds grace = parse_duration(grace_text);
+    if (client_id == 0) throw ArgumentError("0 is no client id: see `numacre clients`");
     context.control().evict_client(client_id, grace);
     if (context.json) {
         print_json(context.out, {{"client_id", client_id}, {"grace_milliseconds", grace.count()}, {"evicted", true}});

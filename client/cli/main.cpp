@@ -1,5 +1,6 @@
 // `numacre`: parses the arguments, runs a verb and returns its exit code. commands.hpp has the verbs.
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <exception>
 #include <functional>
 #include <iostream>
@@ -16,6 +17,14 @@
 namespace {
 
 using namespace numacre::cli;
+
+// CLI11 takes -1 for the largest number of 64 bits, and a larger one for that, too.
+std::string whole_number_fault(const std::string &text) {
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc{} && end == text.data() + text.size()) return {};
+    return "'" + printable(text) + "' is no whole number of 64 bits";
+}
 
 class Arguments {
 public:
@@ -87,7 +96,8 @@ public:
         drain->add_option("POOL", drain_.pool, "Pool")->required();
         drain->add_option("--node", drain_.numa_node, "The pool's numa node; may be left out if it has only one");
         drain->add_option("--chunk", drain_.chunk, "Number of the chunk: its offset divided by the largest block")
-            ->required();
+            ->required()
+            ->check(whole_number_fault);
         drain->add_flag("--undo", drain_.undo, "Let allocations in again");
 
         CLI::App *evict = verb("evict", "End a client's process; its blocks come back",
@@ -132,7 +142,8 @@ public:
 
         CLI::App *top = verb("top", "Pools and clients, live", [this](Context &c) { return run_top(c, top_); });
         top->add_option("--interval", top_.interval, "Time between two looks, 50ms or more")->capture_default_str();
-        top->add_option("--count", top_.count, "How many looks; without end if left out, one with --json");
+        top->add_option("--count", top_.count, "How many looks; without end if left out, one with --json")
+            ->check(whole_number_fault);
 
         verb("doctor", "What is wrong with this machine's set-up, and the command that mends it",
              [](Context &c) { return run_doctor(c); });
@@ -156,11 +167,17 @@ public:
         replay->add_option("--largest", replay_.largest, "Largest block, and the pool's step")->capture_default_str();
         bench->add_option("POOL", bench_.pool, "Pool")->capture_default_str();
         bench->add_flag("--private", bench_.private_pool, "A pool inside this process: needs no daemon");
-        bench->add_option("--operations", bench_.operations, "Pairs a round")->capture_default_str();
-        bench->add_option("--rounds", bench_.rounds, "Rounds; the median counts")->capture_default_str();
+        bench->add_option("--operations", bench_.operations, "Pairs a round")
+            ->capture_default_str()
+            ->check(whole_number_fault);
+        bench->add_option("--rounds", bench_.rounds, "Rounds; the median counts")
+            ->capture_default_str()
+            ->check(whole_number_fault);
     }
 
     CLI::App &app() { return app_; }
+    // An empty value would be the same as none: of a shell's variable that is not set, as in --mode "$MODE".
+    void refuse_empty_values() const { refuse_empty_values(app_); }
     int run(Context &context) const { return chosen_(context); }
 
     std::string runtime_dir = "/run/numacre";
@@ -169,6 +186,13 @@ public:
     bool ascii = false;
 
 private:
+    static void refuse_empty_values(const CLI::App &app) {
+        for (const CLI::Option *option : app.get_options())
+            for (const std::string &value : option->results())
+                if (value.empty())
+                    throw ArgumentError(option->get_name() + " has an empty value: give one, or leave it out");
+        for (const CLI::App *verb : app.get_subcommands()) refuse_empty_values(*verb);
+    }
     CLI::App *verb(const char *name, const char *help, std::function<int(Context &)> action) {
         CLI::App *command = app_.add_subcommand(name, help);
         command->callback([this, action = std::move(action)] { chosen_ = action; });
@@ -235,7 +259,10 @@ int main(int argc, char **argv) {
         // after all work and output of the verb are done.
         static Context &context = *new Context(std::cout);
         context.runtime_dir = arguments.runtime_dir;
+        arguments.refuse_empty_values();
         context.timeout = parse_duration(arguments.timeout);
+        if (context.timeout.count() == 0)
+            throw ArgumentError("--timeout " + arguments.timeout + " leaves the daemon no time: use 1ms or more");
         context.json = arguments.json;
         context.terminal = look_at_terminal(arguments.ascii);
         return arguments.run(context);

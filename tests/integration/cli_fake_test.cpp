@@ -573,7 +573,20 @@ TEST_F(CliFake, bad_arguments_end_with_2_and_name_the_value) {
         {{"map", "--cells", "70000"}, "70000"},
         {{"top", "--interval", "1ms"}, "1ms"},
         {{"bench", "--private", "--operations", "0"}, "0"},
+        {{"bench", "--private", "--operations", "-1"}, "-1"},
+        {{"bench", "--private", "--rounds", "many"}, "many"},
         {{"status", "--timeout", "never"}, "never"},
+        {{"status", "--timeout", "0"}, "--timeout 0"},
+        {{"stats", ""}, "POOL"},
+        {{"delete", ""}, "NAME"},
+        {{"create", "p", "--capacity", "1G", "--online", "1M", "--mode", ""}, "--mode"},
+        {{"create", "p", "--capacity", "1G", "--online", "1M", "--frame", ""}, "--frame"},
+        {{"quota", "7", "1G", "--soft", ""}, "--soft"},
+        {{"evict", "0"}, "0 is no client id"},
+        {{"clients", "--blocks", "--limit", "16385"}, "16385"},
+        {{"drain", "default", "--node", "0", "--chunk", "-1"}, "-1"},
+        {{"drain", "default", "--node", "0", "--chunk", "99999999999999999999"}, "99999999999999999999"},
+        {{"top", "--count", "-1"}, "-1"},
         {{"pools", "surplus"}, "surplus"},
         {{"shrink"}, "shrink"},
         {{}, "required"},
@@ -687,6 +700,13 @@ TEST_F(CliFake, odd_and_overlong_directories_work_or_are_refused_by_name) {
     const Outcome refused = run_bare({"--runtime-dir", overlong, "status"});
     EXPECT_EQ(refused.exit_code, 2);
     EXPECT_THAT(refused.err, HasSubstr(overlong));
+    for (const char *verb : {"status", "bench", "doctor"}) {
+        SCOPED_TRACE(verb);
+        EXPECT_EQ(run_bare({"--runtime-dir", overlong, verb}).exit_code, 2);
+        const Outcome empty = run_bare({"--runtime-dir", "", verb});
+        EXPECT_EQ(empty.exit_code, 2);
+        EXPECT_THAT(empty.err, HasSubstr("--runtime-dir"));
+    }
 }
 
 // `top` and colours on a real terminal: a pty whose other end the test reads.
