@@ -7,26 +7,21 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <limits>
 #include <map>
 #include <optional>
 #include <sstream>
 #include <system_error>
 #include <utility>
 
-#include "base/bytes.hpp"
 #include "memory/topology.hpp"
 #include "os/log.hpp"
 #include "spec/access.hpp"
-#include "spec/autosize.hpp"
-#include "spec/policy_text.hpp"
+#include "spec/pool_attributes.hpp"
 #include "spec/pool_spec.hpp"
-#include "spec/reclaim.hpp"
 #include "survival/keeper.hpp"
 #include "version.hpp"
 
@@ -50,68 +45,11 @@ Unexpected<Failure> refuse(std::string message) {
     return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
 }
 
-Answer<void> set_count(std::uint32_t &target, const std::string &text) {
-    std::uint32_t value = 0;
-    const auto [rest, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (fault != std::errc{} || rest != text.data() + text.size())
-        return refuse("not a whole number from 0 to " + std::to_string(std::numeric_limits<std::uint32_t>::max()));
-    target = value;
-    return {};
-}
-
-Answer<void> set_positive_count(std::uint32_t &target, const std::string &text) {
-    std::uint32_t value = 0;
-    if (auto set = set_count(value, text); !set) return set;
-    if (value == 0) return refuse("use 1 or more");
-    target = value;
-    return {};
-}
-
 // Sets the result of a parser of access.hpp.
 Answer<void> set_parsed(std::uint32_t &target, Answer<std::uint32_t> parsed) {
     if (!parsed) return Unexpected{std::move(parsed.error())};
     target = *parsed;
     return {};
-}
-
-Answer<void> set_bytes(std::uint64_t &target, const std::string &text) {
-    const auto value = parse_bytes(text);
-    if (!value) return Unexpected{value.error()};
-    target = *value;
-    return {};
-}
-
-// "alice=1G 1000=2G/1536M": USER=SIZE, or USER=SIZE/SOFT.
-Answer<void> set_user_quotas(std::vector<UserLimit> &target, const std::string &text) {
-    std::istringstream words(text);
-    std::vector<UserLimit> users;
-    for (std::string word; words >> word;) {
-        const std::size_t equals = word.find('=');
-        if (equals == std::string::npos)
-            return refuse("\"" + word + "\" is no USER=SIZE[/SOFT], such as alice=1G/768M");
-        UserLimit user;
-        if (auto known = set_parsed(user.uid, parse_user(word.substr(0, equals))); !known) return known;
-        const std::string sizes = word.substr(equals + 1);
-        const std::size_t slash = std::min(sizes.find('/'), sizes.size());
-        if (auto quota = set_bytes(user.quota_bytes, sizes.substr(0, slash)); !quota) return quota;
-        if (slash != sizes.size())
-            if (auto soft = set_bytes(user.soft_quota_bytes, sizes.substr(slash + 1)); !soft) return soft;
-        if (user.quota_bytes != 0 && user.soft_quota_bytes >= user.quota_bytes)
-            return refuse("the soft quota in \"" + word + "\" is not below the quota: lower it");
-        const auto is_same = [&](const UserLimit &other) { return other.uid == user.uid; };
-        if (std::ranges::any_of(users, is_same)) return refuse("\"" + word + "\" names a user twice: keep one");
-        users.push_back(user);
-    }
-    target = std::move(users);
-    return {};
-}
-std::string format_user_quotas(const std::vector<UserLimit> &users) {
-    std::string text;
-    for (const UserLimit &user : users) {
-        text += (text.empty() ? "" : " ") + user_name(user.uid) + "=" + format_bytes(user.quota_bytes);
-        if (user.soft_quota_bytes != 0) text += "/" + format_bytes(user.soft_quota_bytes);
-    }
-    return text;
 }
 
 Answer<void> set_yes_no(bool &target, const std::string &text) {
@@ -191,84 +129,25 @@ const std::vector<Key<Config>> &daemon_keys() {
     return keys;
 }
 
+Kind kind_of(PoolAttribute::Kind kind) {
+    switch (kind) {
+        case PoolAttribute::Kind::text:
+            return Kind::text;
+        case PoolAttribute::Kind::bytes:
+            return Kind::bytes;
+        case PoolAttribute::Kind::count:
+            return Kind::count;
+    }
+    return Kind::text;
+}
+
 const std::vector<Key<PoolSpec>> &pool_keys() {
-    static const std::vector<Key<PoolSpec>> keys{
-        {"name", Kind::text, "",
-         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
-             if (!is_pool_name(text)) return refuse("use 1 to 63 characters of a-z, 0-9, '.', '_' and '-'");
-             spec.name = text;
-             return {};
-         }},
-        {"capacity", Kind::bytes, "",
-         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.capacity_bytes, text); }},
-        {"online", Kind::bytes, "",
-         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
-             auto sizes = parse_node_bytes(text);
-             if (!sizes) return Unexpected{sizes.error()};
-             spec.online_bytes = sizes->front();
-             if (sizes->size() > 1) spec.node_online_bytes = std::move(*sizes);
-             return {};
-         }},
-        {"frame", Kind::bytes, "",
-         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.frame_bytes, text); }},
-        {"largest", Kind::bytes, "",
-         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.largest_block_bytes, text); }},
-        {"max-clients", Kind::count, "",
-         [](PoolSpec &spec, const std::string &text) { return set_count(spec.max_clients, text); }},
-        {"max-threads", Kind::count, "",
-         [](PoolSpec &spec, const std::string &text) { return set_count(spec.max_threads, text); }},
-        {"max-threads-per-client", Kind::count, "",
-         [](PoolSpec &spec, const std::string &text) { return set_positive_count(spec.max_threads_per_client, text); }},
-        {"backing", Kind::text, "",
-         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
-             const auto backing = parse_backing(text);
-             if (!backing) return Unexpected{backing.error()};
-             spec.backing = *backing;
-             return {};
-         }},
-        {"reclaim", Kind::text, "",
-         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
-             const auto reclaim = parse_reclaim(text);
-             if (!reclaim) return Unexpected{reclaim.error()};
-             spec.reclaim = *reclaim;
-             return {};
-         }},
-        {"low-watermark", Kind::bytes, "",
-         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.low_watermark_bytes, text); }},
-        {"policy", Kind::text, "",
-         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
-             const auto policy = parse_policy(text);
-             if (!policy) return Unexpected{policy.error()};
-             spec.policy = *policy;
-             return {};
-         }},
-        {"autosize", Kind::text, "",
-         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
-             const auto autosize = parse_autosize(text);
-             if (!autosize) return Unexpected{autosize.error()};
-             spec.autosize = *autosize;
-             return {};
-         }},
-        {"quota", Kind::bytes, "",
-         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.quota_bytes, text); }},
-        {"soft-quota", Kind::bytes, "",
-         [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.soft_quota_bytes, text); }},
-        {"fit", Kind::text, "",
-         [](PoolSpec &spec, const std::string &text) -> Answer<void> {
-             const auto fit = parse_fit(text);
-             if (!fit) return Unexpected{fit.error()};
-             spec.fit = *fit;
-             return {};
-         }},
-        {"user-quota", Kind::text, "",
-         [](PoolSpec &spec, const std::string &text) { return set_user_quotas(spec.users, text); }},
-        {"owner", Kind::text, "",
-         [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.access.owner, parse_user(text)); }},
-        {"group", Kind::text, "",
-         [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.access.group, parse_group(text)); }},
-        {"mode", Kind::text, "",
-         [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.access.mode, parse_mode(text)); }},
-    };
+    static const std::vector<Key<PoolSpec>> keys = [] {
+        std::vector<Key<PoolSpec>> rows;
+        for (const PoolAttribute &attribute : pool_attributes())
+            rows.push_back({attribute.key, kind_of(attribute.kind), attribute.help, attribute.parse});
+        return rows;
+    }();
     return keys;
 }
 
@@ -515,15 +394,12 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
         "what they have mapped, until they end");
     app.add_flag("--version", version, "print the version and exit");
     // Each --pool takes one argument, with all of its commas.
-    app.add_option(
-           "--pool", pool_flags,
-           "name=default,capacity=1G,online=256M,frame=4K,largest=4M[,max-clients=256][,max-threads=4096]"
-           "[,max-threads-per-client=4096][,backing=hugetlb-1g|hugetlb|thp|small][,reclaim=fast|zero|quarantine:30s]"
-           "[,policy=local|strict|preferred:1|interleave|interleave-frames][,autosize=10%-50%:64M-1G:64M:30s]"
-           "[,fit=nearby|compact|best][,quota=1G][,user-quota=alice=512M]"
-           "[,owner=root][,group=root][,mode=0660]; capacity and online are per numa node (online=256M/128M: numa "
-           "node 0, all others); mode as of a file: w to use the pool, r to observe it; repeats; replaces "
-           "the file's pool of that name")
+    app.add_option("--pool", pool_flags,
+                   "a pool: name=default,capacity=1G,online=256M and so on, with the keys of [[pool]]: name, " +
+                       pool_attribute_keys() +
+                       "; capacity and online are per numa node (online=256M/128M: numa node 0, all others); mode as "
+                       "of a file: "
+                       "w to use the pool, r to observe it; repeats; replaces the file's pool of that name")
         ->expected(1)
         ->take_all()
         ->allow_extra_args(false);
@@ -599,28 +475,13 @@ std::string describe(const Config &config) {
          << "max-connections-per-second = " << config.max_connections_per_second << "\n"
          << "control-group = \"" << group_name(config.control_group) << "\"\n"
          << "control-mode = \"" << format_mode(config.control_mode) << "\"\n";
-    for (const PoolSpec &spec : config.pools)
-        text << "\n[[pool]]\n"
-             << "name = \"" << spec.name << "\"\n"
-             << "capacity = \"" << format_bytes(spec.capacity_bytes) << "\"\n"
-             << "online = \"" << format_node_bytes(spec) << "\"\n"
-             << "frame = \"" << format_bytes(spec.frame_bytes) << "\"\n"
-             << "largest = \"" << format_bytes(spec.largest_block_bytes) << "\"\n"
-             << "max-clients = " << spec.max_clients << "\n"
-             << "max-threads = " << spec.max_threads << "\n"
-             << "max-threads-per-client = " << thread_limit_of(spec) << "\n"
-             << "backing = \"" << backing_name(spec.backing) << "\"\n"
-             << "reclaim = \"" << format_reclaim(spec.reclaim) << "\"\n"
-             << "low-watermark = \"" << format_bytes(spec.low_watermark_bytes) << "\"\n"
-             << "policy = \"" << format_policy(spec.policy) << "\"\n"
-             << "autosize = \"" << format_autosize(spec.autosize) << "\"\n"
-             << "quota = \"" << format_bytes(spec.quota_bytes) << "\"\n"
-             << "soft-quota = \"" << format_bytes(spec.soft_quota_bytes) << "\"\n"
-             << "fit = \"" << fit_name(spec.fit) << "\"\n"
-             << "user-quota = \"" << format_user_quotas(spec.users) << "\"\n"
-             << "owner = \"" << user_name(spec.access.owner) << "\"\n"
-             << "group = \"" << group_name(spec.access.group) << "\"\n"
-             << "mode = \"" << format_mode(spec.access.mode) << "\"\n";
+    for (const PoolSpec &spec : config.pools) {
+        text << "\n[[pool]]\n";
+        for (const PoolAttribute &attribute : pool_attributes()) {
+            const std::string quote = attribute.kind == PoolAttribute::Kind::count ? "" : "\"";
+            text << attribute.key << " = " << quote << attribute.format(spec) << quote << "\n";
+        }
+    }
     return text.str();
 }
 

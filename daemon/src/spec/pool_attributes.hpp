@@ -1,0 +1,52 @@
+// The table of pool attributes, a row for each. The configuration file, --pool, --check-config and CreatePool read and
+// write attributes only through this table, so all of them know the same keys and spellings. Pure, except that the rows
+// owner, group and user-quota look names up: never use them on the event loop (access.hpp).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/failure.hpp"
+#include "spec/pool_config.hpp"
+
+namespace numacre::daemon {
+
+struct PoolAttribute {
+    // The type of the value in TOML.
+    enum class Kind : std::uint8_t {
+        text,
+        bytes,  // a whole number, or a string such as "1G"
+        count,  // a whole number
+    };
+
+    std::string_view key;
+    Kind kind;
+    std::string_view help;          // one line, without a full stop
+    std::string_view default_text;  // the value of a pool whose description does not name the key, in words if need be
+    // Sets the attribute from its text. A failure says the fault and the remedy, without key and value, and leaves the
+    // spec as it was.
+    Answer<void> (*parse)(PoolSpec &spec, const std::string &text);
+    // Returns text that parse() reads back to the same value.
+    std::string (*format)(const PoolSpec &spec);
+    // The command that changes the attribute of a pool in use; empty: none does.
+    std::string_view changed_by;
+    // The reason why no command can change the attribute, and the remedy; empty if changed_by is not.
+    std::string_view fixed_because;
+};
+
+// The order is that of numacred.toml(5), and of --check-config.
+std::span<const PoolAttribute> pool_attributes();
+
+// Null: there is no such key.
+const PoolAttribute *find_pool_attribute(std::string_view key);
+
+// "capacity, online, ...": all keys but the name, which identifies the pool.
+std::string pool_attribute_keys();
+
+// Parses a count for an attribute, or for a key of the daemon.
+Answer<void> set_count(std::uint32_t &target, const std::string &text);
+Answer<void> set_positive_count(std::uint32_t &target, const std::string &text);
+
+}  // namespace numacre::daemon
