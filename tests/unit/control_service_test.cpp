@@ -17,6 +17,8 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "control/control_server.hpp"
 #include "control/control_service.hpp"
@@ -26,12 +28,15 @@
 #include "fake_pool_manager.hpp"
 #include "numacre/v1/control.grpc.pb.h"
 #include "numacre/v1/error.pb.h"
+#include "spec/pool_attributes.hpp"
 
 namespace numacre::daemon {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
@@ -295,6 +300,64 @@ TEST_F(ControlServiceTest, create_pool_passes_on_what_is_set) {
     EXPECT_EQ(created->spec.online_bytes_on(NumaNode{0}), 2 * kMiB);
     EXPECT_EQ(created->spec.online_bytes_on(NumaNode{1}), kMiB);
     EXPECT_EQ(created->spec.autosize, (Autosize{true, 10, 50, 2 * kMiB, 8 * kMiB, kMiB, std::chrono::seconds(5)}));
+}
+
+TEST_F(ControlServiceTest, create_pool_takes_each_attribute_by_its_key) {
+    v1::CreatePoolRequest request;
+    request.set_name("second");
+    auto &attributes = *request.mutable_attributes();
+    for (const auto &[key, value] :
+         std::vector<std::pair<std::string, std::string>>{{"capacity", "64M"},
+                                                          {"online", "32M/16M"},
+                                                          {"frame", "8K"},
+                                                          {"largest", "2M"},
+                                                          {"max-clients", "5"},
+                                                          {"max-threads", "6"},
+                                                          {"max-threads-per-client", "2"},
+                                                          {"backing", "thp"},
+                                                          {"reclaim", "zero"},
+                                                          {"low-watermark", "3M"},
+                                                          {"policy", "preferred:1"},
+                                                          {"autosize", "10%-50%:8M-64M:4M:5s"},
+                                                          {"quota", "48M"},
+                                                          {"soft-quota", "40M"},
+                                                          {"fit", "compact"},
+                                                          {"user-quota", "4711=8M/4M 4712=2M"},
+                                                          {"owner", "4711"},
+                                                          {"group", "4712"},
+                                                          {"mode", "0604"}})
+        attributes[key] = value;
+    EXPECT_EQ(attributes.size() + 1, pool_attributes().size()) << "all but the name";
+    const grpc::Status status = create(request);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    const auto created = pools_.pool_status("second");
+    ASSERT_TRUE(created.has_value());
+    for (const PoolAttribute &attribute : pool_attributes()) {
+        if (attribute.key == "name") continue;
+        EXPECT_EQ(attribute.format(created->spec), attributes[std::string(attribute.key)]) << attribute.key;
+    }
+}
+
+TEST_F(ControlServiceTest, create_pool_refuses_attributes_that_are_unknown_wrong_or_given_twice) {
+    const auto refusal = [&](const std::string &key, const std::string &value) {
+        v1::CreatePoolRequest request = good_pool();
+        (*request.mutable_attributes())[key] = value;
+        const grpc::Status status = create(request);
+        EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << key << " = " << value;
+        return status.error_message();
+    };
+    EXPECT_THAT(refusal("fitt", "best"), AllOf(HasSubstr("\"fitt\""), HasSubstr("soft-quota")));
+    EXPECT_THAT(refusal("", ""), HasSubstr("unknown"));
+    EXPECT_THAT(refusal("name", "third"), HasSubstr("name"));
+    EXPECT_THAT(refusal("fit", "snug"), AllOf(HasSubstr("fit = \"snug\""), HasSubstr("nearby, compact or best")));
+    EXPECT_THAT(refusal("quota", "lots"), AllOf(HasSubstr("quota"), HasSubstr("lots")));
+    EXPECT_THAT(refusal("max-threads-per-client", "0"), HasSubstr("use 1 or more"));
+    EXPECT_THAT(refusal("user-quota", std::string(5000, '1')), HasSubstr("5000 characters"));
+    EXPECT_THAT(refusal("fit", "\x1b[2J"), Not(HasSubstr("\x1b")));
+    // good_pool() sets the fields of these.
+    EXPECT_THAT(refusal("capacity", "64M"), AllOf(HasSubstr("\"capacity\""), HasSubstr("given twice")));
+    EXPECT_THAT(refusal("online", "16M"), HasSubstr("given twice"));
+    EXPECT_FALSE(pools_.pool_status("second")) << "a refused call makes no pool";
 }
 
 TEST_F(ControlServiceTest, a_pools_name_can_be_taken_once) {

@@ -7,6 +7,7 @@
 #include "spec/access.hpp"
 #include "spec/autosize.hpp"
 #include "spec/policy_text.hpp"
+#include "spec/pool_attributes.hpp"
 #include "spec/reclaim.hpp"
 
 #ifndef NUMACRE_VERSION
@@ -53,6 +54,52 @@ void add_holders(Repeated *proto, const std::vector<BlockHolder> &holders) {
 
 std::uint64_t failures(const CounterTotals &counters, FailureReason reason) {
     return counters.failures[static_cast<std::size_t>(reason)];
+}
+
+Unexpected<Failure> bad_argument(std::string message) {
+    return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
+}
+
+// True if a field of its own gives the attribute. Attributes that came after the map have no such field.
+bool has_field(const v1::CreatePoolRequest &request, std::string_view key) {
+    if (key == "capacity") return request.capacity_bytes() != 0;
+    if (key == "online") return request.online_bytes() != 0 || request.node_online_bytes_size() != 0;
+    if (key == "frame") return request.frame_bytes() != 0;
+    if (key == "largest") return request.largest_block_bytes() != 0;
+    if (key == "max-clients") return request.max_clients() != 0;
+    if (key == "backing") return request.backing() != v1::BACKING_UNSPECIFIED;
+    if (key == "owner") return !request.owner().empty();
+    if (key == "group") return !request.group().empty();
+    if (key == "mode") return request.mode() != 0;
+    if (key == "reclaim") return !request.reclaim().empty();
+    if (key == "low-watermark") return request.low_watermark_bytes() != 0;
+    if (key == "policy") return !request.policy().empty();
+    if (key == "autosize") return !request.autosize().empty();
+    return false;
+}
+
+Answer<void> set_attributes(PoolSpec &spec, const v1::CreatePoolRequest &request) {
+    // As in a line of the configuration file: a very long user-quota would take very long to check.
+    constexpr std::size_t kLongestValue = 4096;
+    for (const auto &[key, value] : request.attributes()) {
+        if (find_pool_attribute(key) == nullptr)
+            return bad_argument("attribute " + quoted(key) + " is unknown: use " + pool_attribute_keys());
+        if (key == "name") return bad_argument("attribute \"name\" is not an attribute here: use the field name");
+        if (has_field(request, key))
+            return bad_argument("attribute " + quoted(key) + " is given twice, by its field and as " + quoted(value) +
+                                ": leave one of them out");
+        if (value.size() > kLongestValue)
+            return bad_argument("the value of attribute " + quoted(key) + " has " + std::to_string(value.size()) +
+                                " characters: use at most " + std::to_string(kLongestValue));
+    }
+    for (const PoolAttribute &attribute : pool_attributes()) {
+        const auto given = request.attributes().find(std::string(attribute.key));
+        if (given == request.attributes().end()) continue;
+        if (const auto set = attribute.parse(spec, given->second); !set)
+            return bad_argument(std::string(attribute.key) + " = " + quoted(given->second) + ": " +
+                                printable(set.error().message));
+    }
+    return {};
 }
 
 }  // namespace
@@ -344,22 +391,24 @@ Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request) {
         case v1::BACKING_UNSPECIFIED:
         case v1::BACKING_HUGETLB:
             spec.backing = wire::Backing::hugetlb;
-            return spec;
+            break;
         case v1::BACKING_HUGETLB_1G:
             spec.backing = wire::Backing::hugetlb_1g;
-            return spec;
+            break;
         case v1::BACKING_THP:
             spec.backing = wire::Backing::thp;
-            return spec;
+            break;
         case v1::BACKING_SMALL_PAGES:
             spec.backing = wire::Backing::small_pages;
-            return spec;
+            break;
         default:
             return Unexpected{
                 Failure{Errc::bad_argument, "backing " + std::to_string(static_cast<int>(request.backing())) +
                                                 " is unknown: use 0 or 1 (hugetlb), 2 (thp), 3 (small pages) "
                                                 "or 4 (hugetlb-1g)"}};
     }
+    if (auto set = set_attributes(spec, request); !set) return Unexpected{std::move(set.error())};
+    return spec;
 }
 
 }  // namespace numacre::daemon

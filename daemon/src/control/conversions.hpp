@@ -21,8 +21,9 @@ v1::Machine to_proto(const MachineStatus &machine);
 v1::GetStatsResponse stats_of(const PoolStatus &pool);
 v1::GetFragmentationResponse fragmentation_of(const PoolStatus &pool);
 
-// Zero fields become the defaults that control.proto names. Fails for an unknown backing, and for text that
-// cannot be parsed: owner, group, policy, reclaim, autosize.
+// Zero fields become the defaults that control.proto names, unless the map of attributes has them. Fails for an unknown
+// backing, for text that cannot be parsed (owner, group, policy, reclaim, autosize, each attribute of the map), for an
+// unknown attribute, and for one that is given twice.
 Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request);
 
 }  // namespace numacre::daemon
