@@ -305,6 +305,8 @@ int run_create(Context &context, const CreateArguments &arguments) {
     if (!arguments.low_watermark.empty()) request.set_low_watermark_bytes(parse_bytes(arguments.low_watermark));
     request.set_autosize(arguments.autosize);
     if (!arguments.mode.empty()) request.set_mode(parse_mode(arguments.mode));
+    for (const auto &[key, value] : arguments.attributes)
+        if (!value.empty()) (*request.mutable_attributes())[key] = value;
     if (request.online_bytes() > request.capacity_bytes()) {
         throw ArgumentError("--online " + arguments.online + " is above --capacity " + arguments.capacity +
                             ": a pool cannot have more online than its capacity");

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <iosfwd>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,6 +61,9 @@ struct CreateArguments {
     std::string name, capacity, online, frame, largest, backing, owner, group, mode, reclaim, low_watermark, policy;
     std::string autosize;
     std::uint32_t max_clients = 0;
+    // Attributes that have no field of their own in CreatePoolRequest: the daemon parses them. An empty value is not
+    // sent.
+    std::map<std::string, std::string> attributes;
 };
 int run_create(Context &context, const CreateArguments &arguments);
 int run_delete(Context &context, const std::string &pool, bool force);

@@ -26,6 +26,16 @@ std::string whole_number_fault(const std::string &text) {
     return "'" + printable(text) + "' is no whole number of 64 bits";
 }
 
+// The attributes of a pool that `create` sends as they were typed, with their help. A new attribute is a row here.
+constexpr std::pair<const char *, const char *> kSentAsText[] = {
+    {"max-threads", "How many threads of all processes together may use it at once; 4096"},
+    {"max-threads-per-client", "How many threads of one process may use it at once; --max-threads"},
+    {"fit", "Where blocks that no cache serves come from: nearby, compact, best; nearby"},
+    {"quota", "What all clients together may hold: allocations beyond it fail; no limit if left out"},
+    {"soft-quota", "More held by all clients together is an event; none if left out"},
+    {"user-quota", "What each user's clients together may hold: \"alice=1G/768M 1000=2G\"; no limit if left out"},
+};
+
 class Arguments {
 public:
     Arguments() {
@@ -86,6 +96,8 @@ public:
         create->add_option("--autosize", create_.autosize,
                            "Grow and shrink by itself, LOW-HIGH:MIN-MAX[:STEP[:AFTER]]: 10%-50%:64M-1G:64M:30s; off");
         create->add_option("--mode", create_.mode, "Octal, as of a file: w to use the pool, r to observe it; 0660");
+        for (const auto &[key, help] : kSentAsText)
+            create->add_option("--" + std::string(key), create_.attributes[key], help);
 
         CLI::App *remove = verb("delete", "End a pool", [this](Context &c) { return run_delete(c, pool_, force_); });
         remove->add_option("NAME", pool_, "Pool")->required();

@@ -487,6 +487,20 @@ TEST_F(CliFake, limits_of_users_and_pools_are_sent_and_shown) {
     EXPECT_THAT(run({"clients"}).out, AllOf(HasSubstr("RESERVED"), HasSubstr("5 MiB")));
 }
 
+TEST_F(CliFake, create_sends_attributes_without_a_field_as_they_were_typed) {
+    run_json({"create", "extra", "--capacity", "1G", "--online", "64M"});
+    EXPECT_EQ(fake().create().attributes_size(), 0) << "the daemon's defaults";
+    const std::map<std::string, std::string> wanted{{"max-threads", "64"}, {"max-threads-per-client", "8"},
+                                                    {"fit", "compact"},    {"quota", "512M"},
+                                                    {"soft-quota", "1K"},  {"user-quota", "alice=1G/768M 1000=2G"}};
+    Words words{"create", "extra", "--capacity", "1G", "--online", "64M"};
+    for (const auto &[key, value] : wanted) words.insert(words.end(), {"--" + key, value});
+    run_json(words);
+    const auto request = fake().create();
+    const auto &sent = request.attributes();
+    EXPECT_EQ((std::map<std::string, std::string>(sent.begin(), sent.end())), wanted);
+}
+
 TEST_F(CliFake, low_watermarks_are_sent_and_shown) {
     run_json({"create", "extra", "--capacity", "1G", "--online", "64M", "--low-watermark", "8M"});
     EXPECT_EQ(fake().create().low_watermark_bytes(), 8 * kMiB);

@@ -300,6 +300,13 @@ class PageOfTheConfiguration(unittest.TestCase):
             keys = re.search(r"the keys are ([a-z, -]+)", refusal).group(1).split(", ")
             self.assertEqual(terms(self.page.sections[section], "[a-z-]+"), sorted(keys), section)
 
+    def test_create_has_an_option_for_each_pool_key(self):
+        """Whatever the file can say, `numacre create` can say too; the name is its argument."""
+        refusal = check_config("[[pool]]\nthere-is-no-such-key = 1\n").stderr
+        keys = re.search(r"the keys are ([a-z, -]+)", refusal).group(1).split(", ")
+        options = {option.removeprefix("--") for option in Help("numacre", "create").options}
+        self.assertEqual(sorted(options - {"help"}), sorted(set(keys) - {"name"}))
+
     def test_types_are_those_of_the_daemon(self):
         for section, begin in self.KINDS.items():
             for term, text in entries(self.page.sections[section]).items():

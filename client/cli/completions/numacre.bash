@@ -25,6 +25,7 @@ _numacre() {
         case $word in
             --runtime-dir | --timeout | --node | --capacity | --online | --frame | --largest | --backing | \
                 --max-clients | --owner | --group | --mode | --reclaim | --low-watermark | --policy | --autosize | --soft | \
+                --max-threads | --max-threads-per-client | --fit | --quota | --soft-quota | --user-quota | \
                 --user | --pool | --chunk | --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
                 i=$((i + 1)) ;;
             replay) if [[ $verb == bench ]]; then verb="bench replay"; else positionals+=1; fi ;;
@@ -44,6 +45,9 @@ _numacre() {
         --policy)
             mapfile -t COMPREPLY < <(compgen -W "local strict preferred:0 interleave interleave-frames" -- "$current")
             return ;;
+        --fit)
+            mapfile -t COMPREPLY < <(compgen -W "nearby compact best" -- "$current")
+            return ;;
         --owner | --user)
             mapfile -t COMPREPLY < <(compgen -u -- "$current")
             return ;;
@@ -54,6 +58,7 @@ _numacre() {
             mapfile -t COMPREPLY < <(compgen -g -- "$current")
             return ;;
         --timeout | --node | --capacity | --online | --frame | --largest | --max-clients | --mode | --chunk | \
+            --max-threads | --max-threads-per-client | --quota | --soft-quota | --user-quota | --reclaim | \
             --low-watermark | --autosize | --soft | --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
             return ;;
     esac
@@ -66,7 +71,8 @@ _numacre() {
         clients) options+=" --blocks --client --limit" ;;
         resize) options+=" --node --dry-run" ;;
         create) options+=" --capacity --online --frame --largest --backing --max-clients"
-            options+=" --owner --group --mode --reclaim --low-watermark --policy --autosize" ;;
+            options+=" --owner --group --mode --reclaim --low-watermark --policy --autosize"
+            options+=" --max-threads --max-threads-per-client --fit --quota --soft-quota --user-quota" ;;
         delete) options+=" --force" ;;
         drain) options+=" --node --chunk --undo" ;;
         evict) options+=" --grace" ;;
