@@ -90,7 +90,7 @@ class ReclaimTest(unittest.TestCase):
     def test_as_many_blocks_as_there_can_be_take_no_memory_of_the_daemon(self):
         blocks = 1 << 20
         pool = (f"name=default,capacity={blocks * 64},online={blocks * 64},frame=64,largest=4K,backing=small,"
-                "reclaim=quarantine:1s")
+                "reclaim=quarantine:15s")  # a look at so many blocks takes seconds under a sanitizer
         with Daemon("--pool", pool, "--topology", "synthetic:1x1G") as daemon:
             for _ in range(2):
                 before = daemon.own_bytes()
