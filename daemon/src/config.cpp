@@ -41,19 +41,8 @@ struct Key {
     std::function<Answer<void>(Target &, const std::string &)> set;
 };
 
-Unexpected<Failure> refuse(std::string message) {
-    return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
-}
-
-// Sets the result of a parser of access.hpp.
-Answer<void> set_parsed(std::uint32_t &target, Answer<std::uint32_t> parsed) {
-    if (!parsed) return Unexpected{std::move(parsed.error())};
-    target = *parsed;
-    return {};
-}
-
 Answer<void> set_yes_no(bool &target, const std::string &text) {
-    if (text != "true" && text != "false") return refuse("use true or false");
+    if (text != "true" && text != "false") return bad_argument("use true or false");
     target = text == "true";
     return {};
 }
@@ -65,7 +54,7 @@ Answer<void> set_address(std::string &target, const std::string &text) {
         std::uint32_t port = 0;
         const bool has_port = colon != std::string::npos && colon > 0 && set_count(port, text.substr(colon + 1));
         if (!has_port || port > 65535)
-            return refuse("not host:port with a port from 0 (any) to 65535, such as 127.0.0.1:9853");
+            return bad_argument("not host:port with a port from 0 (any) to 65535, such as 127.0.0.1:9853");
     }
     target = text;
     return {};
@@ -75,7 +64,8 @@ const std::vector<Key<Config>> &daemon_keys() {
     static const std::vector<Key<Config>> keys{
         {"runtime-dir", Kind::text, "folder of the sockets (default: $NUMACRE_RUNTIME_DIR, else /run/numacre)",
          [](Config &config, const std::string &text) -> Answer<void> {
-             if (!text.starts_with('/')) return refuse("give a folder by its absolute path, such as /run/numacre");
+             if (!text.starts_with('/'))
+                 return bad_argument("give a folder by its absolute path, such as /run/numacre");
              config.runtime_dir = text;
              return {};
          }},
@@ -89,13 +79,13 @@ const std::vector<Key<Config>> &daemon_keys() {
          }},
         {"log-level", Kind::text, "trace, debug, info, warn, error or off",
          [](Config &config, const std::string &text) -> Answer<void> {
-             if (!log::is_level(text)) return refuse("use trace, debug, info, warn, error or off");
+             if (!log::is_level(text)) return bad_argument("use trace, debug, info, warn, error or off");
              config.log_level = text;
              return {};
          }},
         {"log-format", Kind::text, "text or json",
          [](Config &config, const std::string &text) -> Answer<void> {
-             if (text != "text" && text != "json") return refuse("use text or json");
+             if (text != "text" && text != "json") return bad_argument("use text or json");
              config.log_format = text;
              return {};
          }},
@@ -105,7 +95,7 @@ const std::vector<Key<Config>> &daemon_keys() {
          "who keeps the pools while there is no daemon: auto, systemd (its descriptor store), holder (a small "
          "process), off",
          [](Config &config, const std::string &text) -> Answer<void> {
-             if (!is_keeper_kind(text)) return refuse("use auto, systemd, holder or off");
+             if (!is_keeper_kind(text)) return bad_argument("use auto, systemd, holder or off");
              config.keep_memory = text;
              return {};
          }},
@@ -200,17 +190,17 @@ public:
 
     Answer<void> read_into(Config &config) {
         if (std::error_code ignored; std::filesystem::is_directory(path_, ignored))
-            return refuse(path_ + ": is a folder: --config wants a file of TOML");
+            return bad_argument(path_ + ": is a folder: --config wants a file of TOML");
         std::ifstream stream(path_);
-        if (!stream) return refuse(path_ + ": cannot be read: " + std::strerror(errno) + "; see --config");
+        if (!stream) return bad_argument(path_ + ": cannot be read: " + std::strerror(errno) + "; see --config");
         std::string text(kMostBytes + 1, '\0');
         stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-        if (stream.bad()) return refuse(path_ + ": cannot be read to its end: " + std::strerror(errno));
+        if (stream.bad()) return bad_argument(path_ + ": cannot be read to its end: " + std::strerror(errno));
         text.resize(static_cast<std::size_t>(stream.gcount()));
         if (auto sane = check_size(text); !sane) return sane;
         const toml::parse_result parsed = toml::parse(text, path_);
         if (!parsed)
-            return refuse(at(parsed.error().source()) + "not TOML: " + std::string(parsed.error().description()));
+            return bad_argument(at(parsed.error().source()) + "not TOML: " + std::string(parsed.error().description()));
         for (const auto &[name, value] : parsed.table()) {
             if (name == "pool") {
                 if (auto read = read_pools(value, config); !read) return read;
@@ -218,8 +208,8 @@ public:
             }
             const auto *const key = find_key(daemon_keys(), name.str());
             if (key == nullptr)
-                return refuse(at(name.source()) + "unknown key " + std::string(name.str()) + " = " + shown(value) +
-                              ": " + suggest(name.str(), daemon_keys(), "; pools are [[pool]]"));
+                return bad_argument(at(name.source()) + "unknown key " + std::string(name.str()) + " = " +
+                                    shown(value) + ": " + suggest(name.str(), daemon_keys(), "; pools are [[pool]]"));
             if (auto set = set_from(*key, config, value); !set) return set;
         }
         return {};
@@ -230,16 +220,16 @@ private:
     // tables.
     static constexpr std::size_t kMostBytes = std::size_t{1} << 20, kLongestLine = 4096, kMostDots = 64;
     Answer<void> check_size(std::string_view text) const {
-        if (text.size() > kMostBytes) return refuse(path_ + ": is larger than 1M: that is no configuration");
+        if (text.size() > kMostBytes) return bad_argument(path_ + ": is larger than 1M: that is no configuration");
         std::size_t line = 1;
         for (std::size_t from = 0; from < text.size(); ++line) {
             const std::size_t to = std::min(text.find('\n', from), text.size());
             if (to - from > kLongestLine)
-                return refuse(path_ + ":" + std::to_string(line) + ": a line of " + std::to_string(to - from) +
-                              " characters: use at most " + std::to_string(kLongestLine));
+                return bad_argument(path_ + ":" + std::to_string(line) + ": a line of " + std::to_string(to - from) +
+                                    " characters: use at most " + std::to_string(kLongestLine));
             if (const std::size_t dots = dots_outside_texts(text.substr(from, to - from)); dots > kMostDots)
-                return refuse(path_ + ":" + std::to_string(line) + ": a line with " + std::to_string(dots) +
-                              " dots outside quotes: use at most " + std::to_string(kMostDots));
+                return bad_argument(path_ + ":" + std::to_string(line) + ": a line with " + std::to_string(dots) +
+                                    " dots outside quotes: use at most " + std::to_string(kMostDots));
             from = to + 1;
         }
         return {};
@@ -305,30 +295,32 @@ private:
                 if (value.is_boolean()) text = value.as_boolean()->get() ? "true" : "false";
                 break;
         }
-        if (!text) return refuse(where + "wrong type: use " + std::string(wanted));
-        if (auto set = key.set(target, *text); !set) return refuse(where + set.error().message);
+        if (!text) return bad_argument(where + "wrong type: use " + std::string(wanted));
+        if (auto set = key.set(target, *text); !set) return bad_argument(where + set.error().message);
         return {};
     }
 
     Answer<void> read_pools(const toml::node &value, Config &config) {
         const toml::array *const tables = value.as_array();
         if (tables == nullptr || !tables->is_array_of_tables())
-            return refuse(at(value.source()) + "pool = " + shown(value) + ": wrong type: write each pool as [[pool]]");
+            return bad_argument(at(value.source()) + "pool = " + shown(value) +
+                                ": wrong type: write each pool as [[pool]]");
         for (const toml::node &entry : *tables) {
             PoolSpec spec;
             for (const auto &[name, item] : *entry.as_table()) {
                 const auto *const key = find_key(pool_keys(), name.str());
                 if (key == nullptr)
-                    return refuse(at(name.source()) + "unknown key " + std::string(name.str()) + " = " + shown(item) +
-                                  " in [[pool]]: " + suggest(name.str(), pool_keys(), ""));
+                    return bad_argument(at(name.source()) + "unknown key " + std::string(name.str()) + " = " +
+                                        shown(item) + " in [[pool]]: " + suggest(name.str(), pool_keys(), ""));
                 if (auto set = set_from(*key, spec, item); !set) return set;
             }
             const auto geometry = geometry_of(spec);
             if (!geometry)
-                return refuse(at(entry.source()) + "pool \"" + spec.name + "\": " + geometry.error().message);
+                return bad_argument(at(entry.source()) + "pool \"" + spec.name + "\": " + geometry.error().message);
             const auto same = [&](const PoolSpec &other) { return other.name == spec.name; };
             if (std::any_of(config.pools.begin(), config.pools.end(), same))
-                return refuse(at(entry.source()) + "name = '" + spec.name + "': two pools of one name: rename one");
+                return bad_argument(at(entry.source()) + "name = '" + spec.name +
+                                    "': two pools of one name: rename one");
             config.pools.push_back(std::move(spec));
         }
         return {};
@@ -354,19 +346,19 @@ Answer<PoolSpec> parse_pool_flag(std::string_view text) {
         start = comma + 1;
         const std::size_t equals = item.find('=');
         if (equals == std::string::npos)
-            return refuse(where + "\"" + item + "\" is no key=value: write name=default,capacity=1G,online=256M");
+            return bad_argument(where + "\"" + item + "\" is no key=value: write name=default,capacity=1G,online=256M");
         const std::string name = item.substr(0, equals), value = item.substr(equals + 1);
         const auto *const key = find_key(pool_keys(), name);
         if (key == nullptr)
-            return refuse(where + "unknown key " + name + " = " + value + ": " + suggest(name, pool_keys(), ""));
+            return bad_argument(where + "unknown key " + name + " = " + value + ": " + suggest(name, pool_keys(), ""));
         if (std::find(seen.begin(), seen.end(), name) != seen.end())
-            return refuse(where + name + " is given twice: keep one");
+            return bad_argument(where + name + " is given twice: keep one");
         seen.push_back(name);
         if (auto set = key->set(spec, value); !set)
-            return refuse(where + name + " = " + value + ": " + set.error().message);
+            return bad_argument(where + name + " = " + value + ": " + set.error().message);
     }
     const auto geometry = geometry_of(spec);
-    if (!geometry) return refuse(where + geometry.error().message);
+    if (!geometry) return bad_argument(where + geometry.error().message);
     return spec;
 }
 

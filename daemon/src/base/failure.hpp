@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "numacre/error.hpp"
 #include "numacre/result.hpp"
@@ -16,5 +17,9 @@ struct Failure {
 
 template <class T>
 using Answer = Result<T, Failure>;
+
+inline Unexpected<Failure> bad_argument(std::string message) {
+    return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
+}
 
 }  // namespace numacre::daemon

@@ -12,10 +12,6 @@ using std::to_string;
 
 constexpr std::uint64_t kMaxCapacityBytes = kMaxFrameBytes << kMaxFrameIndexBits;
 
-Unexpected<Failure> bad_argument(std::string message) {
-    return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
-}
-
 // Formats any number that was sent as a mode; format_mode() takes valid modes only.
 std::string octal(std::uint32_t number) {
     std::string text;

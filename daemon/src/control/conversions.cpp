@@ -56,10 +56,6 @@ std::uint64_t failures(const CounterTotals &counters, FailureReason reason) {
     return counters.failures[static_cast<std::size_t>(reason)];
 }
 
-Unexpected<Failure> bad_argument(std::string message) {
-    return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
-}
-
 // True if a field of its own gives the attribute. Attributes that came after the map have no such field.
 bool has_field(const v1::CreatePoolRequest &request, std::string_view key) {
     if (key == "capacity") return request.capacity_bytes() != 0;

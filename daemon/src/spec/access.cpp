@@ -40,10 +40,6 @@ std::optional<std::uint32_t> parse_id(const std::string &text) {
     return id;
 }
 
-Unexpected<Failure> refuse(std::string message) {
-    return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
-}
-
 }  // namespace
 
 Answer<std::uint32_t> parse_user(const std::string &text) {
@@ -53,7 +49,7 @@ Answer<std::uint32_t> parse_user(const std::string &text) {
     });
     if (entry) return entry->pw_uid;
     if (const auto id = parse_id(text)) return *id;
-    return refuse("this machine knows no such user: use one of `getent passwd`, or a number");
+    return bad_argument("this machine knows no such user: use one of `getent passwd`, or a number");
 }
 
 Answer<std::uint32_t> parse_group(const std::string &text) {
@@ -63,7 +59,8 @@ Answer<std::uint32_t> parse_group(const std::string &text) {
     });
     if (entry) return entry->gr_gid;
     if (const auto id = parse_id(text)) return *id;
-    return refuse("this machine knows no such group: make it (`groupadd`), use one of `getent group`, or a number");
+    return bad_argument(
+        "this machine knows no such group: make it (`groupadd`), use one of `getent group`, or a number");
 }
 
 std::string user_name(std::uint32_t uid) {
@@ -87,12 +84,12 @@ Answer<std::uint32_t> parse_mode(std::string_view text) {
     const bool is_octal =
         !text.empty() && text.size() <= kDigitsMax &&
         std::all_of(text.begin(), text.end(), [](char digit) { return digit >= '0' && digit <= '7'; });
-    if (!is_octal) return refuse("no octal mode: use 0660, for example");
+    if (!is_octal) return bad_argument("no octal mode: use 0660, for example");
     std::uint32_t mode = 0;
     for (const char digit : text) mode = mode << 3 | static_cast<std::uint32_t>(digit - '0');
     if ((mode & ~PoolAccess::kWidestMode) != 0)
-        return refuse("beyond 0666: only r (4) and w (2) mean something here, use " +
-                      format_mode(mode & PoolAccess::kWidestMode));
+        return bad_argument("beyond 0666: only r (4) and w (2) mean something here, use " +
+                            format_mode(mode & PoolAccess::kWidestMode));
     return mode;
 }
 

@@ -21,23 +21,8 @@ namespace {
 
 using Kind = PoolAttribute::Kind;
 
-Unexpected<Failure> refuse(std::string message) {
-    return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
-}
-
-// Sets the result of a parser.
-template <class Value>
-Answer<void> set_parsed(Value &target, Answer<Value> parsed) {
-    if (!parsed) return Unexpected{std::move(parsed.error())};
-    target = std::move(*parsed);
-    return {};
-}
-
 Answer<void> set_bytes(std::uint64_t &target, const std::string &text) {
-    const auto value = parse_bytes(text);
-    if (!value) return Unexpected{value.error()};
-    target = *value;
-    return {};
+    return set_parsed(target, parse_bytes(text));
 }
 
 // "alice=1G 1000=2G/1536M": USER=SIZE, or USER=SIZE/SOFT.
@@ -47,7 +32,7 @@ Answer<void> set_user_quotas(std::vector<UserLimit> &target, const std::string &
     for (std::string word; words >> word;) {
         const std::size_t equals = word.find('=');
         if (equals == std::string::npos)
-            return refuse("\"" + word + "\" is no USER=SIZE[/SOFT], such as alice=1G/768M");
+            return bad_argument("\"" + word + "\" is no USER=SIZE[/SOFT], such as alice=1G/768M");
         UserLimit user;
         if (auto known = set_parsed(user.uid, parse_user(word.substr(0, equals))); !known) return known;
         const std::string sizes = word.substr(equals + 1);
@@ -56,9 +41,9 @@ Answer<void> set_user_quotas(std::vector<UserLimit> &target, const std::string &
         if (slash != sizes.size())
             if (auto soft = set_bytes(user.soft_quota_bytes, sizes.substr(slash + 1)); !soft) return soft;
         if (user.quota_bytes != 0 && user.soft_quota_bytes >= user.quota_bytes)
-            return refuse("the soft quota in \"" + word + "\" is not below the quota: lower it");
+            return bad_argument("the soft quota in \"" + word + "\" is not below the quota: lower it");
         const auto is_same = [&](const UserLimit &other) { return other.uid == user.uid; };
-        if (std::ranges::any_of(users, is_same)) return refuse("\"" + word + "\" names a user twice: keep one");
+        if (std::ranges::any_of(users, is_same)) return bad_argument("\"" + word + "\" names a user twice: keep one");
         users.push_back(user);
     }
     target = std::move(users);
@@ -91,7 +76,7 @@ constexpr std::string_view kGeometry =
 constexpr PoolAttribute kAttributes[] = {
     {"name", Kind::text, "Name of the pool", "default",
      [](PoolSpec &spec, const std::string &text) -> Answer<void> {
-         if (!is_pool_name(text)) return refuse("use 1 to 63 characters of a-z, 0-9, '.', '_' and '-'");
+         if (!is_pool_name(text)) return bad_argument("use 1 to 63 characters of a-z, 0-9, '.', '_' and '-'");
          spec.name = text;
          return {};
      },
@@ -184,7 +169,8 @@ Answer<void> set_count(std::uint32_t &target, const std::string &text) {
     std::uint32_t value = 0;
     const auto [rest, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (fault != std::errc{} || rest != text.data() + text.size())
-        return refuse("not a whole number from 0 to " + std::to_string(std::numeric_limits<std::uint32_t>::max()));
+        return bad_argument("not a whole number from 0 to " +
+                            std::to_string(std::numeric_limits<std::uint32_t>::max()));
     target = value;
     return {};
 }
@@ -192,7 +178,7 @@ Answer<void> set_count(std::uint32_t &target, const std::string &text) {
 Answer<void> set_positive_count(std::uint32_t &target, const std::string &text) {
     std::uint32_t value = 0;
     if (auto set = set_count(value, text); !set) return set;
-    if (value == 0) return refuse("use 1 or more");
+    if (value == 0) return bad_argument("use 1 or more");
     target = value;
     return {};
 }

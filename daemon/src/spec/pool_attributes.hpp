@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/failure.hpp"
 #include "spec/pool_config.hpp"
@@ -45,6 +46,13 @@ const PoolAttribute *find_pool_attribute(std::string_view key);
 // "capacity, online, ...": all keys but the name, which identifies the pool.
 std::string pool_attribute_keys();
 
+// Sets an attribute, or a key of the daemon, to the result of a parser.
+template <class Value>
+Answer<void> set_parsed(Value &target, Answer<Value> parsed) {
+    if (!parsed) return Unexpected{std::move(parsed.error())};
+    target = std::move(*parsed);
+    return {};
+}
 // Parses a count for an attribute, or for a key of the daemon.
 Answer<void> set_count(std::uint32_t &target, const std::string &text);
 Answer<void> set_positive_count(std::uint32_t &target, const std::string &text);

@@ -11,10 +11,6 @@ namespace numacre::daemon {
 
 namespace {
 
-Unexpected<Failure> refuse(std::string message) {
-    return Unexpected{Failure{Errc::bad_argument, std::move(message)}};
-}
-
 std::string explain(GeometryFault fault, const PoolSpec &spec) {
     const std::string frame = "frame " + format_bytes(spec.frame_bytes);
     const std::string largest = "largest " + format_bytes(spec.largest_block_bytes);
@@ -68,13 +64,13 @@ std::string backing_names() {
 Answer<wire::Backing> parse_backing(std::string_view text) {
     for (const wire::Backing backing : kBackings)
         if (text == backing_name(backing)) return backing;
-    return refuse("\"" + std::string(text) + "\" is no backing: use " + backing_names());
+    return bad_argument("\"" + std::string(text) + "\" is no backing: use " + backing_names());
 }
 
 Answer<Fit> parse_fit(std::string_view text) {
     for (const Fit fit : {Fit::nearby, Fit::compact, Fit::best})
         if (text == fit_name(fit)) return fit;
-    return refuse("\"" + std::string(text) + "\" is no fit: use nearby, compact or best");
+    return bad_argument("\"" + std::string(text) + "\" is no fit: use nearby, compact or best");
 }
 
 std::uint32_t thread_limit_of(const PoolSpec &spec) {
@@ -92,64 +88,68 @@ std::uint64_t resize_unit_bytes(const PoolSpec &spec) {
 
 Answer<Geometry> geometry_of(const PoolSpec &spec) {
     if (!is_pool_name(spec.name))
-        return refuse("pool name \"" + spec.name + "\" is refused: use 1 to " + std::to_string(kPoolNameBytes - 1) +
-                      " characters of a-z, 0-9, '.', '_' and '-'");
+        return bad_argument("pool name \"" + spec.name + "\" is refused: use 1 to " +
+                            std::to_string(kPoolNameBytes - 1) + " characters of a-z, 0-9, '.', '_' and '-'");
     const GeometryFault fault = check_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
-    if (fault != GeometryFault::none) return refuse(explain(fault, spec));
+    if (fault != GeometryFault::none) return bad_argument(explain(fault, spec));
 
     if (std::ranges::find(kBackings, spec.backing) == std::end(kBackings))
-        return refuse("backing " + std::to_string(static_cast<unsigned>(spec.backing)) + " is unknown: use " +
-                      backing_names());
+        return bad_argument("backing " + std::to_string(static_cast<unsigned>(spec.backing)) + " is unknown: use " +
+                            backing_names());
     const std::uint64_t unit = resize_unit_bytes(spec);
     if (spec.capacity_bytes % unit != 0)
-        return refuse("capacity " + format_bytes(spec.capacity_bytes) + " is not a whole number of " +
-                      format_bytes(unit) + " pages: use " + format_bytes(round_up(spec.capacity_bytes, unit)) +
-                      (spec.backing == wire::Backing::hugetlb_1g    ? ", or backing hugetlb"
-                       : spec.backing == wire::Backing::small_pages ? ""
-                                                                    : ", or backing small"));
+        return bad_argument("capacity " + format_bytes(spec.capacity_bytes) + " is not a whole number of " +
+                            format_bytes(unit) + " pages: use " + format_bytes(round_up(spec.capacity_bytes, unit)) +
+                            (spec.backing == wire::Backing::hugetlb_1g    ? ", or backing hugetlb"
+                             : spec.backing == wire::Backing::small_pages ? ""
+                                                                          : ", or backing small"));
     std::vector<std::uint64_t> begins = spec.node_online_bytes;
     begins.push_back(spec.online_bytes);
     for (const std::uint64_t online_bytes : begins) {
         if (online_bytes > spec.capacity_bytes)
-            return refuse("online " + format_bytes(online_bytes) + " is more than capacity " +
-                          format_bytes(spec.capacity_bytes) + ": lower online or raise capacity");
+            return bad_argument("online " + format_bytes(online_bytes) + " is more than capacity " +
+                                format_bytes(spec.capacity_bytes) + ": lower online or raise capacity");
         if (online_bytes % unit != 0)
-            return refuse("online " + format_bytes(online_bytes) + " is not a whole number of " + format_bytes(unit) +
-                          " (the larger of largest block and page): use " + format_bytes(round_up(online_bytes, unit)) +
-                          (spec.backing == wire::Backing::hugetlb_1g ? ", or backing hugetlb" : ""));
+            return bad_argument("online " + format_bytes(online_bytes) + " is not a whole number of " +
+                                format_bytes(unit) + " (the larger of largest block and page): use " +
+                                format_bytes(round_up(online_bytes, unit)) +
+                                (spec.backing == wire::Backing::hugetlb_1g ? ", or backing hugetlb" : ""));
     }
     if (spec.node_online_bytes.size() > kMaxNumaNodes)
-        return refuse("online names " + std::to_string(spec.node_online_bytes.size()) + " numa nodes: use at most " +
-                      std::to_string(kMaxNumaNodes));
+        return bad_argument("online names " + std::to_string(spec.node_online_bytes.size()) +
+                            " numa nodes: use at most " + std::to_string(kMaxNumaNodes));
     if (spec.autosize.max_bytes > spec.capacity_bytes)
-        return refuse("autosize up to " + format_bytes(spec.autosize.max_bytes) + " is more than capacity " +
-                      format_bytes(spec.capacity_bytes) + ": lower the one or raise the other");
+        return bad_argument("autosize up to " + format_bytes(spec.autosize.max_bytes) + " is more than capacity " +
+                            format_bytes(spec.capacity_bytes) + ": lower the one or raise the other");
     if (spec.autosize.is_on && std::max(round_up(spec.autosize.min_bytes, unit), unit) > spec.autosize.max_bytes)
-        return refuse("autosize from " + format_bytes(spec.autosize.min_bytes) + " to " +
-                      format_bytes(spec.autosize.max_bytes) + " leaves no size to choose, for the pool grows and " +
-                      "shrinks by " + format_bytes(unit) + " (the larger of largest block and page): use up to " +
-                      format_bytes(round_up(spec.autosize.max_bytes, unit)));
+        return bad_argument("autosize from " + format_bytes(spec.autosize.min_bytes) + " to " +
+                            format_bytes(spec.autosize.max_bytes) +
+                            " leaves no size to choose, for the pool grows and " + "shrinks by " + format_bytes(unit) +
+                            " (the larger of largest block and page): use up to " +
+                            format_bytes(round_up(spec.autosize.max_bytes, unit)));
     if (spec.low_watermark_bytes > spec.capacity_bytes)
-        return refuse("low-watermark " + format_bytes(spec.low_watermark_bytes) + " is more than capacity " +
-                      format_bytes(spec.capacity_bytes) + ": so much can never be free, use less");
+        return bad_argument("low-watermark " + format_bytes(spec.low_watermark_bytes) + " is more than capacity " +
+                            format_bytes(spec.capacity_bytes) + ": so much can never be free, use less");
     if (spec.quota_bytes != 0 && spec.soft_quota_bytes >= spec.quota_bytes)
-        return refuse("soft-quota " + format_bytes(spec.soft_quota_bytes) + " is not below quota " +
-                      format_bytes(spec.quota_bytes) + ", so it would never be exceeded: lower it, or raise the quota");
+        return bad_argument("soft-quota " + format_bytes(spec.soft_quota_bytes) + " is not below quota " +
+                            format_bytes(spec.quota_bytes) +
+                            ", so it would never be exceeded: lower it, or raise the quota");
     if (spec.users.size() >= kAccounts)
-        return refuse("user-quota names " + std::to_string(spec.users.size()) + " users: use at most " +
-                      std::to_string(kAccounts - 1));
+        return bad_argument("user-quota names " + std::to_string(spec.users.size()) + " users: use at most " +
+                            std::to_string(kAccounts - 1));
     if (spec.max_clients == 0 || spec.max_clients >= kMaxProcessSlots)
-        return refuse("max-clients " + std::to_string(spec.max_clients) + " is out of range: use 1 to " +
-                      std::to_string(kMaxProcessSlots - 1));
+        return bad_argument("max-clients " + std::to_string(spec.max_clients) + " is out of range: use 1 to " +
+                            std::to_string(kMaxProcessSlots - 1));
     if (spec.max_threads == 0 || spec.max_threads >= kMaxThreadSlots)
-        return refuse("max-threads " + std::to_string(spec.max_threads) + " is out of range: use 1 to " +
-                      std::to_string(kMaxThreadSlots - 1));
+        return bad_argument("max-threads " + std::to_string(spec.max_threads) + " is out of range: use 1 to " +
+                            std::to_string(kMaxThreadSlots - 1));
     if (spec.max_threads_per_client > spec.max_threads)
-        return refuse("max-threads-per-client " + std::to_string(spec.max_threads_per_client) +
-                      " is more than max-threads " + std::to_string(spec.max_threads) +
-                      ", which is for all clients together: lower the one or raise the other");
+        return bad_argument("max-threads-per-client " + std::to_string(spec.max_threads_per_client) +
+                            " is more than max-threads " + std::to_string(spec.max_threads) +
+                            ", which is for all clients together: lower the one or raise the other");
     if ((spec.access.mode & ~PoolAccess::kWidestMode) != 0)
-        return refuse("mode " + format_mode(spec.access.mode) + " is beyond 0666: only r (4) and w (2) mean something");
+        return bad_argument("mode " + format_mode(spec.access.mode) +
+                            " is beyond 0666: only r (4) and w (2) mean something");
     return make_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
 }
 
