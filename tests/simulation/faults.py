@@ -538,9 +538,10 @@ std::memory_order_acq_rel,
         changes=(
             Change(
                 "daemon/src/pool/sizing.cpp",
-                "if (!empty) break;\n"
-                "            const auto may_go = [&](std::uint64_t unit) { return has(*empty, unit); };",
-                "const auto may_go = [&](std::uint64_t) { return true; };",
+                "if (!empty) break;\n            part.units.resize(part.units.size() - step_units);\n"
+                "            part.units.insert(part.units.end(), empty->begin(), empty->end());\n"
+                "            pool.worker().run([&] { return memory.undo(part, empty->size()); });",
+                "pool.worker().run([&] { return memory.undo(part, step_units); });",
             ),
         ),
     ),

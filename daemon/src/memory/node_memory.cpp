@@ -515,11 +515,10 @@ bool NodeMemory::try_take_offline(std::uint64_t unit) {
     return true;
 }
 
-std::uint64_t NodeMemory::undo(Growth &growth, std::uint64_t units_max,
-                               const std::function<bool(std::uint64_t)> &may_go) {
+std::uint64_t NodeMemory::undo(Growth &growth, std::uint64_t units_max) {
     std::uint64_t undone = 0;
     for (std::uint64_t tried = 0; tried < units_max && !growth.units.empty(); ++tried) {
-        if (may_go(growth.units.back()) && close_and_punch(growth.units.back())) ++undone;
+        if (close_and_punch(growth.units.back())) ++undone;
         growth.units.pop_back();
     }
     const std::uint64_t pages = std::min(growth.reserved_pages, undone * (unit_bytes_ / data_.page_bytes()));

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -141,9 +140,8 @@ public:
     // False: something in the unit is in use, or it is offline.
     bool try_take_offline(std::uint64_t unit);
     // Takes the last of the growth's units offline again, up to units_max, and gives back the hugepages that were
-    // reserved for them and no others. may_go(unit): false: the unit stays online. So do units in use; all that were
-    // tried leave `growth`. Returns how many units went.
-    std::uint64_t undo(Growth &growth, std::uint64_t units_max, const std::function<bool(std::uint64_t)> &may_go);
+    // reserved for them and no others. Units in use stay online, and leave `growth`. Returns how many units went.
+    std::uint64_t undo(Growth &growth, std::uint64_t units_max);
     // Sets the drain of all of the unit's chunks. The ledger keeps it across the daemon's death.
     void set_drain(std::uint64_t unit, Drain drain);
     Drain drain_of(std::uint64_t unit) const;

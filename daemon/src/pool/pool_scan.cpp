@@ -78,10 +78,6 @@ std::vector<std::uint64_t> PoolScan::frames_under_way() const {
     return frames;
 }
 
-std::vector<OwnerUsage> PoolScan::walk(Use &use) const {
-    return walk(use, {});
-}
-
 std::vector<OwnerUsage> PoolScan::walk(Use &use, Units units) const {
     std::vector<OwnerUsage> usage(use.used_frames.size());
     std::vector<std::pair<std::uint64_t, std::size_t>> places;  // unit, where it stands in `units`; ascending

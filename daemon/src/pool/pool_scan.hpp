@@ -28,13 +28,13 @@ public:
     Use begin();
     // How many have begun.
     std::uint64_t begun() const;
-    // The walk. Of all numa nodes, by process slot.
-    std::vector<OwnerUsage> walk(Use &use) const;
     // Units of one numa node.
     struct Units {
         NumaNode numa_node;
         std::span<const std::uint64_t> units;
     };
+    // The walk. Of all numa nodes, by process slot; `use` has the frames in use in `units` as well.
+    std::vector<OwnerUsage> walk(Use &use, Units units = {}) const;
     // Both, and the frames that could be promised to somebody: neither those that are free in units that drain, nor
     // those that have been granted and not been taken yet. The frames in use in `units` are found by the same walk: a
     // block that moves between two walks is in neither of them, and would be missing.
@@ -45,7 +45,6 @@ public:
 
 private:
     void read_counts(Use &use) const;
-    std::vector<OwnerUsage> walk(Use &use, Units units) const;
     std::uint64_t unit_changes() const;
     NodeMemory::DrainingFrames draining_frames() const;
     void find_free_to_promise(Use &use, const NodeMemory::DrainingFrames &gone) const;

@@ -82,8 +82,9 @@ std::uint64_t undo(ManagedPool &pool, NodeMemory &memory, std::uint64_t before, 
             const auto empty =
                 pool.empty_units({memory.numa_node(), std::span(part.units).last(step_units)}, step_bytes, withheld);
             if (!empty) break;
-            const auto may_go = [&](std::uint64_t unit) { return has(*empty, unit); };
-            pool.worker().run([&] { return memory.undo(part, step_units, may_go); });
+            part.units.resize(part.units.size() - step_units);
+            part.units.insert(part.units.end(), empty->begin(), empty->end());
+            pool.worker().run([&] { return memory.undo(part, empty->size()); });
         }
         growth.reserved_pages = part.reserved_pages;
         growth.ahead_bytes = part.ahead_bytes;
