@@ -28,6 +28,7 @@
 #include "fake_pool_manager.hpp"
 #include "numacre/v1/control.grpc.pb.h"
 #include "numacre/v1/error.pb.h"
+#include "pool_attribute_values.hpp"
 #include "spec/pool_attributes.hpp"
 
 namespace numacre::daemon {
@@ -306,27 +307,8 @@ TEST_F(ControlServiceTest, create_pool_takes_each_attribute_by_its_key) {
     v1::CreatePoolRequest request;
     request.set_name("second");
     auto &attributes = *request.mutable_attributes();
-    for (const auto &[key, value] :
-         std::vector<std::pair<std::string, std::string>>{{"capacity", "64M"},
-                                                          {"online", "32M/16M"},
-                                                          {"frame", "8K"},
-                                                          {"largest", "2M"},
-                                                          {"max-clients", "5"},
-                                                          {"max-threads", "6"},
-                                                          {"max-threads-per-client", "2"},
-                                                          {"backing", "thp"},
-                                                          {"reclaim", "zero"},
-                                                          {"low-watermark", "3M"},
-                                                          {"policy", "preferred:1"},
-                                                          {"autosize", "10%-50%:8M-64M:4M:5s"},
-                                                          {"quota", "48M"},
-                                                          {"soft-quota", "40M"},
-                                                          {"fit", "compact"},
-                                                          {"user-quota", "4711=8M/4M 4712=2M"},
-                                                          {"owner", "4711"},
-                                                          {"group", "4712"},
-                                                          {"mode", "0604"}})
-        attributes[key] = value;
+    for (const auto &[key, value] : kAttributeValues)
+        if (key != "name") attributes[key] = value;
     EXPECT_EQ(attributes.size() + 1, pool_attributes().size()) << "all but the name";
     const grpc::Status status = create(request);
     ASSERT_TRUE(status.ok()) << status.error_message();

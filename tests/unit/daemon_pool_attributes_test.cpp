@@ -12,34 +12,11 @@
 #include <sstream>
 #include <string>
 
+#include "pool_attribute_values.hpp"
 #include "spec/pool_spec.hpp"
 
 namespace numacre::daemon {
 namespace {
-
-// For each key a value that differs from the default, as format() writes it. A new attribute is a line here.
-const std::map<std::string, std::string, std::less<>> kValues{
-    {"name", "packets"},
-    {"capacity", "64M"},
-    {"online", "32M/16M/0"},
-    {"frame", "8K"},
-    {"largest", "2M"},
-    {"max-clients", "5"},
-    {"max-threads", "6"},
-    {"max-threads-per-client", "2"},
-    {"backing", "thp"},
-    {"reclaim", "quarantine:30s"},
-    {"low-watermark", "3M"},
-    {"policy", "interleave:0-2+5"},
-    {"autosize", "10%-50%:8M-64M:4M:5s"},
-    {"quota", "48M"},
-    {"soft-quota", "40M"},
-    {"fit", "compact"},
-    {"user-quota", "4711=8M/4M 4712=2M"},
-    {"owner", "4711"},
-    {"group", "4712"},
-    {"mode", "0604"},
-};
 
 std::string text_of(const std::string &path) {
     const char *const source = std::getenv("NUMACRE_SOURCE_DIR");
@@ -56,9 +33,10 @@ TEST(PoolAttributes, keys_are_found_and_are_there_once) {
     for (const PoolAttribute &attribute : pool_attributes()) {
         EXPECT_TRUE(keys.insert(attribute.key).second) << attribute.key;
         EXPECT_EQ(find_pool_attribute(attribute.key), &attribute);
-        EXPECT_TRUE(kValues.contains(attribute.key)) << "add a value for " << attribute.key << " to this test";
+        EXPECT_TRUE(kAttributeValues.contains(attribute.key))
+            << "add a value for " << attribute.key << " to pool_attribute_values.hpp";
     }
-    EXPECT_EQ(keys.size(), kValues.size());
+    EXPECT_EQ(keys.size(), kAttributeValues.size());
     EXPECT_EQ(find_pool_attribute("no-such-key"), nullptr);
     EXPECT_EQ(find_pool_attribute(""), nullptr);
 }
@@ -80,7 +58,7 @@ TEST(PoolAttributes, each_value_is_written_as_it_was_read_and_changes_no_other_a
     for (const PoolAttribute &attribute : pool_attributes()) {
         SCOPED_TRACE(attribute.key);
         PoolSpec spec;
-        const std::string value = kValues.find(attribute.key)->second;
+        const std::string value = kAttributeValues.find(attribute.key)->second;
         EXPECT_NE(attribute.format(spec), value) << "the test needs a value that is not the default";
         ASSERT_TRUE(attribute.parse(spec, value)) << attribute.parse(spec, value).error().message;
         EXPECT_EQ(attribute.format(spec), value);
@@ -95,7 +73,7 @@ TEST(PoolAttributes, each_value_is_written_as_it_was_read_and_changes_no_other_a
 TEST(PoolAttributes, a_spec_with_all_attributes_is_read_back_from_its_texts) {
     PoolSpec spec, again;
     for (const PoolAttribute &attribute : pool_attributes())
-        ASSERT_TRUE(attribute.parse(spec, kValues.find(attribute.key)->second)) << attribute.key;
+        ASSERT_TRUE(attribute.parse(spec, kAttributeValues.find(attribute.key)->second)) << attribute.key;
     EXPECT_TRUE(geometry_of(spec)) << geometry_of(spec).error().message;
     for (const PoolAttribute &attribute : pool_attributes())
         ASSERT_TRUE(attribute.parse(again, attribute.format(spec))) << attribute.key;
@@ -108,12 +86,12 @@ TEST(PoolAttributes, a_refused_value_leaves_the_spec_as_it_was) {
     for (const PoolAttribute &attribute : pool_attributes()) {
         SCOPED_TRACE(attribute.key);
         PoolSpec spec;
-        ASSERT_TRUE(attribute.parse(spec, kValues.find(attribute.key)->second));
+        ASSERT_TRUE(attribute.parse(spec, kAttributeValues.find(attribute.key)->second));
         const auto refused = attribute.parse(spec, wrong);
         ASSERT_FALSE(refused);
         EXPECT_EQ(refused.error().code, Errc::bad_argument);
         EXPECT_FALSE(refused.error().message.empty());
-        EXPECT_EQ(attribute.format(spec), kValues.find(attribute.key)->second);
+        EXPECT_EQ(attribute.format(spec), kAttributeValues.find(attribute.key)->second);
     }
 }
 

@@ -156,7 +156,7 @@ TEST(Account, a_block_that_is_handed_over_between_any_loads_is_not_missed) {
     std::array<std::uint16_t, 3> seats{1, 2, 3};  // of the process that is charged, and of two others
     do {
         for (unsigned way = 0; way < 3 * 2 * 2 * 2; ++way) {
-            // Who has the block: at the beginning, and after each hand-over.
+            // The holder of the block: at the beginning, and after each hand-over.
             std::array<unsigned, kHandOvers + 1> holders{way % 3};
             for (std::size_t i = 0; i < kHandOvers; ++i) holders[i + 1] = (holders[i] + 1 + ((way / 3) >> i & 1)) % 3;
             std::array<unsigned, kHandOvers> at{};  // the loads before which they happen, not descending

@@ -1,0 +1,34 @@
+// Texts of all pool attributes, for the tests of the table and of CreatePool.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+namespace numacre::daemon {
+
+// For each key a value that differs from the default, as format() writes it. A new attribute is a line here.
+inline const std::map<std::string, std::string, std::less<>> kAttributeValues{
+    {"name", "packets"},
+    {"capacity", "64M"},
+    {"online", "32M/16M/0"},
+    {"frame", "8K"},
+    {"largest", "2M"},
+    {"max-clients", "5"},
+    {"max-threads", "6"},
+    {"max-threads-per-client", "2"},
+    {"backing", "thp"},
+    {"reclaim", "quarantine:30s"},
+    {"low-watermark", "3M"},
+    {"policy", "interleave:0-2+5"},
+    {"autosize", "10%-50%:8M-64M:4M:5s"},
+    {"quota", "48M"},
+    {"soft-quota", "40M"},
+    {"fit", "compact"},
+    {"user-quota", "4711=8M/4M 4712=2M"},
+    {"owner", "4711"},
+    {"group", "4712"},
+    {"mode", "0604"},
+};
+
+}  // namespace numacre::daemon
