@@ -107,7 +107,7 @@ class Damage(HostileUser):
         self.assertEqual((found["pid"], found["used_bytes"]), (client.pid, 3 * 4096))
         self.assertEqual(client.alloc(4096)[0], 0, client.message)
 
-    def start_and_end(self, serves, meanwhile=lambda: None):
+    def start_and_end(self, serves):
         """A daemon that finds what is there: it serves, by what the command line tool's exit status says, or says why
         not."""
         started = subprocess.Popen([program("numacred"), "--runtime-dir", self.runtime_dir, *SYNTHETIC, *POOL,
@@ -115,7 +115,6 @@ class Damage(HostileUser):
                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
         def serves_or_has_ended():
-            meanwhile()
             return started.poll() is not None or subprocess.run(
                 [program("numacre"), "--runtime-dir", self.runtime_dir, "status"], capture_output=True,
                 timeout=PATIENCE_SECONDS).returncode in serves
@@ -135,48 +134,54 @@ class Damage(HostileUser):
         while True:
             caller, _ = listener.accept()
             with caller, contextlib.suppress(OSError):
+                if self.choose.random() < 0.8:
+                    caller.send(Holder.HEADER.pack(Holder.MAGIC, Holder.VERSION, Holder.HELLO, os.getpid(), b""))
+                sound = self.choose.choice([0, 0.5, 0.9, 1])
                 for _ in range(20):
-                    if self.choose.random() < 0.7:
-                        caller.send(Holder.HEADER.pack(Holder.MAGIC, Holder.VERSION, Holder.HELLO, os.getpid(), b""))
-                    message, fds = self.some_message(list(range(9)))
-                    socket.send_fds(caller, [message], fds)
+                    if self.choose.random() < sound:
+                        caller.send(Holder.HEADER.pack(Holder.MAGIC, Holder.VERSION, Holder.DONE, 0, b""))
+                    else:
+                        message, fds = self.some_message(list(range(9)))
+                        socket.send_fds(caller, [message], fds)
                     caller.settimeout(0.05)
                     with contextlib.suppress(TimeoutError):
                         if not caller.recv(4096):
                             break
 
+    @contextlib.contextmanager
+    def stand_in(self):
+        """A process that has the holder's name and answers at random. The daemon ends the process that called listen()
+        when it replaces its holder: that must not be the test's own process."""
+        path = f"{self.runtime_dir}/holder.sock"
+        seed = self.choose.random()
+        listens, says_so = os.pipe()
+        answering = os.fork()
+        if answering == 0:
+            with contextlib.suppress(BaseException):
+                self.choose.seed(seed)
+                listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                listener.bind(f"{path}.new")
+                listener.listen(8)
+                os.rename(f"{path}.new", path)
+                os.write(says_so, b"y")
+                self.answer_at_random(listener)
+            os._exit(1)
+        os.close(says_so)
+        try:
+            self.assertEqual(os.read(listens, 1), b"y", "the stand-in of the holder does not listen")
+            yield
+        finally:
+            os.close(listens)
+            os.kill(answering, signal.SIGKILL)
+            os.waitpid(answering, 0)
+
     def test_a_holder_that_is_none(self):
         """The daemon that starts is answered at random: it serves, or says why not."""
-        with open("/dev/null") as null, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        with open("/dev/null") as null:
             self.null = null.fileno()
-            listener.bind(f"{self.runtime_dir}/holder.sock")
-            listener.listen(8)
-            # A process of its own: a daemon ends the holder that it replaces.
-            answering = 0
-
-            def stop_answering():
-                if answering != 0:
-                    os.kill(answering, signal.SIGKILL)
-                    os.waitpid(answering, 0)
-
-            def keep_answering():
-                nonlocal answering
-                if answering != 0 and os.waitpid(answering, os.WNOHANG) == (0, 0):
-                    return
-                seed = self.choose.random()
-                answering = os.fork()
-                if answering == 0:
-                    self.choose.seed(seed)
-                    with contextlib.suppress(BaseException):
-                        self.answer_at_random(listener)
-                    os._exit(1)
-
-            try:
-                for _ in range(8):
-                    keep_answering()
-                    self.start_and_end(serves=(0,), meanwhile=keep_answering)
-            finally:
-                stop_answering()
+            for _ in range(8):
+                with self.stand_in():
+                    self.start_and_end(serves=(0,))
 
 
 if __name__ == "__main__":
