@@ -478,6 +478,70 @@ int run_reserve(Context &context, const HolderArguments &arguments) {
     return kExitOk;
 }
 
+namespace {
+
+using Attributes = google::protobuf::RepeatedPtrField<v1::PoolAttribute>;
+
+const v1::PoolAttribute &attribute_of(const Attributes &attributes, const std::string &key) {
+    std::string keys;
+    for (const v1::PoolAttribute &attribute : attributes) {
+        if (attribute.key() == key) return attribute;
+        keys += (keys.empty() ? "" : ", ") + attribute.key();
+    }
+    throw ArgumentError("unknown attribute '" + printable(key) + "': a pool has " + printable(keys));
+}
+
+void print_attributes_json(Context &context, const std::string &pool, const Attributes &attributes) {
+    Json list = Json::array();
+    for (const v1::PoolAttribute &attribute : attributes) list.push_back(attribute_json(attribute));
+    print_json(context.out, {{"pool", pool}, {"attributes", list}});
+}
+
+}  // namespace
+
+int run_get(Context &context, const std::string &pool, const std::string &key) {
+    v1::GetPoolAttributesResponse found = context.control().get_pool_attributes(pool);
+    if (!key.empty()) {
+        const v1::PoolAttribute wanted = attribute_of(found.attributes(), key);
+        // The value alone, for scripts.
+        if (!context.json) {
+            context.out << printable(wanted.value()) << '\n';
+            return kExitOk;
+        }
+        found.clear_attributes();
+        *found.add_attributes() = wanted;
+    }
+    if (context.json)
+        print_attributes_json(context, pool, found.attributes());
+    else
+        print_attributes(context.out, found.attributes());
+    return kExitOk;
+}
+
+int run_set(Context &context, const std::string &pool, const std::vector<std::string> &settings) {
+    v1::SetPoolAttributesRequest request;
+    request.set_pool(pool);
+    for (const std::string &setting : settings) {
+        const std::size_t equals = setting.find('=');
+        if (equals == std::string::npos || equals == 0)
+            throw ArgumentError("'" + printable(setting) + "' is no KEY=VALUE, such as mode=0600");
+        const std::string key = setting.substr(0, equals);
+        if (!request.mutable_attributes()->insert({key, setting.substr(equals + 1)}).second)
+            throw ArgumentError("attribute '" + printable(key) + "' is given twice: keep one");
+    }
+    v1::SetPoolAttributesResponse after = context.control().set_pool_attributes(request);
+    const Attributes all = after.attributes();
+    after.clear_attributes();
+    for (const v1::PoolAttribute &attribute : all)
+        if (request.attributes().contains(attribute.key())) *after.add_attributes() = attribute;
+    if (context.json)
+        print_attributes_json(context, pool, after.attributes());
+    else
+        for (const v1::PoolAttribute &attribute : after.attributes())
+            context.out << printable(attribute.key() + " = " + attribute.value()) << '\n';
+    return kExitOk;
+}
+
 int run_stats(Context &context, const std::string &name) {
     Json list = Json::array();
     bool first = true;

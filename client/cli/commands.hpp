@@ -68,6 +68,11 @@ struct CreateArguments {
 int run_create(Context &context, const CreateArguments &arguments);
 int run_delete(Context &context, const std::string &pool, bool force);
 
+// key empty: all attributes.
+int run_get(Context &context, const std::string &pool, const std::string &key);
+// settings: KEY=VALUE each.
+int run_set(Context &context, const std::string &pool, const std::vector<std::string> &settings);
+
 struct DrainArguments {
     std::string pool;
     std::optional<std::uint32_t> numa_node;

@@ -161,6 +161,14 @@ public:
         // The daemon may answer only once the grace period is over.
         call<v1::EvictClientResponse>(&Stub::EvictClient, request, grace);
     }
+    v1::GetPoolAttributesResponse get_pool_attributes(const std::string &pool) override {
+        v1::GetPoolAttributesRequest request;
+        request.set_pool(pool);
+        return call<v1::GetPoolAttributesResponse>(&Stub::GetPoolAttributes, request);
+    }
+    v1::SetPoolAttributesResponse set_pool_attributes(const v1::SetPoolAttributesRequest &request) override {
+        return call<v1::SetPoolAttributesResponse>(&Stub::SetPoolAttributes, request);
+    }
     v1::GetStatsResponse get_stats(const std::string &pool) override {
         v1::GetStatsRequest request;
         request.set_pool(pool);

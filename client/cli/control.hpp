@@ -50,6 +50,8 @@ public:
     virtual void set_quota(const v1::SetQuotaRequest &request) = 0;
     virtual void reserve(const v1::ReserveRequest &request) = 0;
     virtual void evict_client(std::uint32_t client_id, std::chrono::milliseconds grace) = 0;
+    virtual v1::GetPoolAttributesResponse get_pool_attributes(const std::string &pool) = 0;
+    virtual v1::SetPoolAttributesResponse set_pool_attributes(const v1::SetPoolAttributesRequest &request) = 0;
     virtual v1::GetStatsResponse get_stats(const std::string &pool) = 0;
     virtual v1::GetFragmentationResponse get_fragmentation(const std::string &pool) = 0;
     virtual v1::GetMapResponse get_map(const std::string &pool, std::uint32_t numa_node, std::uint32_t cells) = 0;

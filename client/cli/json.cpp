@@ -123,6 +123,13 @@ Json machine_json(const v1::Machine &machine) {
     return {{"topology_source", machine.topology_source()}, {"nodes", numa_nodes}};
 }
 
+Json attribute_json(const v1::PoolAttribute &attribute) {
+    Json json = {{"key", attribute.key()}, {"value", attribute.value()}, {"help", attribute.help()}};
+    json["changed_by"] = attribute.changed_by().empty() ? Json(nullptr) : Json(attribute.changed_by());
+    json["fixed_because"] = attribute.fixed_because().empty() ? Json(nullptr) : Json(attribute.fixed_because());
+    return json;
+}
+
 Json pool_json(const v1::Pool &pool) {
     Json numa_nodes = Json::array();
     std::uint64_t capacity = 0, online = 0, used = 0, free = 0, quarantined = 0;

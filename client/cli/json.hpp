@@ -25,6 +25,7 @@ const char *pool_state_name(v1::PoolState state);
 Json daemon_json(const v1::Machine &machine, std::int64_t now_unix_seconds);
 Json machine_json(const v1::Machine &machine);
 Json pool_json(const v1::Pool &pool);
+Json attribute_json(const v1::PoolAttribute &attribute);
 Json client_json(const v1::Client &client);
 Json blocks_json(const v1::ListBlocksResponse &blocks);
 Json stats_json(const std::string &pool, const v1::GetStatsResponse &stats);

@@ -99,6 +99,16 @@ public:
         for (const auto &[key, help] : kSentAsText)
             create->add_option("--" + std::string(key), create_.attributes[key], help);
 
+        CLI::App *get = verb("get", "The attributes of a pool, as they are now",
+                             [this](Context &c) { return run_get(c, pool_, key_); });
+        get->add_option("POOL", pool_, "Pool")->required();
+        get->add_option("KEY", key_, "Only the value of this attribute");
+        CLI::App *set = verb("set", "Change attributes of a pool in use: all of them, or none",
+                             [this](Context &c) { return run_set(c, pool_, settings_); });
+        set->add_option("POOL", pool_, "Pool")->required();
+        set->add_option("KEY=VALUE", settings_, "New values, as the configuration file has them: mode=0600")
+            ->required();
+
         CLI::App *remove = verb("delete", "End a pool", [this](Context &c) { return run_delete(c, pool_, force_); });
         remove->add_option("NAME", pool_, "Pool")->required();
         remove->add_flag("--force", force_, "Even if clients are attached: end them first");
@@ -215,7 +225,8 @@ private:
     CLI::App app_{"numacre: watch and size the pools of numacred", "numacre"};
     std::function<int(Context &)> chosen_;
     ClientsArguments clients_;
-    std::string pool_, grace_ = "5s", look_for_ = "0";
+    std::vector<std::string> settings_;
+    std::string pool_, key_, grace_ = "5s", look_for_ = "0";
     bool force_ = false, heads_ = false;
     std::uint32_t client_id_ = 0;
     ResizeArguments resize_;

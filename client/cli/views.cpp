@@ -194,6 +194,14 @@ void print_status(std::ostream &out, const v1::Machine &machine, const std::vect
     }
 }
 
+void print_attributes(std::ostream &out, const google::protobuf::RepeatedPtrField<v1::PoolAttribute> &attributes) {
+    Table table({{"ATTRIBUTE"}, {"VALUE"}, {"CHANGED BY"}});
+    for (const v1::PoolAttribute &attribute : attributes)
+        table.add_row({attribute.key(), attribute.value().empty() ? "-" : attribute.value(),
+                       attribute.changed_by().empty() ? "-" : attribute.changed_by()});
+    table.print(out);
+}
+
 void print_pools(std::ostream &out, const v1::ListPoolsResponse &pools) {
     Table table({{"POOL"},
                  {"STATE"},

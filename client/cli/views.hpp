@@ -21,6 +21,7 @@ struct PoolReport {
 
 void print_status(std::ostream &out, const v1::Machine &machine, const std::vector<PoolReport> &pools,
                   std::int64_t now_unix_seconds, const Terminal &terminal);
+void print_attributes(std::ostream &out, const google::protobuf::RepeatedPtrField<v1::PoolAttribute> &attributes);
 void print_pools(std::ostream &out, const v1::ListPoolsResponse &pools);
 // clients gives the holders' names.
 void print_blocks(std::ostream &out, const v1::ListBlocksResponse &blocks, const v1::ListClientsResponse &clients);

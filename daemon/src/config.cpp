@@ -306,13 +306,14 @@ private:
             return bad_argument(at(value.source()) + "pool = " + shown(value) +
                                 ": wrong type: write each pool as [[pool]]");
         for (const toml::node &entry : *tables) {
-            PoolSpec spec;
+            ConfiguredPool spec;
             for (const auto &[name, item] : *entry.as_table()) {
                 const auto *const key = find_key(pool_keys(), name.str());
                 if (key == nullptr)
                     return bad_argument(at(name.source()) + "unknown key " + std::string(name.str()) + " = " +
                                         shown(item) + " in [[pool]]: " + suggest(name.str(), pool_keys(), ""));
-                if (auto set = set_from(*key, spec, item); !set) return set;
+                if (auto set = set_from<PoolSpec>(*key, spec, item); !set) return set;
+                spec.named_keys.emplace_back(name.str());
             }
             const auto geometry = geometry_of(spec);
             if (!geometry)
@@ -335,10 +336,10 @@ std::string version_text() {
 
 }  // namespace
 
-Answer<PoolSpec> parse_pool_flag(std::string_view text) {
-    PoolSpec spec;
+Answer<ConfiguredPool> parse_pool_flag(std::string_view text) {
+    ConfiguredPool spec;
     const std::string where = "--pool " + std::string(text) + ": ";
-    std::vector<std::string> seen;
+    std::vector<std::string> &seen = spec.named_keys;
     std::size_t start = 0;
     while (start <= text.size()) {
         const std::size_t comma = std::min(text.find(',', start), text.size());
@@ -452,21 +453,26 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
     return config;
 }
 
+std::vector<DaemonSetting> daemon_settings(const Config &config) {
+    const auto text = [](const std::string &value) { return "\"" + value + "\""; };
+    return {{"runtime-dir", text(config.runtime_dir)},
+            {"metrics-address", text(config.metrics_address)},
+            {"topology", text(config.topology)},
+            {"log-level", text(config.log_level)},
+            {"log-format", text(config.log_format)},
+            {"reserve-hugepages", config.reserve_hugepages ? "true" : "false"},
+            {"keep-memory", text(config.keep_memory)},
+            {"max-connections", std::to_string(config.max_connections)},
+            {"max-connections-per-user", std::to_string(config.max_connections_per_user)},
+            {"max-connections-per-second", std::to_string(config.max_connections_per_second)},
+            {"control-group", text(group_name(config.control_group))},
+            {"control-mode", text(format_mode(config.control_mode))}};
+}
+
 std::string describe(const Config &config) {
     std::ostringstream text;
-    text << "# " << (config.file.empty() ? "no configuration file" : config.file) << "\n"
-         << "runtime-dir = \"" << config.runtime_dir << "\"\n"
-         << "metrics-address = \"" << config.metrics_address << "\"\n"
-         << "topology = \"" << config.topology << "\"\n"
-         << "log-level = \"" << config.log_level << "\"\n"
-         << "log-format = \"" << config.log_format << "\"\n"
-         << "reserve-hugepages = " << (config.reserve_hugepages ? "true" : "false") << "\n"
-         << "keep-memory = \"" << config.keep_memory << "\"\n"
-         << "max-connections = " << config.max_connections << "\n"
-         << "max-connections-per-user = " << config.max_connections_per_user << "\n"
-         << "max-connections-per-second = " << config.max_connections_per_second << "\n"
-         << "control-group = \"" << group_name(config.control_group) << "\"\n"
-         << "control-mode = \"" << format_mode(config.control_mode) << "\"\n";
+    text << "# " << (config.file.empty() ? "no configuration file" : config.file) << "\n";
+    for (const DaemonSetting &setting : daemon_settings(config)) text << setting.key << " = " << setting.value << "\n";
     for (const PoolSpec &spec : config.pools) {
         text << "\n[[pool]]\n";
         for (const PoolAttribute &attribute : pool_attributes()) {

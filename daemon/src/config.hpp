@@ -14,6 +14,11 @@
 
 namespace numacre::daemon {
 
+struct ConfiguredPool : PoolSpec {
+    // The attributes that the configuration names. A pool that is there already keeps its values of the others.
+    std::vector<std::string> named_keys;
+};
+
 struct Config {
     std::string runtime_dir;
     std::string metrics_address = "127.0.0.1:9853";  // empty: no metrics
@@ -27,7 +32,7 @@ struct Config {
     std::uint32_t max_connections_per_second = 1000;  // for each user
     std::uint32_t control_group = ::getegid();
     std::uint32_t control_mode = 0660;
-    std::vector<PoolSpec> pools;
+    std::vector<ConfiguredPool> pools;
 
     bool check_only = false;
     bool discard_kept = false;  // give up the pools of an earlier daemon, and end
@@ -47,7 +52,13 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
                                        const std::string &runtime_dir_from_environment);
 
 // The argument of --pool: "name=default,capacity=1G,...". Keys that are left out keep PoolSpec's defaults.
-Answer<PoolSpec> parse_pool_flag(std::string_view text);
+Answer<ConfiguredPool> parse_pool_flag(std::string_view text);
+
+// The daemon's own keys, always all of them in the same order; the values are in the file's syntax.
+struct DaemonSetting {
+    std::string key, value;
+};
+std::vector<DaemonSetting> daemon_settings(const Config &config);
 
 // The configuration as --check-config prints it, in the file's own syntax.
 std::string describe(const Config &config);

@@ -171,7 +171,7 @@ Answer<void> Daemon::adopt(std::map<std::string, Fd> inherited) {
     count_reserved_pages();
     is_heir_ = true;
     for (const auto &pool : adopted) {
-        const std::string &name = pool->spec().name;
+        const std::string &name = pool->name();
         log::info("pool adopted from the daemon before", {{"pool", name}, {"clients", pool->client_table().size()}});
         registry_.claim_name(name);
         registry_.add(pool);
@@ -219,12 +219,12 @@ void Daemon::keep(ManagedPool &pool) {
     // The ledger goes last: without it, a daemon that comes after a death in between gives the other files up.
     const auto files = pool.kept_files();
     for (const auto &[file, fd] : files)
-        if (file != ManagedPool::kLedgerFile) keeper_->keep(kept_name(pool.spec().name, file), fd);
-    keeper_->keep(kept_name(pool.spec().name, ManagedPool::kLedgerFile), files.at(ManagedPool::kLedgerFile));
+        if (file != ManagedPool::kLedgerFile) keeper_->keep(kept_name(pool.name(), file), fd);
+    keeper_->keep(kept_name(pool.name(), ManagedPool::kLedgerFile), files.at(ManagedPool::kLedgerFile));
 }
 
 void Daemon::let_go(const ManagedPool &pool) {
-    for (const auto &[file, fd] : pool.kept_files()) keeper_->drop(kept_name(pool.spec().name, file));
+    for (const auto &[file, fd] : pool.kept_files()) keeper_->drop(kept_name(pool.name(), file));
 }
 
 void Daemon::watch_keeper() {
@@ -292,12 +292,12 @@ void Daemon::punch_strays(const std::shared_ptr<ManagedPool> &pool) {
 // and nothing of it is resized or drained, or no process attaches to it.
 void Daemon::look_for_stuck_worker(ManagedPool &pool) {
     if (pool.busy_for() < kStuckAfter) {
-        if (stuck_.erase(pool.instance_id()) != 0) log::info("a pool's workers go on", {{"pool", pool.spec().name}});
+        if (stuck_.erase(pool.instance_id()) != 0) log::info("a pool's workers go on", {{"pool", pool.name()}});
     } else if (stuck_.insert(pool.instance_id()).second) {
         log::error(
             "the kernel lets the daemon wait for a pool's files: nobody attaches to this pool, nothing of it is reaped "
             "or resized until the client that keeps them busy ends. Other pools go on",
-            {{"pool", pool.spec().name},
+            {{"pool", pool.name()},
              {"seconds", std::chrono::duration_cast<std::chrono::seconds>(kStuckAfter).count()},
              {"remedy",
               "evict the pool's clients, one after the other (numacre clients, numacre evict); if that does not help, "
@@ -320,7 +320,7 @@ void Daemon::look_at_soft_limits(const std::shared_ptr<ManagedPool> &pool) {
         publish_news(*pool);
         autosize(pool);
         const auto scanned = std::chrono::steady_clock::now() - begun;
-        const auto wait = std::max(pool->spec().autosize.is_on ? kAutosizePeriod : kLookPeriod,
+        const auto wait = std::max(pool->description()->spec.autosize.is_on ? kAutosizePeriod : kLookPeriod,
                                    std::chrono::ceil<std::chrono::milliseconds>(scanned * kLookShare));
         loop_->post([this, wait, id = pool->instance_id(), weak = std::weak_ptr(pool)] {
             // Decided on the loop: a call that sets a limit after this check finds that no watch runs, and begins one.
@@ -360,10 +360,10 @@ void Daemon::watch_placement() {
                 sweep->refused = !moved;
                 if (!moved)
                     log::warn("pages that the kernel moves to other numa nodes stay there",
-                              {{"pool", pool->spec().name}, {"numa_node", i}, {"error", moved.error().message}});
+                              {{"pool", pool->name()}, {"numa_node", i}, {"error", moved.error().message}});
                 else if (*moved != 0)
                     log::warn("pages had been moved to other numa nodes, and were moved back",
-                              {{"pool", pool->spec().name}, {"numa_node", i}, {"pages", *moved}});
+                              {{"pool", pool->name()}, {"numa_node", i}, {"pages", *moved}});
             });
         pool->worker().post([this, pool, sweep] {
             if (sweep->refused) return;  // and this pool is never looked at again
@@ -419,7 +419,7 @@ void Daemon::publish_damage(ManagedPool &pool) {
     auto reason = pool.take_news_of_damage();
     if (!reason) return;
     Event event;
-    event.pool = pool.spec().name;
+    event.pool = pool.name();
     event.kind = EventKind::pool_corrupt;
     event.message = std::move(*reason);
     registry_.events().publish(std::move(event));
@@ -505,7 +505,7 @@ std::string name_of(const Client &client, const ManagedPool &pool) {
     // A process that /proc does not show has no name.
     const std::string comm = client.peer.comm.empty() ? "" : client.peer.comm + ", ";
     return "client " + std::to_string(client.id) + " (" + comm + "pid " + std::to_string(client.peer.pid) +
-           ") of pool \"" + pool.spec().name + "\"";
+           ") of pool \"" + pool.name() + "\"";
 }
 
 Failure does_not_end(const Client &client, const ManagedPool &pool) {
@@ -596,7 +596,7 @@ void Daemon::note_resize(const ManagedPool &pool, NumaNode node, std::uint64_t b
                     : after != before ? &DaemonTotals::resize_partial
                                       : &DaemonTotals::resize_failed);
     const auto took = std::chrono::steady_clock::now() - begun;
-    log::info("pool resized", {{"pool", pool.spec().name},
+    log::info("pool resized", {{"pool", pool.name()},
                                {"numa_node", node.value},
                                {"before", format_bytes(before)},
                                {"after", format_bytes(after)},
@@ -604,7 +604,7 @@ void Daemon::note_resize(const ManagedPool &pool, NumaNode node, std::uint64_t b
                                {"result", by_whom + (result ? "ok" : result.error().message)}});
     if (after == before) return;
     Event event;
-    event.pool = pool.spec().name;
+    event.pool = pool.name();
     event.kind = EventKind::resized;
     event.message = by_whom + "numa node " + std::to_string(node.value) + ": " + format_bytes(before) + " -> " +
                     format_bytes(after) + " online";
@@ -704,6 +704,53 @@ Answer<void> Daemon::reserve(const Holder &holder, std::uint64_t bytes) {
     if (reserved) watch_soft_limits();
     publish_news(**pool);
     return reserved;
+}
+
+Answer<PoolSpec> Daemon::attributes(const std::string &name) {
+    const auto pool = registry_.find(name);
+    if (!pool) return Unexpected{pool.error()};
+    return (*pool)->described();
+}
+
+Answer<PoolSpec> Daemon::set_attributes(const std::string &name, const AttributeChanges &changes) {
+    const auto pool = registry_.find(name);
+    if (!pool) return Unexpected{pool.error()};
+    const ManagedPool::Turn turn(**pool);
+    if (auto ours = turn.check(); !ours) return Unexpected{ours.error()};
+    const PoolSpec before = (*pool)->described();
+    auto after = (*pool)->change(changes);
+    if (!after) return after;
+    for (const auto &change : changes)
+        if (const PoolAttribute *const attribute = find_pool_attribute(change.first))
+            log::info("pool attribute set", {{"pool", name},
+                                             {"attribute", change.first},
+                                             {"before", attribute->format(before)},
+                                             {"after", attribute->format(*after)}});
+    watch_soft_limits();
+    return after;
+}
+
+void Daemon::reconcile(const PoolSpec &wanted, std::span<const std::string> keys) {
+    const auto pool = registry_.find(wanted.name);
+    if (!pool) return;
+    const PoolSpec is = (*pool)->described();
+    for (const std::string &key : keys) {
+        const PoolAttribute *const attribute = find_pool_attribute(key);
+        // Its size is what resizes have made of it since it began.
+        if (attribute == nullptr || key == "online") continue;
+        const std::string configured = attribute->format(wanted), found = attribute->format(is);
+        if (configured == found) continue;
+        const auto set = set_attributes(wanted.name, {{key, configured}});
+        if (set)
+            log::warn("a pool differed from the configuration: it has the configured value now",
+                      {{"pool", wanted.name}, {"attribute", key}, {"before", found}, {"configured", configured}});
+        else
+            log::warn("a pool differs from the configuration: it keeps its value", {{"pool", wanted.name},
+                                                                                    {"attribute", key},
+                                                                                    {"value", found},
+                                                                                    {"configured", configured},
+                                                                                    {"reason", set.error().message}});
+    }
 }
 
 Answer<OccupancyMap> Daemon::map(const std::string &name, NumaNode node, std::uint32_t cells) {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,10 @@ public:
     // The alternative to adopt_pools(): gives up the keeper's pools. Destroy the daemon next.
     Answer<void> discard_kept();
     bool has_pool(const std::string &name) { return static_cast<bool>(registry_.find(name)); }
+    // Makes a pool that is there what a configuration wants, as far as that can change in use. Says each difference at
+    // warning level. keys: the attributes that the configuration names; the pool keeps its others. Any thread but the
+    // loop's while that runs.
+    void reconcile(const PoolSpec &wanted, std::span<const std::string> keys);
     // From the loop's thread, before run(). From here on the daemon looks after adopted clients.
     void serve_clients(Fd listener);
     // The address at which the metrics are really served, known only once they are served.
@@ -71,6 +76,8 @@ public:
     Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) override;
     Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) override;
     Answer<void> reserve(const Holder &holder, std::uint64_t bytes) override;
+    Answer<PoolSpec> attributes(const std::string &pool) override;
+    Answer<PoolSpec> set_attributes(const std::string &pool, const AttributeChanges &changes) override;
     Answer<OccupancyMap> map(const std::string &pool, NumaNode node, std::uint32_t cells) override;
     MachineStatus machine() override;
     DaemonTotals totals() override;

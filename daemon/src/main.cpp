@@ -37,6 +37,7 @@
 #include "os/runtime_dir.hpp"
 #include "os/service_manager.hpp"
 #include "os/socket_file.hpp"
+#include "reload.hpp"
 #include "version.hpp"
 
 namespace numacre::daemon {
@@ -223,18 +224,16 @@ void announce(EventLoop &loop, const std::string &status) {
         loop.after(std::chrono::seconds(1), [&loop, status] { announce(loop, status); });
 }
 
-void obey_signals(EventLoop &loop, int signals) {
-    loop.when_readable(signals, [&loop, signals] {
+void obey_signals(EventLoop &loop, int signals, Reload &reload) {
+    loop.when_readable(signals, [&loop, signals, &reload] {
         signalfd_siginfo signal{};
         const bool is_read = ::read(signals, &signal, sizeof signal) == sizeof signal;
         if (is_read && signal.ssi_signo != SIGHUP) {
             log::info("stopping", {{"signal", ::strsignal(static_cast<int>(signal.ssi_signo))}});
             return loop.stop();
         }
-        if (is_read)
-            log::warn("SIGHUP changes nothing: the configuration is read at the start only",
-                      {{"remedy", "restart the daemon: its pools and their clients stay"}});
-        obey_signals(loop, signals);
+        if (is_read) reload.again();
+        obey_signals(loop, signals, reload);
     });
 }
 
@@ -243,7 +242,7 @@ void obey_signals(EventLoop &loop, int signals) {
 // user may not.
 constexpr std::uint64_t kDescriptorsInFlight = 2048;
 
-int serve(const Config &config, const std::string &holder_program) {
+int serve(const Config &config, Reload::Load load, const std::string &holder_program) {
     const std::uint64_t open_files = raise_open_file_limit();
     auto signals = take_over_signals();
     if (!signals) return fail(signals.error());
@@ -291,7 +290,7 @@ int serve(const Config &config, const std::string &holder_program) {
     const bool has_adopted = !daemon.pool_names().empty();
     for (const PoolSpec &spec : config.pools) {
         if (daemon.has_pool(spec.name)) {
-            log::info("a configured pool is there already: it stays as it is", {{"pool", spec.name}});
+            log::info("a configured pool is there already", {{"pool", spec.name}});
             continue;
         }
         if (auto created = daemon.create_pool(spec); !created) {
@@ -325,7 +324,10 @@ int serve(const Config &config, const std::string &holder_program) {
     last_resort.disarm();
 
     EventLoop &running = daemon.loop();
-    obey_signals(running, signals->get());
+    std::optional<Reload> reload;
+    reload.emplace(daemon, config, std::move(load));
+    reload->reconcile_at_start();
+    obey_signals(running, signals->get(), *reload);
     const Watchdog watchdog(running);
     announce(running, "serving " + std::to_string(daemon.pool_names().size()) + " pools in " + config.runtime_dir);
     log::info("serving", {{"attach_socket", runtime_dir->attach_socket()},
@@ -337,6 +339,7 @@ int serve(const Config &config, const std::string &holder_program) {
                     "end the clients of the pool whose worker is stuck");
     service_manager::stopping();
     daemon.begin_shutdown();
+    reload.reset();
     control.stop();
     if (metrics) metrics->stop();
     log::info("stopped");
@@ -365,8 +368,11 @@ int main(int argc, char **argv) {
     using namespace numacre::daemon;
     keep_heap();
     const char *const from_environment = std::getenv("NUMACRE_RUNTIME_DIR");
-    const auto config = load_config(std::vector<std::string>(argv + 1, argv + argc), ::geteuid() == 0,
-                                    from_environment == nullptr ? "" : from_environment);
+    const auto load = [arguments = std::vector<std::string>(argv + 1, argv + argc),
+                       runtime_dir = std::string(from_environment == nullptr ? "" : from_environment)] {
+        return load_config(arguments, ::geteuid() == 0, runtime_dir);
+    };
+    const auto config = load();
     if (!config) {
         std::fputs(config.error().text.c_str(), config.error().code == 0 ? stdout : stderr);
         return config.error().code;
@@ -389,7 +395,7 @@ int main(int argc, char **argv) {
     }
     int code = EXIT_FAILURE;
     try {
-        code = serve(*config, holder_program);
+        code = serve(*config, load, holder_program);
     } catch (const std::system_error &failure) {
         // The standard library throws this when no thread can be started.
         log::error("cannot start", {{"reason", failure.what()}, {"remedy", kThreadsRemedy}});

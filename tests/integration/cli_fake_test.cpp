@@ -181,6 +181,8 @@ const std::vector<Words> kEveryVerb{
     {"nodes"},
     {"resize", "default", "--node", "1", "+64M"},
     {"create", "extra", "--capacity", "1G", "--online", "64M"},
+    {"get", "default"},
+    {"set", "default", "mode=0600"},
     {"delete", "default"},
     {"drain", "default", "--node", "0", "--chunk", "3"},
     {"evict", "7", "--grace", "1s"},
@@ -423,6 +425,42 @@ TEST_F(CliFake, create_delete_drain_and_evict_send_what_was_asked) {
     EXPECT_EQ(fake().evict().client_id(), 7U);
     EXPECT_EQ(fake().evict().grace().seconds(), 1);
     EXPECT_EQ(fake().evict().grace().nanos(), 500'000'000);
+}
+
+TEST_F(CliFake, get_prints_all_attributes_or_the_value_of_one) {
+    EXPECT_EQ(run({"get", "default"}).out,
+              "ATTRIBUTE   VALUE  CHANGED BY\n"
+              "capacity    1G     -\n"
+              "user-quota  -      numacre set\n"
+              "mode        0660   numacre set\n");
+    EXPECT_EQ(run({"get", "default", "mode"}).out, "0660\n");
+    EXPECT_EQ(run({"get", "default", "user-quota"}).out, "\n");
+    const Json all = run_json({"get", "default"});
+    EXPECT_EQ(all["pool"], "default");
+    EXPECT_THAT(all["attributes"], SizeIs(3));
+    EXPECT_EQ(run_json({"get", "default", "capacity"})["attributes"],
+              Json::array({{{"key", "capacity"},
+                            {"value", "1G"},
+                            {"help", "Help of capacity"},
+                            {"changed_by", nullptr},
+                            {"fixed_because", "it is so: make another pool"}}}));
+    const auto unknown = run({"get", "default", "colour"});
+    EXPECT_EQ(unknown.exit_code, 2);
+    EXPECT_THAT(unknown.err, HasSubstr("'colour': a pool has capacity, user-quota, mode"));
+    EXPECT_THAT(run({"get", "second"}).err, HasSubstr("NOT_FOUND"));
+}
+
+TEST_F(CliFake, set_sends_all_changes_in_one_call_and_prints_what_has_become_of_them) {
+    EXPECT_EQ(run({"set", "default", "mode=0600", "user-quota="}).out, "user-quota = \nmode = 0600\n");
+    EXPECT_EQ(fake().settings().attributes().size(), 2U);
+    EXPECT_EQ(fake().settings().attributes().at("user-quota"), "");
+    const Json one = run_json({"set", "default", "user-quota=alice=1G 1000=2G"});
+    EXPECT_THAT(one["attributes"], SizeIs(1));
+    EXPECT_EQ(one["attributes"][0]["value"], "alice=1G 1000=2G");
+    for (const Words &words : {Words{"set", "default"}, Words{"set", "default", "mode"}, Words{"set", "default", "=1"},
+                               Words{"set", "default", "mode=0600", "mode=0660"}})
+        EXPECT_EQ(run(words).exit_code, 2) << words.back();
+    EXPECT_THAT(run({"set", "second", "mode=0600"}).err, HasSubstr("NOT_FOUND"));
 }
 
 TEST_F(CliFake, quota_sets_both_limits_and_none_lifts_them) {
@@ -867,6 +905,8 @@ TEST_F(CliFake, completion_knows_the_verbs_the_options_the_pools_and_the_clients
     EXPECT_EQ(complete("numacre resize default --d"), "--dry-run\n");
     EXPECT_EQ(complete("numacre evict "), "7\n8\n");
     EXPECT_EQ(complete("numacre quota "), "7\n8\n");
+    EXPECT_EQ(complete("numacre get default "), "capacity\nuser-quota\nmode\n");
+    EXPECT_EQ(complete("numacre set default m"), "mode=\n");
     EXPECT_EQ(complete("numacre clients --blocks --limit 5 "), "default\n");
     EXPECT_EQ(complete("numacre create x --backing t"), "thp\n");
     EXPECT_EQ(complete("numacre create x --backing h"), "hugetlb-1g\nhugetlb\n");

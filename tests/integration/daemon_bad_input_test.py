@@ -611,10 +611,11 @@ class NothingIsLost(unittest.TestCase):
 
 
 class EndAndRestart(unittest.TestCase):
-    def test_sighup_neither_ends_nor_changes_the_daemon(self):
+    def test_sighup_without_a_change_changes_nothing(self):
         with serving(*SYNTHETIC, "--pool", POOL) as daemon:
             daemon.process.send_signal(signal.SIGHUP)
-            daemon.says("SIGHUP changes nothing")
+            daemon.says("configuration read again")
+            self.assertNotIn("differ", daemon.log())
             self.assertEqual([pool["name"] for pool in daemon.status()["pools"]], ["default"])
             self.assertEqual(daemon.stop(), 0)
 

@@ -34,6 +34,7 @@ public:
     v1::DrainChunkRequest drain() { return locked(drain_); }
     v1::EvictClientRequest evict() { return locked(evict_); }
     v1::SetQuotaRequest quota() { return locked(quota_); }
+    v1::SetPoolAttributesRequest settings() { return locked(settings_); }
     v1::ReserveRequest reservation() { return locked(reservation_); }
     v1::ListBlocksRequest blocks() { return locked(blocks_); }
     std::atomic<bool> resize_cancelled{false};
@@ -178,6 +179,33 @@ public:
             return {grpc::StatusCode::NOT_FOUND, "no client " + std::to_string(request->client_id())};
         }
         store(quota_, *request);
+        return grpc::Status::OK;
+    }
+    static void add_attribute(v1::PoolAttribute *attribute, const std::string &key, const std::string &value) {
+        attribute->set_key(key);
+        attribute->set_value(value);
+        attribute->set_help("Help of " + key);
+        if (key == "capacity")
+            attribute->set_fixed_because("it is so: make another pool");
+        else
+            attribute->set_changed_by("numacre set");
+    }
+    grpc::Status GetPoolAttributes(grpc::ServerContext *, const v1::GetPoolAttributesRequest *request,
+                                   v1::GetPoolAttributesResponse *response) override {
+        if (request->pool() != "default") return no_such_pool(request->pool());
+        add_attribute(response->add_attributes(), "capacity", "1G");
+        add_attribute(response->add_attributes(), "user-quota", "");
+        add_attribute(response->add_attributes(), "mode", "0660");
+        return grpc::Status::OK;
+    }
+    grpc::Status SetPoolAttributes(grpc::ServerContext *, const v1::SetPoolAttributesRequest *request,
+                                   v1::SetPoolAttributesResponse *response) override {
+        if (request->pool() != "default") return no_such_pool(request->pool());
+        store(settings_, *request);
+        for (const std::string key : {"capacity", "user-quota", "mode"}) {
+            const auto set = request->attributes().find(key);
+            add_attribute(response->add_attributes(), key, set == request->attributes().end() ? "old" : set->second);
+        }
         return grpc::Status::OK;
     }
     grpc::Status GetStats(grpc::ServerContext *, const v1::GetStatsRequest *request,
@@ -337,6 +365,7 @@ private:
     v1::DrainChunkRequest drain_;
     v1::EvictClientRequest evict_;
     v1::SetQuotaRequest quota_;
+    v1::SetPoolAttributesRequest settings_;
     v1::ReserveRequest reservation_;
     v1::ListBlocksRequest blocks_;
 };

@@ -478,6 +478,46 @@ TEST_F(ControlServiceTest, evict_client_passes_on_the_grace_period) {
     EXPECT_THAT(pools_.calls(), ElementsAre("evict 17 5000", "evict 17 1500", "evict 17 0"));
 }
 
+TEST_F(ControlServiceTest, attributes_are_listed_and_changed_together) {
+    v1::GetPoolAttributesRequest get;
+    v1::GetPoolAttributesResponse found;
+    get.set_pool("default");
+    ASSERT_TRUE(call(&v1::Control::Stub::GetPoolAttributes, get, &found).ok());
+    ASSERT_EQ(static_cast<std::size_t>(found.attributes_size()), pool_attributes().size());
+    for (int i = 0; i < found.attributes_size(); ++i) {
+        const PoolAttribute &row = pool_attributes()[static_cast<std::size_t>(i)];
+        EXPECT_EQ(found.attributes(i).key(), row.key);
+        EXPECT_EQ(found.attributes(i).help(), row.help);
+        EXPECT_EQ(found.attributes(i).changed_by(), row.changed_by);
+        EXPECT_EQ(found.attributes(i).fixed_because(), row.fixed_because);
+    }
+    v1::SetPoolAttributesRequest set;
+    v1::SetPoolAttributesResponse after;
+    set.set_pool("default");
+    const grpc::Status empty = call(&v1::Control::Stub::SetPoolAttributes, set, &after);
+    EXPECT_EQ(empty.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(empty.error_message(), HasSubstr("give KEY=VALUE"));
+    (*set.mutable_attributes())["mode"] = "0604";
+    (*set.mutable_attributes())["max-clients"] = "9";
+    ASSERT_TRUE(call(&v1::Control::Stub::SetPoolAttributes, set, &after).ok());
+    const auto value = [&after](const std::string &key) {
+        for (const v1::PoolAttribute &attribute : after.attributes())
+            if (attribute.key() == key) return attribute.value();
+        return std::string("none");
+    };
+    EXPECT_EQ(value("mode"), "0604");
+    EXPECT_EQ(value("max-clients"), "9");
+    (*set.mutable_attributes())["capacity"] = "1G";
+    EXPECT_THAT(call(&v1::Control::Stub::SetPoolAttributes, set, &after).error_message(),
+                HasSubstr("capacity = 1G: a pool in use keeps its capacity"));
+    set.clear_attributes();
+    (*set.mutable_attributes())["user-quota"] = std::string(5000, 'x');
+    EXPECT_THAT(call(&v1::Control::Stub::SetPoolAttributes, set, &after).error_message(),
+                HasSubstr("has 5000 characters"));
+    get.set_pool("none");
+    EXPECT_EQ(call(&v1::Control::Stub::GetPoolAttributes, get, &found).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
 TEST_F(ControlServiceTest, set_quota_passes_on_the_bytes) {
     v1::SetQuotaRequest request;
     v1::SetQuotaResponse response;

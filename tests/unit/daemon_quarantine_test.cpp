@@ -119,6 +119,21 @@ TEST_F(QuarantineTest, what_the_daemon_before_has_seized_is_held_anew) {
     EXPECT_EQ(release(), Quarantine::kListed + 15);
 }
 
+TEST_F(QuarantineTest, a_shorter_time_holds_for_blocks_that_are_seized_afterwards) {
+    seize(10);
+    quarantine_.set_hold(1s);
+    const Quarantine::Era era = quarantine_.era(now_ + 1s);
+    quarantine_.add(NumaNode{0}, {FrameIndex{1000}, Order{0}}, era, now_ + 1s);
+    EXPECT_FALSE(quarantine_.take_due(now_ + 2s - 1ns));
+    const auto first = quarantine_.take_due(now_ + 2s);
+    ASSERT_TRUE(first);
+    EXPECT_EQ(first->block.base.value, 1000U);
+    EXPECT_FALSE(quarantine_.take_due(now_ + kHold - 1ns)) << "the others keep their time";
+    now_ += kHold;
+    EXPECT_EQ(release(), 10U);
+    EXPECT_TRUE(quarantine_.is_empty());
+}
+
 TEST_F(QuarantineTest, a_block_that_somebody_has_scribbled_over_is_found_in_the_end) {
     seize(Quarantine::kListed + 10);
     index_.rbegin()->second.era = Quarantine::Era{4711};

@@ -134,6 +134,28 @@ public:
         if (const auto found = pools_.find(pool); found != pools_.end()) return found->second;
         return Unexpected{no_such_pool(pool)};
     }
+    Answer<PoolSpec> attributes(const std::string &pool) override {
+        const auto status = pool_status(pool);
+        if (!status) return Unexpected{status.error()};
+        PoolSpec spec = status->spec;
+        spec.online_bytes = spec.capacity_bytes;
+        spec.backing = wire::Backing::small_pages;  // of which the golden pool has whole ones
+        spec.quota_bytes = status->quota_bytes;
+        spec.soft_quota_bytes = status->soft_quota_bytes;
+        return spec;
+    }
+    Answer<PoolSpec> set_attributes(const std::string &pool, const AttributeChanges &changes) override {
+        const auto spec = attributes(pool);
+        if (!spec) return spec;
+        auto after = changed(*spec, changes);
+        if (!after) return after;
+        const std::scoped_lock lock{mutex_};
+        PoolStatus &status = pools_.at(pool);
+        status.spec = *after;
+        status.quota_bytes = after->quota_bytes;
+        status.soft_quota_bytes = after->soft_quota_bytes;
+        return after;
+    }
     Answer<void> create_pool(const PoolSpec &spec) override {
         const std::scoped_lock lock{mutex_};
         if (failure_) return Unexpected{*failure_};

@@ -1,6 +1,6 @@
 # bash completion for numacre: verbs, options, pool names and client ids.
 
-# Prints the words of the first column under the head. Without a daemon it prints nothing, and no error either.
+# Prints the words of the first column under the head of a verb's table. Without a daemon it prints nothing, and no error either.
 _numacre_column() {
     local -a global=()
     local i
@@ -9,16 +9,16 @@ _numacre_column() {
             global=(--runtime-dir "${COMP_WORDS[i + 1]}")
         fi
     done
-    "${COMP_WORDS[0]}" "${global[@]}" --timeout 1s "$1" 2>/dev/null | awk 'NR > 1 { print $1 }'
+    "${COMP_WORDS[0]}" "${global[@]}" --timeout 1s "$@" 2>/dev/null | awk 'NR > 1 { print $1 }'
 }
 
 _numacre() {
     local current=${COMP_WORDS[COMP_CWORD]}
     local previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local verbs="status pools clients nodes resize create delete drain evict quota reserve stats"
+    local verbs="status pools clients nodes resize create get set delete drain evict quota reserve stats"
     verbs+=" buddyinfo extfrag map top doctor advise bench"
     local options="--runtime-dir --json --ascii --timeout --help"
-    local verb="" word i words=""
+    local verb="" word i words="" first=""
     local -i positionals=0
     for ((i = 1; i < COMP_CWORD; ++i)); do
         word=${COMP_WORDS[i]}
@@ -30,7 +30,7 @@ _numacre() {
                 i=$((i + 1)) ;;
             replay) if [[ $verb == bench ]]; then verb="bench replay"; else positionals+=1; fi ;;
             -*) ;;
-            *) if [[ -z $verb ]]; then verb=$word; else positionals+=1; fi ;;
+            *) if [[ -z $verb ]]; then verb=$word; else positionals+=1; first=${first:-$word}; fi ;;
         esac
     done
 
@@ -95,11 +95,16 @@ _numacre() {
     fi
     if ((positionals == 0)); then
         case $verb in
-            clients | resize | delete | drain | stats | buddyinfo | extfrag | map | advise | bench)
+            clients | resize | get | set | delete | drain | stats | buddyinfo | extfrag | map | advise | bench)
                 words=$(_numacre_column pools)
                 [[ $verb == bench ]] && words+=" replay" ;;
             evict | quota | reserve) words=$(_numacre_column clients) ;;
         esac
+    elif [[ $verb == get ]] && ((positionals == 1)); then
+        words=$(_numacre_column get "$first")
+    elif [[ $verb == set ]]; then
+        words=$(_numacre_column get "$first" | sed 's/$/=/')
+        compopt -o nospace 2>/dev/null
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
 }

@@ -345,7 +345,8 @@ void AttachServer::refuse(Session &session, Errc code, const std::string &messag
 }
 
 Answer<void> AttachServer::check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const {
-    const PoolAccess &access = pool.spec().access;
+    const auto description = pool.description();
+    const PoolAccess &access = description->spec.access;
     const Peer &peer = session.peer;
     Credentials who{peer.uid, peer.gid, {}};
     std::vector<std::uint32_t> groups;
@@ -357,10 +358,11 @@ Answer<void> AttachServer::check_access(const Session &session, const ManagedPoo
     }
     if (may_attach(access, who, tier, os::geteuid())) return {};
     const char *const wanted = tier == wire::Tier::observer ? "observe (r)" : "use (w)";
-    return Unexpected{Failure{Errc::access_denied,
-                              "uid " + std::to_string(peer.uid) + " may not " + wanted + " pool \"" + pool.spec().name +
-                                  "\", which is " + pool.owner() + ":" + pool.group() + " " + format_mode(access.mode) +
-                                  ": join group " + pool.group() + ", or set the pool's owner, group or mode"}};
+    return Unexpected{Failure{Errc::access_denied, "uid " + std::to_string(peer.uid) + " may not " + wanted +
+                                                       " pool \"" + pool.name() + "\", which is " + description->owner +
+                                                       ":" + description->group + " " + format_mode(access.mode) +
+                                                       ": join group " + description->group +
+                                                       ", or set the pool's owner, group or mode"}};
 }
 
 void AttachServer::attach(Session &session) {
@@ -726,7 +728,7 @@ void AttachServer::tell_of(const Event &event) {
         std::shared_ptr<ManagedPool> pool;
         std::vector<SessionId> ids;
         for (const auto &[id, session] : sessions_) {
-            if (!session->is_client() || session->pool->spec().name != event.pool) continue;
+            if (!session->is_client() || session->pool->name() != event.pool) continue;
             if (event.client_id != 0 && event.client_id != session->client.id) continue;
             if (event.uid && *event.uid != session->peer.uid) continue;
             if (!pool) pool = session->pool;
@@ -796,12 +798,12 @@ void AttachServer::lose(Session &session) {
                           ? "a client's process cannot be watched for now: it counts as attached until it can"
                           : "a client's process cannot be watched (another pid namespace?): it counts as attached "
                             "until it detaches",
-                      {{"pool", there.pool->spec().name}, {"client", there.client.id}, {"pid", there.peer.pid}});
+                      {{"pool", there.pool->name()}, {"client", there.client.id}, {"pid", there.peer.pid}});
         else if (!there.peer.is_certain)
             log::warn(
                 "whether a process is the client that it was cannot be told (/proc did not show it, on a kernel before "
                 "6.9): the client counts as attached until the process with its pid ends",
-                {{"pool", there.pool->spec().name}, {"client", there.client.id}, {"pid", there.peer.pid}});
+                {{"pool", there.pool->name()}, {"client", there.client.id}, {"pid", there.peer.pid}});
     });
 }
 

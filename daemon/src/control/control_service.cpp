@@ -195,6 +195,28 @@ grpc::Status ControlService::Reserve(grpc::ServerContext *context, const v1::Res
     return grpc::Status::OK;
 }
 
+grpc::Status ControlService::GetPoolAttributes(grpc::ServerContext *, const v1::GetPoolAttributesRequest *request,
+                                               v1::GetPoolAttributesResponse *response) {
+    if (const auto name = check_pool_name(request->pool()); !name) return to_status(name.error());
+    const auto spec = pools_.attributes(request->pool());
+    if (!spec) return to_status(spec.error());
+    add_attributes(*spec, *response->mutable_attributes());
+    return grpc::Status::OK;
+}
+
+grpc::Status ControlService::SetPoolAttributes(grpc::ServerContext *context,
+                                               const v1::SetPoolAttributesRequest *request,
+                                               v1::SetPoolAttributesResponse *response) {
+    if (const auto name = check_pool_name(request->pool()); !name) return to_status(name.error());
+    const auto changes = to_changes(*request);
+    if (!changes) return to_status(changes.error());
+    if (auto alive = check_alive(*context); !alive.ok()) return alive;
+    const auto spec = pools_.set_attributes(request->pool(), *changes);
+    if (!spec) return to_status(spec.error());
+    add_attributes(*spec, *response->mutable_attributes());
+    return grpc::Status::OK;
+}
+
 grpc::Status ControlService::GetStats(grpc::ServerContext *, const v1::GetStatsRequest *request,
                                       v1::GetStatsResponse *response) {
     const auto pool = status_of(request->pool());

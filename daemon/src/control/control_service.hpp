@@ -48,6 +48,10 @@ public:
                           v1::SetQuotaResponse *response) override;
     grpc::Status Reserve(grpc::ServerContext *context, const v1::ReserveRequest *request,
                          v1::ReserveResponse *response) override;
+    grpc::Status GetPoolAttributes(grpc::ServerContext *context, const v1::GetPoolAttributesRequest *request,
+                                   v1::GetPoolAttributesResponse *response) override;
+    grpc::Status SetPoolAttributes(grpc::ServerContext *context, const v1::SetPoolAttributesRequest *request,
+                                   v1::SetPoolAttributesResponse *response) override;
     grpc::Status GetStats(grpc::ServerContext *context, const v1::GetStatsRequest *request,
                           v1::GetStatsResponse *response) override;
     grpc::Status GetFragmentation(grpc::ServerContext *context, const v1::GetFragmentationRequest *request,

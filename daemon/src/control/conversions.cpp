@@ -8,6 +8,7 @@
 #include "spec/autosize.hpp"
 #include "spec/policy_text.hpp"
 #include "spec/pool_attributes.hpp"
+#include "spec/pool_spec.hpp"
 #include "spec/reclaim.hpp"
 
 #ifndef NUMACRE_VERSION
@@ -74,9 +75,15 @@ bool has_field(const v1::CreatePoolRequest &request, std::string_view key) {
     return false;
 }
 
-Answer<void> set_attributes(PoolSpec &spec, const v1::CreatePoolRequest &request) {
-    // As in a line of the configuration file: a very long user-quota would take very long to check.
+// As in a line of the configuration file: a very long user-quota would take very long to check.
+Answer<void> check_value_length(const std::string &key, const std::string &value) {
     constexpr std::size_t kLongestValue = 4096;
+    if (value.size() <= kLongestValue) return {};
+    return bad_argument("the value of attribute " + quoted(key) + " has " + std::to_string(value.size()) +
+                        " characters: use at most " + std::to_string(kLongestValue));
+}
+
+Answer<void> set_attributes(PoolSpec &spec, const v1::CreatePoolRequest &request) {
     for (const auto &[key, value] : request.attributes()) {
         if (find_pool_attribute(key) == nullptr)
             return bad_argument("attribute " + quoted(key) + " is unknown: use " + pool_attribute_keys());
@@ -84,9 +91,7 @@ Answer<void> set_attributes(PoolSpec &spec, const v1::CreatePoolRequest &request
         if (has_field(request, key))
             return bad_argument("attribute " + quoted(key) + " is given twice, by its field and as " + quoted(value) +
                                 ": leave one of them out");
-        if (value.size() > kLongestValue)
-            return bad_argument("the value of attribute " + quoted(key) + " has " + std::to_string(value.size()) +
-                                " characters: use at most " + std::to_string(kLongestValue));
+        if (auto short_enough = check_value_length(key, value); !short_enough) return short_enough;
     }
     for (const PoolAttribute &attribute : pool_attributes()) {
         const auto given = request.attributes().find(std::string(attribute.key));
@@ -110,7 +115,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
     proto.set_clients(pool.clients);
     proto.set_stale_seconds(std::chrono::duration<double>(pool.stale_for).count());
     proto.set_looking_seconds(std::chrono::duration<double>(pool.looking_for).count());
-    proto.set_max_clients(pool.spec.max_clients);
+    proto.set_max_clients(client_limit_of(pool.spec));
     proto.set_owner(printable(pool.owner));
     proto.set_group(printable(pool.group));
     proto.set_mode(pool.spec.access.mode);
@@ -330,6 +335,26 @@ v1::GetFragmentationResponse fragmentation_of(const PoolStatus &pool) {
         added.set_largest_free_block_bytes(largest_free_block_bytes(pool.geometry, numa_node));
     }
     return proto;
+}
+
+void add_attributes(const PoolSpec &spec, google::protobuf::RepeatedPtrField<v1::PoolAttribute> &attributes) {
+    for (const PoolAttribute &attribute : pool_attributes()) {
+        v1::PoolAttribute &added = *attributes.Add();
+        added.set_key(std::string(attribute.key));
+        added.set_value(printable(attribute.format(spec)));
+        added.set_help(std::string(attribute.help));
+        added.set_changed_by(std::string(attribute.changed_by));
+        added.set_fixed_because(std::string(attribute.fixed_because));
+    }
+}
+
+Answer<AttributeChanges> to_changes(const v1::SetPoolAttributesRequest &request) {
+    if (request.attributes().empty())
+        return bad_argument("no attribute is named: give KEY=VALUE; a pool has " + pool_attribute_keys());
+    for (const auto &[key, value] : request.attributes())
+        if (auto short_enough = check_value_length(key, value); !short_enough)
+            return Unexpected{std::move(short_enough.error())};
+    return AttributeChanges(request.attributes().begin(), request.attributes().end());
 }
 
 Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request) {

@@ -6,6 +6,7 @@
 #include "numacre/v1/control.pb.h"
 #include "pool/event.hpp"
 #include "pool/pool_status.hpp"
+#include "spec/pool_attributes.hpp"
 #include "spec/pool_config.hpp"
 
 namespace numacre::daemon {
@@ -20,6 +21,11 @@ v1::Event to_proto(const Event &event);
 v1::Machine to_proto(const MachineStatus &machine);
 v1::GetStatsResponse stats_of(const PoolStatus &pool);
 v1::GetFragmentationResponse fragmentation_of(const PoolStatus &pool);
+
+// All attributes, in the table's order, with the values that the description has.
+void add_attributes(const PoolSpec &spec, google::protobuf::RepeatedPtrField<v1::PoolAttribute> &attributes);
+// bad_argument: the request names no attribute.
+Answer<AttributeChanges> to_changes(const v1::SetPoolAttributesRequest &request);
 
 // Zero fields become the defaults that control.proto names, unless the map of attributes has them. Fails for an unknown
 // backing, for text that cannot be parsed (owner, group, policy, reclaim, autosize, each attribute of the map), for an

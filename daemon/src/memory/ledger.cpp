@@ -44,6 +44,25 @@ std::chrono::system_clock::time_point time_point_of(std::int64_t nanoseconds) {
         std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::nanoseconds(nanoseconds)));
 }
 
+// The attributes that can change while a pool is in use.
+struct PoolLedger::Attributes {
+    std::uint32_t client_limit;
+    std::uint32_t reclaim;
+    std::uint32_t hold_seconds;
+    std::uint32_t fit;
+    std::uint32_t access_owner;
+    std::uint32_t access_group;
+    std::uint32_t access_mode;
+    std::uint32_t policy_mode;
+    std::uint64_t low_watermark_bytes;
+    std::uint64_t policy_nodes;
+    struct {
+        std::uint32_t is_on, low_percent, high_percent, after_seconds;
+        std::uint64_t min_bytes, max_bytes, step_bytes;
+    } autosize;
+    std::uint64_t reserved[8];
+};
+
 struct PoolLedger::Header {
     // The magic and the two versions never move, so that any version can identify any other.
     std::uint64_t magic;
@@ -60,26 +79,16 @@ struct PoolLedger::Header {
     std::uint32_t max_threads;
     std::uint32_t backing;
     std::uint32_t numa_nodes;
-    std::uint32_t reclaim;
-    std::uint32_t hold_seconds;
+    std::uint32_t max_threads_per_client;
+    std::uint32_t reserved;
     std::int64_t created_ns;         // since the epoch
     std::int64_t created_steady_ns;  // by the monotonic clock: a ledger lives no longer than the boot
     Durable<LedgerState> state;
     Durable<std::uint32_t> last_client_id;
-    std::uint32_t max_threads_per_client;
-    std::uint32_t access_owner;
-    std::uint32_t access_group;
-    std::uint32_t access_mode;
-    std::uint32_t policy_mode;
-    std::uint64_t low_watermark_bytes;
-    std::uint64_t policy_nodes;
-    struct {
-        std::uint32_t is_on, low_percent, high_percent, after_seconds;
-        std::uint64_t min_bytes, max_bytes, step_bytes;
-    } autosize;
+    // Which of the two copies counts. A change is written into the other one, then this word is stored.
+    Durable<std::uint32_t> current_attributes;
     Durable<std::uint64_t> peak_client_bytes;
-    std::uint32_t fit;
-    std::uint32_t reserved;
+    Attributes attributes[2];
 };
 
 namespace {
@@ -89,7 +98,7 @@ struct Parts {
     std::uint64_t units_each = 0;
 };
 
-constexpr std::uint64_t kHeaderRoom = 512;
+constexpr std::uint64_t kHeaderRoom = 1024;
 
 Parts parts_of(const PoolSpec &spec, std::uint32_t numa_nodes) {
     Parts parts;
@@ -129,19 +138,7 @@ Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instan
     header.max_threads = spec.max_threads;
     header.max_threads_per_client = spec.max_threads_per_client;
     header.backing = static_cast<std::uint32_t>(spec.backing);
-    header.reclaim = static_cast<std::uint32_t>(spec.reclaim.kind);
-    header.hold_seconds = static_cast<std::uint32_t>(spec.reclaim.hold.count());
-    header.low_watermark_bytes = spec.low_watermark_bytes;
-    header.autosize = {spec.autosize.is_on ? 1U : 0U, spec.autosize.low_percent,
-                       spec.autosize.high_percent,    static_cast<std::uint32_t>(spec.autosize.after.count()),
-                       spec.autosize.min_bytes,       spec.autosize.max_bytes,
-                       spec.autosize.step_bytes};
-    header.fit = static_cast<std::uint32_t>(spec.fit);
-    header.access_owner = spec.access.owner;
-    header.access_group = spec.access.group;
-    header.access_mode = spec.access.mode;
-    header.policy_mode = static_cast<std::uint32_t>(spec.policy.mode);
-    header.policy_nodes = spec.policy.nodes;
+    header.attributes[0] = attributes_of(spec);
     header.numa_nodes = numa_nodes;
     header.created_ns = nanoseconds_of(std::chrono::system_clock::now());
     header.created_steady_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -179,6 +176,33 @@ void PoolLedger::find_parts() {
     units_ = {reinterpret_cast<LedgerUnit *>(base + parts.units), header_->numa_nodes * parts.units_each};
 }
 
+PoolLedger::Attributes PoolLedger::attributes_of(const PoolSpec &spec) {
+    Attributes attributes{};
+    attributes.client_limit = spec.client_limit;
+    attributes.reclaim = static_cast<std::uint32_t>(spec.reclaim.kind);
+    attributes.hold_seconds = static_cast<std::uint32_t>(spec.reclaim.hold.count());
+    attributes.fit = static_cast<std::uint32_t>(spec.fit);
+    attributes.access_owner = spec.access.owner;
+    attributes.access_group = spec.access.group;
+    attributes.access_mode = spec.access.mode;
+    attributes.policy_mode = static_cast<std::uint32_t>(spec.policy.mode);
+    attributes.low_watermark_bytes = spec.low_watermark_bytes;
+    attributes.policy_nodes = spec.policy.nodes;
+    attributes.autosize = {spec.autosize.is_on ? 1U : 0U, spec.autosize.low_percent,
+                           spec.autosize.high_percent,    static_cast<std::uint32_t>(spec.autosize.after.count()),
+                           spec.autosize.min_bytes,       spec.autosize.max_bytes,
+                           spec.autosize.step_bytes};
+    return attributes;
+}
+
+void PoolLedger::set_attributes(const PoolSpec &spec) {
+    // relaxed: ours alone.
+    const std::uint32_t next = (header_->current_attributes.load(std::memory_order_relaxed) & 1) ^ 1;
+    header_->attributes[next] = attributes_of(spec);
+    // release: the copy is whole. Weakened: a daemon that dies here leaves half of the new attributes.
+    header_->current_attributes.store(next, std::memory_order_release);
+}
+
 PoolSpec PoolLedger::spec() const {
     PoolSpec spec;
     spec.name.assign(header_->name, ::strnlen(header_->name, kPoolNameBytes));
@@ -190,9 +214,12 @@ PoolSpec PoolLedger::spec() const {
     spec.max_threads = header_->max_threads;
     spec.max_threads_per_client = header_->max_threads_per_client;
     spec.backing = static_cast<wire::Backing>(header_->backing);
-    spec.reclaim = {static_cast<Reclaim::Kind>(header_->reclaim), std::chrono::seconds(header_->hold_seconds)};
-    spec.low_watermark_bytes = header_->low_watermark_bytes;
-    const auto &autosize = header_->autosize;
+    // acquire: with the copy. A damaged ledger may hold any number here.
+    const Attributes &now = header_->attributes[header_->current_attributes.load(std::memory_order_acquire) & 1];
+    spec.client_limit = now.client_limit;
+    spec.reclaim = {static_cast<Reclaim::Kind>(now.reclaim), std::chrono::seconds(now.hold_seconds)};
+    spec.low_watermark_bytes = now.low_watermark_bytes;
+    const auto &autosize = now.autosize;
     spec.autosize = {autosize.is_on != 0,
                      autosize.low_percent,
                      autosize.high_percent,
@@ -200,9 +227,9 @@ PoolSpec PoolLedger::spec() const {
                      autosize.max_bytes,
                      autosize.step_bytes,
                      std::chrono::seconds(autosize.after_seconds)};
-    spec.fit = static_cast<Fit>(header_->fit);
-    spec.access = {header_->access_owner, header_->access_group, header_->access_mode};
-    spec.policy = {static_cast<PolicyMode>(header_->policy_mode), header_->policy_nodes};
+    spec.fit = static_cast<Fit>(now.fit);
+    spec.access = {now.access_owner, now.access_group, now.access_mode};
+    spec.policy = {static_cast<PolicyMode>(now.policy_mode), now.policy_nodes};
     return spec;
 }
 

@@ -20,7 +20,7 @@ namespace numacre::daemon {
 
 // Version of the ledger's layout. Raise it with any change that moves or reinterprets a byte of a ledger. A daemon of
 // another version refuses to adopt.
-inline constexpr std::uint32_t kLedgerVersion = 5;
+inline constexpr std::uint32_t kLedgerVersion = 6;
 
 // The state of a resize unit, with each step of a change, so that a later daemon can finish or undo the step.
 enum class UnitState : std::uint8_t {
@@ -103,7 +103,10 @@ public:
     static Answer<PoolLedger> open(Fd fd);
 
     int fd() const { return region_.fd(); }
+    // As the pool was made, with its attributes as they are now, but without quotas: accounts() has these.
     PoolSpec spec() const;
+    // The attributes that can change while a pool is in use, all at once: a death leaves the old or the new ones.
+    void set_attributes(const PoolSpec &spec);
     std::uint64_t instance_id() const;
     std::uint32_t numa_nodes() const;
     std::chrono::system_clock::time_point created() const;
@@ -125,7 +128,9 @@ public:
 
 private:
     struct Header;
+    struct Attributes;
     explicit PoolLedger(MetadataRegion region);
+    static Attributes attributes_of(const PoolSpec &spec);
     void find_parts();
 
     MetadataRegion region_;

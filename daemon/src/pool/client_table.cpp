@@ -31,10 +31,10 @@ Failure no_such_client(std::uint32_t client_id) {
                                       ": see `numacre clients` for those that are attached"};
 }
 
-ClientTable::ClientTable(const PoolSpec &spec, PoolLedger &ledger)
-    : spec_(spec),
+ClientTable::ClientTable(const Description &description, PoolLedger &ledger)
+    : description_(description),
       ledger_(ledger),
-      slots_(spec.max_clients + 1),  // slot 0 is the daemon
+      slots_(description.now()->spec.max_clients + 1),  // slot 0 is the daemon
       clients_(slots_),
       versions_(slots_, 0) {
     versions_[kDaemonProcess.value] = 1;  // the daemon's slot counts as taken: it holds the blocks that it has seized
@@ -75,25 +75,24 @@ void ClientTable::adopt() {
 }
 
 Answer<Client> ClientTable::take_seat(std::uint32_t client_id, Peer peer, wire::Tier tier) {
+    const auto description = description_.now();
+    const std::uint32_t limit = client_limit_of(description->spec);
+    const std::uint32_t observer_limit = observer_limit_of(description->spec);
+    const std::string pool = "pool \"" + description_.name() + "\"";
     const MutexLock lock(mutex_);
-    if (is_closed_)
-        return Unexpected{Failure{Errc::no_such_pool, "pool \"" + spec_.name + "\" is being deleted: use another"}};
+    if (is_closed_) return Unexpected{Failure{Errc::no_such_pool, pool + " is being deleted: use another"}};
     const auto is_observer = [](const auto &client) { return client && client->tier == wire::Tier::observer; };
-    if (tier == wire::Tier::observer && observer_limit_of(spec_) == 0)
-        return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name +
-                                                              "\" has one seat, which is not for observers: raise the "
-                                                              "pool's max-clients"}};
-    if (const std::uint32_t limit = observer_limit_of(spec_);
-        tier == wire::Tier::observer &&
-        std::count_if(clients_.begin(), clients_.begin() + seats_, is_observer) >= limit)
-        return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
-                                                              std::to_string(limit) + " observers, of " +
-                                                              std::to_string(spec_.max_clients) +
+    if (tier == wire::Tier::observer && observer_limit == 0)
+        return Unexpected{Failure{Errc::too_many_clients,
+                                  pool + " has one seat, which is not for observers: raise the pool's max-clients"}};
+    if (tier == wire::Tier::observer &&
+        std::count_if(clients_.begin(), clients_.begin() + seats_, is_observer) >= observer_limit)
+        return Unexpected{Failure{Errc::too_many_clients, pool + " has its " + std::to_string(observer_limit) +
+                                                              " observers, of " + std::to_string(limit) +
                                                               " clients: detach one, or raise the pool's max-clients"}};
     while (free_from_ < clients_.size() && clients_[free_from_]) ++free_from_;
-    if (free_from_ == clients_.size())
-        return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has its " +
-                                                              std::to_string(spec_.max_clients) +
+    if (free_from_ == clients_.size() || figures_.clients >= limit)
+        return Unexpected{Failure{Errc::too_many_clients, pool + " has its " + std::to_string(limit) +
                                                               " clients: detach one, or raise the pool's max-clients"}};
     const std::uint32_t slot = free_from_++;
     seats_ = std::max(seats_, slot + 1);

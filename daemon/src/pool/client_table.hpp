@@ -12,14 +12,14 @@
 #include "engine.hpp"
 #include "memory/ledger.hpp"
 #include "pool/client.hpp"
-#include "spec/pool_config.hpp"
+#include "pool/description.hpp"
 
 namespace numacre::daemon {
 
 class ClientTable {
 public:
-    // spec and ledger outlive the table.
-    ClientTable(const PoolSpec &spec, PoolLedger &ledger);
+    // description and ledger outlive the table.
+    ClientTable(const Description &description, PoolLedger &ledger);
     ClientTable(const ClientTable &) = delete;
     ClientTable &operator=(const ClientTable &) = delete;
 
@@ -74,7 +74,7 @@ public:
     Figures figures() const;
 
 private:
-    const PoolSpec &spec_;
+    const Description &description_;
     PoolLedger &ledger_;
     const std::uint32_t slots_;
     mutable Mutex mutex_;

@@ -9,31 +9,31 @@
 
 namespace numacre::daemon {
 
-FreeMemoryWatch::FreeMemoryWatch(const PoolSpec &spec, const Geometry &geometry, PoolLedger &ledger)
-    : spec_(spec), geometry_(geometry), ledger_(ledger), history_(ledger.numa_nodes()) {
+FreeMemoryWatch::FreeMemoryWatch(const Description &description, const Geometry &geometry, PoolLedger &ledger)
+    : description_(description), geometry_(geometry), ledger_(ledger), history_(ledger.numa_nodes()) {
     // relaxed, here and below: only this object writes and reads these entries of the ledger.
     for (const LedgerNode &node : ledger.nodes())
         is_below_.push_back(node.is_below_watermark.load(std::memory_order_relaxed) != 0);
 }
 
 void FreeMemoryWatch::compare(const Use &use) {
+    const std::uint64_t low_watermark_bytes = description_.now()->spec.low_watermark_bytes;
     const MutexLock lock(mutex_);
     for (std::size_t i = 0; i < use.nodes.size(); ++i) {
         const std::uint64_t free_bytes = use.nodes[i].free_frames << geometry_.frame_shift;
         const std::uint64_t online_bytes = use.nodes[i].online_frames << geometry_.frame_shift;
-        const bool is_below =
-            daemon::is_below_watermark(is_below_[i], free_bytes, online_bytes, spec_.low_watermark_bytes);
+        const bool is_below = daemon::is_below_watermark(is_below_[i], free_bytes, online_bytes, low_watermark_bytes);
         if (is_below == is_below_[i]) continue;
         is_below_[i] = is_below;
         ledger_.nodes()[i].is_below_watermark.store(is_below ? 1 : 0, std::memory_order_relaxed);
         Event found;
-        found.pool = spec_.name;
+        found.pool = description_.name();
         found.kind = is_below ? EventKind::low_watermark : EventKind::low_watermark_ended;
         found.node = static_cast<std::uint32_t>(i);
         found.bytes = free_bytes;
         found.message = "numa node " + std::to_string(i) + ": " + format_bytes(free_bytes) + " free of " +
                         format_bytes(online_bytes) + " online, the low watermark is " +
-                        format_bytes(spec_.low_watermark_bytes);
+                        format_bytes(low_watermark_bytes);
         news_.push_back(std::move(found));
     }
 }
@@ -67,6 +67,7 @@ void FreeMemoryWatch::remember(const Use &use, std::span<const std::uint64_t> dr
         open_frames.push_back(free_frames - std::min(free_frames, draining_free_frames[i]));
         all_open_frames += open_frames.back();
     }
+    const std::chrono::seconds after = description_.now()->spec.autosize.after;
     const MutexLock lock(mutex_);
     for (std::size_t i = 0; i < use.nodes.size(); ++i) {
         const Use::OfNode &node = use.nodes[i];
@@ -76,13 +77,14 @@ void FreeMemoryWatch::remember(const Use &use, std::span<const std::uint64_t> dr
         daemon::remember(history_[i],
                          {std::chrono::steady_clock::now(), free_frames << geometry_.frame_shift,
                           node.online_frames << geometry_.frame_shift},
-                         spec_.autosize.after);
+                         after);
     }
 }
 
 std::vector<AutosizeWish> FreeMemoryWatch::take_wishes(std::span<const std::uint64_t> unit_bytes) {
+    const auto description = description_.now();
     const MutexLock lock(mutex_);
-    auto wishes = autosize_wishes(spec_.autosize, history_, unit_bytes, last_shrink_);
+    auto wishes = autosize_wishes(description->spec.autosize, history_, unit_bytes, last_shrink_);
     for (const AutosizeWish &wish : wishes) history_[wish.numa_node].clear();
     return wishes;
 }

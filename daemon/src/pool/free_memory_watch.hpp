@@ -11,6 +11,7 @@
 #include "base/thread_safety.hpp"
 #include "engine.hpp"
 #include "memory/ledger.hpp"
+#include "pool/description.hpp"
 #include "pool/event.hpp"
 #include "pool/use.hpp"
 #include "spec/autosize.hpp"
@@ -20,8 +21,8 @@ namespace numacre::daemon {
 
 class FreeMemoryWatch {
 public:
-    // spec, geometry and ledger outlive the watch. The watched numa nodes are those in the ledger.
-    FreeMemoryWatch(const PoolSpec &spec, const Geometry &geometry, PoolLedger &ledger);
+    // description, geometry and ledger outlive the watch. The watched numa nodes are those in the ledger.
+    FreeMemoryWatch(const Description &description, const Geometry &geometry, PoolLedger &ledger);
     FreeMemoryWatch(const FreeMemoryWatch &) = delete;
     FreeMemoryWatch &operator=(const FreeMemoryWatch &) = delete;
 
@@ -42,7 +43,7 @@ public:
     std::vector<AutosizeWish> take_wishes(std::span<const std::uint64_t> unit_bytes);
 
 private:
-    const PoolSpec &spec_;
+    const Description &description_;
     const Geometry &geometry_;
     PoolLedger &ledger_;
     mutable Mutex mutex_;

@@ -136,9 +136,7 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::adopt(PoolLedger ledger, std::
 
 ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLedger ledger, MetadataRegion pool_region,
                          Origin origin)
-    : spec_(spec),
-      owner_(user_name(spec.access.owner)),
-      group_(group_name(spec.access.group)),
+    : description_(spec),
       geometry_(geometry),
       process_slots_(spec.max_clients + 1),  // slot 0 is the daemon
       thread_slots_(spec.max_threads + 1),
@@ -147,9 +145,9 @@ ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLed
       shared_(SharedPool::at(pool_region_.address(), process_slots_, thread_slots_)),
       adopted_(origin == Origin::adopted),
       quarantine_(spec.reclaim.hold),
-      clients_(spec_, ledger_),
-      limits_(spec_, geometry_, ledger_),
-      free_memory_(spec_, geometry_, ledger_),
+      clients_(description_, ledger_),
+      limits_(description_, geometry_, ledger_),
+      free_memory_(description_, geometry_, ledger_),
       records_(shared_, process_slots_, thread_limit_of(spec), !adopted_),
       has_to_take_over_(adopted_),
       held_counts_(shared_, process_slots_),
@@ -157,7 +155,7 @@ ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLed
       scan_(geometry_, shared_, views_, nodes_, clients_, records_.withheld_bytes()) {}
 
 NodeMemory::Plan ManagedPool::plan_of(NumaNode numa_node) const {
-    return {spec_, geometry_, numa_node, instance_id(), thread_slots_, shared_, &ledger_};
+    return {description()->spec, geometry_, numa_node, instance_id(), thread_slots_, shared_, &ledger_};
 }
 
 void ManagedPool::add_node(std::unique_ptr<NodeMemory> memory) {
@@ -197,6 +195,7 @@ void ManagedPool::take_over() {
     forget_draining_held(shared_);  // the daemon before may have freed what it had no time to note
     // An older daemon left it to whoever came first. Where there is no memory for it, it is as it was then.
     (void)pool_region_.populate(0, pool_region_.bytes());
+    records_.write_policy(description()->spec.policy);  // the daemon before may have died between the ledger and this
     const bool is_ours =
         validate_pool_region<ProductionEnv>(pool_region_.address(), {geometry_, instance_id(), pool_region_.bytes()},
                                             process_slots_, thread_slots_) == Errc::ok &&
@@ -238,7 +237,7 @@ void ManagedPool::post_sizing(std::function<void()> job) {
         if (!sizer_) sizer_ = std::make_unique<Worker>();
     } catch (const std::system_error &failure) {
         log::warn("a pool is not sized by itself, for there is no thread to be had",
-                  {{"pool", spec_.name}, {"error", failure.what()}});
+                  {{"pool", description_.name()}, {"error", failure.what()}});
         return;
     }
     sizer_->post(std::move(job));
@@ -261,7 +260,7 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier 
     if (is_due_for_look()) look_for_damage();
     const RecordsLock records(*this);
     if (const std::string damage = integrity_.reason(); !damage.empty())
-        return Unexpected{Failure{Errc::corrupt, "pool \"" + spec_.name + "\" is damaged (" + damage +
+        return Unexpected{Failure{Errc::corrupt, "pool \"" + description_.name() + "\" is damaged (" + damage +
                                                      "): see the runbook NumacrePoolCorrupt"}};
     auto taken = clients_.take_seat(client_id, std::move(peer), tier);
     if (!taken) return taken;
@@ -381,9 +380,75 @@ Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_by
     return {};
 }
 
+PoolSpec ManagedPool::described() const {
+    PoolSpec spec = description()->spec;
+    limits_.describe(spec);
+    spec.node_online_bytes.clear();
+    for (const auto &memory : nodes_) spec.node_online_bytes.push_back(memory->online_bytes());
+    spec.online_bytes = spec.node_online_bytes.front();
+    if (std::ranges::adjacent_find(spec.node_online_bytes, std::ranges::not_equal_to{}) == spec.node_online_bytes.end())
+        spec.node_online_bytes.clear();
+    return spec;
+}
+
+Answer<PoolSpec> ManagedPool::change(const AttributeChanges &changes) {
+    const MutexLock one_at_a_time(change_mutex_);
+    const PoolSpec before = described();
+    auto wanted = changed(before, changes);
+    if (!wanted) return wanted;
+    if (auto known = check_policy(wanted->policy, static_cast<std::uint32_t>(nodes_.size())); !known)
+        return Unexpected{known.error()};
+    // First what may still be refused.
+    if (auto set = change_user_quotas(before.users, wanted->users); !set) return Unexpected{set.error()};
+    Holder whole_pool;
+    whole_pool.kind = Holder::Kind::pool;
+    if (wanted->quota_bytes != before.quota_bytes || wanted->soft_quota_bytes != before.soft_quota_bytes)
+        if (auto set = set_quota(whole_pool, wanted->quota_bytes, wanted->soft_quota_bytes); !set)
+            return Unexpected{set.error()};
+    {
+        const RecordsLock records(*this);
+        ledger_.set_attributes(*wanted);
+        description_.set(*wanted);
+        records_.write_policy(wanted->policy);
+        write_accounting();  // the fit stands there
+    }
+    return described();
+}
+
+// All or none.
+Answer<void> ManagedPool::change_user_quotas(const std::vector<UserLimit> &before,
+                                             const std::vector<UserLimit> &wanted) {
+    const auto limit_in = [](const std::vector<UserLimit> &users, std::uint32_t uid) {
+        const auto found = std::ranges::find(users, uid, &UserLimit::uid);
+        return found == users.end() ? UserLimit{uid, 0, 0, 0} : *found;
+    };
+    const auto set = [this](const UserLimit &user) {
+        Holder holder;
+        holder.kind = Holder::Kind::user;
+        holder.uid = user.uid;
+        return set_quota(holder, user.quota_bytes, user.soft_quota_bytes);
+    };
+    // The users that lose their quotas come first: their accounts may be the ones that new users need.
+    std::vector<UserLimit> steps;
+    for (const UserLimit &user : before)
+        if (limit_in(wanted, user.uid).quota_bytes == 0 && limit_in(wanted, user.uid).soft_quota_bytes == 0)
+            steps.push_back({user.uid, 0, 0, 0});
+    for (const UserLimit &user : wanted)
+        if (const UserLimit is = limit_in(before, user.uid);
+            is.quota_bytes != user.quota_bytes || is.soft_quota_bytes != user.soft_quota_bytes)
+            steps.push_back(user);
+    for (std::size_t done = 0; done < steps.size(); ++done) {
+        auto changed = set(steps[done]);
+        if (changed) continue;
+        while (done-- > 0) (void)set(limit_in(before, steps[done].uid));
+        return changed;
+    }
+    return {};
+}
+
 Answer<void> ManagedPool::reserve(const Holder &holder, std::uint64_t bytes) {
     if (const std::uint64_t most = geometry_.capacity_bytes() * nodes_.size(); bytes > most)
-        return Unexpected{Failure{Errc::out_of_frames, "pool \"" + spec_.name + "\" has room for " +
+        return Unexpected{Failure{Errc::out_of_frames, "pool \"" + description_.name() + "\" has room for " +
                                                            format_bytes(most) + " on all numa nodes, " +
                                                            format_bytes(bytes) + " would be reserved: reserve less"}};
     // One at a time: a refused one takes back what it has promised, and nothing else.
@@ -484,7 +549,7 @@ Answer<void> ManagedPool::check_left(const Use &use, std::uint64_t bytes, std::u
     // yet, must not go.
     if (free_frames == 0 && needed_frames == 0) return {};
     if (use.can_spare(needed_frames + free_frames + of_others)) return {};
-    return Unexpected{Failure{Errc::contended, "pool \"" + spec_.name + "\" has " +
+    return Unexpected{Failure{Errc::contended, "pool \"" + description_.name() + "\" has " +
                                                    format_bytes(use.free_to_promise() << geometry_.frame_shift) +
                                                    " free, of which " +
                                                    format_bytes(needed_frames << geometry_.frame_shift) +
@@ -556,7 +621,8 @@ void ManagedPool::write_accounting() {
 
 bool ManagedPool::has_limits_to_watch() const {
     if (is_corrupt()) return false;
-    return spec_.low_watermark_bytes != 0 || spec_.autosize.is_on || limits_.has_any();
+    const auto now = description();
+    return now->spec.low_watermark_bytes != 0 || now->spec.autosize.is_on || limits_.has_any();
 }
 
 std::vector<Event> ManagedPool::take_news() {
@@ -584,7 +650,7 @@ void ManagedPool::compare_with_limits(const Use &use) {
     free_memory_.raise_peaks(use);
     limits_.raise_peak(use);
     if (!is_youngest) return;
-    if (spec_.autosize.is_on) remember_for_autosize(use);
+    if (description()->spec.autosize.is_on) remember_for_autosize(use);
     limits_.compare(use);
     free_memory_.compare(use);
 }
@@ -609,7 +675,7 @@ std::vector<ManagedPool::Wish> ManagedPool::take_autosize_wishes() {
 Answer<void> ManagedPool::Turn::check() const {
     if (is_ours_) return {};
     return Unexpected{Failure{
-        Errc::contended, std::to_string(kTurns) + " calls wait for pool \"" + pool_.spec().name +
+        Errc::contended, std::to_string(kTurns) + " calls wait for pool \"" + pool_.name() +
                              "\" already: let them come to their end; if the log says that its worker is stuck, end "
                              "the clients that keep its files busy"}};
 }
@@ -706,7 +772,7 @@ void ManagedPool::give_back_frames() {
 bool ManagedPool::note_damage(const std::string &reason) {
     if (!integrity_.note_damage(reason)) return false;
     log::error("pool is damaged: no new clients, see the runbook NumacrePoolCorrupt",
-               {{"pool", spec_.name}, {"reason", reason}});
+               {{"pool", description_.name()}, {"reason", reason}});
     return true;
 }
 

@@ -3,7 +3,8 @@
 // (Integrity), how much is free (FreeMemoryWatch) and what the dead have left (Quarantine). Each part has its own lock,
 // or says whose it needs; here stands what takes several of them.
 //
-// Locks, in the order in which they are taken: reserve_mutex_, the records' mutex, that of one other part.
+// Locks, in the order in which they are taken: change_mutex_, reserve_mutex_, the records' mutex, that of one other
+// part.
 #pragma once
 
 #include <algorithm>
@@ -34,6 +35,7 @@
 #include "os/worker.hpp"
 #include "pool/client.hpp"
 #include "pool/client_table.hpp"
+#include "pool/description.hpp"
 #include "pool/free_memory_watch.hpp"
 #include "pool/held_counts.hpp"
 #include "pool/integrity.hpp"
@@ -44,6 +46,7 @@
 #include "pool/pool_records.hpp"
 #include "pool/pool_scan.hpp"
 #include "pool/quarantine.hpp"
+#include "spec/pool_attributes.hpp"
 
 namespace numacre::daemon {
 
@@ -73,11 +76,9 @@ public:
     // Any thread, the event loop's, too: from here to the next such line nothing touches shared memory, nor waits for
     // who does. A client can make the kernel wait at any such access: it maps the pool's files many thousand times and
     // punches holes into them.
-    const PoolSpec &spec() const { return spec_; }
+    const std::string &name() const { return description_.name(); }
+    std::shared_ptr<const Description::Version> description() const { return description_.now(); }
     const Geometry &geometry() const { return geometry_; }
-    // Names of spec().access, or numbers, as they were when the pool was made or adopted.
-    const std::string &owner() const { return owner_; }
-    const std::string &group() const { return group_; }
     std::uint32_t process_slots() const { return process_slots_; }
     std::uint32_t thread_slots() const { return thread_slots_; }
     std::uint64_t instance_id() const { return ledger_.instance_id(); }
@@ -158,6 +159,12 @@ public:
     // reserve() out_of_frames: so much is not free. Both scan.
     Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes);
     Answer<void> reserve(const Holder &holder, std::uint64_t bytes);
+    // The description with what the pool has now: sizes online, quotas.
+    PoolSpec described() const;
+    // Changes attributes, all or none, for the next daemon as well; the description after that. bad_argument: see
+    // changed(), or the policy names a numa node that the pool does not have; too_many_clients: too many users with
+    // limits. Clients that have attached keep the policy that they found; blocks in quarantine keep their time.
+    Answer<PoolSpec> change(const AttributeChanges &changes);
     // Whether so many bytes may go offline: contended, if what is reserved would be missing then. Scans, if there are
     // reservations; so do check_drain() and empty_units().
     Answer<void> check_shrink(std::uint64_t bytes);
@@ -289,6 +296,7 @@ private:
     enum class Stale : std::uint8_t { since_the_last_look, all };
     void forget_stale_gifts(Stale stale);
 
+    Answer<void> change_user_quotas(const std::vector<UserLimit> &before, const std::vector<UserLimit> &wanted);
     // Reserves; bytes_before: what was until now. More is refused if it was not there in this look.
     Answer<void> promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &bytes_before);
     Answer<void> check_left(const Use &use, std::uint64_t bytes, std::uint64_t used_frames,
@@ -310,8 +318,7 @@ private:
     void seize(NumaNode numa_node, Block block, Quarantine::Era era);
     void list_seized();
 
-    PoolSpec spec_;
-    std::string owner_, group_;
+    Description description_;
     Geometry geometry_;
     std::uint32_t process_slots_;
     std::uint32_t thread_slots_;
@@ -331,6 +338,7 @@ private:
     std::atomic<bool> is_deleted_{false};
     std::atomic<unsigned> turns_{0};
 
+    Mutex change_mutex_;
     Mutex reserve_mutex_;
     ClientTable clients_;
     PoolLimits limits_;

@@ -49,9 +49,10 @@ Failure cannot_be_looked_at(const std::string &pool) {
 
 PoolStatus ManagedPool::status() {
     PoolStatus status;
-    status.spec = spec_;
-    status.owner = owner_;
-    status.group = group_;
+    const auto now = description();
+    status.spec = now->spec;
+    status.owner = now->owner;
+    status.group = now->group;
     status.geometry = geometry_;
     status.created = ledger_.created();
     const std::uint32_t threads = shared_.threads_in_use_bound();
@@ -103,7 +104,7 @@ PoolStatus ManagedPool::status() {
 
 Answer<PoolStatus> ManagedPool::status_in_time() {
     const auto seen = status_look_.take(kLookPatience);
-    if (!seen.found) return Unexpected{cannot_be_looked_at(spec_.name)};
+    if (!seen.found) return Unexpected{cannot_be_looked_at(description_.name())};
     PoolStatus status = *seen.found;
     status.stale_for = seen.stale_for;
     status.looking_for = look_worker_.busy_for();
@@ -131,7 +132,7 @@ std::vector<ClientStatus> ManagedPool::client_statuses_in_time() {
 ClientStatus ManagedPool::known_of(const Client &client) const {
     ClientStatus status;
     status.client_id = client.id;
-    status.pool = spec_.name;
+    status.pool = description_.name();
     status.pid = client.peer.pid;
     status.uid = client.peer.uid;
     status.gid = client.peer.gid;
@@ -194,7 +195,7 @@ void ManagedPool::add_oldest_blocks(std::uint32_t client_id, OldestBlocks &block
             const std::uint64_t bytes = std::uint64_t{1} << block_shift;
             const std::chrono::seconds held = held_for(entry.note().since(), age);
             blocks.add(held, bytes, [&] {
-                return HeldBlock{.pool = spec_.name,
+                return HeldBlock{.pool = description_.name(),
                                  .client_id = id,
                                  .node = NumaNode{static_cast<std::uint8_t>(i)},
                                  .offset_bytes = block.base.value << geometry_.frame_shift,

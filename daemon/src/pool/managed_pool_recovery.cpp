@@ -65,9 +65,11 @@ void ManagedPool::reclaim(std::span<Departed> departed) {
     if (look_for_damage()) return all(RecoveryStep::done, blocked_by);
     if (finish_predecessor(blocked_by) == RecoveryStep::blocked) return all(RecoveryStep::blocked, blocked_by);
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
-    if (spec_.reclaim.kind == Reclaim::Kind::fast) {
+    const Reclaim reclaim = description_.now()->spec.reclaim;
+    if (reclaim.kind == Reclaim::Kind::fast) {
         recovery.recover(departed);
     } else {
+        quarantine_.set_hold(reclaim.hold);
         const Quarantine::Era era = quarantine_.era(Quarantine::Clock::now());
         recovery.seize(departed, era, [this, era](NumaNode numa_node, Block block) { seize(numa_node, block, era); });
     }
@@ -87,7 +89,7 @@ void ManagedPool::punch_strays() {
     const auto now = std::chrono::steady_clock::now();
     if (strays_bytes_ == 0 || now - strays_told_ < kStraysToldEvery) return;
     log::warn("a client had put memory behind frames that are offline: the machine has it back",
-              {{"pool", spec_.name}, {"bytes", std::exchange(strays_bytes_, 0)}});
+              {{"pool", description_.name()}, {"bytes", std::exchange(strays_bytes_, 0)}});
     strays_told_ = now;
 }
 
@@ -122,6 +124,7 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
     if (finish_predecessor(blocked_by) == RecoveryStep::blocked)
         return std::chrono::steady_clock::now() + std::chrono::seconds(1);
     const auto now = Quarantine::Clock::now();
+    const bool has_to_zero = description_.now()->spec.reclaim.kind == Reclaim::Kind::zero;
     if (quarantine_.has_to_list(now)) list_seized();
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
     std::uint64_t bytes = 0;
@@ -133,10 +136,10 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
         NodeMemory &memory = *nodes_[one.numa_node.value];
         const std::uint64_t block_bytes = one.block.order.frames() << geometry_.frame_shift;
         bytes += block_bytes;
-        if (spec_.reclaim.kind == Reclaim::Kind::zero) {
+        if (has_to_zero) {
             if (auto zeroed = memory.zero(one.block); !zeroed) {
                 log::error("blocks of a client that is gone cannot be zeroed: they stay where they are for now",
-                           {{"pool", spec_.name}, {"reason", zeroed.error().message}});
+                           {{"pool", description_.name()}, {"reason", zeroed.error().message}});
                 quarantine_.put_back({one.numa_node, one.block, now + kZeroAgainAfter});
                 break;
             }

@@ -10,16 +10,18 @@
 
 namespace numacre::daemon {
 
-PoolLimits::PoolLimits(const PoolSpec &spec, const Geometry &geometry, PoolLedger &ledger)
-    : spec_(spec), geometry_(geometry), ledger_(ledger), seats_(spec.max_clients + 1) {
+PoolLimits::PoolLimits(const Description &description, const Geometry &geometry, PoolLedger &ledger)
+    : description_(description), geometry_(geometry), ledger_(ledger), seats_(description.now()->spec.max_clients + 1) {
     accounts_[kPoolAccount].is_used = true;
 }
 
 void PoolLimits::begin() {
+    const auto description = description_.now();
+    const PoolSpec &spec = description->spec;
     const MutexLock lock(mutex_);
-    accounts_[kPoolAccount].limit.quota_bytes = spec_.quota_bytes;
-    accounts_[kPoolAccount].limit.soft_quota_bytes = spec_.soft_quota_bytes;
-    for (std::size_t i = 0; i < spec_.users.size(); ++i) accounts_[i + 1] = {true, spec_.users[i], false};
+    accounts_[kPoolAccount].limit.quota_bytes = spec.quota_bytes;
+    accounts_[kPoolAccount].limit.soft_quota_bytes = spec.soft_quota_bytes;
+    for (std::size_t i = 0; i < spec.users.size(); ++i) accounts_[i + 1] = {true, spec.users[i], false};
 }
 
 void PoolLimits::adopt(const std::vector<Client> &clients) {
@@ -95,7 +97,7 @@ Answer<std::size_t> PoolLimits::claim_account(const Holder &holder) {
         accounts_[i] = {true, {holder.uid, 0, 0, 0}, false};
         return i;
     }
-    return Unexpected{Failure{Errc::too_many_clients, "pool \"" + spec_.name + "\" has limits for " +
+    return Unexpected{Failure{Errc::too_many_clients, "pool \"" + description_.name() + "\" has limits for " +
                                                           std::to_string(kAccounts - 1) +
                                                           " users, the most there can be: set another user's to none"}};
 }
@@ -186,7 +188,7 @@ std::vector<ProcessSlot> PoolLimits::slots_of(std::size_t account) const {
 
 std::uint64_t PoolLimits::wanted_accounting() const {
     const MutexLock lock(mutex_);
-    std::uint64_t wanted = accounting_of(spec_.fit);
+    std::uint64_t wanted = accounting_of(description_.now()->spec.fit);
     for (const Seat &seat : taken()) {
         if (seat.limit.quota_bytes != 0) wanted |= Accounting::kCount;
         if (seat.limit.reserved_bytes != 0)
@@ -223,6 +225,17 @@ std::uint64_t PoolLimits::promised_frames() const {
     return std::accumulate(promised.begin(), promised.end(), std::uint64_t{0});
 }
 
+void PoolLimits::describe(PoolSpec &spec) const {
+    const MutexLock lock(mutex_);
+    spec.quota_bytes = accounts_[kPoolAccount].limit.quota_bytes;
+    spec.soft_quota_bytes = accounts_[kPoolAccount].limit.soft_quota_bytes;
+    spec.users.clear();
+    for (std::size_t i = kPoolAccount + 1; i < kAccounts; ++i)
+        if (const UserLimit &limit = accounts_[i].limit;
+            accounts_[i].is_used && (limit.quota_bytes | limit.soft_quota_bytes) != 0)
+            spec.users.push_back(limit);
+}
+
 PoolLimits::Promises PoolLimits::promises(const Use &use) const {
     const MutexLock lock(mutex_);
     return promises_of(use);
@@ -253,7 +266,7 @@ Answer<void> PoolLimits::check(const Use &use) const {
     // A shrink that has looked before anything was reserved takes this much, or has just taken it.
     if (use.can_spare(needed + use.withheld_frames)) return {};
     return Unexpected{Failure{Errc::out_of_frames,
-                              "pool \"" + spec_.name + "\" has " +
+                              "pool \"" + description_.name() + "\" has " +
                                   format_bytes(use.free_to_promise() << geometry_.frame_shift) + " free, " +
                                   format_bytes(needed << geometry_.frame_shift) +
                                   " would be reserved and not used yet: reserve less, free some, or grow the pool"}};
@@ -281,7 +294,7 @@ void PoolLimits::compare_client(const Use &use, std::uint32_t slot) {
     ledger_.clients()[slot].is_over_soft_quota.store(is_over ? 1 : 0, std::memory_order_relaxed);
     if (!is_over) return;
     Event found;
-    found.pool = spec_.name;
+    found.pool = description_.name();
     found.kind = EventKind::quota_soft_exceeded;
     found.client_id = seat.client_id;
     found.bytes = used_bytes;
@@ -304,11 +317,11 @@ void PoolLimits::compare_account(const Use &use, std::size_t at) {
     if (!is_over) return;
     const bool is_pools = at == kPoolAccount;
     Event found;
-    found.pool = spec_.name;
+    found.pool = description_.name();
     found.kind = is_pools ? EventKind::pool_quota_soft_exceeded : EventKind::user_quota_soft_exceeded;
     found.bytes = used_bytes;
     if (!is_pools) found.uid = account.limit.uid;
-    found.message = (is_pools ? "the clients of pool " + spec_.name + " hold "
+    found.message = (is_pools ? "the clients of pool " + description_.name() + " hold "
                               : "clients of uid " + std::to_string(account.limit.uid) + " hold ") +
                     format_bytes(used_bytes) + ", the soft quota is " + format_bytes(account.limit.soft_quota_bytes);
     news_.push_back(std::move(found));

@@ -19,6 +19,7 @@
 #include "memory/ledger.hpp"
 #include "numacre/shm/account.hpp"
 #include "pool/client.hpp"
+#include "pool/description.hpp"
 #include "pool/event.hpp"
 #include "pool/pool_manager.hpp"
 #include "pool/pool_status.hpp"
@@ -30,7 +31,7 @@ namespace numacre::daemon {
 class PoolLimits {
 public:
     // All outlive the limits.
-    PoolLimits(const PoolSpec &spec, const Geometry &geometry, PoolLedger &ledger);
+    PoolLimits(const Description &description, const Geometry &geometry, PoolLedger &ledger);
     PoolLimits(const PoolLimits &) = delete;
     PoolLimits &operator=(const PoolLimits &) = delete;
 
@@ -96,6 +97,8 @@ public:
     // Is there as much free as is promised and not used yet? out_of_frames: no.
     Answer<void> check_promises(const Use &use) const;
 
+    // The limits of the pool and of users, into a description of the pool.
+    void describe(PoolSpec &spec) const;
     // Soft quotas, against the youngest scan; what has been found out since the last call of take_news().
     void compare(const Use &use);
     std::vector<Event> take_news();
@@ -134,7 +137,7 @@ private:
     void compare_client(const Use &use, std::uint32_t slot) NUMACRE_REQUIRES(mutex_);
     void compare_account(const Use &use, std::size_t account) NUMACRE_REQUIRES(mutex_);
 
-    const PoolSpec &spec_;
+    const Description &description_;
     const Geometry &geometry_;
     PoolLedger &ledger_;
     mutable Mutex mutex_;

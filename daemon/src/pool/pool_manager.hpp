@@ -15,6 +15,7 @@
 #include "numacre/shm/units.hpp"
 #include "pool/event.hpp"
 #include "pool/pool_status.hpp"
+#include "spec/pool_attributes.hpp"
 #include "spec/pool_config.hpp"
 
 namespace numacre::daemon {
@@ -64,6 +65,11 @@ public:
     // Promises bytes to a client or a user: others cannot take them, used or not. 0: no promise. out_of_frames: fewer
     // bytes are free.
     virtual Answer<void> reserve(const Holder &holder, std::uint64_t bytes) = 0;
+    // The pool's description as it is now, with its sizes and quotas.
+    virtual Answer<PoolSpec> attributes(const std::string &pool) = 0;
+    // Changes attributes of a pool in use, all or none; the description after that. bad_argument: changed() has the
+    // reasons, and the policy may name a numa node that the machine does not have.
+    virtual Answer<PoolSpec> set_attributes(const std::string &pool, const AttributeChanges &changes) = 0;
     virtual Answer<OccupancyMap> map(const std::string &pool, NumaNode node, std::uint32_t cells) = 0;
     virtual MachineStatus machine() = 0;
     virtual DaemonTotals totals() = 0;

@@ -71,6 +71,18 @@ void PoolRecords::remember_header() {
     std::memcpy(header_.data(), shared_.header, header_.size());
 }
 
+// Not atomic, two words: a client that attaches at this moment may find the mode with the nodes of another policy, and
+// makes a sound one of it.
+void PoolRecords::write_policy(const Policy &policy) {
+    using Header = PoolHeader<ProductionEnv>;
+    const auto mode = static_cast<std::uint32_t>(policy.mode);
+    shared_.header->policy_mode = mode;
+    shared_.header->policy_nodes = policy.nodes;
+    // Only these: what else has been overwritten is to be found.
+    std::memcpy(header_.data() + offsetof(Header, policy_mode), &mode, sizeof mode);
+    std::memcpy(header_.data() + offsetof(Header, policy_nodes), &policy.nodes, sizeof policy.nodes);
+}
+
 // Only the first limit makes them begin anew.
 void PoolRecords::take_over_accounting() {
     accounting_ = shared_.header->accounting.load(std::memory_order_relaxed) & Accounting::kCount;

@@ -50,8 +50,10 @@ public:
     bool write_accounting(std::uint64_t wanted, std::span<const ProcessSlot> seated) NUMACRE_REQUIRES(mutex);
     bool is_counting() const NUMACRE_REQUIRES(mutex) { return (accounting_ & Accounting::kCount) != 0; }
 
-    // The header's part that never changes, as it stands there: from now on it is what it should be.
+    // The header's part that only write_policy() changes, as it stands there: from now on it is what it should be.
     void remember_header() NUMACRE_REQUIRES(mutex);
+    // For clients that attach from now on: they read it once.
+    void write_policy(const Policy &policy) NUMACRE_REQUIRES(mutex);
     void take_all() NUMACRE_REQUIRES(mutex) { knows_all_ = true; }
     // Clients go on with what they count already: they have counted on without a daemon.
     void take_over_accounting() NUMACRE_REQUIRES(mutex);

@@ -18,11 +18,12 @@ Quarantine::Era Quarantine::era(Clock::time_point now) {
 void Quarantine::add(engine::NumaNode numa_node, engine::Block block, Era era, Clock::time_point now) {
     const Clock::time_point due = now + hold_;
     if (eras_.empty() && listed_.size() < kListed) {
-        listed_.push_back({numa_node, block, due});
+        // At the end, unless the hold has become shorter.
+        listed_.insert(std::ranges::upper_bound(listed_, due, {}, &Seized::due), {numa_node, block, due});
         return;
     }
     Unlisted &unlisted = eras_[era.code()];
-    unlisted.due = due;
+    unlisted.due = std::max(unlisted.due, due);
     ++unlisted.blocks;
 }
 

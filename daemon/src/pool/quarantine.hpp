@@ -32,7 +32,13 @@ public:
     };
     static constexpr std::size_t kListed = 65536;  // 32 bytes each
 
-    explicit Quarantine(std::chrono::seconds hold) : hold_(hold), era_length_(std::max(hold_ / kEras, kShortestEra)) {}
+    explicit Quarantine(std::chrono::seconds hold) { set_hold(hold); }
+
+    // For blocks that are added from now on.
+    void set_hold(std::chrono::seconds hold) {
+        hold_ = hold;
+        era_length_ = std::max(hold_ / kEras, kShortestEra);
+    }
 
     // The era of blocks that are seized now.
     Era era(Clock::time_point now);

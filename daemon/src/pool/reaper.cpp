@@ -90,7 +90,7 @@ void Reaper::has_stepped(const std::shared_ptr<Case> &job, const Step &step) {
     if (job->retry_after >= kLastRetry && !job->said_blocked) {
         job->said_blocked = true;
         log::warn("recovery waits for a live client that stands still in the middle of an operation",
-                  {{"pool", job->pool->spec().name},
+                  {{"pool", job->pool->name()},
                    {"client", job->client.id},
                    {"blocked_by_client", step.in_the_way ? step.in_the_way->id : 0},
                    {"blocked_by_pid", step.in_the_way ? step.in_the_way->peer.pid : 0},
@@ -119,7 +119,7 @@ void Reaper::has_gone(const Case &job, double seconds) {
     // Lines are bounded for each user, as for clients that attach: see AttachServer::serve().
     const auto left_out = departure_lines_.line_for(job.client.peer.uid, std::chrono::steady_clock::now());
     const auto say = left_out ? log::info : log::debug;
-    say(detached ? "client detached" : "client reaped", {{"pool", job.pool->spec().name},
+    say(detached ? "client detached" : "client reaped", {{"pool", job.pool->name()},
                                                          {"client", job.client.id},
                                                          {"pid", job.client.peer.pid},
                                                          {"comm", job.client.peer.comm},
@@ -130,7 +130,7 @@ void Reaper::has_gone(const Case &job, double seconds) {
         log::info("a user's clients went before without a line",
                   {{"uid", job.client.peer.uid}, {"clients", *left_out}});
     Event event;
-    event.pool = job.pool->spec().name;
+    event.pool = job.pool->name();
     event.kind = detached ? EventKind::client_detached : EventKind::client_reaped;
     event.message = job.client.peer.comm + " (pid " + std::to_string(job.client.peer.pid) + ") " +
                     (detached                           ? "detached"
@@ -191,7 +191,7 @@ void Reaper::try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::millisec
                 "what the daemon before was in the middle of waits for a live client that stands still: until it goes "
                 "on, "
                 "or has ended, nothing of this pool is reaped, resized or drained",
-                {{"pool", pool->spec().name},
+                {{"pool", pool->name()},
                  {"blocked_by_client", in_the_way ? in_the_way->id : 0},
                  {"blocked_by_pid", in_the_way ? in_the_way->peer.pid : 0},
                  {"blocked_by_thread_slot", blocked_by.value}});

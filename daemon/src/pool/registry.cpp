@@ -42,7 +42,7 @@ void Registry::release_name(const std::string &name) {
 
 void Registry::add(std::shared_ptr<ManagedPool> pool) {
     const std::lock_guard lock(mutex_);
-    pools_[pool->spec().name] = std::move(pool);
+    pools_[pool->name()] = std::move(pool);
 }
 
 void Registry::remove(const std::string &name) {

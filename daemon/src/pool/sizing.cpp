@@ -29,7 +29,7 @@ constexpr std::chrono::milliseconds kDrainPatience{100};
 using Progress = std::function<bool(const ResizeStep &)>;
 
 Failure damaged(const ManagedPool &pool) {
-    return {Errc::corrupt, "pool \"" + pool.spec().name +
+    return {Errc::corrupt, "pool \"" + pool.name() +
                                "\" is damaged and left as it is: see the runbook NumacrePoolCorrupt, then delete it"};
 }
 
@@ -283,11 +283,11 @@ Answer<void> shrink(ManagedPool &pool, NodeMemory &memory, std::uint64_t target,
     ResizeStep last{memory.online_bytes(), target, true, {}, std::move(in_the_way)};
     last.note = "the rest is in use: " + describe(last.blocked_by);
     progress(last);
-    return Unexpected{Failure{
-        Errc::contended, "pool \"" + pool.spec().name + "\", numa node " + std::to_string(memory.numa_node().value) +
-                             ": " + format_bytes(memory.online_bytes()) + " stay online, " + format_bytes(target) +
-                             " were asked for; " + describe(last.blocked_by) +
-                             ": have it freed or evict the client, then try again"}};
+    return Unexpected{
+        Failure{Errc::contended, "pool \"" + pool.name() + "\", numa node " + std::to_string(memory.numa_node().value) +
+                                     ": " + format_bytes(memory.online_bytes()) + " stay online, " +
+                                     format_bytes(target) + " were asked for; " + describe(last.blocked_by) +
+                                     ": have it freed or evict the client, then try again"}};
 }
 
 Answer<void> rehearse(ManagedPool &pool, NodeMemory &memory, std::uint64_t target, const Progress &progress) {
@@ -310,15 +310,15 @@ Answer<void> rehearse(ManagedPool &pool, NodeMemory &memory, std::uint64_t targe
 Answer<void> check_resizable(ManagedPool &pool, NumaNode numa_node) {
     if (pool.look_for_damage()) return Unexpected{damaged(pool)};
     if (!pool.has(numa_node))
-        return Unexpected{Failure{Errc::no_such_node, "pool \"" + pool.spec().name + "\" has no numa node " +
+        return Unexpected{Failure{Errc::no_such_node, "pool \"" + pool.name() + "\" has no numa node " +
                                                           std::to_string(numa_node.value) + ": use 0 to " +
                                                           std::to_string(pool.numa_node_count() - 1)}};
     ThreadSlotIndex blocked_by;
     if (pool.worker().run([&] { return pool.finish_predecessor(blocked_by); }) == RecoveryStep::done) return {};
-    return Unexpected{Failure{
-        Errc::contended, "pool \"" + pool.spec().name + "\" is not ready after the daemon's restart: thread slot " +
-                             std::to_string(blocked_by.value) +
-                             " stands still in the middle of an operation; let its process go on, or end it"}};
+    return Unexpected{
+        Failure{Errc::contended, "pool \"" + pool.name() + "\" is not ready after the daemon's restart: thread slot " +
+                                     std::to_string(blocked_by.value) +
+                                     " stands still in the middle of an operation; let its process go on, or end it"}};
 }
 
 }  // namespace
@@ -329,7 +329,7 @@ Answer<void> resize_numa_node(ManagedPool &pool, NumaNode numa_node, std::uint64
     const std::uint64_t capacity = pool.geometry().capacity_bytes();
     if (online_bytes > capacity)
         return Unexpected{Failure{Errc::bad_argument, std::to_string(online_bytes) +
-                                                          " bytes online are more than pool \"" + pool.spec().name +
+                                                          " bytes online are more than pool \"" + pool.name() +
                                                           "\"'s capacity of " + format_bytes(capacity) +
                                                           " a numa node: ask for at most that"}};
     NodeMemory &memory = pool.node_memory(numa_node);
@@ -337,7 +337,7 @@ Answer<void> resize_numa_node(ManagedPool &pool, NumaNode numa_node, std::uint64
 
     const std::lock_guard lock(pool.resize_mutex);
     if (pool.is_deleted())
-        return Unexpected{Failure{Errc::no_such_pool, "pool \"" + pool.spec().name + "\" has been deleted meanwhile"}};
+        return Unexpected{Failure{Errc::no_such_pool, "pool \"" + pool.name() + "\" has been deleted meanwhile"}};
     // Nobody has, or is given, what drains already.
     const std::uint64_t online = memory.online_bytes();
     const std::uint64_t open_bytes = online - std::min(online, memory.draining_bytes());
@@ -370,7 +370,7 @@ std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, NumaNode numa_node
 Answer<DrainStatus> drain_chunk(ManagedPool &pool, NumaNode numa_node, std::uint64_t chunk, bool undo) {
     if (auto known = check_resizable(pool, numa_node); !known) return Unexpected{known.error()};
     if (chunk >= pool.geometry().chunk_count())
-        return Unexpected{Failure{Errc::bad_argument, "pool \"" + pool.spec().name + "\" has no chunk " +
+        return Unexpected{Failure{Errc::bad_argument, "pool \"" + pool.name() + "\" has no chunk " +
                                                           std::to_string(chunk) + ": use 0 to " +
                                                           std::to_string(pool.geometry().chunk_count() - 1)}};
     NodeMemory &memory = pool.node_memory(numa_node);

@@ -68,6 +68,17 @@ Answer<void> set_online(PoolSpec &spec, const std::string &text) {
     return {};
 }
 
+// A pool in use keeps its tables: fewer processes may attach than they have seats for, not more.
+Answer<void> change_client_limit(PoolSpec &spec, const std::string &text) {
+    std::uint32_t limit = 0;
+    if (auto set = set_positive_count(limit, text); !set) return set;
+    if (limit > spec.max_clients)
+        return bad_argument("the pool was made for " + std::to_string(spec.max_clients) +
+                            " processes: use at most that, or delete the pool, and make it again");
+    spec.client_limit = limit;
+    return {};
+}
+
 constexpr std::string_view kOnlyAtCreation = "it is set when the pool is made: delete the pool, and make it again";
 constexpr std::string_view kGeometry =
     "the layout of the pool's shared memory depends on it: delete the pool, and make it again";
@@ -100,8 +111,8 @@ constexpr PoolAttribute kAttributes[] = {
      {}, kGeometry},
     {"max-clients", Kind::count, "Processes that may use the pool at the same time", "256",
      [](PoolSpec &spec, const std::string &text) { return set_count(spec.max_clients, text); },
-     [](const PoolSpec &spec) { return std::to_string(spec.max_clients); },
-     {}, kOnlyAtCreation},
+     [](const PoolSpec &spec) { return std::to_string(client_limit_of(spec)); },
+     PoolAttribute::kSetCommand, {}, change_client_limit},
     {"max-threads", Kind::count, "Threads of all clients together that may use the pool at the same time", "4096",
      [](PoolSpec &spec, const std::string &text) { return set_count(spec.max_threads, text); },
      [](const PoolSpec &spec) { return std::to_string(spec.max_threads); },
@@ -118,48 +129,48 @@ constexpr PoolAttribute kAttributes[] = {
     {"reclaim", Kind::text, "Treatment of a dead client's blocks: fast, zero, quarantine:30s", "fast",
      [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.reclaim, parse_reclaim(text)); },
      [](const PoolSpec &spec) { return format_reclaim(spec.reclaim); },
-     {}, kOnlyAtCreation},
+     PoolAttribute::kSetCommand, {}},
     {"low-watermark", Kind::bytes, "Less free memory than this on a numa node is an event; 0: none", "0",
      [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.low_watermark_bytes, text); },
      [](const PoolSpec &spec) { return format_bytes(spec.low_watermark_bytes); },
-     {}, kOnlyAtCreation},
+     PoolAttribute::kSetCommand, {}},
     {"policy", Kind::text, "Numa nodes of the blocks: local, strict, preferred:1, interleave, interleave-frames",
      "local",
      [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.policy, parse_policy(text)); },
      [](const PoolSpec &spec) { return format_policy(spec.policy); },
-     {}, kOnlyAtCreation},
+     PoolAttribute::kSetCommand, {}},
     {"autosize", Kind::text, "Growth and shrinking by itself: LOW-HIGH:MIN-MAX[:STEP[:AFTER]]", "off",
      [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.autosize, parse_autosize(text)); },
      [](const PoolSpec &spec) { return format_autosize(spec.autosize); },
-     {}, kOnlyAtCreation},
+     PoolAttribute::kSetCommand, {}},
     {"quota", Kind::bytes, "Memory that all clients together may hold; 0: no limit", "0",
      [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.quota_bytes, text); },
      [](const PoolSpec &spec) { return format_bytes(spec.quota_bytes); },
-     "numacre quota --pool", {}},
+     PoolAttribute::kSetCommand, {}},
     {"soft-quota", Kind::bytes, "More memory than this, held by all clients together, is an event; 0: none", "0",
      [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.soft_quota_bytes, text); },
      [](const PoolSpec &spec) { return format_bytes(spec.soft_quota_bytes); },
-     "numacre quota --pool", {}},
+     PoolAttribute::kSetCommand, {}},
     {"fit", Kind::text, "Place of the blocks that no cache serves: nearby, compact, best", "nearby",
      [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.fit, parse_fit(text)); },
      [](const PoolSpec &spec) { return std::string(fit_name(spec.fit)); },
-     {}, kOnlyAtCreation},
+     PoolAttribute::kSetCommand, {}},
     {"user-quota", Kind::text, "Quotas of users: USER=QUOTA[/SOFT], separated by blanks", "none",
      [](PoolSpec &spec, const std::string &text) { return set_user_quotas(spec.users, text); },
      [](const PoolSpec &spec) { return format_user_quotas(spec.users); },
-     "numacre quota --user", {}},
+     PoolAttribute::kSetCommand, {}},
     {"owner", Kind::text, "Owner of the pool, name or number", "the daemon's own user",
      [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.access.owner, parse_user(text)); },
      [](const PoolSpec &spec) { return user_name(spec.access.owner); },
-     {}, kOnlyAtCreation},
+     PoolAttribute::kSetCommand, {}},
     {"group", Kind::text, "Group of the pool, name or number", "the daemon's own group",
      [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.access.group, parse_group(text)); },
      [](const PoolSpec &spec) { return group_name(spec.access.group); },
-     {}, kOnlyAtCreation},
+     PoolAttribute::kSetCommand, {}},
     {"mode", Kind::text, "Octal mode, as of a file: w to use the pool, r to observe it", "0660",
      [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.access.mode, parse_mode(text)); },
      [](const PoolSpec &spec) { return format_mode(spec.access.mode); },
-     {}, kOnlyAtCreation},
+     PoolAttribute::kSetCommand, {}},
 };
 // clang-format on
 
@@ -190,6 +201,23 @@ std::span<const PoolAttribute> pool_attributes() {
 const PoolAttribute *find_pool_attribute(std::string_view key) {
     const auto *const found = std::ranges::find(kAttributes, key, &PoolAttribute::key);
     return found == std::end(kAttributes) ? nullptr : found;
+}
+
+Answer<PoolSpec> changed(PoolSpec spec, const AttributeChanges &changes) {
+    for (const auto &[key, text] : changes) {
+        const PoolAttribute *const attribute = find_pool_attribute(key);
+        if (attribute == nullptr)
+            return bad_argument("unknown attribute \"" + key + "\": a pool has " + pool_attribute_keys());
+        const std::string shown = key + " = " + text + ": ";
+        if (!attribute->fixed_because.empty())
+            return bad_argument(shown + "a pool in use keeps its " + key + ", for " +
+                                std::string(attribute->fixed_because));
+        if (!attribute->is_changeable()) return bad_argument(shown + "use " + std::string(attribute->changed_by));
+        const auto set = (attribute->change != nullptr ? attribute->change : attribute->parse)(spec, text);
+        if (!set) return bad_argument(shown + set.error().message);
+    }
+    if (const auto sound = geometry_of(spec); !sound) return Unexpected{sound.error()};
+    return spec;
 }
 
 std::string pool_attribute_keys() {

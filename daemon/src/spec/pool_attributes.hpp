@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,10 +33,15 @@ struct PoolAttribute {
     Answer<void> (*parse)(PoolSpec &spec, const std::string &text);
     // Returns text that parse() reads back to the same value.
     std::string (*format)(const PoolSpec &spec);
-    // The command that changes the attribute of a pool in use; empty: none does.
+    // The command that changes the attribute of a pool in use: kSetCommand, or another; empty: none does.
     std::string_view changed_by;
     // The reason why no command can change the attribute, and the remedy; empty if changed_by is not.
     std::string_view fixed_because;
+    // Sets the attribute of a pool in use, where that is not what parse() does; null: it is.
+    Answer<void> (*change)(PoolSpec &spec, const std::string &text) = nullptr;
+
+    bool is_changeable() const { return changed_by == kSetCommand; }
+    static constexpr std::string_view kSetCommand = "numacre set";
 };
 
 // The order is that of numacred.toml(5), and of --check-config.
@@ -42,6 +49,12 @@ std::span<const PoolAttribute> pool_attributes();
 
 // Null: there is no such key.
 const PoolAttribute *find_pool_attribute(std::string_view key);
+
+// New values by key, of a pool in use.
+using AttributeChanges = std::map<std::string, std::string, std::less<>>;
+// The description with these changes. bad_argument: an unknown key, a key that cannot be changed, or a value that is
+// refused, alone or beside the other attributes.
+Answer<PoolSpec> changed(PoolSpec spec, const AttributeChanges &changes);
 
 // "capacity, online, ...": all keys but the name, which identifies the pool.
 std::string pool_attribute_keys();

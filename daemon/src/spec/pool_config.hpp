@@ -73,7 +73,8 @@ struct PoolSpec {
     std::vector<std::uint64_t> node_online_bytes;
     std::uint64_t frame_bytes = 4096;
     std::uint64_t largest_block_bytes = std::uint64_t{4} << 20;
-    std::uint32_t max_clients = 256;                 // process slots
+    std::uint32_t max_clients = 256;                 // process slots: the pool's tables have so many
+    std::uint32_t client_limit = 0;                  // of max_clients, for who attaches from now on; 0: all
     std::uint32_t max_threads = 4096;                // thread slots of all clients together
     std::uint32_t max_threads_per_client = 0;        // of max_threads; 0: all
     wire::Backing backing = wire::Backing::hugetlb;  // the best to try; falls back to the next of kBackings

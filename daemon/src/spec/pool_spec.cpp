@@ -77,9 +77,14 @@ std::uint32_t thread_limit_of(const PoolSpec &spec) {
     return spec.max_threads_per_client == 0 ? spec.max_threads : spec.max_threads_per_client;
 }
 
+std::uint32_t client_limit_of(const PoolSpec &spec) {
+    return spec.client_limit == 0 ? spec.max_clients : spec.client_limit;
+}
+
 std::uint32_t observer_limit_of(const PoolSpec &spec) {
     constexpr std::uint32_t kShare = 4;
-    return spec.max_clients < 2 ? 0 : std::max(1U, spec.max_clients / kShare);
+    const std::uint32_t clients = client_limit_of(spec);
+    return clients < 2 ? 0 : std::max(1U, clients / kShare);
 }
 
 std::uint64_t resize_unit_bytes(const PoolSpec &spec) {
@@ -140,6 +145,9 @@ Answer<Geometry> geometry_of(const PoolSpec &spec) {
     if (spec.max_clients == 0 || spec.max_clients >= kMaxProcessSlots)
         return bad_argument("max-clients " + std::to_string(spec.max_clients) + " is out of range: use 1 to " +
                             std::to_string(kMaxProcessSlots - 1));
+    if (spec.client_limit > spec.max_clients)
+        return bad_argument("max-clients " + std::to_string(spec.client_limit) + " is more than the " +
+                            std::to_string(spec.max_clients) + " that the pool was made for: use at most that");
     if (spec.max_threads == 0 || spec.max_threads >= kMaxThreadSlots)
         return bad_argument("max-threads " + std::to_string(spec.max_threads) + " is out of range: use 1 to " +
                             std::to_string(kMaxThreadSlots - 1));

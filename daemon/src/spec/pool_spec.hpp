@@ -21,6 +21,9 @@ Answer<Geometry> geometry_of(const PoolSpec &spec);
 // The number of threads of one client that may work on the pool at once.
 std::uint32_t thread_limit_of(const PoolSpec &spec);
 
+// The number of processes that may use the pool at the same time.
+std::uint32_t client_limit_of(const PoolSpec &spec);
+
 // The number of clients that may be observers. Observers cannot take the seats of clients that work; with only one seat
 // there can be no observer.
 std::uint32_t observer_limit_of(const PoolSpec &spec);
