@@ -717,6 +717,10 @@ Answer<PoolSpec> Daemon::set_attributes(const std::string &name, const Attribute
     if (!pool) return Unexpected{pool.error()};
     const ManagedPool::Turn turn(**pool);
     if (auto ours = turn.check(); !ours) return Unexpected{ours.error()};
+    if ((*pool)->busy_for() >= kStuckAfter)
+        return Unexpected{
+            Failure{Errc::timed_out, "the kernel makes the daemon wait for the files of pool \"" + name +
+                                         "\": evict the client that keeps them busy, then set the attributes again"}};
     const PoolSpec before = (*pool)->described();
     auto after = (*pool)->change(changes);
     if (!after) return after;
@@ -727,6 +731,7 @@ Answer<PoolSpec> Daemon::set_attributes(const std::string &name, const Attribute
                                              {"before", attribute->format(before)},
                                              {"after", attribute->format(*after)}});
     watch_soft_limits();
+    reaper_.look_at_seized(*pool);
     return after;
 }
 
@@ -734,13 +739,29 @@ void Daemon::reconcile(const PoolSpec &wanted, std::span<const std::string> keys
     const auto pool = registry_.find(wanted.name);
     if (!pool) return;
     const PoolSpec is = (*pool)->described();
+    AttributeChanges changes;
     for (const std::string &key : keys) {
         const PoolAttribute *const attribute = find_pool_attribute(key);
         // Its size is what resizes have made of it since it began.
         if (attribute == nullptr || key == "online") continue;
         const std::string configured = attribute->format(wanted), found = attribute->format(is);
         if (configured == found) continue;
-        const auto set = set_attributes(wanted.name, {{key, configured}});
+        if (attribute->is_changeable())
+            changes.emplace(key, configured);
+        else
+            log::warn("a pool differs from the configuration: it keeps its value",
+                      {{"pool", wanted.name},
+                       {"attribute", key},
+                       {"value", found},
+                       {"configured", configured},
+                       {"reason", std::string(attribute->fixed_because)}});
+    }
+    if (changes.empty()) return;
+    // In one call: access that is narrowed by several keys is never wide in between, and limits that fit together are
+    // not compared with the old ones.
+    const auto set = set_attributes(wanted.name, changes);
+    for (const auto &[key, configured] : changes) {
+        const std::string found = find_pool_attribute(key)->format(is);
         if (set)
             log::warn("a pool differed from the configuration: it has the configured value now",
                       {{"pool", wanted.name}, {"attribute", key}, {"before", found}, {"configured", configured}});

@@ -1,5 +1,6 @@
 // numacred: wiring. The part that starts first ends last.
 
+#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -351,6 +352,16 @@ int serve(const Config &config, Reload::Load load, const std::string &holder_pro
 
 namespace {
 
+// Gives standard input, output and error a file where the caller has closed them: else the next file that is opened,
+// perhaps a pool's memory, would get the number of standard error, and the log's lines.
+void fill_standard_descriptors() {
+    while (true) {
+        const int fd = ::open("/dev/null", O_RDWR);
+        if (fd > STDERR_FILENO) ::close(fd);
+        if (fd < 0 || fd >= STDERR_FILENO) return;
+    }
+}
+
 // Sets up one heap for all threads, which grows by large steps and never shrinks. A client can make one of our threads
 // wait in the kernel with the lock of the address space. The event loop, which may need a little memory then, does not
 // have to ask the kernel for it.
@@ -366,6 +377,13 @@ void keep_heap() {
 
 int main(int argc, char **argv) {
     using namespace numacre::daemon;
+    fill_standard_descriptors();
+    // From the first moment: a reload that comes while the daemon starts must not end it (take_over_signals()).
+    ::signal(SIGHUP, SIG_DFL);
+    sigset_t hang_up;
+    sigemptyset(&hang_up);
+    sigaddset(&hang_up, SIGHUP);
+    ::pthread_sigmask(SIG_BLOCK, &hang_up, nullptr);
     keep_heap();
     const char *const from_environment = std::getenv("NUMACRE_RUNTIME_DIR");
     const auto load = [arguments = std::vector<std::string>(argv + 1, argv + argc),

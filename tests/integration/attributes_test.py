@@ -6,6 +6,7 @@ import errno
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -13,7 +14,7 @@ import unittest
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
 
-from support.daemon import Daemon, wait_until  # noqa: E402
+from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
 from support.numacre_client import ClientProcess  # noqa: E402
 from support.runner import main  # noqa: E402
 from support.stranger import STRANGER  # noqa: E402
@@ -113,6 +114,49 @@ class Attributes(unittest.TestCase):
         self.reload(daemon, "a pool is not in the configuration: it stays")
         self.assertEqual(self.get(daemon)["fit"], "nearby")
         self.assertEqual(len(daemon.status()["pools"]), 2)
+
+    def test_keys_that_belong_together_are_changed_in_one_step(self):
+        self.write({**POOL, "quota": "32M", "soft-quota": "16M"})
+        daemon = self.serve()
+        self.write({**POOL, "quota": "8M", "soft-quota": "4M"})
+        self.reload(daemon, "configuration read again")
+        found = self.get(daemon)
+        self.assertEqual((found["quota"], found["soft-quota"]), ("8M", "4M"))
+        self.assertNotIn("it keeps its value", daemon.log())
+
+    def test_a_shorter_quarantine_holds_for_blocks_that_are_there(self):
+        self.write({**POOL, "reclaim": "quarantine:1h"})
+        daemon, client = self.serve(), self.client()
+        self.assertEqual(client.attach(), 0, client.message)
+        self.assertEqual(client.alloc(MIB, count=4)[0], 0, client.message)
+        client.kill()
+        wait_until("the client is reaped", lambda: not daemon.clients())
+        self.assertEqual(daemon.used_bytes(), 4 * MIB)
+        daemon.cli("set", "default", "reclaim=quarantine:1s")
+        wait_until("its blocks are free", lambda: daemon.used_bytes() == 0)
+
+    def test_signals_while_the_daemon_starts_and_ends(self):
+        self.write(POOL)
+        for _ in range(5):
+            daemon = subprocess.Popen([program("numacred"), "--runtime-dir", self.runtime_dir, "--config", self.config,
+                                       "--metrics-address", ""], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(daemon.kill)
+            # From the first instruction of main() on: before, the signal ends any program.
+            wait_until("it blocks the signal", lambda: self.blocks(daemon.pid, signal.SIGHUP))
+            for _ in range(50):
+                daemon.send_signal(signal.SIGHUP)
+            wait_until("it serves", lambda: subprocess.run(
+                [program("numacre"), "--runtime-dir", self.runtime_dir, "status"], capture_output=True).returncode == 0)
+            for _ in range(50):
+                daemon.send_signal(signal.SIGHUP)
+            daemon.send_signal(signal.SIGTERM)
+            self.assertEqual(daemon.wait(PATIENCE_SECONDS), 0)
+
+    @staticmethod
+    def blocks(pid, number):
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        (mask,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:")]
+        return int(mask, 16) >> (number - 1) & 1
 
     def test_a_configuration_with_an_error_changes_nothing(self):
         self.write(POOL)

@@ -619,6 +619,14 @@ class EndAndRestart(unittest.TestCase):
             self.assertEqual([pool["name"] for pool in daemon.status()["pools"]], ["default"])
             self.assertEqual(daemon.stop(), 0)
 
+    def test_without_standard_descriptors_no_file_of_a_pool_gets_their_numbers(self):
+        with serving(*SYNTHETIC, "--pool", POOL, prefix=("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")) as daemon:
+            found = [os.readlink(f"/proc/{daemon.pid}/fd/{number}") for number in range(3)]
+            self.assertEqual(found[2], "/dev/null")
+            # A library opens an eventfd before main().
+            self.assertFalse([name for name in found if name not in ("/dev/null", "anon_inode:[eventfd]")])
+            self.assertEqual(daemon.stop(), 0)
+
     def test_sigterm_ends_with_0_and_removes_the_sockets(self):
         with tempfile.TemporaryDirectory(prefix="numacre-end-") as name, serving(runtime_dir=name) as daemon:
             sockets = {path.name for path in pathlib.Path(name).glob("*.sock")}

@@ -397,6 +397,22 @@ class Attach(HostileUser):
             self.check_attach(uid)
 
     @needs_root
+    def test_processes_that_ended_while_the_daemon_was_busy_take_no_seat(self):
+        daemon = self.serve(pool=(POOL[0], f"{POOL[1]},max-clients=4"))
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            for _ in range(40):
+                with contextlib.closing(connect(daemon)) as connection:
+                    connection.send(request())
+            honest = self.enterContext(contextlib.closing(connect(daemon)))
+            honest.send(request())
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+        data, fds, _, _ = socket.recv_fds(honest, REPLY_BYTES, 8)
+        for fd in fds:
+            os.close(fd)
+        self.assertEqual(Reply(data).error, 0, Reply(data).message)
+
     def test_an_observer_is_evicted_like_any_client(self):
         daemon = self.serve()
 

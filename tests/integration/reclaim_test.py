@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
 """What becomes of a dead client's blocks: reclaim = "fast", "zero", "quarantine:<time>"."""
 
+import contextlib
 import errno
+import fcntl
+import os
 import pathlib
+import socket
 import sys
 import tempfile
 import time
@@ -10,6 +14,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
+from support.attach_wire import REPLY_BYTES, connect, request  # noqa: E402
 from support.numacre_client import ClientProcess  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
 from support.gigantic_pages import GIB, pages_for  # noqa: E402
@@ -64,6 +69,20 @@ class ReclaimTest(unittest.TestCase):
             wait_until("given back", lambda: daemon.used_bytes() == 0 and not daemon.clients())
             self.assertEqual(patterns_left(daemon.runtime_dir), 0)
             self.assertEqual(quarantined_bytes(daemon), 0)
+
+    def test_a_client_that_changes_the_flags_of_the_open_files_keeps_no_block_from_being_zeroed(self):
+        """Daemon and clients share the open files, and with them the flags: a write with O_APPEND goes elsewhere."""
+        with Daemon("--pool", f"name=default,capacity=64M,online={ONLINE},backing=small,reclaim=zero") as daemon:
+            with contextlib.closing(connect(daemon)) as connection:
+                connection.send(request())
+                _, fds, _, _ = socket.recv_fds(connection, REPLY_BYTES, 8)
+                self.assertEqual(len(fds), 3)
+                for fd in fds:
+                    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND | os.O_NONBLOCK)
+                    os.close(fd)
+            die_holding(daemon.runtime_dir)
+            wait_until("given back", lambda: daemon.used_bytes() == 0 and not daemon.clients())
+            self.assertEqual(patterns_left(daemon.runtime_dir), 0)
 
     def test_zero_within_a_page_of_1_gib(self):
         pages_for(self, more=1)

@@ -200,6 +200,66 @@ TEST_F(PoolInUse, the_fit_is_obeyed_from_now_on) {
     EXPECT_FALSE(pool_->look_for_damage());
 }
 
+TEST(PoolLedger, remembers_that_blocks_may_have_to_be_zeroed) {
+    PoolSpec spec;
+    auto ledger = PoolLedger::create(spec, 1, 1);
+    ASSERT_TRUE(ledger);
+    EXPECT_FALSE(ledger->has_zeroed());
+    spec.reclaim.kind = Reclaim::Kind::zero;
+    ledger->set_attributes(spec);
+    for (int i = 0; i < 3; ++i) {
+        spec.reclaim.kind = Reclaim::Kind::fast;
+        ledger->set_attributes(spec);
+        EXPECT_TRUE(ledger->has_zeroed()) << "some of the blocks that it had seized then may be there";
+    }
+}
+
+TEST_F(PoolInUse, blocks_of_who_ended_under_zero_are_zeroed_whatever_the_pool_is_to_do_now) {
+    change({{"reclaim", "zero"}});
+    const Block block = allocate(kMiB);
+    const std::uint64_t offset = block.base.value << pool_->geometry().frame_shift;
+    const int fd = pool_->kept_files().at("frames0");
+    const std::string secret(4096, 'x');
+    ASSERT_EQ(::pwrite(fd, secret.data(), secret.size(), static_cast<off_t>(offset)), 4096);
+    pool_->begin_departure(actor_.process, Departure::died);
+    Departed departed;
+    departed.process = actor_.process;
+    pool_->worker().run([&] {
+        pool_->reclaim(std::span(&departed, 1));
+        return true;
+    });
+    ASSERT_EQ(departed.step, RecoveryStep::done);
+    change({{"reclaim", "fast"}});
+    restart();
+    pool_->worker().run([&] {
+        ThreadSlotIndex blocked_by;
+        EXPECT_EQ(pool_->finish_predecessor(blocked_by), RecoveryStep::done);
+        EXPECT_FALSE(pool_->release_seized()) << "all has been released";
+        return true;
+    });
+    std::string found(4096, '?');
+    ASSERT_EQ(::pread(pool_->kept_files().at("frames0"), found.data(), found.size(), static_cast<off_t>(offset)), 4096);
+    EXPECT_EQ(found, std::string(4096, '\0'));
+}
+
+TEST_F(PoolInUse, a_user_quota_that_says_the_same_is_the_same) {
+    change({{"user-quota", "4712=2M 4711=1M 4713=0"}});
+    EXPECT_EQ(now("user-quota"), "4711=1M 4712=2M");
+    PoolSpec again;
+    ASSERT_TRUE(find_pool_attribute("user-quota")->parse(again, "4713=0 4712=2M 4711=1M"));
+    EXPECT_EQ(value_of(again, "user-quota"), now("user-quota"));
+    change({{"user-quota", "none"}});
+    EXPECT_EQ(now("user-quota"), "");
+}
+
+TEST_F(PoolInUse, a_soft_quota_that_a_death_left_above_the_quota_forbids_no_change) {
+    change({{"quota", "4M"}, {"soft-quota", "2M"}});
+    pool_->ledger().accounts()[kPoolAccount].soft_quota_bytes.store(8 * kMiB);
+    restart();
+    EXPECT_EQ(now("soft-quota"), "0");
+    change({{"mode", "0600"}});
+}
+
 TEST_F(PoolInUse, quotas_and_access_are_what_was_set) {
     change({{"quota", "4M"}, {"mode", "0604"}});
     EXPECT_EQ(shared_.accounts[kPoolAccount].quota_frames.load(), frames(4 * kMiB));

@@ -119,19 +119,41 @@ TEST_F(QuarantineTest, what_the_daemon_before_has_seized_is_held_anew) {
     EXPECT_EQ(release(), Quarantine::kListed + 15);
 }
 
-TEST_F(QuarantineTest, a_shorter_time_holds_for_blocks_that_are_seized_afterwards) {
+TEST_F(QuarantineTest, a_new_time_holds_for_all_blocks) {
     seize(10);
-    quarantine_.set_hold(1s);
-    const Quarantine::Era era = quarantine_.era(now_ + 1s);
-    quarantine_.add(NumaNode{0}, {FrameIndex{1000}, Order{0}}, era, now_ + 1s);
-    EXPECT_FALSE(quarantine_.take_due(now_ + 2s - 1ns));
-    const auto first = quarantine_.take_due(now_ + 2s);
-    ASSERT_TRUE(first);
-    EXPECT_EQ(first->block.base.value, 1000U);
-    EXPECT_FALSE(quarantine_.take_due(now_ + kHold - 1ns)) << "the others keep their time";
-    now_ += kHold;
-    EXPECT_EQ(release(), 10U);
+    const auto begin = now_;
+    now_ += 2s;
+    seize(1);
+    quarantine_.set_hold(5s);
+    EXPECT_EQ(quarantine_.next_due(), begin + 5s);
+    for (int i = 0; i < 10; ++i) EXPECT_TRUE(quarantine_.take_due(begin + 5s)) << i;
+    EXPECT_FALSE(quarantine_.take_due(begin + 7s - 1ns));
+    quarantine_.set_hold(60s);
+    EXPECT_EQ(quarantine_.next_due(), begin + 62s);
+    quarantine_.set_hold(0s);
+    EXPECT_TRUE(quarantine_.take_due(begin + 2s));
     EXPECT_TRUE(quarantine_.is_empty());
+}
+
+TEST_F(QuarantineTest, a_new_time_holds_for_blocks_that_stand_only_in_the_index) {
+    seize(Quarantine::kListed + 10);
+    quarantine_.set_hold(1s);
+    now_ += kHold;  // as release() compares with the fixture's time
+    seize(3);
+    EXPECT_EQ(release(), Quarantine::kListed + 10);
+    EXPECT_EQ(quarantine_.next_due(), now_ + 1s);
+}
+
+TEST_F(QuarantineTest, a_block_that_cannot_be_released_comes_back_later_and_keeps_the_others_waiting) {
+    seize(2);
+    now_ += kHold;
+    const auto first = quarantine_.take_due(now_);
+    ASSERT_TRUE(first);
+    quarantine_.put_back(*first, now_ + 10s);
+    EXPECT_EQ(quarantine_.next_due(), now_ + 10s);
+    EXPECT_FALSE(quarantine_.take_due(now_ + 10s - 1ns));
+    now_ += 10s;
+    EXPECT_EQ(release(), 2U);
 }
 
 TEST_F(QuarantineTest, a_block_that_somebody_has_scribbled_over_is_found_in_the_end) {

@@ -89,6 +89,12 @@ constexpr std::size_t kLaterMost = 1024;  // bounds the pause, so that the last 
 constexpr std::size_t kUnreadShare = 8;
 constexpr unsigned kEventsRequestsMax = 16;
 
+// True if the other end is closed, and nothing that it has sent is unread.
+bool has_hung_up(int connection) {
+    std::byte byte{};
+    return os::recv(connection, &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 // Never blocks. Returns 0 or an errno.
 int send_now(int connection, const void *data, std::size_t size, std::span<const int> fds) {
     return send_packet<wire::kMaxFds>(connection, data, size, fds, MSG_DONTWAIT);
@@ -366,6 +372,8 @@ Answer<void> AttachServer::check_access(const Session &session, const ManagedPoo
 }
 
 void AttachServer::attach(Session &session) {
+    // Processes that ended while they waited for a busy daemon would take the seats of those that still wait.
+    if (has_hung_up(session.connection.get())) return close_session(session.id);
     const auto fail = [&](const Failure &why) {
         refuse(session, why.code, why.message);
         close_session(session.id);
@@ -429,9 +437,7 @@ void AttachServer::watch_for_hang_up(Session &session) {
         const auto found = sessions_.find(id);
         if (found == sessions_.end()) return;
         found->second->packet_wait = 0;
-        std::byte byte{};
-        if (found->second->phase == Session::Phase::attaching &&
-            os::recv(found->second->connection.get(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0)
+        if (found->second->phase == Session::Phase::attaching && has_hung_up(found->second->connection.get()))
             close_session(id);
     });
 }

@@ -60,7 +60,9 @@ struct PoolLedger::Attributes {
         std::uint32_t is_on, low_percent, high_percent, after_seconds;
         std::uint64_t min_bytes, max_bytes, step_bytes;
     } autosize;
-    std::uint64_t reserved[8];
+    std::uint32_t has_zeroed;
+    std::uint32_t reserved32;
+    std::uint64_t reserved[7];
 };
 
 struct PoolLedger::Header {
@@ -180,6 +182,7 @@ PoolLedger::Attributes PoolLedger::attributes_of(const PoolSpec &spec) {
     Attributes attributes{};
     attributes.client_limit = spec.client_limit;
     attributes.reclaim = static_cast<std::uint32_t>(spec.reclaim.kind);
+    attributes.has_zeroed = spec.reclaim.kind == Reclaim::Kind::zero ? 1 : 0;
     attributes.hold_seconds = static_cast<std::uint32_t>(spec.reclaim.hold.count());
     attributes.fit = static_cast<std::uint32_t>(spec.fit);
     attributes.access_owner = spec.access.owner;
@@ -197,10 +200,15 @@ PoolLedger::Attributes PoolLedger::attributes_of(const PoolSpec &spec) {
 
 void PoolLedger::set_attributes(const PoolSpec &spec) {
     // relaxed: ours alone.
-    const std::uint32_t next = (header_->current_attributes.load(std::memory_order_relaxed) & 1) ^ 1;
+    const std::uint32_t now = header_->current_attributes.load(std::memory_order_relaxed) & 1, next = now ^ 1;
     header_->attributes[next] = attributes_of(spec);
+    header_->attributes[next].has_zeroed |= header_->attributes[now].has_zeroed;
     // release: the copy is whole. Weakened: a daemon that dies here leaves half of the new attributes.
     header_->current_attributes.store(next, std::memory_order_release);
+}
+
+bool PoolLedger::has_zeroed() const {
+    return header_->attributes[header_->current_attributes.load(std::memory_order_acquire) & 1].has_zeroed != 0;
 }
 
 PoolSpec PoolLedger::spec() const {

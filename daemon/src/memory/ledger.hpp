@@ -107,6 +107,8 @@ public:
     PoolSpec spec() const;
     // The attributes that can change while a pool is in use, all at once: a death leaves the old or the new ones.
     void set_attributes(const PoolSpec &spec);
+    // The pool was, at some time, one that zeroes the blocks of the dead: some that it has seized may have to be.
+    bool has_zeroed() const;
     std::uint64_t instance_id() const;
     std::uint32_t numa_nodes() const;
     std::chrono::system_clock::time_point created() const;

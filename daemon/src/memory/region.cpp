@@ -310,15 +310,8 @@ Answer<void> in_steps(std::uint64_t offset, std::uint64_t bytes, const Step &ste
 
 Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
     // By the kernel, not by memset: a client has this file too, and may punch it under us. The kernel's own access to a
-    // page that cannot be had is an error; an access by the daemon would be its end.
-    if (!is_hugetlb(backing_)) {
-        static constexpr std::array<std::byte, std::size_t{1} << 18> kZeroes{};
-        return in_steps(offset, bytes, [&](std::uint64_t done) {
-            return os::pwrite(fd_.get(), kZeroes.data(), std::min<std::uint64_t>(bytes - done, kZeroes.size()),
-                              static_cast<off_t>(offset + done));
-        });
-    }
-    // A hugetlb file can be written to only through a mapping.
+    // page that cannot be had is an error; an access by the daemon would be its end. Through a mapping, not by pwrite:
+    // a hugetlb file has no write, and clients share the flags of the open file. With O_APPEND no page would be zeroed.
     auto *const begin = static_cast<std::byte *>(window());
     if (begin == nullptr) return failed(code_of(errno), "mapping " + format_bytes(bytes_) + " to zero some", errno);
     const Fd zeroes(os::open("/dev/zero", O_RDONLY | O_CLOEXEC));
@@ -328,8 +321,7 @@ Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
 
 void *DataRegion::window() const {
     if (!window_ || window_->address() == nullptr)
-        window_ = std::make_unique<AlignedWindow>(fd_.get(), 0, bytes_,
-                                                  is_hugetlb(backing_) ? PROT_READ | PROT_WRITE : PROT_READ,
+        window_ = std::make_unique<AlignedWindow>(fd_.get(), 0, bytes_, PROT_READ | PROT_WRITE,
                                                   std::max(page_bytes(), kHugepageBytes));
     return window_->address();
 }

@@ -31,19 +31,17 @@ public:
         const MutexLock lock(mutex_);
         return now_;
     }
-    // Looks names up: not on the event loop.
-    void set(const PoolSpec &spec) {
-        auto next = version_of(spec);
+    void set(std::shared_ptr<const Version> next) {
         const MutexLock lock(mutex_);
         now_.swap(next);
     }
-
-private:
+    // Looks names up, which may take long: not on the event loop, nor with a lock that others wait for.
     static std::shared_ptr<const Version> version_of(const PoolSpec &spec) {
         return std::make_shared<const Version>(
             Version{spec, user_name(spec.access.owner), group_name(spec.access.group)});
     }
 
+private:
     const std::string name_;
     mutable Mutex mutex_;
     std::shared_ptr<const Version> now_ NUMACRE_GUARDED_BY(mutex_);

@@ -81,6 +81,11 @@ void FreeMemoryWatch::remember(const Use &use, std::span<const std::uint64_t> dr
     }
 }
 
+void FreeMemoryWatch::forget_history() {
+    const MutexLock lock(mutex_);
+    for (auto &history : history_) history.clear();
+}
+
 std::vector<AutosizeWish> FreeMemoryWatch::take_wishes(std::span<const std::uint64_t> unit_bytes) {
     const auto description = description_.now();
     const MutexLock lock(mutex_);

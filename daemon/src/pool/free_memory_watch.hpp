@@ -38,6 +38,8 @@ public:
     // drains. promised_frames: frames that only the holders of promises can have; they count here as far as the other
     // numa nodes do not have them.
     void remember(const Use &use, std::span<const std::uint64_t> draining_free_frames, std::uint64_t promised_frames);
+    // The rule has changed: its time begins anew.
+    void forget_history();
     // The new sizes that the policy wants for the numa nodes, and the sizes that they replace. Each wish is returned
     // once; then its observation window restarts. unit_bytes: by numa node.
     std::vector<AutosizeWish> take_wishes(std::span<const std::uint64_t> unit_bytes);

@@ -365,18 +365,22 @@ std::optional<Client> ManagedPool::client_of(ThreadSlotIndex thread) const {
 }
 
 Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
-    {
-        const RecordsLock records(*this);
-        const auto changed = limits_.set_quota(holder, quota_bytes, soft_bytes);
-        if (!changed) return Unexpected{changed.error()};
-        if (changed->slot)
-            records_.set_limits(*changed->slot, limits_.words_of_client(*changed->slot));
-        else
-            write_account(changed->account);
-        write_accounting();
-    }
+    const MutexLock one_at_a_time(change_mutex_);
+    if (auto set = write_quota(holder, quota_bytes, soft_bytes); !set) return set;
     look_at_use();   // counts for those who do not call for a while
     wake_waiters();  // there may be more for them
+    return {};
+}
+
+Answer<void> ManagedPool::write_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
+    const RecordsLock records(*this);
+    const auto changed = limits_.set_quota(holder, quota_bytes, soft_bytes);
+    if (!changed) return Unexpected{changed.error()};
+    if (changed->slot)
+        records_.set_limits(*changed->slot, limits_.words_of_client(*changed->slot));
+    else
+        write_account(changed->account);
+    write_accounting();
     return {};
 }
 
@@ -398,20 +402,23 @@ Answer<PoolSpec> ManagedPool::change(const AttributeChanges &changes) {
     if (!wanted) return wanted;
     if (auto known = check_policy(wanted->policy, static_cast<std::uint32_t>(nodes_.size())); !known)
         return Unexpected{known.error()};
+    const auto version = Description::version_of(*wanted);
     // First what may still be refused.
     if (auto set = change_user_quotas(before.users, wanted->users); !set) return Unexpected{set.error()};
     Holder whole_pool;
     whole_pool.kind = Holder::Kind::pool;
-    if (wanted->quota_bytes != before.quota_bytes || wanted->soft_quota_bytes != before.soft_quota_bytes)
-        if (auto set = set_quota(whole_pool, wanted->quota_bytes, wanted->soft_quota_bytes); !set)
-            return Unexpected{set.error()};
+    if (auto set = write_quota(whole_pool, wanted->quota_bytes, wanted->soft_quota_bytes); !set)
+        return Unexpected{set.error()};
+    if (wanted->autosize != before.autosize) free_memory_.forget_history();
     {
         const RecordsLock records(*this);
         ledger_.set_attributes(*wanted);
-        description_.set(*wanted);
+        description_.set(version);
         records_.write_policy(wanted->policy);
         write_accounting();  // the fit stands there
     }
+    if (limits_.has_any()) look_at_use();
+    wake_waiters();
     return described();
 }
 
@@ -426,7 +433,7 @@ Answer<void> ManagedPool::change_user_quotas(const std::vector<UserLimit> &befor
         Holder holder;
         holder.kind = Holder::Kind::user;
         holder.uid = user.uid;
-        return set_quota(holder, user.quota_bytes, user.soft_quota_bytes);
+        return write_quota(holder, user.quota_bytes, user.soft_quota_bytes);
     };
     // The users that lose their quotas come first: their accounts may be the ones that new users need.
     std::vector<UserLimit> steps;

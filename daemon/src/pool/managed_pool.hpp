@@ -162,8 +162,10 @@ public:
     // The description with what the pool has now: sizes online, quotas.
     PoolSpec described() const;
     // Changes attributes, all or none, for the next daemon as well; the description after that. bad_argument: see
-    // changed(), or the policy names a numa node that the pool does not have; too_many_clients: too many users with
-    // limits. Clients that have attached keep the policy that they found; blocks in quarantine keep their time.
+    // changed(); no_such_node: the policy names one that the pool does not have; too_many_clients: too many users with
+    // limits. Clients that have attached stay, and keep the policy that they found. A new hold time is for blocks in
+    // quarantine, too: Reaper::look_at_seized(). The death of the daemon inside leaves some of the quotas, and the
+    // other attributes as they were.
     Answer<PoolSpec> change(const AttributeChanges &changes);
     // Whether so many bytes may go offline: contended, if what is reserved would be missing then. Scans, if there are
     // reservations; so do check_drain() and empty_units().
@@ -296,7 +298,10 @@ private:
     enum class Stale : std::uint8_t { since_the_last_look, all };
     void forget_stale_gifts(Stale stale);
 
-    Answer<void> change_user_quotas(const std::vector<UserLimit> &before, const std::vector<UserLimit> &wanted);
+    Answer<void> write_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes)
+        NUMACRE_REQUIRES(change_mutex_);
+    Answer<void> change_user_quotas(const std::vector<UserLimit> &before, const std::vector<UserLimit> &wanted)
+        NUMACRE_REQUIRES(change_mutex_);
     // Reserves; bytes_before: what was until now. More is refused if it was not there in this look.
     Answer<void> promise(const Holder &holder, std::uint64_t bytes, const Use *use, std::uint64_t &bytes_before);
     Answer<void> check_left(const Use &use, std::uint64_t bytes, std::uint64_t used_frames,
@@ -333,6 +338,7 @@ private:
     std::uint64_t strays_bytes_ = 0;  // that the log has not said yet
     std::chrono::steady_clock::time_point strays_told_{};
     Quarantine quarantine_;
+    bool zeroes_seized_ = false;  // some of what is in quarantine has to be zeroed: all of it is
 
     std::atomic<bool> wake_is_due_{false};
     std::atomic<bool> is_deleted_{false};

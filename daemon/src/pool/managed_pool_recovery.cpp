@@ -40,6 +40,7 @@ RecoveryStep ManagedPool::finish_predecessor(ThreadSlotIndex &blocked_by) {
         }
     }
     // Blocks that it had seized and not released: their time begins anew.
+    zeroes_seized_ = ledger_.has_zeroed();
     recovery.for_each_seized(
         [this](NumaNode numa_node, Block block, Quarantine::Era era) { seize(numa_node, block, era); });
     {
@@ -69,7 +70,7 @@ void ManagedPool::reclaim(std::span<Departed> departed) {
     if (reclaim.kind == Reclaim::Kind::fast) {
         recovery.recover(departed);
     } else {
-        quarantine_.set_hold(reclaim.hold);
+        zeroes_seized_ = zeroes_seized_ || reclaim.kind == Reclaim::Kind::zero;
         const Quarantine::Era era = quarantine_.era(Quarantine::Clock::now());
         recovery.seize(departed, era, [this, era](NumaNode numa_node, Block block) { seize(numa_node, block, era); });
     }
@@ -124,7 +125,10 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
     if (finish_predecessor(blocked_by) == RecoveryStep::blocked)
         return std::chrono::steady_clock::now() + std::chrono::seconds(1);
     const auto now = Quarantine::Clock::now();
-    const bool has_to_zero = description_.now()->spec.reclaim.kind == Reclaim::Kind::zero;
+    const Reclaim reclaim = description_.now()->spec.reclaim;
+    quarantine_.set_hold(reclaim.hold);
+    // Blocks of clients that ended while the pool was to zero them are zeroed, whatever it is to do now.
+    zeroes_seized_ = zeroes_seized_ || reclaim.kind == Reclaim::Kind::zero;
     if (quarantine_.has_to_list(now)) list_seized();
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
     std::uint64_t bytes = 0;
@@ -136,11 +140,11 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
         NodeMemory &memory = *nodes_[one.numa_node.value];
         const std::uint64_t block_bytes = one.block.order.frames() << geometry_.frame_shift;
         bytes += block_bytes;
-        if (has_to_zero) {
+        if (zeroes_seized_) {
             if (auto zeroed = memory.zero(one.block); !zeroed) {
                 log::error("blocks of a client that is gone cannot be zeroed: they stay where they are for now",
                            {{"pool", description_.name()}, {"reason", zeroed.error().message}});
-                quarantine_.put_back({one.numa_node, one.block, now + kZeroAgainAfter});
+                quarantine_.put_back(one, now + kZeroAgainAfter);
                 break;
             }
         }
@@ -158,7 +162,10 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
         }
         wake_waiters();
     }
-    if (quarantine_.is_empty()) return std::nullopt;
+    if (quarantine_.is_empty()) {
+        zeroes_seized_ = false;
+        return std::nullopt;
+    }
     return quarantine_.next_due();
 }
 

@@ -35,6 +35,10 @@ void PoolLimits::adopt(const std::vector<Client> &clients) {
                              kept.soft_quota_bytes.load(std::memory_order_relaxed),
                              kept.reserved_bytes.load(std::memory_order_relaxed)},
                             kept.is_over_soft_quota.load(std::memory_order_relaxed) != 0};
+        // A death between the two stores of settle(). A soft quota that is not below the quota is never exceeded.
+        if (UserLimit &limit = accounts_[i].limit;
+            limit.quota_bytes != 0 && limit.soft_quota_bytes >= limit.quota_bytes)
+            limit.soft_quota_bytes = 0;
     }
     for (const Client &client : clients) {
         bound_ = std::max<std::uint32_t>(bound_, client.slot.value + 1);
@@ -234,6 +238,7 @@ void PoolLimits::describe(PoolSpec &spec) const {
         if (const UserLimit &limit = accounts_[i].limit;
             accounts_[i].is_used && (limit.quota_bytes | limit.soft_quota_bytes) != 0)
             spec.users.push_back(limit);
+    std::ranges::sort(spec.users, {}, &UserLimit::uid);
 }
 
 PoolLimits::Promises PoolLimits::promises(const Use &use) const {

@@ -68,7 +68,8 @@ public:
     // The pool's description as it is now, with its sizes and quotas.
     virtual Answer<PoolSpec> attributes(const std::string &pool) = 0;
     // Changes attributes of a pool in use, all or none; the description after that. bad_argument: changed() has the
-    // reasons, and the policy may name a numa node that the machine does not have.
+    // reasons. no_such_node: the policy names one that the machine does not have. too_many_clients: too many users with
+    // limits. contended, timed_out: the pool keeps other calls, or the daemon, waiting.
     virtual Answer<PoolSpec> set_attributes(const std::string &pool, const AttributeChanges &changes) = 0;
     virtual Answer<OccupancyMap> map(const std::string &pool, NumaNode node, std::uint32_t cells) = 0;
     virtual MachineStatus machine() = 0;

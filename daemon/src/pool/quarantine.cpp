@@ -16,19 +16,17 @@ Quarantine::Era Quarantine::era(Clock::time_point now) {
 }
 
 void Quarantine::add(engine::NumaNode numa_node, engine::Block block, Era era, Clock::time_point now) {
-    const Clock::time_point due = now + hold_;
     if (eras_.empty() && listed_.size() < kListed) {
-        // At the end, unless the hold has become shorter.
-        listed_.insert(std::ranges::upper_bound(listed_, due, {}, &Seized::due), {numa_node, block, due});
+        listed_.push_back({numa_node, block, now});
         return;
     }
     Unlisted &unlisted = eras_[era.code()];
-    unlisted.due = std::max(unlisted.due, due);
+    unlisted.since = now;
     ++unlisted.blocks;
 }
 
 std::optional<Quarantine::Seized> Quarantine::take_due(Clock::time_point now) {
-    if (listed_.empty() || listed_.front().due > now) return std::nullopt;
+    if (listed_.empty() || next_due() > now) return std::nullopt;
     const Seized seized = listed_.front();
     listed_.pop_front();
     return seized;
@@ -40,9 +38,9 @@ void Quarantine::begin_listing() {
 
 void Quarantine::list(engine::NumaNode numa_node, engine::Block block, Era era, Clock::time_point now) {
     // An era without an entry is unknown: somebody has scribbled over the block's index entry.
-    const auto [found, is_new] = eras_.try_emplace(era.code(), Unlisted{now + hold_});
-    if (found->second.due <= now && listed_.size() < kListed)
-        listed_.push_back({numa_node, block, found->second.due});
+    const auto [found, is_new] = eras_.try_emplace(era.code(), Unlisted{now});
+    if (found->second.since + hold_ <= now && listed_.size() < kListed)
+        listed_.push_back({numa_node, block, found->second.since});
     else
         ++found->second.blocks;
 }
@@ -52,8 +50,11 @@ void Quarantine::end_listing() {
 }
 
 Quarantine::Clock::time_point Quarantine::next_due() const {
-    if (!listed_.empty()) return listed_.front().due;
-    return std::ranges::min_element(eras_, {}, [](const auto &era) { return era.second.due; })->second.due;
+    const Clock::time_point oldest =
+        !listed_.empty()
+            ? listed_.front().since
+            : std::ranges::min_element(eras_, {}, [](const auto &era) { return era.second.since; })->second.since;
+    return std::max(oldest + hold_, not_before_);
 }
 
 void Quarantine::clear() {

@@ -5,6 +5,8 @@
 // kListed blocks at most. The other blocks stand only in the index, where the daemon has written the era in which it
 // seized them; when the list is empty, the daemon finds them there. An era is a small part of the hold time, so that
 // there are few eras, and no block is held much too long.
+//
+// Times of seizure are kept, not times of release: a new hold time holds for all blocks at once, and the order stays.
 #pragma once
 
 #include <algorithm>
@@ -28,13 +30,12 @@ public:
     struct Seized {
         engine::NumaNode numa_node;
         engine::Block block;
-        Clock::time_point due;
+        Clock::time_point since;
     };
     static constexpr std::size_t kListed = 65536;  // 32 bytes each
 
     explicit Quarantine(std::chrono::seconds hold) { set_hold(hold); }
 
-    // For blocks that are added from now on.
     void set_hold(std::chrono::seconds hold) {
         hold_ = hold;
         era_length_ = std::max(hold_ / kEras, kShortestEra);
@@ -47,8 +48,11 @@ public:
     void add(engine::NumaNode numa_node, engine::Block block, Era era, Clock::time_point now);
     // Returns the next block that is due. From then on the block is the caller's.
     std::optional<Seized> take_due(Clock::time_point now);
-    // Takes back a block that cannot be released yet: take_due() returns it once more.
-    void put_back(Seized seized) { listed_.push_front(seized); }
+    // Takes back a block that cannot be released yet: take_due() returns it once more, and no block before `again`.
+    void put_back(Seized seized, Clock::time_point again) {
+        listed_.push_front(seized);
+        not_before_ = again;
+    }
 
     // True: the list is empty, and some unlisted blocks may be due. The owner then calls begin_listing(), list() for
     // each seized block, and end_listing().
@@ -67,12 +71,13 @@ private:
     static constexpr Clock::duration kShortestEra = std::chrono::milliseconds(250);
     // The blocks of one era that are not in the list.
     struct Unlisted {
-        Clock::time_point due;  // of the last of them
+        Clock::time_point since;  // of the last of them
         std::uint64_t blocks = 0;
     };
 
-    Clock::duration hold_, era_length_;
-    std::deque<Seized> listed_;               // in the order in which they are due
+    Clock::duration hold_{}, era_length_{};
+    Clock::time_point not_before_{};
+    std::deque<Seized> listed_;               // in the order of their times; none is younger than an unlisted one
     std::map<std::uint32_t, Unlisted> eras_;  // by code; no era is without blocks, except while listing
     Era current_;
     std::optional<Clock::time_point> current_since_;

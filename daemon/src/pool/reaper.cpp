@@ -147,7 +147,21 @@ void Reaper::has_gone(const Case &job, double seconds) {
 // Runs once at a time for each pool, and only while the pool has seized blocks: an idle daemon does not wake up. A pool
 // that is deleted does not wait for its quarantine.
 void Reaper::watch_seized(const std::shared_ptr<ManagedPool> &pool) {
-    if (releasing_.insert(pool->instance_id()).second) release_seized(pool->instance_id(), pool);
+    if (releasing_.try_emplace(pool->instance_id()).second) release_seized(pool->instance_id(), pool);
+}
+
+void Reaper::look_at_seized(const std::shared_ptr<ManagedPool> &pool) {
+    loop_.post([this, pool] {
+        const auto found = releasing_.find(pool->instance_id());
+        if (found == releasing_.end()) return;
+        Releasing &releasing = found->second;
+        if (releasing.wait == 0) {
+            releasing.again = true;
+            return;
+        }
+        loop_.cancel(std::exchange(releasing.wait, 0));
+        release_seized(pool->instance_id(), pool);
+    });
 }
 
 void Reaper::release_seized(std::uint64_t instance_id, const std::weak_ptr<ManagedPool> &pool) {
@@ -159,15 +173,17 @@ void Reaper::release_seized(std::uint64_t instance_id, const std::weak_ptr<Manag
     here->worker().post([this, instance_id, pool, here] {
         const auto next = here->release_seized();
         loop_.post([this, instance_id, pool, next] {
+            Releasing &releasing = releasing_[instance_id];
             if (!next) {
                 releasing_.erase(instance_id);
                 return;
             }
             const auto wait = std::chrono::ceil<std::chrono::milliseconds>(*next - std::chrono::steady_clock::now());
-            if (wait.count() <= 0)
+            if (std::exchange(releasing.again, false) || wait.count() <= 0) return release_seized(instance_id, pool);
+            releasing.wait = loop_.after(wait, [this, instance_id, pool] {
+                releasing_[instance_id].wait = 0;
                 release_seized(instance_id, pool);
-            else
-                loop_.after(wait, [this, instance_id, pool] { release_seized(instance_id, pool); });
+            });
         });
     });
 }

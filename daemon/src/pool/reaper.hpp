@@ -31,6 +31,9 @@ public:
     // while a live client is in the way.
     void finish_predecessor(std::shared_ptr<ManagedPool> pool);
 
+    // The pool's treatment of dead clients' blocks has changed: some that are in quarantine may be due. Any thread.
+    void look_at_seized(const std::shared_ptr<ManagedPool> &pool);
+
     // Looks after the pool's drained units for as long as there are any. Any thread.
     void watch_drains(const std::shared_ptr<ManagedPool> &pool);
 
@@ -59,7 +62,12 @@ private:
     // all clients that have departed meanwhile: neither many clients of a pool nor its size make other pools wait for
     // longer than one walk.
     std::map<std::uint64_t, std::vector<std::shared_ptr<Case>>> waiting_;
-    std::set<std::uint64_t> releasing_;  // pools (instance ids) whose next release_seized() is on its way
+    // Pools (instance ids) that have seized blocks: release_seized() is under way, or waits.
+    struct Releasing {
+        EventLoop::WaitId wait = 0;  // 0: it is under way
+        bool again = false;          // the time that it finds may be too late
+    };
+    std::map<std::uint64_t, Releasing> releasing_;
     UserLines departure_lines_{std::chrono::steady_clock::now(), UserLines::kClientsAtOnce};
 };
 

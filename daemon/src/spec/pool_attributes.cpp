@@ -27,7 +27,7 @@ Answer<void> set_bytes(std::uint64_t &target, const std::string &text) {
 
 // "alice=1G 1000=2G/1536M": USER=SIZE, or USER=SIZE/SOFT.
 Answer<void> set_user_quotas(std::vector<UserLimit> &target, const std::string &text) {
-    std::istringstream words(text);
+    std::istringstream words(text == "none" ? "" : text);
     std::vector<UserLimit> users;
     for (std::string word; words >> word;) {
         const std::size_t equals = word.find('=');
@@ -46,6 +46,9 @@ Answer<void> set_user_quotas(std::vector<UserLimit> &target, const std::string &
         if (std::ranges::any_of(users, is_same)) return bad_argument("\"" + word + "\" names a user twice: keep one");
         users.push_back(user);
     }
+    // As PoolLimits::describe() has them, so that equal quotas have equal texts.
+    std::erase_if(users, [](const UserLimit &user) { return (user.quota_bytes | user.soft_quota_bytes) == 0; });
+    std::ranges::sort(users, {}, &UserLimit::uid);
     target = std::move(users);
     return {};
 }
