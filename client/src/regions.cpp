@@ -1,7 +1,9 @@
 // The mapping of a pool into this process.
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <bit>
 #include <cerrno>
@@ -18,7 +20,9 @@
 namespace numacre::client {
 namespace {
 
-int check_fd(int fd, std::uint64_t bytes, const char *what) {
+// page_bytes: the largest pages that the file may have. mmap() and mprotect() take whole pages of the file: with larger
+// ones they would reach beyond the reserved addresses, over memory of the program.
+int check_fd(int fd, std::uint64_t bytes, std::uint64_t page_bytes, const char *what) {
     // Without the seal another process could shorten the file: every access beyond the new end would be a SIGBUS. The
     // seal is checked before the size: from then on the size cannot shrink.
     const int seals = os::get_seals(fd);
@@ -28,6 +32,13 @@ int check_fd(int fd, std::uint64_t bytes, const char *what) {
     if (os::fstat(fd, &status) != 0 || static_cast<std::uint64_t>(status.st_size) < bytes)
         return fail(Errc::corrupt, "the daemon's %s region has %lld bytes instead of %llu", what,
                     static_cast<long long>(status.st_size), static_cast<unsigned long long>(bytes));
+    struct statfs system{};
+    const bool is_known = os::fstatfs(fd, &system) == 0;
+    const std::uint64_t of_file =
+        system.f_type == HUGETLBFS_MAGIC ? static_cast<std::uint64_t>(system.f_bsize) : kPageBytes;
+    if (!is_known || of_file > page_bytes)
+        return fail(Errc::corrupt, "the daemon's %s region has pages of %llu bytes instead of %llu", what,
+                    static_cast<unsigned long long>(of_file), static_cast<unsigned long long>(page_bytes));
     return 0;
 }
 
@@ -121,7 +132,7 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     pool->client_id = reply.client_id;
 
     const std::uint64_t pool_bytes = PoolLayout<Env>::of(reply.process_slots, reply.thread_slots).region_bytes;
-    if (const int error = check_fd(fds[0], pool_bytes, "pool")) return error;
+    if (const int error = check_fd(fds[0], pool_bytes, kPageBytes, "pool")) return error;
     pool->pool_region = map_metadata(pool_bytes, fds[0]);
     if (pool->pool_region == nullptr)
         return fail(Errc::out_of_frames, "cannot map the pool region: %s", strerror(errno));
@@ -153,8 +164,8 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
         const NumaNode dense{static_cast<std::uint8_t>(node)};
         const int node_fd = fds[1 + 2 * node];
         const int data_fd = fds[2 + 2 * node];
-        if (const int error = check_fd(node_fd, node_bytes, "metadata")) return error;
-        if (const int error = check_fd(data_fd, pool->data_bytes, "data")) return error;
+        if (const int error = check_fd(node_fd, node_bytes, kPageBytes, "metadata")) return error;
+        if (const int error = check_fd(data_fd, pool->data_bytes, reply.nodes[node].page_bytes, "data")) return error;
         handle.node_region = map_metadata(node_bytes, node_fd);
         if (handle.node_region == nullptr)
             return fail(Errc::out_of_frames, "cannot map the metadata of numa node %u: %s", node, strerror(errno));

@@ -454,25 +454,28 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
 }
 
 std::vector<DaemonSetting> daemon_settings(const Config &config) {
-    const auto text = [](const std::string &value) { return "\"" + value + "\""; };
-    return {{"runtime-dir", text(config.runtime_dir)},
-            {"metrics-address", text(config.metrics_address)},
-            {"topology", text(config.topology)},
-            {"log-level", text(config.log_level)},
-            {"log-format", text(config.log_format)},
+    constexpr bool kText = true;
+    return {{"runtime-dir", config.runtime_dir, kText},
+            {"metrics-address", config.metrics_address, kText},
+            {"topology", config.topology, kText},
+            {"log-level", config.log_level, kText},
+            {"log-format", config.log_format, kText},
             {"reserve-hugepages", config.reserve_hugepages ? "true" : "false"},
-            {"keep-memory", text(config.keep_memory)},
+            {"keep-memory", config.keep_memory, kText},
             {"max-connections", std::to_string(config.max_connections)},
             {"max-connections-per-user", std::to_string(config.max_connections_per_user)},
             {"max-connections-per-second", std::to_string(config.max_connections_per_second)},
-            {"control-group", text(group_name(config.control_group))},
-            {"control-mode", text(format_mode(config.control_mode))}};
+            {"control-group", group_name(config.control_group), kText},
+            {"control-mode", format_mode(config.control_mode), kText}};
 }
 
 std::string describe(const Config &config) {
     std::ostringstream text;
     text << "# " << (config.file.empty() ? "no configuration file" : config.file) << "\n";
-    for (const DaemonSetting &setting : daemon_settings(config)) text << setting.key << " = " << setting.value << "\n";
+    for (const auto &[key, value, is_text] : daemon_settings(config)) {
+        const std::string quote = is_text ? "\"" : "";
+        text << key << " = " << quote << value << quote << "\n";
+    }
     for (const PoolSpec &spec : config.pools) {
         text << "\n[[pool]]\n";
         for (const PoolAttribute &attribute : pool_attributes()) {

@@ -54,9 +54,10 @@ Result<Config, ConfigExit> load_config(const std::vector<std::string> &arguments
 // The argument of --pool: "name=default,capacity=1G,...". Keys that are left out keep PoolSpec's defaults.
 Answer<ConfiguredPool> parse_pool_flag(std::string_view text);
 
-// The daemon's own keys, always all of them in the same order; the values are in the file's syntax.
+// The daemon's own keys, always all of them in the same order.
 struct DaemonSetting {
     std::string key, value;
+    bool is_text = false;  // in quotes, in the file
 };
 std::vector<DaemonSetting> daemon_settings(const Config &config);
 

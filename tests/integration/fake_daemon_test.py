@@ -6,6 +6,7 @@ numacre_attach says what is wrong, or attaches, and the process lives on, with n
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import pathlib
 import random
@@ -13,6 +14,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -21,9 +23,10 @@ sys.path.insert(0, str(SOURCE / "tests"))
 
 from support.attach_wire import REPLY_BYTES, connect, request  # noqa: E402
 from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
-from support.numacre_client import Library, library_path  # noqa: E402
+from support.numacre_client import ClientProcess, Library, library_path  # noqa: E402
 from support.runner import main  # noqa: E402
 
+MIB = 1 << 20
 ROUNDS = int(os.environ.get("NUMACRE_ROUNDS", "400"))
 POOL = "name=default,capacity=64M,online=16M,frame=4K,largest=4M,backing=small"
 HEAD_BYTES = 16 + 64  # where the fields are; behind the message come those of the numa nodes
@@ -88,6 +91,14 @@ class FullQueue(unittest.TestCase):
             self.assertEqual(os.waitstatus_to_exitcode(status), 0)
 
 
+def with_hugepages(size):
+    """A file of at least that size, as the library wants it but for the size of its pages."""
+    huge = os.memfd_create("huge", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+    os.ftruncate(huge, -(-size // (2 * MIB)) * 2 * MIB)
+    fcntl.fcntl(huge, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return huge
+
+
 class FakeDaemon(unittest.TestCase):
     def setUp(self):
         self.seed = int(os.environ.get("NUMACRE_SEED", random.randrange(1 << 32)))
@@ -119,8 +130,37 @@ class FakeDaemon(unittest.TestCase):
             short = os.memfd_create("short", os.MFD_ALLOW_SEALING)
             self.opened.append(short)
             os.ftruncate(short, 4096)
-            fds[choose.randrange(len(fds))] = choose.choice([other, short, fds[0], fds[-1]])
+            which = choose.randrange(len(fds))
+            huge = with_hugepages(os.fstat(fds[which]).st_size)
+            self.opened.append(huge)
+            fds[which] = choose.choice([other, short, huge, fds[0], fds[-1]])
         return bytes(data), fds
+
+    def test_a_file_with_larger_pages_than_the_reply_says_is_refused(self):
+        """mmap() would replace what is behind the reserved addresses."""
+        for which, what in enumerate(("pool", "metadata", "data")):
+            with (tempfile.TemporaryDirectory() as folder, ClientProcess(folder, attach=False) as client,
+                  socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, connect(self.daemon) as real):
+                listener.bind(f"{folder}/attach.sock")
+                listener.listen(4)
+                listener.settimeout(PATIENCE_SECONDS)
+                answers = []
+                attach = threading.Thread(target=lambda client=client, answers=answers: answers.append(client.attach()))
+                attach.start()
+                caller, _ = listener.accept()
+                with caller:
+                    caller.recv(4096)
+                    real.send(request())
+                    data, fds, _, _ = socket.recv_fds(real, REPLY_BYTES, 8)
+                    fds.append(with_hugepages(os.fstat(fds[which]).st_size))
+                    given = list(fds[:3])
+                    given[which] = fds[3]
+                    socket.send_fds(caller, [data], given)
+                    for fd in fds:
+                        os.close(fd)
+                    attach.join(PATIENCE_SECONDS)
+                self.assertEqual(answers, [-errno.EUCLEAN], client.message)
+                self.assertIn(f"{what} region has pages of 2097152 bytes instead of 4096", client.message)
 
     def test_no_reply_hurts_the_client(self):
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
