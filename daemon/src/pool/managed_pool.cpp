@@ -422,18 +422,19 @@ Answer<PoolSpec> ManagedPool::change(const AttributeChanges &changes) {
     return described();
 }
 
+Answer<void> ManagedPool::write_user_quota(const UserLimit &user) {
+    Holder holder;
+    holder.kind = Holder::Kind::user;
+    holder.uid = user.uid;
+    return write_quota(holder, user.quota_bytes, user.soft_quota_bytes);
+}
+
 // All or none.
 Answer<void> ManagedPool::change_user_quotas(const std::vector<UserLimit> &before,
                                              const std::vector<UserLimit> &wanted) {
     const auto limit_in = [](const std::vector<UserLimit> &users, std::uint32_t uid) {
         const auto found = std::ranges::find(users, uid, &UserLimit::uid);
         return found == users.end() ? UserLimit{uid, 0, 0, 0} : *found;
-    };
-    const auto set = [this](const UserLimit &user) {
-        Holder holder;
-        holder.kind = Holder::Kind::user;
-        holder.uid = user.uid;
-        return write_quota(holder, user.quota_bytes, user.soft_quota_bytes);
     };
     // The users that lose their quotas come first: their accounts may be the ones that new users need.
     std::vector<UserLimit> steps;
@@ -445,9 +446,9 @@ Answer<void> ManagedPool::change_user_quotas(const std::vector<UserLimit> &befor
             is.quota_bytes != user.quota_bytes || is.soft_quota_bytes != user.soft_quota_bytes)
             steps.push_back(user);
     for (std::size_t done = 0; done < steps.size(); ++done) {
-        auto changed = set(steps[done]);
+        auto changed = write_user_quota(steps[done]);
         if (changed) continue;
-        while (done-- > 0) (void)set(limit_in(before, steps[done].uid));
+        while (done-- > 0) (void)write_user_quota(limit_in(before, steps[done].uid));
         return changed;
     }
     return {};

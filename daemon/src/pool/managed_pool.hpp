@@ -300,6 +300,7 @@ private:
 
     Answer<void> write_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes)
         NUMACRE_REQUIRES(change_mutex_);
+    Answer<void> write_user_quota(const UserLimit &user) NUMACRE_REQUIRES(change_mutex_);
     Answer<void> change_user_quotas(const std::vector<UserLimit> &before, const std::vector<UserLimit> &wanted)
         NUMACRE_REQUIRES(change_mutex_);
     // Reserves; bytes_before: what was until now. More is refused if it was not there in this look.
