@@ -24,6 +24,7 @@ SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__
 sys.path.insert(0, str(SOURCE / "tests"))
 
 from support.daemon import PATIENCE_SECONDS, wait_until  # noqa: E402
+from support.ledger_layout import CLIENT_BYTES, CLIENTS_AT  # noqa: E402
 from support.numacre_client import ClientProcess  # noqa: E402
 from support.runner import main  # noqa: E402
 from support.runtime_dir import RuntimeDir  # noqa: E402
@@ -33,8 +34,7 @@ CAPACITY = 16 * MIB
 POOL = f"name=default,capacity={CAPACITY},online={CAPACITY},frame=4K,largest=4M,backing=small,mode=0666,max-clients=16"
 FRAME = 4096
 BLOCKS = 64
-# daemon/src/memory/ledger.hpp: behind the header and one node, by process slot
-CLIENTS_AT, CLIENT_BYTES = 512 + 24, 120
+# daemon/src/memory/ledger.hpp: in the entry of a client
 PIDFD_INODE_AT, START_TIME_AT, STACK_START_AT = 24, 32, 40
 ALL_OF_IT = (PIDFD_INODE_AT, START_TIME_AT, STACK_START_AT)
 STRANGER = 65534

@@ -27,6 +27,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from support.chaos_client import ChaosClient, chaos_client  # noqa: E402
 from support.daemon import program, wait_until  # noqa: E402
 from support.expect import expect  # noqa: E402
+from support.ledger_layout import UNIT_BYTES, units_at  # noqa: E402
 from support.numacre_client import ClientProcess  # noqa: E402
 from support.runtime_dir import CAPACITY, MIB, RuntimeDir, online_bytes  # noqa: E402
 
@@ -34,8 +35,7 @@ HOLDER_LOOKS_EVERY_SECONDS = 2  # daemon/holder/main.cpp
 LAST_CLIENT_ID_AT = 168  # in a pool's ledger (daemon/src/memory/ledger.cpp)
 # Offsets in a pool's ledger that never move, whatever the version.
 LAYOUT_VERSION_AT = 12
-# And one that does: the state of the first resize unit, behind the header, one node, 257 process slots and 64 accounts.
-UNITS_AT, UNIT_BYTES = 512 + 24 + 257 * 120 + 64 * 40, 2
+UNITS_AT = units_at()
 # A user who is not there, what it was promised, and what the keeper may have.
 ABSENT, RESERVED, QUOTA = 4711, 4 * MIB, 8 * MIB
 OFFLINE, FILLING, OPENING, ONLINE, CLOSING, CLOSED = range(6)
