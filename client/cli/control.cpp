@@ -90,11 +90,7 @@ public:
     v1::ListPoolsResponse list_pools() override {
         return call<v1::ListPoolsResponse>(&Stub::ListPools, v1::ListPoolsRequest{});
     }
-    v1::Pool get_pool(const std::string &pool) override {
-        v1::GetPoolRequest request;
-        request.set_pool(pool);
-        return call<v1::Pool>(&Stub::GetPool, request);
-    }
+    v1::Pool get_pool(const std::string &pool) override { return call_of_pool(&Stub::GetPool, pool); }
     v1::Pool create_pool(const v1::CreatePoolRequest &request) override {
         return call<v1::Pool>(&Stub::CreatePool, request);
     }
@@ -142,9 +138,7 @@ public:
         return call<v1::DrainChunkResponse>(&Stub::DrainChunk, request);
     }
     v1::ListClientsResponse list_clients(const std::string &pool) override {
-        v1::ListClientsRequest request;
-        request.set_pool(pool);
-        return call<v1::ListClientsResponse>(&Stub::ListClients, request);
+        return call_of_pool(&Stub::ListClients, pool);
     }
     v1::ListBlocksResponse list_blocks(const v1::ListBlocksRequest &request) override {
         return call<v1::ListBlocksResponse>(&Stub::ListBlocks, request);
@@ -162,22 +156,14 @@ public:
         call<v1::EvictClientResponse>(&Stub::EvictClient, request, grace);
     }
     v1::GetPoolAttributesResponse get_pool_attributes(const std::string &pool) override {
-        v1::GetPoolAttributesRequest request;
-        request.set_pool(pool);
-        return call<v1::GetPoolAttributesResponse>(&Stub::GetPoolAttributes, request);
+        return call_of_pool(&Stub::GetPoolAttributes, pool);
     }
     v1::SetPoolAttributesResponse set_pool_attributes(const v1::SetPoolAttributesRequest &request) override {
         return call<v1::SetPoolAttributesResponse>(&Stub::SetPoolAttributes, request);
     }
-    v1::GetStatsResponse get_stats(const std::string &pool) override {
-        v1::GetStatsRequest request;
-        request.set_pool(pool);
-        return call<v1::GetStatsResponse>(&Stub::GetStats, request);
-    }
+    v1::GetStatsResponse get_stats(const std::string &pool) override { return call_of_pool(&Stub::GetStats, pool); }
     v1::GetFragmentationResponse get_fragmentation(const std::string &pool) override {
-        v1::GetFragmentationRequest request;
-        request.set_pool(pool);
-        return call<v1::GetFragmentationResponse>(&Stub::GetFragmentation, request);
+        return call_of_pool(&Stub::GetFragmentation, pool);
     }
     v1::GetMapResponse get_map(const std::string &pool, std::uint32_t numa_node, std::uint32_t cells) override {
         v1::GetMapRequest request;
@@ -190,6 +176,15 @@ public:
 
 private:
     using Stub = v1::Control::Stub;
+
+    // A call whose request names a pool, and nothing else.
+    template <class Response, class Request>
+    Response call_of_pool(grpc::Status (Stub::*method)(grpc::ClientContext *, const Request &, Response *),
+                          const std::string &pool) {
+        Request request;
+        request.set_pool(pool);
+        return call<Response>(method, request);
+    }
 
     template <class Response, class Request>
     Response call(grpc::Status (Stub::*method)(grpc::ClientContext *, const Request &, Response *),

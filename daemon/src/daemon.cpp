@@ -739,38 +739,42 @@ void Daemon::reconcile(const PoolSpec &wanted, std::span<const std::string> keys
     const auto pool = registry_.find(wanted.name);
     if (!pool) return;
     const PoolSpec is = (*pool)->described();
+    const auto keeps = [&wanted, &is](const PoolAttribute &attribute, const std::string &reason) {
+        log::warn("a pool differs from the configuration: it keeps its value",
+                  {{"pool", wanted.name},
+                   {"attribute", std::string(attribute.key)},
+                   {"value", attribute.format(is)},
+                   {"configured", attribute.format(wanted)},
+                   {"reason", reason}});
+    };
+    std::vector<const PoolAttribute *> changing;
     AttributeChanges changes;
     for (const std::string &key : keys) {
         const PoolAttribute *const attribute = find_pool_attribute(key);
         // Its size is what resizes have made of it since it began.
         if (attribute == nullptr || key == "online") continue;
-        const std::string configured = attribute->format(wanted), found = attribute->format(is);
-        if (configured == found) continue;
-        if (attribute->is_changeable())
+        const std::string configured = attribute->format(wanted);
+        if (configured == attribute->format(is)) continue;
+        if (attribute->is_changeable()) {
+            changing.push_back(attribute);
             changes.emplace(key, configured);
-        else
-            log::warn("a pool differs from the configuration: it keeps its value",
-                      {{"pool", wanted.name},
-                       {"attribute", key},
-                       {"value", found},
-                       {"configured", configured},
-                       {"reason", std::string(attribute->fixed_because)}});
+        } else {
+            keeps(*attribute, std::string(attribute->fixed_because));
+        }
     }
     if (changes.empty()) return;
     // In one call: access that is narrowed by several keys is never wide in between, and limits that fit together are
     // not compared with the old ones.
     const auto set = set_attributes(wanted.name, changes);
-    for (const auto &[key, configured] : changes) {
-        const std::string found = find_pool_attribute(key)->format(is);
-        if (set)
-            log::warn("a pool differed from the configuration: it has the configured value now",
-                      {{"pool", wanted.name}, {"attribute", key}, {"before", found}, {"configured", configured}});
+    for (const PoolAttribute *const attribute : changing) {
+        if (!set)
+            keeps(*attribute, set.error().message);
         else
-            log::warn("a pool differs from the configuration: it keeps its value", {{"pool", wanted.name},
-                                                                                    {"attribute", key},
-                                                                                    {"value", found},
-                                                                                    {"configured", configured},
-                                                                                    {"reason", set.error().message}});
+            log::warn("a pool differed from the configuration: it has the configured value now",
+                      {{"pool", wanted.name},
+                       {"attribute", std::string(attribute->key)},
+                       {"before", attribute->format(is)},
+                       {"configured", attribute->format(wanted)}});
     }
 }
 

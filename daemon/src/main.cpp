@@ -325,8 +325,7 @@ int serve(const Config &config, Reload::Load load, const std::string &holder_pro
     last_resort.disarm();
 
     EventLoop &running = daemon.loop();
-    std::optional<Reload> reload;
-    reload.emplace(daemon, config, std::move(load));
+    std::optional<Reload> reload(std::in_place, daemon, config, std::move(load));
     reload->reconcile_at_start();
     obey_signals(running, signals->get(), *reload);
     const Watchdog watchdog(running);

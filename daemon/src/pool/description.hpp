@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "base/thread_safety.hpp"
 #include "spec/access.hpp"
