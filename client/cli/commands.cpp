@@ -193,6 +193,8 @@ int run_nodes(Context &context) {
     return kExitOk;
 }
 
+namespace {
+
 // After a cancelled call its remaining progress is lost. So a second call, a dry run that changes nothing, waits for
 // the first one to end on the daemon, and tells the online size after it.
 v1::ResizeProgress after_interruption(Context &context, v1::ResizePoolRequest request, v1::ResizeProgress last) {
@@ -215,6 +217,8 @@ v1::ResizeProgress after_interruption(Context &context, v1::ResizePoolRequest re
     }
     return last;
 }
+
+}  // namespace
 
 int run_resize(Context &context, const ResizeArguments &arguments) {
     const SizeChange change = parse_size_change(arguments.size);

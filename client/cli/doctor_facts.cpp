@@ -29,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::optional<std::string> read_text(const fs::path &path) {
-    std::ifstream file(path);
+    const std::ifstream file(path);
     if (!file) return std::nullopt;
     std::ostringstream text;
     text << file.rdbuf();

@@ -131,7 +131,8 @@ int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa_nodes, size
     Lane *const lane = allocating_lane_of(pool, error);
     if (lane == nullptr) return error;
     Policy policy;
-    if ((error = policy_of_call(pool, *lane, mode, numa_nodes, policy)) != 0) return error;
+    error = policy_of_call(pool, *lane, mode, numa_nodes, policy);
+    if (error != 0) return error;
     error = slow_allocate_planned(pool, *lane, plan_with(pool, *lane, policy, size_bytes), size_bytes, flags, block);
     if (error == 0 && recording()) [[unlikely]]
         record_allocation(pool, *block, size_bytes);

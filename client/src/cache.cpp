@@ -146,7 +146,7 @@ void begin_where_it_fits(Lane &lane, NodeLane &node, Fit fit, unsigned order) {
 }
 
 bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
-    Magazine &magazine = node.magazines[order];
+    const Magazine &magazine = node.magazines[order];
     if (lane.restraint != 0 || !magazine.is_full() || !prepare(pool, node, order)) return false;
     if (!magazine.is_full()) return true;
     const std::uint32_t keep = magazine.capacity() - blocks_at_a_time(magazine, order);

@@ -36,7 +36,10 @@ constexpr void for_each_os_numa_node(const char *list, Visit visit) {
     std::uint32_t first = 0;
     while (take_number(list, first)) {
         std::uint32_t last = first;
-        if (*list == '-' && !take_number(++list, last)) last = first;
+        if (*list == '-') {
+            ++list;
+            if (!take_number(list, last)) last = first;
+        }
         if (first < least || last < first) return;
         for (std::uint32_t os_node = first; os_node <= last; ++os_node) {
             if (os_node >= kMaxOsNumaNodes) return;

@@ -355,7 +355,8 @@ Seat new_lane(numacre_pool *pool, Actor actor) {
     // In a pool of several numa nodes, an additional NodeLane has no blocks: see Choices.
     const std::uint32_t nodes = pool->numa_nodes == 1 ? 1 : pool->numa_nodes + 1;
     const std::size_t lane_bytes = sizeof(Lane) + nodes * sizeof(NodeLane);
-    const std::size_t bytes = lane_bytes + pool->numa_nodes * kCachedOrders * kMagazineBlocks * sizeof(char *);
+    const std::size_t bytes =
+        lane_bytes + std::size_t{pool->numa_nodes} * kCachedOrders * kMagazineBlocks * sizeof(char *);
     void *const memory = wiped_in_child(bytes);
     if (memory == nullptr) return {};
     auto *const lane = static_cast<Lane *>(memory);
@@ -543,7 +544,7 @@ Lane *find_lane(const numacre_pool *pool) {
 
 void leave_pool(numacre_pool *pool) {
     const SignalsBlocked signals_blocked;
-    LaneTable &table = lane_table;
+    const LaneTable &table = lane_table;
     if (pool->index >= table.count || table.seats[pool->index].lane == nullptr) return;
     Seat &seat = table.seats[pool->index];
     if (seat.pool == pool) give_up_slot(pool, *seat.lane);

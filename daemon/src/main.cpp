@@ -72,11 +72,11 @@ Connections connections_within(std::uint64_t descriptors, std::uint32_t attach_w
     may.control.connections = std::clamp<std::uint64_t>(descriptors / kControlShare, 8, may.control.connections);
     may.control.reserved = may.control.of_a_user = may.control.connections / kUserShare;
     const std::uint64_t others =
-        kFilesDescriptors + std::min(kMetricsDescriptors, descriptors / kMetricsShare) + 3 * may.control.connections;
+        kFilesDescriptors + std::min(kMetricsDescriptors, descriptors / kMetricsShare) + 3ULL * may.control.connections;
     const std::uint64_t taken = others + pools_wanted + kMorePoolsDescriptors;
     const std::uint64_t left = descriptors > taken ? (descriptors - taken) / 2 : 0;
     may.attach = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(left, 1, attach_wanted));
-    may.for_pools = descriptors - std::min<std::uint64_t>(descriptors, others + 2 * may.attach);
+    may.for_pools = descriptors - std::min<std::uint64_t>(descriptors, others + 2ULL * may.attach);
     if (may.attach < attach_wanted)
         log::warn("the open file limit allows fewer clients than configured",
                   {{"max_connections", attach_wanted},

@@ -85,7 +85,7 @@ std::optional<std::size_t> FrameMeter::admit(const char *bytes, std::size_t coun
 
 // Filled only when empty, so all of its bytes came by one read.
 struct ControlGate::Buffer {
-    std::array<char, 16 * 1024> bytes{};
+    std::array<char, std::size_t{16} * 1024> bytes{};
     std::size_t begin = 0, end = 0;
 
     bool is_empty() const { return begin == end; }

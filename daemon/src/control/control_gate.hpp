@@ -48,7 +48,7 @@ public:
 private:
     static constexpr std::size_t kHeaderBytes = 9;
     static constexpr unsigned char kHeadersFrame = 1, kSettingsFrame = 4, kContinuationFrame = 9, kAcknowledges = 1;
-    static constexpr std::uint64_t kHeaderBlockMax = 64 * 1024;  // eight times what gRPC accepts in the end
+    static constexpr std::uint64_t kHeaderBlockMax = 64ULL * 1024;  // eight times what gRPC accepts in the end
     static constexpr unsigned kStreamsBeforeMax = 16;
 
     TokenBucket bucket_;

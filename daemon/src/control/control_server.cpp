@@ -271,7 +271,7 @@ Answer<void> ControlServer::start() {
     running_->gate.emplace(
         std::move(*listener),
         [running = running_.get()](int fd, bool is_privileged) {
-            Side &side = is_privileged ? running->privileged : running->others;
+            const Side &side = is_privileged ? running->privileged : running->others;
             grpc::AddInsecureChannelFromFd(side.server.get(), fd);
         },
         limits_);

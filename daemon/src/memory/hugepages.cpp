@@ -114,7 +114,7 @@ std::uint64_t raised_after(std::uint64_t raised_before, std::uint64_t nr_before,
 
 std::string hugepage_lock_folder() {
     const std::string uid = std::to_string(::geteuid());
-    const std::string last = "/tmp/numacre-" + uid;
+    std::string last = "/tmp/numacre-" + uid;
     for (const std::string &folder : {std::string("/run/numacre"), "/run/user/" + uid, last}) {
         // mkdir() leaves an existing entry alone: an entry that another user has made stays as it is.
         if (folder != "/run/user/" + uid) ::mkdir(folder.c_str(), folder == last ? S_IRWXU : 0711);

@@ -294,19 +294,6 @@ bool DataRegion::collapse(std::uint64_t offset, std::uint64_t bytes) const {
     return make_hugepages(AlignedWindow(fd_.get(), offset, bytes, PROT_READ | PROT_WRITE));
 }
 
-// Calls step(done) until all bytes are done. step() returns the result of read() or write().
-template <class Step>
-Answer<void> in_steps(std::uint64_t offset, std::uint64_t bytes, const Step &step) {
-    for (std::uint64_t done = 0; done < bytes;) {
-        const ssize_t more = step(done);
-        if (more > 0)
-            done += static_cast<std::uint64_t>(more);
-        else if (more == 0 || errno != EINTR)
-            return failed(Errc::corrupt, "zeroing " + format_bytes(bytes) + " at " + std::to_string(offset), errno);
-    }
-    return {};
-}
-
 Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
     // By the kernel, not by memset: a client has this file too, and may punch it under us. The kernel's own access to a
     // page that cannot be had is an error; an access by the daemon would be its end. Through a mapping, not by pwrite:
@@ -314,8 +301,14 @@ Answer<void> DataRegion::zero(std::uint64_t offset, std::uint64_t bytes) const {
     auto *const begin = static_cast<std::byte *>(window());
     if (begin == nullptr) return failed(code_of(errno), "mapping " + format_bytes(bytes_) + " to zero some", errno);
     const Fd zeroes(os::open("/dev/zero", O_RDONLY | O_CLOEXEC));
-    return in_steps(offset, bytes,
-                    [&](std::uint64_t done) { return os::read(zeroes.get(), begin + offset + done, bytes - done); });
+    for (std::uint64_t done = 0; done < bytes;) {
+        const ssize_t more = os::read(zeroes.get(), begin + offset + done, bytes - done);
+        if (more > 0)
+            done += static_cast<std::uint64_t>(more);
+        else if (more == 0 || errno != EINTR)
+            return failed(Errc::corrupt, "zeroing " + format_bytes(bytes) + " at " + std::to_string(offset), errno);
+    }
+    return {};
 }
 
 void *DataRegion::window() const {
@@ -343,7 +336,7 @@ Answer<std::uint64_t> DataRegion::bring_home(const Topology &topology, NumaNode 
     for (std::uint64_t at = 0; at < bytes; at += kHugepageBytes) {
         const std::uint64_t part = std::min(kHugepageBytes, bytes - at);
         if (!is_there(begin + at, kSmallPageBytes)) continue;
-        const auto sample = topology.bring_home(begin + at, part, kHugepageBytes, home);
+        auto sample = topology.bring_home(begin + at, part, kHugepageBytes, home);
         if (!sample) return sample;
         moved += *sample;
         if (*sample == 0 || !is_there(begin + at, part)) continue;

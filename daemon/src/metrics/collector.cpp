@@ -32,7 +32,7 @@ public:
     void add(Value value, Labels &&...values) {
         static_assert(sizeof...(Labels) == metric_row(metric).label_count());
         prometheus::ClientMetric sample;
-        [[maybe_unused]] std::size_t at = 0;
+        [[maybe_unused]] std::size_t at = 0;  // NOLINT(misc-const-correctness): changes in the expanded pack
         (sample.label.push_back({std::string{metric_row(metric).label_names[at++]}, std::forward<Labels>(values)}),
          ...);
         if (metric_row(metric).kind == MetricKind::counter) {

@@ -77,7 +77,7 @@ template <class... Names>
 constexpr MetricLabels metric_labels(Names... names) {
     static_assert(sizeof...(names) <= kMaxMetricLabels);
     MetricLabels list{"", "", "", "", ""};  // spelled out: g++ 12 rejects a table of default-constructed views
-    std::size_t at = 0;
+    std::size_t at = 0;                     // NOLINT(misc-const-correctness): changes in the expanded pack
     ((list[at++] = names), ...);
     return list;
 }

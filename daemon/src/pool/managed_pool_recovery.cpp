@@ -137,7 +137,7 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
         const auto due = quarantine_.take_due(now);
         if (!due) break;
         const Quarantine::Seized &one = *due;
-        NodeMemory &memory = *nodes_[one.numa_node.value];
+        const NodeMemory &memory = *nodes_[one.numa_node.value];
         const std::uint64_t block_bytes = one.block.order.frames() << geometry_.frame_shift;
         bytes += block_bytes;
         if (zeroes_seized_) {

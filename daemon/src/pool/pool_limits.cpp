@@ -365,7 +365,7 @@ void PoolLimits::add_to(PoolStatus &status, const Use &use) const {
     }
     for (auto &[uid, user] : users) {
         user.limit.uid = uid;
-        status.users.push_back(std::move(user));
+        status.users.push_back(user);
     }
 }
 

@@ -35,7 +35,10 @@ std::optional<std::uint64_t> parse_numa_nodes(std::string_view text) {
         std::uint32_t first = 0;
         if (!take(first)) return {};
         std::uint32_t last = first;
-        if (at != end && *at == '-' && (++at, !take(last))) return {};
+        if (at != end && *at == '-') {
+            ++at;
+            if (!take(last)) return {};
+        }
         if (last < first) return {};
         nodes |= first_numa_nodes(last + 1) & ~first_numa_nodes(first);
         if (at == end) return nodes;

@@ -7,7 +7,7 @@ namespace numacre::daemon {
 
 Answer<Reclaim> parse_reclaim(std::string_view text) {
     constexpr std::string_view kQuarantine = "quarantine:";
-    constexpr std::uint64_t kHoldMaxSeconds = 24 * 3600;
+    constexpr std::uint64_t kHoldMaxSeconds = 24ULL * 3600;
     if (text == "fast") return Reclaim{Reclaim::Kind::fast, {}};
     if (text == "zero") return Reclaim{Reclaim::Kind::zero, {}};
     if (text.starts_with(kQuarantine)) {

@@ -70,7 +70,7 @@ public:
             stored_.insert(names[i]);
             std::free(names[i]);
         }
-        std::free(names);
+        std::free(static_cast<void *>(names));
         return found;
     }
 
