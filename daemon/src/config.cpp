@@ -47,15 +47,10 @@ Answer<void> set_yes_no(bool &target, const std::string &text) {
     return {};
 }
 
-// "127.0.0.1:9853", "[::1]:9853"; empty switches the metrics off.
-Answer<void> set_address(std::string &target, const std::string &text) {
-    if (!text.empty()) {
-        const std::size_t colon = text.rfind(':');
-        std::uint32_t port = 0;
-        const bool has_port = colon != std::string::npos && colon > 0 && set_count(port, text.substr(colon + 1));
-        if (!has_port || port > 65535)
-            return bad_argument("not host:port with a port from 0 (any) to 65535, such as 127.0.0.1:9853");
-    }
+// Empty switches the metrics off.
+Answer<void> set_metrics_address(std::string &target, const std::string &text) {
+    if (!text.empty())
+        if (auto address = parse_metrics_address(text); !address) return Unexpected{std::move(address.error())};
     target = text;
     return {};
 }
@@ -70,7 +65,7 @@ const std::vector<Key<Config>> &daemon_keys() {
              return {};
          }},
         {"metrics-address", Kind::text, "where Prometheus scrapes; port 0 picks one and logs it; empty: off",
-         [](Config &config, const std::string &text) { return set_address(config.metrics_address, text); }},
+         [](Config &config, const std::string &text) { return set_metrics_address(config.metrics_address, text); }},
         {"topology", Kind::text, "libnuma, or synthetic:<nodes>x<bytes each> such as synthetic:2x512M",
          [](Config &config, const std::string &text) -> Answer<void> {
              if (auto known = check_topology_spec(text); !known) return known;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/failure.hpp"
+#include "spec/metrics_address.hpp"
 #include "spec/pool_config.hpp"
 
 namespace numacre::daemon {
@@ -21,7 +22,7 @@ struct ConfiguredPool : PoolSpec {
 
 struct Config {
     std::string runtime_dir;
-    std::string metrics_address = "127.0.0.1:9853";  // empty: no metrics
+    std::string metrics_address = kDefaultMetricsAddress;  // empty: no metrics
     std::string topology = "libnuma";
     std::string log_level = "info";
     std::string log_format = "text";

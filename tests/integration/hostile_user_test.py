@@ -143,6 +143,36 @@ class Locks(HostileUser):
 
 class Metrics(HostileUser):
     @needs_root
+    def test_bodies_that_never_end_keep_no_scrape_out(self):
+        daemon = self.serve()
+        host, port = daemon.metrics_address.split(":")
+        huge, chunked = b"Content-Length: 100000000", b"Transfer-Encoding: chunked"
+
+        def hold():
+            kept = []
+            for body in [huge] * 160 + [chunked] * 20:
+                kept.append(socket.create_connection((host, int(port))))
+                with contextlib.suppress(OSError):
+                    kept[-1].send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + body + b"\r\n\r\n")
+
+            def drip():
+                while True:
+                    for one in kept:
+                        with contextlib.suppress(OSError):
+                            one.send(b"1")
+                    time.sleep(0.3)
+
+            threading.Thread(target=drip, daemon=True).start()
+            return kept
+
+        self.stranger(hold)
+        self.assertIn("numacre_build_info", self.scrape(daemon))
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as mine:
+            mine.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
+            answer = b"".join(iter(lambda: mine.recv(4096), b""))
+        self.assertEqual(answer.split(b"\r\n")[0].split(b" ")[:2], [b"HTTP/1.1", b"413"])
+        self.assertIn(b"send a GET without one", answer)
+
     def test_idle_and_slow_connections_keep_no_scrape_out(self):
         daemon = self.serve()
         host, port = daemon.metrics_address.split(":")

@@ -179,6 +179,7 @@ TEST_F(ConfigFile, wrong_values_are_refused_with_line_and_remedy) {
     expect_refused("log-level = \"loud\"\n", {at(1), "loud", "warn"});
     expect_refused("topology = \"synthetic:0x1G\"\n", {at(1), "synthetic:0x1G", "synthetic:2x512M"});
     expect_refused("metrics-address = \"nowhere\"\n", {at(1), "nowhere", "127.0.0.1:9853"});
+    expect_refused("metrics-address = \"somewhere:9853\"\n", {at(1), "somewhere:9853", "IPv4", "127.0.0.1:9853"});
     expect_refused("max-connections = 0\n", {at(1), "0", "1 or more"});
     expect_refused("max-connections-per-user = 0\n", {at(1), "0", "1 or more"});
     expect_refused("max-connections-per-second = 0\n", {at(1), "0", "1 or more"});

@@ -1,5 +1,6 @@
 #include "metrics/metrics_server.hpp"
 
+#include <CivetServer.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <prometheus/exposer.h>
@@ -8,7 +9,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -19,6 +19,7 @@
 
 #include "control/printable.hpp"
 #include "metrics/collector.hpp"
+#include "spec/metrics_address.hpp"
 
 namespace numacre::daemon {
 namespace {
@@ -35,7 +36,6 @@ struct Endpoint {
     socklen_t size = 0;
 };
 
-// Returns size 0 if the host is not an address.
 Endpoint endpoint_of(const MetricsAddress &address) {
     Endpoint endpoint;
     sockaddr_in v4{};
@@ -77,6 +77,18 @@ int bind_error(const MetricsAddress &address) {
     return error;
 }
 
+// The HTTP server reads a body to its end after the answer, however long the sender takes: kTimeLimitMs does not hold
+// there. So a request that announces a body is refused, and its connection closed. civetweb calls this.
+int refuse_body(mg_connection *connection) {
+    constexpr int kPayloadTooLarge = 413, kIsWithoutBody = 0;
+    const bool has_body = mg_get_request_info(connection)->content_length > 0 ||
+                          mg_get_header(connection, "Transfer-Encoding") != nullptr;
+    if (!has_body) return kIsWithoutBody;
+    mg_send_http_error(connection, kPayloadTooLarge, "%s",
+                       "metrics are asked for without a body: send a GET without one");
+    return kPayloadTooLarge;
+}
+
 // Opens a connection and closes it at once. Its success does not matter.
 void knock(const Endpoint &endpoint) {
     const int knocker = ::socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -86,29 +98,6 @@ void knock(const Endpoint &endpoint) {
 }
 
 }  // namespace
-
-Answer<MetricsAddress> parse_metrics_address(std::string_view text) {
-    const auto bad = [text](const std::string &what) {
-        return Unexpected{Failure{Errc::bad_argument, "metrics address " + quoted(text) + ": " + what +
-                                                          "; use IP:PORT, such as " + MetricsServer::kDefaultAddress +
-                                                          ", or port 0 for any that is free"}};
-    };
-    const auto colon = text.rfind(':');
-    std::string_view host = colon == std::string_view::npos ? std::string_view{} : text.substr(0, colon);
-    const std::string_view digits = colon == std::string_view::npos ? text : text.substr(colon + 1);
-
-    MetricsAddress address;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), address.port);
-    if (digits.empty() || error != std::errc{} || end != digits.data() + digits.size())
-        return bad("the port " + quoted(digits) + " is not a number from 0 to 65535");
-    const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-    if (bracketed) host = host.substr(1, host.size() - 2);
-    address.host = host.empty() || host == "localhost" ? "127.0.0.1" : std::string{host};
-    const bool v6 = address.host.find(':') != std::string::npos;
-    if (v6 != bracketed || endpoint_of(address).size == 0)
-        return bad("the host " + quoted(host) + " is not an IPv4 address, an IPv6 address in brackets, or localhost");
-    return address;
-}
 
 struct MetricsServer::Running {
     std::shared_ptr<Collector> collector;  // before the exposer: it must live until the exposer's threads have ended
@@ -125,16 +114,22 @@ MetricsServer::~MetricsServer() {
 
 Answer<void> MetricsServer::start() {
     auto address = parse_metrics_address(wanted_address_);
-    if (!address) return Unexpected{std::move(address.error())};
+    if (!address)
+        return Unexpected{Failure{address.error().code,
+                                  "metrics address " + quoted(wanted_address_) + ": " + address.error().message}};
     if (running_)
         return Unexpected{Failure{Errc::bad_argument, "metrics are served on " + bound_address_ + " already"}};
 
     auto running = std::make_unique<Running>();
     running->collector = std::make_shared<Collector>(pools_);
+    CivetCallbacks callbacks;
+    callbacks.begin_request = refuse_body;
     try {
-        running->exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
-            "listening_ports", spelled(*address), "num_threads", kThreads, "request_timeout_ms", kTimeLimitMs,
-            "enable_keep_alive", "no", "max_request_size", kRequestBytesMax});
+        running->exposer = std::make_unique<prometheus::Exposer>(
+            std::vector<std::string>{"listening_ports", spelled(*address), "num_threads", kThreads,
+                                     "request_timeout_ms", kTimeLimitMs, "enable_keep_alive", "no", "max_request_size",
+                                     kRequestBytesMax},
+            &callbacks);
     } catch (const std::exception &failure) {
         const int error = bind_error(*address);
         const std::string why = error != 0 ? std::strerror(error) : failure.what();

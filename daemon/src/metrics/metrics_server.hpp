@@ -1,28 +1,15 @@
 // Serves GET /metrics over HTTP.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "pool/pool_manager.hpp"
 
 namespace numacre::daemon {
 
-struct MetricsAddress {
-    std::string host;  // an IPv4 address, or an IPv6 one without brackets
-    std::uint16_t port = 0;
-};
-
-// "127.0.0.1:9853", "[::1]:9853", "localhost:9853", ":9853" or "9853"; without a host the address is 127.0.0.1. Port 0
-// means any free port. localhost is the only host name: the meaning of a name may change between a check and its use.
-Answer<MetricsAddress> parse_metrics_address(std::string_view text);
-
 class MetricsServer {
 public:
-    static constexpr const char *kDefaultAddress = "127.0.0.1:9853";
-
     // pools must outlive the server.
     MetricsServer(PoolManager &pools, std::string address);
     ~MetricsServer();
