@@ -735,6 +735,45 @@ Answer<PoolSpec> Daemon::set_attributes(const std::string &name, const Attribute
     return after;
 }
 
+namespace {
+
+struct PossibleChanges {
+    std::vector<const PoolAttribute *> made;
+    std::vector<std::pair<const PoolAttribute *, std::string>> refused;  // and the reason
+};
+
+// As many of the changes as can be made together. A key that is refused keeps no other key from its value: access that
+// the configuration narrows does not stay wide because of a number of clients that cannot be had.
+PossibleChanges possible_changes(const ManagedPool &pool, const PoolSpec &wanted,
+                                 const std::vector<const PoolAttribute *> &differing) {
+    const auto check = [&](const std::vector<const PoolAttribute *> &attributes) {
+        AttributeChanges changes;
+        for (const PoolAttribute *const attribute : attributes)
+            changes.emplace(attribute->key, attribute->format(wanted));
+        return pool.check_change(changes);
+    };
+    if (check(differing)) return {differing, {}};
+    PossibleChanges possible;
+    // Again, as long as some change is added: a quota may have to wait for its soft quota.
+    for (auto rest = differing; !rest.empty();) {
+        possible.refused.clear();
+        std::vector<const PoolAttribute *> left;
+        for (const PoolAttribute *const attribute : rest) {
+            possible.made.push_back(attribute);
+            const auto checked = check(possible.made);
+            if (checked) continue;
+            possible.made.pop_back();
+            possible.refused.emplace_back(attribute, checked.error().message);
+            left.push_back(attribute);
+        }
+        if (left.size() == rest.size()) break;
+        rest = std::move(left);
+    }
+    return possible;
+}
+
+}  // namespace
+
 void Daemon::reconcile(const PoolSpec &wanted, std::span<const std::string> keys) {
     const auto pool = registry_.find(wanted.name);
     if (!pool) return;
@@ -747,8 +786,7 @@ void Daemon::reconcile(const PoolSpec &wanted, std::span<const std::string> keys
                    {"configured", attribute.format(wanted)},
                    {"reason", reason}});
     };
-    std::vector<const PoolAttribute *> changing;
-    AttributeChanges changes;
+    std::vector<const PoolAttribute *> differing;
     for (const std::string &key : keys) {
         const PoolAttribute *const attribute = find_pool_attribute(key);
         // Its size is what resizes have made of it since it began.
@@ -756,15 +794,18 @@ void Daemon::reconcile(const PoolSpec &wanted, std::span<const std::string> keys
         const std::string configured = attribute->format(wanted);
         if (configured == attribute->format(is)) continue;
         if (attribute->is_changeable()) {
-            changing.push_back(attribute);
-            changes.emplace(key, configured);
+            differing.push_back(attribute);
         } else {
             keeps(*attribute, std::string(attribute->fixed_because));
         }
     }
-    if (changes.empty()) return;
     // In one call: access that is narrowed by several keys is never wide in between, and limits that fit together are
     // not compared with the old ones.
+    const auto [changing, refused] = possible_changes(**pool, wanted, differing);
+    for (const auto &[attribute, reason] : refused) keeps(*attribute, reason);
+    if (changing.empty()) return;
+    AttributeChanges changes;
+    for (const PoolAttribute *const attribute : changing) changes.emplace(attribute->key, attribute->format(wanted));
     const auto set = set_attributes(wanted.name, changes);
     for (const PoolAttribute *const attribute : changing) {
         if (!set)

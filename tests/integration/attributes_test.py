@@ -124,6 +124,31 @@ class Attributes(unittest.TestCase):
         self.assertEqual((found["quota"], found["soft-quota"]), ("8M", "4M"))
         self.assertNotIn("it keeps its value", daemon.log())
 
+    def test_a_key_that_is_refused_keeps_no_other_from_its_value(self):
+        self.write({**POOL, "mode": "0666", "quota": "32M", "soft-quota": "16M", "max-clients": 8, "capacity": "64M"})
+        daemon = self.serve()
+        narrowed = {**POOL, "mode": "0600", "quota": "8M", "soft-quota": "4M", "max-clients": 16, "capacity": "128M",
+                    "low-watermark": "100M"}
+        expected = {"mode": "0600", "quota": "8M", "soft-quota": "4M", "max-clients": "8", "capacity": "64M",
+                    "low-watermark": "0"}
+
+        def seen(daemon):
+            found = self.get(daemon)
+            return {key: found[key] for key in expected}
+
+        self.write(narrowed)
+        self.reload(daemon, "configuration read again")
+        self.assertEqual(seen(daemon), expected)
+        kept = [line for line in daemon.log().splitlines() if "it keeps its value" in line]
+        self.assertEqual(len(kept), 3, kept)
+        for key in ("max-clients", "capacity", "low-watermark"):
+            self.assertTrue(any(f"attribute={key}" in line or key in line for line in kept), kept)
+        daemon.cli("set", "default", "mode=0666", "quota=0", "soft-quota=0")
+        daemon.kill()
+        again = self.serve()
+        again.says("a pool differed from the configuration: it has the configured value now")
+        wait_until("the configured mode is there", lambda: seen(again) == expected)
+
     def test_a_shorter_quarantine_holds_for_blocks_that_are_there(self):
         self.write({**POOL, "reclaim": "quarantine:1h"})
         daemon, client = self.serve(), self.client()

@@ -395,13 +395,19 @@ PoolSpec ManagedPool::described() const {
     return spec;
 }
 
-Answer<PoolSpec> ManagedPool::change(const AttributeChanges &changes) {
-    const MutexLock one_at_a_time(change_mutex_);
-    const PoolSpec before = described();
-    auto wanted = changed(before, changes);
+Answer<PoolSpec> ManagedPool::check_change(const AttributeChanges &changes) const {
+    auto wanted = changed(described(), changes);
     if (!wanted) return wanted;
     if (auto known = check_policy(wanted->policy, static_cast<std::uint32_t>(nodes_.size())); !known)
         return Unexpected{known.error()};
+    return wanted;
+}
+
+Answer<PoolSpec> ManagedPool::change(const AttributeChanges &changes) {
+    const MutexLock one_at_a_time(change_mutex_);
+    const PoolSpec before = described();
+    auto wanted = check_change(changes);
+    if (!wanted) return wanted;
     const auto version = Description::version_of(*wanted);
     // First what may still be refused.
     if (auto set = change_user_quotas(before.users, wanted->users); !set) return Unexpected{set.error()};

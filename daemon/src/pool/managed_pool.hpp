@@ -161,6 +161,8 @@ public:
     Answer<void> reserve(const Holder &holder, std::uint64_t bytes);
     // The description with what the pool has now: sizes online, quotas.
     PoolSpec described() const;
+    // The description after such a change, by what can be said before: no quota has been written.
+    Answer<PoolSpec> check_change(const AttributeChanges &changes) const;
     // Changes attributes, all or none, for the next daemon as well; the description after that. bad_argument: see
     // changed(); no_such_node: the policy names one that the pool does not have; too_many_clients: too many users with
     // limits. Clients that have attached stay, and keep the policy that they found. A new hold time is for blocks in
