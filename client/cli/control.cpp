@@ -235,7 +235,7 @@ private:
         // A status with details is the daemon's own answer: something there took too long.
         if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && status.error_details().empty()) {
             message += ": no answer from " + socket_path_ + " within " + std::to_string(patience.count()) +
-                       " ms; wait longer with --timeout";
+                       " ms. The daemon may still do it: look before you call again, and wait longer with --timeout";
         }
         CallError error(code_name(status.error_code()), message);
         v1::ErrorStatus details;

@@ -221,8 +221,9 @@ private:
             return;
         }
         for (const HugetlbLimit &limit : system_.hugetlb_limits) {
-            std::string what = limit.cgroup + " allows " + format_bytes(limit.limit_bytes) + " of " +
-                               format_bytes(limit.page_bytes) + " pages, " + format_bytes(limit.used_bytes) + " used";
+            const std::string what = limit.cgroup + " allows " + format_bytes(limit.limit_bytes) + " of " +
+                                     format_bytes(limit.page_bytes) + " pages, " + format_bytes(limit.used_bytes) +
+                                     " used";
             std::uint64_t capacity = 0;
             for (const v1::Pool &pool : daemon_.pools) {
                 for (const v1::PoolNode &numa_node : pool.nodes()) {
@@ -393,8 +394,9 @@ private:
             troubled = true;
             problem("pools", "pool " + pool.name() + " is corrupt: " + pool.corrupt_reason(),
                     "a client wrote into the allocator's metadata; the daemon serves the pool no more",
-                    "numacre clients " + pool.name() + " && numacre delete " + pool.name() +
-                        " --force && numacre create " + pool.name() + " ...");
+                    "its clients keep the blocks that they hold: list them (numacre clients " + pool.name() +
+                        ") and let them save what they need; only then numacre delete " + pool.name() +
+                        " --force, which destroys the contents, and numacre create " + pool.name() + " ...");
         }
         if (troubled) return;
         if (daemon_.pools.empty()) {

@@ -1,6 +1,7 @@
 // Events that the daemon reports to a client: bits in the client's process record, and an eventfd that the daemon
 // signals. A client that does not ask for them costs the daemon nothing.
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
 
@@ -71,6 +72,13 @@ std::optional<std::uint64_t> eventfd_id_of(int fd) {
     return 1 + id;
 }
 
+// True if the daemon that this pool was attached to has closed the connection, or has ended.
+bool daemon_has_hung_up(const numacre_pool *pool) {
+    if (!has_connection(pool)) return false;
+    pollfd connection{pool->connection, 0, 0};
+    return os::poll(&connection, 1, 0) == 1 && (connection.revents & POLLHUP) != 0;
+}
+
 int ask_for_descriptor(numacre_pool *pool) {
     if (pool->event_fd == numacre_pool::kNoEventFd)
         return fail(Errc::daemon_gone, "the daemon did not answer for events before: attach anew");
@@ -128,6 +136,11 @@ int numacre_event_fd(numacre_pool *pool, int *fd) {
         error = ask_for_descriptor(pool);
     else if (event_fd_of(pool) < 0)
         error = fail(Errc::daemon_gone, "this process has closed the descriptor for events: attach anew");
+    else if (daemon_has_hung_up(pool))
+        error =
+            fail(Errc::daemon_gone,
+                 "the daemon that this pool was attached to is gone, and nobody signals its descriptor for events any "
+                 "more: attach anew for events");
     if (error == 0) *fd = pool->event_fd;
     os::pthread_mutex_unlock(&pool->asking);
     return error;

@@ -177,7 +177,10 @@ class Events(unittest.TestCase):
         early = self.client(daemon)
         daemon.kill()
         self.assertEqual(client.event_fd(), -errno.ECONNREFUSED)
+        self.assertEqual(early.event_fd(), -errno.ECONNREFUSED, "its descriptor stays silent")
+        self.assertIn("attach anew", early.message)
         daemon = self.serve(runtime_dir=daemon.runtime_dir)
+        self.assertEqual(early.event_fd(), -errno.ECONNREFUSED, "also under the next daemon")
         self.resize(daemon, "36M")
         for each in (client, early):
             wait_until("the next daemon tells as well", lambda: each.events() == RESIZED)

@@ -17,13 +17,14 @@
  * on the handle has succeeded before. The handler may make any call except numacre_attach, numacre_open_private,
  * numacre_detach and numacre_event_fd on a handle that only this handler uses. Two handlers that share a handle must
  * not interrupt each other (sa_mask). On a handle that the interrupted code may be using, the handler may call
- * numacre_free_uncached, numacre_take, numacre_ref_of, numacre_usable_size, numacre_client_id and numacre_events, and
- * nothing else. The cache of a thread is not protected against the thread's own signal handlers: a block might be lost,
- * or handed out twice. A call that would have to change the pool's memory while its own thread is in the middle of such
- * a change returns -EBUSY and does nothing: call again when the handler has returned. A handler whose call fails leaves
- * its own sentence in numacre_last_error(). While a thread ends, calls of its handlers return -EBUSY, also in a child
- * that such a handler forks. After the library's destructor (by pthread_key_create) has run in the thread, handlers of
- * signals that cannot be blocked (SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS) must not call the library any more.
+ * numacre_free_uncached, numacre_take, numacre_ref_of, numacre_usable_size, numacre_client_id, numacre_events and
+ * numacre_is_asleep, and nothing else. The cache of a thread is not protected against the thread's own signal handlers:
+ * a block might be lost, or handed out twice. A call that would have to change the pool's memory while its own thread
+ * is in the middle of such a change returns -EBUSY and does nothing: call again when the handler has returned. A
+ * handler whose call fails leaves its own sentence in numacre_last_error(). While a thread ends, calls of its handlers
+ * return -EBUSY, also in a child that such a handler forks. After the library's destructor (by pthread_key_create) has
+ * run in the thread, handlers of signals that cannot be blocked (SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS) must
+ * not call the library any more.
  *
  * siglongjmp: a handler may leave by siglongjmp a call of its thread that sleeps until memory is free (NUMACRE_WAIT),
  * if numacre_is_asleep returns 1. Once such a call has begun to wait, handlers run while the call sleeps and at no
@@ -257,12 +258,13 @@ NUMACRE_API int numacre_client_id(numacre_pool *pool, uint32_t *client_id);
 
 /* Stores a descriptor that becomes readable when an event has happened (an eventfd; for poll, epoll, io_uring). The
  * descriptor belongs to the handle: do not read or close it; numacre_detach closes it. The first call asks the daemon,
- * blocks for 5 s at most and enters the kernel; later calls give the same descriptor. The descriptor is readable at
- * first, for earlier events. The daemon checks limits every few seconds, so events of limits come late. The daemon does
- * not wait for a client that does not look. A soft quota that is already exceeded when a client attaches is not
- * reported again. Thread-safe. Errors: -ECONNREFUSED the daemon that the pool was attached to is gone (the next daemon
- * sets the bits of numacre_events, but has no descriptor: attach anew), or the program has closed the descriptor;
- * -EUSERS the daemon's descriptors are used up; -ETIMEDOUT; -EINVAL a private pool; -ECHILD. */
+ * blocks for 5 s at most and enters the kernel; later calls give the same descriptor, as long as that daemon runs. The
+ * descriptor is readable at first, for earlier events. When the daemon ends, the descriptor stays silent for ever: a
+ * later call of this function tells. The daemon checks limits every few seconds, so events of limits come late. The
+ * daemon does not wait for a client that does not look. A soft quota that is already exceeded when a client attaches is
+ * not reported again. Thread-safe. Errors: -ECONNREFUSED the daemon that the pool was attached to is gone (the next
+ * daemon sets the bits of numacre_events, but has no descriptor: attach anew), or the program has closed the
+ * descriptor; -EUSERS the daemon's descriptors are used up; -ETIMEDOUT; -EINVAL a private pool; -ECHILD. */
 NUMACRE_API int numacre_event_fd(numacre_pool *pool, int *fd);
 
 /* Stores the NUMACRE_EVENT_... bits of events since the last call, and makes the descriptor unreadable. The result may
