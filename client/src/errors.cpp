@@ -6,7 +6,9 @@
 namespace numacre::client {
 namespace {
 
-thread_local char last_message[320] = "no error";
+// initial-exec: in a library that dlopen() has loaded, a thread's first access to a variable of another model may call
+// malloc(). A signal handler whose call fails may have interrupted malloc().
+thread_local char last_message[320] __attribute__((tls_model("initial-exec"))) = "no error";
 
 }  // namespace
 

@@ -47,6 +47,9 @@ int check_fd(int fd, std::uint64_t bytes, std::uint64_t page_bytes, const char *
 void *map_closed(void *where, std::uint64_t bytes, int fd) {
     void *const address = os::mmap(where, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
     if (address == MAP_FAILED) return nullptr;
+    // A core dump would contain the blocks of all clients and read each absent page of the capacity, and the process
+    // would keep its own blocks until then. Not needed for what follows: an error is left aside.
+    (void)os::madvise(address, bytes, MADV_DONTDUMP);
     // A forked child must not work on the pool in the name of this process, least of all after this process's death. If
     // MADV_DONTFORK is refused (by a seccomp filter), the attach fails.
     return os::madvise(address, bytes, MADV_DONTFORK) == 0 ? address : nullptr;

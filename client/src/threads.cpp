@@ -29,7 +29,9 @@ constinit NoLane no_lane;
 }  // namespace
 }  // namespace numacre::client
 
-constinit __thread numacre_inline_lane *numacre_inline_lane_1 = &numacre::client::no_lane;
+// The model again: g++ does not take it over from the declaration.
+constinit __thread numacre_inline_lane *numacre_inline_lane_1 __attribute__((tls_model("initial-exec"))) =
+    &numacre::client::no_lane;
 
 namespace numacre::client {
 

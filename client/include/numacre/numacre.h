@@ -45,6 +45,13 @@
  * the child has ended. When the process that attached has ended, its blocks are given to other processes, and the child
  * may then write into blocks of theirs: end the child first.
  *
+ * A child that a signal handler forks while its thread is inside a call must not return from the handler: it may end,
+ * replace its program, or go on by other code. (A child forked while the call sleeps for want of memory may return; the
+ * call fails with -ECHILD.)
+ *
+ * Core dumps do not contain the pool, which other processes have blocks in (MADV_DONTDUMP). To have a block in the
+ * dump, call madvise(MADV_DODUMP) for its pages.
+ *
  * Environment variables are ignored in a set-user-id or set-group-id program, or one with file capabilities.
  *
  * NUMACRE_TRACE=FILE in the environment records every allocation of the process in FILE (FILE.PID if that exists), for
