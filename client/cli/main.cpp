@@ -270,6 +270,10 @@ int main(int argc, char **argv) {
         // A failed parse stores no option, but --json holds for this error as well.
         for (int i = 1; i < argc; ++i) arguments.json = arguments.json || std::string_view(argv[i]) == "--json";
         std::string message = error.what();
+        // CLI11's sentence names the value, but not what is wrong with it. Only numbers are converted.
+        constexpr std::string_view kUnconverted = "Could not convert: ";
+        if (message.starts_with(kUnconverted))
+            message = message.substr(kUnconverted.size()) + " is not a whole number that fits";
         // CLI11 says that a verb is missing, but not which word stood in its place.
         const std::vector<std::string> strangers = arguments.app().remaining();
         if (arguments.app().get_subcommands().empty() && !strangers.empty()) {

@@ -602,7 +602,7 @@ TEST_F(CliFake, bad_arguments_end_with_2_and_name_the_value) {
     const std::vector<std::pair<Words, std::string>> cases{
         {{"resize", "default", "--node", "0", "12Q"}, "12Q"},
         {{"resize", "default", "--node", "0", "1.5G"}, "1.5G"},
-        {{"resize", "default", "--node", "x", "1G"}, "x"},
+        {{"resize", "default", "--node", "x", "1G"}, "--node = x is not a whole number that fits"},
         {{"resize", "default", "--node", "9", "1G"}, "no numa node 9"},
         {{"resize", "default", "1G"}, "--node"},
         {{"resize", "default", "--node", "0", "-1G"}, "1 GiB"},
@@ -611,7 +611,7 @@ TEST_F(CliFake, bad_arguments_end_with_2_and_name_the_value) {
         {{"create", "p", "--capacity", "1G"}, "--online"},
         {{"create", "p", "--capacity", "1G", "--online", "2G"}, "2G"},
         {{"create", "p", "--capacity", "1G", "--online", "1M", "--backing", "gold"}, "gold"},
-        {{"evict", "me"}, "me"},
+        {{"evict", "me"}, "CLIENT = me is not a whole number that fits"},
         {{"quota", "me", "1G"}, "me"},
         {{"quota", "7"}, "SIZE"},
         {{"quota", "7", "0"}, "none"},
