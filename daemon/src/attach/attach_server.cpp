@@ -1,76 +1,24 @@
 #include "attach/attach_server.hpp"
 
-#include <linux/sockios.h>
-#include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "attach/attach_message.hpp"
+#include "attach/connection.hpp"
+#include "attach/session.hpp"
 #include "numacre/os/kernel.hpp"
 #include "os/fd_passing.hpp"
 #include "os/log.hpp"
 #include "spec/access.hpp"
 
 namespace numacre::daemon {
-
-// A request for a seat for a process, until a worker begins to serve it. The process's descriptors stay in the worker's
-// queue no longer than the process waits. Thread-safe.
-class SeatOrder {
-public:
-    explicit SeatOrder(Peer peer) : peer_(std::move(peer)) {}
-    // No value: the request has been taken or cancelled.
-    std::optional<Peer> take() {
-        const std::lock_guard lock(mutex_);
-        return std::exchange(peer_, std::nullopt);
-    }
-    void cancel() { (void)take(); }
-
-private:
-    std::mutex mutex_;
-    std::optional<Peer> peer_;  // guarded by mutex_
-};
-
-struct AttachServer::Session {
-    // attaching: the client's request is allowed, and a seat is being made.
-    enum class Phase : std::uint8_t { silent, attaching, attached, lost, departing };
-
-    SessionId id = 0;
-    Phase phase = Phase::silent;
-    Fd connection;  // closed by closer_
-    Peer peer;
-    bool is_limited = false;  // counted in connection_limits_
-    EventLoop::WaitId packet_wait = 0;
-    EventLoop::WaitId silence_wait = 0;
-    EventLoop::WaitId death_wait = 0;
-    Fd event_fd;  // set if the client has asked for it
-    EventLoop::WaitId signal_wait = 0;
-    std::optional<std::chrono::steady_clock::time_point> gives_up_at;  // while the user has too many unread replies
-    unsigned events_requests = 0;
-    bool has_been_refused_events = false;  // and the log says so, once
-    bool signal_again = false;             // there is news that the signal under way does not cover
-    // While attaching:
-    AttachWish wish;
-    std::shared_ptr<SeatOrder> order;
-    // From the seat on:
-    std::shared_ptr<ManagedPool> pool;
-    Client client;
-    bool is_looked_at = false;  // lost: the worker is finding out what became of the process
-
-    bool is_client() const { return phase == Phase::attached || phase == Phase::lost; }
-    // True if a message that was sent may have carried descriptors.
-    bool has_been_served() const { return is_client() || phase == Phase::departing; }
-};
-
 namespace {
 
 // False for root and the daemon's own user, which are never limited.
@@ -86,25 +34,7 @@ constexpr std::chrono::milliseconds kUnreadPause{20};
 constexpr std::chrono::seconds kUnreadPatience{3};
 constexpr std::size_t kLaterAtOnce = 16;  // waiting sessions of a user that all try again once in kUnreadPause
 constexpr std::size_t kLaterMost = 1024;  // bounds the pause, so that the last session tries before its client gives up
-constexpr std::size_t kUnreadShare = 8;
 constexpr unsigned kEventsRequestsMax = 16;
-
-// True if the other end is closed, and nothing that it has sent is unread.
-bool has_hung_up(int connection) {
-    std::byte byte{};
-    return os::recv(connection, &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0;
-}
-
-// Never blocks. Returns 0 or an errno.
-int send_now(int connection, const void *data, std::size_t size, std::span<const int> fds) {
-    return send_packet<wire::kMaxFds>(connection, data, size, fds, MSG_DONTWAIT);
-}
-
-// True if the other end has not received all that we have sent, and still can.
-bool has_unread(int connection) {
-    int bytes = 0;
-    return connection >= 0 && os::ioctl(connection, SIOCOUTQ, &bytes) == 0 && bytes != 0;
-}
 
 }  // namespace
 
@@ -119,6 +49,13 @@ AttachServer::AttachServer(EventLoop &loop, Worker &worker, Registry &registry, 
       listener_(std::move(listener)),
       limits_(limits),
       connection_limits_(limits.of_a_user),
+      // Half of what may be in flight is for root and the daemon's own user.
+      unread_(loop, closer_, connection_limits_,
+              std::max<std::size_t>(limits.descriptors_in_flight / 2, 4 * descriptors_of_reply()),
+              [this](SessionId id) {
+                  const auto found = sessions_.find(id);
+                  return found == sessions_.end() ? -1 : found->second->connection.get();
+              }),
       refusal_lines_(std::chrono::steady_clock::now(), UserLines::kRefusalsAtOnce),
       arrival_lines_(std::chrono::steady_clock::now(), UserLines::kClientsAtOnce) {
     accept();
@@ -128,8 +65,6 @@ AttachServer::AttachServer(EventLoop &loop, Worker &worker, Registry &registry, 
 AttachServer::~AttachServer() {
     loop_.cancel(accepting_);
     closer_.close(std::move(listener_));
-    for (auto &[uid, unread] : unread_)
-        for (Unread::Left &left : unread.left) closer_.close(std::move(left.connection));
     for (const auto &[id, session] : sessions_) {
         for (const auto wait : {session->packet_wait, session->silence_wait, session->death_wait, session->signal_wait})
             loop_.cancel(wait);
@@ -389,7 +324,7 @@ void AttachServer::attach(Session &session) {
         silent_.remove(session.is_limited, session.peer.uid, session.id);
         if (session.is_limited) connection_limits_.attached(session.peer.uid);
     }
-    if (session.is_limited && has_too_many_unread(session.peer.uid, descriptors_of_reply())) {
+    if (session.is_limited && unread_.would_be_too_many(session.peer.uid, descriptors_of_reply())) {
         attach_later(session);
         return;
     }
@@ -454,16 +389,16 @@ void AttachServer::serve(Session &session) {
     loop_.cancel(std::exchange(session.packet_wait, 0));
     // The check and the count are one step here: other sessions have been given seats since the last check.
     const std::size_t descriptors = descriptors_of_reply();
-    int error = session.is_limited && has_too_many_unread(session.peer.uid, descriptors) ? ETOOMANYREFS : 0;
+    int error = session.is_limited && unread_.would_be_too_many(session.peer.uid, descriptors) ? ETOOMANYREFS : 0;
     if (error == 0) {
-        if (session.is_limited) unread_[session.peer.uid].sessions[id] = descriptors;
+        if (session.is_limited) unread_.add(session.peer.uid, id, descriptors);
         error = send_attached(session, session.wish.tier, session.client);
     }
     if (error != 0) {
         give_seat_back(session.pool, session.client);
         session.client = {};
         session.pool.reset();
-        forget_reply_to(session);
+        unread_.forget(session.peer.uid, session.id);
         if (error == ETOOMANYREFS) {
             attach_later(session);
             return;
@@ -523,88 +458,8 @@ void AttachServer::attach_later(Session &session) {
     });
 }
 
-// Descriptors in flight count against the limit of all daemons of our user (RLIMIT_NOFILE, for processes that lack
-// CAP_SYS_RESOURCE): unread replies would keep all others from attaching. Limited users together have half of the
-// descriptors that may be in flight. Each of them has an eighth of the part of that half that the others leave. So
-// however many users take their share, the next one has a share, too.
-bool AttachServer::has_too_many_unread(std::uint32_t uid, std::size_t descriptors) {
-    const std::size_t most = std::max<std::size_t>(limits_.descriptors_in_flight / 2, 4 * descriptors_of_reply());
-    const auto are_too_many = [&] {
-        std::size_t others = 0, own = 0;
-        for (const auto &[whose, unread] : unread_) (whose == uid ? own : others) += unread.descriptors();
-        if (others + own + descriptors > most) return true;
-        return own != 0 && own + descriptors > (most - others) / kUnreadShare;
-    };
-    if (!are_too_many()) return false;
-    // The sessions are asked only now and then: each costs a system call.
-    const auto now = std::chrono::steady_clock::now();
-    if (now - unread_asked_ >= kUnreadPause / 2) {
-        unread_asked_ = now;
-        forget_read();
-    }
-    return are_too_many();
-}
-
-void AttachServer::forget_read() {
-    const auto is_read = [this](const auto &session) {
-        const auto found = sessions_.find(session.first);
-        return found == sessions_.end() || !has_unread(found->second->connection.get());
-    };
-    for (auto user = unread_.begin(); user != unread_.end();) {
-        std::erase_if(user->second.sessions, is_read);
-        std::erase_if(user->second.left, [&](Unread::Left &left) {
-            if (has_unread(left.connection.get())) return false;
-            closer_.close(std::move(left.connection));
-            connection_limits_.closed(user->first, false);
-            --left_unread_count_;
-            return true;
-        });
-        user = user->second.is_empty() ? unread_.erase(user) : std::next(user);
-    }
-}
-
-std::size_t AttachServer::Unread::descriptors() const {
-    std::size_t all = 0;
-    for (const auto &[id, of_session] : sessions) all += of_session;
-    for (const Left &one : left) all += one.descriptors;
-    return all;
-}
-
 std::size_t AttachServer::descriptors_of_reply() const {
     return 1 + 2 * topology_.numa_nodes().size();
-}
-
-std::size_t AttachServer::unread_descriptors_of(const Session &session) const {
-    const auto user = unread_.find(session.peer.uid);
-    if (user == unread_.end()) return 0;
-    const auto found = user->second.sessions.find(session.id);
-    return found == user->second.sessions.end() ? 0 : found->second;
-}
-
-void AttachServer::forget_reply_to(const Session &session) {
-    const auto unread = unread_.find(session.peer.uid);
-    if (unread == unread_.end()) return;
-    unread->second.sessions.erase(session.id);
-    if (unread->second.is_empty()) unread_.erase(unread);
-}
-
-// Closing the connection would not take back descriptors in flight: they stay with the other end, which may keep them
-// for as long as it likes. So a connection that a user leaves unread goes on counting as a connection.
-void AttachServer::close_when_read(Fd connection, std::uint32_t uid, std::size_t descriptors) {
-    connection_limits_.adopted(uid, std::chrono::steady_clock::now());
-    unread_[uid].left.push_back({std::move(connection), descriptors});
-    ++left_unread_count_;
-    watch_left_unread();
-}
-
-// Runs only while there are such connections: an idle daemon does not wake up.
-void AttachServer::watch_left_unread() {
-    if (std::exchange(watching_left_unread_, true)) return;
-    loop_.after(kLeftUnreadPeriod, [this] {
-        watching_left_unread_ = false;
-        forget_read();
-        if (left_unread_count_ != 0) watch_left_unread();
-    });
 }
 
 int AttachServer::send_attached(Session &session, wire::Tier tier, const Client &client) {
@@ -654,391 +509,6 @@ int AttachServer::send_attached(Session &session, wire::Tier tier, const Client 
                                                          {"error", std::strerror(error)},
                                                          {"refused_before_without_a_line", *left_out}});
     return error;
-}
-
-void AttachServer::give_event_fd(Session &session) {
-    // If the client has read its messages so far, their descriptors no longer count; else the new one counts with them.
-    if (session.is_limited && !has_unread(session.connection.get())) forget_reply_to(session);
-    const bool may_be_unread = !session.is_limited || !has_too_many_unread(session.peer.uid, 1);
-    Fd fd;
-    const bool is_counted = may_be_unread && connections() + reserved_from(session) < limits_.connections &&
-                            (!session.is_limited || connection_limits_.takes_event_fd(session.peer.uid));
-    if (is_counted) fd = Fd(os::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (is_counted && !fd && session.is_limited) connection_limits_.closed(session.peer.uid, false);
-    const auto line = [&] { return refusal_lines_.line_for(session.peer.uid, std::chrono::steady_clock::now()); };
-    if (!fd && !std::exchange(session.has_been_refused_events, true))
-        if (const auto left_out = line())
-            log::warn(
-                "no descriptor for a client's events is left: raise --max-connections, --max-connections-per-user or "
-                "the open file limit",
-                {{"pid", session.peer.pid},
-                 {"client", session.client.id},
-                 {"refused_before_without_a_line", *left_out}});
-    if (fd && session.is_limited) ++unread_[session.peer.uid].sessions[session.id];
-    const wire::EventsReply reply;
-    const int raw = fd.get();
-    const std::span<const int> fds = fd ? std::span<const int>(&raw, 1) : std::span<const int>();
-    if (const int error = send_now(session.connection.get(), &reply, sizeof reply, fds); error != 0) {
-        if (const auto left_out = line())
-            log::warn("a client's descriptor for events could not be sent",
-                      {{"pid", session.peer.pid},
-                       {"error", std::strerror(error)},
-                       {"refused_before_without_a_line", *left_out}});
-        if (fd && session.is_limited) connection_limits_.closed(session.peer.uid, false);
-        connection_ended(session);
-        return;
-    }
-    if (fd) {
-        session.event_fd = std::move(fd);
-        ++event_fd_count_;
-        // Covers news from before the client's request.
-        signal(session);
-    }
-    listen_to(session.id);
-}
-
-namespace {
-
-// Returns 0 for events that clients are not told.
-std::uint64_t event_bits_of(EventKind kind) {
-    switch (kind) {
-        case EventKind::low_watermark:
-            return EventBits::kLowWatermark;
-        case EventKind::low_watermark_ended:
-            return EventBits::kLowWatermarkEnded;
-        case EventKind::quota_soft_exceeded:
-        case EventKind::user_quota_soft_exceeded:
-        case EventKind::pool_quota_soft_exceeded:
-            return EventBits::kSoftQuota;
-        case EventKind::resized:
-            return EventBits::kResized;
-        case EventKind::pool_corrupt:
-            return EventBits::kDamaged;
-        case EventKind::client_attached:
-        case EventKind::client_detached:
-        case EventKind::client_reaped:
-        case EventKind::pool_created:
-        case EventKind::pool_adopted:
-        case EventKind::pool_deleted:
-        case EventKind::events_dropped:
-            break;
-    }
-    return 0;
-}
-
-}  // namespace
-
-void AttachServer::tell_of(const Event &event) {
-    if (event_bits_of(event.kind) == 0) return;
-    loop_.post([this, event] {
-        std::shared_ptr<ManagedPool> pool;
-        std::vector<SessionId> ids;
-        for (const auto &[id, session] : sessions_) {
-            if (!session->is_client() || session->pool->name() != event.pool) continue;
-            if (event.client_id != 0 && event.client_id != session->client.id) continue;
-            if (event.uid && *event.uid != session->peer.uid) continue;
-            if (!pool) pool = session->pool;
-            if (pool == session->pool) ids.push_back(id);  // not a client of an earlier pool of that name
-        }
-        if (pool) tell(pool, std::move(ids), event_bits_of(event.kind));
-    });
-}
-
-// Sets the bits first, then signals.
-void AttachServer::tell(const std::shared_ptr<ManagedPool> &pool, std::vector<SessionId> ids,
-                        std::uint64_t event_bits) {
-    std::vector<Client> clients;
-    clients.reserve(ids.size());
-    for (const SessionId id : ids) clients.push_back(sessions_.at(id)->client);
-    pool->record_worker().post([this, pool, ids = std::move(ids), clients = std::move(clients), event_bits]() mutable {
-        pool->set_news(clients, event_bits);
-        loop_.post([this, ids = std::move(ids)] {
-            for (const SessionId id : ids)
-                if (const auto found = sessions_.find(id); found != sessions_.end()) signal(*found->second);
-        });
-    });
-}
-
-void AttachServer::signal(Session &session) {
-    if (!session.event_fd) return;
-    if (session.signal_wait != 0) {
-        // The signal under way may have been counted, and read, before the bits were set.
-        session.signal_again = true;
-        return;
-    }
-    session.signal_wait = loop_.signal(session.event_fd.get(), [this, id = session.id] {
-        const auto found = sessions_.find(id);
-        if (found == sessions_.end()) return;
-        found->second->signal_wait = 0;
-        if (std::exchange(found->second->signal_again, false)) signal(*found->second);
-    });
-}
-
-void AttachServer::detach(Session &session) {
-    depart(session, Departure::detached);
-}
-
-void AttachServer::connection_ended(Session &session) {
-    if (session.phase == Session::Phase::silent) {
-        close_session(session.id);
-        return;
-    }
-    if (session.phase != Session::Phase::attached) return;
-    // Descriptors that the client has not read stay in flight, and count, as long as the session exists;
-    // close_session() takes care of them then.
-    if (!session.is_limited || !has_unread(session.connection.get())) closer_.close(std::move(session.connection));
-    // A lost connection alone gives no memory back: the process may have the memory mapped, and most likely is just
-    // ending.
-    session.pool->set_client_state(session.client.slot, ClientState::lost);
-    lose(session);
-}
-
-// Makes the session one of a client without a connection.
-void AttachServer::lose(Session &session) {
-    session.phase = Session::Phase::lost;
-    if (session.death_wait == 0) watch_process(session);
-    watch_lost();
-    ask_after(session, [](const Session &there) {
-        if (!there.peer.pidfd)
-            log::warn(can_be_found(there.peer.identity())
-                          ? "a client's process cannot be watched for now: it counts as attached until it can"
-                          : "a client's process cannot be watched (another pid namespace?): it counts as attached "
-                            "until it detaches",
-                      {{"pool", there.pool->name()}, {"client", there.client.id}, {"pid", there.peer.pid}});
-        else if (!there.peer.is_certain)
-            log::warn(
-                "whether a process is the client that it was cannot be told (/proc did not show it, on a kernel before "
-                "6.9): the client counts as attached until the process with its pid ends",
-                {{"pool", there.pool->name()}, {"client", there.client.id}, {"pid", there.peer.pid}});
-    });
-}
-
-// Reads the presence word of a lost client. The client departs if the word says that it has left, or that it has never
-// come; else if_there is called.
-void AttachServer::ask_after(Session &session, std::function<void(Session &)> if_there) {
-    Worker &worker = session.pool->record_worker();
-    worker.post([this, id = session.id, pool = session.pool, client = session.client, if_there = std::move(if_there)] {
-        const Presence::State state = pool->ask_after(client);
-        loop_.post([this, id, state, if_there] {
-            const auto found = sessions_.find(id);
-            if (found == sessions_.end() || found->second->phase != Session::Phase::lost) return;
-            if (state == Presence::State::left)
-                depart(*found->second, Departure::detached);
-            else if (state == Presence::State::given_up)
-                depart(*found->second, Departure::unmapped);
-            else
-                if_there(*found->second);
-        });
-    });
-}
-
-void AttachServer::watch_process(Session &session) {
-    if (!session.peer.pidfd) return;
-    session.death_wait = loop_.when_readable(session.peer.pidfd->get(), [this, id = session.id] { process_ended(id); });
-}
-
-void AttachServer::process_ended(SessionId id) {
-    const auto found = sessions_.find(id);
-    if (found == sessions_.end()) return;
-    found->second->death_wait = 0;
-    if (!has_ended(*found->second->peer.pidfd)) {  // the wait itself failed, and the process goes on
-        loop_.after(kFirstLostCheck, [this, id] {
-            const auto again = sessions_.find(id);
-            if (again != sessions_.end()) watch_process(*again->second);
-        });
-        return;
-    }
-    if (found->second->is_client()) depart(*found->second, Departure::died);
-}
-
-void AttachServer::depart(Session &session, Departure departure) {
-    session.phase = Session::Phase::departing;
-    const SessionId id = session.id;
-    reaper_.reap(session.pool, session.client, departure, [this, id, departure] {
-        const auto found = sessions_.find(id);
-        if (found == sessions_.end()) return;
-        const int connection = found->second->connection.get();
-        const bool unread = has_unread(connection);  // before the detach reply is sent
-        if (departure == Departure::detached) {
-            const wire::DetachReply reply;
-            send_now(connection, &reply, sizeof reply, {});
-        }
-        close_session(id, unread);
-    });
-}
-
-// A refusal may stay unread: it carries no descriptors.
-void AttachServer::close_session(SessionId id) {
-    const auto found = sessions_.find(id);
-    if (found == sessions_.end()) return;
-    close_session(id, found->second->has_been_served() && has_unread(found->second->connection.get()));
-}
-
-void AttachServer::close_session(SessionId id, bool has_unread) {
-    const auto found = sessions_.find(id);
-    if (found == sessions_.end()) return;
-    Session &session = *found->second;
-    for (const auto wait : {session.silence_wait, session.death_wait, session.signal_wait}) loop_.cancel(wait);
-    // Closed only after the kernel has let go of the connection: else its release would be the last close, in our
-    // thread.
-    auto connection = std::make_shared<Fd>(std::move(session.connection));
-    // A reply without descriptors may stay unread.
-    const std::size_t unread = has_unread && session.is_limited ? unread_descriptors_of(session) : 0;
-    loop_.cancel(session.packet_wait, [this, connection, unread, uid = session.peer.uid] {
-        if (unread != 0)
-            close_when_read(std::move(*connection), uid, unread);
-        else
-            closer_.close(std::move(*connection));
-    });
-    if (session.event_fd) {
-        --event_fd_count_;
-        if (session.is_limited) connection_limits_.closed(session.peer.uid, false);
-    }
-    forget_reply_to(session);
-    if (session.order) session.order->cancel();
-    if (session.pool) client_ids_.erase(session.client.id);
-    const bool was_silent = session.phase == Session::Phase::silent;
-    if (was_silent) silent_.remove(session.is_limited, session.peer.uid, id);
-    if (session.is_limited) connection_limits_.closed(session.peer.uid, was_silent);
-    sessions_.erase(found);
-}
-
-// Runs only while there are lost sessions: an idle daemon does not wake up.
-void AttachServer::watch_lost() {
-    if (watching_lost_) return;
-    watching_lost_ = true;
-    loop_.after(kFirstLostCheck, [this] { check_lost(); });
-}
-
-// The kernel's facts about one lost client.
-struct AttachServer::Lost {
-    SessionId id;
-    Peer peer;
-    bool has_ended = false;
-    bool has_executed = false;
-};
-
-void AttachServer::check_lost() {
-    bool any = false;
-    for (const auto &[id, session] : sessions_) {
-        if (session->phase != Session::Phase::lost) continue;
-        any = true;
-        if (std::exchange(session->is_looked_at, true)) continue;
-        ask_after(*session, [this](Session &there) { look_at(there); });
-    }
-    if (any)
-        loop_.after(kLostPeriod, [this] { check_lost(); });
-    else
-        watching_lost_ = false;
-}
-
-void AttachServer::look_at(Session &session) {
-    if (!can_be_found(session.peer.identity())) {
-        session.is_looked_at = false;
-        return;
-    }
-    // Reads a few files of /proc, so it does not run on the loop.
-    worker_.post([this, one = Lost{session.id, session.peer}]() mutable {
-        if (!one.peer.pidfd) {
-            auto found = find_peer(one.peer.identity());
-            one.has_ended = !found;
-            if (found) {
-                one.peer.pidfd = std::move(found->pidfd);
-                one.peer.is_certain = found->is_certain;
-                one.peer.start_time_ticks = found->start_time_ticks;
-            }
-        }
-        complete_identity(one.peer);
-        one.has_executed = has_executed(one.peer.pid, one.peer.stack_start);
-        loop_.post([this, one = std::move(one)] { judge(one); });
-    });
-}
-
-void AttachServer::judge(const Lost &one) {
-    const auto found = sessions_.find(one.id);
-    if (found == sessions_.end() || found->second->phase != Session::Phase::lost) return;
-    Session &session = *found->second;
-    session.is_looked_at = false;
-    const bool is_news =
-        !session.peer.pidfd != !one.peer.pidfd || session.peer.start_time_ticks != one.peer.start_time_ticks;
-    if (is_news) {
-        session.peer.pidfd = one.peer.pidfd;
-        session.peer.is_certain = one.peer.is_certain;
-        session.peer.start_time_ticks = one.peer.start_time_ticks;
-        session.pool->set_peer(session.client, session.peer);
-        if (session.death_wait == 0) watch_process(session);
-    }
-    if (one.has_ended) {
-        depart(session, Departure::died);
-        return;
-    }
-    // If the process has ended, its own event is on the way, and the facts from /proc may be another process's.
-    if (session.peer.pidfd && has_ended(*session.peer.pidfd)) return;
-    if (one.has_executed) depart(session, Departure::unmapped);
-}
-
-void AttachServer::evict(std::uint32_t client_id, std::chrono::milliseconds grace) {
-    loop_.post([this, client_id, grace] {
-        const auto found = std::ranges::find_if(
-            sessions_, [client_id](const auto &entry) { return entry.second->client.id == client_id; });
-        if (found == sessions_.end()) return;
-        if (found->second->phase == Session::Phase::attaching) {  // its client is in the pool's table already
-            loop_.after(kEvictAgainAfter, [this, client_id, grace] { evict(client_id, grace); });
-            return;
-        }
-        if (!found->second->is_client()) return;
-        const SessionId id = found->first;
-        log::info("evicting a client",
-                  {{"client", client_id}, {"pid", found->second->peer.pid}, {"grace_ms", grace.count()}});
-        tell(found->second->pool, {id}, EventBits::kEviction);
-        end_client(id, SIGTERM);
-        loop_.after(grace, [this, id] { end_client(id, SIGKILL); });
-    });
-}
-
-// Sends the signal only while the process is our client: a process that has detached, or runs another program, is a
-// stranger.
-void AttachServer::end_client(SessionId id, int signal) {
-    const auto found = sessions_.find(id);
-    if (found == sessions_.end()) return;
-    Session &session = *found->second;
-    // The client may have closed its connection a moment ago, as an exec does.
-    std::byte byte{};
-    if (session.phase == Session::Phase::attached &&
-        os::recv(session.connection.get(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0)
-        connection_ended(session);
-    // An observer without a connection is not an observer any more.
-    if (!session.is_client() || (session.phase == Session::Phase::lost && session.client.tier == wire::Tier::observer))
-        return;
-    const Peer &peer = session.peer;
-    if (!peer.pidfd || !peer.is_certain) {
-        log::warn("a client cannot be evicted: its process cannot be found, or may be another's by now",
-                  {{"client", session.client.id}, {"pid", peer.pid}});
-        return;
-    }
-    // While the connection is open, it shows that the client is there. This job is not for the pool's workers: the
-    // client may be the one that keeps them busy.
-    const bool is_lost = session.phase == Session::Phase::lost;
-    worker_.post([this, id, signal, is_lost, pool = session.pool, client = session.client] {
-        if (is_lost && !pool->is_here(client)) return;
-        const bool is_stranger = has_executed(client.peer.pid, client.peer.stack_start);
-        loop_.post([this, id, signal, is_stranger] {
-            const auto again = sessions_.find(id);
-            if (again == sessions_.end() || !again->second->is_client()) return;
-            if (!is_stranger) send(again->second->peer, signal);
-            // Nothing of the pool is mapped any more, although a child may keep the connection open. If the process has
-            // ended its own event is on the way, and what /proc showed may have been another's.
-            else if (!has_ended(*again->second->peer.pidfd))
-                depart(*again->second, Departure::unmapped);
-        });
-    });
-}
-
-void AttachServer::send(const Peer &peer, int signal) {
-    if (has_ended(*peer.pidfd)) return;
-    if (const int error = send_signal(*peer.pidfd, signal); error != 0 && error != ESRCH)
-        log::warn("a signal could not be sent",
-                  {{"signal", signal}, {"pid", peer.pid}, {"error", std::strerror(error)}});
 }
 
 }  // namespace numacre::daemon

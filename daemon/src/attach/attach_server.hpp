@@ -1,14 +1,13 @@
-// The attach socket: gives pools to clients and notices when clients go. Belongs to the event loop's thread.
+// The attach socket: gives pools to clients and notices when clients go. Belongs to the event loop's thread. Its
+// sources: attach_server.cpp (from a connection to a seat), attach_server_events.cpp, attach_server_ends.cpp.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "attach/connection_limits.hpp"
+#include "attach/unread_replies.hpp"
 #include "base/user_lines.hpp"
 #include "engine.hpp"
 #include "memory/topology.hpp"
@@ -59,7 +59,7 @@ public:
 
 private:
     struct Session;
-    using SessionId = std::uint64_t;
+    using SessionId = UnreadReplies::SessionId;
 
     void accept();
     void accepted(int fd_or_error);
@@ -68,15 +68,8 @@ private:
     std::uint32_t unused_client_id();
     void make_room_among_the_silent();
     // The sum that limits_.connections bounds.
-    std::size_t connections() const { return sessions_.size() + event_fd_count_ + left_unread_count_; }
-    // True if `descriptors` more would be too many for this user.
-    bool has_too_many_unread(std::uint32_t uid, std::size_t descriptors);
+    std::size_t connections() const { return sessions_.size() + event_fd_count_ + unread_.connections(); }
     std::size_t descriptors_of_reply() const;
-    std::size_t unread_descriptors_of(const Session &session) const;
-    void forget_read();
-    void forget_reply_to(const Session &session);
-    void close_when_read(Fd connection, std::uint32_t uid, std::size_t descriptors);
-    void watch_left_unread();
     void attach_later(Session &session);
     void listen_to(SessionId id);
     void received(SessionId id, int size, std::span<const std::byte> packet);
@@ -113,7 +106,6 @@ private:
 
     static constexpr std::size_t kClosingMax = 256;
     static constexpr std::chrono::milliseconds kClosingPause{100};
-    static constexpr std::chrono::milliseconds kLeftUnreadPeriod{1000};
     static constexpr std::chrono::milliseconds kFirstLostCheck{1000};
     static constexpr std::chrono::milliseconds kLostPeriod{3000};
     static constexpr std::chrono::milliseconds kEvictAgainAfter{20};
@@ -132,25 +124,12 @@ private:
     SessionId last_session_ = 0;
     std::unordered_set<std::uint32_t> client_ids_;  // of sessions_
     SilentConnections silent_;
-    std::chrono::steady_clock::time_point unread_asked_{};
     std::unordered_map<std::uint32_t, std::size_t> later_;  // by uid: sessions that will try to attach again
-    struct Unread {
-        struct Left {
-            Fd connection;
-            std::size_t descriptors;
-        };
-        std::map<SessionId, std::size_t> sessions;  // the number of descriptors that each has perhaps not read yet
-        std::vector<Left> left;                     // of sessions that have ended without reading them
-        bool is_empty() const { return sessions.empty() && left.empty(); }
-        std::size_t descriptors() const;
-    };
-    std::map<std::uint32_t, Unread> unread_;  // by uid, of limited users
-    std::size_t left_unread_count_ = 0;       // in all of unread_
     ConnectionLimits connection_limits_;
+    UnreadReplies unread_;  // of limited users
     UserLines refusal_lines_;
     UserLines arrival_lines_;
     bool watching_lost_ = false;
-    bool watching_left_unread_ = false;
     std::uint32_t event_fd_count_ = 0;
     std::shared_ptr<void> subscription_;
 };
