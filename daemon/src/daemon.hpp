@@ -84,6 +84,9 @@ public:
     std::shared_ptr<void> subscribe(std::function<void(const Event &)> handler) override;
 
 private:
+    // A job of a pool's worker takes a second at most, not counting the time that the kernel makes it wait.
+    static constexpr std::chrono::milliseconds kStuckAfter{10'000};
+
     Answer<std::shared_ptr<ManagedPool>> make_pool(const PoolSpec &spec);
     std::shared_ptr<ManagedPool> destroyed_elsewhere(std::shared_ptr<ManagedPool> pool);
     Answer<void> end_clients(ManagedPool &pool);
