@@ -828,9 +828,12 @@ def verdict(binary, seeds, options):
 
 
 class Workshop:
-    DEPENDENT = ("tests/simulation/client.cpp", "tests/simulation/world.cpp")
+    # Those that include shm/, by way of the client's headers; and those that do not.
+    DEPENDENT = ["tests/simulation/" + name + ".cpp"
+                 for name in """client daemon_steps operations pool_memory processes rest_checks shadow tokens
+                     tree_history wishes world""".split()]
     OTHERS = ("tests/simulation/main.cpp", "tests/simulation/plan.cpp", "tests/simulation/scheduler.cpp",
-              "tests/support/fiber_switch.cpp")
+              "tests/simulation/verdict.cpp", "tests/support/fiber_switch.cpp")
 
     def __init__(self, source, scratch, compiler):
         self.source = os.path.abspath(source)
