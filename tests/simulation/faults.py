@@ -753,9 +753,12 @@ class SystemWorkshop:
         pool/quarantine pool/reaper pool/registry pool/sizing
         spec/access spec/autosize spec/policy_text spec/pool_spec spec/reclaim
         """.split()
-    PLAIN = ["tests/simulation/system/" + name
-             for name in ("main.cpp", "plan.cpp", "world.cpp", "kernel.cpp", "calls.cpp", "client.cpp",
-                          "interpose.cpp")]
+    # Those that include shm/, by way of the client's headers; and those that do not.
+    DEPENDENT = ["tests/simulation/system/" + name + ".cpp"
+                 for name in """blocks client client_life daemon_control director end_checks promises run sessions
+                     stranger thread_work world""".split()]
+    PLAIN = DEPENDENT + ["tests/simulation/system/" + name
+                         for name in ("main.cpp", "plan.cpp", "kernel.cpp", "calls.cpp", "interpose.cpp")]
     PLAIN += ["tests/simulation/scheduler.cpp", "tests/support/fiber_switch.cpp"]
 
     def __init__(self, source, scratch, compiler, jobs):
@@ -787,7 +790,7 @@ class SystemWorkshop:
     def depends(self, name, changed):
         if changed.endswith(".cpp"):
             return name == (changed if changed.startswith("daemon/") else "tests/simulation/system/client.cpp")
-        return changed.startswith("shm/") and (name not in self.PLAIN or name.endswith(("client.cpp", "world.cpp")))
+        return changed.startswith("shm/") and (name not in self.PLAIN or name in self.DEPENDENT)
 
     def try_one(self, name, changes, seeds, options):
         folder = os.path.join(self.scratch, name)
