@@ -162,7 +162,7 @@ std::memory_order_acq_rel,
         why="a client whose connection has gone is taken for gone (A3)",
         changes=(
             Change(
-                "daemon/src/attach/attach_server.cpp",
+                "daemon/src/attach/attach_server_ends.cpp",
                 "session.pool->set_client_state(session.client.slot, ClientState::lost);\n    lose(session);",
                 "depart(session, Departure::unmapped);",
             ),
@@ -174,7 +174,7 @@ std::memory_order_acq_rel,
         why="a client that dies, or is refused, between the reply and its maps keeps its seat (A3)",
         changes=(
             Change(
-                "daemon/src/attach/attach_server.cpp",
+                "daemon/src/attach/attach_server_ends.cpp",
                 "else if (state == Presence::State::given_up)",
                 "else if (state == Presence::State::given_up && false)",
             ),
@@ -210,7 +210,7 @@ std::memory_order_acq_rel,
         system=True,
         why="the word of a client without a connection is not read (A6)",
         changes=(
-            Change("daemon/src/attach/attach_server.cpp",
+            Change("daemon/src/attach/attach_server_ends.cpp",
                    "ask_after(*session, [this](Session &there) { look_at(there); });", "look_at(*session);"),
         ),
     ),
@@ -414,7 +414,7 @@ std::memory_order_acq_rel,
         why="planted in session.cpp: the end of a process counts only while it is connected",
         changes=(
             Change(
-                "daemon/src/attach/attach_server.cpp",
+                "daemon/src/attach/attach_server_ends.cpp",
                 "if (found->second->is_client()) depart(*found->second, Departure::died);",
                 "if (found->second->phase == Session::Phase::attached) depart(*found->second, Departure::died);",
             ),
@@ -563,7 +563,7 @@ std::memory_order_acq_rel,
         why="what the holder of a promise has in use where a shrink drains is given back there, and wanted elsewhere",
         changes=(
             Change(
-                "daemon/src/pool/managed_pool.cpp",
+                "daemon/src/pool/managed_pool_limits.cpp",
                 "limits_.promises(use).needed_frames(use.used_draining_frames + used_frames);",
                 "limits_.promises(use).needed_frames(use.used_draining_frames);",
             ),
@@ -576,7 +576,7 @@ std::memory_order_acq_rel,
             "unused",
         changes=(
             Change(
-                "daemon/src/pool/managed_pool.cpp",
+                "daemon/src/pool/managed_pool_limits.cpp",
                 "if (free_frames == 0 && needed_frames == 0) return {};",
                 "if (needed_frames == 0) return {};",
             ),
@@ -682,10 +682,10 @@ std::memory_order_acq_rel,
     Fault(
         name="a_reservation_looks_once",
         system=True,
-        why="planted in managed_pool.cpp: who has taken what was free while it was promised is not noticed",
+        why="planted in managed_pool_limits.cpp: who has taken what was free while it was promised is not noticed",
         changes=(
             Change(
-                "daemon/src/pool/managed_pool.cpp",
+                "daemon/src/pool/managed_pool_limits.cpp",
                 "(void)promise(holder, before, nullptr, refused);",
                 "(void)refused;\n        kept = {};",
             ),
@@ -741,18 +741,15 @@ def check(source):
     return 1 if mistakes else 0
 
 
+def daemon_sources(source):
+    """The daemon's sources that the second stage has, as its CMakeLists.txt lists them: "attach/attach_message"."""
+    with open(os.path.join(source, "tests/simulation/CMakeLists.txt"), encoding="utf-8") as file:
+        return re.search(r"set\(daemon_sources\s(.*?)\)", file.read(), re.DOTALL).group(1).split()
+
+
 class SystemWorkshop:
     """Builds simulation_system: the daemon's sources one by one, the client's in one."""
 
-    DAEMON = """attach/attach_message attach/attach_server attach/connection_limits
-        base/bytes daemon
-        memory/ledger memory/missing_pages memory/node_memory memory/region
-        os/process_info
-        pool/client_table pool/event_hub pool/free_memory_watch pool/held_counts pool/integrity pool/managed_pool
-        pool/managed_pool_looks pool/managed_pool_recovery pool/pool_limits pool/pool_records pool/pool_scan
-        pool/quarantine pool/reaper pool/registry pool/sizing
-        spec/access spec/autosize spec/policy_text spec/pool_spec spec/reclaim
-        """.split()
     # Those that include shm/, by way of the client's headers; and those that do not.
     DEPENDENT = ["tests/simulation/system/" + name + ".cpp"
                  for name in """blocks client client_life daemon_control director end_checks promises run sessions
@@ -765,7 +762,7 @@ class SystemWorkshop:
         self.source = os.path.abspath(source)
         self.scratch = scratch
         self.compiler = compiler
-        self.sources = ([f"daemon/src/{name}.cpp" for name in self.DAEMON]
+        self.sources = ([f"daemon/src/{name}.cpp" for name in daemon_sources(self.source)]
                         + ["tests/simulation/system/daemon.cpp"] + self.PLAIN)
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             objects = pool.map(lambda name: self.compile(self.source, name, scratch), self.sources)
