@@ -331,8 +331,8 @@ int run_create(Context &context, const CreateArguments &arguments) {
     return kExitOk;
 }
 
-int run_delete(Context &context, const std::string &pool, bool force) {
-    context.control().delete_pool(pool, force);
+int run_delete(Context &context, const std::string &pool, bool force, bool abandon) {
+    context.control().delete_pool(pool, force, abandon);
     if (context.json) {
         print_json(context.out, {{"pool", pool}, {"deleted", true}});
     } else {

@@ -66,7 +66,7 @@ struct CreateArguments {
     std::map<std::string, std::string> attributes;
 };
 int run_create(Context &context, const CreateArguments &arguments);
-int run_delete(Context &context, const std::string &pool, bool force);
+int run_delete(Context &context, const std::string &pool, bool force, bool abandon);
 
 // key empty: all attributes.
 int run_get(Context &context, const std::string &pool, const std::string &key);

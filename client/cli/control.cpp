@@ -94,10 +94,11 @@ public:
     v1::Pool create_pool(const v1::CreatePoolRequest &request) override {
         return call<v1::Pool>(&Stub::CreatePool, request);
     }
-    void delete_pool(const std::string &pool, bool force) override {
+    void delete_pool(const std::string &pool, bool force, bool abandon) override {
         v1::DeletePoolRequest request;
         request.set_pool(pool);
         request.set_force(force);
+        request.set_abandon(abandon);
         call<v1::DeletePoolResponse>(&Stub::DeletePool, request, force ? kForcedDeletion : std::chrono::milliseconds{});
     }
     void resize_pool(const v1::ResizePoolRequest &request,

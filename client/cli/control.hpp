@@ -38,7 +38,7 @@ public:
     virtual v1::ListPoolsResponse list_pools() = 0;
     virtual v1::Pool get_pool(const std::string &pool) = 0;
     virtual v1::Pool create_pool(const v1::CreatePoolRequest &request) = 0;
-    virtual void delete_pool(const std::string &pool, bool force) = 0;
+    virtual void delete_pool(const std::string &pool, bool force, bool abandon) = 0;
     // Hands each message to progress, on the calling thread; no time limit. Another thread calls keep_going about ten
     // times a second; once keep_going returns false the call is cancelled, which is no error.
     virtual void resize_pool(const v1::ResizePoolRequest &request,

@@ -109,9 +109,11 @@ public:
         set->add_option("KEY=VALUE", settings_, "New values, as the configuration file has them: mode=0600")
             ->required();
 
-        CLI::App *remove = verb("delete", "End a pool", [this](Context &c) { return run_delete(c, pool_, force_); });
+        CLI::App *remove =
+            verb("delete", "End a pool", [this](Context &c) { return run_delete(c, pool_, force_, abandon_); });
         remove->add_option("NAME", pool_, "Pool")->required();
-        remove->add_flag("--force", force_, "Even if clients are attached: end them first");
+        auto *const force = remove->add_flag("--force", force_, "Even if clients are attached: end them first");
+        remove->add_flag("--abandon", abandon_, "Leave clients behind whose processes cannot be found")->needs(force);
 
         CLI::App *drain = verb("drain", "Keep allocations out of one chunk, and take it offline once it is empty",
                                [this](Context &c) { return run_drain(c, drain_); });
@@ -227,7 +229,7 @@ private:
     ClientsArguments clients_;
     std::vector<std::string> settings_;
     std::string pool_, key_, grace_ = "5s", look_for_ = "0";
-    bool force_ = false, heads_ = false;
+    bool force_ = false, abandon_ = false, heads_ = false;
     std::uint32_t client_id_ = 0;
     ResizeArguments resize_;
     CreateArguments create_;

@@ -67,7 +67,7 @@ public:
     std::vector<std::string> pool_names() override;
     Answer<PoolStatus> pool_status(const std::string &pool) override;
     Answer<void> create_pool(const PoolSpec &spec) override;
-    Answer<void> delete_pool(const std::string &pool, bool force) override;
+    Answer<void> delete_pool(const std::string &pool, Deletion deletion) override;
     Answer<void> resize(const std::string &pool, NumaNode node, std::uint64_t online_bytes, bool dry_run,
                         const std::function<bool(const ResizeStep &)> &progress) override;
     Answer<DrainStatus> drain_chunk(const std::string &pool, NumaNode node, std::uint64_t chunk, bool undo) override;
@@ -89,7 +89,7 @@ private:
 
     Answer<std::shared_ptr<ManagedPool>> make_pool(const PoolSpec &spec);
     std::shared_ptr<ManagedPool> destroyed_elsewhere(std::shared_ptr<ManagedPool> pool);
-    Answer<void> end_clients(ManagedPool &pool);
+    Answer<void> end_clients(const std::shared_ptr<ManagedPool> &pool, Deletion deletion);
     void keep(ManagedPool &pool);
     void let_go(const ManagedPool &pool);
     void watch_keeper();

@@ -135,19 +135,36 @@ std::string name_of(const Client &client, const ManagedPool &pool) {
            ") of pool \"" + pool.name() + "\"";
 }
 
+// Not connected, and no process is known to be the client's: nobody will tell of its end.
+bool is_out_of_reach(const Client &client) {
+    const bool is_connected = client.state != ClientState::lost && client.state != ClientState::adopted;
+    return !is_connected && (!client.peer.pidfd || !client.peer.is_certain);
+}
+
 Failure does_not_end(const Client &client, const ManagedPool &pool) {
-    return {Errc::timed_out, name_of(client, pool) + " does not end: " +
-                                 why_beyond_signals(client.peer).value_or("see why") + ", then delete the pool again"};
+    return {Errc::timed_out,
+            name_of(client, pool) + " does not end: " + why_beyond_signals(client.peer).value_or("see why") +
+                ", then delete the pool again" +
+                (is_out_of_reach(client) ? "; if you know that the process has ended, with --abandon" : "")};
 }
 
 }  // namespace
 
-Answer<void> Daemon::end_clients(ManagedPool &pool) {
+// With Deletion::abandoning, the clients that are left are out of reach.
+Answer<void> Daemon::end_clients(const std::shared_ptr<ManagedPool> &closed, Deletion deletion) {
+    ManagedPool &pool = *closed;
     for (const Client &client : pool.client_table()) attach_server_->evict(client.id, kForceGrace);
     const auto deadline = std::chrono::steady_clock::now() + kForcePatience;
     for (;;) {
         const std::vector<Client> left = pool.client_table();
         if (left.empty()) return {};
+        if (deletion == Deletion::abandoning && std::ranges::all_of(left, is_out_of_reach)) {
+            for (const Client &client : left)
+                log::warn("a client whose process cannot be found is left behind",
+                          {{"pool", pool.name()}, {"client", client.id}, {"pid", client.peer.pid}});
+            attach_server_->abandon(closed);
+            return {};
+        }
         if (stopping_.load(std::memory_order_relaxed))  // relaxed: seen at the next turn at the latest
             return Unexpected{
                 Failure{Errc::daemon_gone, "the daemon is being stopped: delete the pool when it is back"}};
@@ -156,10 +173,10 @@ Answer<void> Daemon::end_clients(ManagedPool &pool) {
     }
 }
 
-Answer<void> Daemon::delete_pool(const std::string &name, bool force) {
+Answer<void> Daemon::delete_pool(const std::string &name, Deletion deletion) {
     auto pool = registry_.find(name);
     if (!pool) return Unexpected{pool.error()};
-    if (!(*pool)->close_door(force)) {
+    if (!(*pool)->close_door(deletion != Deletion::of_unused)) {
         const std::vector<Client> table = (*pool)->client_table();
         if (table.empty())
             return Unexpected{
@@ -169,7 +186,7 @@ Answer<void> Daemon::delete_pool(const std::string &name, bool force) {
                                                        std::to_string(table.front().peer.pid) +
                                                        "): end them, or delete by force"}};
     }
-    if (auto ended = end_clients(**pool); !ended) {
+    if (auto ended = end_clients(*pool, deletion); !ended) {
         (*pool)->open_door();
         return ended;
     }

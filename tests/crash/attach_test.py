@@ -350,6 +350,28 @@ class WhoIsAlive(unittest.TestCase):
         os.kill(self.child_of(self.daemon.pid), signal.SIGKILL)
 
     @needs_root
+    def test_a_client_that_nobody_can_find_any_more_does_not_keep_its_pool_for_ever(self):
+        inside = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+        if not tolerates(*inside, "true"):
+            self.skipTest("NOT TESTED: no pid namespaces here")
+        client = self.client()
+        self.fill(client, 0x43)
+        self.daemon.kill()
+        self.daemon.stop()
+        client.kill()  # while there is no daemon
+        self.daemon = self.directory.start(prefix=inside)
+        self.assertEqual([each["state"] for each in self.daemon.clients()], ["adopted"], self.daemon.log())
+        alone = self.daemon.run_cli("delete", "default", "--abandon")
+        self.assertEqual(alone.returncode, 2, alone.stdout)
+        refused = self.daemon.run_cli("delete", "default", "--force")
+        self.assertEqual(refused.returncode, 1, refused.stdout)
+        self.assertIn("--abandon", refused.stderr)
+        self.daemon.cli("delete", "default", "--force", "--abandon")
+        self.assertEqual(self.daemon.cli("pools")["pools"], [])
+        self.daemon.says("a client whose process cannot be found is left behind")
+        os.kill(self.child_of(self.daemon.pid), signal.SIGKILL)
+
+    @needs_root
     def test_a_client_outside_of_the_daemons_pid_namespace_is_beyond_its_signals(self):
         inside = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
         if not tolerates(*inside, "true"):

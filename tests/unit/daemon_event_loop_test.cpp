@@ -6,16 +6,20 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <memory>
 #include <vector>
 
 #include "os/fd.hpp"
+#include "support/in_child.hpp"
+#include "support/refused_call.hpp"
 
 namespace numacre::daemon {
 namespace {
@@ -44,6 +48,16 @@ private:
 bool is_hung_up(const Fd &connection) {
     pollfd asked{connection.get(), POLLIN, 0};
     return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLHUP) != 0;
+}
+
+// A profile that allows the set-up and not the wait: the daemon would say that it serves, spin, and obey no signal.
+TEST(EventLoop, is_refused_where_its_wait_is_refused) {
+    EXPECT_EQ(test::in_child([] {
+                  if (!test::refuse_call(__NR_io_uring_enter, EPERM)) return false;
+                  const auto made = EventLoop::create();
+                  return !made && made.error().message.starts_with("io_uring_enter failed");
+              }),
+              0);
 }
 
 // Many come at once; the first one is too much already. Whoever had come further than the backlog by then was closed

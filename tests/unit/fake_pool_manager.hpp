@@ -167,11 +167,13 @@ public:
         pools_[spec.name] = pool;
         return {};
     }
-    Answer<void> delete_pool(const std::string &pool, bool force) override {
+    Answer<void> delete_pool(const std::string &pool, Deletion deletion) override {
         const std::scoped_lock lock{mutex_};
         if (failure_) return Unexpected{*failure_};
         if (pools_.erase(pool) == 0) return Unexpected{no_such_pool(pool)};
-        calls_.push_back(force ? "delete forced" : "delete");
+        calls_.push_back(deletion == Deletion::of_unused  ? "delete"
+                         : deletion == Deletion::by_force ? "delete forced"
+                                                          : "delete abandoning");
         return {};
     }
     // A shrink to 0 goes on until it is stopped: only a bound far beyond any test's patience ends it.

@@ -73,7 +73,7 @@ _numacre() {
         create) options+=" --capacity --online --frame --largest --backing --max-clients"
             options+=" --owner --group --mode --reclaim --low-watermark --policy --autosize"
             options+=" --max-threads --max-threads-per-client --fit --quota --soft-quota --user-quota" ;;
-        delete) options+=" --force" ;;
+        delete) options+=" --force --abandon" ;;
         drain) options+=" --node --chunk --undo" ;;
         evict) options+=" --grace" ;;
         quota) options+=" --soft --user --pool" ;;

@@ -57,6 +57,9 @@ public:
     // is sent only while the process is our client. Any thread.
     void evict(std::uint32_t client_id, std::chrono::milliseconds grace);
 
+    // Forgets the clients of a pool that is being deleted. Any thread.
+    void abandon(const std::shared_ptr<ManagedPool> &pool);
+
 private:
     struct Session;
     using SessionId = UnreadReplies::SessionId;

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "attach/attach_server.hpp"
 #include "attach/connection.hpp"
@@ -234,6 +235,15 @@ void AttachServer::evict(std::uint32_t client_id, std::chrono::milliseconds grac
         tell(found->second->pool, {id}, EventBits::kEviction);
         end_client(id, SIGTERM);
         loop_.after(grace, [this, id] { end_client(id, SIGKILL); });
+    });
+}
+
+void AttachServer::abandon(const std::shared_ptr<ManagedPool> &pool) {
+    loop_.post([this, pool] {
+        std::vector<SessionId> ids;
+        for (const auto &[id, session] : sessions_)
+            if (session->pool == pool) ids.push_back(id);
+        for (const SessionId id : ids) close_session(id);
     });
 }
 

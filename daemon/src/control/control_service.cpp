@@ -89,8 +89,12 @@ grpc::Status ControlService::DeletePool(grpc::ServerContext *context, const v1::
                                         v1::DeletePoolResponse *) {
     if (const auto name = check_pool_name(request->pool()); !name) return to_status(name.error());
     if (auto alive = check_alive(*context); !alive.ok()) return alive;
-    if (const auto deleted = pools_.delete_pool(request->pool(), request->force()); !deleted)
-        return to_status(deleted.error());
+    if (request->abandon() && !request->force())
+        return to_status(Failure{Errc::bad_argument, "abandon is for a deletion by force: set force as well"});
+    const Deletion deletion = request->abandon() ? Deletion::abandoning
+                              : request->force() ? Deletion::by_force
+                                                 : Deletion::of_unused;
+    if (const auto deleted = pools_.delete_pool(request->pool(), deletion); !deleted) return to_status(deleted.error());
     return grpc::Status::OK;
 }
 

@@ -134,7 +134,7 @@ inline constexpr std::array<MetricRow, static_cast<std::size_t>(Metric::build_in
      "Share of the free memory that is in blocks too small for this order; 1 when nothing is free.",
      metric_labels("pool", "node", "order")},
     {Metric::external_fragmentation_index, "numacre_external_fragmentation_index", MetricKind::gauge, "ratio",
-     "-1: a block of this order can be had; else towards 0 it lacks memory, towards 1 memory is fragmented.",
+     "-1: a block of this order can be had; else towards 0 and below it lacks memory, towards 1 memory is fragmented.",
      metric_labels("pool", "node", "order")},
     {Metric::internal_fragmentation_ratio, "numacre_internal_fragmentation_ratio", MetricKind::gauge, "ratio",
      "Share of the granted bytes that nobody asked for.", metric_labels("pool", "node")},

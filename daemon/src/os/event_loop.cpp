@@ -340,9 +340,21 @@ private:
 
 Answer<std::unique_ptr<EventLoop>> EventLoop::create() {
     io_uring ring{};
-    const int failed = io_uring_queue_init(kQueueEntries, &ring, 0);
+    const char *call = "io_uring_setup";
+    int failed = io_uring_queue_init(kQueueEntries, &ring, 0);
+    if (failed >= 0) {
+        // A filter may allow the set-up alone: the loop would spin, and hear no signal.
+        call = "io_uring_enter";
+        io_uring_prep_nop(io_uring_get_sqe(&ring));
+        do failed = io_uring_submit_and_wait(&ring, 1);
+        while (failed == -EINTR || failed == -EAGAIN);
+        if (failed >= 0)
+            io_uring_cq_advance(&ring, 1);
+        else
+            io_uring_queue_exit(&ring);
+    }
     if (failed < 0) {
-        std::string message = std::string("io_uring_setup failed: ") + std::strerror(-failed);
+        std::string message = std::string(call) + " failed: " + std::strerror(-failed);
         if (failed == -ENOSYS || failed == -EPERM || failed == -EACCES)
             message +=
                 "; a container's default seccomp profile forbids io_uring: allow io_uring_setup, io_uring_enter and "

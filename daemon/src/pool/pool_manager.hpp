@@ -38,6 +38,12 @@ struct DaemonTotals {
     std::uint64_t log_messages_dropped = 0;
 };
 
+enum class Deletion : std::uint8_t {
+    of_unused,   // refused while clients are attached
+    by_force,    // the clients are ended first
+    abandoning,  // by force; clients that are not connected and whose processes cannot be found are left behind
+};
+
 class PoolManager {
 public:
     virtual ~PoolManager() = default;
@@ -47,7 +53,7 @@ public:
     // seconds, returns the result of the last scan, with its age. timed_out: there was no earlier scan.
     virtual Answer<PoolStatus> pool_status(const std::string &pool) = 0;
     virtual Answer<void> create_pool(const PoolSpec &spec) = 0;
-    virtual Answer<void> delete_pool(const std::string &pool, bool force) = 0;
+    virtual Answer<void> delete_pool(const std::string &pool, Deletion deletion) = 0;
     // Calls `progress` after each step, from the calling thread; `progress` returns false to cancel. Blocks until done,
     // including any undoing. The last call has `done` set and says what is online in the end.
     virtual Answer<void> resize(const std::string &pool, NumaNode node, std::uint64_t online_bytes, bool dry_run,
