@@ -106,6 +106,36 @@ TEST(FrameMeter, refuses_a_header_block_that_goes_on_and_on) {
     EXPECT_EQ(admit(another, kPreface + typed(1, 64 * 1024 + 1)), std::nullopt);
 }
 
+TEST(FrameMeter, admits_calls_and_cancelled_calls_of_a_user_at_rates_of_their_own) {
+    ControlLimits limits;
+    limits.calls_per_second = 10;
+    limits.calls_at_once = 6;
+    limits.resets_per_second = 1;
+    limits.resets_at_once = 2;
+    CallAllowance of_user(limits, kStart);
+    FrameMeter one(limits, kStart, &of_user), other(limits, kStart, &of_user), of_root(limits, kStart);
+    const auto typed = [](char type, char flags, std::size_t payload_bytes) {
+        std::string bytes = frame(payload_bytes);
+        bytes[3] = type;
+        bytes[4] = flags;
+        return bytes;
+    };
+    const std::string settings = typed(4, 1, 0), call = typed(1, 4, 0), reset = typed(3, 0, 4),
+                      cancelled = call + reset;
+    // The type is the fourth byte of a frame: what goes before has passed.
+    EXPECT_EQ(admit(one, kPreface + settings + cancelled + cancelled + cancelled),
+              kPreface.size() + settings.size() + 2 * cancelled.size() + call.size() + 3);
+    EXPECT_EQ(admit(other, kPreface + settings + call + call + call + call),
+              kPreface.size() + settings.size() + 3 * call.size() + 3)
+        << "on all connections together";
+    EXPECT_EQ(admit(other, call.substr(3), kStart + milliseconds(101)), call.size() - 3);
+    EXPECT_EQ(admit(one, reset.substr(3), kStart + milliseconds(500)), 0U);
+    EXPECT_EQ(admit(one, reset.substr(3), kStart + milliseconds(1001)), reset.size() - 3);
+    std::string many = kPreface + settings;
+    for (int i = 0; i < 20; ++i) many += cancelled;
+    EXPECT_EQ(admit(of_root, many), many.size());
+}
+
 // A gate whose server is this test.
 class ControlGateTest : public testing::Test {
 protected:

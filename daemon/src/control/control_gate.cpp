@@ -45,6 +45,13 @@ bool is_privileged(std::uint32_t uid) {
 
 }  // namespace
 
+bool FrameMeter::may_begin(unsigned char type, Time now) {
+    if (of_user_ == nullptr) return true;
+    if (type == kHeadersFrame) return of_user_->calls.take(now);
+    if (type == kResetFrame) return of_user_->resets.take(now);
+    return true;
+}
+
 std::optional<std::size_t> FrameMeter::admit(const char *bytes, std::size_t count, Time now) {
     std::size_t at = 0;
     while (at < count) {
@@ -63,9 +70,10 @@ std::optional<std::size_t> FrameMeter::admit(const char *bytes, std::size_t coun
             const auto byte = static_cast<unsigned char>(bytes[at]);
             if (header_seen_ < 3)
                 length_ = length_ << 8 | byte;
-            else if (header_seen_ == 3)
+            else if (header_seen_ == 3) {
+                if (!may_begin(byte, now)) return at;
                 type_ = byte;
-            else if (header_seen_ == 4) {
+            } else if (header_seen_ == 4) {
                 if (type_ == kSettingsFrame && (byte & kAcknowledges) != 0) has_acknowledged_ = true;
                 if (type_ == kHeadersFrame && !has_acknowledged_ && ++streams_before_ > kStreamsBeforeMax)
                     return std::nullopt;
@@ -109,8 +117,13 @@ struct ControlGate::Buffer {
 };
 
 struct ControlGate::Connection {
-    Connection(Fd caller_end, Fd server_end, std::uint32_t whose, const ControlLimits &limits, Time now)
-        : caller(std::move(caller_end)), server(std::move(server_end)), uid(whose), meter(limits, now), made(now) {}
+    Connection(Fd caller_end, Fd server_end, std::uint32_t whose, const ControlLimits &limits, Time now,
+               CallAllowance *of_user)
+        : caller(std::move(caller_end)),
+          server(std::move(server_end)),
+          uid(whose),
+          meter(limits, now, of_user),
+          made(now) {}
 
     Fd caller, server;
     std::uint32_t uid;
@@ -186,7 +199,13 @@ bool ControlGate::may_come_in(std::uint32_t uid) const {
     if (is_privileged(uid)) return connections_.size() < limits_.connections;
     const auto found = of_users_.find(uid);
     return connections_.size() + limits_.reserved < limits_.connections &&
-           (found == of_users_.end() || found->second < limits_.of_a_user);
+           (found == of_users_.end() || found->second.connections < limits_.of_a_user);
+}
+
+void ControlGate::forget_idle_users(Time now) {
+    std::erase_if(of_users_, [now](const auto &user) {
+        return user.second.connections == 0 && user.second.allowance.is_full(now);
+    });
 }
 
 void ControlGate::accept_all(Time now) {
@@ -215,8 +234,11 @@ void ControlGate::accept_all(Time now) {
         const std::scoped_lock lock{mutex_};
         if (!is_accepting_) return;
         const int server_end = theirs.release();
-        connections_.emplace_back(std::move(caller), std::move(ours), uid, limits_, now);
-        ++of_users_[uid];
+        forget_idle_users(now);
+        OfUser &user = of_users_.try_emplace(uid, OfUser{0, CallAllowance(limits_, now)}).first->second;
+        ++user.connections;
+        connections_.emplace_back(std::move(caller), std::move(ours), uid, limits_, now,
+                                  is_privileged(uid) ? nullptr : &user.allowance);
         serve_(server_end, is_privileged(uid));
     }
 }
@@ -311,7 +333,7 @@ void ControlGate::work() {
                 ++one;
                 continue;
             }
-            if (const auto user = of_users_.find(one->uid); --user->second == 0) of_users_.erase(user);
+            --of_users_.at(one->uid).connections;
             const CloseTimer::Armed armed(*close_timer_);
             one = connections_.erase(one);
         }
