@@ -35,6 +35,7 @@ TEST(CppFace, a_block_frees_itself_once_however_it_is_moved) {
         EXPECT_EQ(block->size(), 1U << 20);
         Block moved = std::move(*block);
         EXPECT_FALSE(*block);
+        EXPECT_TRUE(block->bytes().empty()) << "as there is no block";
         EXPECT_TRUE(moved);
         auto none = pool.allocate(4096);
         ASSERT_FALSE(none);
@@ -42,6 +43,7 @@ TEST(CppFace, a_block_frees_itself_once_however_it_is_moved) {
         EXPECT_FALSE(none.error().message.empty());
         Block assigned;
         assigned = std::move(moved);
+        EXPECT_EQ(moved.size(), 0U);
         assigned.bytes()[0] = std::byte{1};
     }
     EXPECT_TRUE(pool.allocate(1 << 20)) << "freed at the end of the scope";
@@ -54,6 +56,7 @@ TEST(CppFace, a_taken_block_belongs_to_the_taker) {
     const Ref ref = block->ref();
     ASSERT_TRUE(ref);
     block->release();
+    EXPECT_EQ(block->size(), 0U);
     {
         auto taken = pool.take(ref);
         ASSERT_TRUE(taken) << taken.error().message;

@@ -60,14 +60,14 @@ public:
     Block(numacre_pool *pool, void *address, std::size_t size) : pool_(pool), address_(address), size_(size) {}
     // Leaves no block in `other`.
     Block(Block &&other) noexcept
-        : pool_(other.pool_), address_(std::exchange(other.address_, nullptr)), size_(other.size_) {}
+        : pool_(other.pool_), address_(std::exchange(other.address_, nullptr)), size_(std::exchange(other.size_, 0)) {}
     // Frees the block that this object owned; leaves no block in `other`.
     Block &operator=(Block &&other) noexcept {
         if (this != &other) {
             reset();
             pool_ = other.pool_;
             address_ = std::exchange(other.address_, nullptr);
-            size_ = other.size_;
+            size_ = std::exchange(other.size_, 0);
         }
         return *this;
     }
@@ -80,17 +80,21 @@ public:
     explicit operator bool() const noexcept { return address_ != nullptr; }
     // The block's address in this process; null if there is none.
     void *data() const noexcept { return address_; }
-    // The number of usable bytes.
+    // The number of usable bytes; 0 if there is no block.
     std::size_t size() const noexcept { return size_; }
     // All of the block.
     std::span<std::byte> bytes() const noexcept { return {static_cast<std::byte *>(address_), size_}; }
     // The block's name for other processes. This object owns the block until a process takes it.
     Ref ref() const noexcept { return {numacre_ref_of(pool_, address_)}; }
     // Gives up the block without freeing it, because another owner takes, or has taken, the block. Returns its address.
-    void *release() noexcept { return std::exchange(address_, nullptr); }
+    void *release() noexcept {
+        size_ = 0;
+        return std::exchange(address_, nullptr);
+    }
     // Frees the block, as numacre_free. Errors are ignored: after -EUSERS the block stays allocated until the pool's
     // handle is detached.
     void reset() noexcept {
+        size_ = 0;
         if (address_ != nullptr) (void)numacre_free(pool_, std::exchange(address_, nullptr));
     }
 
