@@ -152,7 +152,7 @@ Failure does_not_end(const Client &client, const ManagedPool &pool) {
 
 // With Deletion::abandoning, the clients that are left are out of reach.
 Answer<void> Daemon::end_clients(const std::shared_ptr<ManagedPool> &closed, Deletion deletion) {
-    ManagedPool &pool = *closed;
+    const ManagedPool &pool = *closed;
     for (const Client &client : pool.client_table()) attach_server_->evict(client.id, kForceGrace);
     const auto deadline = std::chrono::steady_clock::now() + kForcePatience;
     for (;;) {
