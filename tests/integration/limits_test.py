@@ -198,6 +198,16 @@ class Limits(unittest.TestCase):
             promised.kill()
             self.assertEqual(waiting.result(90)[0], 0, waiter.message)
 
+    def test_counts_from_before_the_last_limit_was_lifted_are_forgotten(self):
+        daemon = self.serve()
+        first, second = self.client(), self.client()
+        daemon.cli("quota", first.client_id, "30M")
+        error, blocks = first.alloc(MIB, count=28)
+        self.assertEqual(error, 0, first.message)
+        daemon.cli("quota", first.client_id, "none")
+        self.assertEqual(first.free(blocks), 0, first.message)
+        daemon.cli("reserve", second.client_id, "20M")
+
     def test_what_is_reserved_others_cannot_take(self):
         daemon = self.serve()
         promised, other = self.client(), self.client()

@@ -195,6 +195,36 @@ INSTANTIATE_TEST_SUITE_P(shapes, MetadataPagesTest,
                                          Shape{64 * kKiB, 64 * kKiB, 64 * kGiB}, Shape{2 * kMiB, 4 * kMiB, 64 * kGiB}),
                          [](const auto &shape) { return "shape_" + std::to_string(shape.index); });
 
+// A pool of which nothing is online. A page that a client's search takes is the client's end where there is no memory.
+class NothingOnlineTest : public MetadataPagesTest {
+protected:
+    PoolSpec spec() const override {
+        PoolSpec spec = MetadataPagesTest::spec();
+        spec.online_bytes = 0;
+        return spec;
+    }
+};
+
+TEST_P(NothingOnlineTest, a_search_takes_no_page) {
+    ASSERT_NE(pool_, nullptr);
+    const Actor actor = seat(1);
+    expect_the_same_pages("a client's attach");
+    for (std::uint8_t i = 0; i < GetParam().numa_nodes; ++i)
+        for (unsigned order = 0; order <= pool_->geometry().largest_order; ++order) {
+            Block block;
+            EXPECT_NE((Buddy<ProductionEnv>{pool_->node_memory(NumaNode{i}).view(), shared_}.allocate(
+                          actor, Order{static_cast<std::uint8_t>(order)}, {}, block)),
+                      Errc::ok);
+            expect_the_same_pages("a search for order " + std::to_string(order));
+        }
+}
+
+INSTANTIATE_TEST_SUITE_P(shapes, NothingOnlineTest,
+                         testing::Values(Shape{16 * kKiB, 16 * kMiB, 16 * kMiB}, Shape{4 * kKiB, 4 * kMiB, 16 * kMiB},
+                                         Shape{64, 512 * kKiB, 2 * kMiB}, Shape{4 * kKiB, 256 * kKiB, 64 * kMiB},
+                                         Shape{64, 64, 64 * kMiB}, Shape{4 * kKiB, 4 * kMiB, kGiB, 2}),
+                         [](const auto &shape) { return "shape_" + std::to_string(shape.index); });
+
 // A shortage of pages is a refusal in words, and nobody's end.
 TEST(MetadataRegion, that_there_is_no_memory_for_is_refused_in_words) {
     auto region = MetadataRegion::create("numacre:test", kMiB);

@@ -156,7 +156,9 @@ Answer<void> populate_top(MetadataRegion &metadata, const Geometry &geometry, co
     const unsigned top = geometry.top_layer();
     populate(top == 0 ? layout.leaf : layout.upper[top], geometry.word_count(top) * sizeof(View::Word));
     populate(layout.index[top], geometry.index_entry_count(top) * sizeof(View::Word));
-    for (unsigned level = std::max(top + 1, 2U); level <= geometry.hint_levels(); ++level)
+    // The root, which every search reads, may be on the level of the top layer.
+    for (unsigned level = std::min(std::max(top + 1, 2U), geometry.hint_levels()); level <= geometry.hint_levels();
+         ++level)
         populate(layout.hint[level], geometry.word_count(level) * sizeof(View::Word));
     return result;
 }

@@ -38,6 +38,8 @@ void PoolScan::read_counts(Use &use) const {
     const auto slots = static_cast<std::uint32_t>(use.seats.size());
     use.coming.assign(slots, 0);
     use.counts.assign(slots, 0);
+    // Words that nobody keeps up any more have old counts in them.
+    if (!is_counting()) return;
     std::vector<Words> last(slots);
     for (unsigned reading = 0; reading < kReadings; ++reading) {
         bool agrees = reading != 0;
@@ -58,10 +60,14 @@ void PoolScan::read_counts(Use &use) const {
     }
 }
 
+// seq_cst: a look that begins after the counting reads counts, see PoolRecords::write_accounting().
+bool PoolScan::is_counting() const {
+    return (shared_.header->accounting.load(std::memory_order_seq_cst) & Accounting::kCount) != 0;
+}
+
 std::vector<std::uint64_t> PoolScan::frames_under_way() const {
     std::vector<std::uint64_t> frames(clients_.slots(), 0);
-    // relaxed: what is counted for the first time just now is told by HeldFrames::is_counted().
-    if ((shared_.header->accounting.load(std::memory_order_relaxed) & Accounting::kCount) == 0) return frames;
+    if (!is_counting()) return frames;
     std::uint64_t of_anybody = 0;
     const std::uint32_t threads = shared_.threads_in_use_bound();
     for (std::uint32_t thread = kDaemonThread.value + 1; thread < threads; ++thread) {

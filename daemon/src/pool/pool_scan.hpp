@@ -44,6 +44,8 @@ public:
     std::vector<std::uint64_t> frames_under_way() const;
 
 private:
+    // Whether clients count what they hold.
+    bool is_counting() const;
     void read_counts(Use &use) const;
     std::uint64_t unit_changes() const;
     NodeMemory::DrainingFrames draining_frames() const;
