@@ -267,6 +267,10 @@ class RefusedStart(unittest.TestCase):
         long = self.folder / ("d" * 120)
         self.refused(*SYNTHETIC, "--pool", POOL, runtime_dir=long, names=[str(long), "shorter", "--runtime-dir"])
 
+    def test_a_capacity_that_no_process_can_map_is_refused(self):
+        pool = "name=default,capacity=33T,online=0,frame=2M,largest=1G,backing=small"
+        self.refused(*SYNTHETIC, "--pool", pool, names=["capacity 33T", "address space", "32T"])
+
     def test_metrics_address_that_is_no_address_is_named(self):
         for address in ("127.0.0.1:99999", "nowhere", "127.0.0.1:"):
             with self.subTest(address=address):
