@@ -382,33 +382,26 @@ Answer<PoolSpec> Daemon::set_attributes(const std::string &name, const Attribute
 namespace {
 
 struct PossibleChanges {
-    std::vector<const PoolAttribute *> made;
-    std::vector<std::pair<const PoolAttribute *, std::string>> refused;  // and the reason
+    AttributeChanges made;
+    AttributeChanges refused;  // the reasons, by key
 };
 
 // As many of the changes as can be made together. A key that is refused keeps no other key from its value: access that
 // the configuration narrows does not stay wide because of a number of clients that cannot be had.
-PossibleChanges possible_changes(const ManagedPool &pool, const PoolSpec &wanted,
-                                 const std::vector<const PoolAttribute *> &differing) {
-    const auto check = [&](const std::vector<const PoolAttribute *> &attributes) {
-        AttributeChanges changes;
-        for (const PoolAttribute *const attribute : attributes)
-            changes.emplace(attribute->key, attribute->format(wanted));
-        return pool.check_change(changes);
-    };
-    if (check(differing)) return {differing, {}};
+PossibleChanges possible_changes(const ManagedPool &pool, const AttributeChanges &wanted) {
+    if (pool.check_change(wanted)) return {wanted, {}};
     PossibleChanges possible;
     // Again, as long as some change is added: a quota may have to wait for its soft quota.
-    for (auto rest = differing; !rest.empty();) {
+    for (AttributeChanges rest = wanted; !rest.empty();) {
         possible.refused.clear();
-        std::vector<const PoolAttribute *> left;
-        for (const PoolAttribute *const attribute : rest) {
-            possible.made.push_back(attribute);
-            const auto checked = check(possible.made);
+        AttributeChanges left;
+        for (const auto &[key, value] : rest) {
+            possible.made.emplace(key, value);
+            const auto checked = pool.check_change(possible.made);
             if (checked) continue;
-            possible.made.pop_back();
-            possible.refused.emplace_back(attribute, checked.error().message);
-            left.push_back(attribute);
+            possible.made.erase(key);
+            possible.refused.emplace(key, checked.error().message);
+            left.emplace(key, value);
         }
         if (left.size() == rest.size()) break;
         rest = std::move(left);
@@ -430,7 +423,7 @@ void Daemon::reconcile(const PoolSpec &wanted, std::span<const std::string> keys
                    {"configured", attribute.format(wanted)},
                    {"reason", reason}});
     };
-    std::vector<const PoolAttribute *> differing;
+    AttributeChanges changes;
     for (const std::string &key : keys) {
         const PoolAttribute *const attribute = find_pool_attribute(key);
         // Its size is what resizes have made of it since it began.
@@ -438,28 +431,27 @@ void Daemon::reconcile(const PoolSpec &wanted, std::span<const std::string> keys
         const std::string configured = attribute->format(wanted);
         if (configured == attribute->format(is)) continue;
         if (attribute->is_changeable()) {
-            differing.push_back(attribute);
+            changes.emplace(key, configured);
         } else {
             keeps(*attribute, std::string(attribute->fixed_because));
         }
     }
     // In one call: access that is narrowed by several keys is never wide in between, and limits that fit together are
     // not compared with the old ones.
-    const auto [changing, refused] = possible_changes(**pool, wanted, differing);
-    for (const auto &[attribute, reason] : refused) keeps(*attribute, reason);
-    if (changing.empty()) return;
-    AttributeChanges changes;
-    for (const PoolAttribute *const attribute : changing) changes.emplace(attribute->key, attribute->format(wanted));
-    const auto set = set_attributes(wanted.name, changes);
-    for (const PoolAttribute *const attribute : changing) {
+    const auto [made, refused] = possible_changes(**pool, changes);
+    for (const auto &[key, reason] : refused) keeps(*find_pool_attribute(key), reason);
+    if (made.empty()) return;
+    const auto set = set_attributes(wanted.name, made);
+    for (const auto &[key, configured] : made) {
+        const PoolAttribute &attribute = *find_pool_attribute(key);
         if (!set)
-            keeps(*attribute, set.error().message);
+            keeps(attribute, set.error().message);
         else
             log::warn("a pool differed from the configuration: it has the configured value now",
                       {{"pool", wanted.name},
-                       {"attribute", std::string(attribute->key)},
-                       {"before", attribute->format(is)},
-                       {"configured", attribute->format(wanted)}});
+                       {"attribute", key},
+                       {"before", attribute.format(is)},
+                       {"configured", configured}});
     }
 }
 

@@ -329,9 +329,7 @@ class WhoIsAlive(unittest.TestCase):
 
     @needs_root
     def test_a_daemon_in_another_pid_namespace_takes_nobody_for_its_clients(self):
-        inside = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-        if not tolerates(*inside, "true"):
-            self.skipTest("NOT TESTED: no pid namespaces here")
+        inside = self.in_a_pid_namespace()
         client = self.client()
         blocks = self.fill(client, 0x41)
         self.daemon.kill()
@@ -351,9 +349,7 @@ class WhoIsAlive(unittest.TestCase):
 
     @needs_root
     def test_a_client_that_nobody_can_find_any_more_does_not_keep_its_pool_for_ever(self):
-        inside = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-        if not tolerates(*inside, "true"):
-            self.skipTest("NOT TESTED: no pid namespaces here")
+        inside = self.in_a_pid_namespace()
         client = self.client()
         self.fill(client, 0x43)
         self.daemon.kill()
@@ -373,9 +369,7 @@ class WhoIsAlive(unittest.TestCase):
 
     @needs_root
     def test_a_client_outside_of_the_daemons_pid_namespace_is_beyond_its_signals(self):
-        inside = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-        if not tolerates(*inside, "true"):
-            self.skipTest("NOT TESTED: no pid namespaces here")
+        inside = self.in_a_pid_namespace()
         self.daemon.stop()
         self.daemon = self.directory.start(prefix=inside)
         client = self.client()
@@ -384,6 +378,13 @@ class WhoIsAlive(unittest.TestCase):
         client.kill()
         self.check_nothing_is_lost()
         os.kill(self.child_of(self.daemon.pid), signal.SIGKILL)
+
+    def in_a_pid_namespace(self):
+        """The words before a command that run it in a pid namespace of its own."""
+        inside = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+        if not tolerates(*inside, "true"):
+            self.skipTest("NOT TESTED: no pid namespaces here")
+        return inside
 
     def cannot_be_evicted(self, client, reason):
         """And is alive, and the operator is told why."""

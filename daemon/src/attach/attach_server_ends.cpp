@@ -1,6 +1,5 @@
 // Ends of clients: by a detach, by the process's death, by an eviction; and clients that have lost their connection.
 #include <signal.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +10,6 @@
 #include "attach/attach_server.hpp"
 #include "attach/connection.hpp"
 #include "attach/session.hpp"
-#include "numacre/os/kernel.hpp"
 #include "os/log.hpp"
 
 namespace numacre::daemon {
@@ -254,10 +252,7 @@ void AttachServer::end_client(SessionId id, int signal) {
     if (found == sessions_.end()) return;
     Session &session = *found->second;
     // The client may have closed its connection a moment ago, as an exec does.
-    std::byte byte{};
-    if (session.phase == Session::Phase::attached &&
-        os::recv(session.connection.get(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0)
-        connection_ended(session);
+    if (session.phase == Session::Phase::attached && has_hung_up(session.connection.get())) connection_ended(session);
     // An observer without a connection is not an observer any more.
     if (!session.is_client() || (session.phase == Session::Phase::lost && session.client.tier == wire::Tier::observer))
         return;
