@@ -21,4 +21,4 @@ target_include_directories(numacred_control PUBLIC ${CMAKE_CURRENT_LIST_DIR}/src
 target_compile_definitions(numacred_control PRIVATE NUMACRE_VERSION="${PROJECT_VERSION}")
 target_link_libraries(numacred_control
   PUBLIC numacre_os numacre_shm numacred_words numacre_proto prometheus-cpp::core
-  PRIVATE numacre_options gRPC::grpc++ gRPC::grpc++_reflection prometheus-cpp::pull civetweb::civetweb-cpp spdlog::spdlog)
+  PRIVATE numacre_options numacre_glue_options gRPC::grpc++ gRPC::grpc++_reflection prometheus-cpp::pull civetweb::civetweb-cpp spdlog::spdlog)
