@@ -8,6 +8,7 @@
 #include "engine.hpp"
 #include "errors.hpp"
 #include "fast_path.hpp"
+#include "idle.hpp"
 #include "place.hpp"
 #include "report.hpp"
 
@@ -25,26 +26,29 @@ bool cached_allocate_or_refill(numacre_pool *pool, Lane &lane, const Plan &plan,
     const unsigned order = order_for_bytes(size_bytes, lane.frame_shift).value;
     NodeLane &node = lane.nodes[plan.first];
     Magazine &magazine = node.magazines[order];
-    const IndexEntry entry = entry_for(lane, magazine, size_bytes);
-    if (!cached_take(lane, node, magazine, entry, block) &&
-        !(refill(pool, lane, node, order) && cached_take(lane, node, magazine, entry, block)))
-        return false;
+    const numacre_inline_wish wish = wish_for(lane, magazine, size_bytes);
+    {
+        const CacheSteps steps{lane};
+        if (!steps || (!cached_take(lane, node, magazine, wish, block) &&
+                       !(refill(pool, lane, node, order) && cached_take(lane, node, magazine, wish, block))))
+            return false;
+    }
     note_placement(pool, lane, plan, plan.first);
     return true;
 }
 
 // For pools of more than one numa node. Out of line: finding the local numa node may take a call. If the cache has no
-// such block, slow_allocate() checks, once a second, whether the local numa node is still the right one.
+// such block, slow_allocate() checks, once a second, whether the local numa node is still the right one. Leaves the
+// lane.
 [[gnu::noinline]] int cached_allocate_locally(Lane &lane, std::size_t size_bytes, void **block) {
     NodeLane &node = lane.nodes[obvious_numa_node(lane)];
     const bool is_as_before = size_bytes == node.asked_bytes;
-    if (is_as_before && numacre_inline_take_as_before(&lane, &node, block) != 0) [[likely]]
-        return 0;
     const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
-    if (!is_as_before && &node != lane.only && frames_less_one < kLeafFrames &&
-        cached_take_other_size(lane, node, size_bytes, frames_less_one, block)) [[likely]]
-        return 0;
-    return slow_allocate(lane.pool, size_bytes, block);
+    const bool is_taken = is_as_before ? numacre_inline_take_as_before(&lane, &node, block) != 0
+                                       : &node != lane.only && frames_less_one < kLeafFrames &&
+                                             cached_take_other_size(lane, node, size_bytes, frames_less_one, block);
+    leave_cache(lane);
+    return is_taken ? 0 : slow_allocate(lane.pool, size_bytes, block);
 }
 
 // --- tree_ -----------------------------------------------------------------------------------------------------------
@@ -108,7 +112,8 @@ Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order o
         slow_try_planned(pool, lane.actor, plan, order, note, got, block) == Errc::ok)
         return Errc::ok;
     ask_others_to_give_back(pool, lane);
-    return Errc::out_of_frames;
+    if (take_back_idle_caches(pool, lane) == 0) return Errc::out_of_frames;
+    return slow_try_planned(pool, lane.actor, plan, order, note, got, block);
 }
 
 // A limit refuses the charge: the count may fall soon, when this thread and others give their caches back. Returns
@@ -121,6 +126,7 @@ Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order o
     if (lane.asked_at_ns == 0 || now - lane.asked_at_ns >= kAskAgainAfterNanoseconds) {
         lane.asked_at_ns = now;
         ask_others_to_give_back(pool, lane);
+        if (take_back_idle_caches(pool, lane) != 0 && charge.make()) return Errc::ok;
     }
     return charge.is_over_quota() ? Errc::over_quota : Errc::out_of_frames;
 }
@@ -133,10 +139,13 @@ int cached_allocate_other_size(Lane &lane, std::size_t size_bytes, void **block)
     if (lane.numa_nodes != 1) return cached_allocate_locally(lane, size_bytes, block);
     const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
     // Larger than all blocks that are cached.
-    if (frames_less_one >= kLeafFrames) return tree_allocate_large(lane, lane.only_node(), size_bytes, block);
-    if (cached_take_other_size(lane, lane.only_node(), size_bytes, frames_less_one, block)) [[likely]]
-        return 0;
-    return tree_allocate_past_empty(lane, size_bytes, block);
+    if (frames_less_one >= kLeafFrames) {
+        leave_cache(lane);
+        return tree_allocate_large(lane, lane.only_node(), size_bytes, block);
+    }
+    const bool is_taken = cached_take_other_size(lane, lane.only_node(), size_bytes, frames_less_one, block);
+    leave_cache(lane);
+    return is_taken ? 0 : tree_allocate_past_empty(lane, size_bytes, block);
 }
 
 // --- tree_ -----------------------------------------------------------------------------------------------------------

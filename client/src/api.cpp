@@ -32,15 +32,17 @@ int check_flags(unsigned flags) {
 // While a trace is recorded (record.hpp), no lane is ever current, so all calls come here.
 
 // Makes the thread's lane of this pool the current one, if the thread has only used another pool meanwhile, or none.
-// The call then takes the common path. nullptr: the pool wants attention first, or a trace is recorded.
-Lane *come_back_to(numacre_pool *pool) {
+// The call then takes the common path, in the entered lane. nullptr: the pool wants attention first, or a trace is
+// recorded.
+Lane *come_back_to(numacre_pool *pool, std::uint64_t *&inside) {
     int error = 0;
-    return current_lane(pool) == nullptr && lane_of(pool, error) != nullptr ? undisturbed_lane(pool) : nullptr;
+    return current_lane(pool) == nullptr && lane_of(pool, error) != nullptr ? entered_lane(pool, inside) : nullptr;
 }
 
 [[gnu::noinline]] int allocate_without_lane(numacre_pool *pool, std::size_t size_bytes, void **block) {
     if (pool == nullptr) return no_pool("numacre_alloc");
-    if (Lane *const lane = come_back_to(pool)) return cached_allocate(*lane, size_bytes, block);
+    std::uint64_t *inside = nullptr;
+    if (Lane *const lane = come_back_to(pool, inside)) return cached_allocate(*lane, inside, size_bytes, block);
     const int error = slow_allocate(pool, size_bytes, block);
     if (error == 0 && recording()) [[unlikely]]
         record_allocation(pool, *block, size_bytes);
@@ -66,7 +68,8 @@ Lane *come_back_to(numacre_pool *pool) {
 
 [[gnu::noinline]] int free_without_lane(numacre_pool *pool, void *block) {
     if (pool == nullptr) return no_pool("numacre_free");
-    if (Lane *const lane = come_back_to(pool)) return cached_free(*lane, block);
+    std::uint64_t *inside = nullptr;
+    if (Lane *const lane = come_back_to(pool, inside)) return cached_free(*lane, inside, block);
     if (recording()) [[unlikely]]
         record_free(pool, block);
     return slow_free(pool, block);
@@ -98,10 +101,11 @@ extern "C" {
 int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block) {
     if (block == nullptr) [[unlikely]]
         return no_result("numacre_alloc");
-    Lane *const lane = undisturbed_lane(pool);
+    std::uint64_t *inside;
+    Lane *const lane = entered_lane(pool, inside);
     if (lane == nullptr) [[unlikely]]
         return allocate_without_lane(pool, size_bytes, block);
-    return cached_allocate(*lane, size_bytes, block);
+    return cached_allocate(*lane, inside, size_bytes, block);
 }
 
 int numacre_alloc_on(numacre_pool *pool, int numa_node, size_t size_bytes, unsigned flags, void **block) {
@@ -140,10 +144,11 @@ int numacre_alloc_policy(numacre_pool *pool, int mode, uint64_t numa_nodes, size
 }
 
 int numacre_free(numacre_pool *pool, void *block) {
-    Lane *const lane = undisturbed_lane(pool);
+    std::uint64_t *inside;
+    Lane *const lane = entered_lane(pool, inside);
     if (lane == nullptr) [[unlikely]]
         return free_without_lane(pool, block);
-    return cached_free(*lane, block);
+    return cached_free(*lane, inside, block);
 }
 
 int numacre_free_uncached(numacre_pool *pool, void *block) {
@@ -154,12 +159,16 @@ int numacre_free_uncached(numacre_pool *pool, void *block) {
 
 int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count) {
     unsigned done = 0;
-    Lane *const lane = undisturbed_lane(pool);
-    if (lane != nullptr && lane->numa_nodes == 1 && blocks != nullptr && fits_leaf_word(*lane, size_bytes)) [[likely]] {
-        NodeLane &node = lane->only_node();
-        Magazine &magazine = node.magazines[order_of(*lane, size_bytes)];
-        done = cached_take_many(*lane, node, magazine, entry_for(*lane, magazine, size_bytes), blocks, count);
-        if (done == count) [[likely]]
+    std::uint64_t *inside;
+    Lane *const lane = entered_lane(pool, inside);
+    if (lane != nullptr) [[likely]] {
+        if (lane->numa_nodes == 1 && blocks != nullptr && fits_leaf_word(*lane, size_bytes)) [[likely]] {
+            NodeLane &node = lane->only_node();
+            Magazine &magazine = node.magazines[order_of(*lane, size_bytes)];
+            done = cached_take_many(*lane, node, magazine, wish_for(*lane, magazine, size_bytes), blocks, count);
+        }
+        numacre_inline_end(inside);
+        if (done == count && blocks != nullptr) [[likely]]
             return 0;
     }
     if (pool == nullptr) return no_pool("numacre_alloc_bulk");
@@ -169,11 +178,14 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
 
 int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
     unsigned done = 0;
-    const Lane *const lane = undisturbed_lane(pool);
-    // An undisturbed lane has no waiters; for more blocks than kLeafFrames, slow_free_rest() looks again.
-    if (lane != nullptr && blocks != nullptr && count <= kLeafFrames) [[likely]] {
-        done = cached_put_many(*lane, blocks, count);
-        if (done == count) [[likely]]
+    std::uint64_t *inside;
+    const Lane *const lane = entered_lane(pool, inside);
+    if (lane != nullptr) [[likely]] {
+        // An undisturbed lane has no waiters; for more blocks than kLeafFrames, slow_free_rest() looks again.
+        if (blocks != nullptr && count <= kLeafFrames) [[likely]]
+            done = cached_put_many(*lane, blocks, count);
+        numacre_inline_end(inside);
+        if (done == count && blocks != nullptr) [[likely]]
             return 0;
     }
     if (pool == nullptr) return no_pool("numacre_free_bulk");

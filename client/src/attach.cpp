@@ -9,6 +9,7 @@
 #include <new>
 
 #include "errors.hpp"
+#include "idle.hpp"
 #include "numacre/os/kernel.hpp"
 #include "pool.hpp"
 #include "receive.hpp"
@@ -150,6 +151,7 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
                     "one more");
     }
     int error = read_checks(handle);
+    if (error == 0) error = share_caches(handle);
     if (error == 0) error = connect_to_daemon(runtime_dir_or_default(runtime_dir), handle);
     if (error == 0) error = shake_hands(Deadline{kHandshakeSeconds}, handle, pool_name);
     if (error != 0) {

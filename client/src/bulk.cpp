@@ -13,9 +13,19 @@
 namespace numacre::client {
 namespace {
 
+// As many blocks as the cache takes, `wanted` at most. Returns their number.
+unsigned slow_put_many(Lane &lane, void *const *blocks, unsigned wanted) {
+    const CacheSteps steps{lane};
+    return steps ? cached_put_many(lane, blocks, wanted) : 0;
+}
+bool slow_put(Lane &lane, void *block, LeafEntry &found) {
+    const CacheSteps steps{lane};
+    return steps && look_up(lane, block, found) && cached_put_found(lane, found, block);
+}
+
 // Makes room in the cache for the block of the leaf entry `found`. False: there is no room, or such a block cannot be
 // cached.
-bool cached_make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
+bool slow_make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) {
     const unsigned order = found.entry.order().value;
     return found.entry.is_private(lane.private_pattern) && order < kCachedOrders &&
            make_room(pool, lane, *found.node, order);
@@ -30,7 +40,9 @@ int slow_allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks
     Lane *const lane = done == 0 ? allocating_lane_of(pool, error) : lane_of(pool, error);
     if (lane == nullptr) return error;
     if (done != 0 && is_inside(lane->nodes[0])) [[unlikely]] {
-        while (done-- > 0) (void)cached_put(*lane, blocks[done]);  // their places are still free
+        // Their places are still free. Whatever is asked for: a block that nobody has found in the cache may go in.
+        const CacheSteps steps{*lane};
+        while (done-- > 0) (void)cached_put(*lane, blocks[done]);
         return thread_is_inside(pool);
     }
     Plan plan = plan_of(pool, *lane, size_bytes);
@@ -38,8 +50,9 @@ int slow_allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks
     if (fits_leaf_word(*lane, size_bytes) && !plan.is_turn) {
         const unsigned order = order_of(*lane, size_bytes);
         NodeLane &node = lane->nodes[wanted];
-        const IndexEntry entry = entry_for(*lane, node.magazines[order], size_bytes);
-        done += cached_take_many(*lane, node, node.magazines[order], entry, blocks + done, count - done);
+        const numacre_inline_wish wish = wish_for(*lane, node.magazines[order], size_bytes);
+        if (const CacheSteps steps{*lane})
+            done += cached_take_many(*lane, node, node.magazines[order], wish, blocks + done, count - done);
         const Order of_blocks{order};
         const Note note = note_of(*lane, of_blocks, size_bytes);
         // Cached blocks have been charged already. The loop further down charges other blocks one by one.
@@ -87,14 +100,14 @@ int slow_free_rest(numacre_pool *pool, void *const *blocks, unsigned count, unsi
         if (may_cache && !has_waiters(pool)) {
             // At most kLeafFrames blocks between two looks for waiters.
             const unsigned wanted = count - done < kLeafFrames ? count - done : kLeafFrames;
-            const unsigned put = cached_put_many(*lane, blocks + done, wanted);
+            const unsigned put = slow_put_many(*lane, blocks + done, wanted);
             done += put;
             if (put == wanted) continue;
             // Making room may take a while, so the entry is looked up again afterwards.
             LeafEntry found;
-            if (look_up(*lane, blocks[done], found) &&
-                (cached_put_found(*lane, found, blocks[done]) ||
-                 (cached_make_room_for(pool, *lane, found) && cached_put(*lane, blocks[done])))) {
+            if (slow_put(*lane, blocks[done], found) ||
+                (found.slot != nullptr && slow_make_room_for(pool, *lane, found) &&
+                 slow_put(*lane, blocks[done], found))) {
                 ++done;
                 continue;
             }

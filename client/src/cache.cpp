@@ -14,6 +14,7 @@
 #include <span>
 
 #include "errors.hpp"
+#include "numacre/shm/idle_caches.hpp"
 #include "pool.hpp"
 #include "report.hpp"
 
@@ -54,17 +55,22 @@ bool prepare(const numacre_pool *pool, NodeLane &node, unsigned order) {
     return capacity != 0;
 }
 
-// Gives back blocks until `keep` are left. A block that is no longer a cached block of this process (freed by two
-// threads in the same moment) is left to its owner. at_end() is called after each batch.
+// yes: others may take the thread's blocks back meanwhile. no: within CacheSteps.
+enum class Contended : bool { no, yes };
+
+// Gives back blocks until `keep` are left. A block that is no longer in this thread's cache (taken back by others, or
+// freed by two threads in the same moment) is left to its owner. at_end() is called after each batch.
 template <class AtEnd>
-std::uint32_t give_back(const Lane &lane, NodeLane &node, Magazine &magazine, std::uint32_t keep, const AtEnd &at_end) {
+std::uint32_t give_back(const Lane &lane, NodeLane &node, Magazine &magazine, std::uint32_t keep, Contended contended,
+                        const AtEnd &at_end) {
     std::uint32_t given = 0;
     while (magazine.count() > keep) {
         FrameIndex bases[kLeafFrames];
         std::uint32_t batch = 0;
         while (batch < kLeafFrames && magazine.count() > keep) bases[batch++] = frame_of(lane, node, *--magazine.top);
         for (std::uint32_t done = 0; done < batch; ++done) {
-            const unsigned freed = node.buddy->free_many(lane.actor, BlockState::cached, bases + done, batch - done);
+            const unsigned freed = node.buddy->free_many(lane.actor, BlockState::cached, bases + done, batch - done,
+                                                         contended == Contended::yes);
             given += freed;
             done += freed;
         }
@@ -74,7 +80,7 @@ std::uint32_t give_back(const Lane &lane, NodeLane &node, Magazine &magazine, st
 }
 
 std::uint32_t give_back_counted(numacre_pool *pool, const Lane &lane, NodeLane &node, unsigned order,
-                                std::uint32_t keep) {
+                                std::uint32_t keep, Contended contended) {
     const std::uint32_t cached = node.magazines[order].count();
     const CountedCall call{pool, lane.actor, std::uint64_t{cached > keep ? cached - keep : 0} << order};
     const bool is_counted = is_counting(pool);
@@ -83,7 +89,7 @@ std::uint32_t give_back_counted(numacre_pool *pool, const Lane &lane, NodeLane &
         for (const FrameIndex base : bases)
             note_freed(pool->view, std::uint64_t{1} << order, [&] { return node.buddy->is_draining(base); });
     };
-    const std::uint32_t blocks = give_back(lane, node, node.magazines[order], keep, note);
+    const std::uint32_t blocks = give_back(lane, node, node.magazines[order], keep, contended, note);
     if (blocks != 0 && is_counted) uncharge_frames(pool, std::uint64_t{blocks} << order);
     return blocks;
 }
@@ -150,7 +156,13 @@ bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     if (lane.restraint != 0 || !magazine.is_full() || !prepare(pool, node, order)) return false;
     if (!magazine.is_full()) return true;
     const std::uint32_t keep = magazine.capacity() - blocks_at_a_time(magazine, order);
-    if (give_back_counted(pool, lane, node, order, keep) != 0 && has_waiters(pool)) serve_waiters(pool, lane.actor);
+    std::uint32_t given = 0;
+    {
+        const CacheSteps steps{lane};
+        if (!steps) return false;
+        given = give_back_counted(pool, lane, node, order, keep, Contended::no);
+    }
+    if (given != 0 && has_waiters(pool)) serve_waiters(pool, lane.actor);
     return !magazine.is_full();
 }
 
@@ -158,7 +170,8 @@ std::uint32_t give_back_all(numacre_pool *pool, Lane &lane) {
     std::uint32_t given = 0;
     for (std::uint32_t numa_node = 0; numa_node < lane.numa_nodes; ++numa_node) {
         NodeLane &node = lane.nodes[numa_node];
-        for (unsigned order = 0; order < kCachedOrders; ++order) given += give_back_counted(pool, lane, node, order, 0);
+        for (unsigned order = 0; order < kCachedOrders; ++order)
+            given += give_back_counted(pool, lane, node, order, 0, Contended::yes);
     }
     if (given != 0 && has_waiters(pool)) serve_waiters(pool, lane.actor);
     return given;
@@ -169,6 +182,11 @@ void note_attention(Lane &lane, std::uint64_t bits) {
     lane.attention_seen = bits & ~(Attention::kWaiters | Attention::kLookAtState | Attention::kDraining);
     lane.since_now = Note{Attention::age(bits)};
     for (NodeLane *node = lane.nodes; node <= lane.only; ++node) node->allocates_nothing();
+    auto &slot = lane.pool->view.threads[lane.actor.thread.value];
+    if (lane.pool->shares_caches)
+        answer_request(slot, bits);
+    else
+        slot.answered.store(Answered::kNever, std::memory_order_relaxed);
 }
 
 void answer_attention(numacre_pool *pool, Lane &lane) {
@@ -196,8 +214,9 @@ Lane *attentive_lane_of(numacre_pool *pool, int &error) {
 
 void ask_others_to_give_back(numacre_pool *pool, Lane &lane) {
     auto &attention = pool->view.header->attention;
-    // relaxed: a signal that other threads act on at their next call. This thread's cache is empty already.
-    const std::uint64_t before = attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
+    // seq_cst: before all CPUs pass a barrier (idle_caches.hpp). Other threads act at their next call. This thread's
+    // cache is empty already.
+    const std::uint64_t before = attention.fetch_add(Attention::kPressureStep, std::memory_order_seq_cst);
     note_attention(lane, before + Attention::kPressureStep);
     lane.restraint = kRestraint;
 }

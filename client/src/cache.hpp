@@ -8,7 +8,7 @@
 
 namespace numacre::client {
 
-// Fills an empty magazine with some blocks. False: no block could be put in.
+// Fills an empty magazine with some blocks, in an entered lane. False: no block could be put in.
 [[gnu::cold]] bool refill(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order);
 // Makes room in a magazine that is full or has not been used. The magazine's limit is computed anew. If the magazine is
 // still full, some of its blocks return to the tree (for kSingleOrder and above only the blocks beyond the new limit,
@@ -16,7 +16,8 @@ namespace numacre::client {
 [[gnu::cold]] bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order);
 // Returns all cached blocks to the tree. The result is their number.
 [[gnu::cold]] std::uint32_t give_back_all(numacre_pool *pool, Lane &lane);
-// Notes the bits of Attention as seen, without acting on them.
+// Notes the bits of Attention as seen. A thread that has cached blocks gives them back afterwards if memory was asked
+// for: others may take them back until then.
 void note_attention(Lane &lane, std::uint64_t bits);
 // Acts on the pool's requests when lane.undisturbed() is false.
 [[gnu::cold]] void answer_attention(numacre_pool *pool, Lane &lane);

@@ -2,7 +2,7 @@
 // steps of allocate.cpp and free.cpp. tests/unit/hot_path_test.cpp counts its instructions.
 //
 // A function's name says at which tier it begins; each tier falls through to the next one:
-//   cached_  the thread's own magazines (lane.hpp), by plain stores
+//   cached_  the thread's own magazines (lane.hpp), by plain stores, in an entered lane (entered_lane(), CacheSteps)
 //   tree_    the shared tree, by the short paths of the lane: no limits, no signal handler inside a call
 //   slow_    everything that a call can ask for: placement, limits, waiting, the pool's requests for attention
 // Rare cases are tail calls, so that the common path saves no registers.
@@ -61,11 +61,14 @@ using ShortPath = Buddy<Env>::ShortPath;
                                             : tree_allocate_large(lane, node, size_bytes, result);
 }
 
-// numacre_alloc in an undisturbed lane.
-[[gnu::always_inline]] inline int cached_allocate(Lane &lane, std::size_t size_bytes, void **block) {
+// numacre_alloc in an entered lane. Leaves it.
+[[gnu::always_inline]] inline int cached_allocate(Lane &lane, std::uint64_t *inside, std::size_t size_bytes,
+                                                  void **block) {
     if (size_bytes != lane.only->asked_bytes) [[unlikely]]
         return cached_allocate_other_size(lane, size_bytes, block);
-    if (numacre_inline_take_as_before(&lane, lane.only, block) != 0) [[likely]]
+    const bool is_taken = numacre_inline_take_as_before(&lane, lane.only, block) != 0;
+    numacre_inline_end(inside);
+    if (is_taken) [[likely]]
         return 0;
     return tree_allocate_past_empty(lane, size_bytes, block);
 }
@@ -89,15 +92,17 @@ using ShortPath = Buddy<Env>::ShortPath;
     return 0;
 }
 
-// numacre_free in an undisturbed lane.
-[[gnu::always_inline]] inline int cached_free(Lane &lane, void *block) {
+// numacre_free in an entered lane. Leaves it.
+[[gnu::always_inline]] inline int cached_free(Lane &lane, std::uint64_t *inside, void *block) {
     std::uint64_t *slot = nullptr;
     std::uint64_t entry = 0;
     if (!numacre_inline_look_up(&lane, block, &slot, &entry)) [[unlikely]]
         return cached_free_other_node(lane, block);
     if (!numacre_inline_is_as_before(&lane, entry)) [[unlikely]]
         return cached_free_other_order(lane, block, slot, entry);
-    if (numacre_inline_put(lane.freed_magazine, block, slot, entry) != 0) [[likely]]
+    const bool is_put = numacre_inline_put(&lane, lane.freed_magazine, block, slot, entry) != 0;
+    numacre_inline_end(inside);
+    if (is_put) [[likely]]
         return 0;
     return tree_free_past_full(lane, block, slot, entry);
 }

@@ -30,6 +30,12 @@ namespace {
     return give_to_waiter(pool, lane.actor, place.numa_node, block, entry);
 }
 
+// cached_put() by itself.
+bool slow_put(Lane &lane, void *address) {
+    const CacheSteps steps{lane};
+    return steps && cached_put(lane, address);
+}
+
 // Makes sure that the magazine has room. False also while memory is short: the free by which a thread learns of the
 // shortage has to give all blocks back, and may be the thread's last call.
 bool cached_ensure_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
@@ -51,16 +57,19 @@ std::uint64_t counted_frames_at(numacre_pool *pool, Place place) {
 
 int cached_free_other_node(Lane &lane, void *address) {
     LeafEntry found;
-    if (!look_up(lane, address, found)) [[unlikely]]
-        return slow_free(lane.pool, address);
-    if (cached_put_found(lane, found, address)) [[likely]]
+    const bool is_found = look_up(lane, address, found);
+    const bool is_put = is_found && cached_put_found(lane, found, address);
+    leave_cache(lane);
+    if (is_put) [[likely]]
         return 0;
-    return tree_free_not_cached(lane, found, address);
+    return is_found ? tree_free_not_cached(lane, found, address) : slow_free(lane.pool, address);
 }
 
 int cached_free_other_order(Lane &lane, void *address, std::uint64_t *slot, std::uint64_t entry) {
     const LeafEntry found{lane.freed_node, slot, IndexEntry{entry}};
-    if (cached_put_same_node(lane, found, address)) [[likely]]
+    const bool is_put = cached_put_same_node(lane, found, address);
+    leave_cache(lane);
+    if (is_put) [[likely]]
         return 0;
     return tree_free_not_cached(lane, found, address);
 }
@@ -118,7 +127,7 @@ int slow_free(numacre_pool *pool, void *address) {
     } else if (find_frame(*lane, address, node, frame) && node->buddy->find_in_leaf(FrameIndex{frame}, block, entry) &&
                entry.owner() == pool->process && !is_to_go() &&
                cached_ensure_room(pool, *lane, *node, block.order.value) &&
-               (!entry.is_published() || node->buddy->withdraw(block, entry)) && cached_put(*lane, address)) {
+               (!entry.is_published() || node->buddy->withdraw(block, entry)) && slow_put(*lane, address)) {
         return 0;
     }
     return tree_free(*lane, address);

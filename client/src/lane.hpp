@@ -8,6 +8,9 @@
 // put into both caches. If one of the threads gives the block back before the other has stored, the block may even be
 // taken from its next owner (shm/README.md, No CAS). With NUMACRE_CHECK_FREES in the environment no block is cached,
 // and a CAS decides.
+//
+// Other processes may take cached blocks back while the thread is outside of these steps (shm/idle_caches.hpp). So each
+// use of a magazine is between entered_lane() and leave_cache(), or in the scope of a CacheSteps.
 #pragma once
 
 #include <atomic>
@@ -38,27 +41,34 @@ inline constexpr unsigned kSingleOrder = kLeafOrder - 1;
 
 // The constants of the C steps match the layout of shared memory.
 static_assert(NUMACRE_INLINE_OURS == IndexEntry{~std::uint64_t{0}}.ownership_and_order());
-static_assert((IndexEntry::owned(ProcessSlot{1}, Order{1}, 1, {}).bits() | NUMACRE_INLINE_CACHED) ==
-              IndexEntry::cached(ProcessSlot{1}, Order{1}, 1).bits());
+static_assert((IndexEntry::owned(ProcessSlot{1}, Order{1}, 1, {}).bits() | NUMACRE_INLINE_CACHED |
+               std::uint64_t{7} << NUMACRE_INLINE_THREAD_SHIFT) ==
+              IndexEntry::cached(ProcessSlot{1}, ThreadSlotIndex{7}, Order{1}, 1).bits());
 static_assert((IndexEntry::owned({}, {}, 0, {}).bits() | NUMACRE_INLINE_GENERATION) ==
               IndexEntry::owned({}, {}, kGenerationMax, {}).bits());
 static_assert(offsetof(ThreadCounters<Env>, frees) - offsetof(ThreadCounters<Env>, allocations) ==
               NUMACRE_INLINE_FREES_BESIDE * sizeof(Word));
 static_assert(sizeof(Word) == sizeof(std::uint64_t) && alignof(Word) == alignof(std::uint64_t));
-// All these values are compiled into programs. A change of one of them needs a numacre_inline_lane_2, and leaves
-// numacre_inline_lane_1 without blocks; otherwise old programs write to arbitrary places of shared memory.
+// All these values are compiled into programs. A change of one of them needs a numacre_inline_lane_3, and leaves
+// numacre_inline_lane_2 without blocks; otherwise old programs write to arbitrary places of shared memory.
 static_assert(NUMACRE_INLINE_OURS == 0xffffff && NUMACRE_INLINE_CACHED == 2 &&
               NUMACRE_INLINE_GENERATION == 0x7ffff000000 && NUMACRE_INLINE_FREES_BESIDE == 25);
 static_assert(offsetof(numacre_inline_magazine, top) == 0 && offsetof(numacre_inline_magazine, bottom) == 8 &&
               offsetof(numacre_inline_magazine, limit) == 16 && offsetof(numacre_inline_magazine, allocations) == 24);
 static_assert(offsetof(numacre_inline_node, data) == 0 && offsetof(numacre_inline_node, index) == 8 &&
               offsetof(numacre_inline_node, asked_bytes) == 16 && offsetof(numacre_inline_node, asked_magazine) == 24 &&
-              offsetof(numacre_inline_node, asked_entry) == 32);
+              offsetof(numacre_inline_node, asked) == 32 && offsetof(numacre_inline_wish, entry) == 0 &&
+              offsetof(numacre_inline_wish, change) == 8);
 static_assert(offsetof(numacre_inline_lane, handle) == 0 && offsetof(numacre_inline_lane, attention) == 8 &&
-              offsetof(numacre_inline_lane, attention_seen) == 16 && offsetof(numacre_inline_lane, only) == 24 &&
-              offsetof(numacre_inline_lane, freed_data) == 32 && offsetof(numacre_inline_lane, freed_index) == 40 &&
-              offsetof(numacre_inline_lane, freed_magazine) == 48 && offsetof(numacre_inline_lane, freed_like) == 56 &&
-              offsetof(numacre_inline_lane, frame_count) == 64 && offsetof(numacre_inline_lane, frame_shift) == 72);
+              offsetof(numacre_inline_lane, attention_seen) == 16 && offsetof(numacre_inline_lane, inside) == 24 &&
+              offsetof(numacre_inline_lane, only) == 32 && offsetof(numacre_inline_lane, freed_data) == 40 &&
+              offsetof(numacre_inline_lane, freed_index) == 48 && offsetof(numacre_inline_lane, freed_magazine) == 56 &&
+              offsetof(numacre_inline_lane, freed_like) == 64 && offsetof(numacre_inline_lane, frame_count) == 72 &&
+              offsetof(numacre_inline_lane, frame_shift) == 80 &&
+              offsetof(numacre_inline_lane, cached_without_note) == 88 &&
+              offsetof(numacre_inline_lane, cached_mark) == 96 &&
+              offsetof(numacre_inline_lane, all_but_generation) == 104);
+static_assert(NUMACRE_INLINE_THREAD_SHIFT == 43);
 
 inline std::uint64_t *bits_of(Word &word) {
     return reinterpret_cast<std::uint64_t *>(&word);
@@ -104,10 +114,10 @@ struct alignas(kCacheLineBytes) NodeLane : numacre_inline_node {
     std::uint64_t looked_at_ns;
     Magazine magazines[kCachedOrders];
 
-    void allocates(std::size_t size, Magazine &from, IndexEntry handed_out) {
+    void allocates(std::size_t size, Magazine &from, numacre_inline_wish wish) {
         asked_bytes = size;
         asked_magazine = &from;
-        asked_entry = handed_out.bits();
+        asked = wish;
     }
     void allocates_nothing() { allocates(0, no_magazine, {}); }
 };
@@ -152,7 +162,7 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
 
     NodeLane &only_node() const { return static_cast<NodeLane &>(*only); }
     const Word &attention_word() const { return *reinterpret_cast<const Word *>(attention); }
-    bool undisturbed() const { return numacre_inline_is_undisturbed(this, pool) != 0; }
+    bool undisturbed() const { return numacre_inline_is_undisturbed(this) != 0; }
 
     // like: IndexEntry::ownership_and_order(); 0: nothing
     void frees(NodeLane &node, Magazine &into, std::uint64_t like) {
@@ -189,14 +199,43 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
 // The calling thread's lane, if this is the pool that the thread used last. nullptr otherwise: numacre_inline_lane_1
 // may then point to an object that is no Lane.
 [[gnu::always_inline]] inline Lane *current_lane(const numacre_pool *pool) {
-    numacre_inline_lane *const current = numacre_inline_lane_1;
+    numacre_inline_lane *const current = numacre_inline_lane_2;
     return current->handle == pool ? static_cast<Lane *>(current) : nullptr;
 }
 // Like current_lane(), but nullptr also if the pool wants attention first.
 [[gnu::always_inline]] inline Lane *undisturbed_lane(const numacre_pool *pool) {
-    numacre_inline_lane *const current = numacre_inline_lane_1;
-    return numacre_inline_is_undisturbed(current, pool) != 0 ? static_cast<Lane *>(current) : nullptr;
+    Lane *const lane = current_lane(pool);
+    return lane != nullptr && lane->undisturbed() ? lane : nullptr;
 }
+// Like undisturbed_lane(), and begins the steps on the thread's cache: the caller calls leave_cache() behind them.
+// inside: a copy of the lane's. The compiler would read the lane's again.
+[[gnu::always_inline]] inline Lane *entered_lane(const numacre_pool *pool, std::uint64_t *&inside) {
+    numacre_inline_lane *const current = numacre_inline_lane_2;
+    return numacre_inline_enter(current, pool, &inside) != 0 ? static_cast<Lane *>(current) : nullptr;
+}
+[[gnu::always_inline]] inline void leave_cache(const Lane &lane) {
+    numacre_inline_end(lane.inside);
+}
+
+// The steps on the thread's cache off the common path. False: somebody has asked for cached blocks since the thread
+// last answered, so that the cache may not be used before the next answer.
+class CacheSteps {
+public:
+    explicit CacheSteps(const Lane &lane) : lane_(lane) {
+        numacre_inline_begin(lane.inside);
+        // relaxed: as numacre_inline_begin() says.
+        const std::uint64_t now = lane.attention_word().load(std::memory_order_relaxed);
+        may_go_on_ = Attention::requests(now ^ lane.attention_seen) == 0;
+    }
+    ~CacheSteps() { leave_cache(lane_); }
+    CacheSteps(const CacheSteps &) = delete;
+    CacheSteps &operator=(const CacheSteps &) = delete;
+    explicit operator bool() const { return may_go_on_; }
+
+private:
+    const Lane &lane_;
+    bool may_go_on_;
+};
 
 [[gnu::always_inline]] inline char *address_of(const Lane &lane, const NodeLane &node, FrameIndex frame) {
     return node.data + (frame.value << lane.frame_shift);
@@ -218,25 +257,32 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     return lane.since_now.for_request(size_bytes, magazine.block_shift);
 }
 
-// The entry of a block that is handed out for `size_bytes` now, without its generation.
-[[gnu::always_inline]] inline IndexEntry entry_for(const Lane &lane, const Magazine &magazine, std::size_t size_bytes) {
-    return magazine.as_owned.with(note_of(lane, magazine, size_bytes));
+// The entry of a cached block that is handed out for `size_bytes` now. It has a note where that of a cached block has a
+// mark.
+[[gnu::always_inline]] inline numacre_inline_wish wish_for(const Lane &lane, const Magazine &magazine,
+                                                           std::size_t size_bytes) {
+    const Note note = note_of(lane, magazine, size_bytes);
+    return {magazine.as_owned.with(note).bits(), note.bits() ^ lane.cached_mark};
 }
 
-// entry: entry_for(). False: the magazine is empty, or its top block was not a cached block any more (that block is
+// wish: wish_for(). False: the magazine is empty, or its top block was not a cached block any more (that block is
 // removed).
 [[gnu::always_inline]] inline bool cached_take(const Lane &lane, const NodeLane &node, Magazine &magazine,
-                                               IndexEntry entry, void **block) {
-    return numacre_inline_take(&lane, &node, &magazine, entry.bits(), block) != 0;
+                                               const numacre_inline_wish &wish, void **block) {
+    return numacre_inline_take(&lane, &node, &magazine, &wish, block) != 0;
 }
 
 // Takes up to `wanted` blocks at once; stops at a block that is not cached any more. Values common to all blocks are
 // loaded once, into registers: for the compiler a store to the index might change any other memory.
 [[gnu::always_inline]] inline unsigned cached_take_many(const Lane &lane, const NodeLane &node, Magazine &magazine,
-                                                        IndexEntry entry, void **blocks, unsigned wanted) {
+                                                        const numacre_inline_wish &wish, void **blocks,
+                                                        unsigned wanted) {
     char *const data = node.data;
     std::uint64_t *const index = node.index;
     const std::uint64_t frame_shift = lane.frame_shift;
+    const std::uint64_t owned = wish.entry;
+    const std::uint64_t change = wish.change;
+    const std::uint64_t all_but_generation = lane.all_but_generation;
     char **top = magazine.top;
     const std::uint32_t count = magazine.count();
     const unsigned most = wanted < count ? wanted : count;
@@ -244,10 +290,10 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     while (got < most) {
         char *const address = *--top;
         std::uint64_t *const slot = index + (static_cast<std::uint64_t>(address - data) >> frame_shift);
-        const std::uint64_t before = numacre_inline_entry(slot);
-        if (numacre_inline_is_cached(before, entry.bits()) == 0) [[unlikely]]
+        const std::uint64_t now = numacre_inline_handed_out(numacre_inline_entry(slot), change);
+        if (numacre_inline_is_as_wanted(now, owned, all_but_generation) == 0) [[unlikely]]
             break;
-        numacre_inline_out_of_cache(slot, before, entry.bits());
+        numacre_inline_out_of_cache(slot, now);
         blocks[got++] = address;
     }
     magazine.top = top;
@@ -260,12 +306,12 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
 [[gnu::always_inline]] inline bool cached_take_other_size(const Lane &lane, NodeLane &node, std::size_t size_bytes,
                                                           std::uint64_t frames_less_one, void **block) {
     Magazine &magazine = node.magazines[order_above(frames_less_one)];
-    const IndexEntry entry = entry_for(lane, magazine, size_bytes);
+    const numacre_inline_wish wish = wish_for(lane, magazine, size_bytes);
     if (node.sizes.count(size_bytes) >= Streak::kLong) [[unlikely]]
-        node.allocates(size_bytes, magazine, entry);
+        node.allocates(size_bytes, magazine, wish);
     else if (node.asked_bytes != 0)
         node.allocates_nothing();
-    return cached_take(lane, node, magazine, entry, block);
+    return cached_take(lane, node, magazine, wish, block);
 }
 
 // Finds the numa node and frame of an address. False: the address is not that of a frame's first byte in this pool.
@@ -288,8 +334,8 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
 
 // The entry in the leaf layer for the frame where a block begins.
 struct LeafEntry {
-    NodeLane *node;
-    std::uint64_t *slot;
+    NodeLane *node = nullptr;
+    std::uint64_t *slot = nullptr;
     IndexEntry entry;
 
     FrameIndex frame() const { return FrameIndex{static_cast<std::uint64_t>(slot - node->index)}; }
@@ -315,7 +361,7 @@ struct LeafEntry {
         lane.frees(node, magazine, like);
     else if (lane.freed_like != 0)
         lane.frees_nothing(node);
-    return numacre_inline_put(&magazine, block, found.slot, found.entry.bits()) != 0;
+    return numacre_inline_put(&lane, &magazine, block, found.slot, found.entry.bits()) != 0;
 }
 // Like cached_put_same_node(), for a block of any numa node. That numa node becomes the one of the next frees.
 [[gnu::always_inline]] inline bool cached_put_found(Lane &lane, const LeafEntry &found, void *block) {
@@ -337,6 +383,8 @@ inline bool cached_put(Lane &lane, void *block) {
     char *const data = lane.freed_data;
     std::uint64_t *const index = lane.freed_index;
     const std::uint64_t like = lane.freed_like;
+    const std::uint64_t without_note = lane.cached_without_note;
+    const std::uint64_t mark = lane.cached_mark;
     const std::uint64_t frame_count = lane.frame_count;
     const std::uint64_t frame_shift = lane.frame_shift;
     char **const top = magazine.top;
@@ -352,7 +400,7 @@ inline bool cached_put(Lane &lane, void *block) {
         const std::uint64_t entry = numacre_inline_entry(index + frame);
         if (numacre_inline_is_like(entry, like) == 0) [[unlikely]]
             break;
-        numacre_inline_into_cache(index + frame, entry);
+        numacre_inline_into_cache(index + frame, entry, without_note, mark);
         top[put++] = address;
     }
     magazine.top = top + put;

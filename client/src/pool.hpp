@@ -79,6 +79,9 @@ struct numacre_pool {
     std::uint32_t stranger_count = 0;
     bool heeds_kernel = true;   // the threads' mempolicies and cpusets count
     bool checks_frees = false;  // one CAS decides which thread frees a block, and no block is cached
+    // Others may take back what this process's threads cache and do not use (idle.cpp): the process has registered for
+    // barriers.
+    bool shares_caches = false;
     // The policy that numacre_set_policy has set, and the version of that policy; odd while a thread sets it. See
     // policy.cpp.
     std::atomic<std::uint32_t> policy_version{0};

@@ -7,6 +7,7 @@
 
 #include "engine.hpp"
 #include "errors.hpp"
+#include "idle.hpp"
 #include "numacre/shm/chunks.hpp"
 #include "numacre/shm/format.hpp"
 #include "pool.hpp"
@@ -70,6 +71,7 @@ void prefer_hugepages_for_index(const NodeHandle &node, const Geometry &geometry
 
 int build(numacre_pool *pool) {
     if (const int error = read_checks(pool)) return error;
+    if (const int error = share_caches(pool)) return error;
     pool->numa_nodes = 1;
     pool->process = kOnlyProcess;
     constexpr std::uint32_t processes = kOnlyProcess.value + 1;

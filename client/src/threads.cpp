@@ -30,6 +30,9 @@ constinit NoLane no_lane;
 }  // namespace numacre::client
 
 // The model again: g++ does not take it over from the declaration.
+constinit __thread numacre_inline_lane *numacre_inline_lane_2 __attribute__((tls_model("initial-exec"))) =
+    &numacre::client::no_lane;
+// For programs that were built with the layout of version 0.2.0: never a lane, so that their calls are function calls.
 constinit __thread numacre_inline_lane *numacre_inline_lane_1 __attribute__((tls_model("initial-exec"))) =
     &numacre::client::no_lane;
 
@@ -104,7 +107,7 @@ constexpr unsigned kLooksEach = 2;          // more than one, so that more table
 // lane is unreachable before it is unmapped.
 void free_lane(Seat &seat) {
     const Seat gone = seat;
-    if (numacre_inline_lane_1 == gone.lane) numacre_inline_lane_1 = &no_lane;
+    if (numacre_inline_lane_2 == gone.lane) numacre_inline_lane_2 = &no_lane;
     seat = {};
     std::atomic_signal_fence(std::memory_order_seq_cst);
     os::munmap(gone.lane, gone.bytes);
@@ -115,6 +118,7 @@ void release_slot(numacre_pool *pool, Actor actor) {
     auto &slot = pool->view.threads[actor.thread.value];
     // relaxed: perhaps left over from a call that a signal handler has left; ordered by the release below.
     slot.under_way.store(0, std::memory_order_relaxed);
+    slot.inside.store(0, std::memory_order_relaxed);  // of a thread that has ended in the middle of a call
     // release: the slot's next user, or recovery, sees all our work done.
     slot.owner.store(0, std::memory_order_release);
     pool->threads.fetch_sub(1, std::memory_order_relaxed);  // relaxed: a count that publishes no data
@@ -244,7 +248,7 @@ void at_thread_end(void *) {
     SignalsBlocked::keep_out();
     LaneTable &table = lane_table;
     const TableLock lock;
-    numacre_inline_lane_1 = &no_lane;
+    numacre_inline_lane_2 = &no_lane;
     give_up_seats(table.seats, table.count);
     if (table.noted != nullptr && table.noted_in == fork_generation()) forget_noted(table.noted);
     Seat *const seats = table.seats;
@@ -260,7 +264,7 @@ void at_thread_end(void *) {
 // that outlives the parent, or goes on when the parent calls exec. Async-signal-safe.
 void forget_the_parents() {
     const NotCancelled not_cancelled;  // close() is a cancellation point, and fork() is none
-    numacre_inline_lane_1 = &no_lane;
+    numacre_inline_lane_2 = &no_lane;
     registry_mutex = PTHREAD_MUTEX_INITIALIZER;
     forget_recording_in_child();
     noted_tables = next_look = nullptr;
@@ -367,6 +371,10 @@ Seat new_lane(numacre_pool *pool, Actor actor) {
     pool->references.fetch_add(1, std::memory_order_relaxed);
     lane->handle = lane->pool = pool;
     lane->attention = bits_of(pool->view.header->attention);
+    lane->inside = bits_of(pool->view.threads[actor.thread.value].inside);
+    lane->cached_without_note = NUMACRE_INLINE_OURS | NUMACRE_INLINE_GENERATION;
+    lane->all_but_generation = ~NUMACRE_INLINE_GENERATION;
+    lane->cached_mark = NUMACRE_INLINE_CACHED | std::uint64_t{actor.thread.value} << NUMACRE_INLINE_THREAD_SHIFT;
     lane->regulation = pool->checks_frees ? &always : &pool->view.header->accounting;
     lane->frame_count = pool->geometry.frame_count;
     lane->span = pool->span;
@@ -405,7 +413,7 @@ Seat new_lane(numacre_pool *pool, Actor actor) {
 // Makes the lane the current one. While a trace is recorded no lane is current, so no call takes the hot path
 // (record.hpp).
 Lane *make_current(Lane *lane) {
-    if (!recording()) numacre_inline_lane_1 = lane;
+    if (!recording()) numacre_inline_lane_2 = lane;
     return lane;
 }
 }  // namespace

@@ -128,6 +128,8 @@ inline void EngineModel::check_invariants() {
         const Local &local = explorer.local<Local>(static_cast<int>(client));
         for (unsigned slot = 0; slot < kHeldMax; ++slot) {
             if (!local.held[slot] && !local.cached[slot]) continue;
+            // Others may have taken it back, and the client has not seen the request yet.
+            if (local.cached[slot] && local.answered != Attention::requests(attention_->load())) continue;
             bool found = false;
             for (const Owned &entry : owned)
                 found = found || (entry.block == local.blocks[slot] && entry.process.value == process_slot_of(client));
@@ -233,6 +235,7 @@ inline void EngineModel::check_caches_when_quiet() {
         const Local &local = explorer.local<Local>(static_cast<int>(client));
         for (unsigned slot = 0; slot < kHeldMax; ++slot) {
             if (!local.held[slot] && !local.cached[slot]) continue;
+            if (local.cached[slot] && local.answered != Attention::requests(attention_->load())) continue;  // as above
             const IndexEntry entry{view_.index_entry(local.blocks[slot]).load()};
             if (entry.is_cached() != local.cached[slot])
                 fail("quiet: " + to_text(local.blocks[slot]) + " is " + (local.cached[slot] ? "" : "not ") +

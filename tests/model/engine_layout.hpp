@@ -108,6 +108,8 @@ inline void EngineModel::lay_out() {
     explorer.keep_private(some_always_free_, setup_.clients.size() * sizeof(Word));
     wanted_ = static_cast<Word *>(explorer.allocate(setup_.clients.size() * sizeof(Word)));
     daemon_died_ = explorer.make<Word>();
+    attention_ = explorer.make<Word>();
+    explorer.label(attention_, sizeof(Word), "attention");
     explorer.keep_private(free_throughout_, setup_.clients.size() * sizeof(Word));
     explorer.keep_private(wanted_, setup_.clients.size() * sizeof(Word));
     mailbox_ = explorer.make<Word>();

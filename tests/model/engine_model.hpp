@@ -24,6 +24,7 @@
 #include "numacre/shm/fit.hpp"
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/hand_off.hpp"
+#include "numacre/shm/idle_caches.hpp"
 #include "numacre/shm/recovery.hpp"
 #include "support/cached_block.hpp"
 
@@ -54,7 +55,8 @@ private:
         Block given;                        // what it gave last; of interest to kWithdraw and the like alone
         IndexEntry given_entry;
         bool gave;
-        bool caches_shared;  // the shared block is in its cache, or was when it looked
+        bool caches_shared;      // the shared block is in its cache, or was when it looked
+        std::uint64_t answered;  // requests for cached blocks that it has seen
         bool is_its(Block block) const {
             for (unsigned slot = 0; slot < kHeldMax; ++slot)
                 if ((held[slot] || cached[slot]) && blocks[slot] == block) return true;
@@ -108,6 +110,9 @@ private:
     void think_again(Thread &self, std::size_t client, int what, unsigned room);
     void take_from_mailbox(Thread &self, std::size_t client, unsigned slot);
     void use_cache(Thread &self, std::size_t client, int what);
+    bool enter_cache(Thread &self, std::size_t client);
+    void use_cache_inside(Thread &self, std::size_t client, int what);
+    void gather(Thread &self, std::size_t client, bool fenced);
     void free_and_serve(Thread &self, std::size_t client, unsigned slot);
     void wait_for(Thread &self, std::size_t client, Order order, bool patient, unsigned slot);
     void serve_if_somebody_waits(std::size_t client);
@@ -173,7 +178,8 @@ private:
     bool moments_are_common_ = true;
     Word *wanted_ = nullptr;  // by client: that order + 1, 0 = not allocating
     Word *daemon_died_ = nullptr;
-    Word *frames_ = nullptr;  // what owners write to, a word for each smallest block that anybody allocates
+    Word *attention_ = nullptr;  // the pool's header is no part of the state here
+    Word *frames_ = nullptr;     // what owners write to, a word for each smallest block that anybody allocates
     unsigned frames_order_ = kMaxOrder;
     Word *mailbox_ = nullptr;       // a Reference on its way from one client to another; 0: empty
     Word *shared_freed_ = nullptr;  // how many have freed the shared block, by what they were told

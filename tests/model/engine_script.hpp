@@ -117,6 +117,14 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
         use_cache(self, client, what);
         return;
     }
+    if (what <= kCacheInside) {
+        self.choose_operation(1);
+        if (what >= kUncacheInside)
+            use_cache_inside(self, client, what);
+        else
+            gather(self, client, what == kGather);
+        return;
+    }
     if (what == kReferShared) {
         self.choose_operation(1);
         refer_to_shared(self, client);
@@ -244,18 +252,18 @@ inline void EngineModel::use_cache(Thread &self, std::size_t client, int what) {
         const IndexEntry entry = look_at(slot);
         if (!is_like(entry, IndexEntry::owned(actor_of(client).process, local.blocks[held].order, 0, {})))
             self.fail("a held block cannot be cached");
-        into_cache(slot, entry);
+        into_cache(slot, entry, actor_of(client).thread);
     } else if (what == kUncache && cached < kHeldMax) {
         auto &slot = view_.index_entry(local.blocks[cached]);
         const IndexEntry entry = look_at(slot);
         const IndexEntry owned = IndexEntry::owned(actor_of(client).process, local.blocks[cached].order, 0, {});
-        if (!is_cached(entry, owned)) {
+        if (!is_cached(entry, owned, actor_of(client).thread)) {
             if (!somebody_forked()) self.fail("a block in our cache is not cached");
             local.cached[cached] = false;
             local.blocks[cached] = {};
             return;
         }
-        out_of_cache(slot, entry, owned);
+        out_of_cache(slot, entry, owned, actor_of(client).thread);
         local.cached[cached] = false;
         local.held[cached] = true;
         touch_frames(self, local.blocks[cached]);
@@ -263,6 +271,43 @@ inline void EngineModel::use_cache(Thread &self, std::size_t client, int what) {
         if (what != kFlush) free_many(self, client, BlockState::owned);
         free_many(self, client, BlockState::cached);
     }
+}
+
+// The client's part: as numacre_inline_enter() and answer_attention() (client/src/cache.cpp).
+inline bool EngineModel::enter_cache(Thread &self, std::size_t client) {
+    Local &local = self.local<Local>();
+    auto &slot = pool_.threads[slot_of(client).value];
+    numacre_inline_begin(test::place_of(slot.inside));
+    if (Attention::requests(NUMACRE_INLINE_LOAD(test::place_of(*attention_))) == local.answered) return true;
+    numacre_inline_end(test::place_of(slot.inside));
+    const std::uint64_t now = attention_->load();
+    answer_request(slot, now);
+    for (unsigned cached = 0; cached < kHeldMax; ++cached) {
+        if (!local.cached[cached]) continue;
+        const FrameIndex base = local.blocks[cached].base;
+        local.cached[cached] = false;
+        local.blocks[cached] = {};
+        (void)buddy_->free_many(actor_of(client), BlockState::cached, &base, 1, true);  // 0: somebody has it already
+    }
+    local.answered = Attention::requests(now);
+    return false;
+}
+
+inline void EngineModel::use_cache_inside(Thread &self, std::size_t client, int what) {
+    if (!enter_cache(self, client)) return;
+    use_cache(self, client, what == kCacheInside ? kCache : kUncache);
+    numacre_inline_end(test::place_of(pool_.threads[slot_of(client).value].inside));
+}
+
+// The part of the thread that is short of memory: as take_back_idle_caches() (client/src/idle.cpp).
+inline void EngineModel::gather(Thread &self, std::size_t client, bool fenced) {
+    Local &local = self.local<Local>();
+    const std::uint64_t now = attention_->fetch_add(Attention::kPressureStep) + Attention::kPressureStep;
+    local.answered = Attention::requests(now);
+    answer_request(pool_.threads[slot_of(client).value], now);
+    if (fenced) pass_barrier(*attention_);
+    (void)IdleCaches<SimEnv>{pool_, view_, local.answered}.take_back(
+        actor_of(client), [](ProcessSlot, Block) {}, [](ProcessSlot, Block, bool) {});
 }
 
 inline void EngineModel::allocate_many(Thread &self, std::size_t client, Order order, BlockState state) {
@@ -340,7 +385,7 @@ inline void EngineModel::use_shared(Thread &self, std::size_t client, int what, 
         if (entry.is_private(IndexEntry::private_to(actor.process))) {
             local.caches_shared = true;
             if (what == kCacheSlowly) self.wait_until(is_anothers);
-            into_cache(slot, entry);
+            into_cache(slot, entry, actor.thread);
         }
         shared_ended_->fetch_add(1);
     } else if (local.caches_shared) {
@@ -351,9 +396,9 @@ inline void EngineModel::use_shared(Thread &self, std::size_t client, int what, 
         }
         const IndexEntry entry = look_at(slot);
         const IndexEntry owned = IndexEntry::owned(actor.process, shared_.order, 0, {});
-        if (!is_cached(entry, owned)) return;
+        if (!is_cached(entry, owned, actor.thread)) return;
         if (what == kUncacheSlowly) self.wait_until(is_anothers);
-        out_of_cache(slot, entry, owned);
+        out_of_cache(slot, entry, owned, actor.thread);
         local.blocks[room] = shared_;
         local.held[room] = true;
         touch_frames(self, shared_);

@@ -60,6 +60,12 @@ inline constexpr int kUncacheSlowly = -21;
 inline constexpr int kRelease = -22;  // frees the first block that it holds as clients do, who look for those who wait
 inline constexpr int kReferShared = -23;  // makes a reference to the shared block, if it is its process's, and mails it
 inline constexpr int kNudge = -24;        // nudges all who wait, as the daemon does when it has released something
+// The steps of a cache where others take back what is cached and not used (idle_caches.hpp). If somebody has asked for
+// it, the client answers, and does nothing else:
+inline constexpr int kCacheInside = -25;     // as kCache
+inline constexpr int kUncacheInside = -26;   // as kUncache
+inline constexpr int kGather = -27;          // asks, passes a barrier, and takes back what all idle threads have cached
+inline constexpr int kGatherUnfenced = -28;  // ... without the barrier
 // Waits for a block of an order: kWait + order; looks whether there is one and gives up: kWaitBriefly + order.
 inline constexpr int kWait = 300;
 inline constexpr int kWaitBriefly = 400;

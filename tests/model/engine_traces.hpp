@@ -21,6 +21,8 @@ inline void EngineModel::label_words() {
         explorer.label(&pool_.threads[slot].intent, 8, name + ".intent");
         explorer.label(&pool_.threads[slot].owner, 8, name + ".owner");
         explorer.label(&pool_.threads[slot].hint_work, 8, name + ".hint_work");
+        explorer.label(&pool_.threads[slot].inside, 8, name + ".inside");
+        explorer.label(&pool_.threads[slot].answered, 8, name + ".answered");
         explorer.label(&view_.home[slot], sizeof view_.home[slot], name + ".home");
     }
     for (std::uint32_t slot = 0; slot < process_slots_; ++slot)

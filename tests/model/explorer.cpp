@@ -87,7 +87,8 @@ void Explorer::begin() {
     if (options_.memory == MemoryMode::total_store_order)
         buffers_ =
             std::make_unique<StoreBuffers>(words_, static_cast<unsigned>(threads_.size()), options_.store_buffer_max);
-    if (options_.memory == MemoryMode::weak) weak_ = std::make_unique<WeakMemory>(options_.history_max);
+    if (options_.memory == MemoryMode::weak)
+        weak_ = std::make_unique<WeakMemory>(options_.history_max, options_.barriers);
     exploring_ = true;
     for (int thread = 0; thread < static_cast<int>(threads_.size()); ++thread) {
         prepare(thread);

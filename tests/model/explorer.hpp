@@ -62,6 +62,7 @@ struct Options {
     // total_store_order: what a thread had buffered is lost when it dies. In reality it is not (a retired store does
     // become visible), so by default a death flushes.
     bool lose_buffers_at_death = false;
+    bool barriers = false;       // weak: the program calls pass_barrier()
     unsigned history_max = 3;    // weak: values of a location that may still be read, the newest included
     Weakening weaken{};          // line 0: none
     bool collect_sites = false;  // for Explorer::sites()

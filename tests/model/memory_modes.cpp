@@ -44,7 +44,10 @@ std::uint64_t Explorer::access_buffered(int thread, const Request &asked) {
         if (tracing_) trace_access(request, before, before, own ? " (from its buffer)" : "");
         return before;
     }
-    // RMWs and seq_cst stores find the buffer empty: waits_for_flush().
+    if (request.kind == Access::barrier)
+        for (int other = 0; other < static_cast<int>(threads_.size()); ++other)
+            while (!drained(other)) flush(other);
+    // RMWs, barriers and seq_cst stores find the thread's own buffer empty: waits_for_flush().
     if (request.kind != Access::store || request.order == std::memory_order_seq_cst)
         return access_in_order(request, false);
     buffers_->put(thread, request);
@@ -68,6 +71,11 @@ std::uint64_t Explorer::access_weak(int thread, const Request &asked, unsigned w
     const Request request = as_ordered(asked);
     if (is_weakened(asked, options_.weaken)) ++weakened_;
     const std::uint64_t newest = bits_at(request.address, request.bytes);
+    if (request.kind == Access::barrier) {
+        weak_->pass_barrier(thread);
+        if (tracing_) trace_access(request, newest, newest, " (of all threads)");
+        return newest;
+    }
     const WeakMemory::Outcome outcome = weak_->perform(thread, request, words_.place_of(request.address), newest, way);
     if (outcome.newest != newest) words_.write(request.address, request.bytes, outcome.newest);
     if (tracing_) {

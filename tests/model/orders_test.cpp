@@ -111,6 +111,14 @@ std::vector<Model> models() {
                       {.process = 2, .script = {0}, .mortal = false}},
           .daemon = true},
          1},
+        {"idle-cache",
+         {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
+          .clients = {{.process = 1, .caches = {0}, .script = {kUncacheInside, kCacheInside, kUncacheInside}},
+                      {.process = 2, .script = {kGather, 0}}}}},
+        {"idle-cache-answer",
+         {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
+          .clients = {{.process = 1, .holds = {0}, .script = {kCacheInside, kCacheInside, kUncacheInside}},
+                      {.process = 2, .script = {kGather, 0}}}}},
     };
 }
 
@@ -157,6 +165,7 @@ std::vector<Model> more_models() {
 Report explore(const Model &model, const Options &base) {
     Options options = base;
     options.kills_max = model.kills_max;
+    options.barriers = std::string_view(model.name).starts_with("idle-cache");
     EngineModel engine(model.name, options, model.setup);
     return engine.run();
 }

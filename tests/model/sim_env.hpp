@@ -21,7 +21,8 @@ enum class Access : std::uint32_t {
     fetch_add,
     fetch_sub,
     fetch_and,
-    fetch_or
+    fetch_or,
+    barrier  // of all threads at once (pass_barrier()): reads and writes nothing
 };
 
 struct Request {
@@ -129,6 +130,14 @@ struct SimEnv {
     static constexpr void crash_point(Point) noexcept {}
 };
 
+// What membarrier(GLOBAL_EXPEDITED) does: every thread passes a full barrier between the beginning and the end of this
+// one step. place: any word of the explorer's, which the step does not touch.
+inline void pass_barrier(SimEnv::Atomic<std::uint64_t> &place,
+                         std::source_location where = std::source_location::current()) {
+    (void)access({Access::barrier, sizeof(std::uint64_t), std::memory_order_relaxed, std::memory_order_relaxed, &place,
+                  0, 0, where});
+}
+
 static_assert(sizeof(SimEnv::Atomic<std::uint64_t>) == 8, "shared structures must keep their layout in the model");
 
 // What is written in C (numacre/shm/cached_block.h) goes through the same door.
@@ -136,5 +145,7 @@ static_assert(sizeof(SimEnv::Atomic<std::uint64_t>) == 8, "shared structures mus
     ::numacre::test::word_at<::numacre::model::SimEnv>(place).load(std::memory_order_relaxed)
 #define NUMACRE_INLINE_STORE(place, bits) \
     ::numacre::test::word_at<::numacre::model::SimEnv>(place).store((bits), std::memory_order_relaxed)
+#define NUMACRE_INLINE_RELEASE(place, bits) \
+    ::numacre::test::word_at<::numacre::model::SimEnv>(place).store((bits), std::memory_order_release)
 
 }  // namespace numacre::model

@@ -24,6 +24,8 @@ const char *to_text(Access kind) {
             return "fetch_and";
         case Access::fetch_or:
             return "fetch_or";
+        case Access::barrier:
+            return "barrier";
     }
     return "?";
 }

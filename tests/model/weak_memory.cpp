@@ -21,7 +21,7 @@ constexpr bool is_store(Access kind) {
 
 }  // namespace
 
-WeakMemory::WeakMemory(unsigned history_max) : history_max_(history_max) {
+WeakMemory::WeakMemory(unsigned history_max, bool barriers) : history_max_(history_max), barriers_(barriers) {
     if (history_max < 1 || history_max >= kMessagesMax - 1) die_of("history_max must be 1 to 14");
 }
 
@@ -88,7 +88,19 @@ unsigned WeakMemory::list_ways(int thread, const Request &request, unsigned loca
     return count;
 }
 
+void WeakMemory::pass_barrier(int thread) {
+    const View before = view_of(thread);
+    for (int other = 0; other < kThreadsMax; ++other) {
+        if (other == thread) continue;
+        view_of(thread).join(view_of(other));
+        view_of(other).join(before);
+    }
+    view_of(thread).join(view_of(kEnded));
+    view_of(thread).join(view_of(kKernel));
+}
+
 unsigned WeakMemory::ways(int thread, const Request &request, std::size_t place, std::uint64_t newest) const {
+    if (request.kind == Access::barrier) return 1;
     Ways ways;
     return list_ways(thread, request, location_of(place), newest, ways);
 }

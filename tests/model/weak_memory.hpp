@@ -30,7 +30,8 @@ inline constexpr int kThreadsMax = 7;
 
 class WeakMemory {
 public:
-    explicit WeakMemory(unsigned history_max);
+    // barriers: the program calls pass_barrier(). Then what threads knew at their end is kept for it.
+    WeakMemory(unsigned history_max, bool barriers);
 
     // How many ways there are for this access. Way 0 is what sequential consistency would do. `newest`: the location's
     // newest value, which the caller keeps; `place` tells locations apart (its offset in the arena).
@@ -48,12 +49,19 @@ public:
     // A channel outside of the code under test: always the newest value, with all that its writer knew.
     void pass_through_channel(int thread, const Request &request, std::size_t place, std::uint64_t newest);
 
+    // Every other thread passes a full barrier, in an order that nobody knows: each knows from then on what this one
+    // knew, and this one knows what each knew.
+    void pass_barrier(int thread);
+
     // Memory that is not atomic. False: another thread touched it, and this one does not know.
     bool touch(int thread, std::size_t place);
 
     // A thread begins, with what the dead and the thread that starts it (-1: the kernel) knew.
     void start(int thread, int starter);
-    void finish(int thread) { view_of(thread) = View{}; }
+    void finish(int thread) {
+        if (barriers_) view_of(kEnded).join(view_of(thread));
+        view_of(thread) = View{};
+    }
     void die(int thread);
     // The kernel has told it of a death: whatever the dead did is visible.
     void learn_of_deaths(int thread) { view_of(thread).join(view_of(kKernel)); }
@@ -72,6 +80,7 @@ private:
     static constexpr unsigned kLocationsMax = 63;
     static constexpr unsigned kMessagesMax = 16;  // of one location, within a step
     static constexpr int kKernel = kThreadsMax;
+    static constexpr int kEnded = kThreadsMax + 1;
 
     struct View {
         std::array<std::uint8_t, kLocationsMax> seen{};  // by location: index of the oldest message it may still read
@@ -90,7 +99,8 @@ private:
         bool seq_cst = false;
         std::uint8_t number = 0;  // in S; 0: every live thread comes after it
     };
-    using Views = std::array<View, kThreadsMax + 1>;  // by thread; the last is what the dead knew
+    // By thread; then what the dead knew, and what those knew that have come to their end.
+    using Views = std::array<View, kThreadsMax + 2>;
     struct Way {
         unsigned message;  // read, or gone behind
         bool writes;
@@ -122,6 +132,7 @@ private:
     bool was_cut_ = false;
     std::vector<std::uint8_t> location_of_place_;  // + 1; 0: never written. No part of the state
     unsigned location_count_ = 0;
+    bool barriers_;
     Views views_{};
     std::vector<Message> messages_;  // by location, oldest first
     std::vector<Saved> saved_;
@@ -141,6 +152,7 @@ inline std::uint64_t result_of(const Request &request, std::uint64_t before) {
     const std::uint64_t mask = request.bytes < 8 ? (std::uint64_t{1} << (8 * request.bytes)) - 1 : ~std::uint64_t{0};
     switch (request.kind) {
         case Access::load:
+        case Access::barrier:
             return before;
         case Access::store:
         case Access::exchange:

@@ -76,6 +76,14 @@ int futex_wait(std::uint32_t *word, std::uint32_t value, const timespec *time) {
         word, static_cast<std::uint64_t>(time->tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time->tv_nsec));
     return is_woken ? 0 : ETIMEDOUT;
 }
+// Every access is at once visible to all.
+int register_for_barriers() {
+    return 0;
+}
+int pass_barrier() {
+    simulation::step();
+    return 0;
+}
 int clock_gettime(clockid_t, timespec *time) {
     const std::uint64_t now = Scheduler::running == nullptr ? 1 : Scheduler::running->now_ns();
     time->tv_sec = static_cast<time_t>(now / 1'000'000'000);
@@ -127,6 +135,7 @@ int pthread_atfork(void (*prepare)(), void (*in_parent)(), void (*in_child)()) {
 #include "client/src/bulk.cpp"
 #include "client/src/cache.cpp"
 #include "client/src/free.cpp"
+#include "client/src/idle.cpp"
 #include "client/src/policy.cpp"
 #include "client/src/quota.cpp"
 #include "client/src/reference.cpp"
@@ -176,11 +185,11 @@ namespace numacre::simulation {
 static_assert(sizeof(client::lane_table) <= sizeof(ThreadLocals::table));
 
 void load_thread_locals(const ThreadLocals &locals) {
-    numacre_inline_lane_1 = locals.lane == nullptr ? &client::no_lane : static_cast<numacre_inline_lane *>(locals.lane);
+    numacre_inline_lane_2 = locals.lane == nullptr ? &client::no_lane : static_cast<numacre_inline_lane *>(locals.lane);
     std::memcpy(static_cast<void *>(&client::lane_table), locals.table, sizeof client::lane_table);
 }
 void save_thread_locals(ThreadLocals &locals) {
-    locals.lane = numacre_inline_lane_1;
+    locals.lane = numacre_inline_lane_2;
     std::memcpy(locals.table, static_cast<const void *>(&client::lane_table), sizeof client::lane_table);
 }
 void set_os_numa_node(std::uint32_t numa_node) {

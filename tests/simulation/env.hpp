@@ -163,5 +163,6 @@ inline std::uint64_t load_plainly(const std::uint64_t *place) {
 #define NUMACRE_INLINE_LOAD(place) ::numacre::simulation::load_plainly(place)
 #define NUMACRE_INLINE_STORE(place, bits) \
     ::numacre::test::word_at<::numacre::simulation::SimulationEnv>(place).store(bits)
+#define NUMACRE_INLINE_RELEASE(place, bits) NUMACRE_INLINE_STORE(place, bits)
 
 }  // namespace numacre::simulation

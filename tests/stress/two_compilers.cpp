@@ -290,7 +290,7 @@ private:
         const IndexEntry entry = look_at(slot);
         if (!entry.is_private(IndexEntry::private_to(actor_.process)))
             fault(to_text(held.block) + " is ours and cannot be cached");
-        into_cache(slot, entry);
+        into_cache(slot, entry, actor_.thread);
         cached_[held.block.order.value].push_back(held);
     }
     void take_from_cache() {
@@ -301,8 +301,9 @@ private:
         auto &slot = region_.node.index_entry(held.block);
         const IndexEntry entry = look_at(slot);
         const IndexEntry owned = IndexEntry::owned(actor_.process, held.block.order, 0, {});
-        if (!is_cached(entry, owned)) fault(to_text(held.block) + " is in our cache, the index does not say so");
-        out_of_cache(slot, entry, owned);
+        if (!is_cached(entry, owned, actor_.thread))
+            fault(to_text(held.block) + " is in our cache, the index does not say so");
+        out_of_cache(slot, entry, owned, actor_.thread);
         pattern_.verify(held.block, held.stamp);
         held_.push_back(held);
         frames_held_ += held.block.order.frames();

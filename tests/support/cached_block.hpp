@@ -24,16 +24,25 @@ IndexEntry look_at(Word &slot) {
 inline bool is_like(IndexEntry entry, IndexEntry like) {
     return numacre_inline_is_like(entry.bits(), like.bits()) != 0;
 }
-template <class Word>
-void into_cache(Word &slot, IndexEntry entry) {
-    numacre_inline_into_cache(place_of(slot), entry.bits());
-}
-inline bool is_cached(IndexEntry entry, IndexEntry owned) {
-    return numacre_inline_is_cached(entry.bits(), owned.bits()) != 0;
+// Of the entries of blocks in the thread's cache.
+inline std::uint64_t cached_mark(ThreadSlotIndex thread) {
+    return NUMACRE_INLINE_CACHED | std::uint64_t{thread.value} << NUMACRE_INLINE_THREAD_SHIFT;
 }
 template <class Word>
-void out_of_cache(Word &slot, IndexEntry entry, IndexEntry owned) {
-    numacre_inline_out_of_cache(place_of(slot), entry.bits(), owned.bits());
+void into_cache(Word &slot, IndexEntry entry, ThreadSlotIndex thread) {
+    numacre_inline_into_cache(place_of(slot), entry.bits(), NUMACRE_INLINE_OURS | NUMACRE_INLINE_GENERATION,
+                              cached_mark(thread));
+}
+// The entry of a block in the thread's cache, as it is when the block is handed out. owned: without generation.
+inline std::uint64_t handed_out(IndexEntry entry, IndexEntry owned, ThreadSlotIndex thread) {
+    return numacre_inline_handed_out(entry.bits(), owned.note().bits() ^ cached_mark(thread));
+}
+inline bool is_cached(IndexEntry entry, IndexEntry owned, ThreadSlotIndex thread) {
+    return numacre_inline_is_as_wanted(handed_out(entry, owned, thread), owned.bits(), ~NUMACRE_INLINE_GENERATION) != 0;
+}
+template <class Word>
+void out_of_cache(Word &slot, IndexEntry entry, IndexEntry owned, ThreadSlotIndex thread) {
+    numacre_inline_out_of_cache(place_of(slot), handed_out(entry, owned, thread));
 }
 
 }  // namespace numacre::test

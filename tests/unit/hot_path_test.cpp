@@ -225,7 +225,7 @@ TEST(HotPath, sizes_in_turn_stay_in_the_thread_cache) {
     const std::vector<Tally> tallies =
         expect_locked("sizes in turn: allocate, free, twice", prepare_sizes_in_turn, parts, 4, {0, 0, 0, 0});
     for (const unsigned call : {0U, 2U}) {
-        EXPECT_LE(tallies[call].instructions, 110U);
+        EXPECT_LE(tallies[call].instructions, 115U);
         EXPECT_LE(tallies[call + 1].instructions, 90U);
         EXPECT_LE(tallies[call].branches + tallies[call + 1].branches, 24U);
     }
@@ -411,7 +411,7 @@ TEST(HotPath, many_blocks_at_once_come_from_the_thread_cache_and_go_there) {
     const std::vector<Tally> tallies =
         expect_locked("bulk of 32, cached: allocate, free", prepare_many_cached, parts, 2, {0, 0});
     EXPECT_LE(tallies[0].instructions, 32 * 20U + 150);
-    EXPECT_LE(tallies[1].instructions, 32 * 20U + 120);
+    EXPECT_LE(tallies[1].instructions, 32 * 21U + 120);
 }
 TEST(HotPath, what_a_full_cache_does_not_take_goes_back_many_at_a_time) {
     void (*const parts[])() = {free_more_than_the_cache_takes};

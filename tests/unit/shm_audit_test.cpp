@@ -133,7 +133,7 @@ TEST_F(AuditedPool, a_block_that_is_being_freed_or_not_yet_held_has_lost_nothing
         EXPECT_EQ(lost(), 0U);
         // In a cache it is its process's as before.
         if (layer == 0) {
-            entry = IndexEntry::cached(held.owner(), held.order(), held.generation()).bits();
+            entry = IndexEntry::cached(held.owner(), actor.thread, held.order(), held.generation()).bits();
             EXPECT_EQ(lost(), 1U);
         }
         word = whole;

@@ -121,7 +121,7 @@ TEST(Buddy, only_a_holder_publishes) {
     const std::uint64_t before = slot.load();
     Reference name;
     EXPECT_FALSE(buddy.publish_in_leaf(buddy.view_of(other), block.base, name)) << "another process's";
-    into_cache(slot, look_at(slot));
+    into_cache(slot, look_at(slot), mine.thread);
     EXPECT_FALSE(buddy.publish_in_leaf(buddy.view_of(mine), block.base, name)) << "nobody uses it";
     slot.store(before);
     EXPECT_FALSE(buddy.publish_in_leaf(buddy.view_of(mine), FrameIndex{block.base.value + 1}, name)) << "inside it";
@@ -492,7 +492,7 @@ TEST(Buddy, only_what_nobody_else_can_reach_is_cached) {
     EXPECT_FALSE(can_be_cached(mine.process)) << "somebody may take it";
     IndexEntry entry = look_at(slot);
     ASSERT_TRUE(buddy.withdraw(block, entry));
-    into_cache(slot, entry);
+    into_cache(slot, entry, mine.thread);
     Block freed;
     EXPECT_EQ(buddy.free(mine, block.base, freed), Errc::stale_ref) << "freed already, as its user sees it";
     EXPECT_FALSE(can_be_cached(mine.process));
@@ -509,10 +509,10 @@ TEST(Buddy, a_block_says_since_when_its_holder_has_it) {
     ASSERT_EQ(buddy.allocate(giver, Order{2}, Note{PoolAge{5}}.for_request(12288, 14), block), Errc::ok);
     auto &slot = pool.node.index_entry(block);
     EXPECT_EQ(look_at(slot).note().since(), PoolAge{5});
-    into_cache(slot, look_at(slot));
+    into_cache(slot, look_at(slot), giver.thread);
     const Note note = Note{PoolAge{6}}.for_request(16320, 14);
     const std::uint32_t generation = look_at(slot).generation();
-    out_of_cache(slot, look_at(slot), IndexEntry::owned(giver.process, Order{2}, 0, note));
+    out_of_cache(slot, look_at(slot), IndexEntry::owned(giver.process, Order{2}, 0, note), giver.thread);
     EXPECT_EQ(look_at(slot).generation(), generation);
     EXPECT_EQ(look_at(slot).note(), Note{PoolAge{6}}.for_request(16320, 14)) << "its next use is another one";
     const Reference reference = buddy.publish(block, look_at(slot));
@@ -532,20 +532,21 @@ TEST(Buddy, what_another_thread_gave_back_from_its_cache_does_not_come_out_of_ou
     Block block;
     ASSERT_EQ(buddy.allocate(mine, Order{2}, {}, block), Errc::ok);
     auto &slot = pool.node.index_entry(block);
-    into_cache(slot, look_at(slot));
-    EXPECT_TRUE(is_cached(look_at(slot), in_my_cache));
-    EXPECT_FALSE(is_cached(look_at(slot), IndexEntry::owned(mine.process, Order{3}, 0, {}))) << "another cache";
+    into_cache(slot, look_at(slot), mine.thread);
+    EXPECT_TRUE(is_cached(look_at(slot), in_my_cache, mine.thread));
+    EXPECT_FALSE(is_cached(look_at(slot), IndexEntry::owned(mine.process, Order{3}, 0, {}), mine.thread))
+        << "another cache";
     ASSERT_EQ(buddy.free_many(mine, BlockState::cached, &block.base, 1), 1U);
-    EXPECT_FALSE(is_cached(look_at(slot), in_my_cache)) << "it is free";
+    EXPECT_FALSE(is_cached(look_at(slot), in_my_cache, mine.thread)) << "it is free";
     EXPECT_EQ(buddy.free_many(mine, BlockState::cached, &block.base, 1), 0U);
     const std::uint64_t home = pool.node.home[mine.thread.value].word[2].load();
     pool.node.home[other.thread.value].word[2].store(home);
     Block again;
     ASSERT_EQ(buddy.allocate(other, Order{2}, {}, again), Errc::ok);
     ASSERT_EQ(again, block);
-    EXPECT_FALSE(is_cached(look_at(slot), in_my_cache)) << "it is another's";
-    into_cache(slot, look_at(slot));
-    EXPECT_FALSE(is_cached(look_at(slot), in_my_cache)) << "it waits in another's cache";
+    EXPECT_FALSE(is_cached(look_at(slot), in_my_cache, mine.thread)) << "it is another's";
+    into_cache(slot, look_at(slot), other.thread);
+    EXPECT_FALSE(is_cached(look_at(slot), in_my_cache, mine.thread)) << "it waits in another's cache";
 }
 
 // Also not to a thread that is at home there.

@@ -61,7 +61,7 @@ TEST(IndexEntry, is_put_together_as_it_is_made) {
     EXPECT_FALSE(held.is_held_like(ours)) << "published";
     EXPECT_TRUE(held.is_held_like(ours.published()));
     EXPECT_FALSE(held.is_held_like(IndexEntry::owned(ProcessSlot{0xfefe}, order, kGenerationMax, note)));
-    EXPECT_FALSE(held.is_held_like(IndexEntry::cached(process, order, kGenerationMax)));
+    EXPECT_FALSE(held.is_held_like(IndexEntry::cached(process, ThreadSlotIndex{1}, order, kGenerationMax)));
     EXPECT_FALSE(IndexEntry{}.is_held_like(IndexEntry::owned(ProcessSlot{0}, order, 0, {})));
 }
 

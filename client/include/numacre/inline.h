@@ -18,8 +18,9 @@
  * (a fiber that moves): the compiler may keep the address of the first thread's cache.
  *
  * A program built with this header works with later libraries: the layout below does not change. A library with another
- * layout adds numacre_inline_lane_2, and its numacre_inline_lane_1 is a lane without blocks: each inline call of an old
- * program then becomes a call of the function.
+ * layout adds numacre_inline_lane_3, and its numacre_inline_lane_2 is a lane without blocks: each inline call of an old
+ * program then becomes a call of the function. (That is so for programs built with version 0.2.0 and
+ * numacre_inline_lane_1.)
  *
  * Programs use numacre_alloc_inline and numacre_free_inline; all other names are private to this header and the
  * library. */
@@ -42,6 +43,13 @@ struct numacre_inline_magazine {
 };
 #define NUMACRE_INLINE_FREES_BESIDE 25 /* distance in words */
 
+/* The entry of a block that comes out of the cache. In memory: the hot path reads each value where it needs it, and has
+ * registers left. */
+struct numacre_inline_wish {
+    uint64_t entry;  /* of a block that is handed out now, without its generation */
+    uint64_t change; /* the difference to the entry of a block in the cache */
+};
+
 /* The thread's cache on one numa node. */
 struct numacre_inline_node {
     char *data;      /* first frame */
@@ -50,7 +58,7 @@ struct numacre_inline_node {
      * is predicted, and its stores wait for no address. */
     size_t asked_bytes; /* 0: nothing */
     struct numacre_inline_magazine *asked_magazine;
-    uint64_t asked_entry; /* the entry of a block of that size that is handed out now, without its generation */
+    struct numacre_inline_wish asked;
 };
 
 /* A thread's way into one pool. */
@@ -58,6 +66,7 @@ struct numacre_inline_lane {
     const void *handle; /* the pool; while the lane exists, no other pool has this address. The lane itself: no pool */
     const uint64_t *attention;
     uint64_t attention_seen;
+    uint64_t *inside;                 /* in shared memory: 1 while this thread uses its cache */
     struct numacre_inline_node *only; /* the numa node of a pool that has only one; otherwise a node without blocks */
     /* The numa node and order of the last frees. */
     char *freed_data; /* of that numa node, as in numacre_inline_node */
@@ -66,9 +75,16 @@ struct numacre_inline_lane {
     uint64_t freed_like;  /* the bits of NUMACRE_INLINE_OURS in the entries of these blocks; 0: none */
     uint64_t frame_count; /* of a numa node */
     uint64_t frame_shift; /* log2 of a frame in bytes */
+    /* For the entries of blocks that the thread caches: see numacre_inline_into_cache(). */
+    uint64_t cached_without_note;
+    uint64_t cached_mark;
+    uint64_t all_but_generation;
 };
 
 /* The lane of the pool that the thread used last. Never null. */
+NUMACRE_API extern __thread struct numacre_inline_lane *numacre_inline_lane_2
+    __attribute__((tls_model("initial-exec")));
+/* For programs that were built with version 0.2.0: no pool's. */
 NUMACRE_API extern __thread struct numacre_inline_lane *numacre_inline_lane_1
     __attribute__((tls_model("initial-exec")));
 
@@ -82,32 +98,42 @@ NUMACRE_INLINE_FUNCTION void numacre_inline_count(uint64_t *tally, uint64_t more
 #endif
 }
 
-/* True: the lane belongs to `pool`, and the pool wants no attention. False: the lane belongs to another pool or to
- * none; or, since this thread last looked, a thread has begun to wait for memory or has run out of it, or the pool has
+/* False: since this thread last looked, a thread has begun to wait for memory or has run out of it, or the pool has
  * become older or was closed. */
-NUMACRE_INLINE_FUNCTION int numacre_inline_is_undisturbed(const struct numacre_inline_lane *lane,
-                                                          const numacre_pool *pool) {
-    /* relaxed: nothing that is needed at once relies on this load. */
-    return lane->handle == pool && __atomic_load_n(lane->attention, __ATOMIC_RELAXED) == lane->attention_seen;
+NUMACRE_INLINE_FUNCTION int numacre_inline_is_undisturbed(const struct numacre_inline_lane *lane) {
+    /* relaxed: as numacre_inline_begin() says. */
+    return NUMACRE_INLINE_LOAD(lane->attention) == lane->attention_seen;
 }
 
-/* Takes a block from a magazine. entry: as numacre_inline_is_cached() wants it. Returns 0 if the magazine is empty, or
+/* Begins the steps on the thread's cache. True: the lane belongs to `pool`, and the pool wants no attention; the steps
+ * end with numacre_inline_end(*inside). False: there is nothing to end. */
+NUMACRE_INLINE_FUNCTION int numacre_inline_enter(const struct numacre_inline_lane *lane, const numacre_pool *pool,
+                                                 uint64_t **inside) {
+    if (__builtin_expect(lane->handle != pool, 0)) return 0;
+    *inside = lane->inside;
+    numacre_inline_begin(*inside);
+    if (__builtin_expect(numacre_inline_is_undisturbed(lane), 1)) return 1;
+    numacre_inline_end(*inside);
+    return 0;
+}
+
+/* Takes a block from a magazine. Returns 0 if the magazine is empty, or
  * if the top block was not a cached block any more; the top block is removed in that case. */
 NUMACRE_INLINE_FUNCTION int numacre_inline_take(const struct numacre_inline_lane *lane,
                                                 const struct numacre_inline_node *node,
-                                                struct numacre_inline_magazine *magazine, uint64_t entry,
-                                                void **block) {
+                                                struct numacre_inline_magazine *magazine,
+                                                const struct numacre_inline_wish *wish, void **block) {
     char **const above = magazine->top;
     char *address;
     uint64_t *slot;
-    uint64_t before;
+    uint64_t now;
     if (__builtin_expect(above == magazine->bottom, 0)) return 0;
     address = above[-1];
     magazine->top = above - 1;
     slot = node->index + ((uint64_t)(address - node->data) >> lane->frame_shift);
-    before = numacre_inline_entry(slot);
-    if (__builtin_expect(!numacre_inline_is_cached(before, entry), 0)) return 0;
-    numacre_inline_out_of_cache(slot, before, entry);
+    now = numacre_inline_handed_out(numacre_inline_entry(slot), wish->change);
+    if (__builtin_expect(!numacre_inline_is_as_wanted(now, wish->entry, lane->all_but_generation), 0)) return 0;
+    numacre_inline_out_of_cache(slot, now);
     *block = address;
     numacre_inline_count(magazine->allocations, 1);
     return 1;
@@ -116,17 +142,18 @@ NUMACRE_INLINE_FUNCTION int numacre_inline_take(const struct numacre_inline_lane
 /* Takes a block of the size of the last calls. */
 NUMACRE_INLINE_FUNCTION int numacre_inline_take_as_before(const struct numacre_inline_lane *lane,
                                                           const struct numacre_inline_node *node, void **block) {
-    return numacre_inline_take(lane, node, node->asked_magazine, node->asked_entry, block);
+    return numacre_inline_take(lane, node, node->asked_magazine, &node->asked, block);
 }
 
 /* Puts a block into a magazine. entry: of an unpublished block of this process, of the magazine's order. Returns 0 if
  * the magazine has no room. */
-NUMACRE_INLINE_FUNCTION int numacre_inline_put(struct numacre_inline_magazine *magazine, void *block, uint64_t *slot,
+NUMACRE_INLINE_FUNCTION int numacre_inline_put(const struct numacre_inline_lane *lane,
+                                               struct numacre_inline_magazine *magazine, void *block, uint64_t *slot,
                                                uint64_t entry) {
     /* The limit may have been lowered meanwhile. */
     if (__builtin_expect(magazine->top >= magazine->limit, 0)) return 0;
     *magazine->top++ = (char *)block;
-    numacre_inline_into_cache(slot, entry);
+    numacre_inline_into_cache(slot, entry, lane->cached_without_note, lane->cached_mark);
     numacre_inline_count(magazine->allocations + NUMACRE_INLINE_FREES_BESIDE, 1);
     return 1;
 }
@@ -155,16 +182,18 @@ NUMACRE_INLINE_FUNCTION int numacre_inline_is_as_before(const struct numacre_inl
 
 /* As numacre_alloc. */
 NUMACRE_INLINE_FUNCTION int numacre_alloc_inline(numacre_pool *pool, size_t size_bytes, void **block) {
-    const struct numacre_inline_lane *const lane = numacre_inline_lane_1;
+    const struct numacre_inline_lane *const lane = numacre_inline_lane_2;
     /* numacre_alloc gets the address of this variable. If it got `block`, the caller's pointer would have to be in
      * memory, stored and read again. */
     void *other = NULL;
+    uint64_t *inside = NULL;
     int error;
-    if (__builtin_expect(block != NULL && numacre_inline_is_undisturbed(lane, pool) &&
-                             size_bytes == lane->only->asked_bytes &&
-                             numacre_inline_take_as_before(lane, lane->only, block),
-                         1))
-        return 0;
+    if (__builtin_expect(block != NULL && numacre_inline_enter(lane, pool, &inside), 1)) {
+        const int is_taken =
+            size_bytes == lane->only->asked_bytes && numacre_inline_take_as_before(lane, lane->only, block);
+        numacre_inline_end(inside);
+        if (__builtin_expect(is_taken, 1)) return 0;
+    }
     error = numacre_alloc(pool, size_bytes, block == NULL ? NULL : &other);
     if (error == 0) *block = other;
     return error;
@@ -172,15 +201,17 @@ NUMACRE_INLINE_FUNCTION int numacre_alloc_inline(numacre_pool *pool, size_t size
 
 /* As numacre_free. */
 NUMACRE_INLINE_FUNCTION int numacre_free_inline(numacre_pool *pool, void *block) {
-    const struct numacre_inline_lane *const lane = numacre_inline_lane_1;
+    const struct numacre_inline_lane *const lane = numacre_inline_lane_2;
+    uint64_t *inside = NULL;
     uint64_t *slot;
     uint64_t entry;
-    if (__builtin_expect(numacre_inline_is_undisturbed(lane, pool) &&
-                             numacre_inline_look_up(lane, block, &slot, &entry) &&
-                             numacre_inline_is_as_before(lane, entry) &&
-                             numacre_inline_put(lane->freed_magazine, block, slot, entry),
-                         1))
-        return 0;
+    if (__builtin_expect(numacre_inline_enter(lane, pool, &inside), 1)) {
+        const int is_put = numacre_inline_look_up(lane, block, &slot, &entry) &&
+                           numacre_inline_is_as_before(lane, entry) &&
+                           numacre_inline_put(lane, lane->freed_magazine, block, slot, entry);
+        numacre_inline_end(inside);
+        if (__builtin_expect(is_put, 1)) return 0;
+    }
     return numacre_free(pool, block);
 }
 

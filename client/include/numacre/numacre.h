@@ -63,6 +63,11 @@
  * Without the variable such a double free may go unnoticed and may take the block from its next owner: a free trusts
  * its caller. With the variable no block is cached, all calls take longer paths, and a free costs one locked
  * instruction more. Anything but 1, 0 and nothing fails numacre_attach and numacre_open_private with -EINVAL.
+ *
+ * NUMACRE_NOBARRIER=1 in the environment keeps the process out of membarrier(2): no call of another process interrupts
+ * its CPUs, and its threads give their caches back at their next call only. So it is also where the kernel (before
+ * Linux 4.16) or a filter of system calls does not permit membarrier(2). Anything but 1, 0 and nothing fails
+ * numacre_attach and numacre_open_private with -EINVAL.
  */
 #ifndef NUMACRE_NUMACRE_H
 #define NUMACRE_NUMACRE_H
@@ -137,10 +142,13 @@ NUMACRE_API void numacre_detach(numacre_pool *pool);
 /* Allocates a block of at least size_bytes, rounded up to a power of two of frames. The block is aligned to its size.
  * The block comes from the calling thread's numa node, or from the nearest one that has room, or from the numa node
  * that a policy chooses (numacre_set_policy). Never blocks, lock-free. Enters the kernel only in pools of several numa
- * nodes, once a second at most, to look at the thread's mempolicy and cpuset.
+ * nodes, once a second at most, to look at the thread's mempolicy and cpuset; and before it fails with -ENOMEM or
+ * -EDQUOT, to take back what other threads cache.
  * A thread keeps freed blocks of up to 64 frames in a cache of its own; the caches of all threads together hold about a
  * sixteenth of the pool. A thread gives its cache back when it ends, and, at its next call, when memory has run out
- * somewhere or the pool is to shrink.
+ * somewhere or the pool is to shrink. A call that finds no memory takes back what the threads of all processes cache
+ * and have not used for 10 ms, also if they sleep or are stopped (SIGSTOP), but for threads that are stopped inside
+ * numacre_alloc, numacre_free or their kin. Such a call takes as long as a walk over the pool's metadata.
  * Errors: -ENOMEM no free block of that size, or the free memory is reserved for other clients (for a block above 64
  * frames the call searches the whole numa node three times at most: a block that others free just behind each search
  * may be missed); -EDQUOT a quota of this client, of all clients of its user, or of the pool; -EINVAL size 0 or above

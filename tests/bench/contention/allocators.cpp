@@ -131,7 +131,8 @@ public:
         auto &slot = nodes_[0].view().index[0][frame];
         const IndexEntry entry = look_at(slot);
         const IndexEntry owned = IndexEntry::owned(actor_of(core).process, Order{order}, 0, {});
-        if (is_cached(entry, owned)) out_of_cache(slot, entry, owned);
+        if (const ThreadSlotIndex thread{slot_of(core)}; is_cached(entry, owned, thread))
+            out_of_cache(slot, entry, owned, thread);
         count(nodes_[0].view().counters[slot_of(core)].allocations[order]);
         return frame;
     }
@@ -144,7 +145,7 @@ public:
         if (!entry.is_private(IndexEntry::private_to(kClient)) || found > kLeafOrder ||
             lanes_[core].magazines[found].size() >= capacity_[found])
             return Numacre::free(core, frame, order);
-        into_cache(slot, entry);
+        into_cache(slot, entry, ThreadSlotIndex{slot_of(core)});
         lanes_[core].magazines[found].push_back(frame);
         count(nodes_[0].view().counters[slot_of(core)].frees[found]);
     }

@@ -110,5 +110,6 @@ static_assert(sizeof(ContentionEnv::Atomic<std::uint64_t>) == 8,
 #define NUMACRE_INLINE_LOAD(place) ::numacre::test::word_at<::numacre::contention::ContentionEnv>(place).load()
 #define NUMACRE_INLINE_STORE(place, bits) \
     ::numacre::test::word_at<::numacre::contention::ContentionEnv>(place).store(bits)
+#define NUMACRE_INLINE_RELEASE(place, bits) NUMACRE_INLINE_STORE(place, bits)
 
 }  // namespace numacre::contention

@@ -34,6 +34,7 @@ void simulated_free(void *place) {
 #include "client/src/events.cpp"
 #include "client/src/free.cpp"
 #include "client/src/guard.cpp"
+#include "client/src/idle.cpp"
 #include "client/src/policy.cpp"
 #include "client/src/quota.cpp"
 #include "client/src/receive.cpp"
@@ -82,12 +83,12 @@ static_assert(sizeof(client::lane_table) <= sizeof(ThreadLocals::table));
 
 void load_thread_locals(const ThreadLocals &locals) {
     if (Kernel::running != nullptr) Kernel::running->enter_process(locals.process);
-    numacre_inline_lane_1 = locals.lane == nullptr ? &client::no_lane : static_cast<numacre_inline_lane *>(locals.lane);
+    numacre_inline_lane_2 = locals.lane == nullptr ? &client::no_lane : static_cast<numacre_inline_lane *>(locals.lane);
     std::memcpy(static_cast<void *>(&client::lane_table), locals.table, sizeof client::lane_table);
     errno = locals.error;
 }
 void save_thread_locals(ThreadLocals &locals) {
-    locals.lane = numacre_inline_lane_1;
+    locals.lane = numacre_inline_lane_2;
     std::memcpy(locals.table, static_cast<const void *>(&client::lane_table), sizeof client::lane_table);
     locals.error = errno;
 }

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -159,6 +160,15 @@ NUMACRE_OS_CALL int futex_wait(uint32_t *word, uint32_t value, const timespec *d
 }
 NUMACRE_OS_CALL void futex_wake(uint32_t *word, int count) {
     (void)::syscall(SYS_futex, word, FUTEX_WAKE, count, nullptr, nullptr, 0);
+}
+// From now on, the threads of this process pass a full memory barrier when any process calls pass_barrier(). 0: done.
+NUMACRE_OS_CALL int register_for_barriers() {
+    return static_cast<int>(::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0));
+}
+// Every thread of a registered process has passed a full memory barrier between the beginning and the end of this call.
+// 0: done. Else the kernel has no such call, or a filter forbids it.
+NUMACRE_OS_CALL int pass_barrier() {
+    return static_cast<int>(::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0));
 }
 NUMACRE_OS_CALL int clock_gettime(clockid_t clock, timespec *time) {
     return ::clock_gettime(clock, time);

@@ -47,21 +47,16 @@ public:
     // others.
     unsigned allocate_many(Actor actor, Order order, BlockState state, Note note, FrameIndex *bases, unsigned wanted) {
         const Self self = view_of(actor);
-        const IndexEntry grant =
-            state == BlockState::owned ? self.ours.of(order, note) : IndexEntry::cached(actor.process, order, 0);
-        unsigned got = 0;
-        while (got < wanted) {
-            const std::uint64_t home = home_word(self, layer_of(order), order);
-            const unsigned more = home == kNoWord || order.value >= kLeafOrder
-                                      ? 0
-                                      : allocate_in_word(self, home, order, grant, bases + got, wanted - got);
-            got += more;
-            if (more != 0) continue;
-            Block block;
-            if (allocate_as(self, order, grant, block) != Errc::ok) break;  // also finds the next home
-            bases[got++] = block.base;
-        }
-        return got;
+        const IndexEntry grant = state == BlockState::owned ? self.ours.of(order, note)
+                                                            : IndexEntry::cached(actor.process, actor.thread, order, 0);
+        return allocate_many_as(self, order, grant, bases, wanted);
+    }
+
+    // Allocates a block as if for a cache, but for none that anybody takes blocks back from: the block is on its way to
+    // a waiter (hand_off.hpp). Errors: as allocate().
+    Errc allocate_to_give(Actor actor, Order order, FrameIndex &base) {
+        const IndexEntry grant = IndexEntry::cached(actor.process, kDaemonThread, order, 0);
+        return allocate_many_as(view_of(actor), order, grant, &base, 1) == 1 ? Errc::ok : Errc::out_of_frames;
     }
 
 private:
@@ -76,6 +71,22 @@ private:
     using Base::try_leaf_word;
     using Base::view_;
     using typename Base::Attempt;
+
+    unsigned allocate_many_as(const Self &self, Order order, IndexEntry grant, FrameIndex *bases, unsigned wanted) {
+        unsigned got = 0;
+        while (got < wanted) {
+            const std::uint64_t home = home_word(self, layer_of(order), order);
+            const unsigned more = home == kNoWord || order.value >= kLeafOrder
+                                      ? 0
+                                      : allocate_in_word(self, home, order, grant, bases + got, wanted - got);
+            got += more;
+            if (more != 0) continue;
+            Block block;
+            if (allocate_as(self, order, grant, block) != Errc::ok) break;  // also finds the next home
+            bases[got++] = block.base;
+        }
+        return got;
+    }
 
     Errc allocate_as(const Self &self, Order order, IndexEntry grant, Block &out) {
         if (order.value > view_.geometry.largest_order) return Errc::bad_argument;

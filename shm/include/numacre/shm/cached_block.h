@@ -16,14 +16,29 @@
 #define NUMACRE_INLINE_OURS       ((uint64_t)0xffffff)
 #define NUMACRE_INLINE_CACHED     ((uint64_t)2)
 #define NUMACRE_INLINE_GENERATION ((uint64_t)0x7ffff000000)
+/* Where the entry of a cached block names the thread slot whose cache has it: in place of the note. */
+#define NUMACRE_INLINE_THREAD_SHIFT 43
 
 /* relaxed: the entry is ours alone, or we leave it as it is; a process that gets the block from us synchronises
  * otherwise (EDGE publish, EDGE unclaim-to-claim). An environment that schedules the accesses itself defines these
  * macros before. */
 #ifndef NUMACRE_INLINE_LOAD
-#define NUMACRE_INLINE_LOAD(place)        __atomic_load_n((place), __ATOMIC_RELAXED)
-#define NUMACRE_INLINE_STORE(place, bits) __atomic_store_n((place), (bits), __ATOMIC_RELAXED)
+#define NUMACRE_INLINE_LOAD(place)          __atomic_load_n((place), __ATOMIC_RELAXED)
+#define NUMACRE_INLINE_STORE(place, bits)   __atomic_store_n((place), (bits), __ATOMIC_RELAXED)
+#define NUMACRE_INLINE_RELEASE(place, bits) __atomic_store_n((place), (bits), __ATOMIC_RELEASE)
 #endif
+
+/* Around a thread's steps on its cache. inside: the thread slot's word. Between the two the thread looks at the pool's
+ * attention word, and goes on only if that asks for nothing new: then nobody takes its cached blocks back until the
+ * end (idle_caches.hpp). The compiler keeps the order; the processor need not: whoever takes blocks back makes all
+ * processors pass a barrier. */
+NUMACRE_INLINE_FUNCTION void numacre_inline_begin(uint64_t *inside) {
+    NUMACRE_INLINE_STORE(inside, 1);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+NUMACRE_INLINE_FUNCTION void numacre_inline_end(uint64_t *inside) {
+    NUMACRE_INLINE_RELEASE(inside, 0);
+}
 
 NUMACRE_INLINE_FUNCTION uint64_t numacre_inline_entry(const uint64_t *slot) {
     return NUMACRE_INLINE_LOAD(slot);
@@ -35,21 +50,31 @@ NUMACRE_INLINE_FUNCTION int numacre_inline_is_like(uint64_t entry, uint64_t like
     return (entry & NUMACRE_INLINE_OURS) == like;
 }
 
-/* Puts a block that its owner frees into the cache. entry: its entry. */
-NUMACRE_INLINE_FUNCTION void numacre_inline_into_cache(uint64_t *slot, uint64_t entry) {
-    NUMACRE_INLINE_STORE(slot, entry | NUMACRE_INLINE_CACHED);
+/* Puts a block that its owner frees into the cache. entry: its entry. without_note: NUMACRE_INLINE_OURS and
+ * NUMACRE_INLINE_GENERATION, in memory: as a constant in the code the number takes an instruction more. mark:
+ * NUMACRE_INLINE_CACHED and the thread slot. release: EDGE answer-then-cache (idle_caches.hpp). */
+NUMACRE_INLINE_FUNCTION void numacre_inline_into_cache(uint64_t *slot, uint64_t entry, uint64_t without_note,
+                                                       uint64_t mark) {
+    NUMACRE_INLINE_RELEASE(slot, (entry & without_note) | mark);
 }
 
-/* Whether the block still is a cached block of ours. owned: the block's entry when it is handed out again, without the
- * generation: one's process, the order of the cache, a note. 0: not any more. Two threads freed the block at the same
- * moment, both cached it, and one of them has given it back since: the block may be anybody's. */
-NUMACRE_INLINE_FUNCTION int numacre_inline_is_cached(uint64_t entry, uint64_t owned) {
-    return ((entry ^ owned) & NUMACRE_INLINE_OURS) == NUMACRE_INLINE_CACHED;
+/* The entry of a cached block when it is handed out again: everything but the generation changes. change: the
+ * difference between the two entries. */
+NUMACRE_INLINE_FUNCTION uint64_t numacre_inline_handed_out(uint64_t entry, uint64_t change) {
+    return entry ^ change;
 }
 
-/* Hands a cached block out again. entry: its entry. */
-NUMACRE_INLINE_FUNCTION void numacre_inline_out_of_cache(uint64_t *slot, uint64_t entry, uint64_t owned) {
-    NUMACRE_INLINE_STORE(slot, (entry & NUMACRE_INLINE_GENERATION) | owned);
+/* Whether that entry is the wanted one: the block still was in this thread's cache. now: numacre_inline_handed_out().
+ * owned: the wanted entry (one's process, the order of the cache, a note), without generation. all_but_generation: a
+ * mask, in memory as above. 0: the block was not in the cache any more. Two threads freed the block at the same moment,
+ * both cached it, and one of them has given it back since: the block may be anybody's. */
+NUMACRE_INLINE_FUNCTION int numacre_inline_is_as_wanted(uint64_t now, uint64_t owned, uint64_t all_but_generation) {
+    return (now & all_but_generation) == owned;
+}
+
+/* Hands a cached block out again. now: as above. */
+NUMACRE_INLINE_FUNCTION void numacre_inline_out_of_cache(uint64_t *slot, uint64_t now) {
+    NUMACRE_INLINE_STORE(slot, now);
 }
 
 #endif

@@ -357,9 +357,9 @@ private:
         Buddy<Env> &buddy = nodes_.at(numa_node);
         const WaitWord wish = charged.wish;
         FrameIndex base;
-        // As if for a cache: the block is no allocation yet, and recovery finds it if the process dies.
+        // The block is no allocation yet, and recovery finds it if the process dies.
         if (wish.order().value > buddy.view().geometry.largest_order ||
-            buddy.allocate_many(actor, wish.order(), BlockState::cached, {}, &base, 1) == 0)
+            buddy.allocate_to_give(actor, wish.order(), base) != Errc::ok)
             return Given::no;
         const Block block{base, wish.order()};
         const IndexEntry entry{buddy.view().index_entry(block).load(std::memory_order_acquire)};

@@ -32,9 +32,11 @@ enum class BlockState : std::uint8_t { none = 0, owned = 1, freeing = 2, cached 
 
 // The index entry of the block that begins at the entry's frame. While an entry is held (owned or cached) and not
 // published, nobody but its own process writes it: plain stores suffice. An entry is published once there is a
-// reference to the block: another process may take the block at any moment, so only CAS is allowed from then on.
-//   bits  0.. 1 state   2 published    3..7 order   8..23 holder (process slot if owned, thread slot if freeing)
-//   bits 24..42 generation   43..63 Note (in state freeing: left over from the last holder, without meaning)
+// reference to the block: another process may take the block at any moment, so only CAS is allowed from then on. A
+// cached entry may be taken back by others while its thread is outside the cache's steps (idle_caches.hpp).
+//   bits  0.. 1 state   2 published    3..7 order   8..23 holder (process slot if held, thread slot if freeing)
+//   bits 24..42 generation   43..63 Note (in state freeing: left over from the last holder, without meaning);
+//   in state cached: 43..58 the thread slot whose cache has the block (0: no thread's)
 class IndexEntry {
 public:
     constexpr IndexEntry() = default;
@@ -47,8 +49,10 @@ public:
     static constexpr IndexEntry freeing(ThreadSlotIndex freer, Order order, std::uint32_t generation) {
         return make(BlockState::freeing, freer.value, order, generation, {});
     }
-    static constexpr IndexEntry cached(ProcessSlot owner, Order order, std::uint32_t generation) {
-        return make(BlockState::cached, owner.value, order, generation, {});
+    static constexpr IndexEntry cached(ProcessSlot owner, ThreadSlotIndex thread, Order order,
+                                       std::uint32_t generation) {
+        return make(BlockState::cached, owner.value, order, generation,
+                    Note{std::uint64_t{thread.value} << kThreadShift});
     }
     // Returns this entry, which has no order, generation and note, with `order` and `note` filled in.
     constexpr IndexEntry of(Order order, Note note) const {
@@ -116,6 +120,10 @@ public:
     constexpr Order order() const { return Order{static_cast<std::uint32_t>(bits_) >> 3 & 31}; }
     constexpr ProcessSlot owner() const { return ProcessSlot{static_cast<std::uint16_t>(bits_ >> 8)}; }
     constexpr ThreadSlotIndex freer() const { return ThreadSlotIndex{static_cast<std::uint16_t>(bits_ >> 8)}; }
+    // Of a cached entry: the thread slot whose cache has the block.
+    constexpr ThreadSlotIndex cacher() const {
+        return ThreadSlotIndex{static_cast<std::uint16_t>(bits_ >> kThreadShift)};
+    }
     constexpr std::uint32_t generation() const { return static_cast<std::uint32_t>(bits_ >> 24) & kGenerationMax; }
     constexpr Note note() const { return Note{bits_}; }
 
@@ -133,6 +141,7 @@ private:
     static constexpr std::uint64_t kHalfBit = kGenerationStep << (kGenerationBits - 1);
     static constexpr std::uint32_t kPublished = 4;
     static constexpr unsigned kHolderShift = 8;
+    static constexpr unsigned kThreadShift = Note::kSinceShift;
     static constexpr std::uint32_t kHolderMask = std::uint32_t{0xffff} << kHolderShift;
     static constexpr std::uint32_t kOrderMask = 31U << 3;
     std::uint64_t bits_ = 0;

@@ -33,7 +33,8 @@ struct alignas(128) ThreadSlot {
     Word waiting;    // WaitWord; its low half is a futex word
     Word nodes;      // of a wish: bit n: a block of numa node n is acceptable
     Word under_way;  // UnderWay (account.hpp): how far counts may be off because of a call of this thread
-    std::uint64_t reserved[2];
+    Word inside;     // 1 while the thread is in the steps of its cache: nobody else touches its cached blocks then
+    Word answered;   // Answered: the last request for cached blocks that the thread has answered
 };
 
 // The user of a thread slot: bits 0..15 process slot, bit 16 in use.
@@ -116,11 +117,26 @@ struct Attention {
     static constexpr std::uint64_t kLookAtState = std::uint64_t{1} << (kAgeShift + PoolAge::kBits);
     static constexpr std::uint64_t kDraining = kLookAtState << 1;
 
+    // How often memory has run out, and with it how often threads were asked for their cached blocks.
+    static constexpr std::uint64_t requests(std::uint64_t bits) {
+        return (bits & ((std::uint64_t{1} << kAgeShift) - 1)) / kPressureStep;
+    }
     static constexpr PoolAge age(std::uint64_t bits) { return PoolAge{static_cast<std::uint32_t>(bits >> kAgeShift)}; }
     // Returns `bits` with new values of the daemon's bits.
     static constexpr std::uint64_t told(std::uint64_t bits, PoolAge age, bool serves, bool drains) {
         return (bits & ((std::uint64_t{1} << kAgeShift) - 1)) | std::uint64_t{age.code()} << kAgeShift |
                (serves ? 0 : kLookAtState) | (drains ? kDraining : 0);
+    }
+};
+
+// A thread's answer to requests for cached blocks: the number of requests that it has seen, before it used its cache
+// again. kNever: the thread's cache is its own, whatever it has seen (its process has not registered for barriers).
+struct Answered {
+    static constexpr std::uint64_t kNever = ~std::uint64_t{0};
+    // True: the thread has not yet seen the request. Counts of 47 bits that begin again at 0.
+    static constexpr bool is_before(std::uint64_t answered, std::uint64_t request) {
+        constexpr unsigned kUnused = 64 - (Attention::kAgeShift - 1);
+        return answered != kNever && static_cast<std::int64_t>((request - answered) << kUnused) > 0;
     }
 };
 
@@ -147,6 +163,9 @@ struct PoolHeader {
     Word draining_held;                          // DrainingHeld (account.hpp): such frames that are held
     alignas(kCacheLineBytes) Word attention;     // Attention: every thread looks at it before it uses its cache
     alignas(kCacheLineBytes) Word wait_tickets;  // tickets given to threads that wait for memory (WaitWord)
+    Word barrier_at;    // monotonic time in ns when all CPUs last passed a barrier for this pool (idle_caches.hpp)
+    Word barrier_for;   // the request before which they passed it (Attention::requests)
+    Word gathered_for;  // the request for which all idle caches have been taken back
 };
 
 template <class Env>
@@ -166,6 +185,8 @@ static_assert(sizeof(ThreadSlot<ProductionEnv>) == 128);
 static_assert(offsetof(ThreadSlot<ProductionEnv>, hint_work) == 16);
 static_assert(offsetof(ThreadSlot<ProductionEnv>, waiting) == 24);
 static_assert(offsetof(ThreadSlot<ProductionEnv>, under_way) == 40);
+static_assert(offsetof(ThreadSlot<ProductionEnv>, inside) == 48);
+static_assert(offsetof(ThreadSlot<ProductionEnv>, answered) == 56);
 static_assert(sizeof(ProcessRecord<ProductionEnv>) == 128);
 static_assert(offsetof(ProcessRecord<ProductionEnv>, held) == 64);
 static_assert(offsetof(ProcessRecord<ProductionEnv>, presence) == 80);

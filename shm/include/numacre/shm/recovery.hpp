@@ -200,6 +200,7 @@ private:
         if (work.active()) slot.hint_work.store(work.ended().bits(), std::memory_order_release);
         // relaxed: the count of its process goes, too.
         if (slot.under_way.load(std::memory_order_relaxed) != 0) slot.under_way.store(0, std::memory_order_relaxed);
+        if (slot.inside.load(std::memory_order_relaxed) != 0) slot.inside.store(0, std::memory_order_relaxed);
         slot.intent.store(0, std::memory_order_release);
         return RecoveryStep::done;
     }

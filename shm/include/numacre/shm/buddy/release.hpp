@@ -78,9 +78,11 @@ public:
     }
 
     // Frees blocks of order at most kLeafOrder that the process holds in this state: owned, or cached by the caller.
-    // The caller gives the guarantee of free(). Neighbours in the list that share a leaf word share the RMW on it.
-    // Returns the number of freed blocks, counted from the first: the call ends before a base without such a block.
-    unsigned free_many(Actor actor, BlockState state, const FrameIndex *bases, unsigned count_of_bases) {
+    // The caller gives the guarantee of free(). contended: others may take the thread's cached blocks back meanwhile
+    // (idle_caches.hpp), so that a CAS decides for each. Neighbours in the list that share a leaf word share the RMW on
+    // it. Returns the number of freed blocks, counted from the first: the call ends before a base without such a block.
+    unsigned free_many(Actor actor, BlockState state, const FrameIndex *bases, unsigned count_of_bases,
+                       bool contended = false) {
         const Self self = view_of(actor);
         unsigned freed = 0;
         bool fits = true;
@@ -89,7 +91,7 @@ public:
             begin(self, IntentKind::word, leaf_word_block(word));
             std::uint64_t mask = 0;
             while (freed < count_of_bases && bases[freed].value / kLeafFrames == word) {
-                fits = start_freeing(self, state, bases[freed], mask);
+                fits = start_freeing(self, state, bases[freed], contended, mask);
                 if (!fits) break;
                 ++freed;
             }
@@ -193,16 +195,16 @@ protected:
 
     // Becomes the freer of one block of a free_many(): as in free_private() or, if others may take it, become_freer().
     // Adds the block's bits to mask.
-    bool start_freeing(const Self &self, BlockState state, FrameIndex base, std::uint64_t &mask) {
+    bool start_freeing(const Self &self, BlockState state, FrameIndex base, bool contended, std::uint64_t &mask) {
         Word &slot = view_.index[0][base.value];
         std::uint64_t bits = slot.load(std::memory_order_acquire);  // EDGE look-up
         const IndexEntry entry{bits};
         const Block block{base, entry.order()};
         if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder ||
-            !view_.contains(block))
+            !view_.contains(block) || (entry.is_cached() && entry.cacher() != self.actor.thread))
             return false;
         // EDGE ownership
-        if (!entry.is_published())
+        if (!entry.is_published() && !contended)
             slot.store(entry.now(self.freeing).bits(), std::memory_order_release);
         else if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel))
             return false;

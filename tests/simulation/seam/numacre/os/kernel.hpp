@@ -79,6 +79,8 @@ ssize_t getrandom(void *buffer, size_t bytes);
 // Sleeps while *word is `value`, for so long at most. May return without cause.
 int futex_wait(uint32_t *word, uint32_t value, const timespec *duration);
 void futex_wake(uint32_t *word, int count);
+int register_for_barriers();
+int pass_barrier();
 int clock_gettime(clockid_t clock, timespec *time);
 int sched_yield();
 int pthread_sigmask(int how, const sigset_t *signals, sigset_t *before);
