@@ -259,9 +259,15 @@ void Daemon::tell_clients_of(const std::shared_ptr<ManagedPool> &pool) {
         // The memory of a file is read by one system call, which on some kernels waits for a process that writes the
         // file.
         const bool is_overfull = pool->is_overfull();
-        loop_->post([this, pool, is_overfull] {
+        const bool has_idle_caches = pool->look_for_idle_caches();
+        loop_->post([this, pool, is_overfull, has_idle_caches] {
             being_told_.erase(pool->instance_id());
             if (is_overfull) punch_strays(pool);
+            if (has_idle_caches)
+                pool->worker().post([pool] {
+                    pool->ask_for_cached_blocks();
+                    (void)pool->take_back_idle_caches();
+                });
         });
     });
 }

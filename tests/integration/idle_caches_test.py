@@ -12,7 +12,7 @@ SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__
 sys.path.insert(0, str(SOURCE / "tests"))
 
 from support.attached_program import AttachedProgram  # noqa: E402
-from support.daemon import Daemon  # noqa: E402
+from support.daemon import Daemon, wait_until  # noqa: E402
 from support.numacre_client import ClientProcess  # noqa: E402
 from support.runner import main  # noqa: E402
 
@@ -99,6 +99,35 @@ class IdleCaches(unittest.TestCase):
             blocks = self.take_all(client)
             self.assertEqual(len(blocks), 16, client.message)
             self.assertEqual(client.free(blocks), 0, client.message)
+
+    def test_a_shrink_gets_what_idle_and_stopped_threads_cache(self):
+        self.begin()
+        for idler in self.idlers[::2]:
+            os.kill(idler.process.pid, signal.SIGSTOP)
+        self.assertGreater(self.cached(), 2 * MIB)
+        done = self.daemon.run_cli("resize", "default", "4M")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(self.cached(), 0)
+
+    def test_a_drain_gets_what_idle_threads_cache(self):
+        self.begin(1)
+        chunks = range(16)
+        for chunk in chunks[1:]:
+            self.daemon.cli("drain", "default", "--chunk", chunk)
+        wait_until("all chunks but one are offline", lambda: self.online() == 4 * MIB)
+
+    def test_a_cache_that_nobody_uses_goes_back_by_itself(self):
+        self.begin(2)
+        os.kill(self.idlers[0].process.pid, signal.SIGSTOP)
+        self.assertGreater(self.cached(), 0)
+        wait_until("the caches of threads that make no call are empty", lambda: self.cached() == 0)
+        os.kill(self.idlers[0].process.pid, signal.SIGCONT)
+        self.one_round()
+        self.assertGreater(self.cached(), 0)
+        wait_until("they are empty again", lambda: self.cached() == 0)
+
+    def online(self):
+        return int(self.daemon.status()["pools"][0]["nodes"][0]["online_bytes"])
 
     def client_id(self, index):
         pid = self.idlers[index].process.pid

@@ -148,7 +148,8 @@ NUMACRE_API void numacre_detach(numacre_pool *pool);
  * sixteenth of the pool. A thread gives its cache back when it ends, and, at its next call, when memory has run out
  * somewhere or the pool is to shrink. A call that finds no memory takes back what the threads of all processes cache
  * and have not used for 10 ms, also if they sleep or are stopped (SIGSTOP), but for threads that are stopped inside
- * numacre_alloc, numacre_free or their kin. Such a call takes as long as a walk over the pool's metadata.
+ * numacre_alloc, numacre_free or their kin. Such a call takes as long as a walk over the pool's metadata. The daemon
+ * does so for a shrink and a drain, and takes back what a thread has not used for some seconds.
  * Errors: -ENOMEM no free block of that size, or the free memory is reserved for other clients (for a block above 64
  * frames the call searches the whole numa node three times at most: a block that others free just behind each search
  * may be missed); -EDQUOT a quota of this client, of all clients of its user, or of the pool; -EINVAL size 0 or above

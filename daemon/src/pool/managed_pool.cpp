@@ -14,6 +14,7 @@
 #include "numacre/shm/audit.hpp"
 #include "numacre/shm/format.hpp"
 #include "numacre/shm/hand_off.hpp"
+#include "numacre/shm/idle_caches.hpp"
 #include "numacre/shm/validate.hpp"
 #include "os/log.hpp"
 #include "spec/access.hpp"
@@ -446,10 +447,29 @@ bool ManagedPool::clients_see_drains() const {
 }
 
 void ManagedPool::ask_for_cached_blocks() {
-    // relaxed: a wish. Each thread sees it at its next call. The flag goes first: who has given back what it had does
-    // not begin anew.
+    // Each thread sees it at its next call. The flag goes first: who has given back what it had does not begin anew.
     if (clients_see_drains()) shared_.header->attention.fetch_or(Attention::kDraining, std::memory_order_relaxed);
-    shared_.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
+    // seq_cst: before the barrier of take_back_idle_caches().
+    shared_.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_seq_cst);
+}
+
+bool ManagedPool::take_back_idle_caches() {
+    if (adopted_ || is_corrupt()) return false;
+    timespec time{};
+    os::clock_gettime(CLOCK_MONOTONIC, &time);
+    const std::uint64_t now_ns =
+        static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
+    // Where the barrier is forbidden, the clients have been asked, no more.
+    const std::uint64_t frames = engine::take_back_idle_caches(
+        shared_, static_cast<std::uint32_t>(views_.size()),
+        [this](std::uint32_t node) -> const View & { return views_[node]; }, Actor{kDaemonThread, kDaemonProcess},
+        now_ns, [] { return os::pass_barrier() == 0; });
+    if (frames != 0) wake_waiters(false);
+    return frames != 0;
+}
+
+bool ManagedPool::look_for_idle_caches() {
+    return cache_ages_.look(shared_, std::span<const View>(views_));
 }
 
 void ManagedPool::tell_clients() {

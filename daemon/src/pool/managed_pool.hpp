@@ -33,6 +33,7 @@
 #include "numacre/shm/recovery.hpp"
 #include "os/process_info.hpp"
 #include "os/worker.hpp"
+#include "pool/cache_ages.hpp"
 #include "pool/client.hpp"
 #include "pool/client_table.hpp"
 #include "pool/description.hpp"
@@ -232,6 +233,12 @@ public:
     // unit is draining they go on giving back what they free of it, past their caches; until then, and where a call has
     // missed it, only asking again helps.
     void ask_for_cached_blocks();
+    // After ask_for_cached_blocks(): takes back what threads cache that are outside of calls. The worker's thread only.
+    // Returns whether any came back.
+    bool take_back_idle_caches();
+    // Whether a thread has not used its cache for some seconds: its blocks are to be taken back, once. Called once a
+    // second, on the worker for records.
+    bool look_for_idle_caches();
 
     // The results of status() and client_statuses(), found by a thread of the pool's own: by a look that begins after
     // the call, or, where that takes longer than kLookPatience, by the look before. timed_out: there is none. Of
@@ -359,6 +366,7 @@ private:
     std::vector<std::uint64_t> gifts_seen_ NUMACRE_GUARDED_BY(records_.mutex);  // by process slot: OnTheWay, last
     std::uint64_t last_look_ NUMACRE_GUARDED_BY(records_.mutex) = 0;  // the youngest whose result has been compared
     std::uint32_t seats_until_look_ NUMACRE_GUARDED_BY(records_.mutex) = 0;
+    CacheAges cache_ages_;  // of the worker for records
     PoolScan scan_;
 
     // Last: what they do uses the others. The sizer posts to the worker and waits for it.

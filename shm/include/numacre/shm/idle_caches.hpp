@@ -29,6 +29,7 @@
 
 #include <cstdint>
 
+#include "numacre/shm/account.hpp"
 #include "numacre/shm/buddy.hpp"
 #include "numacre/shm/walk.hpp"
 
@@ -92,13 +93,6 @@ public:
         walk_all(buddy_.view(), visitor);
         return visitor.frames;
     }
-    // take_back() in the words that contain these frames.
-    template <class Before, class After>
-    std::uint64_t take_back_in(Actor actor, FrameIndex first, std::uint64_t frames, Before &&before, After &&after) {
-        Visitor<Before, After> visitor{*this, actor, before, after};
-        walk_frames(buddy_.view(), first, frames, visitor);
-        return visitor.frames;
-    }
 
 private:
     template <class Before, class After>
@@ -137,5 +131,89 @@ private:
     Buddy<Env> buddy_;
     std::uint64_t request_;
 };
+
+// Around each block that is taken back: the count of the process whose thread cached it (account.hpp).
+template <class Env>
+class CountedLoss {
+public:
+    CountedLoss(const PoolView<Env> &pool, const NodeView<Env> &view, Actor actor)
+        : pool_(pool), buddy_(view, pool), actor_(actor) {}
+
+    void before(ProcessSlot process, Block block) {
+        is_counted_ = is_counting(pool_) && process.value < pool_.process_slots;
+        if (!is_counted_) return;
+        generation_ = generation_of(process);
+        under_way_ = begin_under_way(pool_, actor_.thread, block.order.frames(), process);
+    }
+    void after(ProcessSlot process, Block block, bool is_freed) {
+        if (!is_counted_) return;
+        if (is_freed) {
+            note_freed(pool_, block.order.frames(), [&] { return buddy_.is_draining(block); });
+            // A process that has left has taken its count with it. The word of a client that sits there now is not
+            // touched.
+            remove_held(pool_, process, block.order.frames(), [&] { return generation_of(process) == generation_; });
+        }
+        end_under_way(pool_, actor_.thread, under_way_);
+    }
+
+private:
+    std::uint64_t generation_of(ProcessSlot process) const {
+        return pool_.processes[process.value].generation.load(std::memory_order_relaxed);  // relaxed: to be compared
+    }
+
+    const PoolView<Env> &pool_;
+    Buddy<Env> buddy_;
+    Actor actor_;
+    bool is_counted_ = false;
+    std::uint64_t generation_ = 0;
+    std::uint64_t under_way_ = 0;
+};
+
+inline constexpr std::uint64_t kBarrierAgainAfterNanoseconds = 10'000'000;
+
+// The latest request before which all CPUs have passed a barrier; 0: none. Calls pass_barrier() at most once in 10 ms
+// for the pool, whoever calls; pass_barrier() returns true if the barrier has been passed. now_ns: monotonic.
+template <class Env, class PassBarrier>
+std::uint64_t passed_request(const PoolView<Env> &pool, std::uint64_t now_ns, PassBarrier &&pass_barrier) {
+    auto &header = *pool.header;
+    // relaxed, twice: the CAS decides. Clocks of time namespaces differ: then there are more barriers, or fewer.
+    std::uint64_t before = header.barrier_at.load(std::memory_order_relaxed);
+    if (now_ns - before >= kBarrierAgainAfterNanoseconds &&
+        header.barrier_at.compare_exchange_strong(before, now_ns, std::memory_order_relaxed)) {
+        // seq_cst: the request stands in the word before the barrier.
+        const std::uint64_t request = Attention::requests(header.attention.load(std::memory_order_seq_cst));
+        // release; partner: the acquire below. Others look at the threads after the barrier.
+        if (pass_barrier()) header.barrier_for.store(request, std::memory_order_release);
+    }
+    return header.barrier_for.load(std::memory_order_acquire);
+}
+
+// Takes back the cached blocks of all threads that are outside of their caches, on all numa nodes. The caller has moved
+// the count of requests in the attention word. node_at(i): the NodeView of numa node i. Returns the frames. Walks over
+// the marked parts of the pool, but not if no thread can have anything.
+template <class Env, class NodeAt, class PassBarrier>
+std::uint64_t take_back_idle_caches(const PoolView<Env> &pool, std::uint32_t numa_nodes, NodeAt &&node_at, Actor actor,
+                                    std::uint64_t now_ns, PassBarrier &&pass_barrier) {
+    auto &header = *pool.header;
+    // acquire: with the entries that the walk for that request has changed.
+    const std::uint64_t gathered = header.gathered_for.load(std::memory_order_acquire);
+    const std::uint64_t latest = Attention::requests(header.attention.load(std::memory_order_seq_cst));
+    if (!may_be_any_idle_cache(pool, actor.thread, gathered, latest)) return 0;
+    const std::uint64_t request = passed_request(pool, now_ns, pass_barrier);
+    if (request == 0 || request == gathered) return 0;
+    const bool leaves_none = all_are_outside(pool, request);
+    std::uint64_t frames = 0;
+    for (std::uint32_t node = 0; node < numa_nodes; ++node) {
+        const NodeView<Env> &view = node_at(node);
+        CountedLoss<Env> loss{pool, view, actor};
+        frames += IdleCaches<Env>{pool, view, request}.take_back(
+            actor, [&](ProcessSlot process, Block block) { loss.before(process, block); },
+            [&](ProcessSlot process, Block block, bool is_freed) { loss.after(process, block, is_freed); });
+    }
+    // release: others that find this number need not walk. Of two walks at once the later one to end decides: an older
+    // number costs a walk.
+    if (leaves_none) header.gathered_for.store(request, std::memory_order_release);
+    return frames;
+}
 
 }  // namespace numacre::engine
