@@ -47,7 +47,7 @@ static int hold(numacre_pool *pool, size_t block_bytes, int peer) {
     nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);                          /* so that the waiter sleeps */
     printf("holder: frees one block\n");
     fflush(stdout);
-    /* Uncached: if nobody waits yet, numacre_free may keep the block in this thread's cache until the next call. */
+    /* Uncached: if nobody waits yet, numacre_free may keep the block in this thread's cache for some seconds. */
     if (numacre_free_uncached(pool, block) != 0) return failed("holder", "numacre_free_uncached");
     return read(peer, &byte, 1) == 0 ? 0 : 1; /* returns when the waiter has ended */
 }

@@ -112,7 +112,7 @@ Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order o
         slow_try_planned(pool, lane.actor, plan, order, note, got, block) == Errc::ok)
         return Errc::ok;
     ask_others_to_give_back(pool, lane);
-    if (take_back_idle_caches(pool, lane) == 0) return Errc::out_of_frames;
+    if (!take_back_idle_caches(pool, lane)) return Errc::out_of_frames;
     return slow_try_planned(pool, lane.actor, plan, order, note, got, block);
 }
 
@@ -126,7 +126,7 @@ Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order o
     if (lane.asked_at_ns == 0 || now - lane.asked_at_ns >= kAskAgainAfterNanoseconds) {
         lane.asked_at_ns = now;
         ask_others_to_give_back(pool, lane);
-        if (take_back_idle_caches(pool, lane) != 0 && charge.make()) return Errc::ok;
+        if (take_back_idle_caches(pool, lane) && charge.make()) return Errc::ok;
     }
     return charge.is_over_quota() ? Errc::over_quota : Errc::out_of_frames;
 }

@@ -40,7 +40,8 @@ int slow_allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks
     Lane *const lane = done == 0 ? allocating_lane_of(pool, error) : lane_of(pool, error);
     if (lane == nullptr) return error;
     if (done != 0 && is_inside(lane->nodes[0])) [[unlikely]] {
-        // Their places are still free. Whatever is asked for: a block that nobody has found in the cache may go in.
+        // Their places are still free. Whatever is asked for: a block that nobody has found in the cache may go in. (If
+        // somebody has asked meanwhile, these blocks are found by the walk for a later answer only.)
         const CacheSteps steps{*lane};
         while (done-- > 0) (void)cached_put(*lane, blocks[done]);
         return thread_is_inside(pool);

@@ -84,6 +84,7 @@ std::uint32_t give_back_counted(numacre_pool *pool, const Lane &lane, NodeLane &
     const std::uint32_t cached = node.magazines[order].count();
     const CountedCall call{pool, lane.actor, std::uint64_t{cached > keep ? cached - keep : 0} << order};
     const bool is_counted = is_counting(pool);
+    // A block that others have taken back is noted twice then: the daemon's next look at drains mends the number.
     const auto note = [&](std::span<const FrameIndex> bases) {
         if (!is_counted) return;
         for (const FrameIndex base : bases)

@@ -196,7 +196,7 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
 
 // --- steps of the hot path -------------------------------------------------------------------------------------------
 
-// The calling thread's lane, if this is the pool that the thread used last. nullptr otherwise: numacre_inline_lane_1
+// The calling thread's lane, if this is the pool that the thread used last. nullptr otherwise: numacre_inline_lane_2
 // may then point to an object that is no Lane.
 [[gnu::always_inline]] inline Lane *current_lane(const numacre_pool *pool) {
     numacre_inline_lane *const current = numacre_inline_lane_2;

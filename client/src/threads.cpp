@@ -32,7 +32,7 @@ constinit NoLane no_lane;
 // The model again: g++ does not take it over from the declaration.
 constinit __thread numacre_inline_lane *numacre_inline_lane_2 __attribute__((tls_model("initial-exec"))) =
     &numacre::client::no_lane;
-// For programs that were built with the layout of version 0.2.0: never a lane, so that their calls are function calls.
+// For programs that were built for layout version 10 or older: never a lane, so that their calls are function calls.
 constinit __thread numacre_inline_lane *numacre_inline_lane_1 __attribute__((tls_model("initial-exec"))) =
     &numacre::client::no_lane;
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine.hpp"
+#include "idle.hpp"
 #include "numacre/os/kernel.hpp"
 #include "numacre/shm/hand_off.hpp"
 #include "policy.hpp"
@@ -254,7 +255,8 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
     Errc over = Errc::ok;
     bool received = false;
     WaitWord wish;
-    std::uint64_t asked_at = 0;
+    std::uint64_t asked_at = begin;
+    bool has_asked = false;
     unsigned refusals = 0;  // by a quota, one after the other
     while (!received) {
         // Only asked, without a charge, which would refuse the process's other threads for a moment. A thread that may
@@ -268,13 +270,16 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
             hand_off.raise_flag();  // a thread that had lowered it for a moment may have died
         } else if (may) {
             wish = hand_off.announce(actor, order, NumaNode{static_cast<std::uint8_t>(plan.first)}, would_do);
-        } else {
-            // relaxed: only a signal. Blocks in the caches of others count for these others, too. Once a second.
-            const std::uint64_t now = now_nanoseconds();
-            if (asked_at == 0 || now - asked_at >= kWaiterLooksAgainAfterNanoseconds) {
-                asked_at = now;
-                pool->view.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_relaxed);
-            }
+        }
+        // Once a second: threads that were inside before the wait, or have used their caches since, may be idle by now.
+        // Blocks in the caches of others count for these others, too: a thread that may not have a block asks at once.
+        const std::uint64_t looked_at = now_nanoseconds();
+        if ((!may && !has_asked) || looked_at - asked_at >= kWaiterLooksAgainAfterNanoseconds) {
+            has_asked = true;
+            asked_at = looked_at;
+            // seq_cst: as in ask_others_to_give_back().
+            pool->view.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_seq_cst);
+            (void)take_back_idle_caches(pool, lane);
         }
         serve_waiters(pool, actor);
         // relaxed: an age in seconds; a look later is soon enough for everything else.

@@ -19,8 +19,8 @@
  *
  * A program built with this header works with later libraries: the layout below does not change. A library with another
  * layout adds numacre_inline_lane_3, and its numacre_inline_lane_2 is a lane without blocks: each inline call of an old
- * program then becomes a call of the function. (That is so for programs built with version 0.2.0 and
- * numacre_inline_lane_1.)
+ * program then becomes a call of the function. (So does each inline call of a program that was built for layout version
+ * 10 or older, with numacre_inline_lane_1.)
  *
  * Programs use numacre_alloc_inline and numacre_free_inline; all other names are private to this header and the
  * library. */
@@ -84,7 +84,7 @@ struct numacre_inline_lane {
 /* The lane of the pool that the thread used last. Never null. */
 NUMACRE_API extern __thread struct numacre_inline_lane *numacre_inline_lane_2
     __attribute__((tls_model("initial-exec")));
-/* For programs that were built with version 0.2.0: no pool's. */
+/* For programs that were built for layout version 10 or older: no pool's. */
 NUMACRE_API extern __thread struct numacre_inline_lane *numacre_inline_lane_1
     __attribute__((tls_model("initial-exec")));
 

@@ -64,10 +64,11 @@
  * its caller. With the variable no block is cached, all calls take longer paths, and a free costs one locked
  * instruction more. Anything but 1, 0 and nothing fails numacre_attach and numacre_open_private with -EINVAL.
  *
- * NUMACRE_NOBARRIER=1 in the environment keeps the process out of membarrier(2): no call of another process interrupts
- * its CPUs, and its threads give their caches back at their next call only. So it is also where the kernel (before
- * Linux 4.16) or a filter of system calls does not permit membarrier(2). Anything but 1, 0 and nothing fails
- * numacre_attach and numacre_open_private with -EINVAL.
+ * With NUMACRE_NOBARRIER=1 in the environment, no call of another process interrupts the CPUs of this process
+ * (membarrier(2)), and nobody takes back what its threads cache: they give their caches back at their next call. Other
+ * processes may get -ENOMEM because of that. A process for which the kernel (before Linux 4.16) or a filter of system
+ * calls forbids membarrier(2) behaves in the same way. Anything but 1, 0 and nothing fails numacre_attach and
+ * numacre_open_private with -EINVAL.
  */
 #ifndef NUMACRE_NUMACRE_H
 #define NUMACRE_NUMACRE_H
@@ -111,7 +112,8 @@ typedef uint64_t numacre_ref;
  * does not wait: it fails with -EDQUOT.
  * If a waiting thread is killed, a block that is just being given to the thread comes back. If the giving thread is
  * killed, its block comes back too; without a daemon, other waiting threads may then sleep for up to a second longer. A
- * block that another thread frees into its cache before the wait begins stays there until that thread's next call. */
+ * block that another thread has freed into its cache in the 10 ms before the wait begins may stay there until that
+ * thread's next call, or until the daemon takes it back some seconds later. */
 #define NUMACRE_WAIT 0x08u
 /* Allocates past the cache, in the smallest free space of the fullest chunk, so that other chunks become empty: for a
  * shrink, or for the largest blocks. A chunk in which a larger free space would have to be split counts as less full,
@@ -141,21 +143,22 @@ NUMACRE_API void numacre_detach(numacre_pool *pool);
 
 /* Allocates a block of at least size_bytes, rounded up to a power of two of frames. The block is aligned to its size.
  * The block comes from the calling thread's numa node, or from the nearest one that has room, or from the numa node
- * that a policy chooses (numacre_set_policy). Never blocks, lock-free. Enters the kernel only in pools of several numa
- * nodes, once a second at most, to look at the thread's mempolicy and cpuset; and before it fails with -ENOMEM or
- * -EDQUOT, to take back what other threads cache.
+ * that a policy chooses (numacre_set_policy). Never blocks, lock-free. Enters the kernel only at a thread's first call,
+ * to wake threads that wait for memory, in pools of several numa nodes, once a second at most, to look at the thread's
+ * mempolicy and cpuset, and before it fails with -ENOMEM or -EDQUOT, to take back what other threads cache.
  * A thread keeps freed blocks of up to 64 frames in a cache of its own; the caches of all threads together hold about a
  * sixteenth of the pool. A thread gives its cache back when it ends, and, at its next call, when memory has run out
  * somewhere or the pool is to shrink. A call that finds no memory takes back what the threads of all processes cache
  * and have not used for 10 ms, also if they sleep or are stopped (SIGSTOP), but for threads that are stopped inside
- * numacre_alloc, numacre_free or their kin. Such a call takes as long as a walk over the pool's metadata. The daemon
- * does so for a shrink and a drain, and takes back what a thread has not used for some seconds.
- * Errors: -ENOMEM no free block of that size, or the free memory is reserved for other clients (for a block above 64
- * frames the call searches the whole numa node three times at most: a block that others free just behind each search
- * may be missed); -EDQUOT a quota of this client, of all clients of its user, or of the pool; -EINVAL size 0 or above
- * the largest block; -EUSERS no thread slot left in the pool or for this process; -EUCLEAN the daemon has found the
- * pool's shared metadata damaged: blocks may still be used and freed, but no block is allocated any more; -ECHILD. If
- * the caller is killed inside, the block comes back. */
+ * numacre_alloc, numacre_free or their kin. Such a call walks over the pool's metadata, about 1 ms for each GiB of 4
+ * KiB blocks in use; other failing calls of the next 10 ms use the result. For a shrink and a drain the daemon takes
+ * cached blocks back in this way, and those of threads that have made no call for six seconds. Errors: -ENOMEM no free
+ * block of that size, or the free memory is reserved for other clients (for a block above 64 frames the call searches
+ * the whole numa node three times at most: a block that others free just behind each search may be missed); -EDQUOT a
+ * quota of this client, of all clients of its user, or of the pool; -EINVAL size 0 or above the largest block; -EUSERS
+ * no thread slot left in the pool or for this process; -EUCLEAN the daemon has found the pool's shared metadata
+ * damaged: blocks may still be used and freed, but no block is allocated any more; -ECHILD. If the caller is killed
+ * inside, the block comes back. */
 NUMACRE_API int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block);
 
 /* Allocates as numacre_alloc, on a given numa node of the pool (-1: the calling thread's, or the one that a policy

@@ -17,6 +17,15 @@ std::uint64_t calls_of(std::uint32_t thread, std::span<const View> numa_nodes) {
     return calls;
 }
 
+// False: nobody has the slot, its thread's cache is its own, or has been taken back since the thread last looked.
+bool may_cache(const SharedPool &pool, std::uint32_t thread) {
+    // relaxed, all: only a guess.
+    const auto &slot = pool.threads[thread];
+    const std::uint64_t answered = slot.answered.load(std::memory_order_relaxed);
+    return ThreadOwner{slot.owner.load(std::memory_order_relaxed)}.in_use() && answered != Answered::kNever &&
+           !Answered::is_before(answered, pool.header->gathered_for.load(std::memory_order_relaxed));
+}
+
 }  // namespace
 
 bool CacheAges::look(const SharedPool &pool, std::span<const View> numa_nodes) {
@@ -30,8 +39,7 @@ bool CacheAges::look(const SharedPool &pool, std::span<const View> numa_nodes) {
             use = {calls, 0};
             continue;
         }
-        // Never used, or told already.
-        if (calls == 0 || use.looks > kLooksUntilOld) continue;
+        if (use.looks > kLooksUntilOld || !may_cache(pool, thread)) continue;
         ++use.looks;
         is_any_old = is_any_old || use.looks > kLooksUntilOld;
     }

@@ -460,12 +460,12 @@ bool ManagedPool::take_back_idle_caches() {
     const std::uint64_t now_ns =
         static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
     // Where the barrier is forbidden, the clients have been asked, no more.
-    const std::uint64_t frames = engine::take_back_idle_caches(
+    const bool may_have = engine::take_back_idle_caches(
         shared_, static_cast<std::uint32_t>(views_.size()),
         [this](std::uint32_t node) -> const View & { return views_[node]; }, Actor{kDaemonThread, kDaemonProcess},
         now_ns, [] { return os::pass_barrier() == 0; });
-    if (frames != 0) wake_waiters(false);
-    return frames != 0;
+    if (may_have) wake_waiters(false);
+    return may_have;
 }
 
 bool ManagedPool::look_for_idle_caches() {

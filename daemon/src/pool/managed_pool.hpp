@@ -234,7 +234,7 @@ public:
     // missed it, only asking again helps.
     void ask_for_cached_blocks();
     // After ask_for_cached_blocks(): takes back what threads cache that are outside of calls. The worker's thread only.
-    // Returns whether any came back.
+    // Returns whether any may have come back.
     bool take_back_idle_caches();
     // Whether a thread has not used its cache for some seconds: its blocks are to be taken back, once. Called once a
     // second, on the worker for records.

@@ -70,7 +70,8 @@ std::vector<std::uint64_t> PoolScan::frames_under_way() const {
     if (!is_counting()) return frames;
     std::uint64_t of_anybody = 0;
     const std::uint32_t threads = shared_.threads_in_use_bound();
-    for (std::uint32_t thread = kDaemonThread.value + 1; thread < threads; ++thread) {
+    // The daemon's own slot as well: the daemon takes idle caches back.
+    for (std::uint32_t thread = kDaemonThread.value; thread < threads; ++thread) {
         const UnderWay call{shared_.threads[thread].under_way.load(std::memory_order_seq_cst)};
         if (call.frames() == 0) continue;
         const ThreadOwner owner{shared_.threads[thread].owner.load(std::memory_order_relaxed)};

@@ -1,5 +1,6 @@
 /* The steps of a thread cache on the index entry of a block (owner.hpp): plain stores, since an entry that its process
- * holds and has not published is written by that process only. A death between any two steps leaves an entry that is
+ * holds and has not published is written by that process only; a cached one also by who takes idle caches back, but not
+ * while the thread is in these steps (idle_caches.hpp). A death between any two steps leaves an entry that is
  * held: recovery gives the block back like any other.
  *
  * The steps are in C: programs compile them in (numacre/inline.h), so the numbers are part of the library's ABI

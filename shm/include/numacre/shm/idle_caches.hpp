@@ -84,14 +84,12 @@ public:
     IdleCaches(const PoolView<Env> &pool, const NodeView<Env> &view, std::uint64_t request)
         : pool_(pool), buddy_(view, pool), request_(request) {}
 
-    // Frees all cached blocks in the numa node whose threads are outside. Returns their frames. One walk over the
-    // marked parts of the tree. Calls before(ProcessSlot, Block) before a block is freed, and
-    // after(ProcessSlot, Block, bool is_freed) after it.
+    // Frees all cached blocks in the numa node whose threads are outside. One walk over the marked parts of the tree.
+    // Calls before(ProcessSlot, Block) before a block is freed, and after(ProcessSlot, Block, bool is_freed) after it.
     template <class Before, class After>
-    std::uint64_t take_back(Actor actor, Before &&before, After &&after) {
+    void take_back(Actor actor, Before &&before, After &&after) {
         Visitor<Before, After> visitor{*this, actor, before, after};
         walk_all(buddy_.view(), visitor);
-        return visitor.frames;
     }
 
 private:
@@ -101,15 +99,12 @@ private:
         Actor actor;
         Before &before;
         After &after;
-        std::uint64_t frames = 0;
 
         void owned(Block block, IndexEntry entry) {
             if (!entry.is_cached() || !caches.is_idle(entry)) return;
             const ProcessSlot process = entry.owner();
             before(process, block);
-            const bool is_freed = caches.buddy_.free_entry(actor, block, entry, false) == Errc::ok;
-            if (is_freed) frames += block.order.frames();
-            after(process, block, is_freed);
+            after(process, block, caches.buddy_.free_entry(actor, block, entry, false) == Errc::ok);
         }
         void free(Block) {}
         void taken(FrameIndex, std::uint64_t) {}
@@ -120,7 +115,14 @@ private:
     // entry: cached. Its read (acquire, EDGE answer-then-cache) comes before these.
     bool is_idle(IndexEntry entry) const {
         const ThreadSlotIndex thread = entry.cacher();
-        if (thread == kDaemonThread || thread.value >= pool_.thread_slots) return false;
+        const ProcessSlot process = entry.owner();
+        if (thread == kDaemonThread || thread.value >= pool_.thread_slots || process.value >= pool_.process_slots)
+            return false;
+        // The cache of a dead process is recovery's: zeroed or kept back, as the pool says. relaxed: a death that is
+        // told in this moment changes nothing, the program had freed the block.
+        if (pool_.processes[process.value].state.load(std::memory_order_relaxed) !=
+            static_cast<std::uint64_t>(ProcessState::active))
+            return false;
         const auto &slot = pool_.threads[thread.value];
         // acquire: all stores of the thread's steps that have ended. relaxed: the entry's read is the edge.
         return slot.inside.load(std::memory_order_acquire) == 0 &&
@@ -171,49 +173,57 @@ private:
 
 inline constexpr std::uint64_t kBarrierAgainAfterNanoseconds = 10'000'000;
 
-// The latest request before which all CPUs have passed a barrier; 0: none. Calls pass_barrier() at most once in 10 ms
-// for the pool, whoever calls; pass_barrier() returns true if the barrier has been passed. now_ns: monotonic.
+// The latest request before which all CPUs have passed a barrier; 0: none. latest: the count of requests now. Calls
+// pass_barrier() at most once in 10 ms for the pool, whoever calls; callers of the same moment do so each.
+// pass_barrier() returns true if the barrier has been passed. now_ns: monotonic.
 template <class Env, class PassBarrier>
-std::uint64_t passed_request(const PoolView<Env> &pool, std::uint64_t now_ns, PassBarrier &&pass_barrier) {
+std::uint64_t passed_request(const PoolView<Env> &pool, std::uint64_t latest, std::uint64_t now_ns,
+                             PassBarrier &&pass_barrier) {
     auto &header = *pool.header;
-    // relaxed, twice: the CAS decides. Clocks of time namespaces differ: then there are more barriers, or fewer.
-    std::uint64_t before = header.barrier_at.load(std::memory_order_relaxed);
-    if (now_ns - before >= kBarrierAgainAfterNanoseconds &&
-        header.barrier_at.compare_exchange_strong(before, now_ns, std::memory_order_relaxed)) {
-        // seq_cst: the request stands in the word before the barrier.
-        const std::uint64_t request = Attention::requests(header.attention.load(std::memory_order_seq_cst));
-        // release; partner: the acquire below. Others look at the threads after the barrier.
-        if (pass_barrier()) header.barrier_for.store(request, std::memory_order_release);
+    // acquire: with barrier_for. Clocks of time namespaces differ: then there are more barriers, or fewer.
+    const std::uint64_t at = header.barrier_at.load(std::memory_order_acquire);
+    if (now_ns - at >= kBarrierAgainAfterNanoseconds && pass_barrier()) {
+        // release, twice; partners: the acquires of this function. Others look at the threads after the barrier, and
+        // see its request once they see its time: a caller that is stopped in between costs nobody anything.
+        header.barrier_for.store(latest, std::memory_order_release);
+        header.barrier_at.store(now_ns, std::memory_order_release);
+        return latest;
     }
-    return header.barrier_for.load(std::memory_order_acquire);
+    const std::uint64_t passed = header.barrier_for.load(std::memory_order_acquire);
+    return Answered::is_before(latest, passed) ? 0 : passed;  // scribbled
 }
 
 // Takes back the cached blocks of all threads that are outside of their caches, on all numa nodes. The caller has moved
-// the count of requests in the attention word. node_at(i): the NodeView of numa node i. Returns the frames. Walks over
-// the marked parts of the pool, but not if no thread can have anything.
+// the count of requests in the attention word. node_at(i): the NodeView of numa node i. True: blocks may have come
+// back, by this call or by another one at the same time. Walks over the marked parts of the pool once for each request
+// that has a barrier, and not if no thread can have anything.
 template <class Env, class NodeAt, class PassBarrier>
-std::uint64_t take_back_idle_caches(const PoolView<Env> &pool, std::uint32_t numa_nodes, NodeAt &&node_at, Actor actor,
-                                    std::uint64_t now_ns, PassBarrier &&pass_barrier) {
+bool take_back_idle_caches(const PoolView<Env> &pool, std::uint32_t numa_nodes, NodeAt &&node_at, Actor actor,
+                           std::uint64_t now_ns, PassBarrier &&pass_barrier) {
     auto &header = *pool.header;
-    // acquire: with the entries that the walk for that request has changed.
-    const std::uint64_t gathered = header.gathered_for.load(std::memory_order_acquire);
+    // seq_cst: the caller's request stands in the word before the barrier.
     const std::uint64_t latest = Attention::requests(header.attention.load(std::memory_order_seq_cst));
-    if (!may_be_any_idle_cache(pool, actor.thread, gathered, latest)) return 0;
-    const std::uint64_t request = passed_request(pool, now_ns, pass_barrier);
-    if (request == 0 || request == gathered) return 0;
+    // acquire: with the entries that the walk for that request has changed.
+    std::uint64_t gathered = header.gathered_for.load(std::memory_order_acquire);
+    // Scribbled: as if it had been long ago.
+    if (Answered::is_before(latest, gathered)) gathered = latest - (std::uint64_t{1} << 45);
+    if (!may_be_any_idle_cache(pool, actor.thread, gathered, latest)) return false;
+    const std::uint64_t request = passed_request(pool, latest, now_ns, pass_barrier);
+    if (request == 0) return false;
+    if (header.walked_for.load(std::memory_order_acquire) == request) return true;
     const bool leaves_none = all_are_outside(pool, request);
-    std::uint64_t frames = 0;
     for (std::uint32_t node = 0; node < numa_nodes; ++node) {
         const NodeView<Env> &view = node_at(node);
         CountedLoss<Env> loss{pool, view, actor};
-        frames += IdleCaches<Env>{pool, view, request}.take_back(
+        IdleCaches<Env>{pool, view, request}.take_back(
             actor, [&](ProcessSlot process, Block block) { loss.before(process, block); },
             [&](ProcessSlot process, Block block, bool is_freed) { loss.after(process, block, is_freed); });
     }
-    // release: others that find this number need not walk. Of two walks at once the later one to end decides: an older
-    // number costs a walk.
+    // release: others that find these numbers need not walk. Of two walks at once the later one to end decides: an
+    // older number costs a walk.
     if (leaves_none) header.gathered_for.store(request, std::memory_order_release);
-    return frames;
+    header.walked_for.store(request, std::memory_order_release);
+    return true;
 }
 
 }  // namespace numacre::engine

@@ -108,7 +108,7 @@ enum class PoolState : std::uint64_t { creating = 0, serving = 1, corrupt = 2, d
 // sees the number change gives its cached blocks back. The daemon's bits: 48 .. 60 the pool's age (it stands still
 // while there is no daemon); 61 "look at the pool's state before you allocate", as the pool may not serve any more; 62
 // "a chunk is draining", so that blocks freed in it are not to be cached. A client that scribbles on this word costs
-// others time and nothing else.
+// others time and nothing else; one that scribbles on barrier_for as well can have a block taken from its owner.
 struct Attention {
     static constexpr std::uint64_t kWaiters = 1;
     static constexpr std::uint64_t kPressureStep = 2;
@@ -165,7 +165,8 @@ struct PoolHeader {
     alignas(kCacheLineBytes) Word wait_tickets;  // tickets given to threads that wait for memory (WaitWord)
     Word barrier_at;    // monotonic time in ns when all CPUs last passed a barrier for this pool (idle_caches.hpp)
     Word barrier_for;   // the request before which they passed it (Attention::requests)
-    Word gathered_for;  // the request for which all idle caches have been taken back
+    Word walked_for;    // the request for which somebody has looked for idle caches
+    Word gathered_for;  // ... and has left none: no thread was inside then
 };
 
 template <class Env>

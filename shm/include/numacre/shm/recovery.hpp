@@ -198,7 +198,8 @@ private:
         // do.
         const HintWork work{slot.hint_work.load(std::memory_order_acquire)};
         if (work.active()) slot.hint_work.store(work.ended().bits(), std::memory_order_release);
-        // relaxed: the count of its process goes, too.
+        // relaxed: the count of its process goes, too. (The count of a process whose cached block the thread was taking
+        // back may be too high by that block, until the daemon compares counts with a scan.)
         if (slot.under_way.load(std::memory_order_relaxed) != 0) slot.under_way.store(0, std::memory_order_relaxed);
         if (slot.inside.load(std::memory_order_relaxed) != 0) slot.inside.store(0, std::memory_order_relaxed);
         slot.intent.store(0, std::memory_order_release);
