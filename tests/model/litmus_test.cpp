@@ -46,6 +46,7 @@ constexpr std::uint64_t kUnused = ~std::uint64_t{0};
 Outcomes outcomes(MemoryMode mode, const std::vector<Program> &programs, bool with_memory = false) {
     Options options;
     options.memory = mode;
+    options.barriers = true;
     options.print = false;
     Explorer explorer("litmus", options);
     auto *const shared = explorer.make<Shared>();
@@ -125,7 +126,25 @@ TEST(Litmus, store_buffering_by_rmw) {
     EXPECT_TRUE(allowed(kWeak, program(memory_order_seq_cst, memory_order_acquire), {0, 0}));
 }
 
-// No fences in this code base; an RMW of a word that both write is as good as one.
+// The barrier of all threads at once (membarrier) replaces the fences of both sides. The first thread may have come to
+// its end by then.
+TEST(Litmus, store_buffering_with_a_barrier_of_all_threads_on_one_side) {
+    for (const bool has_barrier : {true, false}) {
+        const std::vector<Program> program{[](Shared &m, Registers &r) {
+                                               m.x.store(1, memory_order_relaxed);
+                                               r[0] = m.y.load(memory_order_relaxed);
+                                           },
+                                           [has_barrier](Shared &m, Registers &r) {
+                                               m.y.store(1, memory_order_relaxed);
+                                               if (has_barrier) pass_barrier(m.z);
+                                               r[0] = m.x.load(memory_order_relaxed);
+                                           }};
+        EXPECT_FALSE(allowed(kSc, program, {0, 0}));
+        for (const MemoryMode mode : {kTso, kWeak}) EXPECT_EQ(allowed(mode, program, {0, 0}), !has_barrier);
+    }
+}
+
+// No fences of one thread in this code base; an RMW of a word that both write is as good as one.
 TEST(Litmus, store_buffering_with_an_rmw_of_one_word_in_between) {
     const std::vector<Program> program{[](Shared &m, Registers &r) {
                                            m.x.store(1, memory_order_relaxed);

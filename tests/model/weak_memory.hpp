@@ -1,5 +1,6 @@
 // What an access may see when memory is weaker than sequential consistency: the C++20 model, operationally, for
-// programs without fences (the product has none) and without accesses that read from the future (no load buffering).
+// programs without fences (the product has none but the barrier of all threads, pass_barrier()) and without accesses
+// that read from the future (no load buffering).
 //
 // Each location has a history: its values, oldest first, in modification order. A *view* says of each location which
 // message is the oldest that may still be read. A thread has a view; a message carries one if it was written with
