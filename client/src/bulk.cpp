@@ -18,10 +18,6 @@ unsigned slow_put_many(Lane &lane, void *const *blocks, unsigned wanted) {
     const CacheSteps steps{lane};
     return steps ? cached_put_many(lane, blocks, wanted) : 0;
 }
-bool slow_put(Lane &lane, void *block, LeafEntry &found) {
-    const CacheSteps steps{lane};
-    return steps && look_up(lane, block, found) && cached_put_found(lane, found, block);
-}
 
 // Makes room in the cache for the block of the leaf entry `found`. False: there is no room, or such a block cannot be
 // cached.

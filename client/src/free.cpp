@@ -30,12 +30,6 @@ namespace {
     return give_to_waiter(pool, lane.actor, place.numa_node, block, entry);
 }
 
-// cached_put() by itself.
-bool slow_put(Lane &lane, void *address) {
-    const CacheSteps steps{lane};
-    return steps && cached_put(lane, address);
-}
-
 // Makes sure that the magazine has room. False also while memory is short: the free by which a thread learns of the
 // shortage has to give all blocks back, and may be the thread's last call.
 bool cached_ensure_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
@@ -116,6 +110,7 @@ int slow_free(numacre_pool *pool, void *address) {
     std::uint64_t frame = 0;
     Block block;
     IndexEntry entry;
+    LeafEntry found;
     // seq_cst: as in has_waiters(). The draining bit needs no order: the daemon asks again for blocks that were missed.
     const std::uint64_t attention = lane->attention_word().load(std::memory_order_seq_cst);
     // A cached block of a draining chunk would be handed out again and again, and the chunk would never be empty.
@@ -127,7 +122,7 @@ int slow_free(numacre_pool *pool, void *address) {
     } else if (find_frame(*lane, address, node, frame) && node->buddy->find_in_leaf(FrameIndex{frame}, block, entry) &&
                entry.owner() == pool->process && !is_to_go() &&
                cached_ensure_room(pool, *lane, *node, block.order.value) &&
-               (!entry.is_published() || node->buddy->withdraw(block, entry)) && slow_put(*lane, address)) {
+               (!entry.is_published() || node->buddy->withdraw(block, entry)) && slow_put(*lane, address, found)) {
         return 0;
     }
     return tree_free(*lane, address);

@@ -374,6 +374,12 @@ inline bool cached_put(Lane &lane, void *block) {
     return look_up(lane, block, found) && cached_put_found(lane, found, block);
 }
 
+// cached_put() off the common path, in CacheSteps of its own. found: the block's entry, if it has been looked up.
+inline bool slow_put(Lane &lane, void *block, LeafEntry &found) {
+    const CacheSteps steps{lane};
+    return steps && look_up(lane, block, found) && cached_put_found(lane, found, block);
+}
+
 // Puts blocks into the cache until one is unlike those of the last frees. Returns the number of blocks put. These are
 // the steps of numacre_inline_look_up() and numacre_inline_put(), written out for the same reason as in
 // cached_take_many().

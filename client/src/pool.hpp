@@ -253,7 +253,6 @@ struct Giver {
     std::uint64_t generation;
     std::uint64_t frames;  // of the block
 };
-[[gnu::cold]] std::uint64_t generation_of(const numacre_pool *pool, ProcessSlot process);
 [[gnu::cold]] void charge_taken(numacre_pool *pool, Giver giver, std::uint64_t frames);
 
 // Encloses a counted change of the tree together with the change of the count. Meanwhile it announces that tree and

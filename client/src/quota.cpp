@@ -79,17 +79,10 @@ void uncharge_freed(numacre_pool *pool, std::uint32_t numa_node, Block block) {
     uncharge_frames(pool, block.order.frames());
 }
 
-std::uint64_t generation_of(const numacre_pool *pool, ProcessSlot process) {
-    if (process.value >= pool->view.process_slots) return 0;
-    return pool->view.processes[process.value].generation.load(std::memory_order_relaxed);  // relaxed: to be compared
-}
-
 void charge_taken(numacre_pool *pool, Giver giver, std::uint64_t frames) {
     if (giver.process == pool->process || giver.process.value >= pool->view.process_slots) return;
     add_held(pool->view, pool->process, frames);
-    // A giver that has left has taken its count with it. The word of a client that sits there now is not touched.
-    remove_held(pool->view, giver.process, frames,
-                [&] { return generation_of(pool, giver.process) == giver.generation; });
+    remove_lost(pool->view, giver.process, giver.generation, frames);
 }
 
 }  // namespace numacre::client

@@ -18,7 +18,7 @@ namespace {
     if (!view.contains(block)) return {pool->process, 0, 0};
     // relaxed: the CAS of Buddy::take() fails if it finds another entry.
     const ProcessSlot owner = IndexEntry{view.index_entry(block).load(std::memory_order_relaxed)}.owner();
-    return {owner, generation_of(pool, owner), block.order.frames()};
+    return {owner, generation_of(pool->view, owner), block.order.frames()};
 }
 
 }  // namespace

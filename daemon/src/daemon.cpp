@@ -263,7 +263,7 @@ void Daemon::tell_clients_of(const std::shared_ptr<ManagedPool> &pool) {
         loop_->post([this, pool, is_overfull, has_idle_caches] {
             being_told_.erase(pool->instance_id());
             if (is_overfull) punch_strays(pool);
-            if (has_idle_caches) take_back_idle_caches(pool);
+            if (has_idle_caches) gather_cached_blocks(pool);
         });
     });
 }
@@ -277,12 +277,11 @@ void Daemon::punch_strays(const std::shared_ptr<ManagedPool> &pool) {
     });
 }
 
-void Daemon::take_back_idle_caches(const std::shared_ptr<ManagedPool> &pool) {
-    if (!taking_back_.insert(pool->instance_id()).second) return;
+void Daemon::gather_cached_blocks(const std::shared_ptr<ManagedPool> &pool) {
+    if (!gathering_.insert(pool->instance_id()).second) return;
     pool->worker().post([this, pool] {
-        pool->ask_for_cached_blocks();
-        (void)pool->take_back_idle_caches();
-        loop_->post([this, id = pool->instance_id()] { taking_back_.erase(id); });
+        (void)pool->gather_cached_blocks();
+        loop_->post([this, id = pool->instance_id()] { gathering_.erase(id); });
     });
 }
 

@@ -98,7 +98,7 @@ private:
     void tell_clients_of(const std::shared_ptr<ManagedPool> &pool);
     void publish_damage(ManagedPool &pool);
     void punch_strays(const std::shared_ptr<ManagedPool> &pool);
-    void take_back_idle_caches(const std::shared_ptr<ManagedPool> &pool);
+    void gather_cached_blocks(const std::shared_ptr<ManagedPool> &pool);
     // Makes sure that soft quotas and low watermarks are checked for as long as there are any. Any thread.
     void watch_soft_limits();
     void look_at_soft_limits(const std::shared_ptr<ManagedPool> &pool);
@@ -135,7 +135,7 @@ private:
     std::unique_ptr<AttachServer> attach_server_;
     std::atomic<bool> stopping_{false};
     // Used by the loop's thread only. Instance ids of pools whose worker has such a job, or will have it by a timer.
-    std::set<std::uint64_t> watched_for_limits_, punching_strays_, taking_back_, being_placed_, being_told_, stuck_;
+    std::set<std::uint64_t> watched_for_limits_, punching_strays_, gathering_, being_placed_, being_told_, stuck_;
     bool is_reviving_ = false;  // the loop's thread only
     std::mutex deleted_mutex_;
     std::vector<std::weak_ptr<ManagedPool>> deleted_;  // guarded by deleted_mutex_: their workers may still have a job

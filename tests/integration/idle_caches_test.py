@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What idle and stopped threads have cached is had by who needs it: every largest block of the pool."""
+"""A process that needs memory gets every largest block of the pool, also those that idle and stopped threads cache."""
 
 import ctypes
 import os

@@ -499,8 +499,8 @@ TEST(Engine, a_cache_is_filled_used_and_flushed) {
     expect_clean(model.run());
 }
 
-// Whoever is short takes back what a thread has cached, while that thread uses its cache by plain stores. In the memory
-// of x86 and of C++20 the barrier is what keeps the two apart.
+// A thread that is short of memory takes back a block that another thread has cached, while that other thread uses its
+// cache by plain stores. In the memory of x86 and of C++20 the barrier keeps the two apart.
 Setup idle_cache(std::vector<int> owner, std::vector<int> gatherer) {
     return {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
             .clients = {{.process = 1, .caches = {0}, .script = std::move(owner)},

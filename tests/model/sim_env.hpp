@@ -130,8 +130,8 @@ struct SimEnv {
     static constexpr void crash_point(Point) noexcept {}
 };
 
-// What membarrier(GLOBAL_EXPEDITED) does: every thread passes a full barrier between the beginning and the end of this
-// one step. place: any word of the explorer's, which the step does not touch.
+// The step of membarrier(GLOBAL_EXPEDITED): every thread passes a full barrier between the beginning and the end of
+// this one step. place: any word of the explorer's, which the step does not touch.
 inline void pass_barrier(SimEnv::Atomic<std::uint64_t> &place,
                          std::source_location where = std::source_location::current()) {
     (void)access({Access::barrier, sizeof(std::uint64_t), std::memory_order_relaxed, std::memory_order_relaxed, &place,

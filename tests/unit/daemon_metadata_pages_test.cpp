@@ -113,7 +113,7 @@ protected:
         EXPECT_FALSE(pool_->look_for_damage());
         pool_->tell_clients();
         pool_->wake_waiters(true);
-        pool_->ask_for_cached_blocks();
+        (void)pool_->gather_cached_blocks();
         EXPECT_TRUE(pool_->check_shrink(0));
         expect_the_same_pages("what is looked at from time to time, " + when);
     }

@@ -446,14 +446,11 @@ bool ManagedPool::clients_see_drains() const {
         nodes_, [](const auto &memory) { return memory->is_draining() && memory->keeps_allocations_out(); });
 }
 
-void ManagedPool::ask_for_cached_blocks() {
+bool ManagedPool::gather_cached_blocks() {
     // Each thread sees it at its next call. The flag goes first: who has given back what it had does not begin anew.
     if (clients_see_drains()) shared_.header->attention.fetch_or(Attention::kDraining, std::memory_order_relaxed);
-    // seq_cst: before the barrier of take_back_idle_caches().
+    // seq_cst: before the barrier.
     shared_.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_seq_cst);
-}
-
-bool ManagedPool::take_back_idle_caches() {
     if (adopted_ || is_corrupt()) return false;
     timespec time{};
     os::clock_gettime(CLOCK_MONOTONIC, &time);

@@ -232,10 +232,9 @@ public:
     // The pool's threads give back what they have cached, each at its next call: those that are idle do not. While a
     // unit is draining they go on giving back what they free of it, past their caches; until then, and where a call has
     // missed it, only asking again helps.
-    void ask_for_cached_blocks();
-    // After ask_for_cached_blocks(): takes back what threads cache that are outside of calls. The worker's thread only.
-    // Returns whether any may have come back.
-    bool take_back_idle_caches();
+    // From threads that are outside of calls the daemon takes them back itself. The worker's thread only. Returns
+    // whether any may have come back by that.
+    bool gather_cached_blocks();
     // Whether a thread has not used its cache for some seconds: its blocks are to be taken back, once. Called once a
     // second, on the worker for records.
     bool look_for_idle_caches();

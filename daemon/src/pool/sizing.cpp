@@ -92,8 +92,7 @@ std::uint64_t undo(ManagedPool &pool, NodeMemory &memory, std::uint64_t before, 
     pass(growth);
     if (memory.online_bytes() > before) {
         // Perhaps only caches are in the way: threads that are at work empty them now, those of the others are taken.
-        pool.ask_for_cached_blocks();
-        pool.worker().run([&] { return pool.take_back_idle_caches(); });
+        pool.worker().run([&] { return pool.gather_cached_blocks(); });
         std::this_thread::sleep_for(kPatienceWithCaches);
         pass(growth);
     }
@@ -270,8 +269,7 @@ Answer<void> shrink(ManagedPool &pool, NodeMemory &memory, std::uint64_t target,
             if (attempt > 1 && std::chrono::steady_clock::now() >= open_again_at) break;
             if (pool.look_for_damage()) return Unexpected{damaged(pool)};
             // As in the growth that is taken back.
-            pool.ask_for_cached_blocks();
-            pool.worker().run([&] { return pool.take_back_idle_caches(); });
+            pool.worker().run([&] { return pool.gather_cached_blocks(); });
             std::this_thread::sleep_for(kPatienceWithCaches);
             // Those first, then whatever else has become empty.
             for (const auto &units : {drained, chosen()})
@@ -429,10 +427,7 @@ bool finish_drains(ManagedPool &pool) {
     }
     pool.publish_sizes();
     // Each time: a call that was under way when it was asked, or did not see the drain, has cached something since.
-    if (!pool.draining.empty()) {
-        pool.ask_for_cached_blocks();
-        (void)pool.take_back_idle_caches();
-    }
+    if (!pool.draining.empty()) (void)pool.gather_cached_blocks();
     return !pool.draining.empty();
 }
 

@@ -222,6 +222,17 @@ template <class Env>
 void remove_held(const PoolView<Env> &view, ProcessSlot process, std::uint64_t frames) {
     remove_held(view, process, frames, [] { return true; });
 }
+template <class Env>
+std::uint64_t generation_of(const PoolView<Env> &view, ProcessSlot process) {
+    if (process.value >= view.process_slots) return 0;
+    return view.processes[process.value].generation.load(std::memory_order_relaxed);  // relaxed: to be compared
+}
+// remove_held() of a process that has lost a block to another one, and may have left since: then it has taken its count
+// with it, and the word of a client that sits there now is not touched. generation: of the process, from before.
+template <class Env>
+void remove_lost(const PoolView<Env> &view, ProcessSlot process, std::uint64_t generation, std::uint64_t frames) {
+    remove_held(view, process, frames, [&] { return generation_of(view, process) == generation; });
+}
 
 // Counts frames as on their way to a waiting thread of the process. Returns the era in which they are counted. nullopt:
 // they are not counted, because somebody scribbles.

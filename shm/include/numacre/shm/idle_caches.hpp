@@ -144,25 +144,19 @@ public:
     void before(ProcessSlot process, Block block) {
         is_counted_ = is_counting(pool_) && process.value < pool_.process_slots;
         if (!is_counted_) return;
-        generation_ = generation_of(process);
+        generation_ = generation_of(pool_, process);
         under_way_ = begin_under_way(pool_, actor_.thread, block.order.frames(), process);
     }
     void after(ProcessSlot process, Block block, bool is_freed) {
         if (!is_counted_) return;
         if (is_freed) {
             note_freed(pool_, block.order.frames(), [&] { return buddy_.is_draining(block); });
-            // A process that has left has taken its count with it. The word of a client that sits there now is not
-            // touched.
-            remove_held(pool_, process, block.order.frames(), [&] { return generation_of(process) == generation_; });
+            remove_lost(pool_, process, generation_, block.order.frames());
         }
         end_under_way(pool_, actor_.thread, under_way_);
     }
 
 private:
-    std::uint64_t generation_of(ProcessSlot process) const {
-        return pool_.processes[process.value].generation.load(std::memory_order_relaxed);  // relaxed: to be compared
-    }
-
     const PoolView<Env> &pool_;
     Buddy<Env> buddy_;
     Actor actor_;
