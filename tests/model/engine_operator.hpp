@@ -47,7 +47,7 @@ inline void EngineModel::take_chunk_step(ChunkStep step) {
     }
 }
 
-// NodeMemory::bring_online, try_take_offline, set_drain: the same writes in the same sequence.
+// NodeMemory::bring_online, take_offline of one unit, set_drain: the same writes in the same sequence.
 inline void EngineModel::take_unit_step(Thread &self, ChunkStep step) {
     Chunks<SimEnv> chunks{view_, pool_};
     const auto set_state = [this](UnitState state) { unit_state_->store(static_cast<std::uint64_t>(state)); };

@@ -552,7 +552,7 @@ std::memory_order_acq_rel,
         changes=(
             Change(
                 "daemon/src/pool/sizing.cpp",
-                "(has(empty, unit) || memory.drain_of(unit) != Drain::none)",
+                "(std::ranges::binary_search(empty, unit) || memory.drain_of(unit) != Drain::none)",
                 "(!empty.empty() || memory.drain_of(unit) != Drain::none)",
             ),
         ),

@@ -511,18 +511,16 @@ Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
     return {};
 }
 
-bool NodeMemory::try_take_offline(std::uint64_t unit) {
-    if (!close_and_punch(unit)) return false;
-    give_back_pages(data_.backing(), unit_bytes_);
-    return true;
+std::uint64_t NodeMemory::take_offline(std::span<const std::uint64_t> units) {
+    const std::uint64_t gone = close_and_punch(units);
+    give_back_pages(data_.backing(), gone * unit_bytes_);
+    return gone;
 }
 
 std::uint64_t NodeMemory::undo(Growth &growth, std::uint64_t units_max) {
-    std::uint64_t undone = 0;
-    for (std::uint64_t tried = 0; tried < units_max && !growth.units.empty(); ++tried) {
-        if (close_and_punch(growth.units.back())) ++undone;
-        growth.units.pop_back();
-    }
+    const std::size_t tried = std::min<std::size_t>(units_max, growth.units.size());
+    const std::uint64_t undone = close_and_punch(std::span(growth.units).last(tried));
+    growth.units.resize(growth.units.size() - tried);
     const std::uint64_t pages = std::min(growth.reserved_pages, undone * (unit_bytes_ / data_.page_bytes()));
     growth.reserved_pages -= pages;
     give_back_pages(data_.backing(), pages * data_.page_bytes());
@@ -533,9 +531,24 @@ std::uint64_t NodeMemory::undo(Growth &growth, std::uint64_t units_max) {
     return undone;
 }
 
-bool NodeMemory::close_and_punch(std::uint64_t unit) {
-    if (unit >= online_.size() || !online_[unit]) return false;
+// Each punch interrupts the CPUs of all clients that have the pages mapped: one punch for a run, not one for each unit.
+std::uint64_t NodeMemory::close_and_punch(std::span<const std::uint64_t> units) {
     const OnlineChange change(online_changes_);
+    std::vector<std::uint64_t> closed;
+    std::ranges::copy_if(units, std::back_inserter(closed), [this](std::uint64_t unit) { return close(unit); });
+    std::ranges::sort(closed);
+    for (auto first = closed.begin(); first != closed.end();) {
+        auto end = first + 1;
+        while (end != closed.end() && *end == *(end - 1) + 1) ++end;
+        punch({*first, static_cast<std::uint64_t>(end - first)});
+        first = end;
+    }
+    return closed.size();
+}
+
+// False: something in the unit is in use, or it is offline.
+bool NodeMemory::close(std::uint64_t unit) {
+    if (unit >= online_.size() || !online_[unit]) return false;
     const std::uint64_t first = unit * chunks_in_unit();
     set_state({unit, 1}, UnitState::closing);
     for (std::uint64_t chunk = first; chunk < first + chunks_in_unit(); ++chunk) {
@@ -545,16 +558,20 @@ bool NodeMemory::close_and_punch(std::uint64_t unit) {
         return false;
     }
     set_state({unit, 1}, UnitState::closed);
-    data_.punch(unit * unit_bytes_, unit_bytes_);
-    // The unit leaves online_units_ before it stops draining: in between it counts as gone twice, and never as there.
-    online_units_.fetch_sub(1, std::memory_order_seq_cst);
-    set_state({unit, 1}, UnitState::offline);
     online_[unit] = false;
-    // The drain ends here, whichever operation took the unit: back online its chunks are like any others.
-    if (drain_of(unit) != Drain::none) set_drain(unit, Drain::none);
-    search_from_ = std::min(search_from_, unit);
-    topology_.give_back(plan_.numa_node, unit_bytes_);
     return true;
+}
+
+void NodeMemory::punch(UnitRange closed) {
+    data_.punch(closed.first * unit_bytes_, closed.count * unit_bytes_);
+    // The units leave online_units_ before they stop draining: in between they count as gone twice, and never as there.
+    online_units_.fetch_sub(closed.count, std::memory_order_seq_cst);
+    set_state(closed, UnitState::offline);
+    // The drain ends here, whichever operation took the unit: back online its chunks are like any others.
+    for (std::uint64_t unit = closed.first; unit < closed.first + closed.count; ++unit)
+        if (drain_of(unit) != Drain::none) set_drain(unit, Drain::none);
+    search_from_ = std::min(search_from_, closed.first);
+    topology_.give_back(plan_.numa_node, closed.count * unit_bytes_);
 }
 
 std::uint64_t NodeMemory::punch_strays() const {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -137,8 +138,9 @@ public:
     // Populates all memory and metadata of the range, then brings its chunks online. All or nothing, including the
     // hugepages that were reserved for it. Adds the new units and pages to `growth`.
     Answer<void> bring_online(UnitRange units, Growth &growth);
-    // False: something in the unit is in use, or it is offline.
-    bool try_take_offline(std::uint64_t unit);
+    // Claims the units in one pass, and gives their pages back in runs as long as they come. Returns how many went: the
+    // others are in use, or offline already.
+    std::uint64_t take_offline(std::span<const std::uint64_t> units);
     // Takes the last of the growth's units offline again, up to units_max, and gives back the hugepages that were
     // reserved for them and no others. Units in use stay online, and leave `growth`. Returns how many units went.
     std::uint64_t undo(Growth &growth, std::uint64_t units_max);
@@ -163,7 +165,9 @@ private:
     // own_bytes: what the caller has booked (Topology::InGrowth).
     Answer<std::uint64_t> populate_data(std::uint64_t offset, std::uint64_t bytes, std::uint64_t own_bytes);
     Answer<std::uint64_t> populate_hugepages(std::uint64_t offset, std::uint64_t bytes);
-    bool close_and_punch(std::uint64_t unit);
+    std::uint64_t close_and_punch(std::span<const std::uint64_t> units);
+    bool close(std::uint64_t unit);
+    void punch(UnitRange closed);
     bool is_gone(std::uint64_t unit) const;
     struct FrameRange {
         std::uint64_t first = 0;

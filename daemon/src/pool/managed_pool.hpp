@@ -229,7 +229,7 @@ public:
     void give_back_frames();
     // Allocations that wait for memory look again.
     void wake_waiters(bool all = false);
-    // The pool's threads give back what they have cached, each at its next call: those that are idle do not. While a
+    // The pool's threads give back what they have cached, at their next calls: those that are idle do not. While a
     // unit is draining they go on giving back what they free of it, past their caches; until then, and where a call has
     // missed it, only asking again helps.
     // From threads that are outside of calls the daemon takes them back itself. The worker's thread only. Returns

@@ -18,6 +18,10 @@ namespace {
 
 // Small units go together up to this, so that a pool of 64 KiB chunks does not take a step each.
 constexpr std::uint64_t kStepBytes = std::uint64_t{16} << 20;
+// A large shrink takes more at once, a quarter of what is to go: a claim is quick, and each run of pages that goes back
+// interrupts the clients' CPUs once. Some milliseconds of the worker at most.
+constexpr std::uint64_t kShrinkStepBytesMax = std::uint64_t{256} << 20;
+constexpr std::uint64_t kShrinkSteps = 4;
 // Looked at in one job at most: a pool of tiny chunks has millions, and the pool's dead wait for its worker.
 constexpr std::uint64_t kFramesAtOnce = std::uint64_t{1} << 22;
 constexpr std::chrono::milliseconds kPatienceWithCaches{20};
@@ -47,8 +51,8 @@ std::string describe(const std::vector<BlockHolder> &holders) {
     return text;
 }
 
-std::uint64_t units_in_step(const NodeMemory &memory) {
-    return std::max<std::uint64_t>(1, kStepBytes / memory.unit_bytes());
+std::uint64_t units_in(std::uint64_t step_bytes, const NodeMemory &memory) {
+    return std::max<std::uint64_t>(1, step_bytes / memory.unit_bytes());
 }
 
 // Calls job(first, last) on the worker for pieces of [0, count), one job a piece; each stands for a unit.
@@ -63,10 +67,6 @@ void in_pieces(ManagedPool &pool, const NodeMemory &memory, std::uint64_t count,
         });
 }
 
-bool has(const std::vector<std::uint64_t> &units, std::uint64_t unit) {
-    return std::ranges::find(units, unit) != units.end();
-}
-
 // Takes back what a grow has brought online; blocks that clients have by now keep their units, and so does what has
 // been promised meanwhile. The bytes that went.
 std::uint64_t undo(ManagedPool &pool, NodeMemory &memory, std::uint64_t before, Growth growth) {
@@ -76,7 +76,7 @@ std::uint64_t undo(ManagedPool &pool, NodeMemory &memory, std::uint64_t before, 
         pool.worker().run(
             [&] { return std::erase_if(part.units, [&](std::uint64_t unit) { return !memory.is_online(unit); }); });
         while (!part.units.empty()) {
-            const std::uint64_t step_units = std::min<std::uint64_t>(units_in_step(memory), part.units.size());
+            const std::uint64_t step_units = std::min<std::uint64_t>(units_in(kStepBytes, memory), part.units.size());
             const std::uint64_t step_bytes = step_units * memory.unit_bytes();
             const ManagedPool::Withheld withheld(pool, step_bytes);
             const auto empty =
@@ -122,7 +122,7 @@ Answer<void> grow(ManagedPool &pool, NodeMemory &memory, std::uint64_t target, c
     while (memory.online_bytes() < target) {
         const std::uint64_t missing = (target - memory.online_bytes()) / memory.unit_bytes();
         auto grown = pool.worker().run([&]() -> Answer<void> {
-            const UnitRange units = memory.next_offline(std::min(units_in_step(memory), missing));
+            const UnitRange units = memory.next_offline(std::min(units_in(kStepBytes, memory), missing));
             if (units.count == 0) return Unexpected{Failure{Errc::bad_argument, "everything is online already"}};
             return memory.bring_online(units, growth);
         });
@@ -206,7 +206,9 @@ enum class Pass : std::uint8_t { over, cancelled };
 // One pass over units that are to go.
 Pass shrink_pass(ManagedPool &pool, NodeMemory &memory, const std::vector<std::uint64_t> &units, std::uint64_t target,
                  const Progress &progress) {
-    const std::uint64_t step_units = units_in_step(memory);
+    const std::uint64_t excess = memory.online_bytes() - std::min(memory.online_bytes(), target);
+    const std::uint64_t step_units =
+        units_in(std::clamp(excess / kShrinkSteps, kStepBytes, kShrinkStepBytesMax), memory);
     bool is_reserved = false;  // the free memory is: then only units that drain go
     for (std::size_t i = 0; i < units.size() && memory.online_bytes() > target; i += step_units) {
         const std::uint64_t before = memory.online_bytes();
@@ -222,13 +224,18 @@ Pass shrink_pass(ManagedPool &pool, NodeMemory &memory, const std::vector<std::u
                 auto found = pool.empty_units({memory.numa_node(), open}, open_bytes, withheld);
                 is_reserved = !found;
                 if (found) empty = std::move(*found);
+                std::ranges::sort(empty);
             }
             pool.worker().run([&] {
                 // Not more than was asked for: an operator's drain may have ended meanwhile.
+                const std::uint64_t online = memory.online_bytes();
+                const std::uint64_t wanted = (online - std::min(online, target)) / memory.unit_bytes();
+                std::vector<std::uint64_t> going;
                 for (const std::uint64_t unit : step)
-                    if (memory.online_bytes() > target && (has(empty, unit) || memory.drain_of(unit) != Drain::none))
-                        memory.try_take_offline(unit);
-                return true;
+                    if (going.size() < wanted &&
+                        (std::ranges::binary_search(empty, unit) || memory.drain_of(unit) != Drain::none))
+                        going.push_back(unit);
+                return memory.take_offline(going);
             });
         }
         if (memory.online_bytes() == before) continue;
@@ -418,7 +425,7 @@ bool finish_drains(ManagedPool &pool) {
         const std::uint64_t unit = at->second;
         // If not, a shrink has taken the unit meanwhile, and perhaps a growth has brought it back.
         const bool is_wanted = memory.drain_of(unit) == Drain::wanted;
-        if (is_wanted && memory.is_online(unit) && !memory.try_take_offline(unit)) {
+        if (is_wanted && memory.is_online(unit) && memory.take_offline(std::span(&unit, 1)) == 0) {
             ++at;
             continue;
         }
