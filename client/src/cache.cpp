@@ -4,8 +4,8 @@
 // leaf word at a time. A full magazine gives as many back, those that were freed last, and is never drained in a burst.
 // (iBuddy passes a full magazine block by block; several blocks of one leaf word by one RMW are cheaper, where a word
 // has several.) All threads together may hold about one sixteenth of a pool. When memory has run out anywhere
-// (PoolHeader::attention), a thread gives all its cached blocks back at its next call. A thread also gives them back at
-// its end.
+// (PoolHeader::attention), a thread gives all its cached blocks back at its next calls, some at each. A thread also
+// gives them back at its end.
 #include "cache.hpp"
 
 #include <algorithm>
@@ -24,6 +24,9 @@ namespace {
 constexpr std::uint32_t kLeastUseful = 4;  // a smaller magazine is not used
 constexpr std::uint32_t kRefillBlocks = 32;
 constexpr std::uint32_t kRestraint = 256;
+// A call gives back so many blocks of a cache that has been asked for. That takes some tens of microseconds, also if
+// each block costs misses of the processor's caches.
+constexpr std::uint32_t kGivenBackAtOnce = 256;
 constexpr std::uint64_t kLargestCachedBytes = 2 << 20;
 // Divisors of a numa node's capacity, for all threads together: the share of one order while the other orders hold
 // nothing, and the share that one order always may hold.
@@ -167,15 +170,24 @@ bool make_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     return !magazine.is_full();
 }
 
-std::uint32_t give_back_all(numacre_pool *pool, Lane &lane) {
-    std::uint32_t given = 0;
+GivenBack give_back_some(numacre_pool *pool, Lane &lane, std::uint32_t most) {
+    GivenBack result{0, true};
     for (std::uint32_t numa_node = 0; numa_node < lane.numa_nodes; ++numa_node) {
         NodeLane &node = lane.nodes[numa_node];
-        for (unsigned order = 0; order < kCachedOrders; ++order)
-            given += give_back_counted(pool, lane, node, order, 0, Contended::yes);
+        for (unsigned order = 0; order < kCachedOrders; ++order) {
+            const std::uint32_t cached = node.magazines[order].count();
+            const std::uint32_t part = std::min(cached, most);
+            most -= part;
+            result.is_all = result.is_all && part == cached;
+            result.blocks += give_back_counted(pool, lane, node, order, cached - part, Contended::yes);
+        }
     }
-    if (given != 0 && has_waiters(pool)) serve_waiters(pool, lane.actor);
-    return given;
+    if (result.blocks != 0 && has_waiters(pool)) serve_waiters(pool, lane.actor);
+    return result;
+}
+
+std::uint32_t give_back_all(numacre_pool *pool, Lane &lane) {
+    return give_back_some(pool, lane, ~std::uint32_t{0}).blocks;
 }
 
 void note_attention(Lane &lane, std::uint64_t bits) {
@@ -193,14 +205,17 @@ void note_attention(Lane &lane, std::uint64_t bits) {
 void answer_attention(numacre_pool *pool, Lane &lane) {
     const std::uint64_t now = lane.attention_word().load(std::memory_order_seq_cst);
     const std::uint64_t changed = now ^ lane.attention_seen;
-    note_attention(lane, now);
     forget_wish(pool, lane);
-    if ((changed & Attention::kAgeMask) != 0) look_at_placement(pool, lane);
     // A draining chunk concerns only its own blocks (slow_free). For blocks of that chunk that are cached already, the
     // daemon asks separately and repeatedly.
-    if ((changed & ~(Attention::kAgeMask | Attention::kDraining)) == 0) return;
-    lane.restraint = kRestraint;
-    give_back_all(pool, lane);
+    if ((changed & ~(Attention::kAgeMask | Attention::kDraining)) != 0) {
+        lane.restraint = kRestraint;
+        // Until the answer the thread does not use its cache, and others may take what is left in it. So the thread may
+        // answer some calls later, and no call takes long.
+        if (!give_back_some(pool, lane, kGivenBackAtOnce).is_all) return;
+    }
+    note_attention(lane, now);
+    if ((changed & Attention::kAgeMask) != 0) look_at_placement(pool, lane);
 }
 
 Lane *attentive_lane_of(numacre_pool *pool, int &error) {

@@ -281,7 +281,6 @@ inline bool EngineModel::enter_cache(Thread &self, std::size_t client) {
     if (Attention::requests(NUMACRE_INLINE_LOAD(test::place_of(*attention_))) == local.answered) return true;
     numacre_inline_end(test::place_of(slot.inside));
     const std::uint64_t now = attention_->load();
-    answer_request(slot, now);
     for (unsigned cached = 0; cached < kHeldMax; ++cached) {
         if (!local.cached[cached]) continue;
         const FrameIndex base = local.blocks[cached].base;
@@ -289,6 +288,7 @@ inline bool EngineModel::enter_cache(Thread &self, std::size_t client) {
         local.blocks[cached] = {};
         (void)buddy_->free_many(actor_of(client), BlockState::cached, &base, 1, true);  // 0: somebody has it already
     }
+    answer_request(slot, now);
     local.answered = Attention::requests(now);
     return false;
 }

@@ -20,22 +20,13 @@
 #include "numacre/numacre.h"
 #include "numacre/shm/chunks.hpp"
 #include "pool.hpp"
+#include "support/cached_blocks.hpp"
 
 namespace numacre::client {
 
 using namespace engine;
+using test::cached_blocks;
 namespace {
-
-// Of this order, by all threads.
-unsigned cached_blocks(numacre_pool *pool, Order order) {
-    const NodeView<Env> &view = pool->nodes[0].buddy().view();
-    unsigned found = 0;
-    for (std::uint64_t frame = 0; frame < view.geometry.frame_count; frame += order.frames()) {
-        const IndexEntry entry{view.index_entry({FrameIndex{frame}, order}).load()};
-        found += entry.is_cached() && entry.order() == order ? 1 : 0;
-    }
-    return found;
-}
 
 class Limits : public ::testing::Test {
 protected:

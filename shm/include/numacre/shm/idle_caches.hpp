@@ -20,9 +20,10 @@
 // Why this is enough. Let a thread begin its steps by inside = 1, and let m be the barrier on its CPU. If the store
 // comes before m, step 3 sees it: the thread is inside, or has ended these steps and all their stores are visible. If
 // the store comes after m, the load of the attention word does too, and finds the request: the thread answers first.
-// An answer raises `answered` and then gives all cached blocks back, each by a CAS. So a block is taken by one of the
-// two. Blocks that the thread caches after its answer have another generation than any entry that was read before, or
-// the read of `answered` comes after the answer: step 3 leaves them alone.
+// A thread that answers gives all cached blocks back, each by a CAS, and raises `answered` when it has none. So a block
+// is taken by one of the two. The thread may take several calls for that: its cache stays unused until the answer, and
+// what is left in the cache can be taken back. Blocks that the thread caches after its answer have another generation
+// than any entry that was read before, or the read of `answered` comes after the answer: step 3 leaves them alone.
 //
 // If whoever takes back dies at any instruction, recovery finds an ordinary free of the thread slot that did it.
 #pragma once
@@ -35,9 +36,9 @@
 
 namespace numacre::engine {
 
-// The first step of a thread's answer to a request, before the thread uses its cache again. `bits` are those of the
-// attention word. The thread has no cached blocks, or gives all of them back by CAS afterwards (free_many with
-// contended).
+// The last step of a thread's answer to a request, before the thread uses its cache again. `bits` are those of the
+// attention word, read before the thread gave its cached blocks back by CAS (free_many with contended). It has none
+// now.
 template <class Env>
 void answer_request(ThreadSlot<Env> &slot, std::uint64_t bits) {
     // relaxed: EDGE answer-then-cache is made by the stores that put blocks into the cache. They are releases and

@@ -1,0 +1,98 @@
+// How a thread answers when cached blocks are asked for: on a private pool, in which the test moves the count of
+// requests as a thread does that is short of memory.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "numacre/numacre.h"
+#include "pool.hpp"
+#include "support/cached_blocks.hpp"
+
+namespace numacre::client {
+
+using namespace engine;
+using test::cached_blocks;
+namespace {
+
+constexpr unsigned kFrames = 16384;
+constexpr unsigned kCached = 1000;
+constexpr unsigned kAtOnceMax = 256;  // a call gives back no more
+
+class Answer : public ::testing::Test {
+protected:
+    void SetUp() override {
+        const numacre_private_options options{sizeof options, std::uint64_t{kFrames} * 4096, 4096, 4 << 20, 0};
+        ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
+        std::vector<void *> blocks(kCached);
+        for (void *&block : blocks) ASSERT_EQ(numacre_alloc(pool, 4096, &block), 0);
+        for (void *const block : blocks) ASSERT_EQ(numacre_free(pool, block), 0);
+        ASSERT_GE(cached(), kCached) << "this test is about a full cache";
+    }
+    void TearDown() override {
+        std::vector<void *> all = everything(4 << 20);
+        EXPECT_EQ(all.size(), kFrames / 1024) << "the pool is whole again";
+        give_back(all);
+        numacre_detach(pool);
+    }
+
+    unsigned cached() { return cached_blocks(pool, Order{0}); }
+    void ask() { pool->view.header->attention.fetch_add(Attention::kPressureStep); }
+    std::vector<void *> everything(std::size_t bytes) {
+        std::vector<void *> blocks;
+        for (void *block = nullptr; numacre_alloc_on(pool, -1, bytes, NUMACRE_UNCACHED, &block) == 0;)
+            blocks.push_back(block);
+        return blocks;
+    }
+    void give_back(std::vector<void *> &blocks) {
+        for (void *const block : blocks) EXPECT_EQ(numacre_free_uncached(pool, block), 0) << numacre_last_error();
+    }
+
+    numacre_pool *pool = nullptr;
+};
+
+TEST_F(Answer, gives_a_full_cache_back_in_parts) {
+    ask();
+    unsigned left = cached();
+    for (unsigned calls = 0; left != 0; ++calls) {
+        ASSERT_LT(calls, kCached) << "each call gives something back";
+        void *block = nullptr;
+        ASSERT_EQ(numacre_alloc(pool, 4096, &block), 0);
+        const unsigned after_allocation = cached();
+        EXPECT_LE(left - after_allocation, kAtOnceMax);
+        ASSERT_LE(after_allocation, left) << "an unanswered cache takes nothing in";
+        ASSERT_EQ(numacre_free(pool, block), 0);
+        left = cached();
+        EXPECT_LE(after_allocation - left, kAtOnceMax);
+        ASSERT_LE(left, after_allocation);
+    }
+}
+
+TEST_F(Answer, leaves_to_others_what_it_has_not_given_back_yet) {
+    if (!pool->shares_caches) GTEST_SKIP() << "SKIP: membarrier is not permitted here";
+    void *own = nullptr;
+    ASSERT_EQ(numacre_alloc(pool, 4096, &own), 0);
+    ask();
+    ASSERT_EQ(numacre_free(pool, own), 0);
+    ASSERT_GT(cached(), kCached / 2) << "the answer is not at its end";
+
+    std::vector<void *> of_the_other;
+    std::thread([&] { of_the_other = everything(4096); }).join();
+    EXPECT_EQ(of_the_other.size(), kFrames) << "nothing was in use";
+
+    // The thread goes on with its answer. Its cache names blocks that are the other's by now.
+    for (int calls = 0; calls < 10; ++calls) {
+        void *none = nullptr;
+        EXPECT_EQ(numacre_alloc(pool, 4096, &none), -ENOMEM);
+    }
+    std::sort(of_the_other.begin(), of_the_other.end());
+    EXPECT_EQ(std::unique(of_the_other.begin(), of_the_other.end()), of_the_other.end());
+    give_back(of_the_other);
+}
+
+}  // namespace
+}  // namespace numacre::client
