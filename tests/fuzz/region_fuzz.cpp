@@ -20,6 +20,7 @@
 #include "numacre/shm/chunks.hpp"
 #include "numacre/shm/fit.hpp"
 #include "numacre/shm/format.hpp"
+#include "numacre/shm/idle_caches.hpp"
 #include "numacre/shm/recovery.hpp"
 #include "numacre/shm/snapshot.hpp"
 #include "numacre/shm/validate.hpp"
@@ -344,7 +345,7 @@ private:
         const NodeView<Env> &node = pool_.node(input_.byte());
         Chunks<Env> chunks{node, pool_.view()};
         const std::uint64_t chunk = input_.byte() % (pool_.geometry().chunk_count() + 1);
-        switch (what % 14) {
+        switch (what % 15) {
             case 0:
                 scan();
                 return;
@@ -387,6 +388,9 @@ private:
             case 12:
                 count();
                 return;
+            case 13:
+                gather();
+                return;
             default:
                 audit();
                 return;
@@ -403,6 +407,15 @@ private:
             require(snapshot.free_frames + snapshot.used_frames + snapshot.offline_frames <= snapshot.capacity_frames);
             (void)fold_counters(node, threads);
         }
+    }
+
+    // What threads cache and do not use, whoever says so.
+    void gather() {
+        const auto node_at = [this](std::uint32_t node) -> const NodeView<Env> & { return pool_.nodes()[node]; };
+        const auto pass_barrier = [this] { return (input_.byte() & 1) != 0; };
+        pool_.view().header->attention.fetch_add(Attention::kPressureStep);
+        (void)take_back_idle_caches(pool_.view(), kNumaNodes, node_at, Actor{kDaemonThread, kDaemonProcess},
+                                    input_.number(8), pass_barrier);
     }
 
     void occupancy(const NodeView<Env> &node) {

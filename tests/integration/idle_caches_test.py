@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """A process that needs memory gets every largest block of the pool, also those that idle and stopped threads cache."""
 
-import ctypes
 import os
 import pathlib
 import signal
@@ -14,6 +13,7 @@ sys.path.insert(0, str(SOURCE / "tests"))
 
 from support.attached_program import AttachedProgram  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
+from support.membarrier import is_permitted  # noqa: E402
 from support.numacre_client import ClientProcess  # noqa: E402
 from support.runner import main  # noqa: E402
 
@@ -23,13 +23,9 @@ PROCESSES = 8
 THREADS = 8
 
 
-SYS_MEMBARRIER = {"x86_64": 324, "aarch64": 283}[os.uname().machine]
-GLOBAL_EXPEDITED = 1 << 1
-
-
 class IdleCaches(unittest.TestCase):
     def setUp(self):
-        if ctypes.CDLL(None).syscall(SYS_MEMBARRIER, GLOBAL_EXPEDITED, 0, 0) != 0:
+        if not is_permitted():
             self.skipTest("NOT TESTED: membarrier(2) is not permitted here, so that nobody takes idle caches back")
         self.daemon = self.enterContext(Daemon("--topology", "synthetic:1x1G", "--pool", POOL))
         self.idlers = []

@@ -1,6 +1,7 @@
 // How a thread answers when cached blocks are asked for: on a private pool, in which the test moves the count of
 // requests as a thread does that is short of memory.
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -92,6 +93,31 @@ TEST_F(Answer, leaves_to_others_what_it_has_not_given_back_yet) {
     std::sort(of_the_other.begin(), of_the_other.end());
     EXPECT_EQ(std::unique(of_the_other.begin(), of_the_other.end()), of_the_other.end());
     give_back(of_the_other);
+}
+
+// The barrier of a moment ago covers an earlier request, and there is no other one within 10 ms: the first look of the
+// thread takes nothing back. No daemon is here, and nobody makes a call: only a further look of the thread can help.
+TEST_F(Answer, is_not_waited_for_by_a_thread_that_waits_for_memory) {
+    if (!pool->shares_caches) GTEST_SKIP() << "SKIP: membarrier is not permitted here";
+    int result = -1;
+    std::size_t had = 0;
+    std::thread([&] {
+        std::vector<void *> blocks(kFrames / 1024);
+        timespec time{};
+        clock_gettime(CLOCK_MONOTONIC, &time);
+        const auto now =
+            static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
+        auto &header = *pool->view.header;
+        header.barrier_for.store(Attention::requests(header.attention.load()));
+        header.barrier_at.store(now);
+        for (; had < blocks.size(); ++had) {
+            result = numacre_alloc_on(pool, -1, 4 << 20, NUMACRE_WAIT | NUMACRE_WAIT_MS(30'000), &blocks[had]);
+            if (result != 0) break;
+        }
+        for (std::size_t i = 0; i < had; ++i) EXPECT_EQ(numacre_free(pool, blocks[i]), 0);
+    }).join();
+    EXPECT_EQ(result, 0) << "it waited until the end of its patience";
+    EXPECT_EQ(had, kFrames / 1024);
 }
 
 }  // namespace
