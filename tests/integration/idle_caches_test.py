@@ -13,6 +13,7 @@ sys.path.insert(0, str(SOURCE / "tests"))
 
 from support.attached_program import AttachedProgram  # noqa: E402
 from support.daemon import Daemon, wait_until  # noqa: E402
+from support.limit_events import LimitEvents  # noqa: E402
 from support.membarrier import is_permitted  # noqa: E402
 from support.numacre_client import ClientProcess  # noqa: E402
 from support.runner import main  # noqa: E402
@@ -128,6 +129,23 @@ class IdleCaches(unittest.TestCase):
         self.one_round()
         self.assertGreater(self.cached(), 0)
         wait_until("they are empty again", lambda: self.cached() == 0)
+
+    def test_caches_are_taken_back_before_the_low_watermark_is_told(self):
+        watcher = LimitEvents(self.daemon.runtime_dir)
+        self.addCleanup(watcher.close)
+        client = self.enterContext(ClientProcess(self.daemon.runtime_dir))
+        error, blocks = client.alloc(4 * MIB, count=8)
+        self.assertEqual(error, 0, client.message)
+        self.begin(2)
+        cached = self.cached()
+        self.assertGreater(cached, 0)
+        self.daemon.cli("set", "default", f"low-watermark={32 * MIB - cached // 2}")
+        wait_until("the daemon has taken the caches back", lambda: self.cached() == 0)
+        self.assertEqual(watcher.kinds(), [], "what was in the caches is enough")
+        # It is told once it is true.
+        error, _ = client.alloc(4 * MIB, count=7)
+        self.assertEqual(error, 0, client.message)
+        wait_until("the crossing", lambda: watcher.kinds() == ["low_watermark"])
 
     def online(self):
         return int(self.daemon.status()["pools"][0]["nodes"][0]["online_bytes"])

@@ -14,6 +14,7 @@ FreeMemoryWatch::FreeMemoryWatch(const Description &description, const Geometry 
     // relaxed, here and below: only this object writes and reads these entries of the ledger.
     for (const LedgerNode &node : ledger.nodes())
         is_below_.push_back(node.is_below_watermark.load(std::memory_order_relaxed) != 0);
+    caches_.resize(is_below_.size());
 }
 
 void FreeMemoryWatch::compare(const Use &use) {
@@ -23,7 +24,12 @@ void FreeMemoryWatch::compare(const Use &use) {
         const std::uint64_t free_bytes = use.nodes[i].free_frames << geometry_.frame_shift;
         const std::uint64_t online_bytes = use.nodes[i].online_frames << geometry_.frame_shift;
         const bool is_below = daemon::is_below_watermark(is_below_[i], free_bytes, online_bytes, low_watermark_bytes);
+        if (!is_below) caches_[i] = Caches::as_they_are;
         if (is_below == is_below_[i]) continue;
+        if (is_below && use.nodes[i].cached_frames != 0 && caches_[i] != Caches::taken_back) {
+            caches_[i] = Caches::wanted;
+            continue;
+        }
         is_below_[i] = is_below;
         ledger_.nodes()[i].is_below_watermark.store(is_below ? 1 : 0, std::memory_order_relaxed);
         Event found;
@@ -36,6 +42,16 @@ void FreeMemoryWatch::compare(const Use &use) {
                         format_bytes(low_watermark_bytes);
         news_.push_back(std::move(found));
     }
+}
+
+bool FreeMemoryWatch::wants_caches() const {
+    const MutexLock lock(mutex_);
+    return std::ranges::find(caches_, Caches::wanted) != caches_.end();
+}
+
+void FreeMemoryWatch::caches_are_taken_back() {
+    const MutexLock lock(mutex_);
+    std::ranges::replace(caches_, Caches::wanted, Caches::taken_back);
 }
 
 std::vector<Event> FreeMemoryWatch::take_news() {

@@ -26,8 +26,12 @@ public:
     FreeMemoryWatch(const FreeMemoryWatch &) = delete;
     FreeMemoryWatch &operator=(const FreeMemoryWatch &) = delete;
 
-    // Compares the youngest scan with the low watermark.
+    // Compares the youngest scan with the low watermark. Memory that threads cache may be all that is missing: then a
+    // crossing is told only if a later scan, after the caches have been taken back, still finds too little.
     void compare(const Use &use);
+    // True: the caches are to be taken back before a crossing is told.
+    bool wants_caches() const;
+    void caches_are_taken_back();
     // Returns the events that were found since the last call of take_news().
     std::vector<Event> take_news();
     bool is_below_watermark(std::size_t numa_node) const;
@@ -49,7 +53,9 @@ private:
     const Geometry &geometry_;
     PoolLedger &ledger_;
     mutable Mutex mutex_;
-    std::vector<bool> is_below_ NUMACRE_GUARDED_BY(mutex_);                       // by numa node
+    std::vector<bool> is_below_ NUMACRE_GUARDED_BY(mutex_);  // by numa node
+    enum class Caches : std::uint8_t { as_they_are, wanted, taken_back };
+    std::vector<Caches> caches_ NUMACRE_GUARDED_BY(mutex_);                       // by numa node; since it was above
     std::vector<std::deque<AutosizeSample>> history_ NUMACRE_GUARDED_BY(mutex_);  // by numa node
     LastShrink last_shrink_ NUMACRE_GUARDED_BY(mutex_);
     std::vector<Event> news_ NUMACRE_GUARDED_BY(mutex_);

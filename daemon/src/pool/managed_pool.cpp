@@ -451,22 +451,26 @@ bool ManagedPool::gather_cached_blocks() {
     if (clients_see_drains()) shared_.header->attention.fetch_or(Attention::kDraining, std::memory_order_relaxed);
     // seq_cst: before the barrier.
     shared_.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_seq_cst);
-    if (adopted_ || is_corrupt()) return false;
+    const bool may_have = !adopted_ && !is_corrupt() && take_back_idle_caches();
+    if (may_have) wake_waiters(false);
+    free_memory_.caches_are_taken_back();
+    return may_have;
+}
+
+bool ManagedPool::take_back_idle_caches() {
     timespec time{};
     os::clock_gettime(CLOCK_MONOTONIC, &time);
     const std::uint64_t now_ns =
         static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
     // Where the barrier is forbidden, the clients have been asked, no more.
-    const bool may_have = engine::take_back_idle_caches(
+    return engine::take_back_idle_caches(
         shared_, static_cast<std::uint32_t>(views_.size()),
         [this](std::uint32_t node) -> const View & { return views_[node]; }, Actor{kDaemonThread, kDaemonProcess},
         now_ns, [] { return os::pass_barrier() == 0; });
-    if (may_have) wake_waiters(false);
-    return may_have;
 }
 
 bool ManagedPool::look_for_idle_caches() {
-    return cache_ages_.look(shared_, std::span<const View>(views_));
+    return cache_ages_.look(shared_, std::span<const View>(views_)) || free_memory_.wants_caches();
 }
 
 void ManagedPool::tell_clients() {

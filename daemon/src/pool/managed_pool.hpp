@@ -235,8 +235,8 @@ public:
     // From threads that are outside of calls the daemon takes them back itself. The worker's thread only. Returns
     // whether any may have come back by that.
     bool gather_cached_blocks();
-    // Whether a thread has not used its cache for some seconds: its blocks are to be taken back, once. Called once a
-    // second, on the worker for records.
+    // Whether a thread has not used its cache for some seconds, or free memory has fallen below the watermark: cached
+    // blocks are to be taken back, once. Called once a second, on the worker for records.
     bool look_for_idle_caches();
 
     // The results of status() and client_statuses(), found by a thread of the pool's own: by a look that begins after
@@ -278,6 +278,7 @@ private:
                 Origin origin);
     NodeMemory::Plan plan_of(NumaNode numa_node) const;
     void add_node(std::unique_ptr<NodeMemory> memory);
+    bool take_back_idle_caches();
     bool clients_see_drains() const;
 
     // Holds the records' mutex; the first time after adopt(), takes the shared memory over.

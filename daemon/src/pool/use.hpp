@@ -20,6 +20,7 @@ struct Use {
     std::vector<std::uint64_t> under_way;    // by process slot: frames, from before it, but after the counts
     struct OfNode {
         std::uint64_t free_frames = 0, online_frames = 0;
+        std::uint64_t cached_frames = 0;  // used ones, in the caches of threads
     };
     std::vector<OfNode> nodes;
     // The fields from here on are filled in by PoolScan::look() only.
@@ -40,7 +41,9 @@ struct Use {
     bool can_spare(std::uint64_t frames) const {
         return promisable_frames >= 0 && frames <= static_cast<std::uint64_t>(promisable_frames);
     }
-    void add(const NodeSnapshot &snapshot) { nodes.push_back({snapshot.free_frames, snapshot.online_frames()}); }
+    void add(const NodeSnapshot &snapshot) {
+        nodes.push_back({snapshot.free_frames, snapshot.online_frames(), snapshot.cached_frames});
+    }
 };
 
 }  // namespace numacre::daemon
