@@ -9,6 +9,7 @@
 #include "errors.hpp"
 #include "fast_path.hpp"
 #include "idle.hpp"
+#include "numacre/shm/idle_caches.hpp"
 #include "place.hpp"
 #include "report.hpp"
 
@@ -111,8 +112,9 @@ Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order o
     if ((give_back_all(pool, lane) != 0 || has_forgotten) &&
         slow_try_planned(pool, lane.actor, plan, order, note, got, block) == Errc::ok)
         return Errc::ok;
+    const std::uint64_t now = now_nanoseconds();
     ask_others_to_give_back(pool, lane);
-    if (!take_back_idle_caches(pool, lane)) return Errc::out_of_frames;
+    if (!take_back_idle_caches(pool, lane, now)) return Errc::out_of_frames;
     return slow_try_planned(pool, lane.actor, plan, order, note, got, block);
 }
 
@@ -120,13 +122,15 @@ Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order o
 // over_quota, or out_of_frames if the free memory is reserved.
 [[gnu::cold]] Errc slow_charge_under_pressure(numacre_pool *pool, Lane &lane, Charge &charge) {
     if (give_back_all(pool, lane) != 0 && charge.make()) return Errc::ok;
-    // The thread asks once a second at most: a thread that stays at its limit must not keep all others from their
-    // caches.
+    // At a quota the thread asks once a second at most: a thread that stays at its limit must not keep all others from
+    // their caches. Memory that is reserved for others is short for everybody.
     const std::uint64_t now = now_nanoseconds();
-    if (lane.asked_at_ns == 0 || now - lane.asked_at_ns >= kAskAgainAfterNanoseconds) {
+    const std::uint64_t pause =
+        charge.is_over_quota() ? kAskAgainAfterNanoseconds : engine::kBarrierAgainAfterNanoseconds;
+    if (lane.asked_at_ns == 0 || now - lane.asked_at_ns >= pause) {
         lane.asked_at_ns = now;
         ask_others_to_give_back(pool, lane);
-        if (take_back_idle_caches(pool, lane) && charge.make()) return Errc::ok;
+        if (take_back_idle_caches(pool, lane, now) && charge.make()) return Errc::ok;
     }
     return charge.is_over_quota() ? Errc::over_quota : Errc::out_of_frames;
 }

@@ -211,8 +211,10 @@ void answer_attention(numacre_pool *pool, Lane &lane) {
     if ((changed & ~(Attention::kAgeMask | Attention::kDraining)) != 0) {
         lane.restraint = kRestraint;
         // Until the answer the thread does not use its cache, and others may take what is left in it. So the thread may
-        // answer some calls later, and no call takes long.
-        if (!give_back_some(pool, lane, kGivenBackAtOnce).is_all) return;
+        // answer some calls later, and no call takes long. (But at once if nobody can take it, or if a thread waits:
+        // this may be the thread's last call.)
+        const bool may_be_taken = pool->shares_caches && (now & Attention::kWaiters) == 0;
+        if (!give_back_some(pool, lane, may_be_taken ? kGivenBackAtOnce : ~std::uint32_t{0}).is_all) return;
     }
     note_attention(lane, now);
     if ((changed & Attention::kAgeMask) != 0) look_at_placement(pool, lane);

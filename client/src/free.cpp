@@ -31,7 +31,7 @@ namespace {
 }
 
 // Makes sure that the magazine has room. False also while memory is short: the free by which a thread learns of the
-// shortage has to give all blocks back, and may be the thread's last call.
+// shortage may be the thread's last call.
 bool cached_ensure_room(numacre_pool *pool, Lane &lane, NodeLane &node, unsigned order) {
     return (lane.restraint == 0 && !node.magazines[order].is_full()) || make_room(pool, lane, node, order);
 }

@@ -20,15 +20,15 @@ int share_caches(numacre_pool *pool) {
     return 0;
 }
 
-bool take_back_idle_caches(numacre_pool *pool, const Lane &lane) {
+bool take_back_idle_caches(numacre_pool *pool, Lane &lane, std::uint64_t before_ns) {
     const auto node_at = [pool](std::uint32_t node) -> const NodeView<Env> & {
         return pool->nodes[node].buddy().view();
     };
     // A process that takes no part makes no such system call either: a filter may end it for that. It uses the barriers
     // of others.
     const auto pass_barrier = [pool] { return pool->shares_caches && os::pass_barrier() == 0; };
-    const bool may_have = engine::take_back_idle_caches(pool->view, pool->numa_nodes, node_at, lane.actor,
-                                                        now_nanoseconds(), pass_barrier);
+    const bool may_have = engine::take_back_idle_caches(pool->view, pool->numa_nodes, node_at, lane.actor, before_ns,
+                                                        lane.walked_seen, pass_barrier);
     if (may_have && has_waiters(pool)) serve_waiters(pool, lane.actor);
     return may_have;
 }

@@ -1,6 +1,6 @@
 // Waiting for memory: the system calls of a hand-off (shm/hand_off.hpp). Threads with cached blocks see the flag at
-// their next call and give these blocks back. A waiter looks again by itself from time to time: the thread that would
-// have given it a block may have died while no daemon runs to notice the death.
+// their next call and give all these blocks back. A waiter looks again by itself from time to time: the thread that
+// would have given it a block may have died while no daemon runs to notice the death.
 #include <time.h>
 
 #include <algorithm>
@@ -279,7 +279,7 @@ Errc wait_for_block(numacre_pool *pool, Lane &lane, const Plan &plan, Order orde
             asked_at = looked_at;
             // seq_cst: as in ask_others_to_give_back().
             pool->view.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_seq_cst);
-            (void)take_back_idle_caches(pool, lane);
+            (void)take_back_idle_caches(pool, lane, looked_at);
         }
         serve_waiters(pool, actor);
         // relaxed: an age in seconds; a look later is soon enough for everything else.

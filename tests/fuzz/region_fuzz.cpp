@@ -409,13 +409,14 @@ private:
         }
     }
 
+    std::uint64_t walked_seen_ = 0;
     // What threads cache and do not use, whoever says so.
     void gather() {
         const auto node_at = [this](std::uint32_t node) -> const NodeView<Env> & { return pool_.nodes()[node]; };
         const auto pass_barrier = [this] { return (input_.byte() & 1) != 0; };
         pool_.view().header->attention.fetch_add(Attention::kPressureStep);
         (void)take_back_idle_caches(pool_.view(), kNumaNodes, node_at, Actor{kDaemonThread, kDaemonProcess},
-                                    input_.number(8), pass_barrier);
+                                    input_.number(8), walked_seen_, pass_barrier);
     }
 
     void occupancy(const NodeView<Env> &node) {

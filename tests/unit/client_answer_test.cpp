@@ -73,6 +73,26 @@ TEST_F(Answer, gives_a_full_cache_back_in_parts) {
     }
 }
 
+// Nobody else can take the rest, and this may be the thread's last call.
+TEST_F(Answer, gives_everything_back_at_once_if_the_process_takes_no_part) {
+    void *own = nullptr;
+    ASSERT_EQ(numacre_alloc(pool, 4096, &own), 0);
+    pool->shares_caches = false;
+    ask();
+    ASSERT_EQ(numacre_free(pool, own), 0);
+    EXPECT_EQ(cached(), 0U);
+}
+
+// The thread that waits looks for idle caches once a second only.
+TEST_F(Answer, gives_everything_back_at_once_if_a_thread_waits) {
+    void *own = nullptr;
+    ASSERT_EQ(numacre_alloc(pool, 4096, &own), 0);
+    ask();
+    pool->view.header->attention.fetch_or(Attention::kWaiters);
+    ASSERT_EQ(numacre_free(pool, own), 0);
+    EXPECT_EQ(cached(), 0U);
+}
+
 TEST_F(Answer, leaves_to_others_what_it_has_not_given_back_yet) {
     if (!pool->shares_caches) GTEST_SKIP() << "SKIP: membarrier is not permitted here";
     void *own = nullptr;

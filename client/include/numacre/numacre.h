@@ -65,9 +65,10 @@
  * instruction more. Anything but 1, 0 and nothing fails numacre_attach and numacre_open_private with -EINVAL.
  *
  * With NUMACRE_NOBARRIER=1 in the environment, no call of another process interrupts the CPUs of this process
- * (membarrier(2)), and nobody takes back what its threads cache: they give their caches back at their next calls. Other
- * processes may get -ENOMEM because of that. A process for which the kernel (before Linux 4.16) or a filter of system
- * calls forbids membarrier(2) behaves in the same way. Anything but 1, 0 and nothing fails numacre_attach and
+ * (membarrier(2)), and nobody takes back what its threads cache: they give their caches back at their next calls. Nor
+ * does this process interrupt others: its own calls fail where others could take cached blocks back. Other processes
+ * may get -ENOMEM or -EDQUOT because of its caches. A process for which the kernel (before Linux 4.16) or a filter of
+ * system calls forbids membarrier(2) behaves in the same way. Anything but 1, 0 and nothing fails numacre_attach and
  * numacre_open_private with -EINVAL.
  */
 #ifndef NUMACRE_NUMACRE_H
@@ -147,18 +148,20 @@ NUMACRE_API void numacre_detach(numacre_pool *pool);
  * to wake threads that wait for memory, in pools of several numa nodes, once a second at most, to look at the thread's
  * mempolicy and cpuset, and before it fails with -ENOMEM or -EDQUOT, to take back what other threads cache.
  * A thread keeps freed blocks of up to 64 frames in a cache of its own; the caches of all threads together hold about a
- * sixteenth of the pool. A thread gives its cache back when it ends, and, at its next calls (256 blocks at each), when
- * memory has run out somewhere or the pool is to shrink. A call that finds no memory takes back what the threads of all
- * processes cache and have not used for 10 ms, also if they sleep or are stopped (SIGSTOP), but for threads that are
- * stopped inside numacre_alloc, numacre_free or their kin. Such a call walks over the pool's metadata, about 1 ms for
- * each GiB of 4 KiB blocks in use; other failing calls of the next 10 ms use the result. For a shrink and a drain the
- * daemon takes cached blocks back in this way, and those of threads that have made no call for six seconds. Errors:
- * -ENOMEM no free block of that size, or the free memory is reserved for other clients (for a block above 64 frames the
- * call searches the whole numa node three times at most: a block that others free just behind each search may be
- * missed); -EDQUOT a quota of this client, of all clients of its user, or of the pool; -EINVAL size 0 or above the
- * largest block; -EUSERS no thread slot left in the pool or for this process; -EUCLEAN the daemon has found the pool's
- * shared metadata damaged: blocks may still be used and freed, but no block is allocated any more; -ECHILD. If the
- * caller is killed inside, the block comes back. */
+ * sixteenth of the pool's capacity. A thread gives its cache back when it ends, and, at its next calls (256 blocks at
+ * each), when memory has run out somewhere or the pool is to shrink. A call that finds no memory takes back what the
+ * threads of all processes cache and have not used for 10 ms, also if they sleep or are stopped (SIGSTOP), but for
+ * threads that are stopped inside numacre_alloc, numacre_free or their kin. Such a call walks over the pool's metadata,
+ * about 1 ms for each GiB of 4 KiB blocks in use; other failing calls of the next 10 ms use the result. At a quota a
+ * thread does this once a second. For a shrink and a drain the daemon takes cached blocks back in this way; it also
+ * takes back those of threads that have made no call for six seconds.
+ *
+ * Errors: -ENOMEM no free block of that size, or
+ * the free memory is reserved for other clients (for a block above 64 frames the call searches the whole numa node
+ * three times at most: a block that others free just behind each search may be missed); -EDQUOT a quota of this client,
+ * of all clients of its user, or of the pool; -EINVAL size 0 or above the largest block; -EUSERS no thread slot left in
+ * the pool or for this process; -EUCLEAN the daemon has found the pool's shared metadata damaged: blocks may still be
+ * used and freed, but no block is allocated any more; -ECHILD. If the caller is killed inside, the block comes back. */
 NUMACRE_API int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block);
 
 /* Allocates as numacre_alloc, on a given numa node of the pool (-1: the calling thread's, or the one that a policy

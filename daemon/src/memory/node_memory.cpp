@@ -533,8 +533,10 @@ std::uint64_t NodeMemory::undo(Growth &growth, std::uint64_t units_max) {
 
 // Each punch interrupts the CPUs of all clients that have the pages mapped: one punch for a run, not one for each unit.
 std::uint64_t NodeMemory::close_and_punch(std::span<const std::uint64_t> units) {
+    if (units.empty()) return 0;
     const OnlineChange change(online_changes_);
     std::vector<std::uint64_t> closed;
+    closed.reserve(units.size());  // no memory afterwards would leave units closed
     std::ranges::copy_if(units, std::back_inserter(closed), [this](std::uint64_t unit) { return close(unit); });
     std::ranges::sort(closed);
     for (auto first = closed.begin(); first != closed.end();) {

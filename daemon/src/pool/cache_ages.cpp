@@ -17,12 +17,12 @@ std::uint64_t calls_of(std::uint32_t thread, std::span<const View> numa_nodes) {
     return calls;
 }
 
-// False: nobody has the slot, its thread's cache is its own, or has been taken back since the thread last looked.
+// False: the thread's cache is its own, or has been taken back since the thread last looked.
 bool may_cache(const SharedPool &pool, std::uint32_t thread) {
     // relaxed, all: only a guess.
     const auto &slot = pool.threads[thread];
     const std::uint64_t answered = slot.answered.load(std::memory_order_relaxed);
-    return ThreadOwner{slot.owner.load(std::memory_order_relaxed)}.in_use() && answered != Answered::kNever &&
+    return answered != Answered::kNever &&
            !Answered::is_before(answered, pool.header->gathered_for.load(std::memory_order_relaxed));
 }
 
@@ -34,6 +34,8 @@ bool CacheAges::look(const SharedPool &pool, std::span<const View> numa_nodes) {
     bool is_any_old = false;
     for (std::uint32_t thread = kDaemonThread.value + 1U; thread < threads; ++thread) {
         Use &use = uses_[thread];
+        // relaxed: only a guess.
+        if (!ThreadOwner{pool.threads[thread].owner.load(std::memory_order_relaxed)}.in_use()) continue;
         const std::uint64_t calls = calls_of(thread, numa_nodes);
         if (calls != use.calls) {
             use = {calls, 0};

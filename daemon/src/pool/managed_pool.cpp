@@ -449,24 +449,24 @@ bool ManagedPool::clients_see_drains() const {
 bool ManagedPool::gather_cached_blocks() {
     // Each thread sees it at its next call. The flag goes first: who has given back what it had does not begin anew.
     if (clients_see_drains()) shared_.header->attention.fetch_or(Attention::kDraining, std::memory_order_relaxed);
+    timespec time{};
+    os::clock_gettime(CLOCK_MONOTONIC, &time);
     // seq_cst: before the barrier.
     shared_.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_seq_cst);
-    const bool may_have = !adopted_ && !is_corrupt() && take_back_idle_caches();
+    const bool may_have = !adopted_ && !is_corrupt() && take_back_idle_caches(time);
     if (may_have) wake_waiters(false);
     free_memory_.caches_are_taken_back();
     return may_have;
 }
 
-bool ManagedPool::take_back_idle_caches() {
-    timespec time{};
-    os::clock_gettime(CLOCK_MONOTONIC, &time);
-    const std::uint64_t now_ns =
-        static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
+bool ManagedPool::take_back_idle_caches(const timespec &before) {
+    const std::uint64_t before_ns =
+        static_cast<std::uint64_t>(before.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(before.tv_nsec);
     // Where the barrier is forbidden, the clients have been asked, no more.
     return engine::take_back_idle_caches(
         shared_, static_cast<std::uint32_t>(views_.size()),
         [this](std::uint32_t node) -> const View & { return views_[node]; }, Actor{kDaemonThread, kDaemonProcess},
-        now_ns, [] { return os::pass_barrier() == 0; });
+        before_ns, walked_seen_, [] { return os::pass_barrier() == 0; });
 }
 
 bool ManagedPool::look_for_idle_caches() {

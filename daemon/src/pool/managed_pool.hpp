@@ -229,11 +229,11 @@ public:
     void give_back_frames();
     // Allocations that wait for memory look again.
     void wake_waiters(bool all = false);
-    // The pool's threads give back what they have cached, at their next calls: those that are idle do not. While a
-    // unit is draining they go on giving back what they free of it, past their caches; until then, and where a call has
-    // missed it, only asking again helps.
-    // From threads that are outside of calls the daemon takes them back itself. The worker's thread only. Returns
-    // whether any may have come back by that.
+    bool has_reservations() const { return limits_.has_reservations(); }
+    // Gets cached blocks back: asks all threads, which give theirs back at their next calls, and takes those of threads
+    // that are outside of calls. While a unit is draining, threads go on giving back what they free of it, past their
+    // caches; until then, and where a call has missed it, only asking again helps. The worker's thread only. Returns
+    // whether any may have been taken.
     bool gather_cached_blocks();
     // Whether a thread has not used its cache for some seconds, or free memory has fallen below the watermark: cached
     // blocks are to be taken back, once. Called once a second, on the worker for records.
@@ -278,7 +278,7 @@ private:
                 Origin origin);
     NodeMemory::Plan plan_of(NumaNode numa_node) const;
     void add_node(std::unique_ptr<NodeMemory> memory);
-    bool take_back_idle_caches();
+    bool take_back_idle_caches(const timespec &before);
     bool clients_see_drains() const;
 
     // Holds the records' mutex; the first time after adopt(), takes the shared memory over.
@@ -366,7 +366,8 @@ private:
     std::vector<std::uint64_t> gifts_seen_ NUMACRE_GUARDED_BY(records_.mutex);  // by process slot: OnTheWay, last
     std::uint64_t last_look_ NUMACRE_GUARDED_BY(records_.mutex) = 0;  // the youngest whose result has been compared
     std::uint32_t seats_until_look_ NUMACRE_GUARDED_BY(records_.mutex) = 0;
-    CacheAges cache_ages_;  // of the worker for records
+    CacheAges cache_ages_;           // of the worker for records
+    std::uint64_t walked_seen_ = 0;  // of the worker: the last walk over idle caches that it knows of
     PoolScan scan_;
 
     // Last: what they do uses the others. The sizer posts to the worker and waits for it.

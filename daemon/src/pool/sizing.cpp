@@ -21,7 +21,15 @@ constexpr std::uint64_t kStepBytes = std::uint64_t{16} << 20;
 // A large shrink takes more at once, a quarter of what is to go: a claim is quick, and each run of pages that goes back
 // interrupts the clients' CPUs once. Some milliseconds of the worker at most.
 constexpr std::uint64_t kShrinkStepBytesMax = std::uint64_t{256} << 20;
+constexpr std::uint64_t kShrinkStepBytesOfSmallPages = std::uint64_t{64} << 20;  // each page costs the kernel more
 constexpr std::uint64_t kShrinkSteps = 4;
+
+// The memory of a step is withheld from others while it is looked at: where memory is promised, the steps stay small.
+std::uint64_t shrink_step_bytes(const ManagedPool &pool, const NodeMemory &memory, std::uint64_t excess) {
+    if (pool.has_reservations()) return kStepBytes;
+    const bool is_huge = is_hugetlb(memory.data().backing());
+    return std::clamp(excess / kShrinkSteps, kStepBytes, is_huge ? kShrinkStepBytesMax : kShrinkStepBytesOfSmallPages);
+}
 // Looked at in one job at most: a pool of tiny chunks has millions, and the pool's dead wait for its worker.
 constexpr std::uint64_t kFramesAtOnce = std::uint64_t{1} << 22;
 constexpr std::chrono::milliseconds kPatienceWithCaches{20};
@@ -207,8 +215,7 @@ enum class Pass : std::uint8_t { over, cancelled };
 Pass shrink_pass(ManagedPool &pool, NodeMemory &memory, const std::vector<std::uint64_t> &units, std::uint64_t target,
                  const Progress &progress) {
     const std::uint64_t excess = memory.online_bytes() - std::min(memory.online_bytes(), target);
-    const std::uint64_t step_units =
-        units_in(std::clamp(excess / kShrinkSteps, kStepBytes, kShrinkStepBytesMax), memory);
+    const std::uint64_t step_units = units_in(shrink_step_bytes(pool, memory, excess), memory);
     bool is_reserved = false;  // the free memory is: then only units that drain go
     for (std::size_t i = 0; i < units.size() && memory.online_bytes() > target; i += step_units) {
         const std::uint64_t before = memory.online_bytes();
@@ -232,7 +239,7 @@ Pass shrink_pass(ManagedPool &pool, NodeMemory &memory, const std::vector<std::u
                 const std::uint64_t wanted = (online - std::min(online, target)) / memory.unit_bytes();
                 std::vector<std::uint64_t> going;
                 for (const std::uint64_t unit : step)
-                    if (going.size() < wanted &&
+                    if (going.size() < wanted && memory.is_online(unit) &&
                         (std::ranges::binary_search(empty, unit) || memory.drain_of(unit) != Drain::none))
                         going.push_back(unit);
                 return memory.take_offline(going);
@@ -420,6 +427,8 @@ bool finish_drains(ManagedPool &pool) {
     if (pool.is_corrupt()) pool.draining.clear();
     ThreadSlotIndex blocked_by;
     if (pool.finish_predecessor(blocked_by) == RecoveryStep::blocked) return true;
+    // Each time: a call that was under way when it was asked, or did not see the drain, has cached something since.
+    if (!pool.draining.empty()) (void)pool.gather_cached_blocks();
     for (auto at = pool.draining.begin(); at != pool.draining.end();) {
         NodeMemory &memory = pool.node_memory(NumaNode{at->first});
         const std::uint64_t unit = at->second;
@@ -433,8 +442,6 @@ bool finish_drains(ManagedPool &pool) {
         at = pool.draining.erase(at);
     }
     pool.publish_sizes();
-    // Each time: a call that was under way when it was asked, or did not see the drain, has cached something since.
-    if (!pool.draining.empty()) (void)pool.gather_cached_blocks();
     return !pool.draining.empty();
 }
 

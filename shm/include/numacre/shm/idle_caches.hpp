@@ -29,6 +29,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "numacre/shm/account.hpp"
 #include "numacre/shm/buddy.hpp"
@@ -41,26 +42,35 @@ namespace numacre::engine {
 // now.
 template <class Env>
 void answer_request(ThreadSlot<Env> &slot, std::uint64_t bits) {
-    // relaxed: EDGE answer-then-cache is made by the stores that put blocks into the cache. They are releases and
-    // follow this one. Weakened: a block is taken from the thread for a request that the thread has answered, while the
-    // thread hands the block out.
-    slot.answered.store(Attention::requests(bits), std::memory_order_relaxed);
+    // EDGE answer-then-cache is made by the stores that put blocks into the cache. They are releases and follow this
+    // one. Weakened: a block is taken from the thread for a request that the thread has answered, while the thread
+    // hands the block out. release: who sees the answer finds the blocks that were given back.
+    slot.answered.store(Attention::requests(bits), std::memory_order_release);
 }
 
-// True if a thread, other than `self`, may have cached blocks that the last walk has not taken back. gathered: the
-// request of the last walk that began while all_are_outside(). A thread that has not answered that one has cached
-// nothing since.
+// What the threads other than the caller's may have in their caches, as far as their answers tell.
+struct OtherCaches {
+    bool may_be_idle = false;   // one may have cached blocks that the last walk has not taken back
+    bool has_answered = false;  // one has answered this very request, and given back what it had
+};
+// gathered: the request of the last walk that began while all_are_outside(). A thread that has not answered that one
+// has cached nothing since.
 template <class Env>
-bool may_be_any_idle_cache(const PoolView<Env> &pool, ThreadSlotIndex self, std::uint64_t gathered,
-                           std::uint64_t request) {
+OtherCaches look_at_other_caches(const PoolView<Env> &pool, ThreadSlotIndex self, std::uint64_t gathered,
+                                 std::uint64_t request) {
+    OtherCaches others;
     const std::uint32_t threads = pool.threads_in_use_bound();
     for (std::uint32_t thread = kDaemonThread.value + 1U; thread < threads; ++thread) {
-        // relaxed: only a guess, the walk decides.
-        const std::uint64_t answered = pool.threads[thread].answered.load(std::memory_order_relaxed);
-        if (thread != self.value && Answered::is_before(answered, request) && !Answered::is_before(answered, gathered))
-            return true;
+        if (thread == self.value) continue;
+        // acquire: if it is an answer to this request, with the blocks that the thread has given back. Else only a
+        // guess, the walk decides.
+        const std::uint64_t answered = pool.threads[thread].answered.load(std::memory_order_acquire);
+        if (answered == request) others.has_answered = true;
+        if (!Answered::is_before(answered, request) || Answered::is_before(answered, gathered)) continue;
+        others.may_be_idle = true;
+        break;
     }
-    return false;
+    return others;
 }
 
 // After a barrier for `request`: true if no thread that has not answered it is inside. None of them enters before it
@@ -175,7 +185,7 @@ template <class Env, class PassBarrier>
 std::uint64_t passed_request(const PoolView<Env> &pool, std::uint64_t latest, std::uint64_t now_ns,
                              PassBarrier &&pass_barrier) {
     auto &header = *pool.header;
-    // acquire: with barrier_for. Clocks of time namespaces differ: then there are more barriers, or fewer.
+    // acquire: with barrier_for. Clocks of time namespaces differ: then there are more barriers.
     const std::uint64_t at = header.barrier_at.load(std::memory_order_acquire);
     if (now_ns - at >= kBarrierAgainAfterNanoseconds && pass_barrier()) {
         // release, twice; partners: the acquires of this function. Others look at the threads after the barrier, and
@@ -189,12 +199,13 @@ std::uint64_t passed_request(const PoolView<Env> &pool, std::uint64_t latest, st
 }
 
 // Takes back the cached blocks of all threads that are outside of their caches, on all numa nodes. The caller has moved
-// the count of requests in the attention word. node_at(i): the NodeView of numa node i. True: blocks may have come
-// back, by this call or by another one at the same time. Walks over the marked parts of the pool once for each request
-// that has a barrier, and not if no thread can have anything.
+// the count of requests in the attention word. now_ns: monotonic, from before that. node_at(i): the NodeView of numa
+// node i. True: blocks may have come back since the caller's last search, by this call, by a walk of others or by an
+// answer: a further search is worth while. walked_seen: for the caller's next call, 0 at first. Walks over the marked
+// parts of the pool unless a walk for a request with the last barrier has ended, or no thread can have anything.
 template <class Env, class NodeAt, class PassBarrier>
 bool take_back_idle_caches(const PoolView<Env> &pool, std::uint32_t numa_nodes, NodeAt &&node_at, Actor actor,
-                           std::uint64_t now_ns, PassBarrier &&pass_barrier) {
+                           std::uint64_t now_ns, std::uint64_t &walked_seen, PassBarrier &&pass_barrier) {
     auto &header = *pool.header;
     // seq_cst: the caller's request stands in the word before the barrier.
     const std::uint64_t latest = Attention::requests(header.attention.load(std::memory_order_seq_cst));
@@ -202,10 +213,14 @@ bool take_back_idle_caches(const PoolView<Env> &pool, std::uint32_t numa_nodes, 
     std::uint64_t gathered = header.gathered_for.load(std::memory_order_acquire);
     // Scribbled: as if it had been long ago.
     if (Answered::is_before(latest, gathered)) gathered = latest - (std::uint64_t{1} << 45);
-    if (!may_be_any_idle_cache(pool, actor.thread, gathered, latest)) return false;
+    // acquire, here and below: with the entries that the walk has changed.
+    const std::uint64_t walked = header.walked_for.load(std::memory_order_acquire);
+    const bool has_been_walked = std::exchange(walked_seen, walked) != walked;
+    const OtherCaches others = look_at_other_caches(pool, actor.thread, gathered, latest);
+    if (!others.may_be_idle) return has_been_walked || others.has_answered;
     const std::uint64_t request = passed_request(pool, latest, now_ns, pass_barrier);
-    if (request == 0) return false;
-    if (header.walked_for.load(std::memory_order_acquire) == request) return true;
+    if (request == 0) return has_been_walked || others.has_answered;
+    if (walked == request) return true;
     const bool leaves_none = all_are_outside(pool, request);
     for (std::uint32_t node = 0; node < numa_nodes; ++node) {
         const NodeView<Env> &view = node_at(node);
@@ -218,6 +233,7 @@ bool take_back_idle_caches(const PoolView<Env> &pool, std::uint32_t numa_nodes, 
     // older number costs a walk.
     if (leaves_none) header.gathered_for.store(request, std::memory_order_release);
     header.walked_for.store(request, std::memory_order_release);
+    walked_seen = request;
     return true;
 }
 
