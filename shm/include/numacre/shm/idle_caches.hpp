@@ -48,7 +48,7 @@ void answer_request(ThreadSlot<Env> &slot, std::uint64_t bits) {
     slot.answered.store(Attention::requests(bits), std::memory_order_release);
 }
 
-// What the threads other than the caller's may have in their caches, as far as their answers tell.
+// The caches of the threads other than the caller's, as far as their answers tell.
 struct OtherCaches {
     bool may_be_idle = false;   // one may have cached blocks that the last walk has not taken back
     bool has_answered = false;  // one has answered this very request, and given back what it had
