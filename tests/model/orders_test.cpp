@@ -296,6 +296,7 @@ constexpr Unnoticed kUnnoticed[] = {
     {"recovery.hpp bits_in_word: load seq_cst -> acquire", kGuess},
     {"recovery.hpp bits_in_word: load seq_cst -> acquire (2)", kGuess},
     {"recovery.hpp clear_bits: fetch_and seq_cst -> acq_rel (2)", kDeepRecovery},
+    {"idle_caches.hpp answer_request: store release -> relaxed", kPromise},
     {"search.hpp leaf_value: load seq_cst -> acquire", kOwnWrite},
     {"search.hpp lower: load seq_cst -> acquire", kGuess},
     {"search.hpp lower: cas seq_cst on failure -> acquire", kRetried},
