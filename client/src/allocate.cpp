@@ -122,15 +122,16 @@ Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order o
 // over_quota, or out_of_frames if the free memory is reserved.
 [[gnu::cold]] Errc slow_charge_under_pressure(numacre_pool *pool, Lane &lane, Charge &charge) {
     if (give_back_all(pool, lane) != 0 && charge.make()) return Errc::ok;
-    // At a quota the thread asks once a second at most: a thread that stays at its limit must not keep all others from
-    // their caches. Memory that is reserved for others is short for everybody.
+    // A thread that stays at its quota must not keep all others from their caches: after an attempt that has not
+    // helped, it asks once a second. Memory that is reserved for others is short for everybody.
     const std::uint64_t now = now_nanoseconds();
-    const std::uint64_t pause =
-        charge.is_over_quota() ? kAskAgainAfterNanoseconds : engine::kBarrierAgainAfterNanoseconds;
+    const std::uint64_t pause = charge.is_over_quota() && !lane.asking_helps ? kAskAgainAfterNanoseconds
+                                                                             : engine::kBarrierAgainAfterNanoseconds;
     if (lane.asked_at_ns == 0 || now - lane.asked_at_ns >= pause) {
         lane.asked_at_ns = now;
         ask_others_to_give_back(pool, lane);
-        if (take_back_idle_caches(pool, lane, now) && charge.make()) return Errc::ok;
+        lane.asking_helps = take_back_idle_caches(pool, lane, now) && charge.make();
+        if (lane.asking_helps) return Errc::ok;
     }
     return charge.is_over_quota() ? Errc::over_quota : Errc::out_of_frames;
 }

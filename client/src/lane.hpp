@@ -156,6 +156,7 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     ReferenceFormat reference_format;
     std::uint64_t looks;        // selects the chunks that a FitLook reads next
     std::uint64_t asked_at_ns;  // time when the thread, at a limit, last asked others for their caches; 0: never
+    bool asking_helps;          // the last time it had room then
     std::uint64_t walked_seen;  // the last walk over idle caches that the thread knows of
     std::uint32_t restraint;    // number of further slow allocations that do not fill the cache (memory was short)
     bool is_asleep;             // asleep in wait_for_block(); for signal handlers of the thread

@@ -280,7 +280,7 @@ void Daemon::punch_strays(const std::shared_ptr<ManagedPool> &pool) {
 void Daemon::gather_cached_blocks(const std::shared_ptr<ManagedPool> &pool) {
     if (!gathering_.insert(pool->instance_id()).second) return;
     pool->worker().post([this, pool] {
-        (void)pool->gather_cached_blocks();
+        pool->gather_cached_blocks_sparingly();
         loop_->post([this, id = pool->instance_id()] { gathering_.erase(id); });
     });
 }

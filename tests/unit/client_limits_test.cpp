@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <semaphore>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -428,6 +429,39 @@ TEST(CacheLimits, one_that_only_seems_empty_is_not_filled) {
     }
     EXPECT_EQ(cached_blocks(pool, Order{0}), kFull - 9) << "five of them, and what were none";
     numacre_detach(pool);
+}
+
+// Each time, also if the last time is less than a second ago: it has helped.
+TEST_F(Limits, a_quota_is_used_whole_beside_idle_caches_of_its_own_process) {
+    if (!pool->shares_caches) GTEST_SKIP() << "SKIP: membarrier is not permitted here";
+    constexpr unsigned kQuota = 2048, kFramesOfBlock = 16;
+    set_quota(kQuota);
+    std::binary_semaphore go{0}, done{0};
+    bool over = false;
+    std::thread other([&] {
+        for (go.acquire(); !over; go.acquire()) {
+            std::vector<void *> blocks(500);
+            for (void *&block : blocks) EXPECT_EQ(numacre_alloc(pool, 4096, &block), 0) << numacre_last_error();
+            for (void *const block : blocks) EXPECT_EQ(numacre_free(pool, block), 0);
+            done.release();
+        }
+    });
+    for (int round = 0; round < 3; ++round) {
+        go.release();
+        done.acquire();
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // longer than the time between two barriers
+        std::vector<void *> blocks(kQuota / kFramesOfBlock);
+        for (void *&block : blocks)
+            EXPECT_EQ(numacre_alloc_on(pool, -1, kFramesOfBlock * 4096, NUMACRE_UNCACHED, &block), 0)
+                << "round " << round;
+        for (void *const block : blocks)
+            if (block != nullptr) {
+                EXPECT_EQ(numacre_free_uncached(pool, block), 0);
+            }
+    }
+    over = true;
+    go.release();
+    other.join();
 }
 
 }  // namespace

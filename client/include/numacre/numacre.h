@@ -68,8 +68,8 @@
  * (membarrier(2)), and nobody takes back what its threads cache: they give their caches back at their next calls. Nor
  * does this process interrupt others: its own calls fail where others could take cached blocks back. Other processes
  * may get -ENOMEM or -EDQUOT because of its caches. A process for which the kernel (before Linux 4.16) or a filter of
- * system calls forbids membarrier(2) behaves in the same way. Anything but 1, 0 and nothing fails numacre_attach and
- * numacre_open_private with -EINVAL.
+ * system calls forbids membarrier(2) behaves in the same way. A filter that ends the process for the call needs the
+ * variable. Anything but 1, 0 and nothing fails numacre_attach and numacre_open_private with -EINVAL.
  */
 #ifndef NUMACRE_NUMACRE_H
 #define NUMACRE_NUMACRE_H
@@ -152,9 +152,9 @@ NUMACRE_API void numacre_detach(numacre_pool *pool);
  * each), when memory has run out somewhere or the pool is to shrink. A call that finds no memory takes back what the
  * threads of all processes cache and have not used for 10 ms, also if they sleep or are stopped (SIGSTOP), but for
  * threads that are stopped inside numacre_alloc, numacre_free or their kin. Such a call walks over the pool's metadata,
- * about 1 ms for each GiB of 4 KiB blocks in use; other failing calls of the next 10 ms use the result. At a quota a
- * thread does this once a second. For a shrink and a drain the daemon takes cached blocks back in this way; it also
- * takes back those of threads that have made no call for six seconds.
+ * about 1 ms for each GiB of 4 KiB blocks in use; other failing calls of the next 10 ms use the result. A thread that
+ * stays at its quota does so once a second. For a shrink and a drain the daemon takes cached blocks back in this way;
+ * it also takes back those of threads that have made no call for six seconds.
  *
  * Errors: -ENOMEM no free block of that size, or
  * the free memory is reserved for other clients (for a block above 64 frames the call searches the whole numa node

@@ -446,17 +446,33 @@ bool ManagedPool::clients_see_drains() const {
         nodes_, [](const auto &memory) { return memory->is_draining() && memory->keeps_allocations_out(); });
 }
 
-bool ManagedPool::gather_cached_blocks() {
+void ManagedPool::ask_for_cached_blocks() {
     // Each thread sees it at its next call. The flag goes first: who has given back what it had does not begin anew.
     if (clients_see_drains()) shared_.header->attention.fetch_or(Attention::kDraining, std::memory_order_relaxed);
-    timespec time{};
-    os::clock_gettime(CLOCK_MONOTONIC, &time);
     // seq_cst: before the barrier.
     shared_.header->attention.fetch_add(Attention::kPressureStep, std::memory_order_seq_cst);
+}
+
+bool ManagedPool::gather_cached_blocks() {
+    timespec time{};
+    os::clock_gettime(CLOCK_MONOTONIC, &time);
+    ask_for_cached_blocks();
     const bool may_have = !adopted_ && !is_corrupt() && take_back_idle_caches(time);
     if (may_have) wake_waiters(false);
     free_memory_.caches_are_taken_back();
     return may_have;
+}
+
+void ManagedPool::gather_cached_blocks_sparingly() {
+    constexpr int kPauses = 20;
+    const auto begin = std::chrono::steady_clock::now();
+    if (begin < next_gather_) {
+        ask_for_cached_blocks();
+        return;
+    }
+    (void)gather_cached_blocks();
+    const auto end = std::chrono::steady_clock::now();
+    next_gather_ = end + kPauses * (end - begin);
 }
 
 bool ManagedPool::take_back_idle_caches(const timespec &before) {

@@ -235,6 +235,9 @@ public:
     // caches; until then, and where a call has missed it, only asking again helps. The worker's thread only. Returns
     // whether any may have been taken.
     bool gather_cached_blocks();
+    // gather_cached_blocks() for callers that come again: only asks until twenty times its last duration has passed. A
+    // walk over a large pool takes long, and the pool's dead wait for the worker.
+    void gather_cached_blocks_sparingly();
     // Whether a thread has not used its cache for some seconds, or free memory has fallen below the watermark: cached
     // blocks are to be taken back, once. Called once a second, on the worker for records.
     bool look_for_idle_caches();
@@ -278,6 +281,7 @@ private:
                 Origin origin);
     NodeMemory::Plan plan_of(NumaNode numa_node) const;
     void add_node(std::unique_ptr<NodeMemory> memory);
+    void ask_for_cached_blocks();
     bool take_back_idle_caches(const timespec &before);
     bool clients_see_drains() const;
 
@@ -366,7 +370,8 @@ private:
     std::vector<std::uint64_t> gifts_seen_ NUMACRE_GUARDED_BY(records_.mutex);  // by process slot: OnTheWay, last
     std::uint64_t last_look_ NUMACRE_GUARDED_BY(records_.mutex) = 0;  // the youngest whose result has been compared
     std::uint32_t seats_until_look_ NUMACRE_GUARDED_BY(records_.mutex) = 0;
-    CacheAges cache_ages_;           // of the worker for records
+    CacheAges cache_ages_;                               // of the worker for records
+    std::chrono::steady_clock::time_point next_gather_;  // of the worker
     std::uint64_t walked_seen_ = 0;  // of the worker: the last walk over idle caches that it knows of
     PoolScan scan_;
 

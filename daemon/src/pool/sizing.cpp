@@ -428,7 +428,7 @@ bool finish_drains(ManagedPool &pool) {
     ThreadSlotIndex blocked_by;
     if (pool.finish_predecessor(blocked_by) == RecoveryStep::blocked) return true;
     // Each time: a call that was under way when it was asked, or did not see the drain, has cached something since.
-    if (!pool.draining.empty()) (void)pool.gather_cached_blocks();
+    if (!pool.draining.empty()) pool.gather_cached_blocks_sparingly();
     for (auto at = pool.draining.begin(); at != pool.draining.end();) {
         NodeMemory &memory = pool.node_memory(NumaNode{at->first});
         const std::uint64_t unit = at->second;

@@ -189,8 +189,11 @@ std::uint64_t passed_request(const PoolView<Env> &pool, std::uint64_t latest, st
     const std::uint64_t at = header.barrier_at.load(std::memory_order_acquire);
     if (now_ns - at >= kBarrierAgainAfterNanoseconds && pass_barrier()) {
         // release, twice; partners: the acquires of this function. Others look at the threads after the barrier, and
-        // see its request once they see its time: a caller that is stopped in between costs nobody anything.
-        header.barrier_for.store(latest, std::memory_order_release);
+        // see its request once they see its time. A caller that was stopped in here leaves a later request alone, but
+        // not a scribbled one.
+        std::uint64_t before = header.barrier_for.load(std::memory_order_relaxed);
+        if (!Answered::is_before(latest, before) || Answered::is_before(latest + (std::uint64_t{1} << 32), before))
+            (void)header.barrier_for.compare_exchange_strong(before, latest, std::memory_order_release);
         header.barrier_at.store(now_ns, std::memory_order_release);
         return latest;
     }
