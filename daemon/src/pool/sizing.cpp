@@ -24,12 +24,6 @@ constexpr std::uint64_t kShrinkStepBytesMax = std::uint64_t{256} << 20;
 constexpr std::uint64_t kShrinkStepBytesOfSmallPages = std::uint64_t{64} << 20;  // each page costs the kernel more
 constexpr std::uint64_t kShrinkSteps = 4;
 
-// The memory of a step is withheld from others while it is looked at: where memory is promised, the steps stay small.
-std::uint64_t shrink_step_bytes(const ManagedPool &pool, const NodeMemory &memory, std::uint64_t excess) {
-    if (pool.has_reservations()) return kStepBytes;
-    const bool is_huge = is_hugetlb(memory.data().backing());
-    return std::clamp(excess / kShrinkSteps, kStepBytes, is_huge ? kShrinkStepBytesMax : kShrinkStepBytesOfSmallPages);
-}
 // Looked at in one job at most: a pool of tiny chunks has millions, and the pool's dead wait for its worker.
 constexpr std::uint64_t kFramesAtOnce = std::uint64_t{1} << 22;
 constexpr std::chrono::milliseconds kPatienceWithCaches{20};
@@ -39,6 +33,13 @@ constexpr int kDrainAttempts = 5;
 constexpr std::chrono::milliseconds kDrainPatience{100};
 
 using Progress = std::function<bool(const ResizeStep &)>;
+
+// The memory of a step is withheld from others while it is looked at: where memory is promised, the steps stay small.
+std::uint64_t shrink_step_bytes(const ManagedPool &pool, const NodeMemory &memory, std::uint64_t excess) {
+    if (pool.has_reservations()) return kStepBytes;
+    const bool is_huge = is_hugetlb(memory.data().backing());
+    return std::clamp(excess / kShrinkSteps, kStepBytes, is_huge ? kShrinkStepBytesMax : kShrinkStepBytesOfSmallPages);
+}
 
 Failure damaged(const ManagedPool &pool) {
     return {Errc::corrupt, "pool \"" + pool.name() +
