@@ -3,7 +3,7 @@
 // The design follows iBuddy's lazy layer (TC 2015): small magazines per order. An empty magazine takes many blocks of a
 // leaf word at a time. A full magazine gives as many back, those that were freed last, and is never drained in a burst.
 // (iBuddy passes a full magazine block by block; several blocks of one leaf word by one RMW are cheaper, where a word
-// has several.) All threads together may hold about one sixteenth of a pool. When memory has run out anywhere
+// has several.) All threads together may hold about one sixteenth of what is online. When memory has run out anywhere
 // (PoolHeader::attention), a thread gives all its cached blocks back at its next calls, some at each. A thread also
 // gives them back at its end.
 #include "cache.hpp"
@@ -28,10 +28,18 @@ constexpr std::uint32_t kRestraint = 256;
 // each block costs misses of the processor's caches.
 constexpr std::uint32_t kGivenBackAtOnce = 256;
 constexpr std::uint64_t kLargestCachedBytes = 2 << 20;
-// Divisors of a numa node's capacity, for all threads together: the share of one order while the other orders hold
+// Divisors of a numa node's memory, for all threads together: the share of one order while the other orders hold
 // nothing, and the share that one order always may hold.
 constexpr std::uint64_t kShare = 16;
 constexpr std::uint64_t kShareOfOneOrder = 32;
+
+// Frames of a numa node that are online, on the average: where a pool can grow far, caches sized by its capacity would
+// hold most of what is there.
+std::uint64_t frames_there(const numacre_pool *pool) {
+    // relaxed: a preference. 0: a private pool, all of which is there.
+    const std::uint64_t online = pool->view.header->online_frames.load(std::memory_order_relaxed) / pool->numa_nodes;
+    return online == 0 ? pool->geometry.frame_count : std::min(pool->geometry.frame_count, online);
+}
 
 std::uint32_t limit_of(const numacre_pool *pool, const NodeLane &node, unsigned order) {
     const Magazine &magazine = node.magazines[order];
@@ -39,7 +47,7 @@ std::uint32_t limit_of(const numacre_pool *pool, const NodeLane &node, unsigned 
         std::uint64_t{1} << magazine.block_shift > kLargestCachedBytes)
         return 0;
     const std::uint64_t threads = magazine.slots_bound > 2 ? magazine.slots_bound - 1 : 1;
-    const std::uint64_t frames = pool->geometry.frame_count / threads;
+    const std::uint64_t frames = frames_there(pool) / threads;
     std::uint64_t of_others = 0;
     for (unsigned other = 0; other < kCachedOrders; ++other)
         if (other != order) of_others += std::uint64_t{node.magazines[other].count()} << other;

@@ -148,7 +148,7 @@ NUMACRE_API void numacre_detach(numacre_pool *pool);
  * to wake threads that wait for memory, in pools of several numa nodes, once a second at most, to look at the thread's
  * mempolicy and cpuset, and before it fails with -ENOMEM or -EDQUOT, to take back what other threads cache.
  * A thread keeps freed blocks of up to 64 frames in a cache of its own; the caches of all threads together hold about a
- * sixteenth of the pool's capacity. A thread gives its cache back when it ends, and, at its next calls (256 blocks at
+ * sixteenth of the online memory. A thread gives its cache back when it ends, and, at its next calls (256 blocks at
  * each), when memory has run out somewhere or the pool is to shrink. A call that finds no memory takes back what the
  * threads of all processes cache and have not used for 10 ms, also if they sleep or are stopped (SIGSTOP), but for
  * threads that are stopped inside numacre_alloc, numacre_free or their kin. Such a call walks over the pool's metadata,
