@@ -200,12 +200,14 @@ class CliWithDaemon(unittest.TestCase):
         undone = self.daemon.cli("drain", "default", "--node", "0", "--chunk", "3", "--undo")
         self.assertFalse(undone["draining"])
 
-    def test_drain_is_not_held_up_by_caches_of_threads_at_work(self):
+    def test_drain_is_not_held_up_by_caches(self):
         client = self.client()
         self.assertEqual(client.free(self.alloc(client, FRAME, 3)), 0)
         self.assertEqual(self.node_of()["cached_bytes"], 3 * FRAME, "the thread keeps what it has freed")
         states = [self.daemon.cli("drain", "default", "--node", "0", "--chunk", str(chunk)) for chunk in range(8)]
-        self.assertEqual([state["offline"] for state in states].count(False), 1, "an idle thread keeps its chunk")
+        # What the idle thread caches is taken back, perhaps not at the first look; or at its next call, where
+        # membarrier(2) is not permitted.
+        self.assertLessEqual([state["offline"] for state in states].count(False), 1)
         self.alloc(client, FRAME, 1, numa_node=1)  # any call at all
         wait_until("the last chunk is offline", lambda: self.node_of()["online_bytes"] == 0)
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -437,9 +438,11 @@ TEST_F(Limits, a_quota_is_used_whole_beside_idle_caches_of_its_own_process) {
     constexpr unsigned kQuota = 2048, kFramesOfBlock = 16;
     set_quota(kQuota);
     std::binary_semaphore go{0}, done{0};
-    bool over = false;
+    std::atomic<bool> over = false;
     std::thread other([&] {
-        for (go.acquire(); !over; go.acquire()) {
+        for (;;) {
+            go.acquire();
+            if (over) return;
             std::vector<void *> blocks(500);
             for (void *&block : blocks) EXPECT_EQ(numacre_alloc(pool, 4096, &block), 0) << numacre_last_error();
             for (void *const block : blocks) EXPECT_EQ(numacre_free(pool, block), 0);
