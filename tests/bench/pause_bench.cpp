@@ -32,12 +32,6 @@ std::uint64_t now(clockid_t clock) {
     std::exit(1);
 }
 
-void *allocate(numacre_pool *pool, std::size_t bytes, std::uint32_t flags) {
-    void *block = nullptr;
-    if (numacre_alloc_on(pool, -1, bytes, flags, &block) != 0) give_up("numacre_alloc_on");
-    return block;
-}
-
 // Each way of calling: steps(timed) does some pairs, returns their number, and calls timed(call) for each call.
 struct Pairs {
     numacre_pool *pool;
@@ -54,7 +48,9 @@ struct Pairs {
                 if (numacre_free(pool, block) != 0) give_up("numacre_free");
             });
         } else {
-            timed([&] { block = allocate(pool, bytes, NUMACRE_UNCACHED); });
+            timed([&] {
+                if (numacre_alloc_on(pool, -1, bytes, NUMACRE_UNCACHED, &block) != 0) give_up("numacre_alloc_on");
+            });
             timed([&] {
                 if (numacre_free_uncached(pool, block) != 0) give_up("numacre_free_uncached");
             });

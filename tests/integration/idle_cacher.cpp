@@ -1,8 +1,12 @@
 // A process whose threads fill their caches and then make no call: idle_caches_test.py,
-// tests/crash/idle_threads_test.py. usage: idle_cacher RUNTIME_DIR THREADS Prints "attached" once all caches are full.
-// An empty line on standard input: each thread makes one round of calls (allocates and frees blocks of each size). A
-// line with two numbers, milliseconds and a seed: each thread allocates and frees at random for so long, blocks of all
-// sizes up to 4 MiB, and then frees what it holds; it may be refused. The answer is "ok", or what went wrong.
+// tests/crash/idle_threads_test.py.
+//
+// usage: idle_cacher RUNTIME_DIR THREADS
+//
+// Prints "attached" once all caches are full. An empty line on standard input: each thread makes one round of calls
+// (allocates and frees blocks of each size). A line with two numbers, milliseconds and a seed: each thread allocates
+// and frees at random for so long, blocks of all sizes up to 4 MiB, and then frees what it holds; it may be refused.
+// The answer is "ok", or what went wrong.
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>

@@ -156,12 +156,12 @@ NUMACRE_API void numacre_detach(numacre_pool *pool);
  * stays at its quota does so once a second. For a shrink and a drain the daemon takes cached blocks back in this way;
  * it also takes back those of threads that have made no call for six seconds.
  *
- * Errors: -ENOMEM no free block of that size, or
- * the free memory is reserved for other clients (for a block above 64 frames the call searches the whole numa node
- * three times at most: a block that others free just behind each search may be missed); -EDQUOT a quota of this client,
- * of all clients of its user, or of the pool; -EINVAL size 0 or above the largest block; -EUSERS no thread slot left in
- * the pool or for this process; -EUCLEAN the daemon has found the pool's shared metadata damaged: blocks may still be
- * used and freed, but no block is allocated any more; -ECHILD. If the caller is killed inside, the block comes back. */
+ * Errors: -ENOMEM no free block of that size, or the free memory is reserved for other clients (for a block above 64
+ * frames the call searches the whole numa node three times at most: a block that others free just behind each search
+ * may be missed); -EDQUOT a quota of this client, of all clients of its user, or of the pool; -EINVAL size 0 or above
+ * the largest block; -EUSERS no thread slot left in the pool or for this process; -EUCLEAN the daemon has found the
+ * pool's shared metadata damaged: blocks may still be used and freed, but no block is allocated any more; -ECHILD. If
+ * the caller is killed inside, the block comes back. */
 NUMACRE_API int numacre_alloc(numacre_pool *pool, size_t size_bytes, void **block);
 
 /* Allocates as numacre_alloc, on a given numa node of the pool (-1: the calling thread's, or the one that a policy

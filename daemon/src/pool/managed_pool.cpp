@@ -456,8 +456,10 @@ void ManagedPool::ask_for_cached_blocks() {
 bool ManagedPool::gather_cached_blocks() {
     timespec time{};
     os::clock_gettime(CLOCK_MONOTONIC, &time);
+    const std::uint64_t before_ns =
+        static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
     ask_for_cached_blocks();
-    const bool may_have = !adopted_ && !is_corrupt() && take_back_idle_caches(time);
+    const bool may_have = !adopted_ && !is_corrupt() && take_back_idle_caches(before_ns);
     if (may_have) wake_waiters(false);
     free_memory_.caches_are_taken_back();
     return may_have;
@@ -475,9 +477,7 @@ void ManagedPool::gather_cached_blocks_sparingly() {
     next_gather_ = end + kPauses * (end - begin);
 }
 
-bool ManagedPool::take_back_idle_caches(const timespec &before) {
-    const std::uint64_t before_ns =
-        static_cast<std::uint64_t>(before.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(before.tv_nsec);
+bool ManagedPool::take_back_idle_caches(std::uint64_t before_ns) {
     // Where the barrier is forbidden, the clients have been asked, no more.
     return engine::take_back_idle_caches(
         shared_, static_cast<std::uint32_t>(views_.size()),

@@ -282,7 +282,8 @@ private:
     NodeMemory::Plan plan_of(NumaNode numa_node) const;
     void add_node(std::unique_ptr<NodeMemory> memory);
     void ask_for_cached_blocks();
-    bool take_back_idle_caches(const timespec &before);
+    // before_ns: monotonic, from before all threads were asked.
+    bool take_back_idle_caches(std::uint64_t before_ns);
     bool clients_see_drains() const;
 
     // Holds the records' mutex; the first time after adopt(), takes the shared memory over.

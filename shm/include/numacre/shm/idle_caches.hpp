@@ -220,9 +220,10 @@ bool take_back_idle_caches(const PoolView<Env> &pool, std::uint32_t numa_nodes, 
     const std::uint64_t walked = header.walked_for.load(std::memory_order_acquire);
     const bool has_been_walked = std::exchange(walked_seen, walked) != walked;
     const OtherCaches others = look_at_other_caches(pool, actor.thread, gathered, latest);
-    if (!others.may_be_idle) return has_been_walked || others.has_answered;
+    const bool may_have_come_back = has_been_walked || others.has_answered;
+    if (!others.may_be_idle) return may_have_come_back;
     const std::uint64_t request = passed_request(pool, latest, now_ns, pass_barrier);
-    if (request == 0) return has_been_walked || others.has_answered;
+    if (request == 0) return may_have_come_back;
     if (walked == request) return true;
     const bool leaves_none = all_are_outside(pool, request);
     for (std::uint32_t node = 0; node < numa_nodes; ++node) {
