@@ -62,7 +62,7 @@ class Autosize(unittest.TestCase):
             self.assertEqual(client.alloc(4 * MIB, count=1)[0], 0, client.message)
 
     def test_pages_of_1_gib_come_and_go_one_by_one(self):
-        pages_for(self, more=2)
+        pages_for(self, free=1, more=1)
         daemon = self.serve("name=default,capacity=4G,online=1G,frame=4K,largest=4M,backing=hugetlb-1g,"
                             "autosize=20%-70%:512M-2560M:64M:1s")
         (node,) = daemon.status()["pools"][0]["nodes"]
@@ -70,7 +70,15 @@ class Autosize(unittest.TestCase):
         with ClientProcess(daemon.runtime_dir) as client:
             error, blocks = client.alloc(4 * MIB, count=256)
             self.assertEqual(error, 0, client.message)
-            wait_until("it has grown by a page", lambda: self.online(daemon) == [2048])
+            try:
+                wait_until("it has grown by a page", lambda: self.online(daemon) == [2048])
+            except AssertionError:
+                # What other tests took since pages_for() had looked may lie in every GiB of the machine.
+                refusal = daemon.run_cli("resize", "default", "2G").stderr
+                if "(fragmented)" not in refusal:
+                    raise
+                print(f"NOT TESTED: growth by a page of 1 GiB: {refusal}", file=sys.stderr)
+                self.skipTest(refusal)
             self.assertEqual(client.free(blocks), 0)
             wait_until("it is at its floor", lambda: self.online(daemon) == [1024])
         self.assertNotIn("damaged", daemon.log())

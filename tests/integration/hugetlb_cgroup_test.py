@@ -58,7 +58,7 @@ class HugetlbCgroup(unittest.TestCase):
             self.assertEqual(client.alloc(4 * MIB, count=12)[0], 0, client.message)
 
     def test_pages_of_1_gib_have_a_limit_of_their_own(self):
-        pages_for(self, more=2)
+        pages_for(self, free=2)
         daemon = self.serve(2 * GIB, GIGANTIC_POOL, "1GB")
         self.assertEqual(self.node(daemon)["backing"], "hugetlb-1g", self.node(daemon)["backing_note"])
         for dry in ((), ("--dry-run",)):

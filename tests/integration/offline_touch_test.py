@@ -136,7 +136,7 @@ class OfflineTouch(unittest.TestCase):
         self.check("hugetlb-1g", GIB, grows=False)  # machines that have two such pages are rare enough
 
     def test_hugetlb_1g_resized(self):
-        pages_for(self, more=2)
+        pages_for(self, free=2)
         self.check_resized("hugetlb-1g", GIB)
 
     def test_thp(self):

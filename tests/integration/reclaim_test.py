@@ -85,7 +85,7 @@ class ReclaimTest(unittest.TestCase):
             self.assertEqual(patterns_left(daemon.runtime_dir), 0)
 
     def test_zero_within_a_page_of_1_gib(self):
-        pages_for(self, more=1)
+        pages_for(self, free=1)
         for reclaim in ("fast", "zero"):
             with Daemon("--pool", f"name=default,capacity=1G,online=1G,frame=4K,largest=4M,reclaim={reclaim},"
                         "backing=hugetlb-1g", "--keep-memory", "off") as daemon:
