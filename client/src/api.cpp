@@ -165,7 +165,9 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
         if (lane->numa_nodes == 1 && blocks != nullptr && fits_leaf_word(*lane, size_bytes)) [[likely]] {
             NodeLane &node = lane->only_node();
             Magazine &magazine = node.magazines[order_of(*lane, size_bytes)];
-            done = cached_take_many(*lane, node, magazine, wish_for(*lane, magazine, size_bytes), blocks, count);
+            // All or nothing: a call that fails further down leaves the array as it was.
+            if (magazine.count() >= count) [[likely]]
+                done = cached_take_many(*lane, node, magazine, wish_for(*lane, magazine, size_bytes), blocks, count);
         }
         numacre_inline_end(inside);
         if (done == count && blocks != nullptr) [[likely]]
@@ -173,7 +175,34 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
     }
     if (pool == nullptr) return no_pool("numacre_alloc_bulk");
     if (blocks == nullptr && count != 0) return no_result("numacre_alloc_bulk");
-    return slow_allocate_rest(pool, size_bytes, blocks, count, done);
+    return slow_allocate_many(pool, size_bytes, blocks, count, done);
+}
+
+int numacre_alloc_ref_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, numacre_ref *refs, unsigned count) {
+    unsigned done = 0;
+    std::uint64_t *inside;
+    Lane *const lane = entered_lane(pool, inside);
+    const bool has_room = blocks != nullptr && refs != nullptr;
+    if (lane != nullptr) [[likely]] {
+        if (lane->numa_nodes == 1 && has_room && fits_leaf_word(*lane, size_bytes)) [[likely]] {
+            NodeLane &node = lane->only_node();
+            const Order order{order_of(*lane, size_bytes)};
+            Magazine &magazine = node.magazines[order.value];
+            const auto names = node.buddy->leaf_names(node.self, {});
+            if (magazine.count() >= count) [[likely]]
+                done = cached_take_many(*lane, node, magazine, published_wish_for(*lane, magazine, size_bytes), count,
+                                        [&](unsigned number, char *address, FrameIndex frame, IndexEntry entry) {
+                                            blocks[number] = address;
+                                            refs[number] = names.name(Block{frame, order}, entry).bits();
+                                        });
+        }
+        numacre_inline_end(inside);
+        if (done == count && has_room) [[likely]]
+            return 0;
+    }
+    if (pool == nullptr) return no_pool("numacre_alloc_ref_bulk");
+    if (!has_room && count != 0) return no_result("numacre_alloc_ref_bulk");
+    return slow_allocate_published(pool, size_bytes, blocks, refs, count, done);
 }
 
 int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
@@ -223,6 +252,65 @@ int numacre_take(numacre_pool *pool, numacre_ref ref, void **block) {
     return slow_take(pool, *lane, ref, block);
 }
 
+int numacre_ref_bulk(numacre_pool *pool, void *const *blocks, numacre_ref *refs, unsigned count) {
+    if (pool == nullptr) return no_pool("numacre_ref_bulk");
+    if (blocks == nullptr && count != 0) return fail(Errc::bad_argument, "numacre_ref_bulk: the blocks are NULL");
+    if (refs == nullptr && count != 0) return no_result("numacre_ref_bulk");
+    unsigned done = 0;
+    if (const Lane *const lane = current_lane(pool)) [[likely]] {
+        for (; done < count; ++done) {
+            NodeLane *node = nullptr;
+            std::uint64_t frame = 0;
+            Reference name;
+            if (!find_frame(*lane, blocks[done], node, frame) ||
+                !node->buddy->publish_in_leaf(node->self, FrameIndex{frame}, name)) [[unlikely]]
+                break;
+            refs[done] = name.bits();
+        }
+        if (done == count) [[likely]]
+            return 0;
+    }
+    return slow_publish_many(pool, blocks, refs, count, done);
+}
+
+int numacre_take_bulk(numacre_pool *pool, const numacre_ref *refs, void **blocks, unsigned count) {
+    if (pool == nullptr) return no_pool("numacre_take_bulk");
+    if (refs == nullptr && count != 0) return fail(Errc::bad_argument, "numacre_take_bulk: the references are NULL");
+    if (blocks == nullptr && count != 0) return no_result("numacre_take_bulk");
+    unsigned done = 0;
+    const Lane *lane = current_lane(pool);
+    if (lane == nullptr) [[unlikely]] {
+        int error = 0;
+        lane = lane_of(pool, error);
+        if (lane == nullptr) return error;
+    } else if (!is_regulated(*lane)) [[likely]] {
+        done = take_many_in_leaf(*lane, refs, blocks, count);
+        if (done == count) [[likely]]
+            return 0;
+    }
+    return slow_take_many(pool, *lane, refs, blocks, count, done);
+}
+
+int numacre_free_ref(numacre_pool *pool, numacre_ref ref) {
+    void *block = nullptr;
+    if (const int error = numacre_take(pool, ref, &block)) return error;
+    return numacre_free(pool, block);
+}
+
+numacre_ref numacre_virt_to_ref(numacre_pool *pool, const void *block) {
+    Place place{};
+    Reference name;
+    if (pool == nullptr) {
+        (void)no_pool("numacre_virt_to_ref");
+    } else if (pool->fork_generation != fork_generation()) {
+        (void)fail_forked();
+    } else {
+        if (locate(pool, block, place)) name = pool->nodes[place.numa_node].buddy().find_name(place.frame);
+        if (name == Reference{}) (void)fail(Errc::stale_ref, "no block that has a reference begins at %p", block);
+    }
+    return name.bits();
+}
+
 int numacre_is_asleep(numacre_pool *pool) {
     if (pool == nullptr || pool->fork_generation != fork_generation()) return 0;
     Lane *const lane = find_lane(pool);
@@ -238,7 +326,7 @@ size_t numacre_usable_size(numacre_pool *pool, const void *block) {
     Block found;
     IndexEntry entry;
     if (!own_block(pool, block, place, found, entry)) {
-        not_owned(pool, block, "numacre_usable_size");
+        (void)not_owned(pool, block, "numacre_usable_size");
         return 0;
     }
     return static_cast<size_t>(found.order.frames() << pool->geometry.frame_shift);

@@ -2,16 +2,49 @@
 // the remaining blocks one by one.
 #include "bulk.hpp"
 
+#include <sys/mman.h>
+
+#include <cstring>
+
 #include "cache.hpp"
 #include "engine.hpp"
 #include "errors.hpp"
 #include "fast_path.hpp"
+#include "numacre/os/kernel.hpp"
 #include "place.hpp"
 #include "record.hpp"
+#include "reference.hpp"
 #include "report.hpp"
 
 namespace numacre::client {
 namespace {
+
+// The addresses of a call's blocks until all of them are allocated: a call that fails leaves the caller's array as it
+// was. Many addresses need memory of the kernel's: a call may come from a signal handler that has interrupted malloc().
+class Addresses {
+public:
+    explicit Addresses(unsigned count) : bytes_(count * sizeof(void *)) {
+        if (count <= kFew) return;
+        void *const memory = os::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        at_ = memory == MAP_FAILED ? nullptr : static_cast<void **>(memory);
+    }
+    ~Addresses() {
+        if (at_ != few_ && at_ != nullptr) os::munmap(at_, bytes_);
+    }
+    Addresses(const Addresses &) = delete;
+    Addresses &operator=(const Addresses &) = delete;
+    // nullptr: the kernel has no memory.
+    void **at() { return at_; }
+    int no_memory() const {
+        return fail(Errc::out_of_frames, "the process has no memory for %zu addresses", bytes_ / sizeof(void *));
+    }
+
+private:
+    static constexpr unsigned kFew = 256;
+    std::size_t bytes_;
+    void *few_[kFew];
+    void **at_ = few_;
+};
 
 // As many blocks as the cache takes, `wanted` at most. Returns their number.
 unsigned slow_put_many(Lane &lane, void *const *blocks, unsigned wanted) {
@@ -27,8 +60,7 @@ bool slow_make_room_for(numacre_pool *pool, Lane &lane, const LeafEntry &found) 
            make_room(pool, lane, *found.node, order);
 }
 
-}  // namespace
-
+// Allocates blocks behind the first `done`: all, or none and frees the first ones as well.
 int slow_allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks, unsigned count, unsigned done) {
     int error = 0;
     // If some blocks have been allocated, the lane was undisturbed a moment ago. A change since then is reported one
@@ -78,6 +110,26 @@ int slow_allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks
     }
     if (recording()) [[unlikely]]
         for (done = 0; done < count; ++done) record_allocation(pool, blocks[done], size_bytes);
+    return 0;
+}
+
+}  // namespace
+
+int slow_allocate_many(numacre_pool *pool, std::size_t size_bytes, void **blocks, unsigned count, unsigned done) {
+    Addresses addresses{count};
+    void **const at = addresses.at();
+    if (at == nullptr) return addresses.no_memory();
+    if (done != 0) std::memcpy(at, blocks, done * sizeof *at);
+    if (const int error = slow_allocate_rest(pool, size_bytes, at, count, done)) return error;
+    if (count != 0) std::memcpy(blocks, at, count * sizeof *at);
+    return 0;
+}
+
+int slow_allocate_published(numacre_pool *pool, std::size_t size_bytes, void **blocks, numacre_ref *refs,
+                            unsigned count, unsigned done) {
+    if (const int error = slow_allocate_many(pool, size_bytes, blocks, count, done)) return error;
+    // No other thread knows of these blocks: each is published at once. The first ones are published already.
+    for (; done < count; ++done) refs[done] = slow_publish(pool, blocks[done]);
     return 0;
 }
 

@@ -3,14 +3,19 @@
 
 #include <cstddef>
 
+#include "numacre/numacre.h"
 #include "pool.hpp"
 
 namespace numacre::client {
 
-// numacre_alloc_bulk, whose first `done` blocks are in `blocks`. The call allocates all blocks or none: after an error
-// the first ones are free again.
-[[gnu::noinline]] int slow_allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks, unsigned count,
+// numacre_alloc_bulk, whose first `done` blocks are in `blocks`: 0, or as many as the cache turned out to have. The
+// call allocates all blocks or none: after an error the first ones are free again, and further ones have not been
+// stored.
+[[gnu::noinline]] int slow_allocate_many(numacre_pool *pool, std::size_t size_bytes, void **blocks, unsigned count,
                                          unsigned done);
+// numacre_alloc_ref_bulk, whose first `done` blocks and references are stored: as slow_allocate_many().
+[[gnu::noinline]] int slow_allocate_published(numacre_pool *pool, std::size_t size_bytes, void **blocks,
+                                              numacre_ref *refs, unsigned count, unsigned done);
 // numacre_free_bulk, whose first `done` blocks are free. Frees all others; returns the first error.
 [[gnu::noinline]] int slow_free_rest(numacre_pool *pool, void *const *blocks, unsigned count, unsigned done);
 

@@ -274,11 +274,21 @@ private:
     return numacre_inline_take(&lane, &node, &magazine, &wish, block) != 0;
 }
 
-// Takes up to `wanted` blocks at once; stops at a block that is not cached any more. Values common to all blocks are
-// loaded once, into registers: for the compiler a store to the index might change any other memory.
+// wish_for() of a block that is published when it comes out of the cache. A plain store publishes it: nobody has its
+// name yet. (A block whose name somebody has got its present generation since: Buddy::withdraw().)
+[[gnu::always_inline]] inline numacre_inline_wish published_wish_for(const Lane &lane, const Magazine &magazine,
+                                                                     std::size_t size_bytes) {
+    const numacre_inline_wish wish = wish_for(lane, magazine, size_bytes);
+    return {IndexEntry{wish.entry}.published().bits(), IndexEntry{wish.change}.published().bits()};
+}
+
+// Takes up to `wanted` blocks at once; stops at a block that is not cached any more. Stores each block by
+// give(number, address, frame, entry), entry: the block's new one. Values common to all blocks are loaded once, into
+// registers: for the compiler a store to the index might change any other memory.
+template <class Give>
 [[gnu::always_inline]] inline unsigned cached_take_many(const Lane &lane, const NodeLane &node, Magazine &magazine,
-                                                        const numacre_inline_wish &wish, void **blocks,
-                                                        unsigned wanted) {
+                                                        const numacre_inline_wish &wish, unsigned wanted,
+                                                        const Give &give) {
     char *const data = node.data;
     std::uint64_t *const index = node.index;
     const std::uint64_t frame_shift = lane.frame_shift;
@@ -291,16 +301,25 @@ private:
     unsigned got = 0;
     while (got < most) {
         char *const address = *--top;
-        std::uint64_t *const slot = index + (static_cast<std::uint64_t>(address - data) >> frame_shift);
+        const std::uint64_t frame = static_cast<std::uint64_t>(address - data) >> frame_shift;
+        std::uint64_t *const slot = index + frame;
         const std::uint64_t now = numacre_inline_handed_out(numacre_inline_entry(slot), change);
         if (numacre_inline_is_as_wanted(now, owned, all_but_generation) == 0) [[unlikely]]
             break;
         numacre_inline_out_of_cache(slot, now);
-        blocks[got++] = address;
+        give(got++, address, FrameIndex{frame}, IndexEntry{now});
     }
     magazine.top = top;
     numacre_inline_count(magazine.allocations, got);
     return got;
+}
+// ... into an array.
+[[gnu::always_inline]] inline unsigned cached_take_many(const Lane &lane, const NodeLane &node, Magazine &magazine,
+                                                        const numacre_inline_wish &wish, void **blocks,
+                                                        unsigned wanted) {
+    return cached_take_many(
+        lane, node, magazine, wish, wanted,
+        [blocks](unsigned number, char *address, FrameIndex, IndexEntry) { blocks[number] = address; });
 }
 
 // Takes a block of any size from its magazine. frames_less_one: (size_bytes - 1) in frames, less than kLeafFrames.

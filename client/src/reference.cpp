@@ -3,6 +3,7 @@
 
 #include "engine.hpp"
 #include "errors.hpp"
+#include "record.hpp"
 #include "report.hpp"
 
 namespace numacre::client {
@@ -28,10 +29,43 @@ numacre_ref slow_publish(numacre_pool *pool, const void *address) {
     Block block;
     IndexEntry entry;
     if (!own_block(pool, address, place, block, entry)) {
-        not_owned(pool, address, "numacre_ref_of");
+        (void)not_owned(pool, address, "numacre_ref_of");
         return NUMACRE_REF_NULL;
     }
     return pool->nodes[place.numa_node].buddy().publish(block, entry).bits();
+}
+
+int slow_publish_many(numacre_pool *pool, void *const *blocks, numacre_ref *refs, unsigned count, unsigned done) {
+    int first_error = 0;
+    for (; done < count; ++done) {
+        Place place{};
+        Block block;
+        IndexEntry entry;
+        Reference name;
+        if (own_block(pool, blocks[done], place, block, entry))
+            name = pool->nodes[place.numa_node].buddy().publish(block, entry);
+        refs[done] = name.bits();
+        if (refs[done] != NUMACRE_REF_NULL) [[likely]]
+            continue;
+        const int error = not_owned(pool, blocks[done], "numacre_ref_bulk");
+        if (first_error == 0) first_error = error;
+    }
+    return first_error;
+}
+
+int slow_take_many(numacre_pool *pool, const Lane &lane, const numacre_ref *refs, void **blocks, unsigned count,
+                   unsigned done) {
+    int first_error = 0;
+    for (; done < count; ++done) {
+        void *taken = nullptr;
+        const int error = slow_take(pool, lane, refs[done], &taken);
+        blocks[done] = taken;
+        if (first_error == 0) first_error = error;
+        // As numacre_take.
+        if (error == 0 && recording()) [[unlikely]]
+            record_allocation(pool, taken, numacre_usable_size(pool, taken));
+    }
+    return first_error;
 }
 
 int slow_take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block) {

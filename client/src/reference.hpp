@@ -24,9 +24,41 @@ namespace numacre::client {
     return Attention::age(lane.attention_word().load(std::memory_order_relaxed));
 }
 
+// numacre_take_bulk of blocks in leaf words, in a pool without limits. Returns how many have been taken: fewer than
+// `count` if slow_take() has to look at the next one.
+[[gnu::always_inline]] inline unsigned take_many_in_leaf(const Lane &lane, const numacre_ref *refs, void **blocks,
+                                                         unsigned count) {
+    const PoolAge since = age_now(lane);
+    unsigned done = 0;
+    while (done < count) {
+        const std::uint32_t numa_node = lane.reference_format.numa_node(Reference{refs[done]});
+        if (numa_node >= lane.numa_nodes) [[unlikely]]
+            break;
+        const NodeLane &node = lane.nodes[numa_node];
+        char *const data = node.data;
+        const std::uint64_t frame_shift = lane.frame_shift;
+        // As far as the blocks are of this numa node.
+        void **const to = blocks + done;
+        const unsigned taken = node.buddy->take_many_in_leaf(
+            node.self, refs + done, count - done, since,
+            [&](unsigned number, FrameIndex base) { to[number] = data + (base.value << frame_shift); });
+        if (taken == 0) [[unlikely]]
+            break;
+        done += taken;
+    }
+    return done;
+}
+
 // numacre_ref_of for a block of any order, and for a thread without a current lane. 0: the caller owns no block there;
 // the error is remembered.
 [[gnu::noinline]] numacre_ref slow_publish(numacre_pool *pool, const void *address);
+// numacre_ref_bulk behind the first `done` blocks. Goes on behind a block that is not the caller's; returns the first
+// error.
+[[gnu::noinline]] int slow_publish_many(numacre_pool *pool, void *const *blocks, numacre_ref *refs, unsigned count,
+                                        unsigned done);
+// numacre_take_bulk behind the first `done` references, in the same way.
+[[gnu::noinline]] int slow_take_many(numacre_pool *pool, const Lane &lane, const numacre_ref *refs, void **blocks,
+                                     unsigned count, unsigned done);
 // numacre_take for any reference. Counts the block for the taker if the pool has limits.
 [[gnu::noinline]] int slow_take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block);
 

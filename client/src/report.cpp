@@ -81,13 +81,10 @@ int not_a_block(numacre_pool *pool, const void *address, Errc code) {
     return fail(Errc::stale_ref, "no block begins at %p: not allocated, or freed already", address);
 }
 
-void not_owned(const numacre_pool *pool, const void *address, const char *function) {
-    if (pool == nullptr)
-        (void)no_pool(function);
-    else if (pool->fork_generation != fork_generation())
-        (void)fail_forked();
-    else
-        (void)fail(Errc::not_owner, "%s: this handle owns no block that begins at %p", function, address);
+int not_owned(const numacre_pool *pool, const void *address, const char *function) {
+    if (pool == nullptr) return no_pool(function);
+    if (pool->fork_generation != fork_generation()) return fail_forked();
+    return fail(Errc::not_owner, "%s: this handle owns no block that begins at %p", function, address);
 }
 
 int damaged_pool() {

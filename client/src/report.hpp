@@ -20,9 +20,9 @@ namespace numacre::client {
 [[gnu::cold]] int not_allowed(const numacre_pool *pool, std::uint32_t numa_node);
 // No block of the caller's begins at this address. code: the tree's answer, which tells some cases apart.
 [[gnu::cold]] int not_a_block(numacre_pool *pool, const void *address, Errc code);
-// Like not_a_block(), for functions whose result has no room for an error. pool: may be null, or a handle from before a
-// fork().
-[[gnu::cold]] void not_owned(const numacre_pool *pool, const void *address, const char *function);
+// Like not_a_block(), for functions that do not tell what is wrong with the address. pool: may be null, or a handle
+// from before a fork().
+[[gnu::cold]] int not_owned(const numacre_pool *pool, const void *address, const char *function);
 
 // --- the state of the pool and of the thread -------------------------------------------------------------------------
 

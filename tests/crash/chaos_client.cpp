@@ -35,6 +35,7 @@ constexpr std::size_t kRingSlots = 64;
 constexpr std::size_t kHeldMax = 200;
 constexpr std::size_t kHeldBytesMax = 6 << 20;  // of a thread: memory runs out now and then, not always
 constexpr std::size_t kManyMax = 40;
+constexpr unsigned kBurst = 4;  // blocks that change hands in one call
 constexpr std::size_t kMoreThanCached = 300;
 constexpr std::size_t kStampEvery = 4096;
 constexpr std::size_t kLargeBytes = 4 << 20;
@@ -223,19 +224,46 @@ private:
     }
     // Into the ring; what lay there is taken, by whoever comes first, or goes stale with its giver.
     void give() {
+        if (random_() % 2 == 0) {
+            give_newborn();
+            return;
+        }
         if (held_.empty()) return;
         const numacre_ref given = numacre_ref_of(pool_, let_go().address);
         if (given == NUMACRE_REF_NULL) die("ref_of");
         ring_[random_() % kRingSlots].exchange(given, std::memory_order_acq_rel);
     }
+    void give_newborn() {
+        void *blocks[kBurst];
+        numacre_ref refs[kBurst];
+        const int error = numacre_alloc_ref_bulk(pool_, std::size_t{4096} << random_() % 4, blocks, refs, kBurst);
+        if (error == -ENOMEM) return;
+        if (error != 0) die("alloc_ref_bulk");
+        for (const numacre_ref given : refs) {
+            const numacre_ref older = ring_[random_() % kRingSlots].exchange(given, std::memory_order_acq_rel);
+            if (older != 0) drop(older);
+        }
+    }
+    void drop(numacre_ref ref) {
+        const int error = numacre_free_ref(pool_, ref);
+        if (error != 0 && error != -ESTALE) die("free_ref");  // stale: its giver died
+    }
     void take() {
-        const numacre_ref offered = ring_[random_() % kRingSlots].exchange(0, std::memory_order_acq_rel);
-        void *block = nullptr;
-        if (offered == 0) return;
-        const int error = numacre_take(pool_, offered, &block);
-        if (error == -ESTALE) return;  // its giver died
-        if (error != 0) die("take");
-        hold(block, numacre_usable_size(pool_, block));
+        void *blocks[kBurst];
+        numacre_ref offered[kBurst];
+        unsigned count = 0;
+        for (unsigned i = 0; i < kBurst; ++i) {
+            offered[count] = ring_[random_() % kRingSlots].exchange(0, std::memory_order_acq_rel);
+            if (offered[count] != 0) ++count;
+        }
+        if (random_() % 8 == 0) {
+            for (unsigned i = 0; i < count; ++i) drop(offered[i]);
+            return;
+        }
+        const int error = numacre_take_bulk(pool_, offered, blocks, count);
+        if (error != 0 && error != -ESTALE) die("take_bulk");  // stale: as in drop()
+        for (unsigned i = 0; i < count; ++i)
+            if (blocks[i] != nullptr) hold(blocks[i], numacre_usable_size(pool_, blocks[i]));
     }
 
     void fill_cache() {

@@ -30,6 +30,7 @@
 
 namespace numacre::model {
 
+using test::handed_out;
 using test::into_cache;
 using test::is_cached;
 using test::is_like;
@@ -108,10 +109,12 @@ private:
     void follow_script(Thread &self, std::size_t client, int what);
     void put_into_mailbox(Thread &self, std::size_t client, unsigned slot);
     void think_again(Thread &self, std::size_t client, int what, unsigned room);
-    void take_from_mailbox(Thread &self, std::size_t client, unsigned slot);
+    enum class Many : bool { no, yes };
+    void take_from_mailbox(Thread &self, std::size_t client, unsigned slot, Many many);
     void use_cache(Thread &self, std::size_t client, int what);
     bool enter_cache(Thread &self, std::size_t client);
     void use_cache_inside(Thread &self, std::size_t client, int what);
+    void uncache_named(Thread &self, std::size_t client);
     void gather(Thread &self, std::size_t client, bool fenced);
     void free_and_serve(Thread &self, std::size_t client, unsigned slot);
     void wait_for(Thread &self, std::size_t client, Order order, bool patient, unsigned slot);

@@ -106,10 +106,10 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
     unsigned room = 0;
     while (first < kHeldMax && !local.held[first]) ++first;
     while (room < kHeldMax && local.held[room]) ++room;
-    if (what == kTake) {
+    if (what == kTake || what == kTakeMany) {
         if (room == kHeldMax) return;
         self.rest_until([this] { return mailbox_->load() != 0; });
-        take_from_mailbox(self, client, room);
+        take_from_mailbox(self, client, room, what == kTakeMany ? Many::yes : Many::no);
         return;
     }
     if (what <= kCache && what >= kFlushOrFree) {
@@ -119,7 +119,9 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
     }
     if (what <= kCacheInside) {
         self.choose_operation(1);
-        if (what >= kUncacheInside)
+        if (what == kUncacheNamed)
+            uncache_named(self, client);
+        else if (what >= kUncacheInside)
             use_cache_inside(self, client, what);
         else
             gather(self, client, what == kGather);
@@ -299,6 +301,37 @@ inline void EngineModel::use_cache_inside(Thread &self, std::size_t client, int 
     numacre_inline_end(test::place_of(pool_.threads[slot_of(client).value].inside));
 }
 
+// As numacre_alloc_ref_bulk (client/src/api.cpp).
+inline void EngineModel::uncache_named(Thread &self, std::size_t client) {
+    if (!enter_cache(self, client)) return;
+    Local &local = self.local<Local>();
+    const Actor actor = actor_of(client);
+    Word &inside = pool_.threads[slot_of(client).value].inside;
+    unsigned cached = 0;
+    while (cached < kHeldMax && !local.cached[cached]) ++cached;
+    Reference name;
+    if (cached < kHeldMax) {
+        const Block block = local.blocks[cached];
+        Word &slot = view_.index_entry(block);
+        const IndexEntry entry = look_at(slot);
+        const IndexEntry owned = IndexEntry::owned(actor.process, block.order, 0, {}).published();
+        if (!is_cached(entry, owned, actor.thread)) self.fail("a block in our cache is not cached");
+        const IndexEntry named{handed_out(entry, owned, actor.thread)};
+        out_of_cache(slot, entry, owned, actor.thread);
+        name = buddy_->leaf_names(buddy_->view_of(actor), {}).name(block, named);
+        touch_frames(self, block);
+        local.cached[cached] = false;
+        local.blocks[cached] = {};
+        if (somebody_thinks_again()) {
+            local.given = block;
+            local.given_entry = named;
+            local.gave = true;
+        }
+    }
+    numacre_inline_end(test::place_of(inside));
+    if (!(name == Reference{})) mailbox_->store(name.bits());
+}
+
 // The part of the thread that is short of memory: as take_back_idle_caches() (client/src/idle.cpp).
 inline void EngineModel::gather(Thread &self, std::size_t client, bool fenced) {
     Local &local = self.local<Local>();
@@ -465,14 +498,16 @@ inline void EngineModel::think_again(Thread &self, std::size_t client, int what,
     }
 }
 
-inline void EngineModel::take_from_mailbox(Thread &self, std::size_t client, unsigned slot) {
+inline void EngineModel::take_from_mailbox(Thread &self, std::size_t client, unsigned slot, Many many) {
     Local &local = self.local<Local>();
     std::uint64_t mail = mailbox_->load();
     const Reference reference{mail};
     Block block{};
-    const Errc result = buddy_->take_in_leaf(buddy_->view_of(actor_of(client)), reference, {}, block)
-                            ? Errc::ok
-                            : buddy_->take(actor_of(client), reference, {}, block);
+    const auto self_view = buddy_->view_of(actor_of(client));
+    const auto give = [&](unsigned, FrameIndex base) { block = Block{base, named_by(reference).order}; };
+    const bool is_taken = many == Many::yes ? buddy_->take_many_in_leaf(self_view, &mail, 1, {}, give) == 1
+                                            : buddy_->take_in_leaf(self_view, reference, {}, block);
+    const Errc result = is_taken ? Errc::ok : buddy_->take(actor_of(client), reference, {}, block);
     (void)mailbox_->compare_exchange_strong(mail, 0);  // there may be another by now
     if (result == Errc::ok) {
         if (block != named_by(reference)) self.fail("take gave another block: " + to_text(block));

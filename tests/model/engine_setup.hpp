@@ -66,6 +66,9 @@ inline constexpr int kCacheInside = -25;     // as kCache
 inline constexpr int kUncacheInside = -26;   // as kUncache
 inline constexpr int kGather = -27;          // asks, passes a barrier, and takes back what all idle threads have cached
 inline constexpr int kGatherUnfenced = -28;  // ... without the barrier
+// As kUncacheInside, but the block is published when it comes out of the cache, and goes into the mailbox.
+inline constexpr int kUncacheNamed = -29;
+inline constexpr int kTakeMany = -30;  // as kTake, by the steps of a call about many references
 // Waits for a block of an order: kWait + order; looks whether there is one and gives up: kWaitBriefly + order.
 inline constexpr int kWait = 300;
 inline constexpr int kWaitBriefly = 400;

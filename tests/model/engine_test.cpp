@@ -514,6 +514,37 @@ TEST(Engine, cached_blocks_are_taken_back_from_threads_that_do_not_use_them) {
     }
 }
 // The owner answers between two steps, and caches a block after that.
+// A block that is born published: its name goes to another process, while a third one wants cached blocks back.
+TEST(Engine, a_block_comes_out_of_a_cache_with_its_name) {
+    for (const MemoryMode memory : {MemoryMode::sequential, MemoryMode::total_store_order, MemoryMode::weak}) {
+        EngineModel model("engine-named", {.memory = memory, .store_buffer_max = 3, .barriers = true},
+                          {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
+                           .clients = {{.process = 1, .caches = {0}, .script = {kUncacheNamed, 0}},
+                                       {.process = 2, .script = {kTakeMany, kCacheInside, kUncacheNamed}},
+                                       {.process = 3, .script = {kGather}}}});
+        expect_clean(model.run());
+    }
+}
+TEST(Engine, the_giver_of_a_block_that_was_born_published_thinks_again) {
+    for (const int what : {kWithdraw, kFreeGiven, kBulkFreeGiven}) {
+        EngineModel model("engine-named-again", {.solo_steps_max = 2000},
+                          {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
+                           .clients = {{.process = 1, .caches = {0}, .script = {kUncacheNamed, what, 0}},
+                                       {.process = 2, .script = {kTakeMany, kFreeFirst}}}});
+        expect_clean(model.run());
+    }
+}
+TEST(Engine, a_death_around_a_block_that_is_born_published_loses_nothing) {
+    for (const bool is_giver_mortal : {true, false}) {
+        EngineModel model(
+            "engine-named-death", {.kills_max = 1, .memory = MemoryMode::total_store_order},
+            {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
+             .clients = {{.process = 1, .caches = {0}, .script = {kUncacheNamed}, .mortal = is_giver_mortal},
+                         {.process = 2, .script = {kTakeMany, kCacheInside}, .mortal = !is_giver_mortal}},
+             .daemon = true});
+        expect_clean(model.run());
+    }
+}
 TEST(Engine, a_block_cached_after_an_answer_is_not_taken_back_for_it) {
     EngineModel model("engine-idle-cache-answer", {.memory = MemoryMode::weak, .barriers = true},
                       {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},

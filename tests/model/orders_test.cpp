@@ -119,6 +119,10 @@ std::vector<Model> models() {
          {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
           .clients = {{.process = 1, .holds = {0}, .script = {kCacheInside, kCacheInside, kUncacheInside}},
                       {.process = 2, .script = {kGather, 0}}}}},
+        {"idle-cache-named",
+         {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
+          .clients = {{.process = 1, .caches = {0}, .script = {kUncacheNamed, 0}},
+                      {.process = 2, .script = {kTakeMany, kCacheInside, kUncacheNamed}}}}},
     };
 }
 
@@ -252,6 +256,9 @@ constexpr Unnoticed kUnnoticed[] = {
     {"ownership.hpp take_at: cas acq_rel -> acquire", kChannel},
     {"ownership.hpp take_at: cas acq_rel -> release", kChannel},
     {"ownership.hpp take_at: cas acquire on failure -> relaxed", kUnused},
+    {"leaf_names.hpp take: load acquire -> relaxed", kGuess},
+    {"leaf_names.hpp take: cas acq_rel -> acquire", kChannel},
+    {"leaf_names.hpp take: cas acq_rel -> release", kChannel},
     {"ownership.hpp publish_in_leaf: load acquire -> relaxed", kChannel},
     {"ownership.hpp publish_at: cas release -> relaxed", kChannel},
     {"ownership.hpp publish_at: cas acquire on failure -> relaxed", kUnused},

@@ -43,7 +43,11 @@ void Tokens::publish(Client &client) {
     ++token.giver_calls;
     verdict_.say("ref_of frame %llu of numa node %u ...", static_cast<unsigned long long>(first(token.block)),
                  token.numa_node);
-    const numacre_ref ref = numacre_ref_of(instance.pool, address);
+    numacre_ref ref = NUMACRE_REF_NULL;
+    if (client.random.one_in(2))
+        (void)numacre_ref_bulk(instance.pool, &address, &ref, 1);
+    else
+        ref = numacre_ref_of(instance.pool, address);
     verdict_.say("ref_of: %#llx", static_cast<unsigned long long>(ref));
     --token.giver_calls;
     if (ref == NUMACRE_REF_NULL) {
@@ -81,7 +85,8 @@ void Tokens::take(Client &client) {
     client.taking = &token;
     void *address = nullptr;
     verdict_.say("take of %#llx ...", static_cast<unsigned long long>(token.ref));
-    const int error = numacre_take(instance.pool, token.ref, &address);
+    const int error = client.random.one_in(2) ? numacre_take_bulk(instance.pool, &token.ref, &address, 1)
+                                              : numacre_take(instance.pool, token.ref, &address);
     verdict_.say("take of frame %llu of numa node %u: %d", static_cast<unsigned long long>(first(token.block)),
                  token.numa_node, error);
     client.taking = nullptr;

@@ -33,9 +33,11 @@ void into_cache(Word &slot, IndexEntry entry, ThreadSlotIndex thread) {
     numacre_inline_into_cache(place_of(slot), entry.bits(), NUMACRE_INLINE_OURS | NUMACRE_INLINE_GENERATION,
                               cached_mark(thread));
 }
-// The entry of a block in the thread's cache, as it is when the block is handed out. owned: without generation.
+// The entry of a block in the thread's cache, as it is when the block is handed out. owned: without generation; may be
+// published.
 inline std::uint64_t handed_out(IndexEntry entry, IndexEntry owned, ThreadSlotIndex thread) {
-    return numacre_inline_handed_out(entry.bits(), owned.note().bits() ^ cached_mark(thread));
+    const IndexEntry change{owned.note().bits() ^ cached_mark(thread)};
+    return numacre_inline_handed_out(entry.bits(), (owned.is_published() ? change.published() : change).bits());
 }
 inline bool is_cached(IndexEntry entry, IndexEntry owned, ThreadSlotIndex thread) {
     return numacre_inline_is_as_wanted(handed_out(entry, owned, thread), owned.bits(), ~NUMACRE_INLINE_GENERATION) != 0;

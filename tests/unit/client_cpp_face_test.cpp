@@ -82,6 +82,29 @@ TEST(CppFace, options_reach_the_allocator) {
     EXPECT_EQ(elsewhere.error().code, Errc::no_such_node);
 }
 
+TEST(CppFace, blocks_are_handed_over_in_bursts) {
+    auto opened = Pool::open_private();
+    ASSERT_TRUE(opened);
+    Pool &pool = *opened;
+    std::array<void *, 4> addresses{};
+    std::array<Ref, 4> refs{};
+    ASSERT_TRUE(pool.allocate_bulk(4096, addresses, refs));
+    std::array<Ref, 4> again{};
+    ASSERT_TRUE(pool.ref_bulk(addresses, again));
+    EXPECT_EQ(refs, again);
+    EXPECT_EQ(pool.ref_at(addresses[1]), refs[1]);
+    EXPECT_TRUE(pool.free(refs[0]));
+    std::array<void *, 4> taken{};
+    const auto some = pool.take_bulk(refs, taken);
+    ASSERT_FALSE(some);
+    EXPECT_EQ(some.error().code, Errc::stale_ref);
+    EXPECT_EQ(taken[0], nullptr);
+    EXPECT_EQ(taken[3], addresses[3]);
+    EXPECT_FALSE(pool.ref_at(taken[3])) << "it has no reference any more";
+    EXPECT_TRUE(pool.free_bulk(std::span{taken}.subspan(1)));
+    EXPECT_FALSE(pool.ref_bulk(addresses, std::span{refs}.first(2)));
+    EXPECT_TRUE(pool.take_bulk({}, {}));
+}
 TEST(CppFace, blocks_of_a_bulk_call_are_owned_one_by_one_or_freed_together) {
     Pool pool = small_pool();
     std::array<void *, 8> addresses{};

@@ -98,6 +98,7 @@ std::size_t size_bytes;
 void *block;
 void *keep;
 void *many[32];
+numacre_ref names[32];
 numacre_ref ref;
 
 void open_pool(std::uint64_t bytes = 64 << 20) {
@@ -403,6 +404,21 @@ void prepare_many_cached() {
         allocate_many();
         free_many();
     }
+}
+// A hand-over of blocks that are born with their names: one locked instruction each, the take.
+void allocate_many_named() {
+    if (numacre_alloc_ref_bulk(pool, size_bytes, many, names, 32) != 0) _exit(1);
+}
+void take_many() {
+    if (numacre_take_bulk(pool, names, many, 32) != 0) _exit(1);
+}
+TEST(HotPath, a_hand_over_of_many_costs_a_locked_instruction_each) {
+    void (*const parts[])() = {allocate_many_named, take_many, free_many};
+    size_bytes = 4096;
+    const std::vector<Tally> tallies =
+        expect_locked("bulk of 32, handed over: allocate, take, free", prepare_many_cached, parts, 3, {0, 32, 0});
+    EXPECT_LE(tallies[0].instructions, 32 * 40U + 150);
+    EXPECT_LE(tallies[1].instructions, 32 * 84U + 150);
 }
 // Who never frees one by one, too, has a cache.
 TEST(HotPath, many_blocks_at_once_come_from_the_thread_cache_and_go_there) {

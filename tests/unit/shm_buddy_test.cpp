@@ -1,7 +1,9 @@
 // The allocator with one thread: what goes in, what comes out, what is refused, what chunks and drains do.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <set>
@@ -109,6 +111,11 @@ Reference reference_to(const ShmPool &pool, Block block, std::uint32_t generatio
 }
 
 // The short ways, which refuse what they are not for.
+bool take_in_burst(TestBuddy &buddy, Actor actor, Reference reference) {
+    const std::uint64_t bits = reference.bits();
+    return buddy.take_many_in_leaf(buddy.view_of(actor), &bits, 1, {}, [](unsigned, FrameIndex) {}) == 1;
+}
+
 TEST(Buddy, only_a_holder_publishes) {
     ShmPool pool{4096, 4 << 20, 1};
     pool.online_all();
@@ -139,8 +146,10 @@ TEST(Buddy, only_a_holder_publishes) {
     for (const Reference wrong :
          {named(block, 0), named(block, generation + 1), named({block.base, Order{1}}, generation),
           named({FrameIndex{block.base.value + 1}, block.order}, generation), named({behind, block.order}, generation),
-          named({block.base, Order{7}}, generation), named({block.base, Order{31}}, generation)})
+          named({block.base, Order{7}}, generation), named({block.base, Order{31}}, generation)}) {
         EXPECT_FALSE(buddy.take_in_leaf(buddy.view_of(other), wrong, {}, taken)) << wrong.bits();
+        EXPECT_FALSE(take_in_burst(buddy, other, wrong)) << wrong.bits();
+    }
     ASSERT_TRUE(buddy.take_in_leaf(buddy.view_of(other), name, {}, taken));
     EXPECT_EQ(taken, block);
     EXPECT_FALSE(buddy.take_in_leaf(buddy.view_of(mine), name, {}, taken)) << "it has been taken";
@@ -155,6 +164,52 @@ TEST(Buddy, only_a_holder_publishes) {
     EXPECT_FALSE(buddy.publish_in_leaf(buddy.view_of(mine), large.base, name));
     scribbled.store(scribbled.load() | 4);
     EXPECT_FALSE(buddy.take_in_leaf(buddy.view_of(other), named(large, look_at(scribbled).generation()), {}, taken));
+    EXPECT_FALSE(take_in_burst(buddy, other, named(large, look_at(scribbled).generation())));
+}
+
+// As numacre_take_bulk: the burst ends at the first reference that is not for the short way.
+TEST(Buddy, a_burst_takes_what_single_takes_would) {
+    ShmPool pool{4096, 4 << 20, 1};
+    pool.online_all();
+    TestBuddy buddy{pool.node, pool.view};
+    const Actor giver = pool.actor(1, 1);
+    const Actor taker = pool.actor(2, 2);
+    constexpr unsigned kMany = 100;  // more than are looked at ahead
+    std::array<std::uint64_t, kMany> references{};
+    std::array<Block, kMany> blocks{};
+    for (unsigned i = 0; i < kMany; ++i) {
+        ASSERT_EQ(buddy.allocate(giver, Order{i % 3}, {}, blocks[i]), Errc::ok);
+        const IndexEntry entry = look_at(pool.node.index_entry(blocks[i]));
+        ASSERT_FALSE(take_in_burst(buddy, taker, reference_to(pool, blocks[i], entry.generation()))) << "not given yet";
+        references[i] = buddy.publish(blocks[i], entry).bits();
+    }
+    Block taken;
+    ASSERT_EQ(buddy.take(giver, Reference{references[70]}, PoolAge{1}, taken), Errc::ok);
+    const auto burst = [&](unsigned from) {
+        return buddy.take_many_in_leaf(
+            buddy.view_of(taker), references.data() + from, kMany - from, PoolAge{3},
+            [&](unsigned number, FrameIndex base) { EXPECT_EQ(base, blocks[from + number].base); });
+    };
+    const std::uint64_t takes_before = pool.node.counters[taker.thread.value].takes.load();
+    EXPECT_EQ(burst(0), 70U);
+    EXPECT_EQ(burst(70), 0U) << "stale";
+    EXPECT_EQ(burst(71), kMany - 71);
+    EXPECT_EQ(burst(0), 0U) << "taken already";
+    EXPECT_EQ(pool.node.counters[taker.thread.value].takes.load() - takes_before, kMany - 1);
+    for (unsigned i = 0; i < kMany; ++i) {
+        const IndexEntry entry = look_at(pool.node.index_entry(blocks[i]));
+        EXPECT_EQ(entry.owner(), i == 70 ? giver.process : taker.process);
+        EXPECT_EQ(entry.note().since(), PoolAge{i == 70 ? 1U : 3U});
+        EXPECT_FALSE(entry.is_published());
+        EXPECT_EQ(entry.order(), blocks[i].order);
+        EXPECT_EQ(buddy.free(entry.owner() == giver.process ? giver : taker, blocks[i].base, taken), Errc::ok);
+    }
+    // A block in quarantine is the daemon's, whatever a client has made of it before.
+    ASSERT_EQ(buddy.allocate(Actor{kDaemonThread, kDaemonProcess}, Order{0}, {}, taken), Errc::ok);
+    auto &slot = pool.node.index_entry(taken);
+    slot.store(look_at(slot).published().bits());
+    EXPECT_FALSE(take_in_burst(buddy, taker, reference_to(pool, taken, look_at(slot).generation())));
+    EXPECT_EQ(buddy.find_name(taken.base), Reference{});
 }
 
 TEST(Buddy, a_reference_is_taken_once_and_goes_stale) {

@@ -225,10 +225,19 @@ NUMACRE_API int numacre_free(numacre_pool *pool, void *block);
  * block is still owned. */
 NUMACRE_API int numacre_free_uncached(numacre_pool *pool, void *block);
 
-/* Allocates all of `count` blocks, or none; after a failure the contents of `blocks` are meaningless. Blocks come from
- * the calling thread's cache first; the rest costs a locked instruction for each leaf word (64 frames), not for each
- * block. Errors: as numacre_alloc. */
+/* Allocates all of `count` blocks, or none: after a failure the array is as it was. Blocks come from the calling
+ * thread's cache first; the rest costs a locked instruction for each leaf word (64 frames), not for each block. Enters
+ * the kernel as numacre_alloc, and for more than 256 blocks if the cache has fewer. Errors: as numacre_alloc. */
 NUMACRE_API int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count);
+
+/* Allocates all of `count` blocks, or none, as numacre_alloc_bulk, together with the references of the blocks: refs[i]
+ * is what numacre_ref_of(blocks[i]) returns. In a pool of one numa node a block from the calling thread's cache has its
+ * reference without a locked instruction; any other costs as much as numacre_ref_of. After a failure both arrays are as
+ * they were. Thread-safe, lock-free; enters the kernel as numacre_alloc_bulk.
+ * Errors: as numacre_alloc. If the caller is killed inside, the blocks come back, unless another process has taken
+ * them. */
+NUMACRE_API int numacre_alloc_ref_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, numacre_ref *refs,
+                                       unsigned count);
 
 /* Frees `count` blocks, into the calling thread's cache as far as the cache has room. The other blocks, and blocks that
  * have a reference, return to the tree; blocks that follow each other in a leaf word return together. After a block
@@ -254,6 +263,29 @@ NUMACRE_API numacre_ref numacre_ref_of(numacre_pool *pool, const void *block);
  * -ECHILD. If the caller is killed inside, the block belongs to exactly one of the two processes, and comes back if
  * that one is dead. */
 NUMACRE_API int numacre_take(numacre_pool *pool, numacre_ref ref, void **block);
+
+/* Stores the references of `count` blocks, as numacre_ref_of for each. For a block that this process does not own,
+ * NUMACRE_REF_NULL is stored, the call continues with the next block, and returns the first error. Never blocks.
+ * Thread-safe as numacre_ref_of.
+ * Errors: -EPERM this process owns no block that begins there; -EINVAL a NULL pointer; -ECHILD. */
+NUMACRE_API int numacre_ref_bulk(numacre_pool *pool, void *const *blocks, numacre_ref *refs, unsigned count);
+
+/* Takes `count` blocks by their references, as numacre_take for each. For a reference that names no block any more,
+ * NULL is stored, the call continues with the next reference, and returns the first error. One locked instruction for
+ * each block; the accesses to what other CPUs have written last overlap. Never blocks. Thread-safe.
+ * Errors: as numacre_take; after -EUSERS and -ECHILD nothing is stored, and all references are as they were. If the
+ * caller is killed inside, each block belongs to exactly one of the processes, and comes back if that one is dead. */
+NUMACRE_API int numacre_take_bulk(numacre_pool *pool, const numacre_ref *refs, void **blocks, unsigned count);
+
+/* Frees the block that a reference names, whichever process owns it, as numacre_take and numacre_free: for a receiver
+ * that drops what it was sent. Enters the kernel as numacre_free. Thread-safe.
+ * Errors: as numacre_take. If the caller is killed inside, the block comes back. */
+NUMACRE_API int numacre_free_ref(numacre_pool *pool, numacre_ref ref);
+
+/* Returns the reference of a block that begins at this address and has a reference, whichever process owns the block.
+ * Returns NUMACRE_REF_NULL, with the reason in numacre_last_error(), if there is none. The reference may be stale at
+ * once: only numacre_take tells. Costs no locked instruction. Never blocks. Thread-safe. */
+NUMACRE_API numacre_ref numacre_virt_to_ref(numacre_pool *pool, const void *block);
 
 /* Tells a signal handler whether the interrupted call of its thread on this pool sleeps (NUMACRE_WAIT). Returns 1 if it
  * does: the handler may then leave that call by siglongjmp. Returns 0 otherwise. The result is 1 once for each sleep

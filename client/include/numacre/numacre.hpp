@@ -50,6 +50,23 @@ struct Ref {
     friend bool operator==(Ref, Ref) = default;
 };
 
+namespace detail {
+
+// A Ref is its value and nothing else.
+static_assert(sizeof(Ref) == sizeof(numacre_ref) && alignof(Ref) == alignof(numacre_ref));
+inline numacre_ref *values_of(std::span<Ref> refs) {
+    return refs.empty() ? nullptr : &refs.front().value;
+}
+inline const numacre_ref *values_of(std::span<const Ref> refs) {
+    return refs.empty() ? nullptr : &refs.front().value;
+}
+inline Unexpected<Error> different_sizes(std::size_t addresses, std::size_t refs) {
+    return {Error{Errc::bad_argument,
+                  std::to_string(addresses) + " addresses and " + std::to_string(refs) + " references: give as many"}};
+}
+
+}  // namespace detail
+
 // Owns one block; the destructor frees it. Move-only. Must not outlive its Pool.
 class Block {
 public:
@@ -196,7 +213,7 @@ public:
             return detail::failure(error);
         return Block{handle_, address, numacre_usable_size(handle_, address)};
     }
-    // Allocates addresses.size() blocks, or none: after a failure the addresses are meaningless. This is for loops in
+    // Allocates addresses.size() blocks, or none: after a failure the addresses are as they were. This is for loops in
     // which an object for each block costs too much: nothing frees these blocks automatically. own() makes a Block of
     // an address, and free_bulk() frees the blocks together.
     Expected<void> allocate_bulk(std::size_t size_bytes, std::span<void *> addresses) {
@@ -212,6 +229,41 @@ public:
         if (const int error = numacre_free_bulk(handle_, addresses.data(), count)) return detail::failure(error);
         return {};
     }
+    // Allocates blocks together with their references, as numacre_alloc_ref_bulk. Both spans have one size: if not,
+    // nothing is done, and the code is bad_argument.
+    Expected<void> allocate_bulk(std::size_t size_bytes, std::span<void *> addresses, std::span<Ref> refs) {
+        if (addresses.size() != refs.size()) return detail::different_sizes(addresses.size(), refs.size());
+        const auto count = static_cast<unsigned>(addresses.size());
+        if (const int error =
+                numacre_alloc_ref_bulk(handle_, size_bytes, addresses.data(), detail::values_of(refs), count))
+            return detail::failure(error);
+        return {};
+    }
+    // Stores the references of blocks, as numacre_ref_bulk: an address that this process does not own gets an empty
+    // one, and the call returns the first error. Both spans have one size.
+    Expected<void> ref_bulk(std::span<void *const> addresses, std::span<Ref> refs) {
+        if (addresses.size() != refs.size()) return detail::different_sizes(addresses.size(), refs.size());
+        const auto count = static_cast<unsigned>(addresses.size());
+        if (const int error = numacre_ref_bulk(handle_, addresses.data(), detail::values_of(refs), count))
+            return detail::failure(error);
+        return {};
+    }
+    // Takes blocks, as numacre_take_bulk: a reference that names no block any more gets a null address, and the call
+    // returns the first error. Both spans have one size. Nothing frees these blocks automatically.
+    Expected<void> take_bulk(std::span<const Ref> refs, std::span<void *> addresses) {
+        if (addresses.size() != refs.size()) return detail::different_sizes(addresses.size(), refs.size());
+        const auto count = static_cast<unsigned>(refs.size());
+        if (const int error = numacre_take_bulk(handle_, detail::values_of(refs), addresses.data(), count))
+            return detail::failure(error);
+        return {};
+    }
+    // Frees the block that a reference names, whichever process owns it, as numacre_free_ref.
+    Expected<void> free(Ref ref) {
+        if (const int error = numacre_free_ref(handle_, ref.value)) return detail::failure(error);
+        return {};
+    }
+    // The reference of a block that begins at this address, whichever process owns it; empty if the block has none.
+    Ref ref_at(const void *address) const { return {numacre_virt_to_ref(handle_, address)}; }
     // Returns a Block for an address from allocate_bulk(), Block::release() or the C functions. The Block is empty if
     // this process owns no block there.
     Block own(void *address) {

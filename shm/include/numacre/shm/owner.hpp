@@ -86,6 +86,12 @@ public:
         return other.of(order(), note().with_since(since));
     }
 
+    // handed_to() and after_in_half() in one. other: with a note that has no slack.
+    constexpr IndexEntry handed_on_in_half(IndexEntry other) const {
+        constexpr std::uint64_t kKept = std::uint64_t{kOrderMask} | kGenerationMask | Note::kSlackMask;
+        return IndexEntry{(bits_ & kKept) + (other.bits_ + kGenerationStep)};
+    }
+
     constexpr BlockState state() const { return static_cast<BlockState>(bits_ & 3); }
     constexpr bool is_owned() const { return state() == BlockState::owned; }
     constexpr bool is_freeing() const { return state() == BlockState::freeing; }
@@ -102,6 +108,18 @@ public:
     constexpr bool is_published(Order order) const {
         const IndexEntry name = make(BlockState::owned, 0, order, 0, {}).published();
         return ((bits_ ^ name.bits_) & (kStateMask | kPublished | kOrderMask)) == 0;
+    }
+    // Whether this is the entry of a published block of this order, with the generation that is the lowest bits of
+    // `number`.
+    constexpr bool is_published_as(Order order, std::uint64_t number) const {
+        constexpr std::uint64_t kMask = std::uint64_t{kStateMask | kPublished | kOrderMask} | kGenerationMask;
+        const std::uint64_t wanted = static_cast<std::uint64_t>(BlockState::owned) | kPublished |
+                                     std::uint64_t{order.value} << 3 | number * kGenerationStep;
+        return ((bits_ ^ wanted) & kMask) == 0;
+    }
+    // The owner is a client: not the daemon, and none of the owners that are no process.
+    constexpr bool is_a_clients() const {
+        return static_cast<std::uint16_t>(owner().value - 1) < kHandOffOwner.value - 1;
     }
     constexpr bool is_published() const { return (bits_ & kPublished) != 0; }
     // State, published and holder in one number, to be compared with private_to().

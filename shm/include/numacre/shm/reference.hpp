@@ -44,6 +44,13 @@ constexpr std::uint64_t name_number(std::uint16_t era_word, std::uint32_t genera
     return std::uint64_t{era_of(era_word, generation)} << kHalfRoundBits | (generation & ((1U << kHalfRoundBits) - 1));
 }
 
+// Whether name_number(era_word, generation) is `number`, of which the generation is known to be the lowest 19 bits. The
+// lowest of the era's bits is the generation's highest, so of the word and the word + 1 only one can be the era. (False
+// also for the one number at which the era comes round.)
+constexpr bool is_number_of_era(std::uint64_t number, std::uint16_t era_word) {
+    return (number >> kHalfRoundBits) - era_word <= 1;
+}
+
 // 64 bits that a program passes on as it likes; only a pool's ReferenceFormat can read them. 0: none.
 class Reference {
 public:
@@ -78,8 +85,16 @@ public:
           salt_(salt_of(instance_id) << number_shift_) {}
 
     constexpr Reference reference(NumaNode numa_node, Block block, std::uint64_t number) const {
-        return Reference{(block.base.value << 1 | std::uint64_t{1} << block.order.value) |
-                         std::uint64_t{numa_node.value} << node_shift_ | (number << number_shift_ ^ salt_)};
+        return reference(bits_of(numa_node), block, number);
+    }
+    // numa_node_bits: bits_of(numa_node)
+    constexpr Reference reference(std::uint64_t numa_node_bits, Block block, std::uint64_t number) const {
+        return Reference{(block.base.value << 1 | std::uint64_t{1} << block.order.value) | numa_node_bits |
+                         (number << number_shift_ ^ salt_)};
+    }
+    constexpr std::uint64_t bits_of(NumaNode numa_node) const { return std::uint64_t{numa_node.value} << node_shift_; }
+    constexpr bool is_on(Reference reference, std::uint64_t numa_node_bits) const {
+        return ((reference.bits() ^ numa_node_bits) & place_mask_) <= block_mask_;
     }
     // Accepts any bits: the result may be a block that does not exist.
     constexpr Block block(Reference reference) const {

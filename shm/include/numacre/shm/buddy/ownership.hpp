@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "numacre/shm/buddy/leaf_names.hpp"
 #include "numacre/shm/buddy/tree.hpp"
 
 namespace numacre::engine {
@@ -34,6 +35,9 @@ public:
         return Errc::ok;
     }
 
+    // self: the taker, or the process whose blocks are named.
+    LeafNames<Env> leaf_names(const Self &self, PoolAge since) const { return {view_, self.ours, since}; }
+
     // take() of a block in a leaf word, by a reference to this numa node. False: nothing was done, call take().
     [[gnu::always_inline]] bool take_in_leaf(const Self &self, Reference reference, PoolAge since, Block &taken) {
         const Block block = view_.reference_format.block(reference);
@@ -42,6 +46,30 @@ public:
             return false;
         taken = block;
         return true;
+    }
+
+    // take_in_leaf() of successive references. give(n, base) gets the base of the n-th block. Returns how many have
+    // been taken; the next one is for take(). The entries were written last by other CPUs: their misses overlap, where
+    // those of locked instructions do not.
+    template <class Give>
+    [[gnu::always_inline]] unsigned take_many_in_leaf(const Self &self, const std::uint64_t *references,
+                                                      unsigned wanted, PoolAge since, const Give &give) {
+        constexpr unsigned kAhead = 32;
+        const LeafNames<Env> names = leaf_names(self, since);
+        unsigned done = 0;
+        for (bool is_taken = true; is_taken && done < wanted;) {
+            const unsigned until = wanted - done < kAhead ? wanted : done + kAhead;
+            for (unsigned next = done; next < until; ++next) names.expect_take(Reference{references[next]});
+            for (; done < until; ++done) {
+                FrameIndex base;
+                is_taken = names.take(Reference{references[done]}, base);
+                if (!is_taken) [[unlikely]]
+                    break;
+                give(done, base);
+            }
+        }
+        count(self.counters->takes, done);
+        return done;
     }
 
     // Makes an owned block, which find_entry() has found, takeable by others; returns its name. One RMW, none if the
@@ -70,6 +98,22 @@ public:
         const Block block{base, entry.order()};
         return entry.is_held_like_or_published(self.ours) && can_be_in_leaf(block) &&
                publish_at(slot, 0, block, entry, name);
+    }
+
+    // The name of the published block that begins at base, whichever process owns it. None: there is no such block.
+    Reference find_name(FrameIndex base) const {
+        // In each round that fails the block has changed its owner.
+        for (unsigned rounds = 0; rounds < kCasRoundsMax; ++rounds) {
+            Block block;
+            IndexEntry entry;
+            if (find_entry(base, block, entry) != Errc::ok || !can_be_taken(entry, block.order)) break;
+            const unsigned layer = layer_of(block.order);
+            const std::uint64_t number = number_of_name(layer, block, entry);
+            // acquire: as in publish_at(). If the entry is unchanged, the number is the block's.
+            if (view_.index_entry(layer, block).load(std::memory_order_acquire) == entry.bits())
+                return view_.reference_format.reference(view_.numa_node, block, number);
+        }
+        return {};
     }
 
     // First step of a hand-off (hand_off.hpp): the held block of `entry` becomes nobody's, on its way. entry: on
@@ -132,6 +176,11 @@ public:
 protected:
     using Base::can_be_in_leaf;
     using Base::view_;
+
+    // Whether a client has made a reference to a block of this order at this entry.
+    static bool can_be_taken(IndexEntry entry, Order order) {
+        return entry.is_published(order) && entry.is_a_clients();
+    }
 
     // take() of a block that can lie in this layer.
     [[gnu::always_inline]] bool take_at(const Self &self, unsigned layer, Block block, Reference reference,
