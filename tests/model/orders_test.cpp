@@ -259,6 +259,7 @@ constexpr Unnoticed kUnnoticed[] = {
     {"leaf_names.hpp take: load acquire -> relaxed", kGuess},
     {"leaf_names.hpp take: cas acq_rel -> acquire", kChannel},
     {"leaf_names.hpp take: cas acq_rel -> release", kChannel},
+    {"leaf_names.hpp take: cas acquire on failure -> relaxed", kUnused},
     {"ownership.hpp publish_in_leaf: load acquire -> relaxed", kChannel},
     {"ownership.hpp publish_at: cas release -> relaxed", kChannel},
     {"ownership.hpp publish_at: cas acquire on failure -> relaxed", kUnused},
