@@ -190,11 +190,14 @@ int numacre_alloc_ref_bulk(numacre_pool *pool, size_t size_bytes, void **blocks,
             Magazine &magazine = node.magazines[order.value];
             const auto names = node.buddy->leaf_names(node.self, {});
             if (magazine.count() >= count) [[likely]]
-                done = cached_take_many(*lane, node, magazine, published_wish_for(*lane, magazine, size_bytes), count,
-                                        [&](unsigned number, char *address, FrameIndex frame, IndexEntry entry) {
-                                            blocks[number] = address;
-                                            refs[number] = names.name(Block{frame, order}, entry).bits();
-                                        });
+                done = cached_take_many(
+                    *lane, node, magazine, published_wish_for(*lane, magazine, size_bytes), count,
+                    [&](unsigned number, char *address, FrameIndex frame, std::uint64_t *slot, std::uint64_t now) {
+                        const Reference name = names.name(Block{frame, order}, IndexEntry{now});
+                        numacre_inline_out_of_cache_named(slot, now);
+                        blocks[number] = address;
+                        refs[number] = name.bits();
+                    });
         }
         numacre_inline_end(inside);
         if (done == count && has_room) [[likely]]
@@ -283,7 +286,7 @@ int numacre_take_bulk(numacre_pool *pool, const numacre_ref *refs, void **blocks
         int error = 0;
         lane = lane_of(pool, error);
         if (lane == nullptr) return error;
-    } else if (!is_regulated(*lane)) [[likely]] {
+    } else {
         done = take_many_in_leaf(*lane, refs, blocks, count);
         if (done == count) [[likely]]
             return 0;
@@ -292,6 +295,7 @@ int numacre_take_bulk(numacre_pool *pool, const numacre_ref *refs, void **blocks
 }
 
 int numacre_free_ref(numacre_pool *pool, numacre_ref ref) {
+    if (pool == nullptr) return no_pool("numacre_free_ref");
     void *block = nullptr;
     if (const int error = numacre_take(pool, ref, &block)) return error;
     return numacre_free(pool, block);

@@ -40,7 +40,7 @@ public:
     }
 
 private:
-    static constexpr unsigned kFew = 256;
+    static constexpr unsigned kFew = 128;  // few for the stack of a signal handler, too
     std::size_t bytes_;
     void *few_[kFew];
     void **at_ = few_;
@@ -71,7 +71,13 @@ int slow_allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks
         // Their places are still free. Whatever is asked for: a block that nobody has found in the cache may go in. (If
         // somebody has asked meanwhile, these blocks are found by the walk for a later answer only.)
         const CacheSteps steps{*lane};
-        while (done-- > 0) (void)cached_put(*lane, blocks[done]);
+        while (done-- > 0) {
+            LeafEntry found;
+            if (!look_up(*lane, blocks[done], found)) continue;
+            if (found.entry.is_published())
+                (void)found.node->buddy->withdraw(Block{found.frame(), found.entry.order()}, found.entry);
+            (void)cached_put_found(*lane, found, blocks[done]);
+        }
         return thread_is_inside(pool);
     }
     Plan plan = plan_of(pool, *lane, size_bytes);
@@ -118,7 +124,12 @@ int slow_allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks
 int slow_allocate_many(numacre_pool *pool, std::size_t size_bytes, void **blocks, unsigned count, unsigned done) {
     Addresses addresses{count};
     void **const at = addresses.at();
-    if (at == nullptr) return addresses.no_memory();
+    if (at == nullptr) [[unlikely]] {
+        int error = 0;
+        if (const Lane *const lane = lane_of(pool, error))
+            while (done-- > 0) slow_free_past_cache(pool, lane->actor, blocks[done]);
+        return addresses.no_memory();
+    }
     if (done != 0) std::memcpy(at, blocks, done * sizeof *at);
     if (const int error = slow_allocate_rest(pool, size_bytes, at, count, done)) return error;
     if (count != 0) std::memcpy(blocks, at, count * sizeof *at);

@@ -274,21 +274,22 @@ private:
     return numacre_inline_take(&lane, &node, &magazine, &wish, block) != 0;
 }
 
-// wish_for() of a block that is published when it comes out of the cache. A plain store publishes it: nobody has its
-// name yet. (A block whose name somebody has got its present generation since: Buddy::withdraw().)
+// wish_for() of a block that is published when it comes out of the cache. A plain store publishes it: nobody has a name
+// with its present generation. (The block got that generation when it was claimed for the cache, or when it was
+// withdrawn before it went in.)
 [[gnu::always_inline]] inline numacre_inline_wish published_wish_for(const Lane &lane, const Magazine &magazine,
                                                                      std::size_t size_bytes) {
     const numacre_inline_wish wish = wish_for(lane, magazine, size_bytes);
     return {IndexEntry{wish.entry}.published().bits(), IndexEntry{wish.change}.published().bits()};
 }
 
-// Takes up to `wanted` blocks at once; stops at a block that is not cached any more. Stores each block by
-// give(number, address, frame, entry), entry: the block's new one. Values common to all blocks are loaded once, into
+// Takes up to `wanted` blocks at once; stops at a block that is not cached any more. hand_out(number, address, slot,
+// now) stores the block's new entry `now` and the block's address. Values common to all blocks are loaded once, into
 // registers: for the compiler a store to the index might change any other memory.
-template <class Give>
+template <class HandOut>
 [[gnu::always_inline]] inline unsigned cached_take_many(const Lane &lane, const NodeLane &node, Magazine &magazine,
                                                         const numacre_inline_wish &wish, unsigned wanted,
-                                                        const Give &give) {
+                                                        const HandOut &hand_out) {
     char *const data = node.data;
     std::uint64_t *const index = node.index;
     const std::uint64_t frame_shift = lane.frame_shift;
@@ -306,8 +307,7 @@ template <class Give>
         const std::uint64_t now = numacre_inline_handed_out(numacre_inline_entry(slot), change);
         if (numacre_inline_is_as_wanted(now, owned, all_but_generation) == 0) [[unlikely]]
             break;
-        numacre_inline_out_of_cache(slot, now);
-        give(got++, address, FrameIndex{frame}, IndexEntry{now});
+        hand_out(got++, address, FrameIndex{frame}, slot, now);
     }
     magazine.top = top;
     numacre_inline_count(magazine.allocations, got);
@@ -319,7 +319,10 @@ template <class Give>
                                                         unsigned wanted) {
     return cached_take_many(
         lane, node, magazine, wish, wanted,
-        [blocks](unsigned number, char *address, FrameIndex, IndexEntry) { blocks[number] = address; });
+        [blocks](unsigned number, char *address, FrameIndex, std::uint64_t *slot, std::uint64_t now) {
+            numacre_inline_out_of_cache(slot, now);
+            blocks[number] = address;
+        });
 }
 
 // Takes a block of any size from its magazine. frames_less_one: (size_bytes - 1) in frames, less than kLeafFrames.

@@ -36,6 +36,7 @@ numacre_ref slow_publish(numacre_pool *pool, const void *address) {
 }
 
 int slow_publish_many(numacre_pool *pool, void *const *blocks, numacre_ref *refs, unsigned count, unsigned done) {
+    if (pool->fork_generation != fork_generation()) return fail_forked();
     int first_error = 0;
     for (; done < count; ++done) {
         Place place{};
@@ -56,14 +57,17 @@ int slow_publish_many(numacre_pool *pool, void *const *blocks, numacre_ref *refs
 int slow_take_many(numacre_pool *pool, const Lane &lane, const numacre_ref *refs, void **blocks, unsigned count,
                    unsigned done) {
     int first_error = 0;
-    for (; done < count; ++done) {
+    while (done < count) {
         void *taken = nullptr;
         const int error = slow_take(pool, lane, refs[done], &taken);
-        blocks[done] = taken;
+        blocks[done++] = taken;
         if (first_error == 0) first_error = error;
-        // As numacre_take.
-        if (error == 0 && recording()) [[unlikely]]
-            record_allocation(pool, taken, numacre_usable_size(pool, taken));
+        if (recording()) [[unlikely]] {
+            // As numacre_take.
+            if (error == 0) record_allocation(pool, taken, numacre_usable_size(pool, taken));
+            continue;
+        }
+        done += take_many_in_leaf(lane, refs + done, blocks + done, count - done);
     }
     return first_error;
 }

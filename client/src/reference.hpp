@@ -24,23 +24,34 @@ namespace numacre::client {
     return Attention::age(lane.attention_word().load(std::memory_order_relaxed));
 }
 
+// At most so many blocks are taken between two looks at the pool's limits, and are fetched ahead of the first take.
+inline constexpr unsigned kTakenAtOnce = 32;
+
+// How many of the first references name blocks of this numa node.
+inline unsigned count_of_node(const Lane &lane, const numacre_ref *refs, unsigned most, std::uint32_t numa_node) {
+    unsigned count = 0;
+    while (count < most && lane.reference_format.numa_node(Reference{refs[count]}) == numa_node) ++count;
+    return count;
+}
+
 // numacre_take_bulk of blocks in leaf words, in a pool without limits. Returns how many have been taken: fewer than
 // `count` if slow_take() has to look at the next one.
 [[gnu::always_inline]] inline unsigned take_many_in_leaf(const Lane &lane, const numacre_ref *refs, void **blocks,
                                                          unsigned count) {
     const PoolAge since = age_now(lane);
     unsigned done = 0;
-    while (done < count) {
+    while (done < count && !is_regulated(lane)) {
         const std::uint32_t numa_node = lane.reference_format.numa_node(Reference{refs[done]});
         if (numa_node >= lane.numa_nodes) [[unlikely]]
             break;
         const NodeLane &node = lane.nodes[numa_node];
         char *const data = node.data;
         const std::uint64_t frame_shift = lane.frame_shift;
-        // As far as the blocks are of this numa node.
+        const unsigned most = count - done < kTakenAtOnce ? count - done : kTakenAtOnce;
+        const unsigned wanted = lane.numa_nodes == 1 ? most : count_of_node(lane, refs + done, most, numa_node);
         void **const to = blocks + done;
         const unsigned taken = node.buddy->take_many_in_leaf(
-            node.self, refs + done, count - done, since,
+            node.self, refs + done, wanted, since,
             [&](unsigned number, FrameIndex base) { to[number] = data + (base.value << frame_shift); });
         if (taken == 0) [[unlikely]]
             break;
@@ -56,7 +67,8 @@ namespace numacre::client {
 // error.
 [[gnu::noinline]] int slow_publish_many(numacre_pool *pool, void *const *blocks, numacre_ref *refs, unsigned count,
                                         unsigned done);
-// numacre_take_bulk behind the first `done` references, in the same way.
+// numacre_take_bulk behind the first `done` references, in the same way: one by slow_take(), the next ones by
+// take_many_in_leaf() again.
 [[gnu::noinline]] int slow_take_many(numacre_pool *pool, const Lane &lane, const numacre_ref *refs, void **blocks,
                                      unsigned count, unsigned done);
 // numacre_take for any reference. Counts the block for the taker if the pool has limits.

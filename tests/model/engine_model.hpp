@@ -36,6 +36,7 @@ using test::is_cached;
 using test::is_like;
 using test::look_at;
 using test::out_of_cache;
+using test::out_of_cache_named;
 
 class EngineModel {
 public:
@@ -90,6 +91,7 @@ private:
     bool shares_its_slot(std::size_t client) const;
     bool somebody_died() const;
     bool somebody_thinks_again() const;
+    bool somebody_takes_what_it_finds() const;
     Block named_by(Reference reference) const { return view_.reference_format.block(reference); }
     bool several_refer_to_shared() const;
     bool somebody_forked() const;
@@ -111,6 +113,7 @@ private:
     void think_again(Thread &self, std::size_t client, int what, unsigned room);
     enum class Many : bool { no, yes };
     void take_from_mailbox(Thread &self, std::size_t client, unsigned slot, Many many);
+    void take_found(Thread &self, std::size_t client, unsigned slot);
     void use_cache(Thread &self, std::size_t client, int what);
     bool enter_cache(Thread &self, std::size_t client);
     void use_cache_inside(Thread &self, std::size_t client, int what);

@@ -117,6 +117,12 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
         use_cache(self, client, what);
         return;
     }
+    if (what == kTakeFound) {
+        if (room == kHeldMax) return;
+        self.choose_operation(1);
+        take_found(self, client, room);
+        return;
+    }
     if (what <= kCacheInside) {
         self.choose_operation(1);
         if (what == kUncacheNamed)
@@ -317,9 +323,9 @@ inline void EngineModel::uncache_named(Thread &self, std::size_t client) {
         const IndexEntry owned = IndexEntry::owned(actor.process, block.order, 0, {}).published();
         if (!is_cached(entry, owned, actor.thread)) self.fail("a block in our cache is not cached");
         const IndexEntry named{handed_out(entry, owned, actor.thread)};
-        out_of_cache(slot, entry, owned, actor.thread);
         name = buddy_->leaf_names(buddy_->view_of(actor), {}).name(block, named);
         touch_frames(self, block);
+        out_of_cache_named(slot, named);
         local.cached[cached] = false;
         local.blocks[cached] = {};
         if (somebody_thinks_again()) {
@@ -516,10 +522,24 @@ inline void EngineModel::take_from_mailbox(Thread &self, std::size_t client, uns
         local.blocks[slot] = block;
         local.held[slot] = true;
         touch_frames(self, block);
-    } else if (result != Errc::stale_ref ||
-               !(somebody_died() || somebody_thinks_again() || several_refer_to_shared())) {
+    } else if (result != Errc::stale_ref || !(somebody_died() || somebody_thinks_again() ||
+                                              somebody_takes_what_it_finds() || several_refer_to_shared())) {
         self.fail(std::string("take of a block on its way returned ") + error_row(result).name);
     }
+}
+
+// As numacre_virt_to_ref and numacre_take: whoever knows the address may take the block, without a channel.
+inline void EngineModel::take_found(Thread &self, std::size_t client, unsigned slot) {
+    Local &local = self.local<Local>();
+    const Reference name = buddy_->find_name(initially_cached_.front().front().base);
+    if (name == Reference{}) return;
+    Block block{};
+    const Errc result = buddy_->take(actor_of(client), name, {}, block);
+    if (result == Errc::stale_ref) return;
+    if (result != Errc::ok) self.fail(std::string("take of a block that was found returned ") + error_row(result).name);
+    local.blocks[slot] = block;
+    local.held[slot] = true;
+    touch_frames(self, block);
 }
 
 // The ends suffice.
@@ -528,6 +548,12 @@ inline void EngineModel::touch_frames(Thread &self, Block block) const {
     const std::uint64_t last = (block.base.value + block.order.frames() - 1) >> frames_order_;
     self.touch(&frames_[first]);
     if (last != first) self.touch(&frames_[last]);
+}
+
+inline bool EngineModel::somebody_takes_what_it_finds() const {
+    for (const Client &client : setup_.clients)
+        if (std::find(client.script.begin(), client.script.end(), kTakeFound) != client.script.end()) return true;
+    return false;
 }
 
 inline bool EngineModel::somebody_died() const {

@@ -69,6 +69,8 @@ inline constexpr int kGatherUnfenced = -28;  // ... without the barrier
 // As kUncacheInside, but the block is published when it comes out of the cache, and goes into the mailbox.
 inline constexpr int kUncacheNamed = -29;
 inline constexpr int kTakeMany = -30;  // as kTake, by the steps of a call about many references
+// Looks for the name of the first block that client 0 had in its cache, and takes the block if it has one.
+inline constexpr int kTakeFound = -31;
 // Waits for a block of an order: kWait + order; looks whether there is one and gives up: kWaitBriefly + order.
 inline constexpr int kWait = 300;
 inline constexpr int kWaitBriefly = 400;

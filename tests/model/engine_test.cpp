@@ -525,6 +525,17 @@ TEST(Engine, a_block_comes_out_of_a_cache_with_its_name) {
         expect_clean(model.run());
     }
 }
+// ... and before the name has got anywhere, somebody who knows the address takes the block.
+TEST(Engine, a_block_that_is_born_published_is_taken_by_its_address) {
+    for (const MemoryMode memory : {MemoryMode::sequential, MemoryMode::total_store_order, MemoryMode::weak}) {
+        EngineModel model("engine-named-found", {.memory = memory, .store_buffer_max = 3, .barriers = true},
+                          {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
+                           .clients = {{.process = 1, .caches = {0}, .script = {kUncacheNamed}},
+                                       {.process = 2, .script = {kTakeFound, kFreeFirst}},
+                                       {.process = 3, .script = {kTakeMany, kFreeFirst}}}});
+        expect_clean(model.run());
+    }
+}
 TEST(Engine, the_giver_of_a_block_that_was_born_published_thinks_again) {
     for (const int what : {kWithdraw, kFreeGiven, kBulkFreeGiven}) {
         EngineModel model("engine-named-again", {.solo_steps_max = 2000},

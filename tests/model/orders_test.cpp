@@ -123,6 +123,10 @@ std::vector<Model> models() {
          {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
           .clients = {{.process = 1, .caches = {0}, .script = {kUncacheNamed, 0}},
                       {.process = 2, .script = {kTakeMany, kCacheInside, kUncacheNamed}}}}},
+        {"idle-cache-named-found",
+         {.taken = {{0, kTwoFree}, {1, ~std::uint64_t{0}}},
+          .clients = {{.process = 1, .caches = {0}, .script = {kUncacheNamed}},
+                      {.process = 2, .script = {kTakeFound, kFreeFirst}}}}},
     };
 }
 
@@ -260,6 +264,7 @@ constexpr Unnoticed kUnnoticed[] = {
     {"leaf_names.hpp take: cas acq_rel -> acquire", kChannel},
     {"leaf_names.hpp take: cas acq_rel -> release", kChannel},
     {"leaf_names.hpp take: cas acquire on failure -> relaxed", kUnused},
+    {"ownership.hpp find_name: load acquire -> relaxed", kGuess},
     {"ownership.hpp publish_in_leaf: load acquire -> relaxed", kChannel},
     {"ownership.hpp publish_at: cas release -> relaxed", kChannel},
     {"ownership.hpp publish_at: cas acquire on failure -> relaxed", kUnused},

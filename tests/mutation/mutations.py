@@ -654,7 +654,7 @@ std::memory_order_seq_cst)) {
     Mutation(
         name="burst_take_without_the_era_check",
         file="buddy/leaf_names.hpp",
-        old="!is_number_of_era(number, era) ||",
+        old="!is_number_of_era(number, era, era_mask_) ||",
         new="era == 0xffff ||",
         why="a reference that is some milliseconds old takes the block when its generation has come round",
         filter="Names.*",

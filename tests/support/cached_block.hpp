@@ -46,5 +46,10 @@ template <class Word>
 void out_of_cache(Word &slot, IndexEntry entry, IndexEntry owned, ThreadSlotIndex thread) {
     numacre_inline_out_of_cache(place_of(slot), handed_out(entry, owned, thread));
 }
+// now: handed_out(), published
+template <class Word>
+void out_of_cache_named(Word &slot, IndexEntry now) {
+    numacre_inline_out_of_cache_named(place_of(slot), now.bits());
+}
 
 }  // namespace numacre::test

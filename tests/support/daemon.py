@@ -47,6 +47,11 @@ def wait_until(what, condition):
         time.sleep(0.05)
 
 
+def may_not_take_hugepages():
+    """Another test may be counting the machine's hugepages: this one does not have ctest's lock on them."""
+    return os.environ.get("NUMACRE_TEST_HUGEPAGES") == "no"
+
+
 class Daemon:
     """Started and serving when the constructor returns. Ended by stop(), or at the end of a with block."""
 
@@ -54,6 +59,10 @@ class Daemon:
         """arguments: numacred's, without --runtime-dir. Without --metrics-address it gets a free port of 127.0.0.1.
         prefix: a command that executes the rest of its arguments. pass_fds: descriptors that stay open in it."""
         arguments = [str(argument) for argument in arguments]
+        if may_not_take_hugepages():
+            for i, argument in enumerate(arguments):
+                if i > 0 and arguments[i - 1] == "--pool" and "backing=" not in argument:
+                    arguments[i] += ",backing=small"
         if not any(argument.split("=")[0] == "--metrics-address" for argument in arguments):
             arguments += ["--metrics-address", "127.0.0.1:0"]
         self._own_dir = None
@@ -98,7 +107,7 @@ class Daemon:
     @staticmethod
     def _check_hugepages(status):
         """Tests that count the machine's hugepages hold a lock of ctest. A test without the lock may not take any."""
-        if os.environ.get("NUMACRE_TEST_HUGEPAGES") != "no":
+        if not may_not_take_hugepages():
             return
         for pool in status["pools"]:
             for node in pool["nodes"]:

@@ -417,8 +417,8 @@ TEST(HotPath, a_hand_over_of_many_costs_a_locked_instruction_each) {
     size_bytes = 4096;
     const std::vector<Tally> tallies =
         expect_locked("bulk of 32, handed over: allocate, take, free", prepare_many_cached, parts, 3, {0, 32, 0});
-    EXPECT_LE(tallies[0].instructions, 32 * 40U + 150);
-    EXPECT_LE(tallies[1].instructions, 32 * 84U + 150);
+    EXPECT_LE(tallies[0].instructions, 32 * 44U + 150);
+    EXPECT_LE(tallies[1].instructions, 32 * 78U + 120);
 }
 // Who never frees one by one, too, has a cache.
 TEST(HotPath, many_blocks_at_once_come_from_the_thread_cache_and_go_there) {

@@ -227,14 +227,17 @@ NUMACRE_API int numacre_free_uncached(numacre_pool *pool, void *block);
 
 /* Allocates all of `count` blocks, or none: after a failure the array is as it was. Blocks come from the calling
  * thread's cache first; the rest costs a locked instruction for each leaf word (64 frames), not for each block. Enters
- * the kernel as numacre_alloc, and for more than 256 blocks if the cache has fewer. Errors: as numacre_alloc. */
+ * the kernel as numacre_alloc, and for more than 128 blocks if the cache has fewer.
+ * Errors: as numacre_alloc; -ENOMEM also if this process has no memory for so many addresses. */
 NUMACRE_API int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, unsigned count);
 
 /* Allocates all of `count` blocks, or none, as numacre_alloc_bulk, together with the references of the blocks: refs[i]
  * is what numacre_ref_of(blocks[i]) returns. In a pool of one numa node a block from the calling thread's cache has its
- * reference without a locked instruction; any other costs as much as numacre_ref_of. After a failure both arrays are as
- * they were. Thread-safe, lock-free; enters the kernel as numacre_alloc_bulk.
- * Errors: as numacre_alloc. If the caller is killed inside, the blocks come back, unless another process has taken
+ * reference without a locked instruction; any other costs as much as numacre_ref_of. The channel that passes a
+ * reference has to synchronise, as numacre_ref_of says: all bytes are written after the reference was made. A process
+ * that looks the block up by its address (numacre_virt_to_ref) may take it at once. After a failure both arrays are as
+ * they were. They must not overlap. Thread-safe, lock-free; enters the kernel as numacre_alloc_bulk.
+ * Errors: as numacre_alloc_bulk. If the caller is killed inside, the blocks come back, unless another process has taken
  * them. */
 NUMACRE_API int numacre_alloc_ref_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, numacre_ref *refs,
                                        unsigned count);
@@ -265,16 +268,19 @@ NUMACRE_API numacre_ref numacre_ref_of(numacre_pool *pool, const void *block);
 NUMACRE_API int numacre_take(numacre_pool *pool, numacre_ref ref, void **block);
 
 /* Stores the references of `count` blocks, as numacre_ref_of for each. For a block that this process does not own,
- * NUMACRE_REF_NULL is stored, the call continues with the next block, and returns the first error. Never blocks.
- * Thread-safe as numacre_ref_of.
- * Errors: -EPERM this process owns no block that begins there; -EINVAL a NULL pointer; -ECHILD. */
+ * NUMACRE_REF_NULL is stored, the call continues with the next block, and returns the first error. The arrays must not
+ * overlap. Never blocks. Thread-safe as numacre_ref_of.
+ * Errors: -EPERM this process owns no block that begins there; -EINVAL a NULL pointer, and -ECHILD, after which nothing
+ * is stored. */
 NUMACRE_API int numacre_ref_bulk(numacre_pool *pool, void *const *blocks, numacre_ref *refs, unsigned count);
 
-/* Takes `count` blocks by their references, as numacre_take for each. For a reference that names no block any more,
- * NULL is stored, the call continues with the next reference, and returns the first error. One locked instruction for
- * each block; the accesses to what other CPUs have written last overlap. Never blocks. Thread-safe.
- * Errors: as numacre_take; after -EUSERS and -ECHILD nothing is stored, and all references are as they were. If the
- * caller is killed inside, each block belongs to exactly one of the processes, and comes back if that one is dead. */
+/* Takes `count` blocks by their references, as numacre_take for each. For a reference that numacre_take refuses (stale,
+ * or none of this pool), NULL is stored, the call continues with the next reference, and returns the first error. One
+ * locked instruction for each block; the accesses to what other CPUs have written last overlap. The arrays must not
+ * overlap. Never blocks. Thread-safe.
+ * Errors: as numacre_take; after -EUSERS, -EBUSY and -ECHILD nothing is stored, and all references are as they were. If
+ * the caller is killed inside, each block belongs to exactly one of the processes, and comes back if that one is
+ * dead. */
 NUMACRE_API int numacre_take_bulk(numacre_pool *pool, const numacre_ref *refs, void **blocks, unsigned count);
 
 /* Frees the block that a reference names, whichever process owns it, as numacre_take and numacre_free: for a receiver
@@ -284,7 +290,9 @@ NUMACRE_API int numacre_free_ref(numacre_pool *pool, numacre_ref ref);
 
 /* Returns the reference of a block that begins at this address and has a reference, whichever process owns the block.
  * Returns NUMACRE_REF_NULL, with the reason in numacre_last_error(), if there is none. The reference may be stale at
- * once: only numacre_take tells. Costs no locked instruction. Never blocks. Thread-safe. */
+ * once: only numacre_take tells. An address does not tell one use of a block from the next: a process that takes by an
+ * address may get a block that was freed and allocated anew meanwhile. Costs no locked instruction. Never blocks.
+ * Thread-safe. */
 NUMACRE_API numacre_ref numacre_virt_to_ref(numacre_pool *pool, const void *block);
 
 /* Tells a signal handler whether the interrupted call of its thread on this pool sleeps (NUMACRE_WAIT). Returns 1 if it

@@ -77,5 +77,11 @@ NUMACRE_INLINE_FUNCTION int numacre_inline_is_as_wanted(uint64_t now, uint64_t o
 NUMACRE_INLINE_FUNCTION void numacre_inline_out_of_cache(uint64_t *slot, uint64_t now) {
     NUMACRE_INLINE_STORE(slot, now);
 }
+/* Hands a cached block out that is published from the start. now: as above, and published. The caller has made the
+ * block's name already: from this store on, others may take the block. release: EDGE publish. A process that finds the
+ * entry acquires what this thread has acquired and written. */
+NUMACRE_INLINE_FUNCTION void numacre_inline_out_of_cache_named(uint64_t *slot, uint64_t now) {
+    NUMACRE_INLINE_RELEASE(slot, now);
+}
 
 #endif

@@ -45,10 +45,11 @@ constexpr std::uint64_t name_number(std::uint16_t era_word, std::uint32_t genera
 }
 
 // Whether name_number(era_word, generation) is `number`, of which the generation is known to be the lowest 19 bits. The
-// lowest of the era's bits is the generation's highest, so of the word and the word + 1 only one can be the era. (False
-// also for the one number at which the era comes round.)
-constexpr bool is_number_of_era(std::uint64_t number, std::uint16_t era_word) {
-    return (number >> kHalfRoundBits) - era_word <= 1;
+// lowest of the era's bits is the generation's highest, so of the word and the word + 1 only one can be the era. mask:
+// ReferenceFormat::era_mask(). (Where the era comes round with the next half, the right number is refused, and one that
+// no name has passes: a program that makes up numbers can make up the right one as well.)
+constexpr bool is_number_of_era(std::uint64_t number, std::uint16_t era_word, std::uint64_t mask) {
+    return (((number >> kHalfRoundBits) - era_word) & mask) <= 1;
 }
 
 // 64 bits that a program passes on as it likes; only a pool's ReferenceFormat can read them. 0: none.
@@ -93,9 +94,6 @@ public:
                          (number << number_shift_ ^ salt_)};
     }
     constexpr std::uint64_t bits_of(NumaNode numa_node) const { return std::uint64_t{numa_node.value} << node_shift_; }
-    constexpr bool is_on(Reference reference, std::uint64_t numa_node_bits) const {
-        return ((reference.bits() ^ numa_node_bits) & place_mask_) <= block_mask_;
-    }
     // Accepts any bits: the result may be a block that does not exist.
     constexpr Block block(Reference reference) const {
         const std::uint64_t block = reference.bits() & block_mask_;
@@ -114,6 +112,8 @@ public:
         return number_bits() > kNameNumberBits && number(reference) >> kNameNumberBits != 0;
     }
     constexpr unsigned number_bits() const { return 64 - number_shift_; }
+    // The bits of an era, or of what a number may have in place of it, that references have room for.
+    constexpr std::uint64_t era_mask() const { return ~std::uint64_t{0} >> number_shift_ >> kHalfRoundBits; }
 
 private:
     // Upper bits of a product with 2^64 / phi: instances with neighbouring numbers get very different salts.

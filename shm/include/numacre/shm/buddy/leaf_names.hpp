@@ -22,20 +22,22 @@ public:
     LeafNames(const NodeView<Env> &view, IndexEntry ours, PoolAge since)
         : format_(view.reference_format),
           of_node_(format_.bits_of(view.numa_node)),
+          era_mask_(format_.era_mask()),
           ours_(ours.with(Note{since})),
           index_(view.index[0]),
           era_(view.era[0]),
           frame_count_(view.geometry.frame_count),
           largest_order_(view.largest_leaf_order) {}
 
-    // The name of a published block of this process. entry: its present entry.
+    // The name that a block of this process has once its entry is `entry`, published. To be called before: nobody else
+    // changes the entry, hence neither the block's era.
     [[gnu::always_inline]] Reference name(Block block, IndexEntry entry) const {
         // EDGE era: the half before the entry's own has been counted, as in number_of_name().
         const std::uint16_t era = era_[block.base.value].load(std::memory_order_acquire);
         return format_.reference(of_node_, block, name_number(era, entry.generation()));
     }
 
-    // Fetches what take() of this reference is going to read and write. reference: any bits.
+    // Fetches what take() of this reference is going to read and write.
     [[gnu::always_inline]] void expect_take(Reference reference) const {
         const std::uint64_t base = format_.block(reference).base.value;
         if (base >= frame_count_) [[unlikely]]
@@ -44,13 +46,12 @@ public:
         __builtin_prefetch(&era_[base]);
     }
 
-    // Buddy::take() of the common case. reference: any bits. False: nothing was done, call Buddy::take(). The take is
-    // not counted.
+    // Buddy::take() of the common case. reference: any bits, but those of this numa node. False: nothing was done, call
+    // Buddy::take(). The take is not counted.
     [[gnu::always_inline]] bool take(Reference reference, FrameIndex &base) const {
         const Block block = format_.block(reference);
         base = block.base;
-        if (base.value >= frame_count_ || block.order.value > largest_order_ || !format_.is_on(reference, of_node_))
-            [[unlikely]]
+        if (base.value >= frame_count_ || block.order.value > largest_order_) [[unlikely]]
             return false;
         Word &slot = index_[base.value];
         std::uint64_t bits = slot.load(std::memory_order_acquire);
@@ -58,8 +59,8 @@ public:
         // EDGE era, as in Buddy::take_at().
         const std::uint16_t era = era_[base.value].load(std::memory_order_acquire);
         const std::uint64_t number = format_.number(reference);
-        if (!entry.is_published_as(block.order, number) || !is_number_of_era(number, era) || !entry.is_a_clients() ||
-            entry.is_last_of_half()) [[unlikely]]
+        if (!entry.is_published_as(block.order, number) || !is_number_of_era(number, era, era_mask_) ||
+            !entry.is_a_clients() || entry.is_last_of_half()) [[unlikely]]
             return false;
         // EDGE hand-over, as in Buddy::take_at().
         return slot.compare_exchange_strong(bits, entry.handed_on_in_half(ours_).bits(), std::memory_order_acq_rel);
@@ -68,6 +69,7 @@ public:
 private:
     ReferenceFormat format_;
     std::uint64_t of_node_;
+    std::uint64_t era_mask_;
     IndexEntry ours_;
     Word *index_;
     const EraWord *era_;

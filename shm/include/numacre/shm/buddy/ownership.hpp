@@ -54,19 +54,14 @@ public:
     template <class Give>
     [[gnu::always_inline]] unsigned take_many_in_leaf(const Self &self, const std::uint64_t *references,
                                                       unsigned wanted, PoolAge since, const Give &give) {
-        constexpr unsigned kAhead = 32;
         const LeafNames<Env> names = leaf_names(self, since);
+        for (unsigned next = 0; next < wanted; ++next) names.expect_take(Reference{references[next]});
         unsigned done = 0;
-        for (bool is_taken = true; is_taken && done < wanted;) {
-            const unsigned until = wanted - done < kAhead ? wanted : done + kAhead;
-            for (unsigned next = done; next < until; ++next) names.expect_take(Reference{references[next]});
-            for (; done < until; ++done) {
-                FrameIndex base;
-                is_taken = names.take(Reference{references[done]}, base);
-                if (!is_taken) [[unlikely]]
-                    break;
-                give(done, base);
-            }
+        for (; done < wanted; ++done) {
+            FrameIndex base;
+            if (!names.take(Reference{references[done]}, base)) [[unlikely]]
+                break;
+            give(done, base);
         }
         count(self.counters->takes, done);
         return done;
