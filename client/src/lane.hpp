@@ -283,9 +283,9 @@ private:
     return {IndexEntry{wish.entry}.published().bits(), IndexEntry{wish.change}.published().bits()};
 }
 
-// Takes up to `wanted` blocks at once; stops at a block that is not cached any more. hand_out(number, address, slot,
-// now) stores the block's new entry `now` and the block's address. Values common to all blocks are loaded once, into
-// registers: for the compiler a store to the index might change any other memory.
+// Takes up to `wanted` blocks at once; stops at a block that is not cached any more. hand_out(number, address,
+// frame, slot, now) stores the block's new entry `now` and the block's address. Values common to all blocks are loaded
+// once, into registers: for the compiler a store to the index might change any other memory.
 template <class HandOut>
 [[gnu::always_inline]] inline unsigned cached_take_many(const Lane &lane, const NodeLane &node, Magazine &magazine,
                                                         const numacre_inline_wish &wish, unsigned wanted,
@@ -393,12 +393,8 @@ struct LeafEntry {
         lane.frees_nothing(*found.node);
     return cached_put_same_node(lane, found, block);
 }
-inline bool cached_put(Lane &lane, void *block) {
-    LeafEntry found;
-    return look_up(lane, block, found) && cached_put_found(lane, found, block);
-}
 
-// cached_put() off the common path, in CacheSteps of its own. found: the block's entry, if it has been looked up.
+// cached_put_found() off the common path, in CacheSteps of its own. found: the block's entry, if it has been looked up.
 inline bool slow_put(Lane &lane, void *block, LeafEntry &found) {
     const CacheSteps steps{lane};
     return steps && look_up(lane, block, found) && cached_put_found(lane, found, block);

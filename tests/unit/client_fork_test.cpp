@@ -59,6 +59,7 @@ TEST_P(Fork, every_call_on_the_parents_handle_is_refused) {
     using Call = std::function<bool()>;
     void *other = nullptr;
     void *blocks[8] = {block, large};
+    numacre_ref names[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     const Call calls[] = {
         [&] { return numacre_alloc(pool, 4096, &other) == -ECHILD; },
         [&] { return numacre_alloc(pool, 2 << 20, &other) == -ECHILD; },
@@ -74,6 +75,11 @@ TEST_P(Fork, every_call_on_the_parents_handle_is_refused) {
         [&] { return numacre_free_bulk(pool, blocks, 2) == -ECHILD; },
         [&] { return numacre_take(pool, reference, &other) == -ECHILD; },
         [&] { return numacre_ref_of(pool, block) == NUMACRE_REF_NULL; },
+        [&] { return numacre_alloc_ref_bulk(pool, 4096, blocks, names, 8) == -ECHILD; },
+        [&] { return numacre_ref_bulk(pool, blocks, names, 2) == -ECHILD && names[0] == 1 && names[1] == 1; },
+        [&] { return numacre_take_bulk(pool, &reference, &other, 1) == -ECHILD && other == nullptr; },
+        [&] { return numacre_free_ref(pool, reference) == -ECHILD; },
+        [&] { return numacre_virt_to_ref(pool, block) == NUMACRE_REF_NULL; },
         [&] { return numacre_usable_size(pool, block) == 0; },
         [&] { return numacre_set_policy(pool, NUMACRE_POLICY_LOCAL, 0) == -ECHILD; },
         [&] { return numacre_get_policy(pool, nullptr, nullptr, nullptr) == -ECHILD; },
