@@ -14,6 +14,7 @@
 #include "pool.hpp"
 #include "receive.hpp"
 #include "record.hpp"
+#include "struct_size.hpp"
 
 namespace numacre::client {
 namespace {
@@ -137,7 +138,15 @@ using namespace numacre;
 using namespace numacre::client;
 
 extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, numacre_pool **pool) {
+    const numacre_attach_options options{sizeof options, runtime_dir, pool_name, nullptr};
+    return numacre_attach_with(&options, pool);
+}
+
+extern "C" int numacre_attach_with(const numacre_attach_options *options, numacre_pool **pool) {
     if (pool == nullptr) return fail(Errc::bad_argument, "numacre_attach: the result pointer is NULL");
+    numacre_attach_options wanted{};
+    if (options != nullptr)
+        if (const int error = read_options(*options, "numacre_attach_options", wanted)) return error;
     const NotCancelled not_cancelled;
     if (const int error = start_recording()) return error;
     numacre_pool *const handle = new_handle();
@@ -150,10 +159,11 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
                     "this process has too many pools open, or no memory or thread-specific key (PTHREAD_KEYS_MAX) for "
                     "one more");
     }
+    handle->wished_span = static_cast<std::byte *>(wanted.address);
     int error = read_checks(handle);
     if (error == 0) error = share_caches(handle);
-    if (error == 0) error = connect_to_daemon(runtime_dir_or_default(runtime_dir), handle);
-    if (error == 0) error = shake_hands(Deadline{kHandshakeSeconds}, handle, pool_name);
+    if (error == 0) error = connect_to_daemon(runtime_dir_or_default(wanted.runtime_dir), handle);
+    if (error == 0) error = shake_hands(Deadline{kHandshakeSeconds}, handle, wanted.pool_name);
     if (error != 0) {
         unmap_regions(handle);
         close_connection(handle);

@@ -66,6 +66,7 @@ struct numacre_pool {
     std::uint64_t pool_region_bytes = 0;
     // One reserved span has the data of all numa nodes, node n at span + (n << span_shift).
     std::byte *span = nullptr;
+    std::byte *wished_span = nullptr;  // where the program wants the span; null: anywhere
     std::uint64_t span_bytes = 0;
     std::uint32_t span_shift = 0;
     std::uint64_t data_bytes = 0;  // of one numa node

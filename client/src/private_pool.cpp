@@ -104,25 +104,6 @@ int build(numacre_pool *pool) {
     return 0;
 }
 
-// An older program has fewer fields than the library: the missing fields are 0. A newer program may have more fields:
-// this library accepts them only if they are 0.
-int read_options(const numacre_private_options &options, numacre_private_options &wanted) {
-    const std::size_t size = options.struct_size;
-    if (!is_struct_size(size))
-        return fail(Errc::bad_argument,
-                    "numacre_private_options.struct_size is %zu: set it to sizeof(numacre_private_options)", size);
-    const auto *const bytes = reinterpret_cast<const char *>(&options);
-    for (std::size_t i = sizeof wanted; i < size; ++i)
-        if (bytes[i] != 0)
-            return fail(
-                Errc::bad_argument,
-                "numacre_private_options has a field at byte %zu that libnumacre %s does not know: set it to 0, "
-                "or use a newer library",
-                i, numacre_version());
-    std::memcpy(&wanted, &options, size < sizeof wanted ? size : sizeof wanted);
-    return 0;
-}
-
 }  // namespace
 
 static_assert(NUMACRE_PRIVATE_COMPACT == static_cast<unsigned>(Fit::compact) &&
@@ -132,7 +113,7 @@ extern "C" int numacre_open_private(const numacre_private_options *options, numa
     if (pool == nullptr) return fail(Errc::bad_argument, "numacre_open_private: the result pointer is NULL");
     numacre_private_options wanted{};
     if (options != nullptr)
-        if (const int error = read_options(*options, wanted)) return error;
+        if (const int error = read_options(*options, "numacre_private_options", wanted)) return error;
     if (wanted.flags != 0 && wanted.flags != NUMACRE_PRIVATE_COMPACT && wanted.flags != NUMACRE_PRIVATE_BEST_FIT)
         return fail(Errc::bad_argument,
                     "numacre_private_options.flags is %#x instead of 0, NUMACRE_PRIVATE_COMPACT or "

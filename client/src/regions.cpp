@@ -92,6 +92,30 @@ void *reserve_addresses(std::uint64_t bytes, std::uint64_t alignment) {
     return reinterpret_cast<void *>(aligned);
 }
 
+namespace {
+// Reserves addresses where the program wants them, or fails.
+int reserve_wished(numacre_pool *pool, std::uint64_t alignment) {
+    std::byte *const wished = pool->wished_span;
+    if ((reinterpret_cast<std::uintptr_t>(wished) & (alignment - 1)) != 0)
+        return fail(Errc::bad_argument, "address %p is no multiple of %llu, as this pool's blocks and pages need",
+                    static_cast<void *>(wished), static_cast<unsigned long long>(alignment));
+    void *const reserved = os::mmap(wished, pool->span_bytes, PROT_NONE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    const int error = errno;
+    if (reserved == wished) {
+        pool->span = wished;
+        return 0;
+    }
+    // A kernel before Linux 4.17 takes the address for a hint.
+    if (reserved != MAP_FAILED) os::munmap(reserved, pool->span_bytes);
+    if (reserved != MAP_FAILED || error == EEXIST)
+        return fail(Errc::already_exists, "addresses %p .. %p are not all free in this process",
+                    static_cast<void *>(wished), static_cast<void *>(wished + pool->span_bytes));
+    return fail(Errc::out_of_frames, "cannot reserve %llu bytes of address space at %p: %s",
+                static_cast<unsigned long long>(pool->span_bytes), static_cast<void *>(wished), strerror(error));
+}
+}  // namespace
+
 int reserve_span(numacre_pool *pool, std::uint64_t page_bytes) {
     // The alignment covers the largest block as well: a block is aligned to its size in every process.
     const std::uint64_t block_bytes = pool->geometry.chunk_bytes();
@@ -105,6 +129,7 @@ int reserve_span(numacre_pool *pool, std::uint64_t page_bytes) {
     const std::uint64_t stride = std::bit_ceil(named_bytes > alignment ? named_bytes : alignment);
     pool->span_shift = static_cast<std::uint32_t>(std::countr_zero(stride));
     pool->span_bytes = stride * pool->numa_nodes;
+    if (pool->wished_span != nullptr) return reserve_wished(pool, alignment);
     void *const reserved = reserve_addresses(pool->span_bytes, alignment);
     if (reserved == nullptr)
         return fail(Errc::out_of_frames, "no %llu bytes of address space (limit RLIMIT_AS?): %s",

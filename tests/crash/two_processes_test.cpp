@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -44,6 +46,66 @@ TEST_F(TwoProcesses, a_block_is_handed_over_with_its_contents) {
     EXPECT_EQ(numacre_free(pool, block), -ESTALE) << "the child took and freed it";
     void *again = nullptr;
     EXPECT_EQ(numacre_take(pool, ref, &again), -ESTALE);
+}
+
+// The mapping is not inherited (MADV_DONTFORK), so that its addresses are free in the child.
+TEST_F(TwoProcesses, addresses_are_the_same_where_both_attach_at_one) {
+    void *base = nullptr;
+    std::size_t bytes = 0;
+    ASSERT_EQ(numacre_region(pool, 0, &base, &bytes), 0);
+    void *block = nullptr;
+    ASSERT_EQ(numacre_alloc(pool, 8192, &block), 0) << numacre_last_error();
+    std::strcpy(static_cast<char *>(block), "from the parent");
+    const numacre_ref ref = numacre_ref_of(pool, block);
+    EXPECT_TRUE(in_child([&] {
+        const numacre_attach_options options{sizeof options, nullptr, nullptr, base};
+        numacre_pool *own = nullptr;
+        void *taken = nullptr;
+        if (numacre_attach_with(&options, &own) != 0 || numacre_take(own, ref, &taken) != 0) return false;
+        return taken == block && std::strcmp(static_cast<char *>(taken), "from the parent") == 0 &&
+               numacre_free(own, block) == 0;
+    }));
+}
+
+TEST_F(TwoProcesses, an_attach_at_an_address_is_there_or_fails) {
+    void *base = nullptr;
+    std::size_t bytes = 0;
+    ASSERT_EQ(numacre_region(pool, 0, &base, &bytes), 0);
+    numacre_pool *other = nullptr;
+    const auto attach_at = [&](void *address) {
+        const numacre_attach_options options{sizeof options, nullptr, nullptr, address};
+        return numacre_attach_with(&options, &other);
+    };
+    const auto says = [](const char *words) {
+        EXPECT_NE(std::string(numacre_last_error()).find(words), std::string::npos) << numacre_last_error();
+    };
+    EXPECT_EQ(attach_at(base), -EEXIST) << "the first handle is there";
+    says("are not all free");
+    EXPECT_EQ(attach_at(static_cast<char *>(base) + 4096), -EINVAL);
+    says("is no multiple of");
+    EXPECT_EQ(attach_at(reinterpret_cast<void *>(std::uintptr_t{1} << 62)), -ENOMEM) << "no program may have it";
+    EXPECT_EQ(other, nullptr);
+    struct {
+        numacre_attach_options options{sizeof(numacre_attach_options) + 8, nullptr, nullptr, nullptr};
+        std::uint64_t of_tomorrow = 1;
+    } newer;
+    EXPECT_EQ(numacre_attach_with(&newer.options, &other), -EINVAL);
+    says("use a newer library");
+    EXPECT_EQ(numacre_attach_with(nullptr, nullptr), -EINVAL);
+    // A program of before `address` was there.
+    newer.options.struct_size = offsetof(numacre_attach_options, address);
+    newer.options.address = base;
+    ASSERT_EQ(numacre_attach_with(&newer.options, &other), 0) << numacre_last_error();
+    numacre_detach(other);
+    ASSERT_EQ(numacre_attach_with(nullptr, &other), 0) << numacre_last_error();
+    numacre_detach(other);
+    // Where it was once.
+    numacre_detach(pool);
+    ASSERT_EQ(attach_at(base), 0) << numacre_last_error();
+    pool = other;
+    void *again = nullptr;
+    ASSERT_EQ(numacre_region(pool, 0, &again, &bytes), 0);
+    EXPECT_EQ(again, base);
 }
 
 TEST_F(TwoProcesses, somebody_else_s_block_is_not_freed) {

@@ -137,6 +137,23 @@ typedef uint64_t numacre_ref;
  * caller is killed inside, the daemon frees its seat. */
 NUMACRE_API int numacre_attach(const char *runtime_dir, const char *pool_name, numacre_pool **pool);
 
+/* How to attach. Later versions append fields, and 0 or NULL is the default of each. */
+typedef struct {
+    size_t struct_size;      /* sizeof(numacre_attach_options) */
+    const char *runtime_dir; /* as numacre_attach */
+    const char *pool_name;   /* as numacre_attach */
+    /* The address of the first block of numa node 0 (numacre_region); NULL: any. So that addresses are the same in all
+     * processes, each attaches at the address that the first one got. */
+    void *address;
+} numacre_attach_options;
+
+/* Attaches as numacre_attach, with options. options NULL: all defaults.
+ * Errors: as numacre_attach; -EINVAL also struct_size not set (below 8 or above 4096), a field that is not 0 and newer
+ * than the library, or an address that is no multiple of the pool's largest block and of its pages; -EEXIST the
+ * addresses of the pool's capacity are not all free in this process; -ENOMEM also an address that the kernel does not
+ * give. If the caller is killed inside, the daemon frees its seat. */
+NUMACRE_API int numacre_attach_with(const numacre_attach_options *options, numacre_pool **pool);
+
 /* Gives back everything that this handle still owns and unmaps the pool: its pointers become invalid. NULL is ignored.
  * Enters the kernel; blocks until the daemon has confirmed that everything is back, 5 s at most. No other thread may be
  * inside a call on the handle. If the caller is killed inside, everything comes back as well. */

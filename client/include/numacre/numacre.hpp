@@ -169,6 +169,13 @@ public:
         if (const int error = numacre_attach(runtime_dir, pool_name, &handle)) return detail::failure(error);
         return Pool{handle};
     }
+    // Attaches at an address, as numacre_attach_with: that of the first block of numa node 0 (region()).
+    static Expected<Pool> attach_at(void *address, const char *pool_name = nullptr, const char *runtime_dir = nullptr) {
+        const numacre_attach_options options{sizeof options, runtime_dir, pool_name, address};
+        numacre_pool *handle = nullptr;
+        if (const int error = numacre_attach_with(&options, &handle)) return detail::failure(error);
+        return Pool{handle};
+    }
     // Makes a private pool, as numacre_open_private.
     static Expected<Pool> open_private(const PrivateOptions &options = {}) {
         const numacre_private_options raw{sizeof raw, options.capacity_bytes, options.frame_bytes,

@@ -64,7 +64,7 @@ inline constexpr std::array<ErrorRow, 21> kErrors{{
     {Errc::corrupt, EUCLEAN, "DATA_LOSS", "corrupt", "stop, keep the region, see the runbook NumacrePoolCorrupt"},
     {Errc::access_denied, EACCES, "PERMISSION_DENIED", "access_denied", "ask the pool's owner for access"},
     {Errc::forked_handle, ECHILD, "FAILED_PRECONDITION", "forked_handle", "attach again in the child process"},
-    {Errc::already_exists, EEXIST, "ALREADY_EXISTS", "already_exists", "use another name, or delete what has it"},
+    {Errc::already_exists, EEXIST, "ALREADY_EXISTS", "already_exists", "choose another, or remove what has it"},
     {Errc::thread_is_inside, EBUSY, "ABORTED", "thread_is_inside", "call again when the signal handler has returned"},
     {Errc::no_such_client, ESRCH, "NOT_FOUND", "no_such_client", "see `numacre clients` for those that are attached"},
     {Errc::cancelled, ECANCELED, "CANCELLED", "cancelled", "nothing: the caller wanted it so"},
