@@ -14,6 +14,7 @@
 #include "client/cli/serial_buddy.hpp"
 #include "numacre/numacre.h"
 #include "numacre/shm/walk.hpp"
+#include "support/sanitizer.hpp"
 #include "support/shm_pool.hpp"
 
 namespace numacre {
@@ -205,20 +206,23 @@ void compare(const Make &make, unsigned seeds, unsigned threads, unsigned at_lea
     }
 }
 
-#ifdef __SANITIZE_ADDRESS__
-// Some fifty times slower, mostly in the maps of the serial buddies; threads beside each other are tests/stress.
+#ifdef UNDER_SANITIZER
+// Some fifty times slower, mostly in the maps of the serial buddies. One thread acts for all: threads beside each other
+// are tests/stress.
 constexpr unsigned kThreadCounts[] = {1};
+constexpr unsigned kSeeds = 2;
 #else
 constexpr unsigned kThreadCounts[] = {1, 4};
+constexpr unsigned kSeeds = 8;
 #endif
 
 TEST(Fragmentation, is_near_a_serial_buddys) {
     for (const unsigned threads : kThreadCounts)
         // Each thread may have a chunk of its own in use for each order; with one thread that is little.
-        compare([] { return Tree(); }, 8, threads, threads == 1 ? 7 : 4);
+        compare([] { return Tree(); }, kSeeds, threads, threads == 1 ? 7 : 4);
 }
 
-#ifndef __SANITIZE_ADDRESS__  // as above; under it the library is in tests/unit
+#ifndef UNDER_SANITIZER  // as above; under it the library is in tests/unit
 // What a thread frees it gets again, the last first: as a serial buddy that keeps lists.
 TEST(Fragmentation, through_the_thread_cache_is_near_a_serial_buddys) {
     compare([] { return Library(0, true); }, 8, 1, 8);
