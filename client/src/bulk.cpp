@@ -4,7 +4,7 @@
 
 #include <sys/mman.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "cache.hpp"
 #include "engine.hpp"
@@ -29,7 +29,7 @@ public:
         at_ = memory == MAP_FAILED ? nullptr : static_cast<void **>(memory);
     }
     ~Addresses() {
-        if (at_ != few_ && at_ != nullptr) os::munmap(at_, bytes_);
+        if (at_ != few_ && at_ != nullptr) os::munmap(static_cast<void *>(at_), bytes_);
     }
     Addresses(const Addresses &) = delete;
     Addresses &operator=(const Addresses &) = delete;
@@ -130,9 +130,9 @@ int slow_allocate_many(numacre_pool *pool, std::size_t size_bytes, void **blocks
             while (done-- > 0) slow_free_past_cache(pool, lane->actor, blocks[done]);
         return addresses.no_memory();
     }
-    if (done != 0) std::memcpy(at, blocks, done * sizeof *at);
+    std::copy_n(blocks, done, at);
     if (const int error = slow_allocate_rest(pool, size_bytes, at, count, done)) return error;
-    if (count != 0) std::memcpy(blocks, at, count * sizeof *at);
+    std::copy_n(at, count, blocks);
     return 0;
 }
 
