@@ -86,12 +86,7 @@ Lane *come_back_to(numacre_pool *pool, std::uint64_t *&inside) {
     if (pool == nullptr) return no_pool("numacre_take");
     int error = 0;
     const Lane *const lane = lane_of(pool, error);
-    if (lane == nullptr) return error;
-    error = slow_take(pool, *lane, ref, block);
-    // The taker does not know the size that the giver asked for.
-    if (error == 0 && recording()) [[unlikely]]
-        record_allocation(pool, *block, numacre_usable_size(pool, *block));
-    return error;
+    return lane == nullptr ? error : slow_take(pool, *lane, ref, block);
 }
 
 }  // namespace

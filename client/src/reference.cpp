@@ -22,30 +22,28 @@ namespace {
     return {owner, generation_of(pool->view, owner), block.order.frames()};
 }
 
-}  // namespace
-
-numacre_ref slow_publish(numacre_pool *pool, const void *address) {
+// Publishes the caller's own block at this address. None: there is no such block, or another process has taken it.
+Reference publish_own(numacre_pool *pool, const void *address) {
     Place place{};
     Block block;
     IndexEntry entry;
-    if (!own_block(pool, address, place, block, entry)) {
-        (void)not_owned(pool, address, "numacre_ref_of");
-        return NUMACRE_REF_NULL;
-    }
-    return pool->nodes[place.numa_node].buddy().publish(block, entry).bits();
+    if (!own_block(pool, address, place, block, entry)) return {};
+    return pool->nodes[place.numa_node].buddy().publish(block, entry);
+}
+
+}  // namespace
+
+numacre_ref slow_publish(numacre_pool *pool, const void *address) {
+    const Reference name = publish_own(pool, address);
+    if (name == Reference{}) (void)not_owned(pool, address, "numacre_ref_of");
+    return name.bits();
 }
 
 int slow_publish_many(numacre_pool *pool, void *const *blocks, numacre_ref *refs, unsigned count, unsigned done) {
     if (pool->fork_generation != fork_generation()) return fail_forked();
     int first_error = 0;
     for (; done < count; ++done) {
-        Place place{};
-        Block block;
-        IndexEntry entry;
-        Reference name;
-        if (own_block(pool, blocks[done], place, block, entry))
-            name = pool->nodes[place.numa_node].buddy().publish(block, entry);
-        refs[done] = name.bits();
+        refs[done] = publish_own(pool, blocks[done]).bits();
         if (refs[done] != NUMACRE_REF_NULL) [[likely]]
             continue;
         const int error = not_owned(pool, blocks[done], "numacre_ref_bulk");
@@ -62,12 +60,9 @@ int slow_take_many(numacre_pool *pool, const Lane &lane, const numacre_ref *refs
         const int error = slow_take(pool, lane, refs[done], &taken);
         blocks[done++] = taken;
         if (first_error == 0) first_error = error;
-        if (recording()) [[unlikely]] {
-            // As numacre_take.
-            if (error == 0) record_allocation(pool, taken, numacre_usable_size(pool, taken));
-            continue;
-        }
-        done += take_many_in_leaf(lane, refs + done, blocks + done, count - done);
+        // The short way records nothing.
+        if (!recording()) [[likely]]
+            done += take_many_in_leaf(lane, refs + done, blocks + done, count - done);
     }
     return first_error;
 }
@@ -92,6 +87,9 @@ int slow_take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **bloc
     if (is_counted) [[unlikely]]
         charge_taken(pool, giver, taken.order.frames());
     *block = address_of(pool, numa_node, taken);
+    // The taker does not know the size that the giver asked for.
+    if (recording()) [[unlikely]]
+        record_allocation(pool, *block, static_cast<std::size_t>(taken.order.frames() << pool->geometry.frame_shift));
     return 0;
 }
 

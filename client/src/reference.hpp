@@ -71,7 +71,7 @@ inline unsigned count_of_node(const Lane &lane, const numacre_ref *refs, unsigne
 // take_many_in_leaf() again.
 [[gnu::noinline]] int slow_take_many(numacre_pool *pool, const Lane &lane, const numacre_ref *refs, void **blocks,
                                      unsigned count, unsigned done);
-// numacre_take for any reference. Counts the block for the taker if the pool has limits.
+// numacre_take for any reference. Counts the block for the taker if the pool has limits, and records the take.
 [[gnu::noinline]] int slow_take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block);
 
 }  // namespace numacre::client

@@ -252,7 +252,7 @@ private:
         void *blocks[kBurst];
         numacre_ref offered[kBurst];
         unsigned count = 0;
-        for (unsigned i = 0; i < kBurst; ++i) {
+        for (unsigned i = random_() % 2 == 0 ? kBurst - 1 : 0; i < kBurst; ++i) {  // one, or a burst
             offered[count] = ring_[random_() % kRingSlots].exchange(0, std::memory_order_acq_rel);
             if (offered[count] != 0) ++count;
         }
@@ -260,8 +260,14 @@ private:
             for (unsigned i = 0; i < count; ++i) drop(offered[i]);
             return;
         }
-        const int error = numacre_take_bulk(pool_, offered, blocks, count);
-        if (error != 0 && error != -ESTALE) die("take_bulk");  // stale: as in drop()
+        if (count == 1) {
+            blocks[0] = nullptr;
+            const int error = numacre_take(pool_, offered[0], blocks);
+            if (error != 0 && error != -ESTALE) die("take");  // stale: as in drop()
+        } else {
+            const int error = numacre_take_bulk(pool_, offered, blocks, count);
+            if (error != 0 && error != -ESTALE) die("take_bulk");
+        }
         for (unsigned i = 0; i < count; ++i)
             if (blocks[i] != nullptr) hold(blocks[i], numacre_usable_size(pool_, blocks[i]));
     }

@@ -110,12 +110,12 @@ Reference reference_to(const ShmPool &pool, Block block, std::uint32_t generatio
     return pool.node.reference_format.reference(NumaNode{0}, block, name_number(0, generation));
 }
 
-// The short ways, which refuse what they are not for.
 bool take_in_burst(TestBuddy &buddy, Actor actor, Reference reference) {
     const std::uint64_t bits = reference.bits();
     return buddy.take_many_in_leaf(buddy.view_of(actor), &bits, 1, {}, [](unsigned, FrameIndex) {}) == 1;
 }
 
+// The short ways, which refuse what they are not for.
 TEST(Buddy, only_a_holder_publishes) {
     ShmPool pool{4096, 4 << 20, 1};
     pool.online_all();
@@ -174,7 +174,7 @@ TEST(Buddy, a_burst_takes_what_single_takes_would) {
     TestBuddy buddy{pool.node, pool.view};
     const Actor giver = pool.actor(1, 1);
     const Actor taker = pool.actor(2, 2);
-    constexpr unsigned kMany = 100;  // more than are looked at ahead
+    constexpr unsigned kMany = 100;
     std::array<std::uint64_t, kMany> references{};
     std::array<Block, kMany> blocks{};
     for (unsigned i = 0; i < kMany; ++i) {
