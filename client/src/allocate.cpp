@@ -23,8 +23,8 @@ constexpr std::uint64_t kAskAgainAfterNanoseconds = 1'000'000'000;
 // Takes a block from the magazine of the plan's first numa node, and refills the magazine if it is empty. False: the
 // size is not cached (size 0 never is), or there was no block.
 bool cached_allocate_or_refill(numacre_pool *pool, Lane &lane, const Plan &plan, std::size_t size_bytes, void **block) {
-    if ((size_bytes - 1) >> lane.frame_shift >= kLeafFrames) return false;
-    const unsigned order = order_for_bytes(size_bytes, lane.frame_shift).value;
+    if (!fits_leaf_word(lane, size_bytes)) return false;
+    const unsigned order = order_of(lane, size_bytes);
     NodeLane &node = lane.nodes[plan.first];
     Magazine &magazine = node.magazines[order];
     const numacre_inline_wish wish = wish_for(lane, magazine, size_bytes);
@@ -38,10 +38,24 @@ bool cached_allocate_or_refill(numacre_pool *pool, Lane &lane, const Plan &plan,
     return true;
 }
 
-// For pools of more than one numa node. Out of line: finding the local numa node may take a call. If the cache has no
-// such block, slow_allocate() checks, once a second, whether the local numa node is still the right one. Leaves the
-// lane.
+// For object pools: the only sizes that are served are those of an object. Leaves the lane.
+[[gnu::noinline]] int cached_allocate_object(Lane &lane, std::size_t size_bytes, void **block) {
+    bool is_taken = false;
+    if (const std::uint32_t numa_node = lane.numa_nodes == 1 ? 0 : obvious_numa_node(lane);
+        fits_leaf_word(lane, size_bytes) && numa_node < lane.numa_nodes) {
+        NodeLane &node = lane.nodes[numa_node];
+        Magazine &magazine = node.magazines[0];
+        is_taken = cached_take(lane, node, magazine, wish_for(lane, magazine, size_bytes), block);
+    }
+    leave_cache(lane);
+    return is_taken ? 0 : slow_allocate(lane.pool, size_bytes, block);
+}
+
+// For object pools and pools of more than one numa node. Out of line: finding the local numa node may take a call. If
+// the cache has no such block, slow_allocate() checks, once a second, whether the local numa node is still the right
+// one. Leaves the lane.
 [[gnu::noinline]] int cached_allocate_locally(Lane &lane, std::size_t size_bytes, void **block) {
+    if (lane.shifting_nodes == 0) return cached_allocate_object(lane, size_bytes, block);
     NodeLane &node = lane.nodes[obvious_numa_node(lane)];
     const bool is_as_before = size_bytes == node.asked_bytes;
     const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
@@ -141,7 +155,7 @@ Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order o
 // --- cached_ ---------------------------------------------------------------------------------------------------------
 
 int cached_allocate_other_size(Lane &lane, std::size_t size_bytes, void **block) {
-    if (lane.numa_nodes != 1) return cached_allocate_locally(lane, size_bytes, block);
+    if (lane.shifting_nodes != 1) return cached_allocate_locally(lane, size_bytes, block);
     const std::uint64_t frames_less_one = (size_bytes - 1) >> lane.frame_shift;  // of size 0: far too large
     // Larger than all blocks that are cached.
     if (frames_less_one >= kLeafFrames) {
@@ -163,7 +177,7 @@ int tree_allocate_past_empty(Lane &lane, std::size_t size_bytes, void **block) {
 
 int tree_allocate_large(const Lane &lane, NodeLane &node, std::size_t size_bytes, void **block) {
     const unsigned order = order_of(lane, size_bytes);
-    if (order >= lane.orders || is_regulated(lane) || is_inside(node)) [[unlikely]]
+    if (size_bytes - 1 >= lane.largest_bytes || is_regulated(lane) || is_inside(node)) [[unlikely]]
         return slow_allocate_on(lane.pool, -1, size_bytes, NUMACRE_UNCACHED, block);
     // In the lowest of the upper layers, where nearly all of these blocks are, the layer is a constant.
     if (order > word_order(1)) return tree_allocate_above(lane, node, size_bytes, block);
@@ -247,7 +261,7 @@ int slow_allocate_planned(numacre_pool *pool, Lane &lane, Plan plan, std::size_t
         !cached_allocate_or_refill(pool, lane, plan, size_bytes, block))
         return slow_allocate_past_cache(pool, lane, plan, size_bytes, flags, block);
     if ((flags & NUMACRE_ZERO) != 0)
-        memset(*block, 0, order_for_bytes(size_bytes, lane.frame_shift).frames() << lane.frame_shift);
+        memset(*block, 0, lane.scale.offset(order_for_bytes(size_bytes, lane.frame_shift).frames()));
     return 0;
 }
 
@@ -255,11 +269,10 @@ int slow_allocate_past_cache(numacre_pool *pool, Lane &lane, const Plan &plan, s
                              void **result) {
     const Actor actor = lane.actor;
     const std::uint32_t wanted = plan.first;
-    const unsigned frame_shift = pool->geometry.frame_shift;
     if (size_bytes - 1 >= pool->geometry.chunk_bytes()) [[unlikely]]
         return bad_size(pool, actor, wanted, size_bytes);
-    const Order order = order_for_bytes(size_bytes, frame_shift);
-    const std::uint64_t granted = order.frames() << frame_shift;
+    const Order order = order_for_bytes(size_bytes, lane.frame_shift);
+    const std::uint64_t granted = lane.scale.offset(order.frames());
     const Note note = note_of(lane, order, size_bytes);
     std::uint32_t got = 0;
     Block block;

@@ -158,11 +158,14 @@ int numacre_alloc_bulk(numacre_pool *pool, size_t size_bytes, void **blocks, uns
     Lane *const lane = entered_lane(pool, inside);
     if (lane != nullptr) [[likely]] {
         if (lane->numa_nodes == 1 && blocks != nullptr && fits_leaf_word(*lane, size_bytes)) [[likely]] {
-            NodeLane &node = lane->only_node();
+            NodeLane &node = lane->nodes[0];
             Magazine &magazine = node.magazines[order_of(*lane, size_bytes)];
             // All or nothing: a call that fails further down leaves the array as it was.
             if (magazine.count() >= count) [[likely]]
-                done = cached_take_many(*lane, node, magazine, wish_for(*lane, magazine, size_bytes), blocks, count);
+                done = with_scale(*lane, [&](auto scale) {
+                    return cached_take_many(scale, *lane, node, magazine, wish_for(*lane, magazine, size_bytes), blocks,
+                                            count);
+                });
         }
         numacre_inline_end(inside);
         if (done == count && blocks != nullptr) [[likely]]
@@ -180,19 +183,21 @@ int numacre_alloc_ref_bulk(numacre_pool *pool, size_t size_bytes, void **blocks,
     const bool has_room = blocks != nullptr && refs != nullptr;
     if (lane != nullptr) [[likely]] {
         if (lane->numa_nodes == 1 && has_room && fits_leaf_word(*lane, size_bytes)) [[likely]] {
-            NodeLane &node = lane->only_node();
+            NodeLane &node = lane->nodes[0];
             const Order order{order_of(*lane, size_bytes)};
             Magazine &magazine = node.magazines[order.value];
             const auto names = node.buddy->leaf_names(node.self, {});
             if (magazine.count() >= count) [[likely]]
-                done = cached_take_many(
-                    *lane, node, magazine, published_wish_for(*lane, magazine, size_bytes), count,
-                    [&](unsigned number, char *address, FrameIndex frame, std::uint64_t *slot, std::uint64_t now) {
-                        const Reference name = names.name(Block{frame, order}, IndexEntry{now});
-                        numacre_inline_out_of_cache_named(slot, now);
-                        blocks[number] = address;
-                        refs[number] = name.bits();
-                    });
+                done = with_scale(*lane, [&](auto scale) {
+                    return cached_take_many(
+                        scale, *lane, node, magazine, published_wish_for(*lane, magazine, size_bytes), count,
+                        [&](unsigned number, char *address, FrameIndex frame, std::uint64_t *slot, std::uint64_t now) {
+                            const Reference name = names.name(Block{frame, order}, IndexEntry{now});
+                            numacre_inline_out_of_cache_named(slot, now);
+                            blocks[number] = address;
+                            refs[number] = name.bits();
+                        });
+                });
         }
         numacre_inline_end(inside);
         if (done == count && has_room) [[likely]]
@@ -210,7 +215,7 @@ int numacre_free_bulk(numacre_pool *pool, void *const *blocks, unsigned count) {
     if (lane != nullptr) [[likely]] {
         // An undisturbed lane has no waiters; for more blocks than kLeafFrames, slow_free_rest() looks again.
         if (blocks != nullptr && count <= kLeafFrames) [[likely]]
-            done = cached_put_many(*lane, blocks, count);
+            done = with_scale(*lane, [&](auto scale) { return cached_put_many(scale, *lane, blocks, count); });
         numacre_inline_end(inside);
         if (done == count && blocks != nullptr) [[likely]]
             return 0;
@@ -328,7 +333,7 @@ size_t numacre_usable_size(numacre_pool *pool, const void *block) {
         (void)not_owned(pool, block, "numacre_usable_size");
         return 0;
     }
-    return static_cast<size_t>(found.order.frames() << pool->geometry.frame_shift);
+    return static_cast<size_t>(pool->geometry.bytes_of(found.order.frames()));
 }
 
 int numacre_client_id(numacre_pool *pool, uint32_t *client_id) {
@@ -348,7 +353,7 @@ int numacre_get_info(numacre_pool *pool, numacre_pool_info *info) {
     numacre_pool_info found{};
     found.struct_size = room;
     found.capacity_bytes = pool->geometry.capacity_bytes();
-    found.frame_bytes = pool->geometry.frame_bytes();
+    found.frame_bytes = pool->geometry.frame_bytes;
     found.largest_block_bytes = pool->geometry.chunk_bytes();
     found.metadata_bytes = pool->pool_region_bytes;
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node)

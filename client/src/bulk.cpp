@@ -49,7 +49,7 @@ private:
 // As many blocks as the cache takes, `wanted` at most. Returns their number.
 unsigned slow_put_many(Lane &lane, void *const *blocks, unsigned wanted) {
     const CacheSteps steps{lane};
-    return steps ? cached_put_many(lane, blocks, wanted) : 0;
+    return steps ? cached_put_many(lane.scale, lane, blocks, wanted) : 0;
 }
 
 // Makes room in the cache for the block of the leaf entry `found`. False: there is no room, or such a block cannot be
@@ -87,7 +87,8 @@ int slow_allocate_rest(numacre_pool *pool, std::size_t size_bytes, void **blocks
         NodeLane &node = lane->nodes[wanted];
         const numacre_inline_wish wish = wish_for(*lane, node.magazines[order], size_bytes);
         if (const CacheSteps steps{*lane})
-            done += cached_take_many(*lane, node, node.magazines[order], wish, blocks + done, count - done);
+            done +=
+                cached_take_many(lane->scale, *lane, node, node.magazines[order], wish, blocks + done, count - done);
         const Order of_blocks{order};
         const Note note = note_of(*lane, of_blocks, size_bytes);
         // Cached blocks have been charged already. The loop further down charges other blocks one by one.

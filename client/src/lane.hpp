@@ -146,9 +146,13 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     NodeLane *nodes;         // in the same mapping as the lane
     std::byte *span;
     std::uint32_t numa_nodes;
-    std::uint32_t orders;           // number of orders of blocks
+    // numa_nodes, if the offset of a frame is a shift of its number; else 0, and the inlined steps find no block.
+    std::uint32_t shifting_nodes;
+    FrameScale scale;
+    std::uint64_t node_frames;      // of a numa node
     std::uint32_t private_pattern;  // IndexEntry::ownership() of this process's unpublished blocks
     std::uint64_t leaf_bytes;       // of the largest block in a leaf word
+    std::uint64_t largest_bytes;    // of the largest block
     const Choices *choices;         // null in a pool of one numa node
     Actor actor;
     Note since_now;  // the note of a block that is handed out now, without its slack
@@ -240,11 +244,23 @@ private:
 };
 
 [[gnu::always_inline]] inline char *address_of(const Lane &lane, const NodeLane &node, FrameIndex frame) {
-    return node.data + (frame.value << lane.frame_shift);
+    return node.data + lane.scale.offset(frame.value);
 }
 // address: the address of a block of this numa node.
 [[gnu::always_inline]] inline FrameIndex frame_of(const Lane &lane, const NodeLane &node, const char *address) {
-    return FrameIndex{static_cast<std::uint64_t>(address - node.data) >> lane.frame_shift};
+    return FrameIndex{lane.scale.frame(static_cast<std::uint64_t>(address - node.data))};
+}
+
+// As FrameScale, where frames have a size of a power of two: without the multiplication.
+struct ShiftScale {
+    std::uint64_t shift;
+    std::uint64_t frame(std::uint64_t offset) const { return numacre_inline_frame_at(shift, offset); }
+};
+// Calls `steps` with the lane's scale. Each kind of scale gets steps of its own: bursts are too short for a branch in
+// each of them.
+template <class Steps>
+[[gnu::always_inline]] inline unsigned with_scale(const Lane &lane, const Steps &steps) {
+    return lane.shifting_nodes != 0 ? steps(ShiftScale{lane.frame_shift}) : steps(lane.scale);
 }
 
 // The order of the smallest block that has more frames than `frames_less_one`. No branch: 2x + 1 has one bit more than
@@ -267,13 +283,6 @@ private:
     return {magazine.as_owned.with(note).bits(), note.bits() ^ lane.cached_mark};
 }
 
-// wish: wish_for(). False: the magazine is empty, or its top block was not a cached block any more (that block is
-// removed).
-[[gnu::always_inline]] inline bool cached_take(const Lane &lane, const NodeLane &node, Magazine &magazine,
-                                               const numacre_inline_wish &wish, void **block) {
-    return numacre_inline_take(&lane, &node, &magazine, &wish, block) != 0;
-}
-
 // wish_for() of a block that is published when it comes out of the cache. A plain store publishes it: nobody has a name
 // with its present generation. (The block got that generation when it was claimed for the cache, or when it was
 // withdrawn before it went in.)
@@ -286,13 +295,12 @@ private:
 // Takes up to `wanted` blocks at once; stops at a block that is not cached any more. hand_out(number, address,
 // frame, slot, now) stores the block's new entry `now` and the block's address. Values common to all blocks are loaded
 // once, into registers: for the compiler a store to the index might change any other memory.
-template <class HandOut>
-[[gnu::always_inline]] inline unsigned cached_take_many(const Lane &lane, const NodeLane &node, Magazine &magazine,
-                                                        const numacre_inline_wish &wish, unsigned wanted,
-                                                        const HandOut &hand_out) {
+template <class Scale, class HandOut>
+[[gnu::always_inline]] inline unsigned cached_take_many(const Scale scale, const Lane &lane, const NodeLane &node,
+                                                        Magazine &magazine, const numacre_inline_wish &wish,
+                                                        unsigned wanted, const HandOut &hand_out) {
     char *const data = node.data;
     std::uint64_t *const index = node.index;
-    const std::uint64_t frame_shift = lane.frame_shift;
     const std::uint64_t owned = wish.entry;
     const std::uint64_t change = wish.change;
     const std::uint64_t all_but_generation = lane.all_but_generation;
@@ -302,7 +310,7 @@ template <class HandOut>
     unsigned got = 0;
     while (got < most) {
         char *const address = *--top;
-        const std::uint64_t frame = static_cast<std::uint64_t>(address - data) >> frame_shift;
+        const std::uint64_t frame = scale.frame(static_cast<std::uint64_t>(address - data));
         std::uint64_t *const slot = index + frame;
         const std::uint64_t now = numacre_inline_handed_out(numacre_inline_entry(slot), change);
         if (numacre_inline_is_as_wanted(now, owned, all_but_generation) == 0) [[unlikely]]
@@ -314,19 +322,27 @@ template <class HandOut>
     return got;
 }
 // ... into an array.
-[[gnu::always_inline]] inline unsigned cached_take_many(const Lane &lane, const NodeLane &node, Magazine &magazine,
-                                                        const numacre_inline_wish &wish, void **blocks,
-                                                        unsigned wanted) {
+template <class Scale>
+[[gnu::always_inline]] inline unsigned cached_take_many(const Scale scale, const Lane &lane, const NodeLane &node,
+                                                        Magazine &magazine, const numacre_inline_wish &wish,
+                                                        void **blocks, unsigned wanted) {
     return cached_take_many(
-        lane, node, magazine, wish, wanted,
+        scale, lane, node, magazine, wish, wanted,
         [blocks](unsigned number, char *address, FrameIndex, std::uint64_t *slot, std::uint64_t now) {
             numacre_inline_out_of_cache(slot, now);
             blocks[number] = address;
         });
 }
 
-// Takes a block of any size from its magazine. frames_less_one: (size_bytes - 1) in frames, less than kLeafFrames.
-// False: as cached_take().
+// wish: wish_for(). False: the magazine is empty, or its top block was not a cached block any more (that block is
+// removed).
+[[gnu::always_inline]] inline bool cached_take(const Lane &lane, const NodeLane &node, Magazine &magazine,
+                                               const numacre_inline_wish &wish, void **block) {
+    return cached_take_many(lane.scale, lane, node, magazine, wish, block, 1) != 0;
+}
+
+// Takes a block of any size from its magazine; not in an object pool. frames_less_one: (size_bytes - 1) in frames, less
+// than kLeafFrames. False: as cached_take().
 [[gnu::always_inline]] inline bool cached_take_other_size(const Lane &lane, NodeLane &node, std::size_t size_bytes,
                                                           std::uint64_t frames_less_one, void **block) {
     Magazine &magazine = node.magazines[order_above(frames_less_one)];
@@ -335,7 +351,7 @@ template <class HandOut>
         node.allocates(size_bytes, magazine, wish);
     else if (node.asked_bytes != 0)
         node.allocates_nothing();
-    return cached_take(lane, node, magazine, wish, block);
+    return numacre_inline_take(&lane, &node, &magazine, &wish, block) != 0;
 }
 
 // Finds the numa node and frame of an address. False: the address is not that of a frame's first byte in this pool.
@@ -352,8 +368,8 @@ template <class HandOut>
         node += numa_node;
         in_node = offset & ((std::uint64_t{1} << lane.span_shift) - 1);
     }
-    frame = numacre_inline_frame_at(lane.frame_shift, in_node);
-    return frame < lane.frame_count;
+    frame = lane.scale.frame(in_node);
+    return frame < lane.node_frames;
 }
 
 // The entry in the leaf layer for the frame where a block begins.
@@ -403,7 +419,9 @@ inline bool slow_put(Lane &lane, void *block, LeafEntry &found) {
 // Puts blocks into the cache until one is unlike those of the last frees. Returns the number of blocks put. These are
 // the steps of numacre_inline_look_up() and numacre_inline_put(), written out for the same reason as in
 // cached_take_many().
-[[gnu::always_inline]] inline unsigned cached_put_many(const Lane &lane, void *const *blocks, unsigned count) {
+template <class Scale>
+[[gnu::always_inline]] inline unsigned cached_put_many(const Scale scale, const Lane &lane, void *const *blocks,
+                                                       unsigned count) {
     numacre_inline_magazine &magazine = *lane.freed_magazine;
     if (magazine.top >= magazine.limit) return 0;  // the limit may have come down since
     char *const data = lane.freed_data;
@@ -411,16 +429,15 @@ inline bool slow_put(Lane &lane, void *block, LeafEntry &found) {
     const std::uint64_t like = lane.freed_like;
     const std::uint64_t without_note = lane.cached_without_note;
     const std::uint64_t mark = lane.cached_mark;
-    const std::uint64_t frame_count = lane.frame_count;
-    const std::uint64_t frame_shift = lane.frame_shift;
+    const std::uint64_t frame_count = lane.node_frames;
     char **const top = magazine.top;
     const auto room = static_cast<std::uint64_t>(magazine.limit - top);
     const unsigned most = count < room ? count : static_cast<unsigned>(room);
     unsigned put = 0;
     while (put < most) {
         char *const address = static_cast<char *>(blocks[put]);
-        const std::uint64_t frame = numacre_inline_frame_at(
-            frame_shift, reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(data));
+        const std::uint64_t frame =
+            scale.frame(reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(data));
         if (frame >= frame_count) [[unlikely]]
             break;
         const std::uint64_t entry = numacre_inline_entry(index + frame);

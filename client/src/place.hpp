@@ -14,7 +14,7 @@ struct Place {
 };
 
 inline void *address_of(numacre_pool *pool, std::uint32_t numa_node, Block block) {
-    return pool->nodes[numa_node].data + (block.base.value << pool->geometry.frame_shift);
+    return pool->nodes[numa_node].data + (pool->scale.offset(block.base.value));
 }
 
 // False: the address is not that of a frame's first byte in this pool.
@@ -24,8 +24,8 @@ inline bool locate(const numacre_pool *pool, const void *address, Place &place) 
     if (offset >= pool->span_bytes) return false;
     place.numa_node = static_cast<std::uint32_t>(offset >> pool->span_shift);
     const std::uint64_t in_node = offset & ((std::uint64_t{1} << pool->span_shift) - 1);
-    place.frame = FrameIndex{in_node >> pool->geometry.frame_shift};
-    return in_node < pool->data_bytes && (in_node & (pool->geometry.frame_bytes() - 1)) == 0;
+    place.frame = FrameIndex{pool->scale.frame(in_node)};
+    return place.frame.value < pool->geometry.frame_count;
 }
 
 }  // namespace numacre::client

@@ -73,7 +73,7 @@ Choices &choices_of(numacre_pool *pool, const Lane &lane) {
 }
 
 std::uint64_t frames_of(const numacre_pool *pool, std::size_t size_bytes) {
-    return size_bytes == 0 ? 0 : std::bit_ceil(((size_bytes - 1) >> pool->geometry.frame_shift) + 1);
+    return size_bytes == 0 ? 0 : std::bit_ceil(((size_bytes - 1) >> pool->geometry.frame_shift()) + 1);
 }
 
 Plan only_plan(const numacre_pool *pool) {

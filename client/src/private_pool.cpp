@@ -24,6 +24,7 @@ constexpr std::uint64_t kDefaultFrame = 4096;
 constexpr std::uint64_t kDefaultLargest = std::uint64_t{4} << 20;
 constexpr std::uint32_t kThreadSlots = 4096;
 constexpr ProcessSlot kOnlyProcess{1};
+constexpr unsigned kFitFlags = NUMACRE_PRIVATE_COMPACT | NUMACRE_PRIVATE_BEST_FIT;
 
 const char *describe(GeometryFault fault) {
     switch (fault) {
@@ -47,6 +48,68 @@ const char *describe(GeometryFault fault) {
             return "capacity_bytes is above 2^34 frames";
     }
     return "";
+}
+
+const char *describe(ObjectsFault fault) {
+    switch (fault) {
+        case ObjectsFault::none:
+            break;
+        case ObjectsFault::size_out_of_range:
+            return "object_bytes is not within 64 .. 1073741824";
+        case ObjectsFault::size_no_multiple:
+            return "object_bytes is not a multiple of 64";
+        case ObjectsFault::count_zero:
+            return "object_count is 0";
+        case ObjectsFault::too_many:
+            return "object_count is above 2^34";
+    }
+    return "";
+}
+
+unsigned long long number(std::uint64_t value) {
+    return value;
+}
+
+// The geometry of an object pool, or -errno with the error remembered.
+int object_geometry_of(const numacre_private_options &wanted, Geometry &geometry) {
+    if (wanted.frame_bytes != 0 || wanted.largest_block_bytes != 0 || wanted.capacity_bytes != 0)
+        return fail(Errc::bad_argument,
+                    "numacre_private_options.object_bytes %llu beside frame_bytes %llu, largest_block_bytes %llu, "
+                    "capacity_bytes %llu: leave these 0 in an object pool",
+                    number(wanted.object_bytes), number(wanted.frame_bytes), number(wanted.largest_block_bytes),
+                    number(wanted.capacity_bytes));
+    const ObjectsFault fault = check_objects(wanted.object_bytes, wanted.object_count);
+    if (fault != ObjectsFault::none)
+        return fail(Errc::bad_argument, "%s (object_bytes %llu, object_count %llu)", describe(fault),
+                    number(wanted.object_bytes), number(wanted.object_count));
+    const bool coloured = (wanted.flags & NUMACRE_PRIVATE_PLAIN_OBJECTS) == 0;
+    geometry = make_object_geometry(object_stride(wanted.object_bytes, coloured), wanted.object_count);
+    return 0;
+}
+
+int geometry_of(numacre_private_options wanted, Geometry &geometry) {
+    const bool has_objects = wanted.object_bytes != 0 || wanted.object_count != 0;
+    const unsigned known = kFitFlags | (has_objects ? NUMACRE_PRIVATE_PLAIN_OBJECTS : 0);
+    if ((wanted.flags & ~known) != 0 || (wanted.flags & kFitFlags) == kFitFlags)
+        return fail(Errc::bad_argument,
+                    "numacre_private_options.flags is %#x instead of 0, NUMACRE_PRIVATE_COMPACT or "
+                    "NUMACRE_PRIVATE_BEST_FIT, or NUMACRE_PRIVATE_PLAIN_OBJECTS of an object pool",
+                    wanted.flags);
+    if (has_objects) return object_geometry_of(wanted, geometry);
+    if (wanted.frame_bytes == 0) wanted.frame_bytes = kDefaultFrame;
+    if (wanted.capacity_bytes == 0) wanted.capacity_bytes = kDefaultCapacity;
+    if (wanted.largest_block_bytes == 0) {
+        wanted.largest_block_bytes = kDefaultLargest;
+        while (wanted.largest_block_bytes > wanted.frame_bytes &&
+               wanted.capacity_bytes % wanted.largest_block_bytes != 0)
+            wanted.largest_block_bytes /= 2;
+    }
+    const GeometryFault fault = check_geometry(wanted.frame_bytes, wanted.largest_block_bytes, wanted.capacity_bytes);
+    if (fault != GeometryFault::none)
+        return fail(Errc::bad_argument, "%s (frame %llu, largest block %llu, capacity %llu bytes)", describe(fault),
+                    number(wanted.frame_bytes), number(wanted.largest_block_bytes), number(wanted.capacity_bytes));
+    geometry = make_geometry(wanted.frame_bytes, wanted.largest_block_bytes, wanted.capacity_bytes);
+    return 0;
 }
 
 void *reserve_zeroed(std::uint64_t bytes) {
@@ -114,30 +177,14 @@ extern "C" int numacre_open_private(const numacre_private_options *options, numa
     numacre_private_options wanted{};
     if (options != nullptr)
         if (const int error = read_options(*options, "numacre_private_options", wanted)) return error;
-    if (wanted.flags != 0 && wanted.flags != NUMACRE_PRIVATE_COMPACT && wanted.flags != NUMACRE_PRIVATE_BEST_FIT)
-        return fail(Errc::bad_argument,
-                    "numacre_private_options.flags is %#x instead of 0, NUMACRE_PRIVATE_COMPACT or "
-                    "NUMACRE_PRIVATE_BEST_FIT",
-                    wanted.flags);
-    if (wanted.frame_bytes == 0) wanted.frame_bytes = kDefaultFrame;
-    if (wanted.capacity_bytes == 0) wanted.capacity_bytes = kDefaultCapacity;
-    if (wanted.largest_block_bytes == 0) {
-        wanted.largest_block_bytes = kDefaultLargest;
-        while (wanted.largest_block_bytes > wanted.frame_bytes &&
-               wanted.capacity_bytes % wanted.largest_block_bytes != 0)
-            wanted.largest_block_bytes /= 2;
-    }
-    const GeometryFault fault = check_geometry(wanted.frame_bytes, wanted.largest_block_bytes, wanted.capacity_bytes);
-    if (fault != GeometryFault::none)
-        return fail(Errc::bad_argument, "%s (frame %llu, largest block %llu, capacity %llu bytes)", describe(fault),
-                    static_cast<unsigned long long>(wanted.frame_bytes),
-                    static_cast<unsigned long long>(wanted.largest_block_bytes),
-                    static_cast<unsigned long long>(wanted.capacity_bytes));
+    Geometry geometry;
+    if (const int error = geometry_of(wanted, geometry)) return error;
     const NotCancelled not_cancelled;
     if (const int error = start_recording()) return error;
     numacre_pool *const handle = new_handle();
     if (handle == nullptr) return fail(Errc::out_of_frames, "no memory for a pool handle");
-    handle->geometry = make_geometry(wanted.frame_bytes, wanted.largest_block_bytes, wanted.capacity_bytes);
+    handle->geometry = geometry;
+    handle->scale = FrameScale{geometry.frame_bytes};
     if (!register_handle(handle)) {
         release_handle(handle);
         return fail(Errc::too_many_clients,
@@ -151,7 +198,8 @@ extern "C" int numacre_open_private(const numacre_private_options *options, numa
         return error;
     }
     // relaxed: no other thread has the pool yet.
-    handle->view.header->accounting.store(accounting_of(static_cast<Fit>(wanted.flags)), std::memory_order_relaxed);
+    handle->view.header->accounting.store(accounting_of(static_cast<Fit>(wanted.flags & kFitFlags)),
+                                          std::memory_order_relaxed);
     *pool = handle;
     return 0;
 }

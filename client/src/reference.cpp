@@ -89,7 +89,7 @@ int slow_take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **bloc
     *block = address_of(pool, numa_node, taken);
     // The taker does not know the size that the giver asked for.
     if (recording()) [[unlikely]]
-        record_allocation(pool, *block, static_cast<std::size_t>(taken.order.frames() << pool->geometry.frame_shift));
+        record_allocation(pool, *block, static_cast<std::size_t>(pool->geometry.bytes_of(taken.order.frames())));
     return 0;
 }
 

@@ -46,13 +46,13 @@ inline unsigned count_of_node(const Lane &lane, const numacre_ref *refs, unsigne
             break;
         const NodeLane &node = lane.nodes[numa_node];
         char *const data = node.data;
-        const std::uint64_t frame_shift = lane.frame_shift;
+        const FrameScale scale = lane.scale;
         const unsigned most = count - done < kTakenAtOnce ? count - done : kTakenAtOnce;
         const unsigned wanted = lane.numa_nodes == 1 ? most : count_of_node(lane, refs + done, most, numa_node);
         void **const to = blocks + done;
         const unsigned taken = node.buddy->take_many_in_leaf(
             node.self, refs + done, wanted, since,
-            [&](unsigned number, FrameIndex base) { to[number] = data + (base.value << frame_shift); });
+            [&](unsigned number, FrameIndex base) { to[number] = data + scale.offset(base.value); });
         if (taken == 0) [[unlikely]]
             break;
         done += taken;

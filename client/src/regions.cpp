@@ -117,15 +117,17 @@ int reserve_wished(numacre_pool *pool, std::uint64_t alignment) {
 }  // namespace
 
 int reserve_span(numacre_pool *pool, std::uint64_t page_bytes) {
-    // The alignment covers the largest block as well: a block is aligned to its size in every process.
-    const std::uint64_t block_bytes = pool->geometry.chunk_bytes();
+    // The alignment covers the largest block as well: a block is aligned to its size in every process. (Objects whose
+    // size is no power of two are aligned to cache lines.)
+    const std::uint64_t chunk_bytes = pool->geometry.chunk_bytes();
+    const std::uint64_t block_bytes = std::has_single_bit(chunk_bytes) ? chunk_bytes : kCacheLineBytes;
     const std::uint64_t page_alignment = page_bytes > kHugepageBytes ? page_bytes : kHugepageBytes;
     const std::uint64_t alignment = block_bytes > page_alignment ? block_bytes : page_alignment;
     pool->data_bytes = pool->geometry.capacity_bytes();
     // The stride covers all frames that words of the top layer can name: if a corrupted word offers frames that do not
     // exist, their addresses lie in no other memory.
     const std::uint64_t named_bytes =
-        round_up(pool->data_bytes, pool->geometry.frame_bytes() << word_order(pool->geometry.top_layer()));
+        round_up(pool->data_bytes, pool->geometry.bytes_of(std::uint64_t{1} << word_order(pool->geometry.top_layer())));
     const std::uint64_t stride = std::bit_ceil(named_bytes > alignment ? named_bytes : alignment);
     pool->span_shift = static_cast<std::uint32_t>(std::countr_zero(stride));
     pool->span_bytes = stride * pool->numa_nodes;
@@ -155,6 +157,7 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
         reply.process_slot >= reply.process_slots)
         return fail(Errc::corrupt, "the daemon's attach reply makes no sense");
     pool->geometry = reply.geometry;
+    pool->scale = FrameScale{reply.geometry.frame_bytes};
     pool->numa_nodes = reply.numa_node_count;
     pool->process = ProcessSlot{reply.process_slot};
     pool->client_id = reply.client_id;

@@ -359,7 +359,9 @@ constinit const Word always{1};
 // so the child's calls take the long path and are refused there.
 Seat new_lane(numacre_pool *pool, Actor actor) {
     // In a pool of several numa nodes, an additional NodeLane has no blocks: see Choices.
-    const std::uint32_t nodes = pool->numa_nodes == 1 ? 1 : pool->numa_nodes + 1;
+    // The same NodeLane keeps the inlined steps, which shift, from objects whose size is no power of two.
+    const bool shifts = std::has_single_bit(pool->geometry.frame_bytes);
+    const std::uint32_t nodes = pool->numa_nodes == 1 && shifts ? 1 : pool->numa_nodes + 1;
     const std::size_t lane_bytes = sizeof(Lane) + nodes * sizeof(NodeLane);
     const std::size_t bytes =
         lane_bytes + std::size_t{pool->numa_nodes} * kCachedOrders * kMagazineBlocks * sizeof(char *);
@@ -376,14 +378,17 @@ Seat new_lane(numacre_pool *pool, Actor actor) {
     lane->all_but_generation = ~NUMACRE_INLINE_GENERATION;
     lane->cached_mark = NUMACRE_INLINE_CACHED | std::uint64_t{actor.thread.value} << NUMACRE_INLINE_THREAD_SHIFT;
     lane->regulation = pool->checks_frees ? &always : &pool->view.header->accounting;
-    lane->frame_count = pool->geometry.frame_count;
+    lane->node_frames = pool->geometry.frame_count;
+    lane->frame_count = shifts ? pool->geometry.frame_count : 0;
     lane->span = pool->span;
     lane->span_shift = pool->span_shift;
     lane->reference_format = pool->reference_format;
-    lane->frame_shift = pool->geometry.frame_shift;
+    lane->frame_shift = pool->geometry.frame_shift();
+    lane->scale = pool->scale;
     lane->numa_nodes = pool->numa_nodes;
-    lane->orders = pool->geometry.largest_order + 1U;
-    lane->leaf_bytes = std::uint64_t{1} << (std::min(lane->orders, kCachedOrders) - 1 + lane->frame_shift);
+    lane->shifting_nodes = shifts ? pool->numa_nodes : 0;
+    lane->leaf_bytes = pool->geometry.bytes_of(std::uint64_t{1} << std::min(pool->geometry.largest_order, kLeafOrder));
+    lane->largest_bytes = pool->geometry.chunk_bytes();
     lane->private_pattern = IndexEntry::private_to(actor.process);
     lane->choices = pool->choices == nullptr ? nullptr : &pool->choices[actor.thread.value];
     lane->actor = actor;

@@ -98,7 +98,7 @@ struct Corpse {
 inline constexpr ProcessSlot kTakesForEver{kMaxProcessSlots};
 
 struct Setup {
-    Geometry geometry{.frame_shift = 12, .largest_order = 7, .frame_count = 128};
+    Geometry geometry{.frame_bytes = 4096, .largest_order = 7, .frame_count = 128};
     // (leaf word, frames): taken from the beginning, for ever, by one who is no client here.
     std::vector<std::pair<std::uint64_t, std::uint64_t>> taken{};
     std::vector<Client> clients{};

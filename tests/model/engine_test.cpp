@@ -75,7 +75,7 @@ TEST(Engine, a_late_clean_does_not_unmark_a_new_block) {
 TEST(Engine, a_climb_goes_on_above_a_mark_that_is_set) {
     // Slots 1 and 17 prefer the same words.
     EngineModel model("engine-climb", {.solo_steps_max = 4000},
-                      {.geometry = {.frame_shift = 12, .largest_order = 10, .frame_count = 1024},
+                      {.geometry = {.frame_bytes = 4096, .largest_order = 10, .frame_count = 1024},
                        .clients = {{.process = 1, .script = {5}, .thread_slot = 1},
                                    {.process = 2, .script = {5, kFreeFirst}, .thread_slot = 17}}});
     expect_clean(model.run());
@@ -359,7 +359,7 @@ TEST(Engine, a_raise_on_its_way_up_is_known) {
     taken.emplace_back(0, ~std::uint64_t{0} << 32);
     taken.emplace_back(1, ~std::uint64_t{0} << 32);
     EngineModel model("engine-raise", {.solo_steps_max = 6000},
-                      {.geometry = {.frame_shift = 12, .largest_order = 13, .frame_count = 8192},
+                      {.geometry = {.frame_bytes = 4096, .largest_order = 13, .frame_count = 8192},
                        .taken = taken,
                        .clients = {{.process = 1, .holds = {5}, .script = {kFreeFirst}},
                                    {.process = 2, .holds = {5}, .script = {kFreeFirst, 4}}},
@@ -372,7 +372,7 @@ TEST(Engine, a_raise_on_its_way_up_is_known) {
 TEST(Engine, a_block_that_fills_its_word_is_found_when_freed) {
     EngineModel model(
         "engine-fill", {.solo_steps_max = 6000},
-        {.geometry = {.frame_shift = 12, .largest_order = 13, .frame_count = 8192},
+        {.geometry = {.frame_bytes = 4096, .largest_order = 13, .frame_count = 8192},
          .taken = taken_from(8),
          .clients = {{.process = 1, .holds = {9}, .script = {kFreeFirst, 8}}, {.process = 2, .script = {7}}},
          .exhausted = true});
@@ -382,7 +382,7 @@ TEST(Engine, a_block_that_fills_its_word_is_found_when_freed) {
 // Where the largest block is smaller than a leaf word, the intent of a bulk call names a block that there is not.
 TEST(Engine, a_death_in_a_bulk_call_in_a_pool_of_small_blocks) {
     EngineModel model("engine-small-death", {.kills_max = 1, .solo_steps_max = 4000},
-                      {.geometry = {.frame_shift = 12, .largest_order = 1, .frame_count = 64},
+                      {.geometry = {.frame_bytes = 4096, .largest_order = 1, .frame_count = 64},
                        .taken = {{0, ~std::uint64_t{0xf}}},
                        .clients = {{.process = 1, .script = {kTwo + 0, kFreeAll}, .home = 0},
                                    {.process = 2, .script = {1, kFreeFirst}}},
@@ -392,8 +392,8 @@ TEST(Engine, a_death_in_a_bulk_call_in_a_pool_of_small_blocks) {
 
 // The pool ends inside a leaf word, and a bulk call's intent names all of that.
 TEST(Engine, a_death_in_a_bulk_call_in_a_pool_that_ends_inside_a_leaf_word) {
-    for (const Geometry &geometry : {Geometry{.frame_shift = 12, .largest_order = 1, .frame_count = 6},
-                                     Geometry{.frame_shift = 12, .largest_order = 2, .frame_count = 68}}) {
+    for (const Geometry &geometry : {Geometry{.frame_bytes = 4096, .largest_order = 1, .frame_count = 6},
+                                     Geometry{.frame_bytes = 4096, .largest_order = 2, .frame_count = 68}}) {
         std::vector<std::pair<std::uint64_t, std::uint64_t>> taken;
         if (geometry.frame_count > kLeafFrames) taken.emplace_back(0, ~std::uint64_t{0});
         const int home = geometry.frame_count > kLeafFrames ? 1 : 0;
@@ -412,7 +412,7 @@ TEST(Engine, a_death_in_a_pool_that_ends_inside_an_upper_word) {
     for (const unsigned largest : {7U, 8U}) {
         EngineModel model("engine-odd-upper",
                           {.kills_max = 1, .preemptions_max = long_runs() ? -1 : 2, .solo_steps_max = 6000},
-                          {.geometry = {.frame_shift = 12, .largest_order = largest, .frame_count = 3U << largest},
+                          {.geometry = {.frame_bytes = 4096, .largest_order = largest, .frame_count = 3U << largest},
                            .clients = {{.process = 1, .script = {static_cast<int>(largest), 6, kFreeFirst, kFreeFirst}},
                                        {.process = 2, .script = {7, kFreeFirst}, .mortal = false}},
                            .daemon = true});
@@ -424,7 +424,7 @@ TEST(Engine, a_death_in_a_pool_that_ends_inside_an_upper_word) {
 // back, and who waits finds something else when there is.
 TEST(Engine, a_drain_beside_a_hand_off) {
     EngineModel model("engine-wait-drain", {.preemptions_max = long_runs() ? 3 : 2, .solo_steps_max = 6000},
-                      {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
+                      {.geometry = {.frame_bytes = 4096, .largest_order = 7, .frame_count = 256},
                        .taken = {{0, ~std::uint64_t{1}}, {1, kAllTaken}, {2, kAllTaken}, {3, kAllTaken}},
                        .clients = {{.process = 1, .holds = {0}, .script = {kRelease}},
                                    {.process = 2, .script = {kWait + 0, kRelease}}},
@@ -440,7 +440,7 @@ TEST(Engine, what_is_free_now_here_now_there_is_not_out_of_frames) {
     for (int i = 0; i < (long_runs() ? 8 : 5); ++i)
         back_and_forth.insert(back_and_forth.end(), {kFreeFirst, i % 2 == 0 ? 6 : 5});
     EngineModel model("engine-back-and-forth", {.preemptions_max = -1},
-                      {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
+                      {.geometry = {.frame_bytes = 4096, .largest_order = 7, .frame_count = 256},
                        .clients = {{.process = 1, .script = {7}},
                                    {.process = 2, .holds = {5}, .script = back_and_forth, .homes = {{5, 0}, {6, 2}}}}});
     expect_clean(model.run());
@@ -703,7 +703,7 @@ TEST(Engine, two_clients_that_take_what_a_look_has_found) {
 
 TEST(Engine, a_look_beside_a_chunk_that_is_drained) {
     EngineModel model("engine-fit-drain", {.preemptions_max = long_runs() ? -1 : 2, .solo_steps_max = 4000},
-                      {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
+                      {.geometry = {.frame_bytes = 4096, .largest_order = 7, .frame_count = 256},
                        .clients = {{.process = 1, .script = {kFitting + 7, kFreeFirst}, .thread_slot = 2}},
                        .chunk_steps = {ChunkStep::drain, ChunkStep::offline, ChunkStep::online, ChunkStep::undrain}});
     expect_clean(model.run());
@@ -720,7 +720,7 @@ TEST(Engine, a_death_of_a_client_that_takes_what_a_look_has_found) {
 TEST(Engine, a_chunk_is_drained_and_taken_offline_beside_clients) {
     // Of slots that like the chunk.
     EngineModel model("engine-drain", {.preemptions_max = long_runs() ? 4 : 2, .solo_steps_max = 4000},
-                      {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
+                      {.geometry = {.frame_bytes = 4096, .largest_order = 7, .frame_count = 256},
                        .clients = {{.process = 1, .script = {5, kFreeFirst}, .thread_slot = 2},
                                    {.process = 2, .script = {7, kFreeFirst}, .thread_slot = 4}},
                        .chunk_steps = {ChunkStep::drain, ChunkStep::offline, ChunkStep::online, ChunkStep::undrain}});
@@ -730,7 +730,7 @@ TEST(Engine, a_chunk_is_drained_and_taken_offline_beside_clients) {
 // The operator opens a chunk, and has not come to its hints yet: what is free in it is there for whoever looks.
 TEST(Engine, a_chunk_that_drains_no_more_is_hidden_from_nobody) {
     EngineModel model("engine-undrain", {.preemptions_max = long_runs() ? 4 : 2, .solo_steps_max = 4000},
-                      {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
+                      {.geometry = {.frame_bytes = 4096, .largest_order = 7, .frame_count = 256},
                        .clients = {{.process = 1, .script = {5, kFreeFirst}, .thread_slot = 2},
                                    {.process = 2, .script = {7, kFreeFirst, 7}, .thread_slot = 4}},
                        .chunk_steps = {ChunkStep::drain, ChunkStep::offline, ChunkStep::online, ChunkStep::undrain}});
@@ -740,7 +740,7 @@ TEST(Engine, a_chunk_that_drains_no_more_is_hidden_from_nobody) {
 TEST(Engine, a_daemon_that_dies_while_it_takes_a_chunk_offline_or_online) {
     EngineModel model("engine-chunk-death",
                       {.restarts_max = 1, .preemptions_max = long_runs() ? 3 : 1, .solo_steps_max = 4000},
-                      {.geometry = {.frame_shift = 12, .largest_order = 7, .frame_count = 256},
+                      {.geometry = {.frame_bytes = 4096, .largest_order = 7, .frame_count = 256},
                        .clients = {{.process = 1, .script = {5, kFreeFirst}, .thread_slot = 2},
                                    {.process = 2, .script = {7, kFreeFirst}, .thread_slot = 4}},
                        .chunk_steps = {ChunkStep::offline, ChunkStep::online}});
@@ -750,7 +750,7 @@ TEST(Engine, a_daemon_that_dies_while_it_takes_a_chunk_offline_or_online) {
 // The daemon's unit of two chunks, as NodeMemory takes it off and on, dying between any two steps of the chunks and of
 // its ledger. Somebody holds a block in the second chunk for a while: the first is then taken, and given back.
 TEST(Engine, a_daemon_that_dies_in_the_middle_of_a_unit_of_several_chunks) {
-    const Geometry geometry{.frame_shift = 12, .largest_order = 7, .frame_count = 256};
+    const Geometry geometry{.frame_bytes = 4096, .largest_order = 7, .frame_count = 256};
     const std::vector<ChunkStep> hard{ChunkStep::drain, ChunkStep::offline, ChunkStep::online, ChunkStep::undrain};
     const std::vector<ChunkStep> soft{ChunkStep::offline, ChunkStep::online};
     for (const auto &steps : {hard, soft}) {
@@ -768,7 +768,7 @@ TEST(Engine, a_daemon_that_dies_in_the_middle_of_a_unit_of_several_chunks) {
 TEST(Engine, three_upper_layers) {
     EngineModel model(
         "engine-three-layers", {.preemptions_max = 2, .solo_steps_max = 6000},
-        {.geometry = {.frame_shift = 12, .largest_order = 13, .frame_count = 8192},
+        {.geometry = {.frame_bytes = 4096, .largest_order = 13, .frame_count = 8192},
          .clients = {{.process = 1, .script = {6, kFreeFirst, 13}}, {.process = 2, .script = {12, kFreeFirst, 9}}}});
     expect_clean(model.run());
 }
@@ -784,7 +784,7 @@ TEST(EngineLong, four_clients) {
 
 TEST(Engine, two_upper_layers) {
     EngineModel model("engine-layers", {.solo_steps_max = 4000, .find_livelocks = true},
-                      {.geometry = {.frame_shift = 12, .largest_order = 10, .frame_count = 1024},
+                      {.geometry = {.frame_bytes = 4096, .largest_order = 10, .frame_count = 1024},
                        .clients = {{.process = 1, .orders = {6, 10}, .operations = 2},
                                    {.process = 2, .orders = {9, 10}, .operations = 2}}});
     expect_clean(model.run());
@@ -793,7 +793,7 @@ TEST(Engine, two_upper_layers) {
 // The word where the larger block lay, and nowhere else to look: what the lost race leaves is left for good.
 TEST(Engine, a_race_lost_in_the_only_upper_word_leaves_nothing) {
     EngineModel model("engine-lost-large", {.solo_steps_max = 4000, .find_livelocks = true},
-                      {.geometry = {.frame_shift = 12, .largest_order = 9, .frame_count = 512},
+                      {.geometry = {.frame_bytes = 4096, .largest_order = 9, .frame_count = 512},
                        .clients = {{.process = 1, .script = {9, kFreeFirst, 9}}, {.process = 2, .script = {7}}}});
     expect_clean(model.run());
 }

@@ -29,7 +29,7 @@ struct Model {
 
 // Small, and the first ones notice most.
 std::vector<Model> models() {
-    const Geometry layers{.frame_shift = 12, .largest_order = 10, .frame_count = 1024};
+    const Geometry layers{.frame_bytes = 4096, .largest_order = 10, .frame_count = 1024};
     constexpr std::uint64_t kTwoFree = ~std::uint64_t{3};
     // One frame is free in the whole pool.
     const std::vector<std::pair<std::uint64_t, std::uint64_t>> but_one{{0, ~std::uint64_t{1}}, {1, ~std::uint64_t{0}}};
@@ -50,7 +50,7 @@ std::vector<Model> models() {
           .clients = {{.process = 1, .script = {0, kFreeFirst}}, {.process = 2, .script = {0, kFreeFirst, 0}}}}},
         // Eight leaf words, all used up: looked at in one go.
         {"full-group",
-         {.geometry = {.frame_shift = 12, .largest_order = 9, .frame_count = 512},
+         {.geometry = {.frame_bytes = 4096, .largest_order = 9, .frame_count = 512},
           .taken = all_but_first,
           .clients = {{.process = 1, .holds = {6}, .script = {kFreeFirst}}, {.process = 2, .script = {6}}}}},
         {"death-of-an-owner",
@@ -148,7 +148,7 @@ std::vector<Model> waiting_models() {
 
 // Only to show that weaker memory does no harm.
 std::vector<Model> more_models() {
-    const Geometry layers{.frame_shift = 12, .largest_order = 10, .frame_count = 1024};
+    const Geometry layers{.frame_bytes = 4096, .largest_order = 10, .frame_count = 1024};
     return {
         {"three",
          {.clients = {{.process = 1, .orders = {6}, .operations = 1},

@@ -13,7 +13,7 @@ TEST(PaperShapesOnTheEngine, a_rollback_clears_the_mark_that_a_release_left_to_i
     // prefer the same ones) has seen the large block and is on its way back. Without the cleaning in the engine's
     // rollback a mark stays that nobody will clear.
     EngineModel model("engine-rollback", {.solo_steps_max = 4000},
-                      {.geometry = {.frame_shift = 12, .largest_order = 10, .frame_count = 1024},
+                      {.geometry = {.frame_bytes = 4096, .largest_order = 10, .frame_count = 1024},
                        .clients = {{.process = 1, .script = {10, kFreeFirst, 5, kFreeFirst}, .thread_slot = 1},
                                    {.process = 2, .script = {5}, .thread_slot = 37}}});
     const Report report = model.run();

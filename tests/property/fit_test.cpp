@@ -24,7 +24,7 @@ struct Outcome {
 
 // Full for a while, then a tenth of it: what lives is renewed all the time, as buffers of a server are after a rush.
 Outcome run(unsigned flags, unsigned orders, std::uint32_t seed) {
-    const numacre_private_options options{sizeof options, kCapacity, 4096, kChunk, 0};
+    const numacre_private_options options{sizeof options, kCapacity, 4096, kChunk, 0, 0, 0};
     numacre_pool *pool = nullptr;
     EXPECT_EQ(numacre_open_private(&options, &pool), 0);
     std::mt19937 random(seed);
@@ -85,8 +85,8 @@ TEST(BestFit, chooses_what_a_serial_buddy_system_chooses) {
                               {64, kMiB, 3},
                               {65536, 64 * kMiB, 2}}) {
         const auto largest = static_cast<unsigned>(std::countr_zero(shape.chunk / shape.frame));
-        const numacre_private_options options{sizeof options, shape.chunk * shape.chunks, shape.frame, shape.chunk,
-                                              NUMACRE_PRIVATE_BEST_FIT};
+        const numacre_private_options options{
+            sizeof options, shape.chunk * shape.chunks, shape.frame, shape.chunk, NUMACRE_PRIVATE_BEST_FIT, 0, 0};
         numacre_pool *pool = nullptr;
         ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
         void *base = nullptr;
@@ -130,7 +130,7 @@ TEST(BestFit, chooses_what_a_serial_buddy_system_chooses) {
 
 TEST(Compact, finds_what_there_is_in_a_full_pool_and_in_one_of_small_chunks) {
     for (const std::uint64_t chunk : {std::uint64_t{4096}, 64 * std::uint64_t{4096}, kChunk}) {
-        const numacre_private_options options{sizeof options, 8 * kMiB, 4096, chunk, 0};
+        const numacre_private_options options{sizeof options, 8 * kMiB, 4096, chunk, 0, 0, 0};
         numacre_pool *pool = nullptr;
         ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
         void *block = nullptr;

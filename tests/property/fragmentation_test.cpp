@@ -71,8 +71,8 @@ class Library {
 public:
     // pool_flags: NUMACRE_PRIVATE_...
     Library(unsigned pool_flags, bool cached) : cached_(cached) {
-        const numacre_private_options options{sizeof options, kChunks * kChunkBytes, kFrameBytes, kChunkBytes,
-                                              pool_flags};
+        const numacre_private_options options{
+            sizeof options, kChunks * kChunkBytes, kFrameBytes, kChunkBytes, pool_flags, 0, 0};
         if (numacre_open_private(&options, &pool_) != 0) ADD_FAILURE() << numacre_last_error();
     }
     Library(const Library &) = delete;

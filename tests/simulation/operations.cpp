@@ -97,7 +97,7 @@ Order Operations::draw_order(Client &client) const {
 
 // A size that needs this order.
 std::size_t Operations::draw_size(Client &client, Order order) const {
-    const std::uint64_t most = order.frames() << memory_.geometry.frame_shift;
+    const std::uint64_t most = memory_.geometry.bytes_of(order.frames());
     const std::uint64_t least = order.value == 0 ? 1 : most / 2 + 1;
     return client.random.one_in(2) ? most : client.random.between(least, most);
 }
@@ -217,7 +217,7 @@ void Operations::ask_size(Client &client) {
     if (!client.draw_held(at)) return;
     const Held held = client.held[at];
     if (const std::size_t size = numacre_usable_size(client.instance->pool, held.address);
-        size != held.block.order.frames() << memory_.geometry.frame_shift)
+        size != memory_.geometry.bytes_of(held.block.order.frames()))
         verdict_.fail(
             "process %d holds a block of order %u at frame %llu of numa node %u: its usable size is said to be %zu",
             client.instance->number, held.block.order.value, static_cast<unsigned long long>(first(held.block)),

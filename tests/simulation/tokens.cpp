@@ -108,8 +108,8 @@ void Tokens::take(Client &client) {
     token.taker = &instance;
     const Held held{address, token.numa_node, token.block, &token};
     const auto offset = static_cast<std::uint64_t>(static_cast<std::byte *>(address) - instance.pool->span);
-    if (offset != (std::uint64_t{token.numa_node} << instance.pool->span_shift) +
-                      (first(token.block) << memory_.geometry.frame_shift))
+    if (offset !=
+        (std::uint64_t{token.numa_node} << instance.pool->span_shift) + memory_.geometry.bytes_of(first(token.block)))
         verdict_.fail("process %d takes another block than the one that was given", instance.number);
     shadow_.end_of_giver(token);
     shadow_.own(client, held);

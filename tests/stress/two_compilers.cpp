@@ -47,7 +47,7 @@ constexpr const char *kBuildName = "gcc";
 #endif
 
 // Two upper layers, and few enough frames that the processes meet all the time.
-constexpr Geometry kGeometry{.frame_shift = 8, .largest_order = 10, .frame_count = 4096};
+constexpr Geometry kGeometry{.frame_bytes = 256, .largest_order = 10, .frame_count = 4096};
 constexpr std::uint32_t kProcesses = 16;
 constexpr std::uint32_t kThreads = 16;
 constexpr std::uint64_t kInstance = 0x2c0'ffee;
@@ -149,9 +149,9 @@ public:
 
 private:
     static constexpr std::uint64_t kStep = 0x9e37;
-    static std::uint64_t count_of(Block block) { return (block.order.frames() << kGeometry.frame_shift) / 8; }
+    static std::uint64_t count_of(Block block) { return kGeometry.bytes_of(block.order.frames()) / 8; }
     std::uint64_t *words_of(Block block) const {
-        return reinterpret_cast<std::uint64_t *>(data_ + (block.base.value << kGeometry.frame_shift));
+        return reinterpret_cast<std::uint64_t *>(data_ + kGeometry.bytes_of(block.base.value));
     }
     std::byte *data_;
 };

@@ -27,7 +27,7 @@ constexpr unsigned kAtOnceMax = 256;  // a call gives back no more
 class Answer : public ::testing::Test {
 protected:
     void SetUp() override {
-        const numacre_private_options options{sizeof options, std::uint64_t{kFrames} * 4096, 4096, 4 << 20, 0};
+        const numacre_private_options options{sizeof options, std::uint64_t{kFrames} * 4096, 4096, 4 << 20, 0, 0, 0};
         ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
         std::vector<void *> blocks(kCached);
         for (void *&block : blocks) ASSERT_EQ(numacre_alloc(pool, 4096, &block), 0);

@@ -135,7 +135,7 @@ protected:
         struct sigaction action{};
         action.sa_handler = leave;
         sigaction(SIGUSR1, &action, nullptr);
-        const numacre_private_options options{sizeof options, 4 * kChunk, 4096, kChunk, 0};
+        const numacre_private_options options{sizeof options, 4 * kChunk, 4096, kChunk, 0, 0, 0};
         ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
         waited_on = pool;
         EXPECT_EQ(numacre_is_asleep(pool), 0);
@@ -285,7 +285,7 @@ protected:
         action = {};
         action.sa_handler = free_in_steps;
         sigaction(SIGUSR1, &action, nullptr);
-        const numacre_private_options options{sizeof options, kFrames * kFrame, kFrame, kLargest, 0};
+        const numacre_private_options options{sizeof options, kFrames * kFrame, kFrame, kLargest, 0, 0, 0};
         ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
         sleeper = {};
         sleeper.pool = pool;

@@ -24,7 +24,7 @@ protected:
     void TearDown() override { numacre_detach(pool); }
 
     static numacre_pool *open_pool() {
-        const numacre_private_options options{sizeof options, 16 << 20, 4096, 4 << 20, 0};
+        const numacre_private_options options{sizeof options, 16 << 20, 4096, 4 << 20, 0, 0, 0};
         numacre_pool *opened = nullptr;
         EXPECT_EQ(numacre_open_private(&options, &opened), 0) << numacre_last_error();
         return opened;

@@ -35,7 +35,7 @@ protected:
     static constexpr std::uint64_t kFrames = 4096;  // of the pool
 
     void SetUp() override {
-        const numacre_private_options options{sizeof options, kFrames * 4096, 4096, 4 << 20, 0};
+        const numacre_private_options options{sizeof options, kFrames * 4096, 4096, 4 << 20, 0, 0, 0};
         ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
     }
     void TearDown() override { numacre_detach(pool); }
@@ -322,7 +322,7 @@ TEST_F(Limits, an_order_caches_a_sixteenth_of_the_pool_and_half_of_that_beside_o
 
 // The free by which a thread learns that memory is short keeps nothing back: it may be the thread's last call.
 TEST(CacheLimits, what_is_freed_when_memory_is_short_is_not_cached) {
-    const numacre_private_options options{sizeof options, 64 << 20, 4096, 4 << 20, 0};
+    const numacre_private_options options{sizeof options, 64 << 20, 4096, 4 << 20, 0, 0, 0};
     numacre_pool *pool = nullptr;
     ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
     void *blocks[4];
@@ -341,7 +341,7 @@ TEST(CacheLimits, what_is_freed_when_memory_is_short_is_not_cached) {
 // Nothing of a chunk that the daemon wants empty goes into a cache; all else does, as ever.
 TEST(CacheLimits, what_is_freed_of_a_draining_chunk_is_not_cached) {
     constexpr unsigned kChunkFrames = 1024;
-    const numacre_private_options options{sizeof options, 64 << 20, 4096, kChunkFrames * 4096, 0};
+    const numacre_private_options options{sizeof options, 64 << 20, 4096, kChunkFrames * 4096, 0, 0, 0};
     numacre_pool *pool = nullptr;
     ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
     std::vector<void *> blocks(2 * kChunkFrames);
@@ -403,7 +403,7 @@ TEST(CacheLimits, what_is_freed_of_a_draining_chunk_is_not_cached) {
 // since; or somebody scribbled) does not make a full cache one to be filled: it would end up beyond its memory.
 TEST(CacheLimits, one_that_only_seems_empty_is_not_filled) {
     constexpr unsigned kFull = 1024;
-    const numacre_private_options options{sizeof options, std::uint64_t{1} << 30, 4096, 4 << 20, 0};
+    const numacre_private_options options{sizeof options, std::uint64_t{1} << 30, 4096, 4 << 20, 0, 0, 0};
     numacre_pool *pool = nullptr;
     ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
     std::vector<void *> blocks(kFull);

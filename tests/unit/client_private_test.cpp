@@ -23,7 +23,7 @@ namespace {
 class PrivatePool : public ::testing::Test {
 protected:
     void SetUp() override {
-        const numacre_private_options options{sizeof options, 16 << 20, 4096, 4 << 20, 0};
+        const numacre_private_options options{sizeof options, 16 << 20, 4096, 4 << 20, 0, 0, 0};
         ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
     }
     void TearDown() override { numacre_detach(pool); }
@@ -255,7 +255,7 @@ TEST_F(PrivatePool, null_arguments_are_errors) {
 // A thread knows a pool by its handle's address. Were that given to the next pool while the thread still has what it
 // knows of the one that is gone, it would go on there.
 TEST(PrivatePoolHandles, a_thread_does_not_take_the_next_pool_for_the_one_that_is_gone) {
-    const numacre_private_options options{sizeof options, 16 << 20, 4096, 4 << 20, 0};
+    const numacre_private_options options{sizeof options, 16 << 20, 4096, 4 << 20, 0, 0, 0};
     numacre_pool *pool = nullptr;
     ASSERT_EQ(numacre_open_private(&options, &pool), 0);
     int turn = 0;  // even: the other thread's
@@ -298,7 +298,7 @@ TEST(PrivatePoolHandles, a_thread_does_not_take_the_next_pool_for_the_one_that_i
 // Both pools count the names of their blocks from the same number: without the pool's own salt the old name is the name
 // of the new block.
 TEST(PrivatePoolHandles, a_reference_to_a_closed_pool_is_stale_in_the_next_pool) {
-    const numacre_private_options options{sizeof options, 16 << 20, 4096, 4 << 20, 0};
+    const numacre_private_options options{sizeof options, 16 << 20, 4096, 4 << 20, 0, 0, 0};
     for (const std::size_t size : {std::size_t{4096}, std::size_t{4} << 20}) {
         numacre_pool *pool = nullptr;
         void *block = nullptr;
@@ -324,7 +324,7 @@ TEST(PrivatePoolHandles, a_reference_to_a_closed_pool_is_stale_in_the_next_pool)
 TEST(PrivateOptions, impossible_geometries_are_named) {
     numacre_pool *pool = nullptr;
     const auto open = [&pool](std::uint64_t capacity, std::uint64_t frame, std::uint64_t largest) {
-        const numacre_private_options options{sizeof options, capacity, frame, largest, 0};
+        const numacre_private_options options{sizeof options, capacity, frame, largest, 0, 0, 0};
         return numacre_open_private(&options, &pool);
     };
     EXPECT_EQ(open(1 << 20, 48, 4096), -EINVAL);
@@ -333,20 +333,20 @@ TEST(PrivateOptions, impossible_geometries_are_named) {
     EXPECT_EQ(open((1 << 20) + 1, 4096, 4096), -EINVAL);
     EXPECT_EQ(open(1 << 20, 4096, 3 << 20), -EINVAL);
     EXPECT_EQ(open(std::uint64_t{4} << 30, 4096, std::uint64_t{2} << 30), -EINVAL);
-    const numacre_private_options old{1, 0, 0, 0, 0};
+    const numacre_private_options old{1, 0, 0, 0, 0, 0, 0};
     EXPECT_EQ(numacre_open_private(&old, &pool), -EINVAL);
-    const numacre_private_options flagged{sizeof flagged, 0, 0, 0, 8};
+    const numacre_private_options flagged{sizeof flagged, 0, 0, 0, 8, 0, 0};
     EXPECT_EQ(numacre_open_private(&flagged, &pool), -EINVAL);
     EXPECT_EQ(pool, nullptr);
 }
 
 TEST(PrivateOptions, defaults_and_extremes_work) {
     const numacre_private_options cases[] = {
-        {sizeof(numacre_private_options), 0, 0, 0, 0},
-        {sizeof(numacre_private_options), 64, 64, 64, 0},
-        {sizeof(numacre_private_options), 12 << 20, 64, 4 << 20, 0},
-        {sizeof(numacre_private_options), std::uint64_t{4} << 30, 2 << 20, std::uint64_t{1} << 30, 0},
-        {sizeof(numacre_private_options), std::uint64_t{1} << 40, 4096, std::uint64_t{1} << 30, 0}};
+        {sizeof(numacre_private_options), 0, 0, 0, 0, 0, 0},
+        {sizeof(numacre_private_options), 64, 64, 64, 0, 0, 0},
+        {sizeof(numacre_private_options), 12 << 20, 64, 4 << 20, 0, 0, 0},
+        {sizeof(numacre_private_options), std::uint64_t{4} << 30, 2 << 20, std::uint64_t{1} << 30, 0, 0, 0},
+        {sizeof(numacre_private_options), std::uint64_t{1} << 40, 4096, std::uint64_t{1} << 30, 0, 0, 0}};
     for (const auto &options : cases) {
 #ifdef __SANITIZE_THREAD__
         // ThreadSanitizer leaves a program 1.5 TiB for all its mappings; whether one of 1 TiB fits depends on where the
@@ -377,7 +377,7 @@ TEST(PrivateOptions, blocks_of_all_sizes_are_aligned_to_their_size) {
     constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;
     // The kernel puts each pool elsewhere.
     for (int attempt = 0; attempt < 4; ++attempt) {
-        const numacre_private_options options{sizeof options, 2 * kLargest, 4096, kLargest, 0};
+        const numacre_private_options options{sizeof options, 2 * kLargest, 4096, kLargest, 0, 0, 0};
         numacre_pool *pool = nullptr;
         ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
         for (std::uint64_t size = 4096; size <= kLargest; size *= 2) {
@@ -427,10 +427,13 @@ TEST(StructSize, options_of_an_older_program_have_defaults_behind_and_a_newer_on
         std::uint64_t field;
     };
     using Options = numacre_private_options;
-    for (const std::size_t size : {offsetof(Options, capacity_bytes), offsetof(Options, frame_bytes),
-                                   offsetof(Options, largest_block_bytes), offsetof(Options, flags), sizeof(Options)}) {
-        Newer newer{{size, std::uint64_t{1} << 20, 64, 1 << 16, ~0U}, ~std::uint64_t{0}};
-        if (size == sizeof(Options)) newer.options.flags = NUMACRE_PRIVATE_COMPACT;
+    for (const std::size_t size :
+         {offsetof(Options, capacity_bytes), offsetof(Options, frame_bytes), offsetof(Options, largest_block_bytes),
+          offsetof(Options, flags), offsetof(Options, object_bytes), sizeof(Options)}) {
+        Newer newer{{size, std::uint64_t{1} << 20, 64, 1 << 16, ~0U, ~std::uint64_t{0}, ~std::uint64_t{0}},
+                    ~std::uint64_t{0}};
+        if (size > offsetof(Options, flags)) newer.options.flags = NUMACRE_PRIVATE_COMPACT;
+        if (size == sizeof(Options)) newer.options.object_bytes = newer.options.object_count = 0;
         numacre_pool *pool = nullptr;
         ASSERT_EQ(numacre_open_private(&newer.options, &pool), 0) << size << ": " << numacre_last_error();
         numacre_pool_info info{};
@@ -442,7 +445,7 @@ TEST(StructSize, options_of_an_older_program_have_defaults_behind_and_a_newer_on
         EXPECT_EQ(info.frame_bytes, has_frame ? 64U : 4096U) << size;
         numacre_detach(pool);
     }
-    Newer newer{{sizeof newer, std::uint64_t{1} << 20, 0, 0, 0}, 0};
+    Newer newer{{sizeof newer, std::uint64_t{1} << 20, 0, 0, 0, 0, 0}, 0};
     numacre_pool *pool = nullptr;
     ASSERT_EQ(numacre_open_private(&newer.options, &pool), 0) << numacre_last_error();
     numacre_detach(pool);
@@ -452,7 +455,7 @@ TEST(StructSize, options_of_an_older_program_have_defaults_behind_and_a_newer_on
               std::string::npos)
         << numacre_last_error();
     for (const std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{4097}, ~std::size_t{0}}) {
-        const numacre_private_options options{size, 0, 0, 0, 0};
+        const numacre_private_options options{size, 0, 0, 0, 0, 0, 0};
         EXPECT_EQ(numacre_open_private(&options, &pool), -EINVAL) << size;
         EXPECT_NE(std::string{numacre_last_error()}.find(std::to_string(size)), std::string::npos);
     }

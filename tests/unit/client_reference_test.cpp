@@ -22,7 +22,7 @@ constexpr std::size_t kLargest = 4 << 20;
 class References : public ::testing::Test {
 protected:
     void SetUp() override {
-        const numacre_private_options options{sizeof options, 16 << 20, kFrame, kLargest, 0};
+        const numacre_private_options options{sizeof options, 16 << 20, kFrame, kLargest, 0, 0, 0};
         ASSERT_EQ(numacre_open_private(&options, &pool), 0) << error();
     }
     void TearDown() override {

@@ -177,7 +177,7 @@ protected:
     void TearDown() override { sigaction(SIGTRAP, &before_, nullptr); }
 
     static void open(Pool &pool) {
-        const numacre_private_options options{sizeof options, kCapacity, kFrame, kLargest, 0};
+        const numacre_private_options options{sizeof options, kCapacity, kFrame, kLargest, 0, 0, 0};
         ASSERT_EQ(numacre_open_private(&options, &pool.handle), 0) << numacre_last_error();
         void *base = nullptr;
         std::size_t bytes = 0;

@@ -62,7 +62,7 @@ TEST(Keys, a_process_that_has_used_up_its_keys_is_refused_and_keeps_the_value_of
 numacre_pool *pool = nullptr;
 
 numacre_pool *open_pool() {
-    const numacre_private_options options{sizeof options, kChunks * kChunk, 4096, kChunk, 0};
+    const numacre_private_options options{sizeof options, kChunks * kChunk, 4096, kChunk, 0, 0, 0};
     numacre_pool *opened = nullptr;
     if (numacre_open_private(&options, &opened) != 0) return nullptr;
     // As a daemon limits a client.

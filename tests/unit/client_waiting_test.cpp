@@ -70,7 +70,7 @@ namespace {
 TEST(Waiting, a_waiter_whose_wake_up_is_stolen_naps_no_longer_than_it_has_waited) {
     constexpr unsigned kChunks = 4;
     constexpr std::size_t kChunk = std::size_t{4} << 20;
-    const numacre_private_options options{sizeof options, kChunks * kChunk, 4096, kChunk, 0};
+    const numacre_private_options options{sizeof options, kChunks * kChunk, 4096, kChunk, 0, 0, 0};
     numacre_pool *pool = nullptr;
     ASSERT_EQ(numacre_open_private(&options, &pool), 0) << numacre_last_error();
     void *chunks[kChunks];

@@ -217,7 +217,7 @@ TEST(PoolLedger, remembers_that_blocks_may_have_to_be_zeroed) {
 TEST_F(PoolInUse, blocks_of_who_ended_under_zero_are_zeroed_whatever_the_pool_is_to_do_now) {
     change({{"reclaim", "zero"}});
     const Block block = allocate(kMiB);
-    const std::uint64_t offset = block.base.value << pool_->geometry().frame_shift;
+    const std::uint64_t offset = pool_->geometry().bytes_of(block.base.value);
     const int fd = pool_->kept_files().at("frames0");
     const std::string secret(4096, 'x');
     ASSERT_EQ(::pwrite(fd, secret.data(), secret.size(), static_cast<off_t>(offset)), 4096);

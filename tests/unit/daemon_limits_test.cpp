@@ -90,7 +90,7 @@ protected:
     HeldFrames counted(Actor actor) { return HeldFrames{word(actor)}; }
     std::uint64_t counted_bytes(Actor actor) {
         EXPECT_TRUE(counted(actor).is_counted());
-        return counted(actor).frames() << pool_->geometry().frame_shift;
+        return pool_->geometry().bytes_of(counted(actor).frames());
     }
     Admission charge(Actor actor, std::uint64_t bytes) {
         return engine::charge(shared_, actor.process, frames(bytes)).answer;

@@ -53,9 +53,7 @@ protected:
     Answer<void> reserve(std::uint64_t bytes) {
         return pool_->reserve({.kind = Holder::Kind::user, .pool = "default", .uid = 4711}, bytes);
     }
-    std::uint64_t free_bytes() {
-        return pool_->status().nodes[0].snapshot.free_frames << pool_->geometry().frame_shift;
-    }
+    std::uint64_t free_bytes() { return pool_->geometry().bytes_of(pool_->status().nodes[0].snapshot.free_frames); }
 
     std::vector<ResizeStep> steps_;
 };

@@ -102,7 +102,7 @@ numacre_ref names[32];
 numacre_ref ref;
 
 void open_pool(std::uint64_t bytes = 64 << 20) {
-    const numacre_private_options options{sizeof options, bytes, 4096, 4 << 20, 0};
+    const numacre_private_options options{sizeof options, bytes, 4096, 4 << 20, 0, 0, 0};
     if (numacre_open_private(&options, &pool) != 0) _exit(1);
 }
 void allocate() {

@@ -70,7 +70,7 @@ protected:
 
     NodeMemory &memory() { return pool_->node_memory(kNode); }
     Buddy<ProductionEnv> buddy() { return {memory().view(), shared_}; }
-    std::uint64_t frames(std::uint64_t bytes) const { return bytes >> pool_->geometry().frame_shift; }
+    std::uint64_t frames(std::uint64_t bytes) const { return pool_->geometry().frames_in(bytes); }
 
     // By itself, counting nothing.
     Block allocate(std::uint64_t bytes) { return allocate(actor_, bytes); }

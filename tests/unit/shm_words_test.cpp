@@ -134,12 +134,12 @@ TEST(Geometry, impossible_ones_are_named) {
 }
 
 TEST(Geometry, scribbled_ones_are_not_plausible) {
-    EXPECT_TRUE(plausible(Geometry{12, 10, 1 << 18}));
-    EXPECT_FALSE(plausible(Geometry{12, 10, 0}));
-    EXPECT_FALSE(plausible(Geometry{12, 10, 1}));
-    EXPECT_FALSE(plausible(Geometry{63, 10, 1 << 18}));
-    EXPECT_FALSE(plausible(Geometry{12, 60, 1 << 18}));
-    EXPECT_FALSE(plausible(Geometry{12, 10, ~std::uint64_t{0} << 10}));
+    EXPECT_TRUE(plausible(Geometry{4096, 10, 1 << 18}));
+    EXPECT_FALSE(plausible(Geometry{4096, 10, 0}));
+    EXPECT_FALSE(plausible(Geometry{4096, 10, 1}));
+    EXPECT_FALSE(plausible(Geometry{1U << 31, 10, 1 << 18}));
+    EXPECT_FALSE(plausible(Geometry{4096, 60, 1 << 18}));
+    EXPECT_FALSE(plausible(Geometry{4096, 10, ~std::uint64_t{0} << 10}));
 }
 
 TEST(Layout, parts_do_not_overlap_and_metadata_stays_below_one_percent) {

@@ -357,8 +357,8 @@ NUMACRE_API int numacre_events(numacre_pool *pool, uint32_t *events);
 typedef struct {
     size_t struct_size;           /* in: sizeof(numacre_pool_info) */
     uint64_t capacity_bytes;      /* per numa node */
-    uint64_t frame_bytes;         /* the smallest block */
-    uint64_t largest_block_bytes; /* a larger size is -EINVAL */
+    uint64_t frame_bytes;         /* the smallest block; in an object pool the distance of objects */
+    uint64_t largest_block_bytes; /* a larger size is -EINVAL; in an object pool as large as frame_bytes */
     uint64_t metadata_bytes;      /* address space of all metadata regions; touched as needed */
     uint32_t numa_nodes;          /* number of numa nodes of the pool: 0 .. numa_nodes - 1 */
     uint32_t backing;             /* NUMACRE_BACKING_... of numa node 0 */
@@ -389,6 +389,10 @@ typedef struct {
     uint64_t frame_bytes;         /* 0: 4 KiB; a power of two from 64 B to 2 MiB */
     uint64_t largest_block_bytes; /* 0: 4 MiB, or the capacity if that is smaller; a power of two up to 1 GiB */
     unsigned flags;               /* 0, or one of NUMACRE_PRIVATE_... */
+    /* Since 0.3. An object pool: object_count blocks of object_bytes each, a multiple of 64 B up to 1 GiB, one behind
+     * the other. The three sizes above are 0 then. No block is larger, and free objects keep their content. */
+    uint64_t object_bytes; /* 0: no object pool */
+    uint64_t object_count;
 } numacre_private_options;
 
 /* Flags of numacre_private_options. */
@@ -396,6 +400,9 @@ typedef struct {
 /* Every allocation that the cache cannot serve takes the smallest free space that suffices, and the lowest of several,
  * as a serial buddy system does. Costs as much as NUMACRE_PRIVATE_COMPACT. */
 #define NUMACRE_PRIVATE_BEST_FIT 2u
+/* Objects whose size is a power of two from 1 KiB on lie at that distance. Without the flag they lie 64 B further apart,
+ * so that the first lines of all objects do not share a few sets of the processor's caches. */
+#define NUMACRE_PRIVATE_PLAIN_OBJECTS 4u
 
 /* Makes a pool inside this process. options NULL: all defaults. numacre_detach closes the pool. The call reserves
  * memory and does not touch it. Enters the kernel. Errors: -EINVAL an impossible geometry, unknown flags, struct_size

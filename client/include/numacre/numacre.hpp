@@ -134,6 +134,9 @@ struct PrivateOptions {
     std::uint64_t frame_bytes = 0;          // numacre_private_options::frame_bytes
     std::uint64_t largest_block_bytes = 0;  // numacre_private_options::largest_block_bytes
     Fit fit = Fit::quick;                   // numacre_private_options::flags
+    std::uint64_t object_bytes = 0;         // numacre_private_options::object_bytes
+    std::uint64_t object_count = 0;         // numacre_private_options::object_count
+    bool plain_objects = false;             // NUMACRE_PRIVATE_PLAIN_OBJECTS
 };
 
 // A policy, which chooses the numa nodes of blocks; see NUMACRE_POLICY_....
@@ -178,8 +181,14 @@ public:
     }
     // Makes a private pool, as numacre_open_private.
     static Expected<Pool> open_private(const PrivateOptions &options = {}) {
-        const numacre_private_options raw{sizeof raw, options.capacity_bytes, options.frame_bytes,
-                                          options.largest_block_bytes, static_cast<unsigned>(options.fit)};
+        const unsigned plain = options.plain_objects ? NUMACRE_PRIVATE_PLAIN_OBJECTS : 0;
+        const numacre_private_options raw{sizeof raw,
+                                          options.capacity_bytes,
+                                          options.frame_bytes,
+                                          options.largest_block_bytes,
+                                          static_cast<unsigned>(options.fit) | plain,
+                                          options.object_bytes,
+                                          options.object_count};
         numacre_pool *handle = nullptr;
         if (const int error = numacre_open_private(&raw, &handle)) return detail::failure(error);
         return Pool{handle};

@@ -109,7 +109,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
     v1::Pool proto;
     proto.set_name(pool.spec.name);
     proto.set_state(pool.corrupt ? v1::POOL_STATE_CORRUPT : v1::POOL_STATE_SERVING);
-    proto.set_frame_bytes(pool.geometry.frame_bytes());
+    proto.set_frame_bytes(pool.geometry.frame_bytes);
     proto.set_largest_block_bytes(pool.geometry.chunk_bytes());
     proto.set_wanted_backing(to_proto(pool.spec.backing));
     proto.set_clients(pool.clients);

@@ -11,7 +11,7 @@
 namespace numacre::daemon {
 
 inline std::uint64_t bytes_of(const Geometry &geometry, std::uint64_t frames) {
-    return frames << geometry.frame_shift;
+    return geometry.bytes_of(frames);
 }
 
 inline std::uint64_t used_bytes(const Geometry &geometry, const NodeStatus &numa_node) {

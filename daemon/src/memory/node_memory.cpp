@@ -410,7 +410,7 @@ UnitRange NodeMemory::next_offline(std::uint64_t max_units) const {
 }
 
 NodeMemory::FrameRange NodeMemory::frames_of(UnitRange units) const {
-    const std::uint64_t each = unit_bytes_ >> plan_.geometry.frame_shift;
+    const std::uint64_t each = plan_.geometry.frames_in(unit_bytes_);
     return {units.first * each, units.count * each};
 }
 
@@ -590,8 +590,8 @@ std::uint64_t NodeMemory::punch_strays() const {
 }
 
 Answer<void> NodeMemory::zero(Block block) const {
-    const std::uint64_t offset = block.base.value << plan_.geometry.frame_shift;
-    const std::uint64_t bytes = block.order.frames() << plan_.geometry.frame_shift;
+    const std::uint64_t offset = plan_.geometry.bytes_of(block.base.value);
+    const std::uint64_t bytes = plan_.geometry.bytes_of(block.order.frames());
     if (offset + bytes > data_.bytes() || !online_[offset / unit_bytes_]) return {};
     return data_.zero(offset, bytes);
 }
@@ -625,7 +625,7 @@ void NodeMemory::give_back_pages(wire::Backing backing, std::uint64_t bytes) {
 NodeMemory::DrainingFrames NodeMemory::draining_frames() const {
     DrainingFrames frames;
     if (!is_draining()) return frames;
-    const std::uint64_t unit_frames = unit_bytes_ >> plan_.geometry.frame_shift;
+    const std::uint64_t unit_frames = plan_.geometry.frames_in(unit_bytes_);
     const bool is_opening = opening_.load(std::memory_order_seq_cst) != 0;
     for (std::uint64_t unit = 0; unit < unit_count(); ++unit) {
         if (!is_gone(unit)) continue;

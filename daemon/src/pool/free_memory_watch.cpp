@@ -21,8 +21,8 @@ void FreeMemoryWatch::compare(const Use &use) {
     const std::uint64_t low_watermark_bytes = description_.now()->spec.low_watermark_bytes;
     const MutexLock lock(mutex_);
     for (std::size_t i = 0; i < use.nodes.size(); ++i) {
-        const std::uint64_t free_bytes = use.nodes[i].free_frames << geometry_.frame_shift;
-        const std::uint64_t online_bytes = use.nodes[i].online_frames << geometry_.frame_shift;
+        const std::uint64_t free_bytes = geometry_.bytes_of(use.nodes[i].free_frames);
+        const std::uint64_t online_bytes = geometry_.bytes_of(use.nodes[i].online_frames);
         const bool is_below = daemon::is_below_watermark(is_below_[i], free_bytes, online_bytes, low_watermark_bytes);
         if (!is_below) caches_[i] = Caches::as_they_are;
         if (is_below == is_below_[i]) continue;
@@ -67,8 +67,7 @@ bool FreeMemoryWatch::is_below_watermark(std::size_t numa_node) const {
 void FreeMemoryWatch::raise_peaks(const Use &use) {
     const MutexLock lock(mutex_);
     for (std::size_t i = 0; i < use.nodes.size(); ++i) {
-        const std::uint64_t used_bytes = (use.nodes[i].online_frames - use.nodes[i].free_frames)
-                                         << geometry_.frame_shift;
+        const std::uint64_t used_bytes = geometry_.bytes_of(use.nodes[i].online_frames - use.nodes[i].free_frames);
         auto &peak = ledger_.nodes()[i].peak_used_bytes;
         if (used_bytes > peak.load(std::memory_order_relaxed)) peak.store(used_bytes, std::memory_order_relaxed);
     }
@@ -90,10 +89,10 @@ void FreeMemoryWatch::remember(const Use &use, std::span<const std::uint64_t> dr
         const std::uint64_t elsewhere = all_open_frames - open_frames[i];
         const std::uint64_t promised_here = promised_frames - std::min(promised_frames, elsewhere);
         const std::uint64_t free_frames = open_frames[i] - std::min(open_frames[i], promised_here);
-        daemon::remember(history_[i],
-                         {std::chrono::steady_clock::now(), free_frames << geometry_.frame_shift,
-                          node.online_frames << geometry_.frame_shift},
-                         after);
+        daemon::remember(
+            history_[i],
+            {std::chrono::steady_clock::now(), geometry_.bytes_of(free_frames), geometry_.bytes_of(node.online_frames)},
+            after);
     }
 }
 

@@ -28,7 +28,7 @@ std::string damage_to_numa_node(const SharedPool &shared, const NodeMemory &memo
     // The words of offline chunks belong to the daemon alone: nobody else changes one.
     const std::uint64_t changes = scan.online_changes;
     if (changes % 2 == 0 && memory.online_changes() == changes &&
-        snapshot.offline_frames << geometry.frame_shift != geometry.capacity_bytes() - status.online_bytes)
+        geometry.bytes_of(snapshot.offline_frames) != geometry.capacity_bytes() - status.online_bytes)
         return "other chunks are offline than the daemon took offline" + where;
 
     for (std::size_t slot = 0; slot < scan.usage.size(); ++slot)

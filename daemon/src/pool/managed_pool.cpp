@@ -353,7 +353,7 @@ std::optional<Client> ManagedPool::note_blocked(ProcessSlot slot, ThreadSlotInde
 
 void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds) {
     const RecordsLock records(*this);
-    if (!clients_.leave(slot, departure, total.frames << geometry_.frame_shift, recovery_seconds)) return;
+    if (!clients_.leave(slot, departure, geometry_.bytes_of(total.frames), recovery_seconds)) return;
     limits_.vacate(slot);
     // Nobody has noted the blocks that recovery has freed in units that drain: those that were on their way included,
     // which `total` does not count.
@@ -389,7 +389,7 @@ void ManagedPool::write_sizes() {
         draining_bytes += memory->draining_bytes();
         online_bytes += memory->online_bytes();
     }
-    records_.write_online(online_bytes, draining_bytes, geometry_.frame_shift);
+    records_.write_online(online_bytes, draining_bytes, geometry_);
 }
 
 // A walk over all that drains. Until the next one what is held there counts as if it were held in the rest.

@@ -202,22 +202,21 @@ Answer<std::vector<std::uint64_t>> ManagedPool::empty_units(PoolScan::Units unit
 // withheld_bytes: by the caller, for these units.
 Answer<void> ManagedPool::check_left(const Use &use, std::uint64_t bytes, std::uint64_t used_frames,
                                      std::uint64_t withheld_bytes) const {
-    const std::uint64_t frames = bytes >> geometry_.frame_shift;
+    const std::uint64_t frames = geometry_.frames_in(bytes);
     // Memory that others are about to take offline, who look at this moment, counts as taken.
     const std::uint64_t of_others =
-        use.withheld_frames - std::min(use.withheld_frames, withheld_bytes >> geometry_.frame_shift);
+        use.withheld_frames - std::min(use.withheld_frames, geometry_.frames_in(withheld_bytes));
     const std::uint64_t free_frames = frames - std::min(frames, used_frames);
     const std::uint64_t needed_frames = limits_.promises(use).needed_frames(use.used_draining_frames + used_frames);
     // Also while no reservation is unused: memory that has been granted to the holder of a promise, and not been taken
     // yet, must not go.
     if (free_frames == 0 && needed_frames == 0) return {};
     if (use.can_spare(needed_frames + free_frames + of_others)) return {};
-    return Unexpected{Failure{Errc::contended, "pool \"" + description_.name() + "\" has " +
-                                                   format_bytes(use.free_to_promise() << geometry_.frame_shift) +
-                                                   " free, of which " +
-                                                   format_bytes(needed_frames << geometry_.frame_shift) +
-                                                   " are reserved: it cannot shrink by " + format_bytes(bytes) +
-                                                   "; shrink less, or reserve less with `numacre reserve`"}};
+    return Unexpected{Failure{
+        Errc::contended, "pool \"" + description_.name() + "\" has " +
+                             format_bytes(geometry_.bytes_of(use.free_to_promise())) + " free, of which " +
+                             format_bytes(geometry_.bytes_of(needed_frames)) + " are reserved: it cannot shrink by " +
+                             format_bytes(bytes) + "; shrink less, or reserve less with `numacre reserve`"}};
 }
 
 // Writes the account to the ledger, to shared memory, and into the records of the user's clients. An account without

@@ -77,8 +77,8 @@ PoolStatus ManagedPool::status() {
         scan_node(memory->view(), numa_node.snapshot, scan.usage);
         use.add(numa_node.snapshot);
         for (std::uint32_t slot = 0; slot < process_slots_; ++slot) use.used_frames[slot] += scan.usage[slot].frames;
-        numa_node.quarantined_bytes = memory->quarantined_frames() << geometry_.frame_shift;
-        numa_node.cached_bytes = numa_node.snapshot.cached_frames << geometry_.frame_shift;
+        numa_node.quarantined_bytes = geometry_.bytes_of(memory->quarantined_frames());
+        numa_node.cached_bytes = geometry_.bytes_of(numa_node.snapshot.cached_frames);
         numa_node.counters = fold_counters(memory->view(), threads);
         numa_node.waiting_threads = waiters[numa_node.node.value];
         status.nodes.push_back(std::move(numa_node));
@@ -171,8 +171,8 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
     const std::chrono::seconds age = ledger_.age();
     for (const Client &client : table) {
         ClientStatus status = known_of(client);
-        status.used_bytes = usage[client.slot.value].frames << geometry_.frame_shift;
-        status.cached_bytes = usage[client.slot.value].cached_frames << geometry_.frame_shift;
+        status.used_bytes = geometry_.bytes_of(usage[client.slot.value].frames);
+        status.cached_bytes = geometry_.bytes_of(usage[client.slot.value].cached_frames);
         status.blocks = usage[client.slot.value].blocks;
         if (status.blocks != 0) status.oldest_held_for = held_for(usage[client.slot.value].oldest, age);
         status.threads = threads[client.slot.value];
@@ -191,16 +191,15 @@ void ManagedPool::add_oldest_blocks(std::uint32_t client_id, OldestBlocks &block
         const auto visit = [&](Block block, IndexEntry entry) {
             const std::uint32_t id = entry.owner().value < process_slots_ ? ids[entry.owner().value] : 0;
             if (id == 0 || entry.is_cached()) return;
-            const unsigned block_shift = block.order.value + geometry_.frame_shift;
-            const std::uint64_t bytes = std::uint64_t{1} << block_shift;
+            const std::uint64_t bytes = geometry_.bytes_of(block.order.frames());
             const std::chrono::seconds held = held_for(entry.note().since(), age);
             blocks.add(held, bytes, [&] {
                 return HeldBlock{.pool = description_.name(),
                                  .client_id = id,
                                  .node = NumaNode{static_cast<std::uint8_t>(i)},
-                                 .offset_bytes = block.base.value << geometry_.frame_shift,
+                                 .offset_bytes = geometry_.bytes_of(block.base.value),
                                  .bytes = bytes,
-                                 .requested_bytes = bytes - entry.note().slack_bytes(block_shift),
+                                 .requested_bytes = bytes - geometry_.slack_bytes(block.order, entry.note()),
                                  .is_published = entry.is_published(),
                                  .held_for = held};
             });
@@ -218,14 +217,14 @@ OccupancyMap ManagedPool::occupancy(NumaNode numa_node, std::uint32_t cells) {
     std::vector<CellUsage> usage(divide_up(frames, frames_per_cell));
     scan_occupancy(views_[numa_node.value], frames_per_cell, std::span<CellUsage>(usage));
     OccupancyMap map;
-    map.bytes_per_cell = frames_per_cell << geometry_.frame_shift;
+    map.bytes_per_cell = geometry_.bytes_of(frames_per_cell);
     for (const CellUsage &cell : usage) map.cells.push_back({cell.frames, cell.used_frames, cell.offline_frames});
     return map;
 }
 
 std::vector<BlockHolder> ManagedPool::holders(NumaNode numa_node, const std::vector<UnitRange> &units) {
     std::vector<OwnerUsage> usage(process_slots_);
-    const std::uint64_t unit_frames = node_memory(numa_node).unit_bytes() >> geometry_.frame_shift;
+    const std::uint64_t unit_frames = geometry_.frames_in(node_memory(numa_node).unit_bytes());
     for (const UnitRange &range : units)
         scan_holders(views_[numa_node.value], FrameIndex{range.first * unit_frames}, range.count * unit_frames,
                      std::span<OwnerUsage>(usage));
@@ -233,7 +232,7 @@ std::vector<BlockHolder> ManagedPool::holders(NumaNode numa_node, const std::vec
     for (std::uint32_t slot = 0; slot < process_slots_; ++slot) {
         if (usage[slot].frames == 0) continue;
         BlockHolder holder;
-        holder.bytes = usage[slot].frames << geometry_.frame_shift;
+        holder.bytes = geometry_.bytes_of(usage[slot].frames);
         if (slot == kDaemonProcess.value) holder.comm = "the quarantine";
         if (const auto client = clients_.at(ProcessSlot{static_cast<std::uint16_t>(slot)})) {
             holder.client_id = client->id;

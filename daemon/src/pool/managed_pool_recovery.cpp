@@ -138,7 +138,7 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
         if (!due) break;
         const Quarantine::Seized &one = *due;
         const NodeMemory &memory = *nodes_[one.numa_node.value];
-        const std::uint64_t block_bytes = one.block.order.frames() << geometry_.frame_shift;
+        const std::uint64_t block_bytes = geometry_.bytes_of(one.block.order.frames());
         bytes += block_bytes;
         if (zeroes_seized_) {
             if (auto zeroed = memory.zero(one.block); !zeroed) {

@@ -272,8 +272,8 @@ Answer<void> PoolLimits::check(const Use &use) const {
     if (use.can_spare(needed + use.withheld_frames)) return {};
     return Unexpected{Failure{Errc::out_of_frames,
                               "pool \"" + description_.name() + "\" has " +
-                                  format_bytes(use.free_to_promise() << geometry_.frame_shift) + " free, " +
-                                  format_bytes(needed << geometry_.frame_shift) +
+                                  format_bytes(geometry_.bytes_of(use.free_to_promise())) + " free, " +
+                                  format_bytes(geometry_.bytes_of(needed)) +
                                   " would be reserved and not used yet: reserve less, free some, or grow the pool"}};
 }
 
@@ -291,7 +291,7 @@ void PoolLimits::compare(const Use &use) {
 
 void PoolLimits::compare_client(const Use &use, std::uint32_t slot) {
     Seat &seat = seats_[slot];
-    const std::uint64_t used_bytes = use.used_frames[slot] << geometry_.frame_shift;
+    const std::uint64_t used_bytes = geometry_.bytes_of(use.used_frames[slot]);
     const bool is_over = is_over_soft_quota(seat.is_over_soft_quota, used_bytes, seat.limit.soft_quota_bytes);
     if (is_over == seat.is_over_soft_quota) return;
     seat.is_over_soft_quota = is_over;
@@ -314,7 +314,7 @@ void PoolLimits::compare_account(const Use &use, std::size_t at) {
     for (std::uint32_t slot = kDaemonProcess.value + 1; slot < bound_; ++slot)
         if (has_seen(use, slot) && (at == kPoolAccount || seats_[slot].uid == account.limit.uid))
             used_frames += use.used_frames[slot];
-    const std::uint64_t used_bytes = used_frames << geometry_.frame_shift;
+    const std::uint64_t used_bytes = geometry_.bytes_of(used_frames);
     const bool is_over = is_over_soft_quota(account.is_over_soft_quota, used_bytes, account.limit.soft_quota_bytes);
     if (is_over == account.is_over_soft_quota) return;
     account.is_over_soft_quota = is_over;
@@ -342,7 +342,7 @@ void PoolLimits::raise_peak(const Use &use) {
     for (std::uint32_t slot = kDaemonProcess.value + 1; slot < bound_; ++slot) {
         if (!has_seen(use, slot)) continue;
         // relaxed: a figure for people; written with the lock held.
-        const std::uint64_t bytes = use.used_frames[slot] << geometry_.frame_shift;
+        const std::uint64_t bytes = geometry_.bytes_of(use.used_frames[slot]);
         if (bytes > ledger_.peak_client_bytes().load(std::memory_order_relaxed))
             ledger_.peak_client_bytes().store(bytes, std::memory_order_relaxed);
     }
@@ -352,7 +352,7 @@ void PoolLimits::add_to(PoolStatus &status, const Use &use) const {
     const MutexLock lock(mutex_);
     status.quota_bytes = accounts_[kPoolAccount].limit.quota_bytes;
     status.soft_quota_bytes = accounts_[kPoolAccount].limit.soft_quota_bytes;
-    status.reserved_bytes = promises_of(use).unused_frames << geometry_.frame_shift;
+    status.reserved_bytes = geometry_.bytes_of(promises_of(use).unused_frames);
     std::map<std::uint32_t, UserStatus> users;
     for (std::size_t i = kPoolAccount + 1; i < kAccounts; ++i)
         if (accounts_[i].is_used) users[accounts_[i].limit.uid].limit = accounts_[i].limit;
@@ -361,7 +361,7 @@ void PoolLimits::add_to(PoolStatus &status, const Use &use) const {
         UserStatus &user = users[seats_[slot].uid];
         ++user.clients;
         // Of somebody who came during the scan nothing is known yet.
-        if (has_seen(use, slot)) user.used_bytes += use.used_frames[slot] << geometry_.frame_shift;
+        if (has_seen(use, slot)) user.used_bytes += geometry_.bytes_of(use.used_frames[slot]);
     }
     for (auto &[uid, user] : users) {
         user.limit.uid = uid;
@@ -371,7 +371,7 @@ void PoolLimits::add_to(PoolStatus &status, const Use &use) const {
 
 // Rounded up: a quota of less than a frame is not "no quota".
 std::uint64_t PoolLimits::frames_of(std::uint64_t bytes) const {
-    return bytes / geometry_.frame_bytes() + (bytes % geometry_.frame_bytes() != 0 ? 1 : 0);
+    return bytes / geometry_.frame_bytes + (bytes % geometry_.frame_bytes != 0 ? 1 : 0);
 }
 
 }  // namespace numacre::daemon

@@ -88,10 +88,10 @@ void PoolRecords::take_over_accounting() {
     accounting_ = shared_.header->accounting.load(std::memory_order_relaxed) & Accounting::kCount;
 }
 
-void PoolRecords::write_online(std::uint64_t online_bytes, std::uint64_t draining_bytes, unsigned frame_shift) {
+void PoolRecords::write_online(std::uint64_t online_bytes, std::uint64_t draining_bytes, const Geometry &geometry) {
     const std::uint64_t gone_bytes = draining_bytes + withheld_bytes_.load(std::memory_order_relaxed);
     auto &word = shared_.header->online_frames;
-    std::uint64_t frames = (online_bytes - std::min(online_bytes, gone_bytes)) >> frame_shift;
+    std::uint64_t frames = geometry.frames_in(online_bytes - std::min(online_bytes, gone_bytes));
     // relaxed: the daemon's own.
     if (!knows_all_) frames = std::min(frames, word.load(std::memory_order_relaxed));
     // EDGE withhold-then-look (seq_cst store, then seq_cst loads of what is held, in PoolScan::begin(); partner:

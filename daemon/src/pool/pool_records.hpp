@@ -60,7 +60,7 @@ public:
 
     // The frames that clients can have: of so many bytes, less what drains and what is withheld; and those that the
     // daemon holds.
-    void write_online(std::uint64_t online_bytes, std::uint64_t draining_bytes, unsigned frame_shift)
+    void write_online(std::uint64_t online_bytes, std::uint64_t draining_bytes, const Geometry &geometry)
         NUMACRE_REQUIRES(mutex);
     void write_seized(std::uint64_t frames) NUMACRE_REQUIRES(mutex);
     void withhold(std::uint64_t more_bytes, std::uint64_t less_bytes) NUMACRE_REQUIRES(mutex);

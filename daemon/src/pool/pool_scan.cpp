@@ -97,7 +97,7 @@ std::vector<OwnerUsage> PoolScan::walk(Use &use, Units units) const {
         if (units.units.empty() || i != units.numa_node.value) {
             scan_node(view, snapshot, usage);
         } else {
-            const std::uint64_t unit_frames = nodes_[i]->unit_bytes() >> geometry_.frame_shift;
+            const std::uint64_t unit_frames = geometry_.frames_in(nodes_[i]->unit_bytes());
             scan_node(view, snapshot, usage, [&](FrameIndex first, std::uint64_t frames) {
                 const std::uint64_t unit = first.value / unit_frames;
                 const auto place = std::ranges::lower_bound(places, std::pair{unit, std::size_t{0}});
@@ -116,7 +116,7 @@ Use PoolScan::look(Units units) {
     const std::uint64_t changes = unit_changes();
     const NodeMemory::DrainingFrames before = draining_frames();
     Use use = begin();
-    use.withheld_frames = withheld_bytes >> geometry_.frame_shift;
+    use.withheld_frames = geometry_.frames_in(withheld_bytes);
     walk(use, units);
     NodeMemory::DrainingFrames gone = draining_frames();
     // Of what has changed meanwhile nobody knows whether the walk has found it: it counts as gone whichever it was.

@@ -109,7 +109,7 @@ void Reaper::finish(const std::shared_ptr<Case> &job) {
 }
 
 void Reaper::has_gone(const Case &job, double seconds) {
-    const std::uint64_t bytes = job.total.frames << job.pool->geometry().frame_shift;
+    const std::uint64_t bytes = job.pool->geometry().bytes_of(job.total.frames);
     // Freed memory may serve waiters; and the client may have died while it was serving them.
     if (job.client.tier != wire::Tier::observer) ManagedPool::wake_waiters_soon(job.pool);
     const bool detached = job.departure == Departure::detached;

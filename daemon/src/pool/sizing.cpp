@@ -67,7 +67,7 @@ std::uint64_t units_in(std::uint64_t step_bytes, const NodeMemory &memory) {
 // Calls job(first, last) on the worker for pieces of [0, count), one job a piece; each stands for a unit.
 template <class Job>
 void in_pieces(ManagedPool &pool, const NodeMemory &memory, std::uint64_t count, Job &&job) {
-    const std::uint64_t frames_of_unit = memory.unit_bytes() >> pool.geometry().frame_shift;
+    const std::uint64_t frames_of_unit = pool.geometry().frames_in(memory.unit_bytes());
     const std::uint64_t piece = std::max<std::uint64_t>(1, kFramesAtOnce / frames_of_unit);
     for (std::uint64_t first = 0; first < count; first += piece)
         pool.worker().run([&] {
@@ -412,7 +412,7 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, NumaNode numa_node, std::uint
         }
         now.offline = !memory.is_online(unit);
         now.draining = pool.draining.contains(key);
-        now.used_bytes = now.offline ? 0 : memory.used_frames(unit) << pool.geometry().frame_shift;
+        now.used_bytes = now.offline ? 0 : pool.geometry().bytes_of(memory.used_frames(unit));
         return now;
     });
     if (!allowed) return Unexpected{allowed.error()};

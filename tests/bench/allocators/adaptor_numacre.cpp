@@ -16,7 +16,9 @@ public:
                                               .capacity_bytes = run.pool_bytes,
                                               .frame_bytes = kFrameBytes,
                                               .largest_block_bytes = kLargestBytes,
-                                              .flags = 0};
+                                              .flags = 0,
+                                              .object_bytes = 0,
+                                              .object_count = 0};
         const int error = run.attach.empty() ? numacre_open_private(&options, &pool_)
                                              : numacre_attach(run.attach.c_str(), nullptr, &pool_);
         if (error != 0) throw std::runtime_error(std::string("no pool: ") + numacre_last_error());

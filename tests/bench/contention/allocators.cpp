@@ -37,7 +37,7 @@ public:
         constexpr std::uint32_t kProcessSlots = 2;  // the daemon and the client
         const std::uint32_t thread_slots = cores + 1;
         Geometry geometry;
-        geometry.frame_shift = kFrameShift;
+        geometry.frame_bytes = 1U << kFrameShift;
         geometry.largest_order = kPoolLargestOrder;
         geometry.frame_count = frames_of_node_;
         if (!plausible(geometry)) throw std::runtime_error("no such pool");

@@ -131,7 +131,7 @@ static double work_on(struct part *part) {
 int main(int argc, char **argv) {
     const int steps = argc > 1 ? atoi(argv[1]) : 200;
     if (argc > 2) random_state = strtoull(argv[2], NULL, 0);
-    const numacre_private_options options = {sizeof options, (uint64_t)1 << 30, 64, (uint64_t)64 << 20, 0};
+    const numacre_private_options options = {sizeof options, (uint64_t)1 << 30, 64, (uint64_t)64 << 20, 0, 0, 0};
     if (numacre_open_private(&options, &pool) != 0) {
         fprintf(stderr, "lu_program: %s\n", numacre_last_error());
         return 1;

@@ -15,8 +15,8 @@ HeldBlock Blocks::got(const Handle &handle, void *place, const HeldBlock *from) 
              block.numa_node);
         return block;
     }
-    block.first = (static_cast<std::byte *>(place) - pool->nodes[block.numa_node].data) >> pool->geometry.frame_shift;
-    block.count = numacre_usable_size(pool, place) >> pool->geometry.frame_shift;
+    block.first = pool->geometry.frames_in(static_cast<std::byte *>(place) - pool->nodes[block.numa_node].data);
+    block.count = pool->geometry.frames_in(numacre_usable_size(pool, place));
     if (block.count == 0 || block.first + block.count > frames_) {
         fail("%s gets %llu frames at frame %llu of numa node %u; there are %llu",
              sessions_.name_of(handle.session).c_str(), static_cast<unsigned long long>(block.count),

@@ -19,8 +19,7 @@ namespace numacre::engine {
 
 inline constexpr std::uint64_t kPoolMagic = 0x6c6f'6f70'6372'6d6e;  // "nmrcpool" in memory
 inline constexpr std::uint64_t kNodeMagic = 0x6564'6f6e'6372'6d6e;  // "nmrcnode" in memory
-inline constexpr std::size_t kCacheLineBytes = 64;
-inline constexpr std::size_t kPoolNameBytes = 64;  // with its terminating 0
+inline constexpr std::size_t kPoolNameBytes = 64;                   // with its terminating 0
 
 // Env::Atomic<uint64_t> is 8 bytes in production; the asserts below pin the layout there.
 

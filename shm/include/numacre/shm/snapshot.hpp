@@ -93,13 +93,13 @@ template <class OnUse>
 struct NodeScan {
     NodeSnapshot &out;
     std::span<OwnerUsage> by_process;
-    unsigned frame_shift;
+    const Geometry &geometry;
     const OnUse &on_use;
 
     void owned(Block block, IndexEntry entry) {
         on_use(block.base, block.order.frames());
-        const std::uint64_t granted = block.order.frames() << frame_shift;
-        const std::uint64_t slack = entry.note().slack_bytes(block.order.value + frame_shift);
+        const std::uint64_t granted = geometry.bytes_of(block.order.frames());
+        const std::uint64_t slack = geometry.slack_bytes(block.order, entry.note());
         out.used_frames += block.order.frames();
         if (entry.is_cached()) {
             out.cached_frames += block.order.frames();
@@ -173,7 +173,7 @@ template <class Env, class OnUse = detail::NoUse>
 void scan_node(const NodeView<Env> &view, NodeSnapshot &out, std::span<OwnerUsage> by_process_slot,
                const OnUse &on_use = {}) {
     out.capacity_frames = view.geometry.frame_count;
-    detail::NodeScan<OnUse> scan{out, by_process_slot, view.geometry.frame_shift, on_use};
+    detail::NodeScan<OnUse> scan{out, by_process_slot, view.geometry, on_use};
     walk_all(view, scan);
 }
 

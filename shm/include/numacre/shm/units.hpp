@@ -8,6 +8,8 @@
 
 namespace numacre::engine {
 
+inline constexpr std::size_t kCacheLineBytes = 64;
+
 // Index of a frame inside one numa node's pool, counted from that pool's first frame.
 struct FrameIndex {
     std::uint64_t value = 0;
