@@ -1,6 +1,7 @@
 #include "advise.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <ostream>
 
 #include "bytes.hpp"
@@ -8,8 +9,29 @@
 namespace numacre::cli {
 namespace {
 
+std::uint64_t divide_up(std::uint64_t amount, std::uint64_t unit) {
+    return unit == 0 ? 0 : amount / unit + (amount % unit != 0 ? 1 : 0);
+}
+
 std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) {
     return unit == 0 ? bytes : (bytes + unit - 1) / unit * unit;
+}
+
+// An object pool keeps its size: the advice is for the next one.
+void advise_objects(Advice &advice, std::uint64_t out_of_frames) {
+    const std::uint64_t peak = divide_up(advice.peak_used_bytes, advice.frame_bytes);
+    advice.suggested_online_bytes = advice.online_bytes;
+    advice.suggested_largest_block_bytes = advice.largest_block_bytes;
+    advice.suggested_low_watermark_bytes = advice.low_watermark_bytes;
+    advice.suggested_object_count = peak == 0 ? advice.object_count : peak + divide_up(peak, 4);
+    if (out_of_frames != 0)
+        advice.suggested_object_count =
+            std::max(advice.suggested_object_count, advice.object_count + divide_up(advice.object_count, 4));
+    advice.reasons.push_back("at most " + std::to_string(peak) + " objects were in use on one numa node, " +
+                             std::to_string(out_of_frames) + " allocations found none" +
+                             (peak == 0 ? ": there is nothing to learn from" : ": that and a quarter"));
+    if (advice.suggested_object_count != advice.object_count)
+        advice.reasons.push_back("a pool of objects is not resized: delete it, and make it again with this count");
 }
 
 }  // namespace
@@ -19,6 +41,8 @@ Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint
     advice.pool = pool.name();
     advice.frame_bytes = pool.frame_bytes();
     advice.largest_block_bytes = pool.largest_block_bytes();
+    advice.object_bytes = pool.object_bytes();
+    advice.object_count = pool.object_count();
     advice.low_watermark_bytes = pool.low_watermark_bytes();
     advice.peak_client_bytes = pool.peak_client_bytes();
     for (const v1::PoolNode &numa_node : pool.nodes())
@@ -42,6 +66,10 @@ Advice advise(const v1::Pool &pool, const v1::GetStatsResponse &stats, std::uint
                 largest_used = std::max(largest_used, order.block_bytes());
             }
         }
+    }
+    if (advice.object_bytes != 0) {
+        advise_objects(advice, out_of_frames);
+        return advice;
     }
     const std::uint64_t chunk_bytes = std::max(advice.largest_block_bytes, page_bytes);
     advice.suggested_online_bytes = advice.online_bytes;
@@ -106,6 +134,9 @@ Json advice_json(const Advice &advice) {
             {"frame_bytes", advice.frame_bytes},
             {"online_bytes", advice.online_bytes},
             {"largest_block_bytes", advice.largest_block_bytes},
+            {"object_bytes", advice.object_bytes},
+            {"object_count", advice.object_count},
+            {"suggested_object_count", advice.suggested_object_count},
             {"low_watermark_bytes", advice.low_watermark_bytes},
             {"peak_used_bytes", advice.peak_used_bytes},
             {"peak_client_bytes", advice.peak_client_bytes},
@@ -126,25 +157,46 @@ std::string config_size(std::uint64_t bytes) {
     return std::to_string(bytes) + letter;
 }
 
-void print_advice(std::ostream &out, const Advice &advice) {
-    for (const std::string &reason : advice.reasons) out << "# " << printable(reason) << '\n';
-    out << "[[pool]]\n"
-        << "name = \"" << printable(advice.pool) << "\"\n"
-        << "capacity = \"" << config_size(advice.capacity_bytes) << "\"\n"
+namespace {
+
+void print_objects(std::ostream &out, const Advice &advice) {
+    out << "object = \"" << config_size(advice.object_bytes) << "\"\n"
+        << "count = " << advice.suggested_object_count;
+    if (advice.suggested_object_count != advice.object_count) out << "    # now " << advice.object_count;
+    if (advice.frame_bytes == advice.object_bytes && std::has_single_bit(advice.object_bytes))
+        out << "\ncolouring = \"off\"";
+}
+
+void print_blocks(std::ostream &out, const Advice &advice) {
+    out << "capacity = \"" << config_size(advice.capacity_bytes) << "\"\n"
         << "online = \"" << config_size(advice.suggested_online_bytes) << "\"";
     if (advice.suggested_online_bytes != advice.online_bytes) out << "    # now " << config_size(advice.online_bytes);
     out << "\nframe = \"" << config_size(advice.frame_bytes) << "\"\n"
         << "largest = \"" << config_size(advice.suggested_largest_block_bytes) << "\"";
-    if (advice.suggested_largest_block_bytes != advice.largest_block_bytes) {
+    if (advice.suggested_largest_block_bytes != advice.largest_block_bytes)
         out << "    # now " << config_size(advice.largest_block_bytes);
-    }
+}
+
+void print_watermark(std::ostream &out, const Advice &advice) {
+    out << "\nlow-watermark = \"" << config_size(advice.suggested_low_watermark_bytes) << "\"";
+    if (advice.suggested_low_watermark_bytes != advice.low_watermark_bytes)
+        out << "    # now " << config_size(advice.low_watermark_bytes);
+}
+
+}  // namespace
+
+void print_advice(std::ostream &out, const Advice &advice) {
+    for (const std::string &reason : advice.reasons) out << "# " << printable(reason) << '\n';
+    out << "[[pool]]\n"
+        << "name = \"" << printable(advice.pool) << "\"\n";
+    if (advice.object_bytes != 0)
+        print_objects(out, advice);
+    else
+        print_blocks(out, advice);
     // hugetlb is the default of a pool, so it need not be written.
     if (advice.backing != v1::BACKING_UNSPECIFIED && advice.backing != v1::BACKING_HUGETLB)
         out << "\nbacking = \"" << backing_name(advice.backing) << "\"";
-    out << "\nlow-watermark = \"" << config_size(advice.suggested_low_watermark_bytes) << "\"";
-    if (advice.suggested_low_watermark_bytes != advice.low_watermark_bytes) {
-        out << "    # now " << config_size(advice.low_watermark_bytes);
-    }
+    if (advice.object_bytes == 0) print_watermark(out, advice);
     out << '\n';
     if (advice.peak_client_bytes != 0)
         out << "# the client that held most had " << format_bytes(advice.peak_client_bytes)

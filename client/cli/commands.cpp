@@ -294,10 +294,17 @@ int run_resize(Context &context, const ResizeArguments &arguments) {
 int run_create(Context &context, const CreateArguments &arguments) {
     v1::CreatePoolRequest request;
     request.set_name(arguments.name);
-    request.set_capacity_bytes(parse_bytes(arguments.capacity));
-    for (const std::uint64_t online : parse_node_bytes(arguments.online)) request.add_node_online_bytes(online);
-    request.set_online_bytes(*std::ranges::max_element(request.node_online_bytes()));
-    if (request.node_online_bytes_size() == 1) request.clear_node_online_bytes();
+    const auto object = arguments.attributes.find("object");
+    const bool has_objects = object != arguments.attributes.end() && !object->second.empty() && object->second != "0";
+    if (!has_objects && (arguments.capacity.empty() || arguments.online.empty()))
+        throw ArgumentError(std::string(arguments.capacity.empty() ? "--capacity" : "--online") +
+                            " is missing: give --capacity and --online, or --object and --count for a pool of objects");
+    if (!arguments.capacity.empty()) request.set_capacity_bytes(parse_bytes(arguments.capacity));
+    if (!arguments.online.empty()) {
+        for (const std::uint64_t online : parse_node_bytes(arguments.online)) request.add_node_online_bytes(online);
+        request.set_online_bytes(*std::ranges::max_element(request.node_online_bytes()));
+        if (request.node_online_bytes_size() == 1) request.clear_node_online_bytes();
+    }
     if (!arguments.frame.empty()) request.set_frame_bytes(parse_bytes(arguments.frame));
     if (!arguments.largest.empty()) request.set_largest_block_bytes(parse_bytes(arguments.largest));
     request.set_max_clients(arguments.max_clients);
@@ -311,7 +318,7 @@ int run_create(Context &context, const CreateArguments &arguments) {
     if (!arguments.mode.empty()) request.set_mode(parse_mode(arguments.mode));
     for (const auto &[key, value] : arguments.attributes)
         if (!value.empty()) (*request.mutable_attributes())[key] = value;
-    if (request.online_bytes() > request.capacity_bytes()) {
+    if (!has_objects && request.online_bytes() > request.capacity_bytes()) {
         throw ArgumentError("--online " + arguments.online + " is above --capacity " + arguments.capacity +
                             ": a pool cannot have more online than its capacity");
     }
@@ -320,9 +327,8 @@ int run_create(Context &context, const CreateArguments &arguments) {
         print_json(context.out, pool_json(pool));
         return kExitOk;
     }
-    context.out << "created pool " << printable(pool.name()) << ": frame " << format_bytes(pool.frame_bytes())
-                << ", largest block " << format_bytes(pool.largest_block_bytes()) << ", access " << access_text(pool)
-                << policy_text(pool) << '\n';
+    context.out << "created pool " << printable(pool.name()) << ": " << sizes_text(pool) << ", access "
+                << access_text(pool) << policy_text(pool) << '\n';
     for (const v1::PoolNode &numa_node : pool.nodes()) {
         context.out << "  node " << numa_node.node() << ": " << format_bytes(numa_node.online_bytes()) << " online of "
                     << format_bytes(numa_node.capacity_bytes()) << ", " << backing_text(numa_node)

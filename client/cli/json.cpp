@@ -158,6 +158,8 @@ Json pool_json(const v1::Pool &pool) {
             {"looking_seconds", pool.looking_seconds()},
             {"frame_bytes", pool.frame_bytes()},
             {"largest_block_bytes", pool.largest_block_bytes()},
+            {"object_bytes", pool.object_bytes()},
+            {"object_count", pool.object_count()},
             {"capacity_bytes", capacity},
             {"online_bytes", online},
             {"used_bytes", used},

@@ -28,6 +28,9 @@ std::string whole_number_fault(const std::string &text) {
 
 // The attributes of a pool that `create` sends as they were typed, with their help. A new attribute is a row here.
 constexpr std::pair<const char *, const char *> kSentAsText[] = {
+    {"object", "Size of an object, for a pool of objects of this one size, a multiple of 64; no objects if left out"},
+    {"count", "Objects on each numa node; with --object"},
+    {"colouring", "Objects of 1K, 2K, 4K and so on lie 64 bytes further apart: on, off; on"},
     {"max-threads", "How many threads of all processes together may use it at once; 4096"},
     {"max-threads-per-client", "How many threads of one process may use it at once; --max-threads"},
     {"fit", "Where blocks that no cache serves come from: nearby, compact, best; nearby"},
@@ -76,11 +79,9 @@ public:
 
         CLI::App *create = verb("create", "Make a pool", [this](Context &c) { return run_create(c, create_); });
         create->add_option("NAME", create_.name, "Its name")->required();
-        create->add_option("--capacity", create_.capacity, "What each numa node may grow to")->required();
-        create
-            ->add_option("--online", create_.online,
-                         "What each numa node begins with; 256M/128M: numa node 0, all others")
-            ->required();
+        create->add_option("--capacity", create_.capacity, "What each numa node may grow to; not with --object");
+        create->add_option("--online", create_.online,
+                           "What each numa node begins with; 256M/128M: numa node 0, all others; not with --object");
         create->add_option("--frame", create_.frame, "Smallest block; 4K if left out");
         create->add_option("--largest", create_.largest, "Largest block, and the step of sizing; 4M if left out");
         create->add_option("--backing", create_.backing, "hugetlb-1g, hugetlb, thp, small, or best (hugetlb)");

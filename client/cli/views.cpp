@@ -61,6 +61,15 @@ std::string policy_text(const v1::Pool &pool) {
     return pool.policy().empty() || pool.policy() == "local" ? "" : ", policy " + printable(pool.policy());
 }
 
+std::string sizes_text(const v1::Pool &pool) {
+    if (pool.object_bytes() == 0)
+        return "frame " + format_bytes(pool.frame_bytes()) + ", largest block " +
+               format_bytes(pool.largest_block_bytes());
+    std::string text = number(pool.object_count()) + " objects of " + number(pool.object_bytes()) + " B a numa node";
+    if (pool.frame_bytes() != pool.object_bytes()) text += ", " + number(pool.frame_bytes()) + " B apart";
+    return text;
+}
+
 std::string backing_text(const v1::PoolNode &numa_node) {
     return std::string(backing_name(numa_node.backing())) + " (" + format_bytes(numa_node.page_bytes()) + " pages)";
 }
@@ -120,8 +129,7 @@ void print_status(std::ostream &out, const v1::Machine &machine, const std::vect
     }
     for (const PoolReport &report : pools) {
         const v1::Pool &pool = report.pool;
-        out << "\npool " << printable(pool.name()) << ": " << pool_state_name(pool.state()) << ", frame "
-            << format_bytes(pool.frame_bytes()) << ", largest block " << format_bytes(pool.largest_block_bytes())
+        out << "\npool " << printable(pool.name()) << ": " << pool_state_name(pool.state()) << ", " << sizes_text(pool)
             << ", " << plural(pool.clients(), "client", "clients") << " (at most " << pool.max_clients() << "), access "
             << access_text(pool) << policy_text(pool) << '\n';
         if (pool.autosize() != "off" && !pool.autosize().empty())
@@ -215,7 +223,8 @@ void print_pools(std::ostream &out, const v1::ListPoolsResponse &pools) {
                  {"CLIENTS", Align::right},
                  {"BACKING"},
                  {"POLICY"},
-                 {"ACCESS"}});
+                 {"ACCESS"},
+                 {"OBJECTS"}});
     for (const v1::Pool &pool : pools.pools()) {
         std::uint64_t capacity = 0, online = 0, used = 0, free = 0;
         std::set<std::string> backings;
@@ -228,11 +237,12 @@ void print_pools(std::ostream &out, const v1::ListPoolsResponse &pools) {
         }
         std::string backing;
         for (const std::string &name : backings) backing += (backing.empty() ? "" : ",") + name;
-        table.add_row({pool.name(), pool_state_name(pool.state()),
-                       number(static_cast<std::uint64_t>(pool.nodes_size())), format_bytes(pool.frame_bytes()),
-                       format_bytes(pool.largest_block_bytes()), format_bytes(capacity), format_bytes(online),
-                       format_bytes(used), format_bytes(free), number(pool.clients()), backing,
-                       pool.policy().empty() ? "-" : pool.policy(), access_text(pool)});
+        table.add_row(
+            {pool.name(), pool_state_name(pool.state()), number(static_cast<std::uint64_t>(pool.nodes_size())),
+             format_bytes(pool.frame_bytes()), format_bytes(pool.largest_block_bytes()), format_bytes(capacity),
+             format_bytes(online), format_bytes(used), format_bytes(free), number(pool.clients()), backing,
+             pool.policy().empty() ? "-" : pool.policy(), access_text(pool),
+             pool.object_bytes() == 0 ? "-" : number(pool.object_count()) + " of " + number(pool.object_bytes())});
     }
     table.print(out);
 }

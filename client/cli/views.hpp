@@ -47,6 +47,8 @@ std::vector<Cell> map_cells(const v1::GetMapResponse &map);
 std::string access_text(const v1::Pool &pool);
 // ", policy interleave"; empty if it is local.
 std::string policy_text(const v1::Pool &pool);
+// The sizes of the pool's blocks or objects.
+std::string sizes_text(const v1::Pool &pool);
 // "hugetlb (2 MiB pages)"
 std::string backing_text(const v1::PoolNode &numa_node);
 // "none", or "3 out of frames, 1 fragmented"

@@ -60,7 +60,11 @@ struct numacre_pool {
     pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;  // for events: one request at a time on a connection
     std::atomic<std::uint64_t> event_fd_id = 0;          // the kernel's number of that eventfd, plus 1; 0: not known
     numacre::engine::Geometry geometry;
-    numacre::engine::FrameScale scale;  // of the geometry
+    numacre::engine::FrameScale scale;
+    void set_geometry(const numacre::engine::Geometry &given) {
+        geometry = given;
+        scale = numacre::engine::FrameScale{given.frame_bytes};
+    }
     numacre::engine::ReferenceFormat reference_format;
     numacre::engine::PoolView<numacre::client::Env> view;
     void *pool_region = nullptr;

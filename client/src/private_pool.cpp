@@ -183,8 +183,7 @@ extern "C" int numacre_open_private(const numacre_private_options *options, numa
     if (const int error = start_recording()) return error;
     numacre_pool *const handle = new_handle();
     if (handle == nullptr) return fail(Errc::out_of_frames, "no memory for a pool handle");
-    handle->geometry = geometry;
-    handle->scale = FrameScale{geometry.frame_bytes};
+    handle->set_geometry(geometry);
     if (!register_handle(handle)) {
         release_handle(handle);
         return fail(Errc::too_many_clients,

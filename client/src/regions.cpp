@@ -156,8 +156,7 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
         reply.process_slots > kMaxProcessSlots || reply.thread_slots > kMaxThreadSlots || reply.thread_slots < 2 ||
         reply.process_slot >= reply.process_slots)
         return fail(Errc::corrupt, "the daemon's attach reply makes no sense");
-    pool->geometry = reply.geometry;
-    pool->scale = FrameScale{reply.geometry.frame_bytes};
+    pool->set_geometry(reply.geometry);
     pool->numa_nodes = reply.numa_node_count;
     pool->process = ProcessSlot{reply.process_slot};
     pool->client_id = reply.client_id;
@@ -205,12 +204,13 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
             handle.node_region, {reply.geometry, reply.instance_id, node_bytes}, dense, reply.thread_slots);
         if (node_sound != Errc::ok) return fail(node_sound, "the header of numa node %u's metadata does not fit", node);
         std::byte *const where = pool->span + (std::uint64_t{node} << pool->span_shift);
-        const bool is_mapped = map_closed(where, pool->data_bytes, data_fd) != nullptr;
-        if (is_mapped) guard_frames(pool, where, pool->data_bytes);
-        // The region is opened as a whole: mprotect() cannot open a part of a hugepage.
+        // Whole pages: mprotect() cannot open a part of a hugepage, nor can a part be guarded.
         const std::uint64_t page =
             reply.nodes[node].page_bytes > kPageBytes ? reply.nodes[node].page_bytes : kPageBytes;
-        if (!is_mapped || !open_map(where, round_up(pool->data_bytes, page)))
+        const std::uint64_t mapped_bytes = round_up(pool->data_bytes, page);
+        const bool is_mapped = map_closed(where, mapped_bytes, data_fd) != nullptr;
+        if (is_mapped) guard_frames(pool, where, mapped_bytes);
+        if (!is_mapped || !open_map(where, mapped_bytes))
             return fail(Errc::out_of_frames, "cannot map the frames of numa node %u: %s", node, strerror(errno));
         handle.data = where;
         handle.backing = reply.nodes[node].backing;

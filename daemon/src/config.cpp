@@ -136,6 +136,16 @@ const std::vector<Key<PoolSpec>> &pool_keys() {
     return keys;
 }
 
+// Sets what follows from the keys that a description names, and checks all of it together.
+Answer<void> complete(ConfiguredPool &pool) {
+    const auto is_named = [&](std::string_view key) {
+        return std::ranges::find(pool.named_keys, key) != pool.named_keys.end();
+    };
+    if (auto sizes = set_object_sizes(pool, is_named); !sizes) return sizes;
+    const auto geometry = geometry_of(pool);
+    return geometry ? Answer<void>{} : Unexpected{geometry.error()};
+}
+
 unsigned edit_distance(std::string_view a, std::string_view b) {
     std::vector<unsigned> row(b.size() + 1);
     for (unsigned j = 0; j <= b.size(); ++j) row[j] = j;
@@ -310,9 +320,8 @@ private:
                 if (auto set = set_from<PoolSpec>(*key, spec, item); !set) return set;
                 spec.named_keys.emplace_back(name.str());
             }
-            const auto geometry = geometry_of(spec);
-            if (!geometry)
-                return bad_argument(at(entry.source()) + "pool \"" + spec.name + "\": " + geometry.error().message);
+            if (const auto sound = complete(spec); !sound)
+                return bad_argument(at(entry.source()) + "pool \"" + spec.name + "\": " + sound.error().message);
             const auto same = [&](const PoolSpec &other) { return other.name == spec.name; };
             if (std::any_of(config.pools.begin(), config.pools.end(), same))
                 return bad_argument(at(entry.source()) + "name = '" + spec.name +
@@ -353,8 +362,7 @@ Answer<ConfiguredPool> parse_pool_flag(std::string_view text) {
         if (auto set = key->set(spec, value); !set)
             return bad_argument(where + name + " = " + value + ": " + set.error().message);
     }
-    const auto geometry = geometry_of(spec);
-    if (!geometry) return bad_argument(where + geometry.error().message);
+    if (const auto sound = complete(spec); !sound) return bad_argument(where + sound.error().message);
     return spec;
 }
 

@@ -94,34 +94,46 @@ struct Held {
     std::uint64_t stamp;
 };
 
+// The places of a block's stamps: its first word, some words in between, and its last one.
+template <class Visit>
+void at_each_stamp(const Held &held, Visit visit) {
+    const std::size_t last = held.bytes - sizeof held.stamp;
+    for (std::size_t at = 0; at < last; at += kStampEvery) visit(at);
+    visit(last);
+}
 void write_stamps(const Held &held) {
-    for (std::size_t at = 0; at < held.bytes; at += kStampEvery)
+    at_each_stamp(held, [&](std::size_t at) {
         *reinterpret_cast<std::uint64_t *>(static_cast<char *>(held.address) + at) = held.stamp + at;
+    });
 }
 void check_stamps(const Held &held) {
-    for (std::size_t at = 0; at < held.bytes; at += kStampEvery) {
+    at_each_stamp(held, [&](std::size_t at) {
         const std::uint64_t found = *reinterpret_cast<std::uint64_t *>(static_cast<char *>(held.address) + at);
-        if (found == held.stamp + at) continue;
+        if (found == held.stamp + at) return;
         std::fprintf(stderr, "chaos_client %d: block %p + %zu has stamp %#llx instead of %#llx: owned twice\n",
                      getpid(), held.address, at, static_cast<unsigned long long>(found),
                      static_cast<unsigned long long>(held.stamp + at));
         _exit(2);
-    }
+    });
 }
 [[noreturn]] void die(const char *what) {
     std::fprintf(stderr, "chaos_client %d: %s: %s\n", getpid(), what, numacre_last_error());
     _exit(3);
 }
 
-std::size_t some_size(std::mt19937_64 &random) {
-    return std::size_t{4096} << (random() % 16 == 0 ? random() % 11 : random() % 4);
+std::uint64_t largest_block_bytes(numacre_pool *pool) {
+    numacre_pool_info info{};
+    info.struct_size = sizeof info;
+    if (numacre_get_info(pool, &info) != 0) die("get_info");
+    return info.largest_block_bytes;
 }
 
 // What a thread does, every way there is: cached, past the cache, many at once, handed over. One thread after the other
 // may do it.
 class Worker {
 public:
-    Worker(numacre_pool *pool, Shared &shared, std::uint64_t seed) : pool_(pool), ring_(shared.ring), random_(seed) {}
+    Worker(numacre_pool *pool, Shared &shared, std::uint64_t seed)
+        : pool_(pool), ring_(shared.ring), random_(seed), largest_bytes_(largest_block_bytes(pool)) {}
 
     // Until `stop`; then the thread's cache is full.
     void run() {
@@ -165,14 +177,21 @@ private:
         return held;
     }
 
+    // In an object pool all sizes are that of an object.
+    std::size_t fitting(std::size_t bytes) const { return std::min(bytes, largest_bytes_); }
+    std::size_t small_size() { return fitting(std::size_t{4096} << random_() % 4); }
+    std::size_t some_size() {
+        return random_() % 16 == 0 ? fitting(std::size_t{4096} << random_() % 11) : small_size();
+    }
+
     enum class Way : std::uint8_t { uncached, cached, inlined };
     Way some_way() { return static_cast<Way>(random_() % 3); }
 
     void allocate() {
         if (held_.size() >= kHeldMax || held_bytes_ >= kHeldBytesMax) return;
         // Sizes come in runs, as the shortest way through the cache wants them.
-        if (random_() % 32 == 0) bytes_ = some_size(random_);
-        const std::size_t bytes = bytes_;
+        if (random_() % 32 == 0) bytes_ = some_size();
+        const std::size_t bytes = fitting(bytes_);
         const Way way = some_way();
         void *block = nullptr;
         const int error = timed([&] {
@@ -187,7 +206,7 @@ private:
     // For what there may be none of for a while: then for what others release. Half of them for a large block.
     void wait() {
         if (held_.size() >= kHeldMax) return;
-        const std::size_t bytes = random_() % 2 == 0 ? kLargeBytes : some_size(random_);
+        const std::size_t bytes = random_() % 2 == 0 ? fitting(kLargeBytes) : some_size();
         void *block = nullptr;
         const unsigned flags = NUMACRE_UNCACHED | NUMACRE_WAIT_MS(1 + random_() % kWaitMillisecondsMax);
         const int error = numacre_alloc_on(pool_, -1, bytes, flags, &block);
@@ -198,7 +217,7 @@ private:
     void allocate_many() {
         const auto count = static_cast<unsigned>(1 + random_() % kManyMax);
         if (held_.size() + count > kHeldMax || held_bytes_ >= kHeldBytesMax) return;
-        const std::size_t bytes = std::size_t{4096} << random_() % 4;
+        const std::size_t bytes = small_size();
         void *blocks[kManyMax];
         const int error = numacre_alloc_bulk(pool_, bytes, blocks, count);
         if (error == -ENOMEM) return;
@@ -236,7 +255,7 @@ private:
     void give_newborn() {
         void *blocks[kBurst];
         numacre_ref refs[kBurst];
-        const int error = numacre_alloc_ref_bulk(pool_, std::size_t{4096} << random_() % 4, blocks, refs, kBurst);
+        const int error = numacre_alloc_ref_bulk(pool_, small_size(), blocks, refs, kBurst);
         if (error == -ENOMEM) return;
         if (error != 0) die("alloc_ref_bulk");
         for (const numacre_ref given : refs) {
@@ -275,7 +294,7 @@ private:
     void fill_cache() {
         std::array<void *, kMoreThanCached> blocks{};
         std::size_t count = 0;
-        while (count < blocks.size() && numacre_alloc_inline(pool_, 4096, &blocks[count]) == 0) ++count;
+        while (count < blocks.size() && numacre_alloc_inline(pool_, fitting(4096), &blocks[count]) == 0) ++count;
         while (count > 0)
             if (numacre_free_inline(pool_, blocks[--count]) != 0) die("free");
     }
@@ -292,6 +311,7 @@ private:
     numacre_pool *pool_;
     std::atomic<std::uint64_t> *ring_;
     std::mt19937_64 random_;
+    std::size_t largest_bytes_;
     std::size_t bytes_ = 4096;  // of the present run
     std::vector<Held> held_;
     std::size_t held_bytes_ = 0;
@@ -303,7 +323,9 @@ class Session {
 public:
     Session(const char *runtime_dir, Shared &shared, std::uint64_t seed, int threads) {
         if (numacre_attach(runtime_dir, nullptr, &pool_) != 0) die("attach");
-        if (const int error = numacre_alloc(pool_, 4096, &own_); error != 0 && error != -ENOMEM) die("alloc");
+        if (const int error = numacre_alloc(pool_, std::min<std::size_t>(4096, largest_block_bytes(pool_)), &own_);
+            error != 0 && error != -ENOMEM)
+            die("alloc");
         for (int i = 0; i < threads; ++i)
             workers_.push_back(std::make_unique<Worker>(pool_, shared, seed + static_cast<std::uint64_t>(i)));
         start();

@@ -3,7 +3,7 @@
 instants, beside living ones: killed, stopped, replaced by exec, forked, ended or detached with all that they hold.
 Nobody may own a block twice, nobody may wait for the dead or the stopped, and in the end everything is back.
 
-usage: kill_test.py [--kills N] [--seed N] [--processes N]      replay: the seed is printed first
+usage: kill_test.py [--kills N] [--seed N] [--processes N] [--objects]      replay: the seed is printed first
 """
 
 import argparse
@@ -25,6 +25,7 @@ from support.chaos_client import ChaosClient, chaos_client, fail_when_a_client_h
 from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
 
 CAPACITY = 64 << 20
+OBJECT_BYTES = 2368  # of no power of two: that of a DPDK packet buffer
 RING_BYTES = 64 * 8  # chaos_client.cpp has the shared file's layout
 SLEEPERS_MAX = 8
 ASLEEP_FOR_MAX = 6  # what happens to others while one is stopped
@@ -190,9 +191,11 @@ def check_forks(shared):
         raise AssertionError(f"{not_refused} forked children were not refused their parents' handles")
 
 
-def run(kills, processes, seed):
+def run(kills, processes, seed, objects):
     rng = random.Random(seed)
-    pool = f"name=default,capacity={CAPACITY},online={CAPACITY},frame=4K,largest=4M"
+    count = CAPACITY // OBJECT_BYTES
+    pool = (f"name=default,object={OBJECT_BYTES},count={count}" if objects else
+            f"name=default,capacity={CAPACITY},online={CAPACITY},frame=4K,largest=4M")
     with Daemon("--pool", pool) as daemon, tempfile.TemporaryDirectory() as directory:
         shared = os.path.join(directory, "shared")
         herd = Herd(daemon, shared, rng)
@@ -217,9 +220,11 @@ def run(kills, processes, seed):
         finally:
             herd.kill_all()
         (found,) = [each for each in daemon.status()["pools"] if each["name"] == "default"]
-        largest = found["nodes"][0]["largest_free_block_bytes"]
-        if largest != 4 << 20:
+        largest, free = (found["nodes"][0][key] for key in ("largest_free_block_bytes", "free_bytes"))
+        if largest != (OBJECT_BYTES if objects else 4 << 20):
             raise AssertionError(f"the largest free block is {largest} bytes: something did not coalesce")
+        if objects and free != count * OBJECT_BYTES:
+            raise AssertionError(f"{free} bytes are free instead of {count} objects of {OBJECT_BYTES}")
         log = daemon.log()
         if "damaged" in log:
             raise AssertionError(f"numacred found the pool damaged:\n{log}")
@@ -241,11 +246,13 @@ def main():
     parser.add_argument("--kills", type=int, default=400)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--objects", action="store_true", help="a pool of objects")
     arguments = parser.parse_args()
     fail_when_a_client_hangs()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().getrandbits(32)
-    print(f"replay: kill_test.py --kills {arguments.kills} --processes {arguments.processes} --seed {seed}", flush=True)
-    run(arguments.kills, arguments.processes, seed)
+    print(f"replay: kill_test.py --kills {arguments.kills} --processes {arguments.processes} --seed {seed}"
+          f"{' --objects' if arguments.objects else ''}", flush=True)
+    run(arguments.kills, arguments.processes, seed, arguments.objects)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,13 @@ enum { kBurst = 200 };
 
 static numacre_pool *giver, *taker;
 
+static uint64_t largest_bytes;
+
+/* In an object pool all sizes are that of an object. */
+static size_t fitting(size_t bytes) {
+    return bytes < largest_bytes ? bytes : (size_t)largest_bytes;
+}
+
 static int failed(const char *what) {
     fprintf(stderr, "%s: %s\n", what, numacre_last_error());
     return 1;
@@ -34,12 +41,12 @@ static int hand_over(unsigned round, unsigned numa_nodes) {
     void *given[kBurst], *taken[kBurst];
     numacre_ref refs[kBurst];
     if (round % 2 != 0) {
-        if (numacre_alloc_ref_bulk(giver, (size_t)4096 << round % 5, given, refs, kBurst) != 0)
+        if (numacre_alloc_ref_bulk(giver, fitting((size_t)4096 << round % 5), given, refs, kBurst) != 0)
             return failed("numacre_alloc_ref_bulk");
     } else {
         for (unsigned i = 0; i < kBurst; ++i) {
             const unsigned node = (round % 4 != 0 ? i : i / 7) % numa_nodes;
-            if (numacre_alloc_on(giver, (int)node, (size_t)4096 << i % 3, NUMACRE_STRICT, &given[i]) != 0)
+            if (numacre_alloc_on(giver, (int)node, fitting((size_t)4096 << i % 3), NUMACRE_STRICT, &given[i]) != 0)
                 return failed("numacre_alloc_on");
         }
         if (numacre_ref_bulk(giver, given, refs, kBurst) != 0) return failed("numacre_ref_bulk");
@@ -66,6 +73,7 @@ int main(int argc, char **argv) {
     if (numacre_attach(NULL, NULL, &giver) != 0 || numacre_attach(NULL, NULL, &taker) != 0)
         return failed("numacre_attach");
     if (numacre_get_info(giver, &info) != 0) return failed("numacre_get_info");
+    largest_bytes = info.largest_block_bytes;
     for (unsigned round = 0; round < rounds; ++round)
         if (hand_over(round, info.numa_nodes) != 0) return 1;
     numacre_detach(giver);

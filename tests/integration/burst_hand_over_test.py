@@ -35,6 +35,11 @@ class BurstHandOver(unittest.TestCase):
     def test_a_pool_with_a_quota(self):
         self.hand_over(pool=POOL + ",quota=200M")
 
+    def test_a_pool_of_objects(self):
+        for nodes in ("", "--topology=synthetic:3x512M"):
+            with self.subTest(nodes):
+                self.hand_over(*nodes.split(), pool="name=default,object=2368,count=20000,backing=small")
+
 
 if __name__ == "__main__":
     main()

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "numacre/shm/env.hpp"
+#include "numacre/shm/geometry.hpp"
 
 namespace numacre::simulation {
 
@@ -17,7 +18,7 @@ Plan make_plan(std::uint64_t seed, const Limits &limits) {
     Random geometry(seed, 1), people(seed, 2), work(seed, 3), daemon(seed, 4), faults(seed, 5);
     const auto up_to = [](std::uint64_t drawn, std::uint64_t limit) { return std::min(drawn, limit); };
 
-    plan.frame_shift = static_cast<unsigned>(geometry.between(6, 21));
+    plan.frame_bytes = 1U << geometry.between(6, 21);
     // Half of all: largest blocks below a leaf word, whose last word then may end anywhere.
     plan.largest_order = static_cast<unsigned>(geometry.percent(40) ? geometry.below(7) : geometry.between(6, 10));
     const std::uint64_t frames_max = up_to(geometry.one_in(3) ? 5000 : geometry.scaled(2500) + 1, limits.frames);
@@ -200,6 +201,9 @@ Plan make_plan(std::uint64_t seed, const Limits &limits) {
         if (plan.point_deaths == 0) schedule.point_every = 0;
     }
     schedule.steps_max = plan.steps + 6'000'000;
+    // Objects. A stream of its own, at the end: nothing else of the seed changes.
+    if (Random objects(seed, 7); plan.largest_order == 0 && objects.percent(75))
+        plan.frame_bytes = static_cast<std::uint32_t>(engine::kObjectStepBytes * objects.between(1, 70));
     return plan;
 }
 
@@ -208,14 +212,14 @@ std::string to_text(const Plan &plan) {
     static constexpr const char *kBiases[] = {"uniform", "runs", "priorities", "starve"};
     unsigned threads = 0;
     for (unsigned process = 0; process < plan.processes; ++process) threads += plan.threads[process];
-    std::snprintf(text, sizeof text,
-                  "%llu frames (%llu chunks of order %u) on each of %u numa nodes; %u processes, %u threads, %u x %u "
-                  "operations each; %zu deaths, %zu of the daemon, %u at named points; schedule %s (runs of %llu)",
-                  static_cast<unsigned long long>(plan.chunks << plan.largest_order),
-                  static_cast<unsigned long long>(plan.chunks), plan.largest_order, plan.numa_nodes, plan.processes,
-                  threads, plan.rounds, plan.operations, plan.deaths.size(), plan.daemon_deaths.size(),
-                  plan.point_deaths, kBiases[static_cast<unsigned>(plan.schedule.bias)],
-                  static_cast<unsigned long long>(plan.schedule.mean_run));
+    std::snprintf(
+        text, sizeof text,
+        "%llu frames of %u bytes (%llu chunks of order %u) on each of %u numa nodes; %u processes, %u threads, %u x %u "
+        "operations each; %zu deaths, %zu of the daemon, %u at named points; schedule %s (runs of %llu)",
+        static_cast<unsigned long long>(plan.chunks << plan.largest_order), plan.frame_bytes,
+        static_cast<unsigned long long>(plan.chunks), plan.largest_order, plan.numa_nodes, plan.processes, threads,
+        plan.rounds, plan.operations, plan.deaths.size(), plan.daemon_deaths.size(), plan.point_deaths,
+        kBiases[static_cast<unsigned>(plan.schedule.bias)], static_cast<unsigned long long>(plan.schedule.mean_run));
     return text;
 }
 

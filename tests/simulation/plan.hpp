@@ -29,7 +29,7 @@ struct Limits {
 
 struct Plan {
     std::uint64_t seed = 0;
-    unsigned frame_shift = 12;
+    std::uint32_t frame_bytes = 4096;
     unsigned largest_order = 0;
     std::uint64_t chunks = 1;
     unsigned numa_nodes = 1;

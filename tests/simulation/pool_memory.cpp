@@ -5,7 +5,7 @@
 namespace numacre::simulation {
 
 PoolMemory::PoolMemory(const Plan &plan)
-    : geometry{1U << plan.frame_shift, plan.largest_order, plan.chunks << plan.largest_order} {
+    : geometry{plan.frame_bytes, plan.largest_order, plan.chunks << plan.largest_order} {
     const std::uint32_t process_slots = plan.processes + 1;
     std::uint32_t thread_slots = 2;
     for (unsigned seat = 0; seat < plan.processes; ++seat) thread_slots += plan.threads[seat];

@@ -56,7 +56,7 @@ void Processes::open_pool(Instance &instance) {
     pool->process = ProcessSlot{instance.slot};
     pool->client_id = static_cast<std::uint32_t>(instance.number);
     pool->numa_nodes = plan_.numa_nodes;
-    pool->geometry = memory_.geometry;
+    pool->set_geometry(memory_.geometry);
     pool->reference_format = ReferenceFormat{memory_.geometry.frame_count, plan_.numa_nodes};
     pool->view = memory_.pool;
     pool->checks_frees = plan_.checks_frees;

@@ -37,7 +37,7 @@ Held Shadow::acquire(const Client &client, void *address, Order order, std::uint
     Held held{address, static_cast<std::uint32_t>(offset >> pool.span_shift), {}, nullptr};
     const std::uint64_t in_node = offset & ((std::uint64_t{1} << pool.span_shift) - 1);
     held.block = {FrameIndex{memory_.geometry.frames_in(in_node)}, order};
-    if (offset >= pool.span_bytes || (in_node & (memory_.geometry.frame_bytes - 1)) != 0 ||
+    if (offset >= pool.span_bytes || in_node % memory_.geometry.frame_bytes != 0 ||
         end(held.block) > memory_.geometry.frame_count || (first(held.block) & (order.frames() - 1)) != 0) {
         verdict_.fail(
             "process %d gets a block of order %u at frame %llu of numa node %u, which does not exist (%llu frames)",

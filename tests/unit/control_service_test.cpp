@@ -304,20 +304,63 @@ TEST_F(ControlServiceTest, create_pool_passes_on_what_is_set) {
 }
 
 TEST_F(ControlServiceTest, create_pool_takes_each_attribute_by_its_key) {
+    for (const auto *left_out : {&kOfObjects, &kOfBlocks}) {
+        v1::CreatePoolRequest request;
+        request.set_name(left_out == &kOfObjects ? "blocks" : "objects");
+        auto &attributes = *request.mutable_attributes();
+        for (const auto &[key, value] : kAttributeValues)
+            if (key != "name" && !left_out->contains(key)) attributes[key] = value;
+        if (left_out == &kOfBlocks) attributes["low-watermark"] = "1M";  // of 1000 objects
+        EXPECT_EQ(attributes.size() + 1 + left_out->size(), pool_attributes().size()) << "all but the name";
+        const grpc::Status status = create(request);
+        ASSERT_TRUE(status.ok()) << status.error_message();
+        const auto created = pools_.pool_status(request.name());
+        ASSERT_TRUE(created.has_value());
+        for (const auto &[key, value] : attributes)
+            EXPECT_EQ(find_pool_attribute(key)->format(created->spec), value) << key;
+    }
+}
+
+TEST_F(ControlServiceTest, the_sizes_of_an_object_pool_follow_from_its_objects) {
     v1::CreatePoolRequest request;
     request.set_name("second");
-    auto &attributes = *request.mutable_attributes();
-    for (const auto &[key, value] : kAttributeValues)
-        if (key != "name") attributes[key] = value;
-    EXPECT_EQ(attributes.size() + 1, pool_attributes().size()) << "all but the name";
-    const grpc::Status status = create(request);
-    ASSERT_TRUE(status.ok()) << status.error_message();
+    (*request.mutable_attributes())["object"] = "2368";
+    (*request.mutable_attributes())["count"] = "1000";
+    ASSERT_TRUE(create(request).ok());
     const auto created = pools_.pool_status("second");
     ASSERT_TRUE(created.has_value());
-    for (const PoolAttribute &attribute : pool_attributes()) {
-        if (attribute.key == "name") continue;
-        EXPECT_EQ(attribute.format(created->spec), attributes[std::string(attribute.key)]) << attribute.key;
-    }
+    EXPECT_EQ(created->spec.capacity_bytes, 2'368'000U);
+    EXPECT_EQ(created->spec.online_bytes, 2'368'000U);
+    EXPECT_EQ(created->spec.frame_bytes, 2368U);
+    EXPECT_EQ(created->spec.largest_block_bytes, 2368U);
+
+    request.set_name("third");
+    const auto refusal = [&](v1::CreatePoolRequest refused) {
+        const grpc::Status status = create(refused);
+        EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+        return status.error_message();
+    };
+    v1::CreatePoolRequest sized = request;
+    sized.set_capacity_bytes(kMiB);
+    EXPECT_THAT(refusal(sized), AllOf(HasSubstr("capacity 1M"), HasSubstr("2368000")));
+    sized = request;
+    sized.set_frame_bytes(64);
+    EXPECT_THAT(refusal(sized), HasSubstr("frame 64"));
+    sized = request;
+    sized.set_reclaim("zero");
+    EXPECT_THAT(refusal(sized), HasSubstr("keep their content"));
+    sized = request;
+    sized.set_autosize("10%-50%:1M-2M");
+    EXPECT_THAT(refusal(sized), HasSubstr("autosize"));
+    sized = request;
+    (*sized.mutable_attributes())["object"] = "100";
+    EXPECT_THAT(refusal(sized), AllOf(HasSubstr("100"), HasSubstr("use 128")));
+    sized = request;
+    (*sized.mutable_attributes())["count"] = "0";
+    EXPECT_THAT(refusal(sized), HasSubstr("count is 0"));
+    sized = request;
+    sized.mutable_attributes()->erase("object");
+    EXPECT_THAT(refusal(sized), HasSubstr("count is for object pools"));
 }
 
 TEST_F(ControlServiceTest, create_pool_refuses_attributes_that_are_unknown_wrong_or_given_twice) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 
 namespace numacre::daemon {
@@ -14,6 +15,9 @@ inline const std::map<std::string, std::string, std::less<>> kAttributeValues{
     {"online", "32M/16M/0"},
     {"frame", "8K"},
     {"largest", "2M"},
+    {"object", "2368"},
+    {"count", "1000"},
+    {"colouring", "off"},
     {"max-clients", "5"},
     {"max-threads", "6"},
     {"max-threads-per-client", "2"},
@@ -30,5 +34,9 @@ inline const std::map<std::string, std::string, std::less<>> kAttributeValues{
     {"group", "4712"},
     {"mode", "0604"},
 };
+
+// A pool has blocks or objects: of these groups a description names one.
+inline const std::set<std::string, std::less<>> kOfBlocks{"capacity", "online", "frame", "largest", "autosize"};
+inline const std::set<std::string, std::less<>> kOfObjects{"object", "count", "colouring"};
 
 }  // namespace numacre::daemon

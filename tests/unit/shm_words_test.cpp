@@ -1,6 +1,8 @@
 // Units, index entry, intent, reference, geometry, errors, fragmentation: values without atomics.
 #include <gtest/gtest.h>
+
 #include <algorithm>
+#include <random>
 
 #include <set>
 
@@ -131,6 +133,50 @@ TEST(Geometry, impossible_ones_are_named) {
     EXPECT_EQ(check_geometry(4096, 4 * kMiB, 0), GeometryFault::capacity_zero);
     EXPECT_EQ(check_geometry(4096, 4 * kMiB, 5 * kMiB), GeometryFault::capacity_not_whole_blocks);
     EXPECT_EQ(check_geometry(64, 4 * kMiB, std::uint64_t{1} << 41), GeometryFault::capacity_too_large);
+}
+
+TEST(FrameScale, gives_the_frame_of_an_offset_and_no_frame_of_an_offset_inside_one) {
+    std::mt19937_64 random(1);
+    for (const std::uint64_t bytes : {64ULL, 128ULL, 192ULL, 320ULL, 2368ULL, 4096ULL, 4160ULL, 9280ULL, 65'600ULL,
+                                      (1ULL << 30) - 64, 1ULL << 30, (1ULL << 30) + 64}) {
+        const FrameScale scale{bytes};
+        const std::uint64_t most = std::uint64_t{1} << kMaxFrameIndexBits;
+        for (int i = 0; i < 20'000; ++i) {
+            const std::uint64_t frame = i < 300 ? static_cast<std::uint64_t>(i) : random() % most;
+            ASSERT_EQ(scale.frame(scale.offset(frame)), frame) << bytes;
+            const std::uint64_t inside =
+                i < 300 ? 1 + static_cast<std::uint64_t>(i) % (bytes - 1) : 1 + random() % (bytes - 1);
+            ASSERT_GE(scale.frame(scale.offset(frame) + inside), most) << bytes << " " << frame << " " << inside;
+            ASSERT_GE(scale.frame(scale.offset(frame) - inside), most) << bytes << " " << frame << " " << inside;
+        }
+    }
+}
+
+TEST(Objects, impossible_ones_are_named) {
+    EXPECT_EQ(check_objects(64, 1), ObjectsFault::none);
+    EXPECT_EQ(check_objects(2368, 100'000), ObjectsFault::none);
+    EXPECT_EQ(check_objects(kMaxBlockBytes, std::uint64_t{1} << kMaxFrameIndexBits), ObjectsFault::none);
+    EXPECT_EQ(check_objects(0, 1), ObjectsFault::size_out_of_range);
+    EXPECT_EQ(check_objects(63, 1), ObjectsFault::size_out_of_range);
+    EXPECT_EQ(check_objects(65, 1), ObjectsFault::size_no_multiple);
+    EXPECT_EQ(check_objects(kMaxBlockBytes + 64, 1), ObjectsFault::size_out_of_range);
+    EXPECT_EQ(check_objects(64, 0), ObjectsFault::count_zero);
+    EXPECT_EQ(check_objects(64, (std::uint64_t{1} << kMaxFrameIndexBits) + 1), ObjectsFault::too_many);
+    for (const std::uint64_t bytes : {64ULL, 2368ULL, 4096ULL, 1ULL << 30})
+        EXPECT_TRUE(plausible(make_object_geometry(object_stride(bytes, true), 7))) << bytes;
+    EXPECT_FALSE(plausible(make_object_geometry(100, 7)));
+    EXPECT_FALSE(plausible(make_object_geometry(2368, 0)));
+    EXPECT_FALSE(plausible(make_object_geometry(0, 7)));
+    EXPECT_FALSE(plausible(Geometry{2368, 1, 8}));
+}
+
+TEST(Objects, slack_is_what_nobody_asked_for_of_an_object) {
+    const Geometry geometry = make_object_geometry(2368, 10);
+    for (const std::uint64_t size : {1ULL, 64ULL, 1000ULL, 2047ULL, 2048ULL, 2367ULL, 2368ULL}) {
+        const std::uint64_t slack = geometry.slack_bytes(Order{0}, Note{}.for_request(size, geometry.frame_shift()));
+        EXPECT_LE(slack, 2368 - size);
+        EXPECT_GE(slack + 4096 / 256, 2368 - size);
+    }
 }
 
 TEST(Geometry, scribbled_ones_are_not_plausible) {

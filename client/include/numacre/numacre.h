@@ -389,10 +389,10 @@ typedef struct {
     uint64_t frame_bytes;         /* 0: 4 KiB; a power of two from 64 B to 2 MiB */
     uint64_t largest_block_bytes; /* 0: 4 MiB, or the capacity if that is smaller; a power of two up to 1 GiB */
     unsigned flags;               /* 0, or one of NUMACRE_PRIVATE_... */
-    /* Since 0.3. An object pool: object_count blocks of object_bytes each, a multiple of 64 B up to 1 GiB, one behind
-     * the other. The three sizes above are 0 then. No block is larger, and free objects keep their content. */
+    /* An object pool: object_count blocks of object_bytes each, a multiple of 64 B up to 1 GiB, one behind the other.
+     * The three sizes above are 0 then. No block is larger, and free objects keep their content. */
     uint64_t object_bytes; /* 0: no object pool */
-    uint64_t object_count;
+    uint64_t object_count; /* the objects of the pool, all of them */
 } numacre_private_options;
 
 /* Flags of numacre_private_options. */
@@ -400,8 +400,8 @@ typedef struct {
 /* Every allocation that the cache cannot serve takes the smallest free space that suffices, and the lowest of several,
  * as a serial buddy system does. Costs as much as NUMACRE_PRIVATE_COMPACT. */
 #define NUMACRE_PRIVATE_BEST_FIT 2u
-/* Objects whose size is a power of two from 1 KiB on lie at that distance. Without the flag they lie 64 B further apart,
- * so that the first lines of all objects do not share a few sets of the processor's caches. */
+/* Objects whose size is a power of two from 1 KiB on lie at that distance. Without the flag they lie 64 B further
+ * apart, so that the first lines of all objects do not share a few sets of the processor's caches. */
 #define NUMACRE_PRIVATE_PLAIN_OBJECTS 4u
 
 /* Makes a pool inside this process. options NULL: all defaults. numacre_detach closes the pool. The call reserves

@@ -4,6 +4,7 @@
 
 #include "control/printable.hpp"
 #include "spec/access.hpp"
+#include "spec/pool_spec.hpp"
 
 namespace numacre::daemon {
 namespace {
@@ -78,6 +79,10 @@ Answer<NumaNode> check_numa_node(std::uint32_t numa_node) {
 
 Answer<void> check_pool_spec(const PoolSpec &spec) {
     if (auto name = check_pool_name(spec.name); !name) return name;
+    if (spec.has_objects()) {
+        if (const auto sound = geometry_of(spec); !sound) return Unexpected{sound.error()};
+        return {};
+    }
     const GeometryFault fault = check_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
     if (fault != GeometryFault::none) return bad_argument(describe(fault, spec));
     for (const std::uint64_t online_bytes : spec.node_online_bytes)

@@ -111,6 +111,8 @@ v1::Pool to_proto(const PoolStatus &pool) {
     proto.set_state(pool.corrupt ? v1::POOL_STATE_CORRUPT : v1::POOL_STATE_SERVING);
     proto.set_frame_bytes(pool.geometry.frame_bytes);
     proto.set_largest_block_bytes(pool.geometry.chunk_bytes());
+    proto.set_object_bytes(pool.spec.object_bytes);
+    proto.set_object_count(pool.spec.object_count);
     proto.set_wanted_backing(to_proto(pool.spec.backing));
     proto.set_clients(pool.clients);
     proto.set_stale_seconds(std::chrono::duration<double>(pool.stale_for).count());
@@ -429,6 +431,10 @@ Answer<PoolSpec> to_pool_spec(const v1::CreatePoolRequest &request) {
                                                 "or 4 (hugetlb-1g)"}};
     }
     if (auto set = set_attributes(spec, request); !set) return Unexpected{std::move(set.error())};
+    const auto is_named = [&](std::string_view key) {
+        return has_field(request, key) || request.attributes().contains(std::string(key));
+    };
+    if (auto sizes = set_object_sizes(spec, is_named); !sizes) return Unexpected{std::move(sizes.error())};
     return spec;
 }
 

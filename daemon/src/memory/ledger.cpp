@@ -77,6 +77,8 @@ struct PoolLedger::Header {
     std::uint64_t online_bytes;
     std::uint64_t frame_bytes;
     std::uint64_t largest_block_bytes;
+    std::uint64_t object_bytes, object_count;  // 0: a pool of blocks
+    std::uint32_t plain_objects;               // PoolSpec::colours_objects is false
     std::uint32_t max_clients;
     std::uint32_t max_threads;
     std::uint32_t backing;
@@ -136,6 +138,9 @@ Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instan
     header.online_bytes = spec.online_bytes;
     header.frame_bytes = spec.frame_bytes;
     header.largest_block_bytes = spec.largest_block_bytes;
+    header.object_bytes = spec.object_bytes;
+    header.object_count = spec.object_count;
+    header.plain_objects = spec.colours_objects ? 0 : 1;
     header.max_clients = spec.max_clients;
     header.max_threads = spec.max_threads;
     header.max_threads_per_client = spec.max_threads_per_client;
@@ -218,6 +223,9 @@ PoolSpec PoolLedger::spec() const {
     spec.online_bytes = header_->online_bytes;
     spec.frame_bytes = header_->frame_bytes;
     spec.largest_block_bytes = header_->largest_block_bytes;
+    spec.object_bytes = header_->object_bytes;
+    spec.object_count = header_->object_count;
+    spec.colours_objects = header_->plain_objects == 0;
     spec.max_clients = header_->max_clients;
     spec.max_threads = header_->max_threads;
     spec.max_threads_per_client = header_->max_threads_per_client;

@@ -20,7 +20,7 @@ namespace numacre::daemon {
 
 // Version of the ledger's layout. Raise it with any change that moves or reinterprets a byte of a ledger. A daemon of
 // another version refuses to adopt.
-inline constexpr std::uint32_t kLedgerVersion = 6;
+inline constexpr std::uint32_t kLedgerVersion = 7;
 
 // The state of a resize unit, with each step of a change, so that a later daemon can finish or undo the step.
 enum class UnitState : std::uint8_t {

@@ -92,7 +92,7 @@ private:
 
 // One page at least: a pool that begins empty must be able to grow.
 std::uint64_t pages_at_first(const PoolSpec &spec, NumaNode numa_node, std::uint64_t page_bytes) {
-    return std::max<std::uint64_t>(1, spec.online_bytes_on(numa_node) / page_bytes);
+    return std::max<std::uint64_t>(1, divide_up(spec.online_bytes_on(numa_node), page_bytes));
 }
 
 void append(std::string &note, std::string_view reason) {
@@ -106,6 +106,8 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
                                               std::string &note) {
     const std::string name = region_name(plan.spec, plan.numa_node, "frames");
     const std::uint64_t bytes = plan.geometry.capacity_bytes();
+    // Only an object pool does not fill its last page.
+    const auto file_bytes = [bytes](wire::Backing backing) { return round_up(bytes, page_bytes_of(backing)); };
     const int os_numa_node = topology.numa_nodes()[plan.numa_node.value].os_numa_node;
 
     const std::span tried(std::ranges::find(kBackings, plan.spec.backing), std::end(kBackings));
@@ -121,7 +123,7 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
                                             Hugepages::For::new_file)
                     : Unexpected{allowed.error()};
         if (reserved) {
-            auto region = DataRegion::create(name, bytes, backing, topology, plan.numa_node);
+            auto region = DataRegion::create(name, file_bytes(backing), backing, topology, plan.numa_node);
             if (region) return region;
             append(note, region.error().message);
             hugepages.give_back(os_numa_node, page, *reserved);
@@ -130,7 +132,8 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
         }
     }
     if (plan.spec.backing != wire::Backing::small_pages) {
-        auto region = DataRegion::create(name, bytes, wire::Backing::thp, topology, plan.numa_node);
+        constexpr wire::Backing kThp = wire::Backing::thp;
+        auto region = DataRegion::create(name, file_bytes(kThp), kThp, topology, plan.numa_node);
         if (!region) return region;
         // Tries on one page whether the kernel can make hugepages, before anybody is told that it does.
         const bool populated =
@@ -140,7 +143,8 @@ Answer<DataRegion> NodeMemory::choose_backing(const Plan &plan, Topology &topolo
         if (collapsed) return region;
         append(note, "the kernel made no transparent hugepage (MADV_COLLAPSE, Linux 6.1 and later)");
     }
-    return DataRegion::create(name, bytes, wire::Backing::small_pages, topology, plan.numa_node);
+    constexpr wire::Backing kSmall = wire::Backing::small_pages;
+    return DataRegion::create(name, file_bytes(kSmall), kSmall, topology, plan.numa_node);
 }
 
 namespace {
@@ -213,8 +217,9 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::adopt(const Plan &plan, Topology
     auto metadata = MetadataRegion::adopt(std::move(metadata_fd), layout.region_bytes);
     if (!metadata) return Unexpected{metadata.error()};
     const LedgerNode &record = plan.ledger->node(plan.numa_node);
-    auto data = DataRegion::adopt(std::move(data_fd), plan.geometry.capacity_bytes(),
-                                  static_cast<wire::Backing>(record.backing));
+    const auto backing = static_cast<wire::Backing>(record.backing);
+    auto data = DataRegion::adopt(std::move(data_fd), round_up(plan.geometry.capacity_bytes(), page_bytes_of(backing)),
+                                  backing);
     if (!data) return Unexpected{data.error()};
     std::unique_ptr<NodeMemory> made(new NodeMemory(plan, topology, hugepages, std::move(*metadata), std::move(*data)));
     if (made->data_.backing() != plan.spec.backing) made->note_ = "chosen before the daemon's last start";
@@ -230,7 +235,7 @@ Answer<std::unique_ptr<NodeMemory>> NodeMemory::adopt(const Plan &plan, Topology
         if (run.count == 0) continue;
         made->count_online(run);
         // This memory was granted once, and is there: a synthetic node that has become smaller is over-booked.
-        (void)topology.take(plan.numa_node, run.count * made->unit_bytes_);
+        (void)topology.take(plan.numa_node, run.count * made->unit_memory_bytes_);
     }
     // Units that drain by the ledger. Perhaps only some of their chunks drain; the caller finishes that. Until then the
     // free memory of these units is not to be promised.
@@ -259,12 +264,12 @@ void NodeMemory::finish_units() {
                                                             {"unit", unit},
                                                             {"step", static_cast<unsigned>(state)}});
         if (state == UnitState::filling || state == UnitState::closed) {
-            data_.punch(unit * unit_bytes_, unit_bytes_);
+            data_.punch(unit * unit_memory_bytes_, unit_memory_bytes_);
             set_state({unit, 1}, UnitState::offline);
-            give_back_pages(data_.backing(), unit_bytes_);
+            give_back_pages(data_.backing(), unit_memory_bytes_);
             continue;
         }
-        (void)topology_.take(plan_.numa_node, unit_bytes_);  // as in adopt()
+        (void)topology_.take(plan_.numa_node, unit_memory_bytes_);  // as in adopt()
         open_chunks({unit, 1}, true);
         count_online({unit, 1});
         set_state({unit, 1}, UnitState::online);
@@ -334,6 +339,7 @@ NodeMemory::NodeMemory(Plan plan, Topology &topology, Hugepages &hugepages, Meta
       view_(View::at(metadata_.address(), plan_.geometry, plan_.numa_node, plan_.thread_slots)),
       chunks_(view_, plan_.pool),
       unit_bytes_(resize_unit_bytes(plan_.spec)),
+      unit_memory_bytes_(round_up(unit_bytes_, page_bytes_of(data_.backing()))),
       online_(plan_.geometry.capacity_bytes() / unit_bytes_, false) {}
 
 void NodeMemory::count_hugepages(Hugepages::Pages &pages) const {
@@ -352,8 +358,8 @@ NodeMemory::~NodeMemory() {
     {
         const DataRegion closing = std::move(data_);
     }
-    topology_.give_back(plan_.numa_node, online_bytes());
-    give_back_pages(backing, online_bytes() + reserved_ahead_bytes_);
+    topology_.give_back(plan_.numa_node, online_memory_bytes());
+    give_back_pages(backing, online_memory_bytes() + reserved_ahead_bytes_);
 }
 
 std::string NodeMemory::backing_note() const {
@@ -473,8 +479,8 @@ Answer<std::uint64_t> NodeMemory::populate_data(std::uint64_t offset, std::uint6
 }
 
 Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
-    const std::uint64_t offset = units.first * unit_bytes_;
-    const std::uint64_t bytes = units.count * unit_bytes_;
+    const std::uint64_t offset = units.first * unit_memory_bytes_;
+    const std::uint64_t bytes = units.count * unit_memory_bytes_;
     // Checked at each step: other processes take memory meanwhile, and beyond a cgroup's limit the kernel would end the
     // daemon, or clients.
     const std::uint64_t plain_bytes = plain_bytes_for(bytes);
@@ -513,7 +519,7 @@ Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
 
 std::uint64_t NodeMemory::take_offline(std::span<const std::uint64_t> units) {
     const std::uint64_t gone = close_and_punch(units);
-    give_back_pages(data_.backing(), gone * unit_bytes_);
+    give_back_pages(data_.backing(), gone * unit_memory_bytes_);
     return gone;
 }
 
@@ -521,11 +527,11 @@ std::uint64_t NodeMemory::undo(Growth &growth, std::uint64_t units_max) {
     const std::size_t tried = std::min<std::size_t>(units_max, growth.units.size());
     const std::uint64_t undone = close_and_punch(std::span(growth.units).last(tried));
     growth.units.resize(growth.units.size() - tried);
-    const std::uint64_t pages = std::min(growth.reserved_pages, undone * (unit_bytes_ / data_.page_bytes()));
+    const std::uint64_t pages = std::min(growth.reserved_pages, undone * (unit_memory_bytes_ / data_.page_bytes()));
     growth.reserved_pages -= pages;
     give_back_pages(data_.backing(), pages * data_.page_bytes());
     // The bytes that were reserved ahead are reserved ahead again.
-    const std::uint64_t ahead = std::min(growth.ahead_bytes, undone * unit_bytes_ - pages * data_.page_bytes());
+    const std::uint64_t ahead = std::min(growth.ahead_bytes, undone * unit_memory_bytes_ - pages * data_.page_bytes());
     growth.ahead_bytes -= ahead;
     reserved_ahead_bytes_ += ahead;
     return undone;
@@ -565,7 +571,7 @@ bool NodeMemory::close(std::uint64_t unit) {
 }
 
 void NodeMemory::punch(UnitRange closed) {
-    data_.punch(closed.first * unit_bytes_, closed.count * unit_bytes_);
+    data_.punch(closed.first * unit_memory_bytes_, closed.count * unit_memory_bytes_);
     // The units leave online_units_ before they stop draining: in between they count as gone twice, and never as there.
     online_units_.fetch_sub(closed.count, std::memory_order_seq_cst);
     set_state(closed, UnitState::offline);
@@ -573,7 +579,7 @@ void NodeMemory::punch(UnitRange closed) {
     for (std::uint64_t unit = closed.first; unit < closed.first + closed.count; ++unit)
         if (drain_of(unit) != Drain::none) set_drain(unit, Drain::none);
     search_from_ = std::min(search_from_, closed.first);
-    topology_.give_back(plan_.numa_node, closed.count * unit_bytes_);
+    topology_.give_back(plan_.numa_node, closed.count * unit_memory_bytes_);
 }
 
 std::uint64_t NodeMemory::punch_strays() const {
@@ -583,7 +589,7 @@ std::uint64_t NodeMemory::punch_strays() const {
     for (std::uint64_t unit = 0; unit < online_.size();) {
         std::uint64_t end = unit;
         while (end < online_.size() && !online_[end]) ++end;
-        if (end != unit) data_.punch(unit * unit_bytes_, (end - unit) * unit_bytes_);
+        if (end != unit) data_.punch(unit * unit_memory_bytes_, (end - unit) * unit_memory_bytes_);
         unit = end + 1;
     }
     return before - std::min(before, data_.backed_bytes());
@@ -598,7 +604,7 @@ Answer<void> NodeMemory::zero(Block block) const {
 
 Answer<std::uint64_t> NodeMemory::bring_home() const {
     auto moved = metadata_.bring_home(topology_, plan_.numa_node);
-    const std::uint64_t units_at_once = std::max<std::uint64_t>(1, kLookedAtBytesMax / unit_bytes_);
+    const std::uint64_t units_at_once = std::max<std::uint64_t>(1, kLookedAtBytesMax / unit_memory_bytes_);
     for (std::uint64_t unit = 0; moved && unit < online_.size();) {
         std::uint64_t end = unit;
         while (end < online_.size() && end - unit < units_at_once && online_[end]) ++end;
@@ -607,7 +613,7 @@ Answer<std::uint64_t> NodeMemory::bring_home() const {
             continue;
         }
         const auto frames =
-            data_.bring_home(topology_, plan_.numa_node, unit * unit_bytes_, (end - unit) * unit_bytes_);
+            data_.bring_home(topology_, plan_.numa_node, unit * unit_memory_bytes_, (end - unit) * unit_memory_bytes_);
         if (!frames) return frames;
         *moved += *frames;
         unit = end;

@@ -27,7 +27,8 @@ namespace numacre::daemon {
 using View = NodeView<ProductionEnv>;
 using SharedPool = PoolView<ProductionEnv>;
 
-// A resize unit: one or more whole chunks that are whole pages as well; numbered from the start of the data region.
+// A resize unit: one or more whole chunks that are whole pages as well; numbered from the start of the data region. The
+// only unit of an object pool is the whole pool, whose last page may have room that no object uses.
 struct UnitRange {
     std::uint64_t first = 0;
     std::uint64_t count = 0;
@@ -85,6 +86,10 @@ public:
     std::uint64_t unit_of_chunk(std::uint64_t chunk) const { return chunk / chunks_in_unit(); }
     // relaxed: a figure for people and for planning; only the worker changes it.
     std::uint64_t online_bytes() const { return online_units_.load(std::memory_order_relaxed) * unit_bytes_; }
+    // The memory behind them: whole pages.
+    std::uint64_t online_memory_bytes() const {
+        return online_units_.load(std::memory_order_relaxed) * unit_memory_bytes_;  // relaxed: as above
+    }
     // Number of offline chunks whose entries were not as the daemon had written them: a client damaged the metadata.
     std::uint64_t overwritten_chunks() const { return overwritten_chunks_.load(std::memory_order_relaxed); }  // a count
     // Frames that belong to the daemon until they may be used again.
@@ -95,7 +100,7 @@ public:
     // Adds the hugepages behind the frames to `pages`, if the frames lie on hugepages.
     void count_hugepages(Hugepages::Pages &pages) const;
     // True: more memory is behind the frames than is online. A growth is under way, or a client has put memory there.
-    bool is_overfull() const { return data_.backed_bytes() > online_bytes(); }
+    bool is_overfull() const { return data_.backed_bytes() > online_memory_bytes(); }
     // An odd number while chunks go online or offline, another one after each such change.
     std::uint64_t online_changes() const { return online_changes_.load(std::memory_order_acquire); }
     // True: a unit is draining.
@@ -192,6 +197,7 @@ private:
     View view_;
     Chunks<ProductionEnv> chunks_;
     std::uint64_t unit_bytes_;
+    std::uint64_t unit_memory_bytes_;  // whole pages
     std::vector<bool> online_;
     std::uint64_t search_from_ = 0;           // no unit below this one is offline
     std::uint64_t reserved_ahead_bytes_ = 0;  // hugepages that were reserved at creation and are not populated yet

@@ -322,6 +322,12 @@ Answer<void> rehearse(ManagedPool &pool, NodeMemory &memory, std::uint64_t targe
     return {};
 }
 
+// Devices know the addresses of objects, and free objects keep their content: none of the memory goes.
+Failure never_resized(const ManagedPool &pool, const std::string &wanted) {
+    return {Errc::bad_argument, "pool \"" + pool.name() + "\" is an object pool, which is online as a whole: " +
+                                    wanted + " is not possible; delete the pool, and make it again with another count"};
+}
+
 Answer<void> check_resizable(ManagedPool &pool, NumaNode numa_node) {
     if (pool.look_for_damage()) return Unexpected{damaged(pool)};
     if (!pool.has(numa_node))
@@ -347,6 +353,8 @@ Answer<void> resize_numa_node(ManagedPool &pool, NumaNode numa_node, std::uint64
                                                           " bytes online are more than pool \"" + pool.name() +
                                                           "\"'s capacity of " + format_bytes(capacity) +
                                                           " a numa node: ask for at most that"}};
+    if (pool.description()->spec.has_objects() && online_bytes != capacity)
+        return Unexpected{never_resized(pool, "a size of " + format_bytes(online_bytes))};
     NodeMemory &memory = pool.node_memory(numa_node);
     const std::uint64_t target = round_up(online_bytes, memory.unit_bytes());
 
@@ -384,6 +392,7 @@ std::optional<Answer<void>> resize_if_idle(ManagedPool &pool, NumaNode numa_node
 
 Answer<DrainStatus> drain_chunk(ManagedPool &pool, NumaNode numa_node, std::uint64_t chunk, bool undo) {
     if (auto known = check_resizable(pool, numa_node); !known) return Unexpected{known.error()};
+    if (pool.description()->spec.has_objects()) return Unexpected{never_resized(pool, "a drain")};
     if (chunk >= pool.geometry().chunk_count())
         return Unexpected{Failure{Errc::bad_argument, "pool \"" + pool.name() + "\" has no chunk " +
                                                           std::to_string(chunk) + ": use 0 to " +

@@ -25,6 +25,16 @@ Answer<void> set_bytes(std::uint64_t &target, const std::string &text) {
     return set_parsed(target, parse_bytes(text));
 }
 
+template <class Number>
+Answer<void> set_number(Number &target, const std::string &text) {
+    Number value = 0;
+    const auto [rest, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (fault != std::errc{} || rest != text.data() + text.size())
+        return bad_argument("not a whole number from 0 to " + std::to_string(std::numeric_limits<Number>::max()));
+    target = value;
+    return {};
+}
+
 // "alice=1G 1000=2G/1536M": USER=SIZE, or USER=SIZE/SOFT.
 Answer<void> set_user_quotas(std::vector<UserLimit> &target, const std::string &text) {
     std::istringstream words(text == "none" ? "" : text);
@@ -112,6 +122,23 @@ constexpr PoolAttribute kAttributes[] = {
      [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.largest_block_bytes, text); },
      [](const PoolSpec &spec) { return format_bytes(spec.largest_block_bytes); },
      {}, kGeometry},
+    {"object", Kind::bytes, "Size of an object, for a pool of such objects only; a multiple of 64 bytes; 0: none",
+     "0",
+     [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.object_bytes, text); },
+     [](const PoolSpec &spec) { return format_bytes(spec.object_bytes); },
+     {}, kGeometry},
+    {"count", Kind::count, "Objects on each numa node, in a pool of objects", "0",
+     [](PoolSpec &spec, const std::string &text) { return set_count(spec.object_count, text); },
+     [](const PoolSpec &spec) { return std::to_string(spec.object_count); },
+     {}, kGeometry},
+    {"colouring", Kind::text, "Objects of 1K, 2K, 4K and so on lie 64 bytes further apart: on, off", "on",
+     [](PoolSpec &spec, const std::string &text) -> Answer<void> {
+         if (text != "on" && text != "off") return bad_argument("use on or off");
+         spec.colours_objects = text == "on";
+         return {};
+     },
+     [](const PoolSpec &spec) { return std::string(spec.colours_objects ? "on" : "off"); },
+     {}, kGeometry},
     {"max-clients", Kind::count, "Processes that may use the pool at the same time", "256",
      [](PoolSpec &spec, const std::string &text) { return set_count(spec.max_clients, text); },
      [](const PoolSpec &spec) { return std::to_string(client_limit_of(spec)); },
@@ -179,14 +206,11 @@ constexpr PoolAttribute kAttributes[] = {
 
 }  // namespace
 
+Answer<void> set_count(std::uint64_t &target, const std::string &text) {
+    return set_number(target, text);
+}
 Answer<void> set_count(std::uint32_t &target, const std::string &text) {
-    std::uint32_t value = 0;
-    const auto [rest, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (fault != std::errc{} || rest != text.data() + text.size())
-        return bad_argument("not a whole number from 0 to " +
-                            std::to_string(std::numeric_limits<std::uint32_t>::max()));
-    target = value;
-    return {};
+    return set_number(target, text);
 }
 
 Answer<void> set_positive_count(std::uint32_t &target, const std::string &text) {

@@ -68,6 +68,7 @@ Answer<void> set_parsed(Value &target, Answer<Value> parsed) {
 }
 // Parses a count for an attribute, or for a key of the daemon.
 Answer<void> set_count(std::uint32_t &target, const std::string &text);
+Answer<void> set_count(std::uint64_t &target, const std::string &text);
 Answer<void> set_positive_count(std::uint32_t &target, const std::string &text);
 
 }  // namespace numacre::daemon

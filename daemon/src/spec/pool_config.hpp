@@ -73,6 +73,10 @@ struct PoolSpec {
     std::vector<std::uint64_t> node_online_bytes;
     std::uint64_t frame_bytes = 4096;
     std::uint64_t largest_block_bytes = std::uint64_t{4} << 20;
+    // An object pool: so many objects on each numa node, all of this one size. The sizes above then follow from these
+    // (set_object_sizes()). 0: a pool of blocks.
+    std::uint64_t object_bytes = 0, object_count = 0;
+    bool colours_objects = true;                     // object_stride()
     std::uint32_t max_clients = 256;                 // process slots: the pool's tables have so many
     std::uint32_t client_limit = 0;                  // of max_clients, for who attaches from now on; 0: all
     std::uint32_t max_threads = 4096;                // thread slots of all clients together
@@ -88,6 +92,7 @@ struct PoolSpec {
     Policy policy{PolicyMode::local, 0};  // for clients that set none themselves
     Autosize autosize;
 
+    bool has_objects() const { return object_bytes != 0; }
     std::uint64_t online_bytes_on(NumaNode numa_node) const {
         if (node_online_bytes.empty()) return online_bytes;
         return node_online_bytes[std::min<std::size_t>(numa_node.value, node_online_bytes.size() - 1)];

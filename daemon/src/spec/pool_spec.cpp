@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <tuple>
 
 #include "base/bytes.hpp"
 #include "spec/access.hpp"
@@ -40,6 +41,25 @@ std::string explain(GeometryFault fault, const PoolSpec &spec) {
                    format_bytes(spec.frame_bytes << kMaxFrameIndexBits) + " or larger frames";
     }
     return "geometry refused";
+}
+
+Answer<void> check_objects_of(const PoolSpec &spec) {
+    const std::string object = "object " + format_bytes(spec.object_bytes);
+    switch (check_objects(spec.object_bytes, spec.object_count)) {
+        case ObjectsFault::none:
+            return {};
+        case ObjectsFault::size_out_of_range:
+            return bad_argument(object + " is out of range: use 64 to " + format_bytes(kMaxBlockBytes));
+        case ObjectsFault::size_no_multiple:
+            return bad_argument(object + " is not a multiple of 64 bytes: use " +
+                                format_bytes(round_up(spec.object_bytes, kObjectStepBytes)));
+        case ObjectsFault::count_zero:
+            return bad_argument("count is 0: give the number of objects on each numa node");
+        case ObjectsFault::too_many:
+            return bad_argument("count " + std::to_string(spec.object_count) + " is too many: use at most " +
+                                std::to_string(std::uint64_t{1} << kMaxFrameIndexBits));
+    }
+    return bad_argument("objects refused");
 }
 
 }  // namespace
@@ -88,15 +108,58 @@ std::uint32_t observer_limit_of(const PoolSpec &spec) {
 }
 
 std::uint64_t resize_unit_bytes(const PoolSpec &spec) {
+    // Objects cross the ends of pages, and keep their content while they are free.
+    if (spec.has_objects()) return spec.capacity_bytes;
     return std::max(spec.largest_block_bytes, page_bytes_of(spec.backing));
+}
+
+Answer<void> set_object_sizes(PoolSpec &spec, const std::function<bool(std::string_view)> &is_named) {
+    if (!spec.has_objects()) {
+        if (spec.object_count != 0 || !spec.colours_objects)
+            return bad_argument(std::string(spec.object_count != 0 ? "count" : "colouring") +
+                                " is for object pools: give the size of an object (object = 2368), or leave it out");
+        return {};
+    }
+    if (auto sound = check_objects_of(spec); !sound) return sound;
+    const std::uint64_t stride = object_stride(spec.object_bytes, spec.colours_objects);
+    const std::uint64_t bytes = stride * spec.object_count;
+    const auto follows = [&](std::string_view key, std::uint64_t given, std::uint64_t following) -> Answer<void> {
+        if (!is_named(key) || given == following) return {};
+        return bad_argument(std::string(key) + " " + format_bytes(given) + " beside object " +
+                            format_bytes(spec.object_bytes) + " and count " + std::to_string(spec.object_count) +
+                            ", from which " + format_bytes(following) + " follows: leave " + std::string(key) +
+                            " out, or object and count");
+    };
+    for (const auto &[key, given, following] : {std::tuple{"capacity", spec.capacity_bytes, bytes},
+                                                {"online", spec.online_bytes, bytes},
+                                                {"frame", spec.frame_bytes, stride},
+                                                {"largest", spec.largest_block_bytes, stride}})
+        if (auto same = follows(key, given, following); !same) return same;
+    spec.capacity_bytes = spec.online_bytes = bytes;
+    spec.frame_bytes = spec.largest_block_bytes = stride;
+    spec.node_online_bytes.clear();
+    return {};
 }
 
 Answer<Geometry> geometry_of(const PoolSpec &spec) {
     if (!is_pool_name(spec.name))
         return bad_argument("pool name \"" + spec.name + "\" is refused: use 1 to " +
                             std::to_string(kPoolNameBytes - 1) + " characters of a-z, 0-9, '.', '_' and '-'");
-    const GeometryFault fault = check_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
-    if (fault != GeometryFault::none) return bad_argument(explain(fault, spec));
+    if (spec.has_objects()) {
+        if (auto sound = check_objects_of(spec); !sound) return Unexpected{std::move(sound.error())};
+        if (spec.capacity_bytes != object_stride(spec.object_bytes, spec.colours_objects) * spec.object_count)
+            return bad_argument("capacity " + format_bytes(spec.capacity_bytes) + " is not that of " +
+                                std::to_string(spec.object_count) + " objects of " + format_bytes(spec.object_bytes));
+        if (spec.reclaim.kind == Reclaim::Kind::zero)
+            return bad_argument(
+                "reclaim zero is refused for an object pool, whose free objects keep their content: use fast or "
+                "quarantine:30s");
+        if (spec.autosize.is_on)
+            return bad_argument("autosize is refused for an object pool, which is online as a whole: leave it out");
+    } else {
+        const GeometryFault fault = check_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
+        if (fault != GeometryFault::none) return bad_argument(explain(fault, spec));
+    }
 
     if (std::ranges::find(kBackings, spec.backing) == std::end(kBackings))
         return bad_argument("backing " + std::to_string(static_cast<unsigned>(spec.backing)) + " is unknown: use " +
@@ -158,7 +221,8 @@ Answer<Geometry> geometry_of(const PoolSpec &spec) {
     if ((spec.access.mode & ~PoolAccess::kWidestMode) != 0)
         return bad_argument("mode " + format_mode(spec.access.mode) +
                             " is beyond 0666: only r (4) and w (2) mean something");
-    return make_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
+    return spec.has_objects() ? make_object_geometry(spec.frame_bytes, spec.object_count)
+                              : make_geometry(spec.frame_bytes, spec.largest_block_bytes, spec.capacity_bytes);
 }
 
 std::string format_node_bytes(const PoolSpec &spec) {

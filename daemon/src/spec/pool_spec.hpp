@@ -1,6 +1,7 @@
 // Checks of a pool's description, in one place for the config file, the flags and the control plane.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,11 @@ std::uint64_t resize_unit_bytes(const PoolSpec &spec);
 
 // The geometry of a spec that can be served; otherwise the impossible value and the remedy.
 Answer<Geometry> geometry_of(const PoolSpec &spec);
+
+// Sets the sizes of an object pool that follow from its objects; a pool of blocks stays as it is. is_named(key): the
+// description names the attribute. bad_argument: the objects are impossible, or the description names a size that is
+// another one.
+Answer<void> set_object_sizes(PoolSpec &spec, const std::function<bool(std::string_view)> &is_named);
 
 // The number of threads of one client that may work on the pool at once.
 std::uint32_t thread_limit_of(const PoolSpec &spec);

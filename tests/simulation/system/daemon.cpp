@@ -547,6 +547,8 @@ void run_daemon(DaemonFace &face, const DaemonPlan &plan, Kept &kept) {
             spec.online_bytes = plan.online_bytes;
             spec.frame_bytes = plan.frame_bytes;
             spec.largest_block_bytes = plan.largest_block_bytes;
+            spec.object_bytes = plan.object_bytes;
+            spec.object_count = plan.object_count;
             spec.max_clients = plan.max_clients;
             spec.max_threads = plan.max_threads;
             spec.max_threads_per_client = plan.max_threads_per_client;

@@ -15,6 +15,7 @@ namespace numacre::simulation {
 
 struct DaemonPlan {
     std::uint64_t capacity_bytes = 0, online_bytes = 0, frame_bytes = 0, largest_block_bytes = 0;
+    std::uint64_t object_bytes = 0, object_count = 0;  // 0: a pool of blocks
     unsigned numa_nodes = 1;
     unsigned max_clients = 4, max_threads = 16, max_threads_per_client = 0;
     unsigned reclaim = 0;  // fast, zero, quarantine

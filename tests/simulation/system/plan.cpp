@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "numacre/shm/env.hpp"
+#include "numacre/shm/geometry.hpp"
+
 namespace numacre::simulation {
 
 SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
@@ -81,6 +84,17 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
         // More than there is: it refuses nothing, and all count from the beginning. Promises are checked then only.
         plan.daemon.quota_bytes = promises.one_in(4) ? 0 : 4 * plan.daemon.capacity_bytes * plan.daemon.numa_nodes;
         plan.together = std::max(2U, plan.together);
+    }
+
+    // Objects. Those who are promised something count frames of chunks that come and go.
+    if (Random objects(seed, 108); !is_about_promises && objects.one_in(6)) {
+        DaemonPlan &daemon = plan.daemon;
+        daemon.object_bytes = 64 * objects.between(1, 40);
+        daemon.object_count = objects.between(1, objects.one_in(2) ? 20 : 400);
+        daemon.frame_bytes = daemon.largest_block_bytes = engine::object_stride(daemon.object_bytes, true);
+        daemon.capacity_bytes = daemon.online_bytes = daemon.frame_bytes * daemon.object_count;
+        daemon.reclaim = daemon.reclaim == 1 ? 0 : daemon.reclaim;  // not zero
+        if (daemon.quota_bytes != 0) daemon.quota_bytes = daemon.frame_bytes * objects.between(1, daemon.object_count);
     }
 
     Random fate(seed, 104);

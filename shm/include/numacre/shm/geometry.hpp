@@ -56,7 +56,7 @@ struct Geometry {
     constexpr std::uint64_t frames_in(std::uint64_t bytes) const { return bytes / frame_bytes; }  // whole ones
     // log2 of the smallest power of two that holds a frame: the scale of notes, and of a request's order.
     constexpr unsigned frame_shift() const { return static_cast<unsigned>(std::bit_width(frame_bytes - 1)); }
-    // What a frame lacks to that power of two.
+    // The bytes that a frame lacks to that power of two.
     constexpr std::uint64_t padding_bytes() const { return (std::uint64_t{1} << frame_shift()) - frame_bytes; }
     constexpr std::uint64_t capacity_bytes() const { return bytes_of(frame_count); }
     constexpr std::uint64_t chunk_frames() const { return std::uint64_t{1} << largest_order; }
@@ -82,8 +82,8 @@ struct Geometry {
         return divide_up(frame_count, std::uint64_t{1} << index_granule(layer));
     }
 
-    // What nobody asked for of a block of this order, by its note: rounded down to a 256th of the smallest power of two
-    // that holds the block.
+    // The bytes of a block of this order that nobody asked for, by its note: rounded down to a 256th of the smallest
+    // power of two that holds the block.
     constexpr std::uint64_t slack_bytes(Order order, Note note) const {
         const std::uint64_t beyond = note.slack_bytes(order.value + frame_shift());
         const std::uint64_t padding = padding_bytes() << order.value;
