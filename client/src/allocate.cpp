@@ -132,24 +132,6 @@ Errc slow_try_planned(numacre_pool *pool, Actor actor, const Plan &plan, Order o
     return slow_try_planned(pool, lane.actor, plan, order, note, got, block);
 }
 
-// A limit refuses the charge: the count may fall soon, when this thread and others give their caches back. Returns
-// over_quota, or out_of_frames if the free memory is reserved.
-[[gnu::cold]] Errc slow_charge_under_pressure(numacre_pool *pool, Lane &lane, Charge &charge) {
-    if (give_back_all(pool, lane) != 0 && charge.make()) return Errc::ok;
-    // A thread that stays at its quota must not keep all others from their caches: after an attempt that has not
-    // helped, it asks once a second. Memory that is reserved for others is short for everybody.
-    const std::uint64_t now = now_nanoseconds();
-    const std::uint64_t pause = charge.is_over_quota() && !lane.asking_helps ? kAskAgainAfterNanoseconds
-                                                                             : engine::kBarrierAgainAfterNanoseconds;
-    if (lane.asked_at_ns == 0 || now - lane.asked_at_ns >= pause) {
-        lane.asked_at_ns = now;
-        ask_others_to_give_back(pool, lane);
-        lane.asking_helps = take_back_idle_caches(pool, lane, now) && charge.make();
-        if (lane.asking_helps) return Errc::ok;
-    }
-    return charge.is_over_quota() ? Errc::over_quota : Errc::out_of_frames;
-}
-
 }  // namespace
 
 // --- cached_ ---------------------------------------------------------------------------------------------------------
@@ -224,6 +206,22 @@ Lane *allocating_lane_of(numacre_pool *pool, int &error) {
         return lane;
     error = damaged_pool();
     return nullptr;
+}
+
+Errc slow_charge_under_pressure(numacre_pool *pool, Lane &lane, Charge &charge) {
+    if (give_back_all(pool, lane) != 0 && charge.make()) return Errc::ok;
+    // A thread that stays at its quota must not keep all others from their caches: after an attempt that has not
+    // helped, it asks once a second. Memory that is reserved for others is short for everybody.
+    const std::uint64_t now = now_nanoseconds();
+    const std::uint64_t pause = charge.is_over_quota() && !lane.asking_helps ? kAskAgainAfterNanoseconds
+                                                                             : engine::kBarrierAgainAfterNanoseconds;
+    if (lane.asked_at_ns == 0 || now - lane.asked_at_ns >= pause) {
+        lane.asked_at_ns = now;
+        ask_others_to_give_back(pool, lane);
+        lane.asking_helps = take_back_idle_caches(pool, lane, now) && charge.make();
+        if (lane.asking_helps) return Errc::ok;
+    }
+    return charge.is_over_quota() ? Errc::over_quota : Errc::out_of_frames;
 }
 
 int slow_allocate(numacre_pool *pool, std::size_t size_bytes, void **block) {

@@ -41,6 +41,9 @@ inline constexpr unsigned kWaitShift = 8;
 
 // --- slow_: everything that a call can ask for -----------------------------------------------------------------------
 
+// A limit refuses the charge: the count may fall soon, when this thread and others give their caches back. Returns
+// over_quota, or out_of_frames if the free memory is reserved.
+[[gnu::cold]] Errc slow_charge_under_pressure(numacre_pool *pool, Lane &lane, Charge &charge);
 // Like attentive_lane_of(), for a call that allocates. nullptr also if the pool is damaged.
 Lane *allocating_lane_of(numacre_pool *pool, int &error);
 

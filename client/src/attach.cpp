@@ -114,8 +114,10 @@ int shake_hands(const Deadline &deadline, numacre_pool *pool, const char *pool_n
                 fail(Errc::corrupt, "the daemon sent %d descriptors for %u numa nodes", count, reply->numa_node_count);
         } else {
             result = map_regions(pool, *reply, fds);
+            if (result == 0 && pool->keeps_descriptors) keep_descriptors(pool, fds);
         }
-        for (int i = 0; i < count; ++i) os::close(fds[i]);
+        for (int i = 0; i < count; ++i)
+            if (fds[i] >= 0) os::close(fds[i]);
     }
     free(reply);
     return result;
@@ -138,7 +140,7 @@ using namespace numacre;
 using namespace numacre::client;
 
 extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, numacre_pool **pool) {
-    const numacre_attach_options options{sizeof options, runtime_dir, pool_name, nullptr};
+    const numacre_attach_options options{sizeof options, runtime_dir, pool_name, nullptr, 0};
     return numacre_attach_with(&options, pool);
 }
 
@@ -147,6 +149,9 @@ extern "C" int numacre_attach_with(const numacre_attach_options *options, numacr
     numacre_attach_options wanted{};
     if (options != nullptr)
         if (const int error = read_options(*options, "numacre_attach_options", wanted)) return error;
+    if ((wanted.flags & ~NUMACRE_KEEP_DESCRIPTORS) != 0)
+        return fail(Errc::bad_argument, "numacre_attach_options.flags is %#x instead of 0 or NUMACRE_KEEP_DESCRIPTORS",
+                    wanted.flags);
     const NotCancelled not_cancelled;
     if (const int error = start_recording()) return error;
     numacre_pool *const handle = new_handle();
@@ -160,6 +165,7 @@ extern "C" int numacre_attach_with(const numacre_attach_options *options, numacr
                     "one more");
     }
     handle->wished_span = static_cast<std::byte *>(wanted.address);
+    handle->keeps_descriptors = (wanted.flags & NUMACRE_KEEP_DESCRIPTORS) != 0;
     int error = read_checks(handle);
     if (error == 0) error = share_caches(handle);
     if (error == 0) error = connect_to_daemon(runtime_dir_or_default(wanted.runtime_dir), handle);
@@ -182,6 +188,7 @@ extern "C" void numacre_detach(numacre_pool *pool) {
     if (pool->fork_generation != fork_generation()) {  // a forked child's copy: the pool is not mapped, and the daemon
                                                        // is not told
         close_guard(pool);
+        close_descriptors(pool);
         close_connection(pool);
         delete_choices(pool);
         unregister_handle(pool);

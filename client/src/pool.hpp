@@ -34,6 +34,8 @@ struct NodeHandle {
     std::uint64_t node_region_bytes = 0;
     wire::Backing backing{};
     std::int32_t os_numa_node = 0;
+    int data_fd = -1;  // kept if the program wants to pass it on
+    std::uint64_t data_inode = 0;
 
     Buddy<Env> &buddy() { return *reinterpret_cast<Buddy<Env> *>(buddy_storage); }
 };
@@ -83,8 +85,9 @@ struct numacre_pool {
     // The numa nodes that the pool does not have, each with the pool's numa nodes by distance from it.
     numacre::client::Stranger strangers[numacre::engine::kMaxNumaNodes];
     std::uint32_t stranger_count = 0;
-    bool heeds_kernel = true;   // the threads' mempolicies and cpusets count
-    bool checks_frees = false;  // one CAS decides which thread frees a block, and no block is cached
+    bool heeds_kernel = true;        // the threads' mempolicies and cpusets count
+    bool keeps_descriptors = false;  // NodeHandle::data_fd
+    bool checks_frees = false;       // one CAS decides which thread frees a block, and no block is cached
     // Others may take back what this process's threads cache and do not use (idle.cpp): the process has registered for
     // barriers.
     bool shares_caches = false;
@@ -131,6 +134,10 @@ void *reserve_addresses(std::uint64_t bytes, std::uint64_t alignment);
 // Reserves the span for numa_nodes * capacity and leaves it inaccessible. page_bytes: alignment.
 int reserve_span(numacre_pool *pool, std::uint64_t page_bytes);
 void unmap_regions(numacre_pool *pool);
+// Moves the descriptors of the blocks' files out of `fds` into the handle.
+void keep_descriptors(numacre_pool *pool, int *fds);
+// Async-signal-safe.
+void close_descriptors(numacre_pool *pool);
 
 // After guard_frames(), a touch of a missing page of these mapped frames is a SIGBUS, not a new page. The guard is best
 // effort: the kernel and the seccomp profile must allow it (numacre doctor reports that). `bytes` is a multiple of the

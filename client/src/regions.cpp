@@ -253,6 +253,7 @@ void unmap_regions(numacre_pool *pool) {
     pool->process_generation = 0;
     if (pool->pool_region != nullptr) os::munmap(pool->pool_region, pool->pool_region_bytes);
     close_guard(pool);
+    close_descriptors(pool);
 }
 
 }  // namespace numacre::client

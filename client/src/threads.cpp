@@ -272,6 +272,7 @@ void forget_the_parents() {
         if (pool == nullptr) continue;
         close_connection(pool);
         close_guard(pool);
+        close_descriptors(pool);
     }
     ++last_generation;
 }

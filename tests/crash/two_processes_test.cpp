@@ -1,6 +1,8 @@
 // The C ABI between processes, on a live daemon ($NUMACRE_RUNTIME_DIR, made by with_daemon.py): hand-over, foreign
 // frees, fork, waiting. Each child is a process of its own that attaches by itself.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,7 +60,7 @@ TEST_F(TwoProcesses, addresses_are_the_same_where_both_attach_at_one) {
     std::strcpy(static_cast<char *>(block), "from the parent");
     const numacre_ref ref = numacre_ref_of(pool, block);
     EXPECT_TRUE(in_child([&] {
-        const numacre_attach_options options{sizeof options, nullptr, nullptr, base};
+        const numacre_attach_options options{sizeof options, nullptr, nullptr, base, 0};
         numacre_pool *own = nullptr;
         void *taken = nullptr;
         if (numacre_attach_with(&options, &own) != 0 || numacre_take(own, ref, &taken) != 0) return false;
@@ -67,13 +69,54 @@ TEST_F(TwoProcesses, addresses_are_the_same_where_both_attach_at_one) {
     }));
 }
 
+// The child is no client: it maps the file that it has been given.
+TEST_F(TwoProcesses, a_peer_maps_the_file_that_a_client_passes_on) {
+    int fd = -1;
+    std::uint64_t offset = 1;
+    EXPECT_EQ(numacre_region_fd(pool, 0, &fd, &offset), -EINVAL);
+    EXPECT_NE(std::string(numacre_last_error()).find("NUMACRE_KEEP_DESCRIPTORS"), std::string::npos);
+    const numacre_attach_options options{sizeof options, nullptr, nullptr, nullptr, NUMACRE_KEEP_DESCRIPTORS};
+    numacre_pool *own = nullptr;
+    ASSERT_EQ(numacre_attach_with(&options, &own), 0) << numacre_last_error();
+    void *base = nullptr, *block = nullptr;
+    std::size_t bytes = 0;
+    ASSERT_EQ(numacre_region(own, 0, &base, &bytes), 0);
+    ASSERT_EQ(numacre_alloc(own, 8192, &block), 0) << numacre_last_error();
+    std::strcpy(static_cast<char *>(block), "for the peer");
+    const auto at = static_cast<std::size_t>(static_cast<char *>(block) - static_cast<char *>(base));
+    ASSERT_EQ(numacre_region_fd(own, 0, &fd, &offset), 0) << numacre_last_error();
+    EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
+    EXPECT_TRUE(in_child([&] {
+        void *const mapped =
+            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, static_cast<off_t>(offset));
+        if (mapped == MAP_FAILED || std::strcmp(static_cast<char *>(mapped) + at, "for the peer") != 0) return false;
+        std::strcpy(static_cast<char *>(mapped) + at, "from the peer");
+        int other = -1;
+        std::uint64_t ignored = 0;
+        return numacre_region_fd(own, 0, &other, &ignored) == -ECHILD;
+    }));
+    EXPECT_STREQ(static_cast<char *>(block), "from the peer");
+    close(fd);
+    int again = -1;
+    ASSERT_EQ(numacre_region_fd(own, 0, &again, &offset), 0) << "the caller's descriptor is another one";
+    close(again);
+    EXPECT_EQ(numacre_region_fd(own, 7, &fd, &offset), -ENODEV);
+    EXPECT_EQ(numacre_region_fd(own, 0, nullptr, &offset), -EINVAL);
+    EXPECT_EQ(numacre_region_fd(own, 0, &fd, nullptr), -EINVAL);
+    EXPECT_EQ(numacre_region_fd(nullptr, 0, &fd, &offset), -EINVAL);
+    numacre_detach(own);
+    const numacre_attach_options wrong{sizeof wrong, nullptr, nullptr, nullptr, 2};
+    EXPECT_EQ(numacre_attach_with(&wrong, &own), -EINVAL);
+    EXPECT_NE(std::string(numacre_last_error()).find("0x2"), std::string::npos) << numacre_last_error();
+}
+
 TEST_F(TwoProcesses, an_attach_at_an_address_is_there_or_fails) {
     void *base = nullptr;
     std::size_t bytes = 0;
     ASSERT_EQ(numacre_region(pool, 0, &base, &bytes), 0);
     numacre_pool *other = nullptr;
     const auto attach_at = [&](void *address) {
-        const numacre_attach_options options{sizeof options, nullptr, nullptr, address};
+        const numacre_attach_options options{sizeof options, nullptr, nullptr, address, 0};
         return numacre_attach_with(&options, &other);
     };
     const auto says = [](const char *words) {
@@ -86,7 +129,7 @@ TEST_F(TwoProcesses, an_attach_at_an_address_is_there_or_fails) {
     EXPECT_EQ(attach_at(reinterpret_cast<void *>(std::uintptr_t{1} << 62)), -ENOMEM) << "no program may have it";
     EXPECT_EQ(other, nullptr);
     struct {
-        numacre_attach_options options{sizeof(numacre_attach_options) + 8, nullptr, nullptr, nullptr};
+        numacre_attach_options options{sizeof(numacre_attach_options) + 8, nullptr, nullptr, nullptr, 0};
         std::uint64_t of_tomorrow = 1;
     } newer;
     EXPECT_EQ(numacre_attach_with(&newer.options, &other), -EINVAL);

@@ -140,6 +140,7 @@ int pthread_atfork(void (*prepare)(), void (*in_parent)(), void (*in_child)()) {
 #include "client/src/quota.cpp"
 #include "client/src/reference.cpp"
 #include "client/src/report.cpp"
+#include "client/src/run.cpp"
 #include "client/src/waiting.cpp"
 // Only here: elsewhere it is a member's name.
 #define free(place) ::numacre::simulation::simulated_free(place)
@@ -177,6 +178,7 @@ void record_free(numacre_pool *, const void *) {}
 void forget_recording_in_child() {}
 void close_connection(numacre_pool *) {}
 void close_guard(numacre_pool *) {}
+void close_descriptors(numacre_pool *) {}
 
 }  // namespace numacre::client
 

@@ -182,4 +182,22 @@ TEST(CppFace, pmr_containers_live_in_the_pool_and_leave_it_empty) {
 }
 
 }  // namespace
+TEST(CppFace, objects_and_runs) {
+    auto pool = Pool::open_private({.object_bytes = 4096, .object_count = 100});
+    ASSERT_TRUE(pool);
+    EXPECT_EQ(pool->info().frame_bytes, 4160U);
+    auto run = pool->allocate_run(10 * 4160);
+    ASSERT_TRUE(run) << run.error().message;
+    EXPECT_EQ(run->size(), 41'600U);
+    EXPECT_TRUE(pool->free_run(run->first(4161))) << "two objects";
+    EXPECT_TRUE(pool->free_run(run->subspan(2 * 4160)));
+    EXPECT_FALSE(pool->allocate_run(101 * 4160));
+    EXPECT_FALSE(pool->allocate_run(4160, 4096));
+    EXPECT_FALSE(pool->region_file()) << "a private pool has no file";
+    auto plain = Pool::open_private({.object_bytes = 4096, .object_count = 100, .plain_objects = true});
+    ASSERT_TRUE(plain);
+    EXPECT_EQ(plain->info().frame_bytes, 4096U);
+    EXPECT_TRUE(plain->allocate_run(8192, 4096));
+}
+
 }  // namespace numacre

@@ -25,7 +25,7 @@ _numacre() {
         case $word in
             --runtime-dir | --timeout | --node | --capacity | --online | --frame | --largest | --backing | \
                 --max-clients | --owner | --group | --mode | --reclaim | --low-watermark | --policy | --autosize | --soft | \
-                --max-threads | --max-threads-per-client | --fit | --quota | --soft-quota | --user-quota | \
+                --max-threads | --max-threads-per-client | --fit | --quota | --soft-quota | --user-quota | --object | --colouring | \
                 --user | --pool | --chunk | --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
                 i=$((i + 1)) ;;
             replay) if [[ $verb == bench ]]; then verb="bench replay"; else positionals+=1; fi ;;
@@ -45,6 +45,9 @@ _numacre() {
         --policy)
             mapfile -t COMPREPLY < <(compgen -W "local strict preferred:0 interleave interleave-frames" -- "$current")
             return ;;
+        --colouring)
+            mapfile -t COMPREPLY < <(compgen -W "on off" -- "$current")
+            return ;;
         --fit)
             mapfile -t COMPREPLY < <(compgen -W "nearby compact best" -- "$current")
             return ;;
@@ -58,7 +61,7 @@ _numacre() {
             mapfile -t COMPREPLY < <(compgen -g -- "$current")
             return ;;
         --timeout | --node | --capacity | --online | --frame | --largest | --max-clients | --mode | --chunk | \
-            --max-threads | --max-threads-per-client | --quota | --soft-quota | --user-quota | --reclaim | \
+            --max-threads | --max-threads-per-client | --quota | --soft-quota | --user-quota | --reclaim | --object | \
             --low-watermark | --autosize | --soft | --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
             return ;;
     esac
@@ -72,7 +75,8 @@ _numacre() {
         resize) options+=" --node --dry-run" ;;
         create) options+=" --capacity --online --frame --largest --backing --max-clients"
             options+=" --owner --group --mode --reclaim --low-watermark --policy --autosize"
-            options+=" --max-threads --max-threads-per-client --fit --quota --soft-quota --user-quota" ;;
+            options+=" --max-threads --max-threads-per-client --fit --quota --soft-quota --user-quota"
+            options+=" --object --count --colouring" ;;
         delete) options+=" --force --abandon" ;;
         drain) options+=" --node --chunk --undo" ;;
         evict) options+=" --grace" ;;

@@ -145,13 +145,17 @@ typedef struct {
     /* The address of the first block of numa node 0 (numacre_region); NULL: any. So that addresses are the same in all
      * processes, each attaches at the address that the first one got. */
     void *address;
+    unsigned flags; /* 0, or NUMACRE_KEEP_DESCRIPTORS */
 } numacre_attach_options;
+
+/* Flag of numacre_attach_options: the handle keeps the descriptors of the blocks' files, for numacre_region_fd. */
+#define NUMACRE_KEEP_DESCRIPTORS 1u
 
 /* Attaches as numacre_attach, with options. options NULL: all defaults.
  * Errors: as numacre_attach; -EINVAL also struct_size not set (below 8 or above 4096), a field that is not 0 and newer
- * than the library, or an address that is no multiple of the pool's largest block and of its pages; -EEXIST the
- * addresses of the pool's capacity are not all free in this process; -ENOMEM also an address that the kernel does not
- * give. If the caller is killed inside, the daemon frees its seat. */
+ * than the library, unknown flags, or an address that is no multiple of the pool's largest block and of its pages;
+ * -EEXIST the addresses of the pool's capacity are not all free in this process; -ENOMEM also an address that the
+ * kernel does not give. If the caller is killed inside, the daemon frees its seat. */
 NUMACRE_API int numacre_attach_with(const numacre_attach_options *options, numacre_pool **pool);
 
 /* Gives back everything that this handle still owns and unmaps the pool: its pointers become invalid. NULL is ignored.
@@ -380,6 +384,36 @@ NUMACRE_API int numacre_get_info(numacre_pool *pool, numacre_pool_info *info);
  * numacre_detach. Thread-safe, never blocks. Errors: -ENODEV no such numa node in the pool; -EINVAL a result pointer is
  * NULL. */
 NUMACRE_API int numacre_region(numacre_pool *pool, int numa_node, void **base, size_t *size_bytes);
+
+/* Allocates a run: memory in one piece of any number of frames, size_bytes rounded up to whole frames, also larger than
+ * the largest block. alignment_bytes: 0, or a power of two up to the largest block or 2 MiB, whichever is larger (up to
+ * 64 in an object pool whose objects have another size than a power of two). numa_node -1: that of the calling thread
+ * or of a policy, else the nearest one that has room. A run is blocks of the caller's that lie one behind the other:
+ * each has its own reference, and numacre_usable_size of a block tells where the next one begins. Free the run by
+ * numacre_free_run, or block by block. Lock-free. The call walks over the pool's metadata, about 1 ms for each GiB of
+ * 4 KiB blocks in use, and bypasses the thread's cache: meant for buffers that a program sets up once. Errors: as
+ * numacre_alloc; -ENODEV no such numa node; -ENOMEM no free run of that size and alignment; -EINVAL a size of 0 or
+ * above the capacity of a numa node, a bad alignment, or run is NULL. If the caller dies inside, what it has got comes
+ * back. */
+NUMACRE_API int numacre_alloc_run(numacre_pool *pool, int numa_node, size_t size_bytes, size_t alignment_bytes,
+                                  void **run);
+
+/* Frees the blocks of a run, or of a part of one that consists of whole blocks. size_bytes: the size that was asked
+ * for. Thread-safe, never blocks, bypasses the cache. Errors: -EPERM a block between run and run + size_bytes is
+ * not the caller's, or free; -EINVAL the size is 0 or ends inside a block, or run is NULL: nothing has been freed then.
+ * -EUSERS, -EBUSY, -ECHILD as numacre_free_uncached. If the caller dies
+ * inside, the rest comes back as well. */
+NUMACRE_API int numacre_free_run(numacre_pool *pool, void *run, size_t size_bytes);
+
+/* Stores a new descriptor of the file that has the blocks of numa node `numa_node`, and the offset of the region
+ * (numacre_region) in that file: for a peer that maps the memory itself (vhost-user, QEMU's memory-backend-file,
+ * memif). The caller closes the descriptor, which is closed on exec. The pool's whole memory of that numa node can be
+ * read and written through it, and its pages can be taken away: give it only to those who may do that. A pool that
+ * shrinks takes pages away from such a peer as well. The pool has to be attached with NUMACRE_KEEP_DESCRIPTORS.
+ * Thread-safe; enters the kernel. If the caller dies, the peer keeps what it has. Errors: -ENODEV no such numa node in
+ * the pool; -EINVAL a result pointer is NULL, a private pool, or a pool attached without the flag; -EUSERS no
+ * descriptor left in this process; -ECONNREFUSED the program has closed the handle's descriptor; -ECHILD. */
+NUMACRE_API int numacre_region_fd(numacre_pool *pool, int numa_node, int *fd, uint64_t *offset);
 
 /* The geometry of a pool inside this process, without a daemon. Later versions append fields, and 0 is the default of
  * each. */

@@ -128,6 +128,20 @@ enum class Fit : unsigned {
     best = NUMACRE_PRIVATE_BEST_FIT,
 };
 
+// How to attach to a pool. Null means the default of numacre_attach_options.
+struct AttachOptions {
+    const char *pool_name = nullptr;    // numacre_attach_options::pool_name
+    const char *runtime_dir = nullptr;  // numacre_attach_options::runtime_dir
+    void *address = nullptr;            // numacre_attach_options::address
+    bool keep_descriptors = false;      // NUMACRE_KEEP_DESCRIPTORS
+};
+
+// The file that has the blocks of a numa node, and the place of the region in it. The caller closes the descriptor.
+struct RegionFile {
+    int fd = -1;               // numacre_region_fd
+    std::uint64_t offset = 0;  // numacre_region_fd
+};
+
 // The geometry of a private pool. 0 means the default of numacre_private_options.
 struct PrivateOptions {
     std::uint64_t capacity_bytes = 0;       // numacre_private_options::capacity_bytes
@@ -172,11 +186,12 @@ public:
         if (const int error = numacre_attach(runtime_dir, pool_name, &handle)) return detail::failure(error);
         return Pool{handle};
     }
-    // Attaches at an address, as numacre_attach_with: that of the first block of numa node 0 (region()).
-    static Expected<Pool> attach_at(void *address, const char *pool_name = nullptr, const char *runtime_dir = nullptr) {
-        const numacre_attach_options options{sizeof options, runtime_dir, pool_name, address};
+    // Attaches with options, as numacre_attach_with.
+    static Expected<Pool> attach_with(const AttachOptions &options) {
+        const numacre_attach_options raw{sizeof raw, options.runtime_dir, options.pool_name, options.address,
+                                         options.keep_descriptors ? NUMACRE_KEEP_DESCRIPTORS : 0};
         numacre_pool *handle = nullptr;
-        if (const int error = numacre_attach_with(&options, &handle)) return detail::failure(error);
+        if (const int error = numacre_attach_with(&raw, &handle)) return detail::failure(error);
         return Pool{handle};
     }
     // Makes a private pool, as numacre_open_private.
@@ -243,6 +258,19 @@ public:
     Expected<void> free_bulk(std::span<void *const> addresses) {
         const auto count = static_cast<unsigned>(addresses.size());
         if (const int error = numacre_free_bulk(handle_, addresses.data(), count)) return detail::failure(error);
+        return {};
+    }
+    // Allocates memory in one piece, as numacre_alloc_run. The caller frees it by free_run().
+    Expected<std::span<std::byte>> allocate_run(std::size_t size_bytes, std::size_t alignment_bytes = 0,
+                                                int numa_node = -1) {
+        void *run = nullptr;
+        if (const int error = numacre_alloc_run(handle_, numa_node, size_bytes, alignment_bytes, &run))
+            return detail::failure(error);
+        return std::span<std::byte>{static_cast<std::byte *>(run), size_bytes};
+    }
+    // Frees a run, or whole blocks of one, as numacre_free_run.
+    Expected<void> free_run(std::span<std::byte> run) {
+        if (const int error = numacre_free_run(handle_, run.data(), run.size())) return detail::failure(error);
         return {};
     }
     // Allocates blocks together with their references, as numacre_alloc_ref_bulk. Both spans have one size: if not,
@@ -312,6 +340,13 @@ public:
         found.struct_size = sizeof found;
         (void)numacre_get_info(handle_, &found);
         return found;
+    }
+    // The file of that mapping, as numacre_region_fd: for a peer that maps the memory itself.
+    Expected<RegionFile> region_file(int numa_node = 0) const {
+        RegionFile file;
+        if (const int error = numacre_region_fd(handle_, numa_node, &file.fd, &file.offset))
+            return detail::failure(error);
+        return file;
     }
     // The mapping of all blocks of one numa node, up to the pool's capacity: for registering the memory with a device.
     Expected<std::span<std::byte>> region(int numa_node = 0) const {

@@ -77,8 +77,6 @@ struct PoolLedger::Header {
     std::uint64_t online_bytes;
     std::uint64_t frame_bytes;
     std::uint64_t largest_block_bytes;
-    std::uint64_t object_bytes, object_count;  // 0: a pool of blocks
-    std::uint32_t plain_objects;               // PoolSpec::colours_objects is false
     std::uint32_t max_clients;
     std::uint32_t max_threads;
     std::uint32_t backing;
@@ -92,6 +90,8 @@ struct PoolLedger::Header {
     // Which of the two copies counts. A change is written into the other one, then this word is stored.
     Durable<std::uint32_t> current_attributes;
     Durable<std::uint64_t> peak_client_bytes;
+    std::uint64_t object_bytes, object_count;  // 0: a pool of blocks
+    std::uint64_t plain_objects;               // PoolSpec::colours_objects is false
     Attributes attributes[2];
 };
 

@@ -190,6 +190,12 @@ int get_seals(int fd) {
     return file ? file->seals : -1;
 }
 
+int duplicate(int fd) {
+    kernel().enter_call();
+    const FilePtr file = kernel().file(fd);
+    return file ? kernel().install(file) : -1;
+}
+
 int memfd_create(const char *name, unsigned) {
     kernel().enter_call();
     return kernel().make_memory(name);

@@ -30,6 +30,7 @@ void simulated_free(void *place) {
 #include "client/src/api.cpp"
 #include "client/src/bulk.cpp"
 #include "client/src/cache.cpp"
+#include "client/src/descriptors.cpp"
 #include "client/src/errors.cpp"
 #include "client/src/events.cpp"
 #include "client/src/free.cpp"
@@ -41,6 +42,7 @@ void simulated_free(void *place) {
 #include "client/src/reference.cpp"
 #include "client/src/regions.cpp"
 #include "client/src/report.cpp"
+#include "client/src/run.cpp"
 #include "client/src/waiting.cpp"
 // Only here: elsewhere it is a member's name.
 #define free(place) ::numacre::simulation::simulated_free(place)

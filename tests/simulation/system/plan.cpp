@@ -97,6 +97,9 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
         if (daemon.quota_bytes != 0) daemon.quota_bytes = daemon.frame_bytes * objects.between(1, daemon.object_count);
     }
 
+    Random runs(seed, 109);
+    plan.run_percent = static_cast<unsigned>(runs.one_in(5) ? runs.between(3, 40) : 0);
+
     Random fate(seed, 104);
     const bool is_calm = fate.one_in(6) || (is_about_promises && fate.one_in(3));
     const std::uint64_t steps = 2000 + std::uint64_t{400} * plan.processes * plan.operations;

@@ -69,7 +69,28 @@ void ThreadWork::free_block(const Handle &handle, const HeldBlock &block) {
     sessions_.check_seat(handle);
 }
 
+// Each block of the run is one of the thread's from then on.
+void ThreadWork::allocate_run(const Handle &handle, std::vector<HeldBlock> &held) {
+    const std::uint64_t frame = run_.plan.daemon.frame_bytes;
+    const std::size_t size = 1 + run_.random.below(9 * frame);
+    void *run = nullptr;
+    const int error = numacre_alloc_run(handle.pool, -1, size, 0, &run);
+    for (std::size_t at = 0; error == 0 && at < size;) {
+        void *const place = static_cast<char *>(run) + at;
+        held.push_back(blocks_.got(handle, place, nullptr));
+        at += numacre_usable_size(handle.pool, place);
+    }
+    // More than there is of memory in all.
+    if (error == -EINVAL && size > run_.plan.daemon.capacity_bytes) return;
+    sessions_.check_answer(handle, "numacre_alloc_run", error);
+}
+
 void ThreadWork::allocate(const Program &program, const Handle &handle, std::vector<HeldBlock> &held) {
+    // The draw is for those plans only that have runs: the others stay as they are.
+    if (run_.plan.run_percent != 0 && run_.random.percent(run_.plan.run_percent)) {
+        allocate_run(handle, held);
+        return;
+    }
     void *place = nullptr;
     const std::size_t size = some_size();
     int error = 0;

@@ -24,6 +24,7 @@ private:
         std::uint64_t instance_id = 0;  // of the pool
     };
 
+    void allocate_run(const Handle &handle, std::vector<HeldBlock> &held);
     void allocate(const Program &program, const Handle &handle, std::vector<HeldBlock> &held);
     void free_block(const Handle &handle, const HeldBlock &block);
     void publish(const Handle &handle, const HeldBlock &block, std::vector<HeldBlock> &held);

@@ -77,6 +77,10 @@ NUMACRE_OS_CALL int add_seals(int fd, int seals) {
 NUMACRE_OS_CALL int get_seals(int fd) {
     return ::fcntl(fd, F_GET_SEALS);
 }
+// A new descriptor of the file, closed on exec.
+NUMACRE_OS_CALL int duplicate(int fd) {
+    return ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+}
 // By syscall(): it works with every libc, and with flags that the libc's headers do not know yet.
 NUMACRE_OS_CALL int memfd_create(const char *name, unsigned flags) {
     return static_cast<int>(::syscall(SYS_memfd_create, name, flags));

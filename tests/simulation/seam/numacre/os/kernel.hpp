@@ -42,6 +42,7 @@ int fallocate(int fd, int mode, off_t offset, off_t bytes);
 off_t lseek(int fd, off_t offset, int whence);
 int add_seals(int fd, int seals);
 int get_seals(int fd);
+int duplicate(int fd);
 // Through syscall(): one spelling for every libc, and flags that its headers do not know yet.
 int memfd_create(const char *name, unsigned flags);
 int eventfd(unsigned count, int flags);
