@@ -160,6 +160,7 @@ Json pool_json(const v1::Pool &pool) {
             {"largest_block_bytes", pool.largest_block_bytes()},
             {"object_bytes", pool.object_bytes()},
             {"object_count", pool.object_count()},
+            {"made_within", pool.made_within()},
             {"capacity_bytes", capacity},
             {"online_bytes", online},
             {"used_bytes", used},

@@ -31,6 +31,7 @@ constexpr std::pair<const char *, const char *> kSentAsText[] = {
     {"object", "Size of an object, for a pool of objects of this one size, a multiple of 64; no objects if left out"},
     {"count", "Objects on each numa node; with --object"},
     {"colouring", "Objects of 1K, 2K, 4K and so on lie 64 bytes further apart: on, off; on"},
+    {"object-memory", "Memory of the object pools that clients make, all together; 0: none but the owner's"},
     {"max-threads", "How many threads of all processes together may use it at once; 4096"},
     {"max-threads-per-client", "How many threads of one process may use it at once; --max-threads"},
     {"fit", "Where blocks that no cache serves come from: nearby, compact, best; nearby"},

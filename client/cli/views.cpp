@@ -65,8 +65,10 @@ std::string sizes_text(const v1::Pool &pool) {
     if (pool.object_bytes() == 0)
         return "frame " + format_bytes(pool.frame_bytes()) + ", largest block " +
                format_bytes(pool.largest_block_bytes());
-    std::string text = number(pool.object_count()) + " objects of " + number(pool.object_bytes()) + " B a numa node";
+    std::string text =
+        plural(pool.object_count(), "object", "objects") + " of " + number(pool.object_bytes()) + " B a numa node";
     if (pool.frame_bytes() != pool.object_bytes()) text += ", " + number(pool.frame_bytes()) + " B apart";
+    if (!pool.made_within().empty()) text += ", made by clients of " + printable(pool.made_within());
     return text;
 }
 

@@ -294,7 +294,7 @@ int slow_allocate_past_cache(numacre_pool *pool, Lane &lane, const Plan &plan, s
     }
     if (code != Errc::ok) [[unlikely]] {
         charge.undo();
-        return allocation_failed(pool, lane, wanted, code, order, size_bytes, charge.answer);
+        return allocation_failed(pool, lane, wanted, code, order.frames(), size_bytes, charge.answer);
     }
     note_placement(pool, lane, plan, got);
     void *const address = address_of(pool, got, block);

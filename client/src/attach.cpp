@@ -2,6 +2,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -14,12 +15,15 @@
 #include "pool.hpp"
 #include "receive.hpp"
 #include "record.hpp"
+#include "report.hpp"
 #include "struct_size.hpp"
 
 namespace numacre::client {
 namespace {
 
-constexpr std::uint64_t kHandshakeSeconds = 5;
+constexpr unsigned kHandshakeSeconds = 5;
+// The daemon makes the pool first, and to reserve many hugepages takes long.
+constexpr unsigned kObjectsSeconds = 60;
 // connect() waits while the kernel's queue of the socket is full, for a place among all waiting processes. A long wait
 // there does not mean that the daemon does not answer.
 constexpr std::uint64_t kConnectSeconds = 30;
@@ -30,8 +34,8 @@ const char *runtime_dir_or_default(const char *runtime_dir) {
     return from_environment != nullptr && *from_environment != 0 ? from_environment : "/run/numacre";
 }
 
-int no_answer() {
-    return fail(Errc::timed_out, "the daemon did not answer within %d s", static_cast<int>(kHandshakeSeconds));
+int no_answer(unsigned seconds) {
+    return fail(Errc::timed_out, "the daemon did not answer within %u s", seconds);
 }
 
 int no_place() {
@@ -49,7 +53,10 @@ int connect_to_daemon(const char *runtime_dir, numacre_pool *pool) {
                     runtime_dir, sizeof address.sun_path - sizeof "/attach.sock");
     // The handle gets the socket at once: another thread may fork (is_ours()).
     const int connection = pool->connection = os::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (connection < 0) return fail(Errc::too_many_clients, "cannot make a socket: %s", strerror(errno));
+    if (connection < 0)
+        return fail_with_remedy(Errc::too_many_clients,
+                                "cannot make a socket: %s: raise the limit of descriptors (ulimit -n), or close some",
+                                strerror(errno));
     pool->connection_inode = inode_of(connection);
     if (!connect_by(Deadline{kConnectSeconds}, connection, address)) {
         const int error = errno;
@@ -61,9 +68,9 @@ int connect_to_daemon(const char *runtime_dir, numacre_pool *pool) {
 }
 
 // Receives one reply and its fds; returns how many fds came, or -errno with the error remembered.
-int receive_reply(const Deadline &deadline, int connection, wire::AttachReply &reply, int *fds) {
+int receive_reply(unsigned seconds, const Deadline &deadline, int connection, wire::AttachReply &reply, int *fds) {
     const Received received = receive_by(deadline, connection, &reply, sizeof reply, fds, wire::kMaxFds);
-    if (received.bytes < 0 && errno == EAGAIN) return no_answer();
+    if (received.bytes < 0 && errno == EAGAIN) return no_answer(seconds);
     if (received.bytes <= 0) return fail(Errc::daemon_gone, "the daemon closed the connection during the handshake");
     const bool whole = static_cast<std::size_t>(received.bytes) == sizeof reply && reply.header.magic == wire::kMagic &&
                        (received.flags & MSG_TRUNC) == 0;
@@ -74,32 +81,38 @@ int receive_reply(const Deadline &deadline, int connection, wire::AttachReply &r
     }
     if ((received.flags & MSG_CTRUNC) != 0) {
         for (int i = 0; i < received.fds; ++i) os::close(fds[i]);
-        return fail(Errc::too_many_clients,
-                    "this process has too few descriptors left for the pool's regions (%d of %u came): raise its limit "
-                    "(ulimit -n), or close some, and attach again",
-                    received.fds, 1 + 2 * reply.numa_node_count);
+        return fail_with_remedy(Errc::too_many_clients,
+                                "this process has too few descriptors left for the pool's regions (%d of %u came): "
+                                "raise its limit (ulimit -n), or close some, and attach again",
+                                received.fds, 1 + 2 * reply.numa_node_count);
     }
     return received.fds;
 }
 
-int shake_hands(const Deadline &deadline, numacre_pool *pool, const char *pool_name) {
-    wire::AttachRequest request;
-    const char *const name = pool_name != nullptr ? pool_name : "default";
-    if (strlen(name) == 0 || strlen(name) >= kPoolNameBytes)
-        return fail(Errc::bad_argument, "pool name '%s' has %zu characters instead of 1 .. %zu", name, strlen(name),
+// Copies a pool's name. Returns 0, or -errno with the error remembered.
+int put_name(const char *name, std::array<char, kPoolNameBytes> &place) {
+    const std::size_t length = strlen(name);
+    if (length == 0 || length >= kPoolNameBytes)
+        return fail(Errc::bad_argument, "pool name '%s' has %zu characters instead of 1 .. %zu", name, length,
                     kPoolNameBytes - 1);
-    memcpy(request.pool_name.data(), name, strlen(name));
+    memcpy(place.data(), name, length);
+    return 0;
+}
+
+// request: an AttachRequest or an ObjectsRequest. seconds: how long the daemon may take.
+int shake_hands(unsigned seconds, numacre_pool *pool, const void *request, std::size_t request_bytes) {
+    const Deadline deadline{seconds};
     // EPIPE: the daemon may have refused the connection by a limit before our request, and hung up. Its reply can then
     // still be read.
-    if (!send_by(deadline, pool->connection, &request, sizeof request) && errno != EPIPE)
-        return errno == EAGAIN ? no_answer()
+    if (!send_by(deadline, pool->connection, request, request_bytes) && errno != EPIPE)
+        return errno == EAGAIN ? no_answer(seconds)
                                : fail(Errc::daemon_gone, "cannot send to the daemon: %s", strerror(errno));
 
     static_assert(std::is_trivially_copyable_v<wire::AttachReply>);
     auto *const reply = static_cast<wire::AttachReply *>(calloc(1, sizeof(wire::AttachReply)));
     if (reply == nullptr) return fail(Errc::out_of_frames, "no memory for the handshake");
     int fds[wire::kMaxFds];
-    const int count = receive_reply(deadline, pool->connection, *reply, fds);
+    const int count = receive_reply(seconds, deadline, pool->connection, *reply, fds);
     int result = count < 0 ? count : 0;
     if (count >= 0) {
         reply->message.back() = 0;
@@ -144,14 +157,11 @@ extern "C" int numacre_attach(const char *runtime_dir, const char *pool_name, nu
     return numacre_attach_with(&options, pool);
 }
 
-extern "C" int numacre_attach_with(const numacre_attach_options *options, numacre_pool **pool) {
-    if (pool == nullptr) return fail(Errc::bad_argument, "numacre_attach: the result pointer is NULL");
-    numacre_attach_options wanted{};
-    if (options != nullptr)
-        if (const int error = read_options(*options, "numacre_attach_options", wanted)) return error;
-    if ((wanted.flags & ~NUMACRE_KEEP_DESCRIPTORS) != 0)
-        return fail(Errc::bad_argument, "numacre_attach_options.flags is %#x instead of 0 or NUMACRE_KEEP_DESCRIPTORS",
-                    wanted.flags);
+namespace {
+
+// Makes a handle by a request, an AttachRequest or an ObjectsRequest. name: of the pool.
+int attach_by(const numacre_attach_options &wanted, const char *name, const void *request, std::size_t request_bytes,
+              unsigned seconds, numacre_pool **pool) {
     const NotCancelled not_cancelled;
     if (const int error = start_recording()) return error;
     numacre_pool *const handle = new_handle();
@@ -166,10 +176,12 @@ extern "C" int numacre_attach_with(const numacre_attach_options *options, numacr
     }
     handle->wished_span = static_cast<std::byte *>(wanted.address);
     handle->keeps_descriptors = (wanted.flags & NUMACRE_KEEP_DESCRIPTORS) != 0;
+    snprintf(handle->runtime_dir, sizeof handle->runtime_dir, "%s", wanted.runtime_dir);
+    snprintf(handle->name, sizeof handle->name, "%s", name);
     int error = read_checks(handle);
     if (error == 0) error = share_caches(handle);
-    if (error == 0) error = connect_to_daemon(runtime_dir_or_default(wanted.runtime_dir), handle);
-    if (error == 0) error = shake_hands(Deadline{kHandshakeSeconds}, handle, wanted.pool_name);
+    if (error == 0) error = connect_to_daemon(wanted.runtime_dir, handle);
+    if (error == 0) error = shake_hands(seconds, handle, request, request_bytes);
     if (error != 0) {
         unmap_regions(handle);
         close_connection(handle);
@@ -179,6 +191,53 @@ extern "C" int numacre_attach_with(const numacre_attach_options *options, numacr
     }
     *pool = handle;
     return 0;
+}
+
+}  // namespace
+
+extern "C" int numacre_attach_with(const numacre_attach_options *options, numacre_pool **pool) {
+    if (pool == nullptr) return fail(Errc::bad_argument, "numacre_attach: the result pointer is NULL");
+    numacre_attach_options wanted{};
+    if (options != nullptr)
+        if (const int error = read_options(*options, "numacre_attach_options", wanted)) return error;
+    if ((wanted.flags & ~NUMACRE_KEEP_DESCRIPTORS) != 0)
+        return fail(Errc::bad_argument, "numacre_attach_options.flags is %#x instead of 0 or NUMACRE_KEEP_DESCRIPTORS",
+                    wanted.flags);
+    wanted.runtime_dir = runtime_dir_or_default(wanted.runtime_dir);
+    const char *const name = wanted.pool_name != nullptr ? wanted.pool_name : "default";
+    wire::AttachRequest request;
+    if (const int error = put_name(name, request.pool_name)) return error;
+    return attach_by(wanted, name, &request, sizeof request, kHandshakeSeconds, pool);
+}
+
+extern "C" int numacre_objects_open(numacre_pool *pool, const char *name, uint64_t object_bytes, uint64_t object_count,
+                                    unsigned flags, numacre_pool **objects) {
+    if (pool == nullptr) return no_pool("numacre_objects_open");
+    if (objects == nullptr) return no_result("numacre_objects_open");
+    if (name == nullptr) return fail(Errc::bad_argument, "numacre_objects_open: the name is NULL");
+    if (pool->fork_generation != fork_generation()) return fail_forked();
+    if (pool->runtime_dir[0] == 0)
+        return fail(Errc::bad_argument,
+                    "a private pool has no daemon that would make objects: use "
+                    "numacre_open_private with object_bytes");
+    if ((flags & ~(NUMACRE_OBJECTS_PLAIN | NUMACRE_OBJECTS_KEEP_DESCRIPTORS)) != 0)
+        return fail(Errc::bad_argument,
+                    "flags %#x are no combination of NUMACRE_OBJECTS_PLAIN and NUMACRE_OBJECTS_KEEP_DESCRIPTORS",
+                    flags);
+    wire::ObjectsRequest request;
+    request.flags = (flags & NUMACRE_OBJECTS_PLAIN) != 0 ? wire::ObjectsRequest::kPlainObjects : 0;
+    request.object_bytes = object_bytes;
+    request.object_count = object_count;
+    if (const int error = put_name(pool->name, request.within)) return error;
+    if (const int error = put_name(name, request.name)) return error;
+    char full_name[2 * kPoolNameBytes];
+    snprintf(full_name, sizeof full_name, "%s.%s", pool->name, name);
+    if (strlen(full_name) >= kPoolNameBytes)
+        return fail(Errc::bad_argument, "pool name '%s' has %zu characters instead of at most %zu: use a shorter name",
+                    full_name, strlen(full_name), kPoolNameBytes - 1);
+    const numacre_attach_options wanted{sizeof wanted, pool->runtime_dir, full_name, nullptr,
+                                        (flags & NUMACRE_OBJECTS_KEEP_DESCRIPTORS) != 0 ? NUMACRE_KEEP_DESCRIPTORS : 0};
+    return attach_by(wanted, full_name, &request, sizeof request, kObjectsSeconds, objects);
 }
 
 extern "C" void numacre_detach(numacre_pool *pool) {

@@ -39,13 +39,19 @@ extern "C" int numacre_region_fd(numacre_pool *pool, int numa_node, int *fd, uin
     if (pool->fork_generation != fork_generation()) return fail_forked();
     if (numa_node < 0 || numa_node >= static_cast<int>(pool->numa_nodes))
         return fail(Errc::no_such_node, "numa node %d is not within 0 .. %u", numa_node, pool->numa_nodes - 1);
+    if (pool->runtime_dir[0] == 0)
+        return fail_with_remedy(Errc::bad_argument, "a private pool has no file: attach to a pool of the daemon");
     if (!pool->keeps_descriptors)
-        return fail(Errc::bad_argument, "the handle has no descriptors: attach with NUMACRE_KEEP_DESCRIPTORS");
+        return fail_with_remedy(Errc::bad_argument,
+                                "the handle has no descriptors: attach with NUMACRE_KEEP_DESCRIPTORS");
     const NodeHandle &node = pool->nodes[numa_node];
     if (!is_ours(node.data_fd, node.data_inode))
-        return fail(Errc::daemon_gone, "this process has closed the handle's descriptor: attach anew");
+        return fail_with_remedy(Errc::daemon_gone, "this process has closed the handle's descriptor: attach anew");
     const int copy = os::duplicate(node.data_fd);
-    if (copy < 0) return fail(Errc::too_many_clients, "no descriptor left in this process: %s", strerror(errno));
+    if (copy < 0)
+        return fail_with_remedy(Errc::too_many_clients,
+                                "no descriptor left in this process (%s): raise the limit (ulimit -n), or close some",
+                                strerror(errno));
     *fd = copy;
     *offset = 0;
     return 0;

@@ -23,6 +23,14 @@ int fail(Errc code, const char *what, ...) {
     return -to_errno(code);
 }
 
+int fail_with_remedy(Errc code, const char *what_and_remedy, ...) {
+    va_list arguments;
+    va_start(arguments, what_and_remedy);
+    vsnprintf(last_message, sizeof last_message, what_and_remedy, arguments);
+    va_end(arguments);
+    return -to_errno(code);
+}
+
 const char *last_error() {
     return last_message;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <sys/un.h>
 
 #include <atomic>
 #include <cstddef>
@@ -85,9 +86,11 @@ struct numacre_pool {
     // The numa nodes that the pool does not have, each with the pool's numa nodes by distance from it.
     numacre::client::Stranger strangers[numacre::engine::kMaxNumaNodes];
     std::uint32_t stranger_count = 0;
-    bool heeds_kernel = true;        // the threads' mempolicies and cpusets count
-    bool keeps_descriptors = false;  // NodeHandle::data_fd
-    bool checks_frees = false;       // one CAS decides which thread frees a block, and no block is cached
+    bool heeds_kernel = true;                              // the threads' mempolicies and cpusets count
+    char runtime_dir[sizeof(sockaddr_un::sun_path)] = {};  // of the daemon
+    char name[numacre::engine::kPoolNameBytes] = {};       // of the pool, as it was attached
+    bool keeps_descriptors = false;                        // NodeHandle::data_fd
+    bool checks_frees = false;  // one CAS decides which thread frees a block, and no block is cached
     // Others may take back what this process's threads cache and do not use (idle.cpp): the process has registered for
     // barriers.
     bool shares_caches = false;

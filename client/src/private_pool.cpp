@@ -1,5 +1,6 @@
 // A private pool: the engine of shm/ on anonymous memory of this process, without a daemon.
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 
 #include <cerrno>
 #include <cstring>
@@ -62,6 +63,8 @@ const char *describe(ObjectsFault fault) {
             return "object_count is 0";
         case ObjectsFault::too_many:
             return "object_count is above 2^34";
+        case ObjectsFault::too_large:
+            return "the objects together are above 2^46 bytes";
     }
     return "";
 }
@@ -132,6 +135,21 @@ void prefer_hugepages_for_index(const NodeHandle &node, const Geometry &geometry
     if (begin < end) madvise(static_cast<std::byte *>(node.node_region) + begin, end - begin, MADV_HUGEPAGE);
 }
 
+// Where the largest block lies in a leaf word, as an object does, the call writes the entries of all frames. The kernel
+// would refuse none of that memory, and then end some process.
+int check_touched_metadata(const Geometry &geometry) {
+    struct sysinfo machine{};
+    if (geometry.top_layer() != 0 || sysinfo(&machine) != 0) return 0;
+    const std::uint64_t bytes = geometry.frame_count * sizeof(std::uint64_t);
+    const std::uint64_t left = (std::uint64_t{machine.freeram} + machine.bufferram) * machine.mem_unit;
+    const std::uint64_t all = std::uint64_t{machine.totalram} * machine.mem_unit;
+    if (bytes <= left || bytes <= all / 4) return 0;
+    return fail_with_remedy(Errc::out_of_frames,
+                            "the metadata of %llu objects or frames takes %llu MiB, and the machine has %llu MiB free: "
+                            "ask for fewer, or for larger ones",
+                            number(geometry.frame_count), number(bytes >> 20), number(left >> 20));
+}
+
 int build(numacre_pool *pool) {
     if (const int error = read_checks(pool)) return error;
     if (const int error = share_caches(pool)) return error;
@@ -142,6 +160,7 @@ int build(numacre_pool *pool) {
     pool->pool_region = reserve_zeroed(pool->pool_region_bytes);
     NodeHandle &node = pool->nodes[0];
     node.node_region_bytes = NodeLayout<Env>::of(pool->geometry, kThreadSlots).region_bytes;
+    if (const int error = check_touched_metadata(pool->geometry)) return error;
     node.node_region = reserve_zeroed(node.node_region_bytes);
     if (pool->pool_region == nullptr || node.node_region == nullptr)
         return fail(Errc::out_of_frames, "no memory for the metadata of a private pool: %s", strerror(errno));

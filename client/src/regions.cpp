@@ -131,12 +131,19 @@ int reserve_span(numacre_pool *pool, std::uint64_t page_bytes) {
     const std::uint64_t stride = std::bit_ceil(named_bytes > alignment ? named_bytes : alignment);
     pool->span_shift = static_cast<std::uint32_t>(std::countr_zero(stride));
     pool->span_bytes = stride * pool->numa_nodes;
-    if (pool->wished_span != nullptr) return reserve_wished(pool, alignment);
+    if (pool->wished_span != nullptr) {
+        if (const int error = reserve_wished(pool, alignment)) return error;
+        (void)os::madvise(pool->span, pool->span_bytes, MADV_DONTFORK);
+        return 0;
+    }
     void *const reserved = reserve_addresses(pool->span_bytes, alignment);
     if (reserved == nullptr)
         return fail(Errc::out_of_frames, "no %llu bytes of address space (limit RLIMIT_AS?): %s",
                     static_cast<unsigned long long>(pool->span_bytes), strerror(errno));
     pool->span = static_cast<std::byte *>(reserved);
+    // The padding as well: a forked child may want to attach at these addresses. Not needed otherwise: an error is left
+    // aside.
+    (void)os::madvise(pool->span, pool->span_bytes, MADV_DONTFORK);
     return 0;
 }
 

@@ -28,8 +28,8 @@ struct FreeFrames {
 };
 constexpr std::uint64_t kWalkAgainAfterNanoseconds = 1'000'000'000;
 
-FailureReason why_not(NodeLane &node, Order order) {
-    if (order.value == 0) return FailureReason::out_of_frames;  // one frame is never fragmented
+FailureReason why_not(NodeLane &node, std::uint64_t frames) {
+    if (frames == 1) return FailureReason::out_of_frames;  // one frame is never fragmented
     const std::uint64_t now = now_nanoseconds();
     if (node.looked_at_ns == 0 || now - node.looked_at_ns >= kWalkAgainAfterNanoseconds) {
         FreeFrames scan;
@@ -37,7 +37,7 @@ FailureReason why_not(NodeLane &node, Order order) {
         node.free_frames_seen = scan.frames;
         node.looked_at_ns = now;
     }
-    return node.free_frames_seen >= order.frames() ? FailureReason::fragmented : FailureReason::out_of_frames;
+    return node.free_frames_seen >= frames ? FailureReason::fragmented : FailureReason::out_of_frames;
 }
 
 }  // namespace
@@ -101,7 +101,7 @@ int thread_is_inside(const numacre_pool *pool) {
                 "this signal handler has interrupted a call of its thread that changes the pool");
 }
 
-int allocation_failed(numacre_pool *pool, Lane &lane, std::uint32_t wanted, Errc code, Order order,
+int allocation_failed(numacre_pool *pool, Lane &lane, std::uint32_t wanted, Errc code, std::uint64_t frames,
                       std::size_t size_bytes, Admission answer) {
     const Actor actor = lane.actor;
     if (code == Errc::over_quota) {
@@ -117,10 +117,12 @@ int allocation_failed(numacre_pool *pool, Lane &lane, std::uint32_t wanted, Errc
         return fail(code, "no free block of %zu bytes: what is free is reserved for others (`numacre clients`)",
                     size_bytes);
     }
-    const FailureReason reason = why_not(lane.nodes[wanted], order);
+    const FailureReason reason = why_not(lane.nodes[wanted], frames);
     count_failure(pool, wanted, actor, reason);
-    return fail(code, "no free block of %zu bytes on any numa node that is allowed (%u, the first: %s)", size_bytes,
-                wanted, reason == FailureReason::fragmented ? "enough is free, but not in one piece" : "full");
+    return fail(
+        code, "no free block of %zu bytes in one piece on any numa node that is allowed (%u, the first: %s)",
+        size_bytes, wanted,
+        reason == FailureReason::fragmented ? "enough is free, but not in one piece, or not so aligned" : "full");
 }
 
 }  // namespace numacre::client

@@ -29,8 +29,9 @@ namespace numacre::client {
 [[gnu::cold]] int damaged_pool();
 // A signal handler has called, and the interrupted call of its thread is changing the pool (is_inside()).
 [[gnu::cold, gnu::noinline]] int thread_is_inside(const numacre_pool *pool);
-// No block was found. wanted: the numa node that was tried first. answer: the answer of the limits.
-[[gnu::cold]] int allocation_failed(numacre_pool *pool, Lane &lane, std::uint32_t wanted, Errc code, Order order,
-                                    std::size_t size_bytes, Admission answer);
+// No block, or run, of so many frames was found. wanted: the numa node that was tried first. answer: the answer of the
+// limits.
+[[gnu::cold]] int allocation_failed(numacre_pool *pool, Lane &lane, std::uint32_t wanted, Errc code,
+                                    std::uint64_t frames, std::size_t size_bytes, Admission answer);
 
 }  // namespace numacre::client

@@ -2,7 +2,9 @@
 // claimed by itself and belongs to the process from then on, so a death at any moment leaves blocks like any others.
 #include "numacre/shm/run_look.hpp"
 
+#include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstddef>
 
 #include "allocate.hpp"
@@ -30,11 +32,6 @@ struct Run {
     std::size_t size_bytes;
     std::uint64_t frames, align_frames;
 
-    // Of the smallest block that holds the run, or the largest block: for the reason of a failure.
-    Order order() const {
-        const auto needed = static_cast<std::uint32_t>(std::bit_width(frames - 1));
-        return needed < pool->geometry.largest_order ? Order{needed} : pool->geometry.largest();
-    }
     // Visits the run's blocks, if the run begins at `base`, until visit(block, the bytes asked of it) returns false.
     // Returns how many frames have been visited before.
     template <class Visit>
@@ -63,17 +60,21 @@ bool claim_run(const Lane &lane, std::uint32_t numa_node, const Run &run, FrameI
         if (left < block.order.frames()) return false;
         left -= block.order.frames();
         Block freed;
-        (void)buddy.free(lane.actor, block.base, freed);
+        if (buddy.free(lane.actor, block.base, freed) == Errc::ok && is_counting(run.pool))
+            note_freed(run.pool, numa_node, freed);
         return true;
     });
+    // A thread that waits may have looked while the blocks were ours.
+    if (claimed != 0 && has_waiters(lane)) serve_waiters(run.pool, lane.actor);
     return false;
 }
 
 bool allocate_run_on(const Lane &lane, std::uint32_t numa_node, const Run &run, FrameIndex &base) {
     const Buddy<Env> &buddy = run.pool->nodes[numa_node].buddy();
-    const RunLook look{buddy.view(), run.frames, run.align_frames};
+    const auto is_draining = [&](FrameIndex frame) { return buddy.is_draining(frame); };
+    RunLook look{buddy.view(), run.frames, run.align_frames, is_draining};
     for (int i = 0; i < kTries; ++i) {
-        if (!look.find([&](FrameIndex frame) { return buddy.is_draining(frame); }, base)) return false;
+        if (!look.find(base)) return false;
         if (claim_run(lane, numa_node, run, base)) return true;
     }
     return false;
@@ -90,7 +91,9 @@ bool allocate_run_planned(const Lane &lane, const Plan &plan, const Run &run, st
 // As slow_allocate_under_pressure(), for a run.
 [[gnu::cold]] bool allocate_run_under_pressure(Lane &lane, const Plan &plan, const Run &run, std::uint32_t &got,
                                                FrameIndex &base) {
-    if (give_back_all(run.pool, lane) != 0 && allocate_run_planned(lane, plan, run, got, base)) return true;
+    const bool has_forgotten = forget_wish(run.pool, lane);
+    if ((give_back_all(run.pool, lane) != 0 || has_forgotten) && allocate_run_planned(lane, plan, run, got, base))
+        return true;
     ask_others_to_give_back(run.pool, lane);
     return take_back_idle_caches(run.pool, lane, now_nanoseconds()) && allocate_run_planned(lane, plan, run, got, base);
 }
@@ -120,7 +123,12 @@ int check_own_run(numacre_pool *pool, void *run, std::size_t size_bytes, std::ui
         Block block;
         IndexEntry entry;
         char *const address = static_cast<char *>(run) + at;
-        if (!own_block(pool, address, place, block, entry)) return not_owned(pool, address, "numacre_free_run");
+        if (!own_block(pool, address, place, block, entry)) {
+            if (pool->fork_generation != fork_generation()) return fail_forked();
+            const bool is_others = locate(pool, address, place) && pool->nodes[place.numa_node].buddy().find_entry(
+                                                                       place.frame, block, entry) == Errc::ok;
+            return not_a_block(pool, address, is_others ? Errc::not_owner : Errc::stale_ref);
+        }
         at += pool->scale.offset(block.order.frames());
     }
     if (at - end < pool->geometry.frame_bytes) return 0;
@@ -150,13 +158,13 @@ extern "C" int numacre_alloc_run(numacre_pool *pool, int numa_node, size_t size_
     Charge charge{pool, lane->actor, wish.frames};
     if (!charge.make())
         if (const Errc code = slow_charge_under_pressure(pool, *lane, charge); code != Errc::ok)
-            return allocation_failed(pool, *lane, plan.first, code, wish.order(), size_bytes, charge.answer);
+            return allocation_failed(pool, *lane, plan.first, code, wish.frames, size_bytes, charge.answer);
     std::uint32_t got = 0;
     FrameIndex base;
     if (!allocate_run_planned(*lane, plan, wish, got, base) &&
         !allocate_run_under_pressure(*lane, plan, wish, got, base)) {
         charge.undo();
-        return allocation_failed(pool, *lane, plan.first, Errc::out_of_frames, wish.order(), size_bytes, charge.answer);
+        return allocation_failed(pool, *lane, plan.first, Errc::out_of_frames, wish.frames, size_bytes, charge.answer);
     }
     note_placement(pool, *lane, plan, got);
     wish.each_block(base, [&](Block block, std::uint64_t bytes) {
@@ -180,7 +188,8 @@ extern "C" int numacre_free_run(numacre_pool *pool, void *run, size_t size_bytes
         const std::size_t bytes = numacre_usable_size(pool, address);
         const int error = numacre_free_uncached(pool, address);
         if (first_error == 0) first_error = error;
-        if (bytes == 0) break;
+        // No thread slot, or inside a signal handler: nothing has been freed yet, and the next one fares no better.
+        if (bytes == 0 || error == -EUSERS || error == -EBUSY) break;
         address += bytes;
     }
     return first_error;

@@ -47,6 +47,7 @@ Daemon::~Daemon() {
         if (const auto pool = deleted.lock()) pool->end_workers();
     worker_.reset();
     keeper_worker_.reset();
+    if (client_objects_) client_objects_->finish();
     attach_server_.reset();
     std::vector<int> pidfds;  // the pools' client tables hold them open
     bool can_be_watched = true;
@@ -383,8 +384,10 @@ void Daemon::publish_news(ManagedPool &pool) {
 }
 
 void Daemon::serve_clients(Fd listener) {
-    attach_server_ = std::make_unique<AttachServer>(*loop_, *worker_, registry_, reaper_, *topology_,
+    client_objects_ = std::make_unique<ClientObjects>(*loop_, registry_, *this);
+    attach_server_ = std::make_unique<AttachServer>(*loop_, *worker_, registry_, reaper_, *topology_, *client_objects_,
                                                     std::move(listener), options_.limits);
+    client_objects_->watch();  // for adopted pools; without effect if there are none of clients
     watch_keeper();
     tell_clients();
     for (const auto &pool : registry_.all()) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "attach/attach_server.hpp"
+#include "attach/client_objects.hpp"
 #include "engine.hpp"
 #include "memory/hugepages.hpp"
 #include "memory/ledger.hpp"
@@ -132,6 +133,7 @@ private:
     // Workers for jobs that belong to no pool. Both are ended by hand, before all members that their jobs use.
     std::unique_ptr<Worker> worker_, keeper_worker_;
     Reaper reaper_;
+    std::unique_ptr<ClientObjects> client_objects_;  // ended by hand, as the workers
     std::unique_ptr<AttachServer> attach_server_;
     std::atomic<bool> stopping_{false};
     // Used by the loop's thread only. Instance ids of pools whose worker has such a job, or will have it by a timer.

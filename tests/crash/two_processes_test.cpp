@@ -110,6 +110,21 @@ TEST_F(TwoProcesses, a_peer_maps_the_file_that_a_client_passes_on) {
     EXPECT_NE(std::string(numacre_last_error()).find("0x2"), std::string::npos) << numacre_last_error();
 }
 
+// Also where the padding between two numa nodes, or behind the last one, is larger than a page.
+TEST_F(TwoProcesses, a_childs_addresses_are_free_behind_the_blocks_too) {
+    numacre_pool *objects = nullptr;
+    ASSERT_EQ(numacre_objects_open(pool, "padded", 2368, 1000, 0, &objects), 0) << numacre_last_error();
+    void *base = nullptr;
+    std::size_t bytes = 0;
+    ASSERT_EQ(numacre_region(objects, 0, &base, &bytes), 0);
+    EXPECT_TRUE(in_child([&] {
+        const numacre_attach_options options{sizeof options, nullptr, "default.padded", base, 0};
+        numacre_pool *own = nullptr;
+        return numacre_attach_with(&options, &own) == 0;
+    }));
+    numacre_detach(objects);
+}
+
 TEST_F(TwoProcesses, an_attach_at_an_address_is_there_or_fails) {
     void *base = nullptr;
     std::size_t bytes = 0;

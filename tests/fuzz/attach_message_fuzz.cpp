@@ -28,6 +28,31 @@ void refuse(const Failure &failure) {
     require(reply.message.back() == '\0');
 }
 
+void receive_objects_request(std::size_t sent, std::span<const std::byte> received) {
+    if (const auto fault =
+            check_message(sent, received, wire::MessageType::objects_request, sizeof(wire::ObjectsRequest))) {
+        refuse(*fault);
+        return;
+    }
+    const auto wish = read_objects_request(received);
+    if (!wish) {
+        refuse(wish.error());
+        return;
+    }
+    require(is_pool_name(wish->within) && is_pool_name(wish->name) && is_pool_name(wish->pool_name()));
+    PoolSpec parent;
+    parent.name = wish->within;
+    PoolSpec spec =
+        objects_of_client(parent, wish->name, wish->object_bytes, wish->object_count, wish->colours_objects);
+    if (auto sizes = set_object_sizes(spec, [](std::string_view) { return false; }); !sizes) {
+        refuse(sizes.error());
+        return;
+    }
+    const auto geometry = geometry_of(spec);
+    require(!spec.has_objects() || geometry);
+    if (geometry) require(plausible(*geometry) && geometry->frame_count != 0);
+}
+
 // The daemon's buffer may be smaller than what was sent.
 void receive(std::size_t sent, std::span<const std::byte> received) {
     if (const auto fault =
@@ -36,6 +61,10 @@ void receive(std::size_t sent, std::span<const std::byte> received) {
     else
         require(sent == sizeof(wire::DetachRequest) && received.size() == sent);
 
+    if (is_objects_request(received)) {
+        receive_objects_request(sent, received);
+        return;
+    }
     if (const auto fault =
             check_message(sent, received, wire::MessageType::attach_request, sizeof(wire::AttachRequest))) {
         refuse(*fault);

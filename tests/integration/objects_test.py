@@ -119,6 +119,8 @@ class Objects(unittest.TestCase):
                                   (("create", "x", "--object", "192"), "count is 0"),
                                   (("create", "x", "--object", "100", "--count", "1"), "use 128"),
                                   (("create", "x", "--object", "2G", "--count", "1"), "out of range"),
+                                  (("create", "x", "--object", "1G", "--count", 2**34, "--colouring", "off"), "64T"),
+                                  (("create", "x", "--object", "1G", "--count", 2**34 - 1023), "64T"),
                                   (("create", "x", "--object", "64", "--count", "1", "--frame", "4K"), "leave frame"),
                                   (("create", "x"), "--object")):
                 with self.subTest(words):

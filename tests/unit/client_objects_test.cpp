@@ -1,5 +1,6 @@
 // Object pools through the C ABI, on private pools: sizes of no power of two, through every call.
 #include <gtest/gtest.h>
+#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -241,6 +242,17 @@ TEST(Objects, free_objects_keep_their_content) {
     numacre_detach(pool);
 }
 
+TEST(Objects, more_metadata_than_the_machine_has_is_refused) {
+    struct sysinfo machine{};
+    ASSERT_EQ(sysinfo(&machine), 0);
+    if (std::uint64_t{machine.totalram} * machine.mem_unit >= std::uint64_t{128} << 30)
+        GTEST_SKIP() << "SKIP: this machine may have 128 GiB for metadata";
+    const numacre_private_options options{sizeof options, 0, 0, 0, 0, 64, std::uint64_t{1} << 34};
+    numacre_pool *pool = nullptr;
+    EXPECT_EQ(numacre_open_private(&options, &pool), -ENOMEM);
+    EXPECT_NE(std::string(numacre_last_error()).find("131072 MiB"), std::string::npos) << numacre_last_error();
+}
+
 TEST(Objects, bad_options_are_refused_by_name) {
     const auto refused = [](numacre_private_options options, const char *word) {
         options.struct_size = sizeof options;
@@ -253,6 +265,7 @@ TEST(Objects, bad_options_are_refused_by_name) {
     refused({0, 0, 0, 0, 0, 2368, 0}, "object_count is 0");
     refused({0, 0, 0, 0, 0, 0, 10}, "object_bytes");
     refused({0, 0, 0, 0, 0, 2368, (std::uint64_t{1} << 34) + 1}, "2^34");
+    refused({0, 0, 0, 0, NUMACRE_PRIVATE_PLAIN_OBJECTS, 1 << 30, std::uint64_t{1} << 34}, "2^46");
     refused({0, 1 << 20, 0, 0, 0, 2368, 10}, "capacity_bytes");
     refused({0, 0, 4096, 0, 0, 2368, 10}, "frame_bytes");
     refused({0, 0, 0, 4096, 0, 2368, 10}, "largest_block_bytes");

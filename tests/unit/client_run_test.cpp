@@ -141,15 +141,17 @@ TEST_F(Runs, wrong_calls_are_refused_and_free_nothing) {
     EXPECT_EQ(numacre_alloc_run(pool, -1, kFrame, 0, nullptr), -EINVAL);
     EXPECT_EQ(numacre_alloc_run(nullptr, -1, kFrame, 0, &run), -EINVAL);
     ASSERT_EQ(run_of(6 * kFrame), 0U);
-    EXPECT_EQ(numacre_free_run(pool, base, 7 * kFrame), -EPERM);
+    EXPECT_EQ(numacre_free_run(pool, base, 7 * kFrame), -ESTALE);
     EXPECT_EQ(numacre_free_run(pool, base, 3 * kFrame), -EINVAL) << "ends inside a block";
     EXPECT_NE(said().find("inside a block"), std::string::npos);
-    EXPECT_EQ(numacre_free_run(pool, base + kFrame, 5 * kFrame), -EPERM) << "begins inside a block";
+    EXPECT_EQ(numacre_free_run(pool, base + kFrame, 5 * kFrame), -EINVAL) << "begins inside a block";
+    EXPECT_EQ(numacre_free_run(pool, base + 1, 5 * kFrame), -EINVAL) << "begins inside a frame";
+    EXPECT_EQ(numacre_free_run(pool, base - kFrame, kFrame), -EINVAL) << "outside the pool";
     EXPECT_EQ(numacre_free_run(pool, base, 0), -EINVAL);
     EXPECT_EQ(numacre_free_run(pool, nullptr, kFrame), -EINVAL);
     EXPECT_EQ(numacre_free_run(nullptr, base, kFrame), -EINVAL);
     EXPECT_EQ(numacre_free_run(pool, base, 6 * kFrame), 0);
-    EXPECT_NE(numacre_free_run(pool, base, 6 * kFrame), 0);
+    EXPECT_EQ(numacre_free_run(pool, base, 6 * kFrame), -ESTALE);
     expect_all_free();
 }
 
@@ -163,6 +165,51 @@ TEST_F(Runs, of_objects_lie_at_the_distance_of_objects) {
     EXPECT_EQ(run_of(890 * 2368), 110 * 2368U);
     EXPECT_EQ(run_of(2368, 4096), std::string::npos);
     EXPECT_EQ(error, -EINVAL);
+}
+
+// Beside a bitmap of the frames: a run is refused only if no such piece is free, and is the lowest of all.
+TEST_F(Runs, are_found_wherever_there_is_room) {
+    for (const std::size_t largest : {16 * kFrame, 64 * kFrame, 512 * kFrame, 4096 * kFrame}) {
+        const std::size_t capacity = std::max<std::size_t>(4096 * kFrame, 2 * largest);
+        open({sizeof(numacre_private_options), capacity, kFrame, largest, 0, 0, 0});
+        std::mt19937 random(static_cast<unsigned>(largest));
+        std::vector<bool> taken(capacity / kFrame);
+        std::map<std::size_t, std::size_t> held;  // by first frame
+        const auto lowest = [&](std::size_t frames, std::size_t align) {
+            std::size_t free = 0, first = 0;
+            for (std::size_t frame = 0; frame < taken.size(); ++frame) {
+                free = taken[frame] ? 0 : free + 1;
+                first = (frame + 1 - free + align - 1) / align * align;
+                if (free != 0 && first + frames <= frame + 1) return first;
+            }
+            return std::string::npos;
+        };
+        unsigned refused = 0;
+        for (int i = 0; i < 3000; ++i) {
+            if (!held.empty() && random() % 5 < 2) {
+                const auto chosen = std::next(held.begin(), static_cast<std::ptrdiff_t>(random() % held.size()));
+                ASSERT_EQ(numacre_free_run(pool, base + chosen->first * kFrame, chosen->second * kFrame), 0) << said();
+                for (std::size_t frame = 0; frame < chosen->second; ++frame) taken[chosen->first + frame] = false;
+                held.erase(chosen);
+                continue;
+            }
+            const std::size_t frames = 1 + random() % (random() % 6 == 0 ? 700 : 70);
+            const std::size_t align = random() % 3 == 0 ? std::size_t{1} << random() % 5 : 1;
+            const std::size_t wanted = lowest(frames, align);
+            void *run = nullptr;
+            const int result = numacre_alloc_run(pool, -1, frames * kFrame, align * kFrame, &run);
+            if (wanted == std::string::npos) {
+                ASSERT_EQ(result, -ENOMEM);
+                ++refused;
+                continue;
+            }
+            ASSERT_EQ(result, 0) << frames << " frames are free from " << wanted << " on: " << said();
+            ASSERT_EQ(static_cast<char *>(run) - base, static_cast<std::ptrdiff_t>(wanted * kFrame));
+            for (std::size_t frame = 0; frame < frames; ++frame) taken[wanted + frame] = true;
+            held[wanted] = frames;
+        }
+        EXPECT_GT(refused, 10U) << "the test has to fill the pool";
+    }
 }
 
 // Runs and blocks, allocated and freed by several threads at once: none overlaps another.

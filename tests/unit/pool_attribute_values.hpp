@@ -30,6 +30,7 @@ inline const std::map<std::string, std::string, std::less<>> kAttributeValues{
     {"soft-quota", "40M"},
     {"fit", "compact"},
     {"user-quota", "4711=8M/4M 4712=2M"},
+    {"object-memory", "64M"},
     {"owner", "4711"},
     {"group", "4712"},
     {"mode", "0604"},

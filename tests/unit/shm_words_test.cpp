@@ -155,7 +155,11 @@ TEST(FrameScale, gives_the_frame_of_an_offset_and_no_frame_of_an_offset_inside_o
 TEST(Objects, impossible_ones_are_named) {
     EXPECT_EQ(check_objects(64, 1), ObjectsFault::none);
     EXPECT_EQ(check_objects(2368, 100'000), ObjectsFault::none);
-    EXPECT_EQ(check_objects(kMaxBlockBytes, std::uint64_t{1} << kMaxFrameIndexBits), ObjectsFault::none);
+    EXPECT_EQ(check_objects(kMaxBlockBytes, 65'535), ObjectsFault::none);
+    EXPECT_EQ(check_objects(kMaxBlockBytes, 65'536), ObjectsFault::too_large);
+    EXPECT_EQ(check_objects(kMaxBlockBytes, std::uint64_t{1} << kMaxFrameIndexBits), ObjectsFault::too_large);
+    EXPECT_EQ(check_objects(4096, std::uint64_t{1} << kMaxFrameIndexBits), ObjectsFault::too_large);
+    EXPECT_EQ(check_objects(64, std::uint64_t{1} << kMaxFrameIndexBits), ObjectsFault::none);
     EXPECT_EQ(check_objects(0, 1), ObjectsFault::size_out_of_range);
     EXPECT_EQ(check_objects(63, 1), ObjectsFault::size_out_of_range);
     EXPECT_EQ(check_objects(65, 1), ObjectsFault::size_no_multiple);
@@ -168,6 +172,7 @@ TEST(Objects, impossible_ones_are_named) {
     EXPECT_FALSE(plausible(make_object_geometry(2368, 0)));
     EXPECT_FALSE(plausible(make_object_geometry(0, 7)));
     EXPECT_FALSE(plausible(Geometry{2368, 1, 8}));
+    EXPECT_FALSE(plausible(Geometry{1U << 30, 0, std::uint64_t{1} << kMaxFrameIndexBits})) << "2^64 bytes";
 }
 
 TEST(Objects, slack_is_what_nobody_asked_for_of_an_object) {

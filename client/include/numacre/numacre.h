@@ -14,17 +14,17 @@
  * that the thread's own instructions raise.
  *
  * Signals: a handler may call the library as follows, if no trace is recorded (NUMACRE_TRACE) and a call of its thread
- * on the handle has succeeded before. The handler may make any call except numacre_attach, numacre_open_private,
- * numacre_detach and numacre_event_fd on a handle that only this handler uses. Two handlers that share a handle must
- * not interrupt each other (sa_mask). On a handle that the interrupted code may be using, the handler may call
- * numacre_free_uncached, numacre_take, numacre_ref_of, numacre_usable_size, numacre_client_id, numacre_events and
- * numacre_is_asleep, and nothing else. The cache of a thread is not protected against the thread's own signal handlers:
- * a block might be lost, or handed out twice. A call that would have to change the pool's memory while its own thread
- * is in the middle of such a change returns -EBUSY and does nothing: call again when the handler has returned. A
- * handler whose call fails leaves its own sentence in numacre_last_error(). While a thread ends, calls of its handlers
- * return -EBUSY, also in a child that such a handler forks. After the library's destructor (by pthread_key_create) has
- * run in the thread, handlers of signals that cannot be blocked (SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS) must
- * not call the library any more.
+ * on the handle has succeeded before. The handler may make any call except numacre_attach and its kin,
+ * numacre_objects_open, numacre_open_private, numacre_detach and numacre_event_fd on a handle that only this handler
+ * uses. Two handlers that share a handle must not interrupt each other (sa_mask). On a handle that the interrupted code
+ * may be using, the handler may call numacre_free_uncached, numacre_free_run, numacre_take, numacre_ref_of,
+ * numacre_usable_size, numacre_client_id, numacre_events and numacre_is_asleep, and nothing else. The cache of a thread
+ * is not protected against the thread's own signal handlers: a block might be lost, or handed out twice. A call that
+ * would have to change the pool's memory while its own thread is in the middle of such a change returns -EBUSY and does
+ * nothing: call again when the handler has returned. A handler whose call fails leaves its own sentence in
+ * numacre_last_error(). While a thread ends, calls of its handlers return -EBUSY, also in a child that such a handler
+ * forks. After the library's destructor (by pthread_key_create) has run in the thread, handlers of signals that cannot
+ * be blocked (SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS) must not call the library any more.
  *
  * siglongjmp: a handler may leave by siglongjmp a call of its thread that sleeps until memory is free (NUMACRE_WAIT),
  * if numacre_is_asleep returns 1. Once such a call has begun to wait, handlers run while the call sleeps and at no
@@ -157,6 +157,23 @@ typedef struct {
  * -EEXIST the addresses of the pool's capacity are not all free in this process; -ENOMEM also an address that the
  * kernel does not give. If the caller is killed inside, the daemon frees its seat. */
 NUMACRE_API int numacre_attach_with(const numacre_attach_options *options, numacre_pool **pool);
+
+/* Attaches to the object pool `name` of the pool `pool`: object_count blocks of object_bytes each on each numa node
+ * (numacre_private_options says more of objects). The daemon makes it if there is none; another process finds it by the
+ * same call, or attaches to the pool "POOL.NAME" like to any other. It has memory of its own, pages and access rights
+ * as `pool` had when it was made, and goes with its last client. flags: 0, or NUMACRE_OBJECTS_... Only root, the
+ * daemon's user and the pool's owner may have object pools made, and other clients up to the pool's object-memory
+ * (numacred.toml(5)). Detach it like any pool. Waits for the daemon, 60 s at most. Thread-safe. If the caller is killed
+ * inside, the daemon deletes a pool that nobody else uses.
+ * Errors: as numacre_attach; -EACCES also no right to have object pools made; -EDQUOT more than object-memory; -EEXIST
+ * there is a pool of that name that has other objects; -EINVAL an impossible size, count or name, or a private pool;
+ * -ENOMEM also no memory for the pool on the machine; -ECHILD. */
+NUMACRE_API int numacre_objects_open(numacre_pool *pool, const char *name, uint64_t object_bytes, uint64_t object_count,
+                                     unsigned flags, numacre_pool **objects);
+
+/* Flags of numacre_objects_open. */
+#define NUMACRE_OBJECTS_PLAIN            1u /* as NUMACRE_PRIVATE_PLAIN_OBJECTS */
+#define NUMACRE_OBJECTS_KEEP_DESCRIPTORS 2u /* as NUMACRE_KEEP_DESCRIPTORS */
 
 /* Gives back everything that this handle still owns and unmaps the pool: its pointers become invalid. NULL is ignored.
  * Enters the kernel; blocks until the daemon has confirmed that everything is back, 5 s at most. No other thread may be
@@ -399,10 +416,9 @@ NUMACRE_API int numacre_alloc_run(numacre_pool *pool, int numa_node, size_t size
                                   void **run);
 
 /* Frees the blocks of a run, or of a part of one that consists of whole blocks. size_bytes: the size that was asked
- * for. Thread-safe, never blocks, bypasses the cache. Errors: -EPERM a block between run and run + size_bytes is
- * not the caller's, or free; -EINVAL the size is 0 or ends inside a block, or run is NULL: nothing has been freed then.
- * -EUSERS, -EBUSY, -ECHILD as numacre_free_uncached. If the caller dies
- * inside, the rest comes back as well. */
+ * for. Thread-safe, never blocks, bypasses the cache. Errors: as numacre_free_uncached; -EPERM a block between run
+ * and run + size_bytes is not the caller's; -EINVAL the size is 0 or ends inside a block: nothing has been freed then.
+ * If the caller dies inside, the rest comes back as well. */
 NUMACRE_API int numacre_free_run(numacre_pool *pool, void *run, size_t size_bytes);
 
 /* Stores a new descriptor of the file that has the blocks of numa node `numa_node`, and the offset of the region
@@ -439,10 +455,10 @@ typedef struct {
 #define NUMACRE_PRIVATE_PLAIN_OBJECTS 4u
 
 /* Makes a pool inside this process. options NULL: all defaults. numacre_detach closes the pool. The call reserves
- * memory and does not touch it. Enters the kernel. Errors: -EINVAL an impossible geometry, unknown flags, struct_size
- * not set (below 8 or above 4096), or a field that is not 0 and newer than the library; -ENOMEM no address space, or no
- * memory for the handle; -EUSERS too many pools open in this process, or no thread-specific key left
- * (PTHREAD_KEYS_MAX). */
+ * memory and does not touch it; of its metadata it touches 8 bytes for each largest block (each object). Enters the
+ * kernel. Errors: -EINVAL an impossible geometry, unknown flags, struct_size not set (below 8 or above 4096), or a
+ * field that is not 0 and newer than the library; -ENOMEM no address space, or no memory for the handle; -EUSERS too
+ * many pools open in this process, or no thread-specific key left (PTHREAD_KEYS_MAX). */
 NUMACRE_API int numacre_open_private(const numacre_private_options *options, numacre_pool **pool);
 
 /* Returns a sentence about the calling thread's last failed call. Never NULL; valid until the thread's next failing

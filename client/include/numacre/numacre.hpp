@@ -194,6 +194,14 @@ public:
         if (const int error = numacre_attach_with(&raw, &handle)) return detail::failure(error);
         return Pool{handle};
     }
+    // Attaches to an object pool of this one, which is made before if there is none, as numacre_objects_open.
+    Expected<Pool> open_objects(const char *name, std::uint64_t object_bytes, std::uint64_t object_count,
+                                unsigned flags = 0) const {
+        numacre_pool *handle = nullptr;
+        if (const int error = numacre_objects_open(handle_, name, object_bytes, object_count, flags, &handle))
+            return detail::failure(error);
+        return Pool{handle};
+    }
     // Makes a private pool, as numacre_open_private.
     static Expected<Pool> open_private(const PrivateOptions &options = {}) {
         const unsigned plain = options.plain_objects ? NUMACRE_PRIVATE_PLAIN_OBJECTS : 0;

@@ -1,6 +1,7 @@
 #include "attach/attach_message.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "spec/pool_spec.hpp"
@@ -32,25 +33,64 @@ std::optional<Failure> check_message(std::size_t packet_size, std::span<const st
     return std::nullopt;
 }
 
+namespace {
+
+Answer<void> check_layout_version(std::uint32_t version) {
+    if (version == kLayoutVersion) return {};
+    return Unexpected{Failure{Errc::version_mismatch, "the client has shared-memory layout version " +
+                                                          std::to_string(version) + ", the daemon has version " +
+                                                          std::to_string(kLayoutVersion) + ": upgrade the older one"}};
+}
+
+Answer<std::string> read_name(const std::array<char, kPoolNameBytes> &text) {
+    const auto end = std::find(text.begin(), text.end(), '\0');
+    std::string name(text.begin(), end);
+    if (end != text.end() && is_pool_name(name)) return name;
+    return Unexpected{Failure{Errc::bad_argument, "the pool's name is refused: use 1 to " +
+                                                      std::to_string(kPoolNameBytes - 1) +
+                                                      " characters of a-z, 0-9, '.', '_' and '-'"}};
+}
+
+}  // namespace
+
 Answer<AttachWish> read_attach_request(std::span<const std::byte> packet) {
     wire::AttachRequest request;
     std::memcpy(&request, packet.data(), sizeof request);
-    if (request.layout_version != kLayoutVersion)
-        return Unexpected{
-            Failure{Errc::version_mismatch, "the client has shared-memory layout version " +
-                                                std::to_string(request.layout_version) + ", the daemon has version " +
-                                                std::to_string(kLayoutVersion) + ": upgrade the older one"}};
+    if (auto known = check_layout_version(request.layout_version); !known) return Unexpected{known.error()};
     if (request.tier != wire::Tier::trusted && request.tier != wire::Tier::observer)
         return Unexpected{Failure{Errc::bad_argument, "tier " +
                                                           std::to_string(static_cast<std::uint32_t>(request.tier)) +
                                                           " is unknown: 0 is trusted, 1 is observer"}};
-    const auto end = std::find(request.pool_name.begin(), request.pool_name.end(), '\0');
-    std::string name(request.pool_name.begin(), end);
-    if (end == request.pool_name.end() || !is_pool_name(name))
-        return Unexpected{Failure{Errc::bad_argument, "the pool's name is refused: use 1 to " +
-                                                          std::to_string(kPoolNameBytes - 1) +
-                                                          " characters of a-z, 0-9, '.', '_' and '-'"}};
-    return AttachWish{std::move(name), request.tier};
+    auto name = read_name(request.pool_name);
+    if (!name) return Unexpected{std::move(name.error())};
+    return AttachWish{std::move(*name), request.tier};
+}
+
+Answer<ObjectsWish> read_objects_request(std::span<const std::byte> packet) {
+    wire::ObjectsRequest request;
+    std::memcpy(&request, packet.data(), sizeof request);
+    if (auto known = check_layout_version(request.layout_version); !known) return Unexpected{known.error()};
+    if ((request.flags & ~wire::ObjectsRequest::kPlainObjects) != 0)
+        return Unexpected{Failure{Errc::bad_argument, "flags " + std::to_string(request.flags) + " are unknown: use " +
+                                                          std::to_string(wire::ObjectsRequest::kPlainObjects) +
+                                                          " or 0"}};
+    auto within = read_name(request.within);
+    if (!within) return Unexpected{std::move(within.error())};
+    auto name = read_name(request.name);
+    if (!name) return Unexpected{std::move(name.error())};
+    ObjectsWish wish{std::move(*within), std::move(*name), request.object_bytes, request.object_count,
+                     (request.flags & wire::ObjectsRequest::kPlainObjects) == 0};
+    if (is_pool_name(wish.pool_name())) return wish;
+    return Unexpected{Failure{Errc::bad_argument, "the pool's name \"" + wish.pool_name() + "\" has " +
+                                                      std::to_string(wish.pool_name().size()) +
+                                                      " characters: use a shorter name"}};
+}
+
+bool is_objects_request(std::span<const std::byte> packet) {
+    wire::WireHeader header;
+    if (packet.size() < sizeof header) return false;
+    std::memcpy(&header, packet.data(), sizeof header);
+    return header.type == wire::MessageType::objects_request;
 }
 
 void put_message(wire::AttachReply &reply, const std::string &text) {

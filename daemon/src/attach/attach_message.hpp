@@ -22,8 +22,19 @@ struct AttachWish {
     std::string pool_name;
     wire::Tier tier{};
 };
+// An object pool that a client wants, made if there is none.
+struct ObjectsWish {
+    std::string within, name;
+    std::uint64_t object_bytes = 0, object_count = 0;
+    bool colours_objects = true;
+    std::string pool_name() const { return within + "." + name; }
+};
 // Returns the wish of an attach request, or why it cannot be granted. packet must have passed check_message().
 Answer<AttachWish> read_attach_request(std::span<const std::byte> packet);
+// Likewise of an ObjectsRequest.
+Answer<ObjectsWish> read_objects_request(std::span<const std::byte> packet);
+// True: the message's header says that it is an ObjectsRequest. It may be no good one.
+bool is_objects_request(std::span<const std::byte> packet);
 
 // Puts the text into the reply, cut if it is too long; always terminated.
 void put_message(wire::AttachReply &reply, const std::string &text);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attach/attach_message.hpp"
+#include "attach/client_objects.hpp"
 #include "attach/connection.hpp"
 #include "attach/session.hpp"
 #include "numacre/os/kernel.hpp"
@@ -39,9 +40,10 @@ constexpr unsigned kEventsRequestsMax = 16;
 }  // namespace
 
 AttachServer::AttachServer(EventLoop &loop, Worker &worker, Registry &registry, Reaper &reaper,
-                           const Topology &topology, Fd listener, Limits limits)
+                           const Topology &topology, ClientObjects &objects, Fd listener, Limits limits)
     : loop_(loop),
       worker_(worker),
+      objects_(objects),
       registry_(registry),
       reaper_(reaper),
       topology_(topology),
@@ -214,6 +216,18 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
         connection_ended(session);
         return;
     }
+    if (session.phase == Session::Phase::silent && is_objects_request(packet)) {
+        const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::objects_request,
+                                         sizeof(wire::ObjectsRequest));
+        auto wish = fault ? Unexpected{*fault} : read_objects_request(packet);
+        if (!wish) {
+            refuse(session, wish.error().code, wish.error().message);
+            close_session(id);
+            return;
+        }
+        open_objects(session, *wish);
+        return;
+    }
     if (session.phase == Session::Phase::silent) {
         const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::attach_request,
                                          sizeof(wire::AttachRequest));
@@ -306,6 +320,51 @@ Answer<void> AttachServer::check_access(const Session &session, const ManagedPoo
                                                        ", or set the pool's owner, group or mode"}};
 }
 
+void AttachServer::begin_to_serve(Session &session) {
+    if (session.phase != Session::Phase::silent) return;
+    session.phase = Session::Phase::attaching;
+    loop_.cancel(std::exchange(session.silence_wait, 0));
+    silent_.remove(session.is_limited, session.peer.uid, session.id);
+    if (session.is_limited) connection_limits_.attached(session.peer.uid);
+}
+
+void AttachServer::open_objects(Session &session, const ObjectsWish &wish) {
+    const auto fail = [this](Session &refused, const Failure &why) {
+        refuse(refused, why.code, why.message);
+        close_session(refused.id);
+    };
+    const auto parent = registry_.find(wish.within);
+    if (!parent) return fail(session, parent.error());
+    if (const auto allowed = check_access(session, **parent, wire::Tier::trusted); !allowed)
+        return fail(session, allowed.error());
+    session.wish = {wish.pool_name(), wire::Tier::trusted};
+    if (const auto there = registry_.find(wish.pool_name())) {
+        const auto is_same = check_same_objects((*there)->description()->spec, wish);
+        return is_same ? attach(session) : fail(session, is_same.error());
+    }
+    const auto description = (*parent)->description();
+    const std::uint32_t uid = session.peer.uid;
+    const bool is_limited = uid != 0 && uid != os::geteuid() && uid != description->spec.access.owner;
+    if (is_limited && description->spec.object_memory_bytes == 0)
+        return fail(session,
+                    {Errc::access_denied, "uid " + std::to_string(uid) + " may make no object pool within pool \"" +
+                                              wish.within + "\": let its owner " + description->owner +
+                                              " make it, or an operator raise object-memory (numacre set)"});
+    begin_to_serve(session);
+    watch_for_hang_up(session);
+    objects_.make(*parent, wish, is_limited, [this, id = session.id, fail](const Answer<void> &made) {
+        loop_.post([this, id, fail, made] {
+            objects_.watch();
+            const auto found = sessions_.find(id);
+            if (found == sessions_.end()) return;  // the client has hung up meanwhile
+            Session &waiting = *found->second;
+            if (!made) return fail(waiting, made.error());
+            loop_.cancel(std::exchange(waiting.packet_wait, 0));
+            attach(waiting);
+        });
+    });
+}
+
 void AttachServer::attach(Session &session) {
     // Processes that ended while they waited for a busy daemon would take the seats of those that still wait.
     if (has_hung_up(session.connection.get())) return close_session(session.id);
@@ -317,13 +376,7 @@ void AttachServer::attach(Session &session) {
     auto pool = registry_.find(wish.pool_name);
     if (!pool) return fail(pool.error());
     if (const auto allowed = check_access(session, **pool, wish.tier); !allowed) return fail(allowed.error());
-    // From here on the session is served, however long that takes, and no longer counts as silent.
-    if (session.phase == Session::Phase::silent) {
-        session.phase = Session::Phase::attaching;
-        loop_.cancel(std::exchange(session.silence_wait, 0));
-        silent_.remove(session.is_limited, session.peer.uid, session.id);
-        if (session.is_limited) connection_limits_.attached(session.peer.uid);
-    }
+    begin_to_serve(session);
     if (session.is_limited && unread_.would_be_too_many(session.peer.uid, descriptors_of_reply())) {
         attach_later(session);
         return;

@@ -30,7 +30,9 @@
 
 namespace numacre::daemon {
 
+class ClientObjects;
 class SeatOrder;
+struct ObjectsWish;
 
 class AttachServer {
 public:
@@ -44,7 +46,7 @@ public:
     };
 
     AttachServer(EventLoop &loop, Worker &worker, Registry &registry, Reaper &reaper, const Topology &topology,
-                 Fd listener, Limits limits);
+                 ClientObjects &objects, Fd listener, Limits limits);
     AttachServer(const AttachServer &) = delete;
     AttachServer &operator=(const AttachServer &) = delete;
     // Closes all connections and gives nothing back: the clients go on with the memory that they have mapped.
@@ -77,6 +79,10 @@ private:
     void listen_to(SessionId id);
     void received(SessionId id, int size, std::span<const std::byte> packet);
     void attach(Session &session);
+    // Attaches to the object pool, which is made before if there is none.
+    void open_objects(Session &session, const ObjectsWish &wish);
+    // From here on the session is served, however long that takes, and no longer counts as silent.
+    void begin_to_serve(Session &session);
     void watch_for_hang_up(Session &session);
     void give_seat_back(const std::shared_ptr<ManagedPool> &pool, const Client &client);
     void serve(Session &session);
@@ -116,6 +122,7 @@ private:
 
     EventLoop &loop_;
     Worker &worker_;
+    ClientObjects &objects_;
     Registry &registry_;
     Reaper &reaper_;
     const Topology &topology_;

@@ -113,6 +113,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
     proto.set_largest_block_bytes(pool.geometry.chunk_bytes());
     proto.set_object_bytes(pool.spec.object_bytes);
     proto.set_object_count(pool.spec.object_count);
+    proto.set_made_within(pool.spec.made_within);
     proto.set_wanted_backing(to_proto(pool.spec.backing));
     proto.set_clients(pool.clients);
     proto.set_stale_seconds(std::chrono::duration<double>(pool.stale_for).count());
@@ -345,8 +346,9 @@ void add_attributes(const PoolSpec &spec, google::protobuf::RepeatedPtrField<v1:
         added.set_key(std::string(attribute.key));
         added.set_value(printable(attribute.format(spec)));
         added.set_help(std::string(attribute.help));
-        added.set_changed_by(std::string(attribute.changed_by));
-        added.set_fixed_because(std::string(attribute.fixed_because));
+        const std::string_view fixed = fixed_because(attribute, spec);
+        added.set_changed_by(std::string(fixed.empty() ? attribute.changed_by : std::string_view{}));
+        added.set_fixed_because(std::string(fixed));
     }
 }
 

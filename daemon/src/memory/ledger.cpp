@@ -62,7 +62,8 @@ struct PoolLedger::Attributes {
     } autosize;
     std::uint32_t has_zeroed;
     std::uint32_t reserved32;
-    std::uint64_t reserved[7];
+    std::uint64_t object_memory_bytes;
+    std::uint64_t reserved[6];
 };
 
 struct PoolLedger::Header {
@@ -92,6 +93,7 @@ struct PoolLedger::Header {
     Durable<std::uint64_t> peak_client_bytes;
     std::uint64_t object_bytes, object_count;  // 0: a pool of blocks
     std::uint64_t plain_objects;               // PoolSpec::colours_objects is false
+    char made_within[kPoolNameBytes];
     Attributes attributes[2];
 };
 
@@ -141,6 +143,7 @@ Answer<PoolLedger> PoolLedger::create(const PoolSpec &spec, std::uint64_t instan
     header.object_bytes = spec.object_bytes;
     header.object_count = spec.object_count;
     header.plain_objects = spec.colours_objects ? 0 : 1;
+    std::copy(spec.made_within.begin(), spec.made_within.end(), header.made_within);
     header.max_clients = spec.max_clients;
     header.max_threads = spec.max_threads;
     header.max_threads_per_client = spec.max_threads_per_client;
@@ -190,6 +193,7 @@ PoolLedger::Attributes PoolLedger::attributes_of(const PoolSpec &spec) {
     attributes.has_zeroed = spec.reclaim.kind == Reclaim::Kind::zero ? 1 : 0;
     attributes.hold_seconds = static_cast<std::uint32_t>(spec.reclaim.hold.count());
     attributes.fit = static_cast<std::uint32_t>(spec.fit);
+    attributes.object_memory_bytes = spec.object_memory_bytes;
     attributes.access_owner = spec.access.owner;
     attributes.access_group = spec.access.group;
     attributes.access_mode = spec.access.mode;
@@ -226,6 +230,7 @@ PoolSpec PoolLedger::spec() const {
     spec.object_bytes = header_->object_bytes;
     spec.object_count = header_->object_count;
     spec.colours_objects = header_->plain_objects == 0;
+    spec.made_within.assign(header_->made_within, ::strnlen(header_->made_within, kPoolNameBytes));
     spec.max_clients = header_->max_clients;
     spec.max_threads = header_->max_threads;
     spec.max_threads_per_client = header_->max_threads_per_client;
@@ -244,6 +249,7 @@ PoolSpec PoolLedger::spec() const {
                      autosize.step_bytes,
                      std::chrono::seconds(autosize.after_seconds)};
     spec.fit = static_cast<Fit>(now.fit);
+    spec.object_memory_bytes = now.object_memory_bytes;
     spec.access = {now.access_owner, now.access_group, now.access_mode};
     spec.policy = {static_cast<PolicyMode>(now.policy_mode), now.policy_nodes};
     return spec;

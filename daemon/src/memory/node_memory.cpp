@@ -22,6 +22,8 @@ namespace {
 
 // How much is mapped at once to see where the pages are.
 constexpr std::uint64_t kLookedAtBytesMax = std::uint64_t{64} << 20;
+// How much is populated between two looks at what the machine has left.
+constexpr std::uint64_t kPieceBytes = std::uint64_t{64} << 20;
 
 std::string region_name(const PoolSpec &spec, NumaNode numa_node, const char *part) {
     return "numacre:" + spec.name + ":" + std::to_string(numa_node.value) + ":" + part;
@@ -61,6 +63,8 @@ Answer<void> check_left(const Topology &topology, std::uint64_t bytes, std::uint
 
 // The metadata of frames that come online: their share of the region, rounded up.
 std::uint64_t metadata_bytes_for(const Geometry &geometry, std::uint64_t region_bytes, std::uint64_t bytes) {
+    // The last page of an object pool may be larger than the pool.
+    bytes = std::min(bytes, geometry.capacity_bytes());
     return static_cast<std::uint64_t>(static_cast<double>(region_bytes) * static_cast<double>(bytes) /
                                       static_cast<double>(geometry.capacity_bytes())) +
            kPageBytes;
@@ -176,7 +180,7 @@ Answer<void> check_metadata_left(const PoolSpec &spec, const Geometry &geometry,
     return check_left(topology, layout.region_bytes * numa_nodes + other_bytes, 0,
                       "the metadata of a capacity of " + format_bytes(spec.capacity_bytes) +
                           " a numa node in frames of " + format_bytes(spec.frame_bytes),
-                      "use larger frames, or less capacity");
+                      spec.has_objects() ? "ask for fewer objects" : "use larger frames, or less capacity");
 }
 
 Answer<std::unique_ptr<NodeMemory>> NodeMemory::create(const Plan &plan, Topology &topology, Hugepages &hugepages) {
@@ -368,6 +372,7 @@ std::string NodeMemory::backing_note() const {
 }
 
 Answer<void> NodeMemory::check_growth(std::uint64_t bytes) const {
+    bytes = round_up(bytes, page_bytes_of(data_.backing()));
     if (auto booked = check_unbooked(topology_, plan_.numa_node, bytes); !booked) return booked;
     const bool is_huge = is_hugetlb(data_.backing());
     const std::uint64_t available = topology_.available_bytes(plan_.numa_node);
@@ -478,6 +483,27 @@ Answer<std::uint64_t> NodeMemory::populate_data(std::uint64_t offset, std::uint6
     return std::uint64_t{0};
 }
 
+// A unit may be large, as that of an object pool: other processes take memory meanwhile, and would have to wait for
+// hugepages.
+Answer<std::uint64_t> NodeMemory::populate_in_pieces(std::uint64_t offset, std::uint64_t bytes,
+                                                     std::uint64_t own_bytes) {
+    const std::uint64_t each = std::max(kPieceBytes, page_bytes_of(data_.backing()));
+    std::uint64_t reserved = 0;
+    for (std::uint64_t done = 0; done < bytes;) {
+        const std::uint64_t piece = std::min(each, bytes - done);
+        const auto enough = done == 0 ? Answer<void>{} : check_memory_left(piece, own_bytes);
+        const auto more = enough ? populate_data(offset + done, piece, own_bytes) : Unexpected{enough.error()};
+        if (!more) {
+            data_.punch(offset, done);
+            give_back_pages(data_.backing(), reserved * data_.page_bytes());
+            return more;
+        }
+        reserved += *more;
+        done += piece;
+    }
+    return reserved;
+}
+
 Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
     const std::uint64_t offset = units.first * unit_memory_bytes_;
     const std::uint64_t bytes = units.count * unit_memory_bytes_;
@@ -489,7 +515,7 @@ Answer<void> NodeMemory::bring_online(UnitRange units, Growth &growth) {
     if (auto booked = topology_.take(plan_.numa_node, bytes); !booked) return booked;
     set_state(units, UnitState::filling);
     const auto metadata = populate_metadata(frames_of(units));
-    const auto reserved = metadata ? populate_data(offset, bytes, plain_bytes) : Unexpected{metadata.error()};
+    const auto reserved = metadata ? populate_in_pieces(offset, bytes, plain_bytes) : Unexpected{metadata.error()};
     if (!reserved) {
         topology_.give_back(plan_.numa_node, bytes);
         set_state(units, UnitState::offline);

@@ -169,6 +169,7 @@ private:
     // Returns how many hugepages were reserved for the range.
     // own_bytes: what the caller has booked (Topology::InGrowth).
     Answer<std::uint64_t> populate_data(std::uint64_t offset, std::uint64_t bytes, std::uint64_t own_bytes);
+    Answer<std::uint64_t> populate_in_pieces(std::uint64_t offset, std::uint64_t bytes, std::uint64_t own_bytes);
     Answer<std::uint64_t> populate_hugepages(std::uint64_t offset, std::uint64_t bytes);
     std::uint64_t close_and_punch(std::span<const std::uint64_t> units);
     bool close(std::uint64_t unit);

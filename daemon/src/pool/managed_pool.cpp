@@ -58,12 +58,13 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
     if (auto known = check_policy(spec.policy, numa_nodes); !known) return Unexpected{known.error()};
     // Each client reserves as much for each numa node (client/src/regions.cpp).
     if (const std::uint64_t span = std::bit_ceil(spec.capacity_bytes); span > kAddressSpaceMax / numa_nodes)
-        return Unexpected{Failure{Errc::bad_argument, "capacity " + format_bytes(spec.capacity_bytes) + " needs " +
-                                                          format_bytes(span) + " of address space for each of " +
-                                                          std::to_string(numa_nodes) +
-                                                          " numa nodes, and no process has more than " +
-                                                          format_bytes(kAddressSpaceMax) + " for it: use at most " +
-                                                          format_bytes(std::bit_floor(kAddressSpaceMax / numa_nodes))}};
+        return Unexpected{
+            Failure{Errc::bad_argument,
+                    "capacity " + format_bytes(spec.capacity_bytes) + " needs " + format_bytes(span) +
+                        " of address space for each of " + std::to_string(numa_nodes) +
+                        " numa nodes, and no process has more than " + format_bytes(kAddressSpaceMax) +
+                        " for it: " + (spec.has_objects() ? "ask for fewer objects, of at most " : "use at most ") +
+                        format_bytes(std::bit_floor(kAddressSpaceMax / numa_nodes))}};
     if (spec.node_online_bytes.size() > numa_nodes)
         return Unexpected{Failure{Errc::bad_argument, "online " + format_node_bytes(spec) + " names " +
                                                           std::to_string(spec.node_online_bytes.size()) +

@@ -93,6 +93,8 @@ Answer<void> change_client_limit(PoolSpec &spec, const std::string &text) {
 }
 
 constexpr std::string_view kOnlyAtCreation = "it is set when the pool is made: delete the pool, and make it again";
+constexpr std::string_view kObjectsStay =
+    "an object pool is online as a whole: delete the pool, and make it again with another count";
 constexpr std::string_view kGeometry =
     "the layout of the pool's shared memory depends on it: delete the pool, and make it again";
 
@@ -189,6 +191,11 @@ constexpr PoolAttribute kAttributes[] = {
      [](PoolSpec &spec, const std::string &text) { return set_user_quotas(spec.users, text); },
      [](const PoolSpec &spec) { return format_user_quotas(spec.users); },
      PoolAttribute::kSetCommand, {}},
+    {"object-memory", Kind::bytes, "Memory of the object pools that clients make, all together; 0: only the owner's",
+     "0",
+     [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.object_memory_bytes, text); },
+     [](const PoolSpec &spec) { return format_bytes(spec.object_memory_bytes); },
+     PoolAttribute::kSetCommand, {}},
     {"owner", Kind::text, "Owner of the pool, name or number", "the daemon's own user",
      [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.access.owner, parse_user(text)); },
      [](const PoolSpec &spec) { return user_name(spec.access.owner); },
@@ -230,15 +237,19 @@ const PoolAttribute *find_pool_attribute(std::string_view key) {
     return found == std::end(kAttributes) ? nullptr : found;
 }
 
+std::string_view fixed_because(const PoolAttribute &attribute, const PoolSpec &spec) {
+    if (spec.has_objects() && attribute.key == "online") return kObjectsStay;
+    return attribute.fixed_because;
+}
+
 Answer<PoolSpec> changed(PoolSpec spec, const AttributeChanges &changes) {
     for (const auto &[key, text] : changes) {
         const PoolAttribute *const attribute = find_pool_attribute(key);
         if (attribute == nullptr)
             return bad_argument("unknown attribute \"" + key + "\": a pool has " + pool_attribute_keys());
         const std::string shown = key + " = " + text + ": ";
-        if (!attribute->fixed_because.empty())
-            return bad_argument(shown + "a pool in use keeps its " + key + ", for " +
-                                std::string(attribute->fixed_because));
+        if (const std::string_view fixed = fixed_because(*attribute, spec); !fixed.empty())
+            return bad_argument(shown + "a pool in use keeps its " + key + ", for " + std::string(fixed));
         if (!attribute->is_changeable()) return bad_argument(shown + "use " + std::string(attribute->changed_by));
         const auto set = (attribute->change != nullptr ? attribute->change : attribute->parse)(spec, text);
         if (!set) return bad_argument(shown + set.error().message);

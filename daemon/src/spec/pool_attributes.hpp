@@ -50,6 +50,9 @@ std::span<const PoolAttribute> pool_attributes();
 // Null: there is no such key.
 const PoolAttribute *find_pool_attribute(std::string_view key);
 
+// The reason why no command can change the attribute of this pool, and the remedy; empty: changed_by can.
+std::string_view fixed_because(const PoolAttribute &attribute, const PoolSpec &spec);
+
 // New values by key, of a pool in use.
 using AttributeChanges = std::map<std::string, std::string, std::less<>>;
 // The description with these changes. bad_argument: an unknown key, a key that cannot be changed, or a value that is

@@ -76,7 +76,11 @@ struct PoolSpec {
     // An object pool: so many objects on each numa node, all of this one size. The sizes above then follow from these
     // (set_object_sizes()). 0: a pool of blocks.
     std::uint64_t object_bytes = 0, object_count = 0;
-    bool colours_objects = true;                     // object_stride()
+    bool colours_objects = true;  // object_stride()
+    // The pool whose clients have made this object pool: it goes with its last client. Empty: an operator's pool.
+    std::string made_within;
+    // The memory that object pools which clients make may take, all together; 0: only the owner and root make any.
+    std::uint64_t object_memory_bytes = 0;
     std::uint32_t max_clients = 256;                 // process slots: the pool's tables have so many
     std::uint32_t client_limit = 0;                  // of max_clients, for who attaches from now on; 0: all
     std::uint32_t max_threads = 4096;                // thread slots of all clients together

@@ -58,6 +58,10 @@ Answer<void> check_objects_of(const PoolSpec &spec) {
         case ObjectsFault::too_many:
             return bad_argument("count " + std::to_string(spec.object_count) + " is too many: use at most " +
                                 std::to_string(std::uint64_t{1} << kMaxFrameIndexBits));
+        case ObjectsFault::too_large:
+            return bad_argument("count " + std::to_string(spec.object_count) + " of " + object + " is more than " +
+                                format_bytes(kMaxObjectBytes) + " a numa node: use at most " +
+                                std::to_string(kMaxObjectBytes / (spec.object_bytes + kObjectStepBytes)));
     }
     return bad_argument("objects refused");
 }
@@ -107,6 +111,25 @@ std::uint32_t observer_limit_of(const PoolSpec &spec) {
     return clients < 2 ? 0 : std::max(1U, clients / kShare);
 }
 
+PoolSpec objects_of_client(const PoolSpec &parent, const std::string &name, std::uint64_t object_bytes,
+                           std::uint64_t object_count, bool colours_objects) {
+    PoolSpec spec;
+    spec.name = parent.name + "." + name;
+    spec.object_bytes = object_bytes;
+    spec.object_count = object_count;
+    spec.colours_objects = colours_objects;
+    spec.made_within = parent.name;
+    spec.max_clients = parent.max_clients;
+    spec.client_limit = parent.client_limit;
+    spec.max_threads = parent.max_threads;
+    spec.max_threads_per_client = parent.max_threads_per_client;
+    spec.backing = parent.backing;
+    if (parent.reclaim.kind == Reclaim::Kind::quarantine) spec.reclaim = parent.reclaim;  // zeroes nothing
+    spec.policy = parent.policy;
+    spec.access = parent.access;
+    return spec;
+}
+
 std::uint64_t resize_unit_bytes(const PoolSpec &spec) {
     // Objects cross the ends of pages, and keep their content while they are free.
     if (spec.has_objects()) return spec.capacity_bytes;
@@ -135,6 +158,8 @@ Answer<void> set_object_sizes(PoolSpec &spec, const std::function<bool(std::stri
                                                 {"frame", spec.frame_bytes, stride},
                                                 {"largest", spec.largest_block_bytes, stride}})
         if (auto same = follows(key, given, following); !same) return same;
+    for (const std::uint64_t online_bytes : spec.node_online_bytes)
+        if (auto same = follows("online", online_bytes, bytes); !same) return same;
     spec.capacity_bytes = spec.online_bytes = bytes;
     spec.frame_bytes = spec.largest_block_bytes = stride;
     spec.node_online_bytes.clear();
@@ -147,8 +172,12 @@ Answer<Geometry> geometry_of(const PoolSpec &spec) {
                             std::to_string(kPoolNameBytes - 1) + " characters of a-z, 0-9, '.', '_' and '-'");
     if (spec.has_objects()) {
         if (auto sound = check_objects_of(spec); !sound) return Unexpected{std::move(sound.error())};
-        if (spec.capacity_bytes != object_stride(spec.object_bytes, spec.colours_objects) * spec.object_count)
-            return bad_argument("capacity " + format_bytes(spec.capacity_bytes) + " is not that of " +
+        const std::uint64_t stride = object_stride(spec.object_bytes, spec.colours_objects);
+        if (spec.frame_bytes != stride || spec.largest_block_bytes != stride ||
+            spec.capacity_bytes != stride * spec.object_count)
+            return bad_argument("capacity " + format_bytes(spec.capacity_bytes) + ", frame " +
+                                format_bytes(spec.frame_bytes) + " and largest " +
+                                format_bytes(spec.largest_block_bytes) + " are not those of " +
                                 std::to_string(spec.object_count) + " objects of " + format_bytes(spec.object_bytes));
         if (spec.reclaim.kind == Reclaim::Kind::zero)
             return bad_argument(

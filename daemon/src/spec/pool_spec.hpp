@@ -24,6 +24,10 @@ Answer<Geometry> geometry_of(const PoolSpec &spec);
 // another one.
 Answer<void> set_object_sizes(PoolSpec &spec, const std::function<bool(std::string_view)> &is_named);
 
+// The description of the object pool that a client of `parent` makes: access, limits and pages are the parent's.
+PoolSpec objects_of_client(const PoolSpec &parent, const std::string &name, std::uint64_t object_bytes,
+                           std::uint64_t object_count, bool colours_objects);
+
 // The number of threads of one client that may work on the pool at once.
 std::uint32_t thread_limit_of(const PoolSpec &spec);
 

@@ -3,7 +3,7 @@
 // version before it looks at anything else.
 //
 //   client                                   daemon
-//   AttachRequest                  ->
+//   AttachRequest                  ->        or ObjectsRequest, to make an object pool and attach to it
 //                                  <-        AttachReply + fds by SCM_RIGHTS: pool region, then per numa node its
 //                                            node region and its data region (1 + 2 * numa_node_count fds)
 //   ... works ...
@@ -37,7 +37,8 @@ enum class MessageType : std::uint16_t {
     detach_request = 3,
     detach_reply = 4,
     events_request = 5,
-    events_reply = 6
+    events_reply = 6,
+    objects_request = 7
 };
 
 struct WireHeader {
@@ -87,6 +88,18 @@ struct AttachReply {
     std::array<NodeDescription, kMaxNumaNodes> nodes{};
 };
 
+// In place of an AttachRequest: attaches to the object pool "within.name", which the daemon makes before if there is
+// none. The reply is an AttachReply.
+struct ObjectsRequest {
+    WireHeader header{kMagic, kVersion, MessageType::objects_request, sizeof(ObjectsRequest), 0};
+    std::uint32_t layout_version = kLayoutVersion;
+    std::uint32_t flags = 0;                           // kPlainObjects
+    std::array<char, kPoolNameBytes> within{};         // the pool that lends its rights; terminated by 0
+    std::array<char, kPoolNameBytes> name{};           // terminated by 0
+    std::uint64_t object_bytes = 0, object_count = 0;  // of each numa node
+    static constexpr std::uint32_t kPlainObjects = 1;
+};
+
 struct DetachRequest {
     WireHeader header{kMagic, kVersion, MessageType::detach_request, sizeof(DetachRequest), 0};
 };
@@ -103,6 +116,7 @@ struct EventsReply {
 
 static_assert(sizeof(WireHeader) == 16);
 static_assert(sizeof(AttachRequest) == 88);
+static_assert(sizeof(ObjectsRequest) == 168);
 static_assert(sizeof(NodeDescription) == 32);
 static_assert(sizeof(AttachReply) == 16 + 64 + 256 + 4096 + 64 * 32);
 static_assert(std::is_trivially_copyable_v<AttachRequest> && std::is_trivially_copyable_v<AttachReply>);

@@ -133,7 +133,10 @@ constexpr Geometry make_geometry(std::uint64_t frame_bytes, std::uint64_t larges
 // --- object pools ----------------------------------------------------------------------------------------------------
 // Each block is one object of any multiple of 64 B, and none is larger. The objects lie one behind the other.
 
-enum class ObjectsFault : std::uint8_t { none, size_out_of_range, size_no_multiple, count_zero, too_many };
+// Of all objects on a numa node: as much as a process has addresses for.
+inline constexpr std::uint64_t kMaxObjectBytes = std::uint64_t{1} << 46;
+
+enum class ObjectsFault : std::uint8_t { none, size_out_of_range, size_no_multiple, count_zero, too_many, too_large };
 
 // The distance of objects. Where it were a power of two, the first lines of all objects would share a few sets of the
 // processor's caches: with `coloured`, such objects lie one cache line further apart. Not for small ones: the line
@@ -145,12 +148,13 @@ constexpr std::uint64_t object_stride(std::uint64_t object_bytes, bool coloured)
     return object_bytes + (coloured && is_aligned ? kObjectStepBytes : 0);
 }
 
-// object_bytes: 64 B .. 1 GiB, a multiple of 64 B; count: 1 .. 2^34, on one numa node.
+// object_bytes: 64 B .. 1 GiB, a multiple of 64 B; count: 1 .. 2^34, on one numa node, and at most 64 TiB of them.
 constexpr ObjectsFault check_objects(std::uint64_t object_bytes, std::uint64_t count) {
     if (object_bytes < kObjectStepBytes || object_bytes > kMaxBlockBytes) return ObjectsFault::size_out_of_range;
     if (object_bytes % kObjectStepBytes != 0) return ObjectsFault::size_no_multiple;
     if (count == 0) return ObjectsFault::count_zero;
-    return count > (std::uint64_t{1} << kMaxFrameIndexBits) ? ObjectsFault::too_many : ObjectsFault::none;
+    if (count > (std::uint64_t{1} << kMaxFrameIndexBits)) return ObjectsFault::too_many;
+    return count > kMaxObjectBytes / (object_bytes + kObjectStepBytes) ? ObjectsFault::too_large : ObjectsFault::none;
 }
 
 // stride_bytes: object_stride() of a size and count that check_objects() accepts.
@@ -165,7 +169,7 @@ constexpr bool plausible(const Geometry &geometry) {
     if (geometry.frame_count > (std::uint64_t{1} << kMaxFrameIndexBits)) return false;
     if (geometry.largest_order == 0)
         return geometry.frame_bytes >= kObjectStepBytes && geometry.frame_bytes % kObjectStepBytes == 0 &&
-               geometry.frame_count != 0;
+               geometry.frame_count != 0 && geometry.frame_count <= kMaxObjectBytes / geometry.frame_bytes;
     return check_geometry(geometry.frame_bytes, geometry.chunk_bytes(), geometry.capacity_bytes()) ==
            GeometryFault::none;
 }

@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "numacre/shm/walk.hpp"
+#include "numacre/shm/layout.hpp"
 
 namespace numacre::engine {
 
@@ -18,47 +18,73 @@ constexpr Block first_block_of_run(FrameIndex base, std::uint64_t frames, Order 
     return {base, Order{std::min({of_length, of_base, largest.value})}};
 }
 
-// Looks at the words themselves, without hints: a walk over the numa node up to the place that is found. Thread-safe,
-// writes nothing; nothing it reads is trusted. The claims of the blocks decide whether the place still is free.
-template <class Env>
+// Looks at the words themselves, without hints, in the order of the frames, up to the place that is found. (A Walk
+// reports the free children of a word after the others, so that pieces that lie one behind the other come apart.)
+// Thread-safe, writes nothing; nothing it reads is trusted. The claims of the blocks decide whether the place still is
+// free.
+template <class Env, class IsDraining>
 class RunLook {
 public:
     // frames, align_frames: at least 1. is_draining(FrameIndex): true for frames that nobody is to get.
-    RunLook(const NodeView<Env> &view, std::uint64_t frames, std::uint64_t align_frames)
-        : view_(view), frames_(frames), align_(align_frames) {}
+    RunLook(const NodeView<Env> &view, std::uint64_t frames, std::uint64_t align_frames, const IsDraining &is_draining)
+        : view_(view), frames_(frames), align_(align_frames), is_draining_(is_draining) {}
 
     // The lowest place that is free. False: there is none.
-    template <class IsDraining>
-    bool find(const IsDraining &is_draining, FrameIndex &base) const {
-        struct Gather {
-            const RunLook &look;
-            const IsDraining &is_draining;
-            std::uint64_t begin = 0, end = 0;  // the free frames that the walk has seen last
-            bool is_found = false;
-
-            void free(Block block) {
-                if (is_found || is_draining(block.base)) return;
-                if (block.base.value != end) begin = block.base.value;
-                end = block.base.value + block.order.frames();
-                const std::uint64_t first = round_up(begin, look.align_);
-                is_found = first < end && end - first >= look.frames_;
+    bool find(FrameIndex &base) {
+        begin_ = end_ = 0;
+        const unsigned top = view_.top_layer;
+        for (std::uint64_t word = 0; word < view_.geometry.word_count(top); ++word)
+            if (top == 0 ? leaf_word(word) : upper_word(top, word)) {
+                base = FrameIndex{round_up(begin_, align_)};
+                return true;
             }
-            // Behind each of these, the next free block does not begin where the last one ended.
-            void owned(Block, IndexEntry) {}
-            void taken(FrameIndex, std::uint64_t) {}
-            void offline(Block) {}
-            void damaged(Block) {}
-        } gather{*this, is_draining};
-        Walk<Env, Gather> walk{view_, gather};
-        for (std::uint64_t word = 0; word < view_.geometry.word_count(view_.top_layer) && !gather.is_found; ++word)
-            walk.top_word(word);
-        base = FrameIndex{round_up(gather.begin, align_)};
-        return gather.is_found;
+        return false;
     }
 
 private:
+    // Each returns true if the run is complete.
+    bool upper_word(unsigned layer, std::uint64_t word) {
+        // acquire: the words below are read as they were left by who marked this one.
+        const UpperWord state{view_.upper[layer][word].load(std::memory_order_acquire)};
+        const unsigned child_order = word_order(layer - 1);
+        const std::uint64_t first = word * kUpperFanOut;
+        for (unsigned child = 0; child < kUpperFanOut && first + child < view_.geometry.word_count(layer - 1);
+             ++child) {
+            if (state.allocated_here(child)) continue;
+            if (!state.occupied_below(child)) {
+                if (add((first + child) << child_order, std::uint64_t{1} << child_order)) return true;
+            } else if (layer == 1 ? leaf_word(first + child) : upper_word(layer - 1, first + child)) {
+                return true;
+            }
+        }
+        return false;
+    }
+    bool leaf_word(std::uint64_t word) {
+        const std::uint64_t first = word * kLeafFrames;
+        std::uint64_t free = ~view_.leaf[word].load(std::memory_order_acquire);
+        while (free != 0) {
+            const auto begin = static_cast<unsigned>(std::countr_zero(free));
+            const auto length = static_cast<unsigned>(std::countr_one(free >> begin));
+            if (add(first + begin, length)) return true;
+            // In two steps: a shift by 64 is undefined.
+            free &= ~std::uint64_t{0} << begin << (length - 1) << 1;
+        }
+        return false;
+    }
+    // A piece of free frames, behind all pieces before.
+    bool add(std::uint64_t first, std::uint64_t frames) {
+        const std::uint64_t behind = std::min(first + frames, view_.geometry.frame_count);
+        if (behind <= first || is_draining_(FrameIndex{first})) return false;
+        if (first != end_) begin_ = first;
+        end_ = behind;
+        const std::uint64_t aligned = round_up(begin_, align_);
+        return aligned < end_ && end_ - aligned >= frames_;
+    }
+
     const NodeView<Env> &view_;
     std::uint64_t frames_, align_;
+    const IsDraining &is_draining_;
+    std::uint64_t begin_ = 0, end_ = 0;  // the free frames that have been seen last
 };
 
 }  // namespace numacre::engine
