@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <new>
 
 #include "errors.hpp"
@@ -24,6 +25,7 @@ namespace {
 constexpr unsigned kHandshakeSeconds = 5;
 // The daemon makes the pool first, and to reserve many hugepages takes long.
 constexpr unsigned kObjectsSeconds = 60;
+constexpr int kObjectsTries = 5;
 // connect() waits while the kernel's queue of the socket is full, for a place among all waiting processes. A long wait
 // there does not mean that the daemon does not answer.
 constexpr std::uint64_t kConnectSeconds = 30;
@@ -237,7 +239,15 @@ extern "C" int numacre_objects_open(numacre_pool *pool, const char *name, uint64
                     full_name, strlen(full_name), kPoolNameBytes - 1);
     const numacre_attach_options wanted{sizeof wanted, pool->runtime_dir, full_name, nullptr,
                                         (flags & NUMACRE_OBJECTS_KEEP_DESCRIPTORS) != 0 ? NUMACRE_KEEP_DESCRIPTORS : 0};
-    return attach_by(wanted, full_name, &request, sizeof request, kObjectsSeconds, objects);
+    // -ENOENT also where the pool has just lost its last client and is being deleted: the daemon makes it anew.
+    int error = 0;
+    for (int i = 0; i < kObjectsTries; ++i) {
+        error = attach_by(wanted, full_name, &request, sizeof request, kObjectsSeconds, objects);
+        if (error != -ENOENT) break;
+        constexpr timespec kPause{0, 20'000'000};
+        (void)nanosleep(&kPause, nullptr);
+    }
+    return error;
 }
 
 extern "C" void numacre_detach(numacre_pool *pool) {

@@ -41,13 +41,14 @@ Daemon::Daemon(Options options, std::unique_ptr<Topology> topology, std::unique_
 
 Daemon::~Daemon() {
     begin_shutdown();
+    // Before all others: it makes and deletes pools.
+    if (client_objects_) client_objects_->finish();
     // The workers end first: their jobs use the members that follow. Jobs that they post are not run any more.
     for (const auto &pool : registry_.all()) pool->end_workers();
     for (const auto &deleted : deleted_)
         if (const auto pool = deleted.lock()) pool->end_workers();
     worker_.reset();
     keeper_worker_.reset();
-    if (client_objects_) client_objects_->finish();
     attach_server_.reset();
     std::vector<int> pidfds;  // the pools' client tables hold them open
     bool can_be_watched = true;

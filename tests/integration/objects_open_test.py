@@ -15,7 +15,7 @@ sys.path.insert(0, str(SOURCE / "tests"))
 from support.daemon import PATIENCE_SECONDS, Daemon, bin_dir, wait_until  # noqa: E402
 from support.runner import main  # noqa: E402
 
-POOL = "name=default,capacity=4M,online=4M,backing=small,mode=0666"
+POOL = "name=default,capacity=4M,online=4M,backing=small,mode=0666,max-clients=16,max-threads=64"
 NOBODY = 65534
 
 
@@ -87,6 +87,7 @@ class ObjectsOpen(unittest.TestCase):
                                         ({"object_bytes": 1 << 30, "count": 60000}, errno.ENOMEM, ""),
                                         ({"name": "UPPER"}, errno.EINVAL, "characters"),
                                         ({"name": "x" * 60}, errno.EINVAL, "shorter"),
+                                        ({"name": "a.b"}, errno.EINVAL, "dot"),
                                         ({"name": ""}, errno.EINVAL, "0 characters")):
                 with self.subTest(wish), Opened(daemon.runtime_dir, **wish) as opened:
                     self.assertEqual(opened.error, -error, opened.message)
@@ -101,16 +102,59 @@ class ObjectsOpen(unittest.TestCase):
             with Opened(daemon.runtime_dir, uid=NOBODY) as refused:
                 self.assertEqual(refused.error, -errno.EACCES)
                 self.assertIn("object-memory", refused.message)
-            daemon.cli("set", "default", "object-memory=3M")
+            daemon.cli("set", "default", "object-memory=4M")
             with Opened(daemon.runtime_dir, uid=NOBODY) as allowed:
                 self.assertEqual(allowed.error, 0, allowed.message)
                 with Opened(daemon.runtime_dir, name="more", uid=NOBODY) as beyond:
                     self.assertEqual(beyond.error, -errno.EDQUOT)
-                    self.assertIn("2368000 of them are taken", beyond.message)
+                    self.assertIn("with its pages and metadata", beyond.message)
                 with Opened(daemon.runtime_dir, name="fewer", count=100, uid=NOBODY) as fewer:
                     self.assertEqual(fewer.error, 0, fewer.message)
                 with Opened(daemon.runtime_dir, name="roots") as roots:
                     self.assertEqual(roots.error, 0, roots.message)
+
+    @unittest.skipUnless(os.geteuid() == 0, "SKIP: needs root, to be another user")
+    def test_a_pool_made_with_other_rights_is_not_joined(self):
+        with Daemon("--pool", POOL + ",object-memory=8M") as daemon:
+            os.chmod(daemon.runtime_dir, 0o755)
+            with Opened(daemon.runtime_dir, uid=NOBODY) as others:
+                self.assertEqual(others.error, 0, others.message)
+                daemon.cli("set", "default", "mode=0600")
+                with Opened(daemon.runtime_dir) as refused:
+                    self.assertEqual(refused.error, -errno.EEXIST)
+                    self.assertIn("other access rights", refused.message)
+
+    @unittest.skipUnless(os.geteuid() == 0, "SKIP: needs root, to be another user")
+    def test_each_pool_counts_with_its_pages_and_metadata_and_there_are_not_too_many(self):
+        with Daemon("--pool", POOL.replace("max-clients=16", "max-clients=100") + ",object-memory=1M") as daemon:
+            os.chmod(daemon.runtime_dir, 0o755)
+            opened = []
+            try:
+                for number in range(20):
+                    opened.append(Opened(daemon.runtime_dir, name=f"p{number}", object_bytes=64, count=1, uid=NOBODY))
+                    if opened[-1].error != 0:
+                        break
+                self.assertEqual(opened[-1].error, -errno.EDQUOT)
+                self.assertGreater(len(opened), 5)
+                for one in opened:
+                    one.kill()
+                opened = [Opened(daemon.runtime_dir, name=f"q{number}", object_bytes=64, count=1) for number in
+                          range(65)]
+                refused = [one.message for one in opened if one.error == -errno.EUSERS]
+                self.assertGreater(len(refused), 0)
+                self.assertIn("have 64 object pools already", refused[0])
+            finally:
+                for one in opened:
+                    one.kill()
+            self.assertTrue(daemon.alive())
+
+    def test_a_pool_that_has_gone_is_made_anew(self):
+        with Daemon("--pool", POOL) as daemon:
+            with Opened(daemon.runtime_dir) as first:
+                self.assertEqual(first.error, 0)
+            wait_until("the pool is gone", lambda: pool_of(daemon) is None)
+            with Opened(daemon.runtime_dir) as again:
+                self.assertEqual(again.error, 0, again.message)
 
     def test_a_daemon_that_comes_back_knows_whose_the_pool_is(self):
         with tempfile.TemporaryDirectory() as runtime_dir:

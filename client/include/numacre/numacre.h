@@ -159,15 +159,16 @@ typedef struct {
 NUMACRE_API int numacre_attach_with(const numacre_attach_options *options, numacre_pool **pool);
 
 /* Attaches to the object pool `name` of the pool `pool`: object_count blocks of object_bytes each on each numa node
- * (numacre_private_options says more of objects). The daemon makes it if there is none; another process finds it by the
- * same call, or attaches to the pool "POOL.NAME" like to any other. It has memory of its own, pages and access rights
- * as `pool` had when it was made, and goes with its last client. flags: 0, or NUMACRE_OBJECTS_... Only root, the
- * daemon's user and the pool's owner may have object pools made, and other clients up to the pool's object-memory
- * (numacred.toml(5)). Detach it like any pool. Waits for the daemon, 60 s at most. Thread-safe. If the caller is killed
- * inside, the daemon deletes a pool that nobody else uses.
- * Errors: as numacre_attach; -EACCES also no right to have object pools made; -EDQUOT more than object-memory; -EEXIST
- * there is a pool of that name that has other objects; -EINVAL an impossible size, count or name, or a private pool;
- * -ENOMEM also no memory for the pool on the machine; -ECHILD. */
+ * (numacre_private_options says more of objects). The daemon makes it if there is none; another process finds it by
+ * the same call, or attaches to the pool "POOL.NAME" like to any other. It has memory of its own, pages and access
+ * rights as `pool` had when it was made, and goes with its last client. flags: 0, or NUMACRE_OBJECTS_... Only root,
+ * the daemon's user and the pool's owner may have object pools made, and other clients up to the pool's object-memory
+ * (numacred.toml(5)). Detach it like any pool. Waits for the daemon, 60 s at most. Thread-safe. If the caller is
+ * killed inside, the daemon deletes a pool that nobody else uses.
+ * Errors: as numacre_attach; -EACCES also no right to have object pools made; -EDQUOT more than object-memory; -EUSERS
+ * also 64 object pools within this one; -EEXIST there is a pool of that name that has other objects or was made with
+ * other access rights; -EINVAL an impossible size, count or name, or a private pool; -ENOMEM also no memory for the
+ * pool on the machine; -ECHILD. */
 NUMACRE_API int numacre_objects_open(numacre_pool *pool, const char *name, uint64_t object_bytes, uint64_t object_count,
                                      unsigned flags, numacre_pool **objects);
 

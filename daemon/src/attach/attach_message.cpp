@@ -78,6 +78,11 @@ Answer<ObjectsWish> read_objects_request(std::span<const std::byte> packet) {
     if (!within) return Unexpected{std::move(within.error())};
     auto name = read_name(request.name);
     if (!name) return Unexpected{std::move(name.error())};
+    // Otherwise "c" within "a.b" and "b.c" within "a" would be one pool, with the rights of either.
+    if (name->find('.') != std::string::npos)
+        return Unexpected{Failure{Errc::bad_argument, "the object pool's name \"" + *name +
+                                                          "\" has a dot, which separates it from its pool's name: use "
+                                                          "a-z, 0-9, '_' and '-'"}};
     ObjectsWish wish{std::move(*within), std::move(*name), request.object_bytes, request.object_count,
                      (request.flags & wire::ObjectsRequest::kPlainObjects) == 0};
     if (is_pool_name(wish.pool_name())) return wish;

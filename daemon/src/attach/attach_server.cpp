@@ -338,26 +338,30 @@ void AttachServer::open_objects(Session &session, const ObjectsWish &wish) {
     if (const auto allowed = check_access(session, **parent, wire::Tier::trusted); !allowed)
         return fail(session, allowed.error());
     session.wish = {wish.pool_name(), wire::Tier::trusted};
+    const auto description = (*parent)->description();
     if (const auto there = registry_.find(wish.pool_name())) {
-        const auto is_same = check_same_objects((*there)->description()->spec, wish);
+        const auto is_same = check_same_objects((*there)->description()->spec, wish, description->spec);
         return is_same ? attach(session) : fail(session, is_same.error());
     }
-    const auto description = (*parent)->description();
     const std::uint32_t uid = session.peer.uid;
-    const bool is_limited = uid != 0 && uid != os::geteuid() && uid != description->spec.access.owner;
-    if (is_limited && description->spec.object_memory_bytes == 0)
+    if (!may_make_any(uid, description->spec) && description->spec.object_memory_bytes == 0)
         return fail(session,
                     {Errc::access_denied, "uid " + std::to_string(uid) + " may make no object pool within pool \"" +
                                               wish.within + "\": let its owner " + description->owner +
                                               " make it, or an operator raise object-memory (numacre set)"});
     begin_to_serve(session);
     watch_for_hang_up(session);
-    objects_.make(*parent, wish, is_limited, [this, id = session.id, fail](const Answer<void> &made) {
+    session.objects_order = std::make_shared<ObjectsOrder>();
+    session.objects_order->wish = wish;
+    session.objects_order->uid = uid;
+    session.objects_order->parent_id = (*parent)->instance_id();
+    objects_.make(session.objects_order, [this, id = session.id, fail](const Answer<void> &made) {
         loop_.post([this, id, fail, made] {
             objects_.watch();
             const auto found = sessions_.find(id);
             if (found == sessions_.end()) return;  // the client has hung up meanwhile
             Session &waiting = *found->second;
+            waiting.objects_order.reset();
             if (!made) return fail(waiting, made.error());
             loop_.cancel(std::exchange(waiting.packet_wait, 0));
             attach(waiting);

@@ -136,6 +136,8 @@ void AttachServer::close_session(SessionId id, bool has_unread) {
     }
     unread_.forget(session.peer.uid, id);
     if (session.order) session.order->cancel();
+    // relaxed: no other data goes with it.
+    if (session.objects_order) session.objects_order->is_cancelled.store(true, std::memory_order_relaxed);
     if (session.pool) client_ids_.erase(session.client.id);
     const bool was_silent = session.phase == Session::Phase::silent;
     if (was_silent) silent_.remove(session.is_limited, session.peer.uid, id);

@@ -11,6 +11,7 @@
 
 #include "attach/attach_message.hpp"
 #include "attach/attach_server.hpp"
+#include "attach/client_objects.hpp"
 #include "os/event_loop.hpp"
 #include "os/fd.hpp"
 
@@ -54,6 +55,7 @@ struct AttachServer::Session {
     // While attaching:
     AttachWish wish;
     std::shared_ptr<SeatOrder> order;
+    std::shared_ptr<ObjectsOrder> objects_order;  // while the client's object pool is being made
     // From the seat on:
     std::shared_ptr<ManagedPool> pool;
     Client client;
