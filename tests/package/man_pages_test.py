@@ -335,7 +335,7 @@ class PageOfTheConfiguration(unittest.TestCase):
 
     def test_examples_are_accepted(self):
         examples = self.page.literal_blocks("EXAMPLES")
-        self.assertEqual(len(examples), 2)
+        self.assertEqual(len(examples), 3)
         for example in examples:
             done = check_config(example)
             self.assertEqual((done.returncode, done.stderr), (0, ""), example)

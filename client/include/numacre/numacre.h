@@ -153,9 +153,9 @@ typedef struct {
 
 /* Attaches as numacre_attach, with options. options NULL: all defaults.
  * Errors: as numacre_attach; -EINVAL also struct_size not set (below 8 or above 4096), a field that is not 0 and newer
- * than the library, unknown flags, or an address that is no multiple of the pool's largest block and of its pages;
- * -EEXIST the addresses of the pool's capacity are not all free in this process; -ENOMEM also an address that the
- * kernel does not give. If the caller is killed inside, the daemon frees its seat. */
+ * than the library, unknown flags, or an address that is no multiple of the pool's pages and, but for object pools, of
+ * its largest block; -EEXIST the addresses of the pool's capacity are not all free in this process; -ENOMEM also an
+ * address that the kernel does not give. If the caller is killed inside, the daemon frees its seat. */
 NUMACRE_API int numacre_attach_with(const numacre_attach_options *options, numacre_pool **pool);
 
 /* Attaches to the object pool `name` of the pool `pool`: object_count blocks of object_bytes each on each numa node
@@ -173,8 +173,8 @@ NUMACRE_API int numacre_objects_open(numacre_pool *pool, const char *name, uint6
                                      unsigned flags, numacre_pool **objects);
 
 /* Flags of numacre_objects_open. */
-#define NUMACRE_OBJECTS_PLAIN            1u /* as NUMACRE_PRIVATE_PLAIN_OBJECTS */
-#define NUMACRE_OBJECTS_KEEP_DESCRIPTORS 2u /* as NUMACRE_KEEP_DESCRIPTORS */
+#define NUMACRE_OBJECTS_KEEP_DESCRIPTORS 1u /* NUMACRE_KEEP_DESCRIPTORS */
+#define NUMACRE_OBJECTS_PLAIN            4u /* NUMACRE_PRIVATE_PLAIN_OBJECTS */
 
 /* Gives back everything that this handle still owns and unmaps the pool: its pointers become invalid. NULL is ignored.
  * Enters the kernel; blocks until the daemon has confirmed that everything is back, 5 s at most. No other thread may be
@@ -182,6 +182,7 @@ NUMACRE_API int numacre_objects_open(numacre_pool *pool, const char *name, uint6
 NUMACRE_API void numacre_detach(numacre_pool *pool);
 
 /* Allocates a block of at least size_bytes, rounded up to a power of two of frames. The block is aligned to its size.
+ * (In an object pool: an object, aligned to 64 B.)
  * The block comes from the calling thread's numa node, or from the nearest one that has room, or from the numa node
  * that a policy chooses (numacre_set_policy). Never blocks, lock-free. Enters the kernel only at a thread's first call,
  * to wake threads that wait for memory, in pools of several numa nodes, once a second at most, to look at the thread's
@@ -341,8 +342,9 @@ NUMACRE_API numacre_ref numacre_virt_to_ref(numacre_pool *pool, const void *bloc
  * the kernel, never fails. */
 NUMACRE_API int numacre_is_asleep(numacre_pool *pool);
 
-/* Returns the number of usable bytes at block (the block's whole power-of-two size). Returns 0, with the reason in
- * numacre_last_error(), if this process owns no block that begins there. Never blocks. */
+/* Returns the number of usable bytes at block (the block's whole power-of-two size; of an object, the distance to the
+ * next one). Returns 0, with the reason in numacre_last_error(), if this process owns no block that begins there.
+ * Never blocks. */
 NUMACRE_API size_t numacre_usable_size(numacre_pool *pool, const void *block);
 
 /* Stores this handle's client id, as `numacre clients` shows it. The id is 0 in a private pool. Never blocks. Errors:
@@ -403,16 +405,16 @@ NUMACRE_API int numacre_get_info(numacre_pool *pool, numacre_pool_info *info);
  * NULL. */
 NUMACRE_API int numacre_region(numacre_pool *pool, int numa_node, void **base, size_t *size_bytes);
 
-/* Allocates a run: memory in one piece of any number of frames, size_bytes rounded up to whole frames, also larger than
- * the largest block. alignment_bytes: 0, or a power of two up to the largest block or 2 MiB, whichever is larger (up to
- * 64 in an object pool whose objects have another size than a power of two). numa_node -1: that of the calling thread
- * or of a policy, else the nearest one that has room. A run is blocks of the caller's that lie one behind the other:
- * each has its own reference, and numacre_usable_size of a block tells where the next one begins. Free the run by
- * numacre_free_run, or block by block. Lock-free. The call walks over the pool's metadata, about 1 ms for each GiB of
- * 4 KiB blocks in use, and bypasses the thread's cache: meant for buffers that a program sets up once. Errors: as
- * numacre_alloc; -ENODEV no such numa node; -ENOMEM no free run of that size and alignment; -EINVAL a size of 0 or
- * above the capacity of a numa node, a bad alignment, or run is NULL. If the caller dies inside, what it has got comes
- * back. */
+/* Allocates a run: memory in one piece of any number of frames, size_bytes rounded up to whole frames, also larger
+ * than the largest block. alignment_bytes: 0, or a power of two up to the largest block or 2 MiB, whichever is larger
+ * (up to 64 in an object pool whose objects lie at another distance than a power of two). numa_node -1: that of the
+ * calling thread or of a policy, else the nearest one that has room. A run is blocks of the caller's that lie one
+ * behind the other: each has its own reference, and numacre_usable_size of a block tells where the next one begins.
+ * Free the run by numacre_free_run, or block by block. Lock-free. The call walks over the pool's metadata, about 1 ms
+ * for each GiB of 4 KiB blocks in use, and bypasses the thread's cache: meant for buffers that a program sets up
+ * once. Errors: as numacre_alloc; -ENODEV no such numa node; -ENOMEM no free run of that size and alignment; -EINVAL
+ * a size of 0 or above the capacity of a numa node, a bad alignment, or run is NULL. If the caller dies inside, what
+ * it has got comes back. */
 NUMACRE_API int numacre_alloc_run(numacre_pool *pool, int numa_node, size_t size_bytes, size_t alignment_bytes,
                                   void **run);
 
