@@ -104,10 +104,8 @@ int check_run(const numacre_pool *pool, std::size_t size_bytes, std::size_t alig
                     size_bytes, static_cast<unsigned long long>(pool->data_bytes));
     if (alignment_bytes == 0) return 0;
     const bool has_power = std::has_single_bit(pool->geometry.frame_bytes);
-    const std::uint64_t chunk_bytes = pool->geometry.chunk_bytes();
-    const std::uint64_t most = !has_power                     ? kCacheLineBytes
-                               : chunk_bytes > kHugepageBytes ? chunk_bytes
-                                                              : kHugepageBytes;
+    const std::uint64_t most =
+        has_power ? std::max<std::uint64_t>(pool->geometry.chunk_bytes(), kHugepageBytes) : kCacheLineBytes;
     if (std::has_single_bit(alignment_bytes) && alignment_bytes <= most) return 0;
     return fail(Errc::bad_argument, "alignment %zu is not 0 or a power of two up to %llu, which this pool can give",
                 alignment_bytes, static_cast<unsigned long long>(most));
@@ -116,9 +114,8 @@ int check_run(const numacre_pool *pool, std::size_t size_bytes, std::size_t alig
 // The frames of [run, run + size_bytes), which have to be whole blocks of the caller's. Returns 0, or -errno with the
 // error remembered.
 int check_own_run(numacre_pool *pool, void *run, std::size_t size_bytes, std::uint64_t &blocks) {
-    const std::uint64_t end = size_bytes;
     std::uint64_t at = 0;
-    for (blocks = 0; at < end; ++blocks) {
+    for (blocks = 0; at < size_bytes; ++blocks) {
         Place place{};
         Block block;
         IndexEntry entry;
@@ -131,7 +128,7 @@ int check_own_run(numacre_pool *pool, void *run, std::size_t size_bytes, std::ui
         }
         at += pool->scale.offset(block.order.frames());
     }
-    if (at - end < pool->geometry.frame_bytes) return 0;
+    if (at - size_bytes < pool->geometry.frame_bytes) return 0;
     return fail(Errc::bad_argument, "%zu bytes from %p end inside a block: give the size that was allocated",
                 size_bytes, run);
 }

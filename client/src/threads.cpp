@@ -360,7 +360,7 @@ constinit const Word always{1};
 // so the child's calls take the long path and are refused there.
 Seat new_lane(numacre_pool *pool, Actor actor) {
     // In a pool of several numa nodes, an additional NodeLane has no blocks: see Choices.
-    // The same NodeLane keeps the inlined steps, which shift, from objects whose size is no power of two.
+    // That NodeLane also keeps the inlined steps, which shift, from objects whose size is no power of two.
     const bool shifts = std::has_single_bit(pool->geometry.frame_bytes);
     const std::uint32_t nodes = pool->numa_nodes == 1 && shifts ? 1 : pool->numa_nodes + 1;
     const std::size_t lane_bytes = sizeof(Lane) + nodes * sizeof(NodeLane);

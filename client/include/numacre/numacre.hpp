@@ -349,19 +349,19 @@ public:
         (void)numacre_get_info(handle_, &found);
         return found;
     }
-    // The file of that mapping, as numacre_region_fd: for a peer that maps the memory itself.
-    Expected<RegionFile> region_file(int numa_node = 0) const {
-        RegionFile file;
-        if (const int error = numacre_region_fd(handle_, numa_node, &file.fd, &file.offset))
-            return detail::failure(error);
-        return file;
-    }
     // The mapping of all blocks of one numa node, up to the pool's capacity: for registering the memory with a device.
     Expected<std::span<std::byte>> region(int numa_node = 0) const {
         void *base = nullptr;
         std::size_t size_bytes = 0;
         if (const int error = numacre_region(handle_, numa_node, &base, &size_bytes)) return detail::failure(error);
         return std::span<std::byte>{static_cast<std::byte *>(base), size_bytes};
+    }
+    // The file of that mapping, as numacre_region_fd: for a peer that maps the memory itself.
+    Expected<RegionFile> region_file(int numa_node = 0) const {
+        RegionFile file;
+        if (const int error = numacre_region_fd(handle_, numa_node, &file.fd, &file.offset))
+            return detail::failure(error);
+        return file;
     }
     // The client id of this handle, as numacre_client_id.
     std::uint32_t client_id() const {
