@@ -363,7 +363,7 @@ NUMACRE_API int numacre_client_id(numacre_pool *pool, uint32_t *client_id);
  * descriptor belongs to the handle: do not read or close it; numacre_detach closes it. The first call asks the daemon,
  * blocks for 5 s at most and enters the kernel; later calls give the same descriptor, as long as that daemon runs. The
  * descriptor is readable at first, for earlier events. When the daemon ends, the descriptor stays silent for ever: a
- * later call of this function tells. The daemon checks limits every few seconds, so events of limits come late. The
+ * call of this function tells, once the kernel has closed the connection. The daemon checks limits every few seconds, so events of limits come late. The
  * daemon does not wait for a client that does not look. A soft quota that is already exceeded when a client attaches is
  * not reported again. Thread-safe. Errors: -ECONNREFUSED the daemon that the pool was attached to is gone (the next
  * daemon sets the bits of numacre_events, but has no descriptor: attach anew), or the program has closed the
