@@ -656,6 +656,7 @@ int run_map(Context &context, const MapArguments &arguments) {
                         << draw_map(map_cells(map), map.bytes_per_cell(), context.terminal.columns,
                                     context.terminal.pen)
                         << map_legend(map.bytes_per_cell(), context.terminal.pen) << '\n';
+            print_pins(context.out, map);
         }
     }
     if (context.json) {

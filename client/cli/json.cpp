@@ -23,6 +23,7 @@ Json pool_node_json(const v1::PoolNode &numa_node) {
             {"free_bytes", numa_node.free_bytes()},
             {"cached_bytes", numa_node.cached_bytes()},
             {"quarantined_bytes", numa_node.quarantined_bytes()},
+            {"pinned_bytes", numa_node.pinned_bytes()},
             {"largest_free_block_bytes", numa_node.largest_free_block_bytes()},
             {"metadata_bytes", numa_node.metadata_bytes()},
             {"metadata_resident_bytes", numa_node.metadata_resident_bytes()},
@@ -203,6 +204,7 @@ Json client_json(const v1::Client &client) {
             {"quota_bytes", client.quota_bytes()},
             {"soft_quota_bytes", client.soft_quota_bytes()},
             {"reserved_bytes", client.reserved_bytes()},
+            {"pinned_bytes", client.pinned_bytes()},
             {"threads", known(client.threads())},
             {"state", client.state()},
             {"waits_for", client.waits_for_client_id()},
@@ -317,10 +319,22 @@ Json map_json(const std::string &pool, std::uint32_t numa_node, const v1::GetMap
         cells.push_back({{"offset_bytes", offset},
                          {"frames", cell.frames()},
                          {"used_frames", cell.used_frames()},
-                         {"offline_frames", cell.offline_frames()}});
+                         {"offline_frames", cell.offline_frames()},
+                         {"pinned_frames", cell.pinned_frames()}});
         offset += map.bytes_per_cell();
     }
-    return {{"pool", pool}, {"node", numa_node}, {"bytes_per_cell", map.bytes_per_cell()}, {"cells", cells}};
+    Json pins = Json::array();
+    for (const v1::Pin &pin : map.pins())
+        pins.push_back({{"client_id", pin.client_id()},
+                        {"pid", pin.pid()},
+                        {"comm", pin.comm()},
+                        {"offset_bytes", pin.offset_bytes()},
+                        {"bytes", pin.bytes()}});
+    return {{"pool", pool},
+            {"node", numa_node},
+            {"bytes_per_cell", map.bytes_per_cell()},
+            {"cells", cells},
+            {"pins", pins}};
 }
 
 Json holders_json(const google::protobuf::RepeatedPtrField<v1::BlockHolder> &holders) {
@@ -329,7 +343,8 @@ Json holders_json(const google::protobuf::RepeatedPtrField<v1::BlockHolder> &hol
         result.push_back({{"client_id", holder.client_id()},
                           {"pid", holder.pid()},
                           {"comm", holder.comm()},
-                          {"bytes", holder.bytes()}});
+                          {"bytes", holder.bytes()},
+                          {"pinned_bytes", holder.pinned_bytes()}});
     }
     return result;
 }

@@ -32,6 +32,7 @@ constexpr std::pair<const char *, const char *> kSentAsText[] = {
     {"count", "Objects on each numa node; with --object"},
     {"colouring", "Objects of 1K, 2K, 4K and so on lie 64 bytes further apart: on, off; on"},
     {"object-memory", "Memory of the object pools that clients make, all together; 0: none but the owner's"},
+    {"pin-quarantine", "How long a dead process's blocks under a pin wait for devices, 1s to 24h; 5s"},
     {"max-threads", "How many threads of all processes together may use it at once; 4096"},
     {"max-threads-per-client", "How many threads of one process may use it at once; --max-threads"},
     {"fit", "Where blocks that no cache serves come from: nearby, compact, best; nearby"},

@@ -259,6 +259,7 @@ void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, st
                  {"QUOTA", Align::right},
                  {"SOFT", Align::right},
                  {"RESERVED", Align::right},
+                 {"PINNED", Align::right},
                  {"THREADS", Align::right},
                  {"SINCE", Align::right},
                  {"OLDEST", Align::right},
@@ -270,6 +271,7 @@ void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, st
                        client.quota_bytes() == 0 ? "-" : format_bytes(client.quota_bytes()),
                        client.soft_quota_bytes() == 0 ? "-" : format_bytes(client.soft_quota_bytes()),
                        client.reserved_bytes() == 0 ? "-" : format_bytes(client.reserved_bytes()),
+                       client.pinned_bytes() == 0 ? "-" : format_bytes(client.pinned_bytes()),
                        number(client.threads()), age(client.has_attached(), client.attached(), now_unix_seconds),
                        client.has_oldest_held_for() ? duration(client.oldest_held_for()) : "-", client.state()});
     }
@@ -461,11 +463,35 @@ void print_extfrag(std::ostream &out, const std::string &pool, const v1::GetFrag
 void print_holders(std::ostream &out, const google::protobuf::RepeatedPtrField<v1::BlockHolder> &holders) {
     if (holders.empty()) return;
     out << "blocks in the way:\n";
-    Table table({{"CLIENT", Align::right}, {"PID", Align::right}, {"COMM"}, {"BYTES", Align::right}}, "  ");
+    Table table({{"CLIENT", Align::right},
+                 {"PID", Align::right},
+                 {"COMM"},
+                 {"BYTES", Align::right},
+                 {"PINNED", Align::right}},
+                "  ");
     for (const v1::BlockHolder &holder : holders) {
         const bool attached = holder.client_id() != 0;
         table.add_row({attached ? number(holder.client_id()) : "-", attached ? number(holder.pid()) : "-",
-                       attached ? holder.comm() : "(nobody that is attached)", format_bytes(holder.bytes())});
+                       attached ? holder.comm() : "(nobody that is attached)", format_bytes(holder.bytes()),
+                       holder.pinned_bytes() == 0 ? "-" : format_bytes(holder.pinned_bytes())});
+    }
+    table.print(out);
+}
+
+void print_pins(std::ostream &out, const v1::GetMapResponse &map) {
+    if (map.pins().empty()) return;
+    out << "pinned:\n";
+    Table table({{"OFFSET", Align::right},
+                 {"BYTES", Align::right},
+                 {"CLIENT", Align::right},
+                 {"PID", Align::right},
+                 {"COMM"}},
+                "  ");
+    for (const v1::Pin &pin : map.pins()) {
+        std::array<char, 32> offset{};
+        std::snprintf(offset.data(), offset.size(), "%#llx", static_cast<unsigned long long>(pin.offset_bytes()));
+        table.add_row(
+            {offset.data(), format_bytes(pin.bytes()), number(pin.client_id()), number(pin.pid()), pin.comm()});
     }
     table.print(out);
 }

@@ -39,6 +39,8 @@ void print_buddyinfo(std::ostream &out, const std::string &pool, const v1::GetFr
 void print_extfrag(std::ostream &out, const std::string &pool, const v1::GetFragmentationResponse &fragmentation);
 // The heads of the columns of print_buddyinfo() and print_extfrag(): a block's size for each order.
 void print_order_heads(std::ostream &out, const v1::Pool &pool, unsigned orders, bool ratios);
+// Nothing where nobody pins.
+void print_pins(std::ostream &out, const v1::GetMapResponse &map);
 void print_holders(std::ostream &out, const google::protobuf::RepeatedPtrField<v1::BlockHolder> &holders);
 
 std::vector<Cell> map_cells(const v1::GetMapResponse &map);

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <new>
 
+#include "connect.hpp"
 #include "errors.hpp"
 #include "idle.hpp"
 #include "numacre/os/kernel.hpp"
@@ -26,9 +27,6 @@ constexpr unsigned kHandshakeSeconds = 5;
 // The daemon makes the pool first, and to reserve many hugepages takes long.
 constexpr unsigned kObjectsSeconds = 60;
 constexpr int kObjectsTries = 5;
-// connect() waits while the kernel's queue of the socket is full, for a place among all waiting processes. A long wait
-// there does not mean that the daemon does not answer.
-constexpr std::uint64_t kConnectSeconds = 30;
 
 const char *runtime_dir_or_default(const char *runtime_dir) {
     if (runtime_dir != nullptr && *runtime_dir != 0) return runtime_dir;
@@ -36,37 +34,14 @@ const char *runtime_dir_or_default(const char *runtime_dir) {
     return from_environment != nullptr && *from_environment != 0 ? from_environment : "/run/numacre";
 }
 
-int no_answer(unsigned seconds) {
-    return fail(Errc::timed_out, "the daemon did not answer within %u s", seconds);
-}
-
-int no_place() {
-    return fail(Errc::timed_out,
-                "the daemon did not accept the connection within %d s: too many connect at once, or it is stopped",
-                static_cast<int>(kConnectSeconds));
-}
-
 int connect_to_daemon(const char *runtime_dir, numacre_pool *pool) {
     sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    const int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/attach.sock", runtime_dir);
-    if (length < 0 || static_cast<std::size_t>(length) >= sizeof address.sun_path)
-        return fail(Errc::bad_argument, "runtime directory '%s' is too long for a socket's path (%zu bytes)",
-                    runtime_dir, sizeof address.sun_path - sizeof "/attach.sock");
+    if (const int error = address_of(runtime_dir, address)) return error;
     // The handle gets the socket at once: another thread may fork (is_ours()).
-    const int connection = pool->connection = os::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (connection < 0)
-        return fail_with_remedy(Errc::too_many_clients,
-                                "cannot make a socket: %s: raise the limit of descriptors (ulimit -n), or close some",
-                                strerror(errno));
+    const int connection = pool->connection = make_socket();
+    if (connection < 0) return connection;
     pool->connection_inode = inode_of(connection);
-    if (!connect_by(Deadline{kConnectSeconds}, connection, address)) {
-        const int error = errno;
-        if (error == EAGAIN) return no_place();
-        if (error == EACCES || error == EPERM) return fail(Errc::access_denied, "no access to %s", address.sun_path);
-        return fail(Errc::daemon_gone, "no daemon at %s (%s)", address.sun_path, strerror(error));
-    }
-    return 0;
+    return connect_socket(connection, address);
 }
 
 // Receives one reply and its fds; returns how many fds came, or -errno with the error remembered.

@@ -53,6 +53,19 @@ void receive_objects_request(std::size_t sent, std::span<const std::byte> receiv
     if (geometry) require(plausible(*geometry) && geometry->frame_count != 0);
 }
 
+void receive_pin_request(std::size_t sent, std::span<const std::byte> received) {
+    if (const auto fault = check_message(sent, received, wire::MessageType::pin_request, sizeof(wire::PinRequest))) {
+        refuse(*fault);
+        return;
+    }
+    const auto wish = read_pin_request(received);
+    if (!wish) {
+        refuse(wish.error());
+        return;
+    }
+    require(wish->numa_node.value < kMaxNumaNodes);
+}
+
 // The daemon's buffer may be smaller than what was sent.
 void receive(std::size_t sent, std::span<const std::byte> received) {
     if (const auto fault =
@@ -61,7 +74,11 @@ void receive(std::size_t sent, std::span<const std::byte> received) {
     else
         require(sent == sizeof(wire::DetachRequest) && received.size() == sent);
 
-    if (is_objects_request(received)) {
+    if (is_of_type(wire::MessageType::pin_request, received)) {
+        receive_pin_request(sent, received);
+        return;
+    }
+    if (is_of_type(wire::MessageType::objects_request, received)) {
         receive_objects_request(sent, received);
         return;
     }

@@ -24,7 +24,7 @@ LAYOUT_VERSION = int(
 REQUEST = struct.Struct("=IHHIIII64s")  # header, layout version, tier, pool name
 REPLY_BYTES = 16 + 64 + 256 + 4096 + 64 * 32
 REPLY_HEAD = struct.Struct("=IHHIIII")  # header, error, layout version
-REPLY_SEAT, REPLY_SEAT_OFFSET = struct.Struct("=HHQ"), 28  # process slot, numa nodes, generation
+REPLY_SEAT, REPLY_SEAT_OFFSET = struct.Struct("=HHQQ"), 28  # process slot, numa nodes, generation, instance
 MESSAGE_OFFSET = 16 + 64
 # shm/include/numacre/shm/layout.hpp: behind the pool's header and accounts
 RECORDS_OFFSET, RECORD_BYTES, PRESENCE_OFFSET = 8192, 128, 80
@@ -40,7 +40,7 @@ def request(
 class Reply:
     def __init__(self, data):
         _, _, self.kind, _, _, self.error, self.layout = REPLY_HEAD.unpack_from(data)
-        self.slot, _, self.generation = REPLY_SEAT.unpack_from(data, REPLY_SEAT_OFFSET)
+        self.slot, _, self.generation, self.instance_id = REPLY_SEAT.unpack_from(data, REPLY_SEAT_OFFSET)
         self.message = data[MESSAGE_OFFSET : MESSAGE_OFFSET + 256].split(b"\0")[0].decode(errors="replace")
 
     def come(self, pool_region):

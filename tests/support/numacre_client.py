@@ -69,6 +69,8 @@ class Library:
         self._declare("numacre_take", number, void, ctypes.c_uint64, ctypes.POINTER(void))
         self._declare("numacre_event_fd", number, void, ctypes.POINTER(number))
         self._declare("numacre_events", number, void, ctypes.POINTER(ctypes.c_uint32))
+        self._declare("numacre_pin", number, void, void, size, ctypes.POINTER(number))
+        self._declare("numacre_unpin", number, void, number)
         self._declare("numacre_last_error", text)
 
     def _declare(self, name, result, *arguments):
@@ -160,6 +162,21 @@ class ClientProcess:
     def take(self, ref):
         answer = self.call("take", ref=ref)
         return answer["error"], answer["block"]
+
+    def pin(self, offset, size, numa_node=0):
+        """(error, descriptor in the client) of a pin of bytes from `offset` on."""
+        answer = self.call("pin", offset=offset, size=size, node=numa_node)
+        return answer["error"], answer["pin"]
+
+    def unpin(self, pin):
+        return self.call("unpin", pin=pin)["error"]
+
+    def offset_of(self, block, numa_node=0):
+        return block - self.call("region", node=numa_node)["base"]
+
+    def fork_idle(self):
+        """The pid of a forked child that has all descriptors, and does nothing until somebody ends it."""
+        return self.call("fork_idle")["child"]
 
     def event_fd(self):
         """0 or -errno: the descriptor is the client's own."""
@@ -353,6 +370,32 @@ class _Served:
         block = ctypes.c_void_p()
         error = self.library.c.numacre_take(self.pool, ref, ctypes.byref(block))
         return self.answer(error, block=block.value)
+
+    def region_base(self, node):
+        base, size = ctypes.c_void_p(), ctypes.c_size_t()
+        error = self.library.c.numacre_region(self.pool, node, ctypes.byref(base), ctypes.byref(size))
+        assert error == 0, self.library.last_error()
+        return base.value
+
+    def region(self, node):
+        return self.answer(0, base=self.region_base(node))
+
+    def pin(self, offset, size, node):
+        pin = ctypes.c_int(-1)
+        error = self.library.c.numacre_pin(self.pool, self.region_base(node) + offset, size, ctypes.byref(pin))
+        return self.answer(error, pin=pin.value)
+
+    def unpin(self, pin):
+        return self.answer(self.library.c.numacre_unpin(self.pool, pin))
+
+    def fork_idle(self):
+        child = os.fork()
+        if child == 0:
+            os.close(0)
+            os.close(1)
+            while True:
+                signal.pause()
+        return self.answer(0, child=child)
 
     def event_fd(self):
         fd = ctypes.c_int(-1)

@@ -249,7 +249,8 @@ public:
         const auto found = pools_.find(pool);
         if (found == pools_.end()) return Unexpected{no_such_pool(pool)};
         return OccupancyMap{found->second.geometry.capacity_bytes() / cells,
-                            std::vector<MapCell>(cells, MapCell{32, 16, 8})};
+                            std::vector<MapCell>(cells, MapCell{32, 16, 8, 4}),
+                            {{7, 700, "relay", 4096, 8192}}};
     }
     MachineStatus machine() override {
         MachineStatus machine;

@@ -23,6 +23,7 @@ inline const std::map<std::string, std::string, std::less<>> kAttributeValues{
     {"max-threads-per-client", "2"},
     {"backing", "thp"},
     {"reclaim", "quarantine:30s"},
+    {"pin-quarantine", "7s"},
     {"low-watermark", "3M"},
     {"policy", "interleave:0-2+5"},
     {"autosize", "10%-50%:8M-64M:4M:5s"},

@@ -26,6 +26,7 @@ _numacre() {
             --runtime-dir | --timeout | --node | --capacity | --online | --frame | --largest | --backing | \
                 --max-clients | --owner | --group | --mode | --reclaim | --low-watermark | --policy | --autosize | --soft | \
                 --max-threads | --max-threads-per-client | --fit | --quota | --soft-quota | --user-quota | --object | --colouring | --object-memory | \
+                --pin-quarantine | \
                 --user | --pool | --chunk | --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
                 i=$((i + 1)) ;;
             replay) if [[ $verb == bench ]]; then verb="bench replay"; else positionals+=1; fi ;;
@@ -61,7 +62,7 @@ _numacre() {
             mapfile -t COMPREPLY < <(compgen -g -- "$current")
             return ;;
         --timeout | --node | --capacity | --online | --frame | --largest | --max-clients | --mode | --chunk | \
-            --max-threads | --max-threads-per-client | --quota | --soft-quota | --user-quota | --reclaim | --object | --object-memory | \
+            --max-threads | --max-threads-per-client | --quota | --soft-quota | --user-quota | --reclaim | --object | --object-memory | --pin-quarantine | \
             --low-watermark | --autosize | --soft | --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
             return ;;
     esac
@@ -76,7 +77,7 @@ _numacre() {
         create) options+=" --capacity --online --frame --largest --backing --max-clients"
             options+=" --owner --group --mode --reclaim --low-watermark --policy --autosize"
             options+=" --max-threads --max-threads-per-client --fit --quota --soft-quota --user-quota"
-            options+=" --object --count --colouring --object-memory" ;;
+            options+=" --object --count --colouring --object-memory --pin-quarantine" ;;
         delete) options+=" --force --abandon" ;;
         drain) options+=" --node --chunk --undo" ;;
         evict) options+=" --grace" ;;

@@ -434,6 +434,28 @@ NUMACRE_API int numacre_free_run(numacre_pool *pool, void *run, size_t size_byte
  * descriptor left in this process; -ECONNREFUSED the program has closed the handle's descriptor; -ECHILD. */
 NUMACRE_API int numacre_region_fd(numacre_pool *pool, int numa_node, int *fd, uint64_t *offset);
 
+/* Keeps memory where it is, for a device or the kernel that has it registered (an AF_XDP UMEM, io_uring's fixed buffers,
+ * VFIO): while the pin lasts, nobody shrinks the pool below the range, drains it, moves its pages or takes them away, and
+ * `numacre clients` and `resize --dry-run` name the client. address, size_bytes: any range of one numa node's region
+ * (numacre_region) whose memory is online; the pool's resize units around it are pinned as a whole. Pin before you
+ * register, and unpin after the device has let go.
+ * *pin is a descriptor, closed on exec; a child of fork() has it as well. The pin ends when the last process that has the
+ * descriptor closes it or ends: so pass it on together with the device's own descriptor, and keep it as long.
+ * If the client dies, its blocks in the range that were not in a cache stay out of use until the pin has ended and the
+ * pool's pin-quarantine (5 s) has passed: the device may have been writing there. Blocks of other clients in the range are
+ * theirs all the time, and whoever has a reference may still take a published one.
+ * In a private pool, whose memory never moves, *pin becomes -1. Asks the daemon, also one that has been restarted since
+ * the attach, and waits for 30 s at most; enters the kernel. Thread-safe. If the caller dies inside, there is no pin, or one
+ * that ends at once. Errors: -EINVAL no such range of one numa node, or no memory behind a part of it; -EAGAIN a part of
+ * the range is being taken offline; -EUSERS no more pins (64 a client, 512 a pool) or descriptors; -ESRCH the daemon does
+ * not know this client; -ENOENT the pool has been deleted; -ECONNREFUSED no daemon; -ETIMEDOUT; -ECHILD. */
+NUMACRE_API int numacre_pin(numacre_pool *pool, const void *address, size_t size_bytes, int *pin);
+
+/* Closes a pin's descriptor, as close(2) would; the pin ends if no other process has it. -1 does nothing in a private pool.
+ * Works in a forked child, too. Thread-safe; enters the kernel. Errors: -EINVAL the descriptor is no pin of this pool: it
+ * stays open. */
+NUMACRE_API int numacre_unpin(numacre_pool *pool, int pin);
+
 /* The geometry of a pool inside this process, without a daemon. Later versions append fields, and 0 is the default of
  * each. */
 typedef struct {

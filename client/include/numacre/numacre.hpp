@@ -3,6 +3,8 @@
 // library. Only PoolResource throws exceptions, as std::pmr demands.
 #pragma once
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -140,6 +142,26 @@ struct AttachOptions {
 struct RegionFile {
     int fd = -1;               // numacre_region_fd
     std::uint64_t offset = 0;  // numacre_region_fd
+};
+
+// A range of a pool's memory that stays where it is (numacre_pin). Movable; may outlive its pool's handle.
+class Pin {
+public:
+    Pin() = default;
+    explicit Pin(int descriptor) : descriptor_(descriptor) {}
+    Pin(Pin &&other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+    Pin &operator=(Pin &&other) noexcept {
+        std::swap(descriptor_, other.descriptor_);
+        return *this;
+    }
+    ~Pin() {
+        if (descriptor_ >= 0) ::close(descriptor_);
+    }
+    // To be passed on with a device's descriptor; -1: nothing is pinned, or the pool is private.
+    int descriptor() const { return descriptor_; }
+
+private:
+    int descriptor_ = -1;
 };
 
 // The geometry of a private pool. 0 means the default of numacre_private_options.
@@ -362,6 +384,13 @@ public:
         if (const int error = numacre_region_fd(handle_, numa_node, &file.fd, &file.offset))
             return detail::failure(error);
         return file;
+    }
+    // Keeps a range of a region where it is for as long as the result lives, as numacre_pin.
+    Expected<Pin> pin(std::span<const std::byte> range) {
+        int descriptor = -1;
+        if (const int error = numacre_pin(handle_, range.data(), range.size(), &descriptor))
+            return detail::failure(error);
+        return Pin{descriptor};
     }
     // The client id of this handle, as numacre_client_id.
     std::uint32_t client_id() const {

@@ -91,11 +91,27 @@ Answer<ObjectsWish> read_objects_request(std::span<const std::byte> packet) {
                                                       " characters: use a shorter name"}};
 }
 
-bool is_objects_request(std::span<const std::byte> packet) {
+Answer<PinWish> read_pin_request(std::span<const std::byte> packet) {
+    wire::PinRequest request;
+    std::memcpy(&request, packet.data(), sizeof request);
+    if (auto known = check_layout_version(request.layout_version); !known) return Unexpected{known.error()};
+    if (request.numa_node >= kMaxNumaNodes)
+        return Unexpected{Failure{Errc::no_such_node, "numa node " + std::to_string(request.numa_node) +
+                                                          " is beyond the last possible one, " +
+                                                          std::to_string(kMaxNumaNodes - 1)}};
+    return PinWish{request.instance_id,
+                   request.process_generation,
+                   ProcessSlot{request.process_slot},
+                   NumaNode{static_cast<std::uint8_t>(request.numa_node)},
+                   request.first_byte,
+                   request.bytes};
+}
+
+bool is_of_type(wire::MessageType type, std::span<const std::byte> packet) {
     wire::WireHeader header;
     if (packet.size() < sizeof header) return false;
     std::memcpy(&header, packet.data(), sizeof header);
-    return header.type == wire::MessageType::objects_request;
+    return header.type == type;
 }
 
 void put_message(wire::AttachReply &reply, const std::string &text) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,8 +34,17 @@ struct ObjectsWish {
 Answer<AttachWish> read_attach_request(std::span<const std::byte> packet);
 // Likewise of an ObjectsRequest.
 Answer<ObjectsWish> read_objects_request(std::span<const std::byte> packet);
-// True: the message's header says that it is an ObjectsRequest. It may be no good one.
-bool is_objects_request(std::span<const std::byte> packet);
+// A range of a client's memory that is to stay where it is.
+struct PinWish {
+    std::uint64_t instance_id = 0, process_generation = 0;
+    ProcessSlot slot;
+    NumaNode numa_node;
+    std::uint64_t first_byte = 0, bytes = 0;
+};
+// Likewise of a PinRequest. Whether there is such a range is for its pool to say.
+Answer<PinWish> read_pin_request(std::span<const std::byte> packet);
+// True: the message's header says that it is of this type. It may be no good one.
+bool is_of_type(wire::MessageType type, std::span<const std::byte> packet);
 
 // Puts the text into the reply, cut if it is too long; always terminated.
 void put_message(wire::AttachReply &reply, const std::string &text);

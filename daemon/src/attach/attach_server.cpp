@@ -216,7 +216,19 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
         connection_ended(session);
         return;
     }
-    if (session.phase == Session::Phase::silent && is_objects_request(packet)) {
+    if (session.phase == Session::Phase::silent && is_of_type(wire::MessageType::pin_request, packet)) {
+        const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::pin_request,
+                                         sizeof(wire::PinRequest));
+        auto wish = fault ? Unexpected{*fault} : read_pin_request(packet);
+        if (!wish) {
+            refuse(session, wish.error().code, wish.error().message);
+            close_session(id);
+            return;
+        }
+        pin(session, *wish);
+        return;
+    }
+    if (session.phase == Session::Phase::silent && is_of_type(wire::MessageType::objects_request, packet)) {
         const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::objects_request,
                                          sizeof(wire::ObjectsRequest));
         auto wish = fault ? Unexpected{*fault} : read_objects_request(packet);

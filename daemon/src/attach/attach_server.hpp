@@ -1,5 +1,6 @@
 // The attach socket: gives pools to clients and notices when clients go. Belongs to the event loop's thread. Its
-// sources: attach_server.cpp (from a connection to a seat), attach_server_events.cpp, attach_server_ends.cpp.
+// sources: attach_server.cpp (from a connection to a seat), attach_server_events.cpp, attach_server_pins.cpp,
+// attach_server_ends.cpp.
 #pragma once
 
 #include <chrono>
@@ -33,6 +34,7 @@ namespace numacre::daemon {
 class ClientObjects;
 class SeatOrder;
 struct ObjectsWish;
+struct PinWish;
 
 class AttachServer {
 public:
@@ -81,6 +83,9 @@ private:
     void attach(Session &session);
     // Attaches to the object pool, which is made before if there is none.
     void open_objects(Session &session, const ObjectsWish &wish);
+    // Of a client, on a connection that it has made for this; see pins.hpp.
+    void pin(Session &session, const PinWish &wish);
+    void send_pin(Session &session, const ManagedPool::Pinned &pinned);
     // From here on the session is served, however long that takes, and no longer counts as silent.
     void begin_to_serve(Session &session);
     void watch_for_hang_up(Session &session);

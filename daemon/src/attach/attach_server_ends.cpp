@@ -94,17 +94,22 @@ void AttachServer::process_ended(SessionId id) {
 void AttachServer::depart(Session &session, Departure departure) {
     session.phase = Session::Phase::departing;
     const SessionId id = session.id;
-    reaper_.reap(session.pool, session.client, departure, [this, id, departure] {
+    const auto confirm = [this, id, departure] {
+        const auto found = sessions_.find(id);
+        if (found == sessions_.end() || departure != Departure::detached ||
+            std::exchange(found->second->has_detached, true))
+            return;
+        const wire::DetachReply reply;
+        send_now(found->second->connection.get(), &reply, sizeof reply, {});
+    };
+    const auto close = [this, id, confirm] {
         const auto found = sessions_.find(id);
         if (found == sessions_.end()) return;
-        const int connection = found->second->connection.get();
-        const bool unread = has_unread(connection);  // before the detach reply is sent
-        if (departure == Departure::detached) {
-            const wire::DetachReply reply;
-            send_now(connection, &reply, sizeof reply, {});
-        }
+        const bool unread = has_unread(found->second->connection.get());  // before the detach reply is sent
+        confirm();
         close_session(id, unread);
-    });
+    };
+    reaper_.reap(session.pool, session.client, departure, close, confirm);
 }
 
 // A refusal may stay unread: it carries no descriptors.

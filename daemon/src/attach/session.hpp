@@ -59,6 +59,7 @@ struct AttachServer::Session {
     // From the seat on:
     std::shared_ptr<ManagedPool> pool;
     Client client;
+    bool has_detached = false;  // and has been told so
     bool is_looked_at = false;  // lost: the worker is finding out what became of the process
 
     bool is_client() const { return phase == Phase::attached || phase == Phase::lost; }

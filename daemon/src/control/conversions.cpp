@@ -50,6 +50,7 @@ void add_holders(Repeated *proto, const std::vector<BlockHolder> &holders) {
         added.set_pid(holder.pid);
         added.set_comm(printable(holder.comm));
         added.set_bytes(holder.bytes);
+        added.set_pinned_bytes(holder.pinned_bytes);
     }
 }
 
@@ -158,6 +159,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
         added.set_backing_note(printable(numa_node.backing_note));
         added.set_cached_bytes(numa_node.cached_bytes);
         added.set_quarantined_bytes(numa_node.quarantined_bytes);
+        added.set_pinned_bytes(numa_node.pinned_bytes);
         added.set_below_low_watermark(numa_node.is_below_watermark);
         added.set_peak_used_bytes(numa_node.peak_used_bytes);
     }
@@ -182,6 +184,7 @@ v1::Client to_proto(const ClientStatus &client) {
     proto.set_quota_bytes(client.quota_bytes);
     proto.set_soft_quota_bytes(client.soft_quota_bytes);
     proto.set_reserved_bytes(client.reserved_bytes);
+    proto.set_pinned_bytes(client.pinned_bytes);
     proto.set_threads(client.threads);
     proto.set_state(client.state);
     if (client.oldest_held_for) proto.mutable_oldest_held_for()->set_seconds(client.oldest_held_for->count());
@@ -234,6 +237,15 @@ v1::GetMapResponse to_proto(const OccupancyMap &map) {
         added.set_frames(cell.frames);
         added.set_used_frames(cell.used_frames);
         added.set_offline_frames(cell.offline_frames);
+        added.set_pinned_frames(cell.pinned_frames);
+    }
+    for (const PinStatus &pin : map.pins) {
+        v1::Pin &added = *proto.add_pins();
+        added.set_client_id(pin.client_id);
+        added.set_pid(pin.pid);
+        added.set_comm(printable(pin.comm));
+        added.set_offset_bytes(pin.offset_bytes);
+        added.set_bytes(pin.bytes);
     }
     return proto;
 }

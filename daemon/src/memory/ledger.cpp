@@ -19,6 +19,7 @@ static_assert(sizeof(LedgerClient) == 120);
 static_assert(sizeof(LedgerAccount) == 40);
 static_assert(sizeof(LedgerNode) == 24);  // whole words: the client entries follow
 static_assert(sizeof(LedgerUnit) == 2);
+static_assert(sizeof(LedgerPin) == 32);
 static_assert(std::atomic<UnitState>::is_always_lock_free && std::atomic<Drain>::is_always_lock_free);
 
 Unexpected<Failure> no_ledger(const char *why) {
@@ -63,7 +64,8 @@ struct PoolLedger::Attributes {
     std::uint32_t has_zeroed;
     std::uint32_t reserved32;
     std::uint64_t object_memory_bytes;
-    std::uint64_t reserved[6];
+    std::uint64_t pin_quarantine_seconds;
+    std::uint64_t reserved[5];
 };
 
 struct PoolLedger::Header {
@@ -100,7 +102,7 @@ struct PoolLedger::Header {
 namespace {
 
 struct Parts {
-    std::uint64_t nodes = 0, units = 0, clients = 0, accounts = 0, bytes = 0;
+    std::uint64_t nodes = 0, units = 0, clients = 0, accounts = 0, pins = 0, bytes = 0;
     std::uint64_t units_each = 0;
 };
 
@@ -112,7 +114,8 @@ Parts parts_of(const PoolSpec &spec, std::uint32_t numa_nodes) {
     parts.nodes = kHeaderRoom;
     parts.clients = parts.nodes + numa_nodes * sizeof(LedgerNode);
     parts.accounts = parts.clients + (std::uint64_t{spec.max_clients} + 1) * sizeof(LedgerClient);
-    parts.units = parts.accounts + kAccounts * sizeof(LedgerAccount);
+    parts.pins = parts.accounts + kAccounts * sizeof(LedgerAccount);
+    parts.units = parts.pins + PoolLedger::kPins * sizeof(LedgerPin);
     parts.bytes = round_up(parts.units + numa_nodes * parts.units_each * sizeof(LedgerUnit), kPageBytes);
     return parts;
 }
@@ -183,6 +186,7 @@ void PoolLedger::find_parts() {
     nodes_ = {reinterpret_cast<LedgerNode *>(base + parts.nodes), header_->numa_nodes};
     clients_ = {reinterpret_cast<LedgerClient *>(base + parts.clients), std::size_t{header_->max_clients} + 1};
     accounts_ = {reinterpret_cast<LedgerAccount *>(base + parts.accounts), kAccounts};
+    pins_ = {reinterpret_cast<LedgerPin *>(base + parts.pins), kPins};
     units_ = {reinterpret_cast<LedgerUnit *>(base + parts.units), header_->numa_nodes * parts.units_each};
 }
 
@@ -192,6 +196,7 @@ PoolLedger::Attributes PoolLedger::attributes_of(const PoolSpec &spec) {
     attributes.reclaim = static_cast<std::uint32_t>(spec.reclaim.kind);
     attributes.has_zeroed = spec.reclaim.kind == Reclaim::Kind::zero ? 1 : 0;
     attributes.hold_seconds = static_cast<std::uint32_t>(spec.reclaim.hold.count());
+    attributes.pin_quarantine_seconds = static_cast<std::uint64_t>(spec.pin_quarantine.count());
     attributes.fit = static_cast<std::uint32_t>(spec.fit);
     attributes.object_memory_bytes = spec.object_memory_bytes;
     attributes.access_owner = spec.access.owner;
@@ -239,6 +244,7 @@ PoolSpec PoolLedger::spec() const {
     const Attributes &now = header_->attributes[header_->current_attributes.load(std::memory_order_acquire) & 1];
     spec.client_limit = now.client_limit;
     spec.reclaim = {static_cast<Reclaim::Kind>(now.reclaim), std::chrono::seconds(now.hold_seconds)};
+    spec.pin_quarantine = std::chrono::seconds(now.pin_quarantine_seconds);
     spec.low_watermark_bytes = now.low_watermark_bytes;
     const auto &autosize = now.autosize;
     spec.autosize = {autosize.is_on != 0,

@@ -20,7 +20,7 @@ namespace numacre::daemon {
 
 // Version of the ledger's layout. Raise it with any change that moves or reinterprets a byte of a ledger. A daemon of
 // another version refuses to adopt.
-inline constexpr std::uint32_t kLedgerVersion = 7;
+inline constexpr std::uint32_t kLedgerVersion = 8;
 
 // The state of a resize unit, with each step of a change, so that a later daemon can finish or undo the step.
 enum class UnitState : std::uint8_t {
@@ -77,6 +77,17 @@ struct LedgerAccount {
     std::uint32_t reserved;
 };
 
+// A pin (pins.hpp). Its place in the ledger is the place of its lock.
+struct LedgerPin {
+    Durable<std::uint32_t> is_used;    // stored last
+    Durable<std::uint32_t> has_ended;  // the client has
+    std::uint16_t slot;
+    std::uint8_t numa_node;
+    std::uint8_t reserved8;
+    std::uint32_t reserved32;
+    std::uint64_t first_byte, bytes;  // of the numa node's frames
+};
+
 struct LedgerUnit {
     Durable<UnitState> state;
     Durable<Drain> drain;
@@ -127,6 +138,8 @@ public:
     std::span<LedgerUnit> units(NumaNode numa_node) const;
     std::span<LedgerClient> clients() const { return clients_; }     // by process slot
     std::span<LedgerAccount> accounts() const { return accounts_; }  // kAccounts entries
+    std::span<LedgerPin> pins() const { return pins_; }              // kPins entries
+    static constexpr std::size_t kPins = 512;
 
 private:
     struct Header;
@@ -141,6 +154,7 @@ private:
     std::span<LedgerUnit> units_;
     std::span<LedgerClient> clients_;
     std::span<LedgerAccount> accounts_;
+    std::span<LedgerPin> pins_;
 };
 
 // By how much nr_hugepages of a numa node and page size was raised (in pages), and a change of nr_hugepages that is

@@ -354,7 +354,12 @@ void NodeMemory::count_hugepages(Hugepages::Pages &pages) const {
 void NodeMemory::give_back_frames() {
     // Jobs that come later touch none of the frames.
     online_.assign(online_.size(), false);
-    data_.punch(0, data_.bytes());
+    for (std::uint64_t unit = 0; unit < online_.size();) {
+        std::uint64_t end = unit;
+        while (end < online_.size() && !is_pinned(end)) ++end;
+        if (end != unit) data_.punch(unit * unit_memory_bytes_, (end - unit) * unit_memory_bytes_);
+        unit = end + 1;
+    }
 }
 
 NodeMemory::~NodeMemory() {
@@ -580,9 +585,9 @@ std::uint64_t NodeMemory::close_and_punch(std::span<const std::uint64_t> units) 
     return closed.size();
 }
 
-// False: something in the unit is in use, or it is offline.
+// False: something in the unit is in use or pinned, or it is offline.
 bool NodeMemory::close(std::uint64_t unit) {
-    if (unit >= online_.size() || !online_[unit]) return false;
+    if (unit >= online_.size() || !online_[unit] || is_pinned(unit)) return false;
     const std::uint64_t first = unit * chunks_in_unit();
     set_state({unit, 1}, UnitState::closing);
     for (std::uint64_t chunk = first; chunk < first + chunks_in_unit(); ++chunk) {
@@ -633,7 +638,7 @@ Answer<std::uint64_t> NodeMemory::bring_home() const {
     const std::uint64_t units_at_once = std::max<std::uint64_t>(1, kLookedAtBytesMax / unit_memory_bytes_);
     for (std::uint64_t unit = 0; moved && unit < online_.size();) {
         std::uint64_t end = unit;
-        while (end < online_.size() && end - unit < units_at_once && online_[end]) ++end;
+        while (end < online_.size() && end - unit < units_at_once && online_[end] && !is_pinned(end)) ++end;
         if (end == unit) {
             ++unit;
             continue;

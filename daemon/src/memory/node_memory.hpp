@@ -16,6 +16,7 @@
 #include "engine.hpp"
 #include "memory/hugepages.hpp"
 #include "memory/ledger.hpp"
+#include "memory/pins.hpp"
 #include "memory/region.hpp"
 #include "memory/topology.hpp"
 #include "numacre/shm/chunks.hpp"
@@ -56,6 +57,7 @@ public:
         std::uint32_t thread_slots = 0;
         SharedPool pool;
         const PoolLedger *ledger = nullptr;  // outlives the NodeMemory; says at any moment what to do with a unit
+        const Pins *pins = nullptr;          // outlives the NodeMemory, too
     };
 
     // Makes the numa node's part with everything offline. Chooses the backing: the best that the spec wants and of
@@ -68,7 +70,7 @@ public:
     NodeMemory(const NodeMemory &) = delete;
     NodeMemory &operator=(const NodeMemory &) = delete;
     // For a pool that is deleted: gives all pages of the frames back to the kernel, whichever processes have them
-    // mapped.
+    // mapped. Pages that are pinned stay until nobody has them mapped or registered.
     void give_back_frames();
     // Gives reserved hugepages back. Clients that still map the memory keep it until they unmap it.
     ~NodeMemory();
@@ -96,6 +98,10 @@ public:
     std::uint64_t quarantined_frames() const { return quarantined_frames_.load(std::memory_order_relaxed); }  // a count
     void count_quarantined(std::int64_t frames) {
         quarantined_frames_.fetch_add(static_cast<std::uint64_t>(frames), std::memory_order_relaxed);  // a count
+    }
+    // A part of the unit has to stay where it is (pins.hpp).
+    bool is_pinned(std::uint64_t unit) const {
+        return plan_.pins != nullptr && plan_.pins->covers(plan_.numa_node, unit * unit_bytes_, unit_bytes_);
     }
     // Adds the hugepages behind the frames to `pages`, if the frames lie on hugepages.
     void count_hugepages(Hugepages::Pages &pages) const;
@@ -144,7 +150,7 @@ public:
     // hugepages that were reserved for it. Adds the new units and pages to `growth`.
     Answer<void> bring_online(UnitRange units, Growth &growth);
     // Claims the units in one pass, and gives their pages back in runs as long as they come. Returns how many went: the
-    // others are in use, or offline already.
+    // others are in use, pinned, or offline already.
     std::uint64_t take_offline(std::span<const std::uint64_t> units);
     // Takes the last of the growth's units offline again, up to units_max, and gives back the hugepages that were
     // reserved for them and no others. Units in use stay online, and leave `growth`. Returns how many units went.
@@ -154,7 +160,7 @@ public:
     Drain drain_of(std::uint64_t unit) const;
     std::uint64_t used_frames(std::uint64_t unit) const;
     // Moves pages back that the kernel has moved to other numa nodes (a client's cpuset was narrowed, or somebody
-    // called migratepages). Returns how many pages moved.
+    // called migratepages), but for pinned ones. Returns how many pages moved.
     Answer<std::uint64_t> bring_home() const;
     // Gives pages back to the machine that a client has put behind offline frames (fallocate(), or a touch without the
     // guard). Returns how many bytes.

@@ -71,6 +71,7 @@ void add_numa_node(Scrape &scrape, const std::string &pool, const PoolStatus &of
     scrape.add<Metric::pool_used_bytes>(used_bytes(geometry, status), pool, node);
     scrape.add<Metric::pool_cached_bytes>(status.cached_bytes, pool, node);
     scrape.add<Metric::pool_quarantined_bytes>(status.quarantined_bytes, pool, node);
+    scrape.add<Metric::pool_pinned_bytes>(status.pinned_bytes, pool, node);
     scrape.add<Metric::low_watermark_bytes>(of.spec.low_watermark_bytes, pool, node);
     scrape.add<Metric::pool_peak_used_bytes>(status.peak_used_bytes, pool, node);
     scrape.add<Metric::pool_largest_free_block_bytes>(largest_free_block_bytes(geometry, status), pool, node);
@@ -133,6 +134,7 @@ void add_client(Scrape &scrape, const ClientStatus &client) {
     scrape.add<Metric::client_quota_bytes>(client.quota_bytes, client.pool, id);
     scrape.add<Metric::client_soft_quota_bytes>(client.soft_quota_bytes, client.pool, id);
     scrape.add<Metric::client_reserved_bytes>(client.reserved_bytes, client.pool, id);
+    scrape.add<Metric::client_pinned_bytes>(client.pinned_bytes, client.pool, id);
     if (!client.has_been_looked_at) return;
     scrape.add<Metric::client_oldest_block_seconds>(client.oldest_held_for.value_or(std::chrono::seconds{0}).count(),
                                                     client.pool, id);

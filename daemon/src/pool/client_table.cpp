@@ -20,6 +20,8 @@ std::string_view client_state_name(ClientState state) {
             return "detaching";
         case ClientState::lost:
             return "lost connection";
+        case ClientState::quarantined:
+            return "quarantined";
         case ClientState::recovering:
             return "recovering";
     }

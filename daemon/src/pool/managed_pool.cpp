@@ -155,6 +155,7 @@ ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLed
       ledger_(std::move(ledger)),
       pool_region_(std::move(pool_region)),
       shared_(SharedPool::at(pool_region_.address(), process_slots_, thread_slots_)),
+      pins_(ledger_, pool_region_.fd()),
       adopted_(origin == Origin::adopted),
       quarantine_(spec.reclaim.hold),
       clients_(description_, ledger_),
@@ -167,7 +168,7 @@ ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLed
       scan_(geometry_, shared_, views_, nodes_, clients_, records_.withheld_bytes()) {}
 
 NodeMemory::Plan ManagedPool::plan_of(NumaNode numa_node) const {
-    return {description()->spec, geometry_, numa_node, instance_id(), thread_slots_, shared_, &ledger_};
+    return {description()->spec, geometry_, numa_node, instance_id(), thread_slots_, shared_, &ledger_, &pins_};
 }
 
 void ManagedPool::add_node(std::unique_ptr<NodeMemory> memory) {
@@ -327,7 +328,8 @@ bool ManagedPool::is_here(const Client &client) const {
 void ManagedPool::mark_departing_dead() {
     const RecordsLock records(*this);
     for (const Client &client : clients_.all()) {
-        const bool departs = client.state == ClientState::detaching || client.state == ClientState::recovering;
+        const bool departs = client.state == ClientState::detaching || client.state == ClientState::recovering ||
+                             client.state == ClientState::quarantined;
         // EDGE death-to-recovery (seq_cst; partner: recovery's acquire loads). The kernel has ordered all of the
         // process's stores before its end.
         if (departs && records_.of(client.slot).state == ProcessState::active)
@@ -355,6 +357,7 @@ std::optional<Client> ManagedPool::note_blocked(ProcessSlot slot, ThreadSlotInde
 void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds) {
     const RecordsLock records(*this);
     if (!clients_.leave(slot, departure, geometry_.bytes_of(total.frames), recovery_seconds)) return;
+    pins_.forget(slot);
     limits_.vacate(slot);
     // Nobody has noted the blocks that recovery has freed in units that drain: those that were on their way included,
     // which `total` does not count.

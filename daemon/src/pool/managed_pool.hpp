@@ -28,6 +28,7 @@
 #include "memory/hugepages.hpp"
 #include "memory/ledger.hpp"
 #include "memory/node_memory.hpp"
+#include "memory/pins.hpp"
 #include "memory/topology.hpp"
 #include "numacre/shm/presence.hpp"
 #include "numacre/shm/recovery.hpp"
@@ -98,8 +99,12 @@ public:
     void set_peer(const Client &client, const Peer &peer) { clients_.set_peer(client, peer); }
     // The kernel has said that the process is gone, or it has told us that it has let go. From now on it counts as dead
     // for a daemon after us; reclaim() and vacate() follow.
-    void begin_departure(ProcessSlot slot, Departure departure) { clients_.begin_departure(slot, departure); }
+    void begin_departure(ProcessSlot slot, Departure departure) {
+        clients_.begin_departure(slot, departure);
+        pins_.begin_departure(slot);
+    }
     std::vector<Client> client_table() const { return clients_.all(); }
+    std::optional<Client> client_at(ProcessSlot slot) const { return clients_.at(slot); }
     std::optional<Client> find_client(std::uint32_t client_id) const { return clients_.find(client_id); }
     PoolLimits::OfClient limits_of(const Client &client) const { return limits_.of(client); }
     // A soft quota, a low watermark or a policy of size that look_at_use() would have to see to, or what clients count
@@ -263,7 +268,18 @@ public:
     // middle of an operation on the same block.
     RecoveryStep finish_predecessor(ThreadSlotIndex &blocked_by);
     // Of departed clients, by slot, ascending; all in one walk over the pool's metadata, which takes as long for one.
+    // What a client had in use in a pinned range is kept while has_to_keep() is true for the client; then once more.
     void reclaim(std::span<Departed> departed);
+    // Whether devices may still write to blocks of this client, which has ended. Without a walk.
+    bool has_to_keep(ProcessSlot slot);
+    struct Pinned {
+        Fd descriptor;
+        std::uint64_t first_byte = 0, bytes = 0;
+    };
+    // Keeps frames of the numa node where they are for as long as somebody has the descriptor (pins.hpp): whole units
+    // around the range, all of them online. contended: a part of the range is being taken offline; no_such_client: the
+    // client is gone.
+    Answer<Pinned> pin(const Client &client, NumaNode numa_node, std::uint64_t first_byte, std::uint64_t bytes);
     // Memory that a client has put behind frames that are offline goes back to the machine, and the log says so.
     void punch_strays();
     // Frees what reclaim() has seized, as far as it is due: zeroed first, if the pool wants that; a bounded piece of
@@ -337,6 +353,7 @@ private:
 
     void seize(NumaNode numa_node, Block block, Quarantine::Era era);
     void list_seized();
+    std::vector<Pins::Pin> quarantine_of(ProcessSlot slot);
 
     Description description_;
     Geometry geometry_;
@@ -345,6 +362,7 @@ private:
     PoolLedger ledger_;  // before the nodes, which write in it
     MetadataRegion pool_region_;
     SharedPool shared_;
+    Pins pins_;
     std::vector<std::unique_ptr<NodeMemory>> nodes_;
     std::vector<View> views_;
 

@@ -60,6 +60,8 @@ PoolStatus ManagedPool::status() {
     Use use = scan_.begin();
     const auto waiters = count_waiters(shared_, threads);
     const auto start = std::chrono::steady_clock::now();
+    const std::vector<Client> table = client_table();
+    const std::vector<Pins::Pin> pins = pins_.all();
     for (const auto &memory : nodes_) {
         NodeStatus numa_node;
         numa_node.node = memory->numa_node();
@@ -78,6 +80,11 @@ PoolStatus ManagedPool::status() {
         use.add(numa_node.snapshot);
         for (std::uint32_t slot = 0; slot < process_slots_; ++slot) use.used_frames[slot] += scan.usage[slot].frames;
         numa_node.quarantined_bytes = geometry_.bytes_of(memory->quarantined_frames());
+        for (const Client &client : table)
+            if (client.state == ClientState::quarantined)
+                numa_node.quarantined_bytes += geometry_.bytes_of(scan.usage[client.slot.value].frames);
+        numa_node.pinned_bytes =
+            Pins::bytes_in(pins, [&](const Pins::Pin &pin) { return pin.numa_node == memory->numa_node(); });
         numa_node.cached_bytes = geometry_.bytes_of(numa_node.snapshot.cached_frames);
         numa_node.counters = fold_counters(memory->view(), threads);
         numa_node.waiting_threads = waiters[numa_node.node.value];
@@ -143,6 +150,8 @@ ClientStatus ManagedPool::known_of(const Client &client) const {
     status.quota_bytes = limits.quota_bytes;
     status.soft_quota_bytes = limits.soft_quota_bytes;
     status.reserved_bytes = limits.reserved_bytes;
+    status.pinned_bytes =
+        Pins::bytes_in(pins_.all(), [&](const Pins::Pin &pin) { return pin.slot == client.slot; });
     status.state = client_state_name(client.state);
     status.waits_for = client.waits_for;
     return status;
@@ -218,7 +227,26 @@ OccupancyMap ManagedPool::occupancy(NumaNode numa_node, std::uint32_t cells) {
     scan_occupancy(views_[numa_node.value], frames_per_cell, std::span<CellUsage>(usage));
     OccupancyMap map;
     map.bytes_per_cell = geometry_.bytes_of(frames_per_cell);
-    for (const CellUsage &cell : usage) map.cells.push_back({cell.frames, cell.used_frames, cell.offline_frames});
+    for (const CellUsage &cell : usage) map.cells.push_back({cell.frames, cell.used_frames, cell.offline_frames, 0});
+    std::vector<Pins::Pin> pins = pins_.all();
+    std::erase_if(pins, [&](const Pins::Pin &pin) { return pin.numa_node != numa_node; });
+    std::ranges::sort(pins, {}, &Pins::Pin::first_byte);
+    for (const Pins::Pin &pin : pins) {
+        const auto client = clients_.at(pin.slot);
+        if (!client) continue;  // gone since
+        map.pins.push_back({client->id, client->peer.pid, client->peer.comm, pin.first_byte, pin.bytes});
+    }
+    for (std::size_t i = 0; !pins.empty() && i < map.cells.size(); ++i) {
+        const std::uint64_t first = i * map.bytes_per_cell, bytes = geometry_.bytes_of(map.cells[i].frames);
+        std::vector<Pins::Pin> here;
+        for (const Pins::Pin &pin : pins) {
+            if (!pin.overlaps(numa_node, first, bytes)) continue;
+            const std::uint64_t begin = std::max(pin.first_byte, first);
+            here.push_back({pin.slot, numa_node, begin, std::min(pin.first_byte + pin.bytes, first + bytes) - begin});
+        }
+        map.cells[i].pinned_frames =
+            geometry_.frames_in(Pins::bytes_in(std::move(here), [](const Pins::Pin &) { return true; }));
+    }
     return map;
 }
 
@@ -228,11 +256,19 @@ std::vector<BlockHolder> ManagedPool::holders(NumaNode numa_node, const std::vec
     for (const UnitRange &range : units)
         scan_holders(views_[numa_node.value], FrameIndex{range.first * unit_frames}, range.count * unit_frames,
                      std::span<OwnerUsage>(usage));
+    const std::uint64_t unit_bytes = node_memory(numa_node).unit_bytes();
+    std::vector<std::uint64_t> pinned(process_slots_);
+    for (const Pins::Pin &pin : pins_.all())
+        for (const UnitRange &range : units)
+            if (pin.slot.value < process_slots_ &&
+                pin.overlaps(numa_node, range.first * unit_bytes, range.count * unit_bytes))
+                pinned[pin.slot.value] += range.count * unit_bytes;  // pins are whole units, as ranges are here
     std::vector<BlockHolder> found;
     for (std::uint32_t slot = 0; slot < process_slots_; ++slot) {
-        if (usage[slot].frames == 0) continue;
+        if (usage[slot].frames == 0 && pinned[slot] == 0) continue;
         BlockHolder holder;
         holder.bytes = geometry_.bytes_of(usage[slot].frames);
+        holder.pinned_bytes = pinned[slot];
         if (slot == kDaemonProcess.value) holder.comm = "the quarantine";
         if (const auto client = clients_.at(ProcessSlot{static_cast<std::uint16_t>(slot)})) {
             holder.client_id = client->id;
@@ -241,7 +277,9 @@ std::vector<BlockHolder> ManagedPool::holders(NumaNode numa_node, const std::vec
         }
         found.push_back(std::move(holder));
     }
-    std::sort(found.begin(), found.end(), [](const auto &a, const auto &b) { return a.bytes > b.bytes; });
+    std::sort(found.begin(), found.end(), [](const auto &a, const auto &b) {
+        return std::max(a.bytes, a.pinned_bytes) > std::max(b.bytes, b.pinned_bytes);
+    });
     return found;
 }
 

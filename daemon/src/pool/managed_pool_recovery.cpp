@@ -1,8 +1,13 @@
 // The estate of the dead: recovery, the quarantine, and what the daemon before was in the middle of.
 // The worker's thread only.
 #include <chrono>
+#include <algorithm>
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "base/bytes.hpp"
 #include "engine.hpp"
 #include "numacre/shm/account.hpp"
 #include "numacre/shm/recovery.hpp"
@@ -67,17 +72,67 @@ void ManagedPool::reclaim(std::span<Departed> departed) {
     if (finish_predecessor(blocked_by) == RecoveryStep::blocked) return all(RecoveryStep::blocked, blocked_by);
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
     const Reclaim reclaim = description_.now()->spec.reclaim;
+    std::vector<Pins::Pin> pinned;
+    for (const Departed &one : departed) {
+        const auto more = quarantine_of(one.process);
+        pinned.insert(pinned.end(), more.begin(), more.end());
+    }
+    const auto keeps = [&](NumaNode numa_node, Block block, IndexEntry entry) {
+        return std::ranges::any_of(pinned, [&](const Pins::Pin &pin) {
+            return pin.slot == entry.owner() && pin.overlaps(numa_node, geometry_.bytes_of(block.base.value),
+                                                             geometry_.bytes_of(block.order.frames()));
+        });
+    };
     if (reclaim.kind == Reclaim::Kind::fast) {
-        recovery.recover(departed);
+        recovery.recover(departed, keeps);
     } else {
         zeroes_seized_ = zeroes_seized_ || reclaim.kind == Reclaim::Kind::zero;
         const Quarantine::Era era = quarantine_.era(Quarantine::Clock::now());
-        recovery.seize(departed, era, [this, era](NumaNode numa_node, Block block) { seize(numa_node, block, era); });
+        recovery.seize(
+            departed, era, [this, era](NumaNode numa_node, Block block) { seize(numa_node, block, era); }, keeps);
     }
     // Before any count is lowered: nobody has noted the blocks that recovery has freed in units that drain.
     forget_draining_held(shared_);
     // A dead client may have been giving a block to another.
     forget_stale_gifts(Stale::all);
+}
+
+std::vector<Pins::Pin> ManagedPool::quarantine_of(ProcessSlot slot) {
+    return pins_.quarantine_of(slot, description_.now()->spec.pin_quarantine, Pins::Clock::now());
+}
+
+bool ManagedPool::has_to_keep(ProcessSlot slot) {
+    return !quarantine_of(slot).empty();
+}
+
+Answer<ManagedPool::Pinned> ManagedPool::pin(const Client &client, NumaNode numa_node, std::uint64_t first_byte,
+                                             std::uint64_t bytes) {
+    const auto now = clients_.at(client.slot);
+    if (!now || now->id != client.id || now->state == ClientState::detaching || now->state == ClientState::recovering ||
+        now->state == ClientState::quarantined)
+        return Unexpected{no_such_client(client.id)};
+    const NodeMemory &memory = node_memory(numa_node);
+    const std::uint64_t unit_bytes = memory.unit_bytes();
+    const std::uint64_t first = first_byte / unit_bytes, end = divide_up(first_byte + bytes, unit_bytes);
+    const auto refused = [&](std::uint64_t unit, const std::string &why, Errc code) {
+        return Unexpected{Failure{code, "bytes " + std::to_string(unit * unit_bytes) + " to " +
+                                            std::to_string((unit + 1) * unit_bytes) + " of numa node " +
+                                            std::to_string(numa_node.value) + " of pool \"" + description_.name() +
+                                            "\" " + why}};
+    };
+    for (std::uint64_t unit = first; unit < end; ++unit) {
+        if (!memory.is_online(unit))
+            return refused(unit, "have no memory: pin what is online, or grow the pool first (numacre resize)",
+                           Errc::bad_argument);
+        if (memory.drain_of(unit) != Drain::none)
+            return refused(unit,
+                           "are being taken offline: try again when the resize is over, or undo the drain (numacre "
+                           "drain --undo)",
+                           Errc::contended);
+    }
+    auto descriptor = pins_.add({client.slot, numa_node, first * unit_bytes, (end - first) * unit_bytes});
+    if (!descriptor) return Unexpected{descriptor.error()};
+    return Pinned{std::move(*descriptor), first * unit_bytes, (end - first) * unit_bytes};
 }
 
 bool ManagedPool::is_overfull() const {

@@ -29,7 +29,9 @@ struct NodeStatus {
     CounterTotals counters;
     std::uint32_t waiting_threads = 0;    // threads that wait for memory and prefer this numa node
     std::uint64_t cached_bytes = 0;       // part of the used bytes: in clients' thread caches
-    std::uint64_t quarantined_bytes = 0;  // part of the used bytes: taken back and held before their next use
+    // Part of the used bytes: left by clients that have ended, and held before their next use.
+    std::uint64_t quarantined_bytes = 0;
+    std::uint64_t pinned_bytes = 0;       // part of the online bytes: has to stay where it is
     bool is_below_watermark = false;      // as the last event about it said
     std::uint64_t peak_used_bytes = 0;    // the maximum that a scan has found since the pool was made
 };
@@ -73,8 +75,10 @@ struct ClientStatus {
     std::uint64_t used_bytes = 0, cached_bytes = 0, blocks = 0, quota_bytes = 0;
     std::uint64_t soft_quota_bytes = 0;  // 0: none
     std::uint64_t reserved_bytes = 0;    // promised to the client, used or not
+    std::uint64_t pinned_bytes = 0;      // whole resize units, over all numa nodes
     std::uint32_t threads = 0;
-    std::string state;            // "active", "adopted", "detaching", "lost connection", "recovering"
+    // "active", "adopted", "detaching", "lost connection", "recovering", "quarantined"
+    std::string state;
     std::uint32_t waits_for = 0;  // the client whose operation under way blocks this client's recovery; 0: none
     std::optional<std::chrono::seconds> oldest_held_for;  // lower bound over its blocks in use; nothing: it has none
     bool has_been_looked_at = true;                       // false: bytes, blocks and threads are not known yet
@@ -99,7 +103,8 @@ struct BlockHolder {
     std::uint32_t client_id = 0;
     std::uint32_t pid = 0;
     std::string comm;
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = 0;         // held there
+    std::uint64_t pinned_bytes = 0;  // and pinned, in use or not
 };
 
 struct ResizeStep {
@@ -119,11 +124,17 @@ struct DrainStatus {
 };
 
 struct MapCell {
-    std::uint64_t frames = 0, used_frames = 0, offline_frames = 0;
+    std::uint64_t frames = 0, used_frames = 0, offline_frames = 0, pinned_frames = 0;
+};
+struct PinStatus {
+    std::uint32_t client_id = 0, pid = 0;
+    std::string comm;
+    std::uint64_t offset_bytes = 0, bytes = 0;
 };
 struct OccupancyMap {
     std::uint64_t bytes_per_cell = 0;
     std::vector<MapCell> cells;
+    std::vector<PinStatus> pins;  // by offset
 };
 
 }  // namespace numacre::daemon

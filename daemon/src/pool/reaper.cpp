@@ -12,7 +12,8 @@ struct Reaper::Case {
     std::shared_ptr<ManagedPool> pool;
     Client client;
     Departure departure{};
-    std::function<void()> on_done;
+    std::function<void()> on_done, on_kept;
+    bool is_kept = false;
     Reclaimed total;
     std::chrono::steady_clock::time_point begun;
     std::chrono::milliseconds retry_after = kFirstRetry;
@@ -28,13 +29,14 @@ struct Reaper::Step {
 Reaper::Reaper(EventLoop &loop, Registry &registry) : loop_(loop), registry_(registry) {}
 
 void Reaper::reap(std::shared_ptr<ManagedPool> pool, const Client &client, Departure departure,
-                  std::function<void()> on_done) {
+                  std::function<void()> on_done, std::function<void()> on_kept) {
     pool->begin_departure(client.slot, departure);
     auto job = std::make_shared<Case>();
     job->pool = std::move(pool);
     job->client = client;
     job->departure = departure;
     job->on_done = std::move(on_done);
+    job->on_kept = std::move(on_kept);
     job->begun = std::chrono::steady_clock::now();
     // An observer owns no blocks, and cannot write to its mappings.
     if (client.tier == wire::Tier::observer)
@@ -84,7 +86,10 @@ std::vector<Reaper::Step> Reaper::walk_for(std::span<const std::shared_ptr<Case>
 void Reaper::has_stepped(const std::shared_ptr<Case> &job, const Step &step) {
     job->total = step.departed.total;
     if (step.departed.step == RecoveryStep::done) {
-        finish(job);
+        if (step.departed.kept.blocks != 0)
+            keep(job, step.departed.kept);
+        else
+            finish(job);
         return;
     }
     if (job->retry_after >= kLastRetry && !job->said_blocked) {
@@ -98,6 +103,37 @@ void Reaper::has_stepped(const std::shared_ptr<Case> &job, const Step &step) {
     }
     loop_.after(job->retry_after, [this, job] { this->step(job); });
     job->retry_after = std::min(job->retry_after * 2, kLastRetry);
+}
+
+void Reaper::keep(const std::shared_ptr<Case> &job, const Reclaimed &kept) {
+    if (!std::exchange(job->is_kept, true)) {
+        job->pool->set_client_state(job->client.slot, ClientState::quarantined);
+        log::info("blocks of a client that is gone wait: devices may still write to them",
+                  {{"pool", job->pool->name()},
+                   {"client", job->client.id},
+                   {"pid", job->client.peer.pid},
+                   {"blocks", kept.blocks},
+                   {"bytes", job->pool->geometry().bytes_of(kept.frames)}});
+        // The other blocks may serve waiters.
+        ManagedPool::wake_waiters_soon(job->pool);
+        if (job->on_kept) job->on_kept();
+    }
+    look_at_kept(job);
+}
+
+// A walk follows only when the blocks may go.
+void Reaper::look_at_kept(const std::shared_ptr<Case> &job) {
+    loop_.after(kKeptPeriod, [this, job] {
+        job->pool->worker().post([this, job] {
+            const bool has_to_wait = job->pool->has_to_keep(job->client.slot);
+            loop_.post([this, job, has_to_wait] {
+                if (has_to_wait)
+                    look_at_kept(job);
+                else
+                    step(job);
+            });
+        });
+    });
 }
 
 void Reaper::finish(const std::shared_ptr<Case> &job) {

@@ -23,9 +23,10 @@ public:
 
     // Recovers a client that is gone or has let go of the memory. Recovery runs again and again while a live client is
     // in the middle of an operation on an overlapping block. Then the slot is free and on_done is called. Call once for
-    // each client.
+    // each client. Where devices may still write to some of the client's blocks (pins.hpp), on_kept is called first,
+    // when all other blocks have come back.
     void reap(std::shared_ptr<ManagedPool> pool, const Client &client, Departure departure,
-              std::function<void()> on_done);
+              std::function<void()> on_done, std::function<void()> on_kept = {});
 
     // Completes the operations that an earlier daemon was in the middle of in an adopted pool. Tries again and again
     // while a live client is in the way.
@@ -44,6 +45,8 @@ private:
     void work_on(std::uint64_t instance_id);
     static std::vector<Step> walk_for(std::span<const std::shared_ptr<Case>> jobs);
     void has_stepped(const std::shared_ptr<Case> &job, const Step &step);
+    void keep(const std::shared_ptr<Case> &job, const Reclaimed &kept);
+    void look_at_kept(const std::shared_ptr<Case> &job);
     void try_finish(std::shared_ptr<ManagedPool> pool, std::chrono::milliseconds retry_after);
     void finish(const std::shared_ptr<Case> &job);
     void has_gone(const Case &job, double seconds);
@@ -54,6 +57,7 @@ private:
     static constexpr std::chrono::milliseconds kFirstRetry{5};
     static constexpr std::chrono::milliseconds kLastRetry{2000};
     static constexpr std::chrono::milliseconds kDrainPeriod{500};
+    static constexpr std::chrono::milliseconds kKeptPeriod{500};
 
     EventLoop &loop_;
     Registry &registry_;

@@ -54,7 +54,9 @@ std::string describe(const std::vector<BlockHolder> &holders) {
         text += holders[i].client_id == 0 ? (holders[i].comm.empty() ? "somebody who is leaving" : holders[i].comm)
                                           : "client " + std::to_string(holders[i].client_id) + " (" + holders[i].comm +
                                                 ", pid " + std::to_string(holders[i].pid) + ")";
-        text += " holds " + format_bytes(holders[i].bytes);
+        if (holders[i].bytes != 0) text += " holds " + format_bytes(holders[i].bytes);
+        if (holders[i].pinned_bytes != 0)
+            text += (holders[i].bytes != 0 ? " and pins " : " pins ") + format_bytes(holders[i].pinned_bytes);
     }
     if (holders.size() > kNamed) text += " and " + std::to_string(holders.size() - kNamed) + " more";
     return text;
@@ -147,12 +149,15 @@ Answer<void> grow(ManagedPool &pool, NodeMemory &memory, std::uint64_t target, c
     return {};
 }
 
-// The units that a shrink would like to take: the emptiest first, of equals the highest.
+// The units that a shrink would like to take: the emptiest first, of equals the highest. Pinned ones, which cannot go,
+// are last: they are only chosen where there is nothing else, to be told of.
 std::vector<std::uint64_t> candidates(ManagedPool &pool, NodeMemory &memory, std::uint64_t limit) {
+    constexpr std::uint64_t kPinned = ~std::uint64_t{0};
     std::vector<std::pair<std::uint64_t, std::uint64_t>> units;  // used frames, unit
     in_pieces(pool, memory, memory.unit_count(), [&](std::uint64_t unit, std::uint64_t last) {
         for (; unit < last; ++unit)
-            if (memory.is_online(unit)) units.emplace_back(memory.used_frames(unit), unit);
+            if (memory.is_online(unit))
+                units.emplace_back(memory.is_pinned(unit) ? kPinned : memory.used_frames(unit), unit);
     });
     const auto is_sooner = [](const auto &a, const auto &b) {
         return a.first != b.first ? a.first < b.first : a.second > b.second;
@@ -189,7 +194,9 @@ public:
     void add(const std::vector<std::uint64_t> &units) {
         in_pieces(pool_, memory_, units.size(), [&](std::uint64_t i, std::uint64_t last) {
             for (; i < last; ++i) {
-                if (!memory_.is_online(units[i]) || memory_.drain_of(units[i]) != Drain::none) continue;
+                if (!memory_.is_online(units[i]) || memory_.drain_of(units[i]) != Drain::none ||
+                    memory_.is_pinned(units[i]))
+                    continue;
                 memory_.set_drain(units[i], Drain::resize);
                 drained_.push_back(units[i]);
             }
@@ -322,6 +329,11 @@ Answer<void> rehearse(ManagedPool &pool, NodeMemory &memory, std::uint64_t targe
     return {};
 }
 
+Failure pinned(const ManagedPool &pool, const std::vector<BlockHolder> &holders) {
+    return {Errc::contended, "a part of what is to be drained of pool \"" + pool.name() + "\" is pinned: " +
+                                 describe(holders) + ": have it unpinned, or evict the client, then try again"};
+}
+
 // Devices know the addresses of objects, and free objects keep their content: none of the memory goes.
 Failure never_resized(const ManagedPool &pool, const std::string &wanted) {
     return {Errc::bad_argument, "pool \"" + pool.name() + "\" is an object pool, which is online as a whole: " +
@@ -409,6 +421,10 @@ Answer<DrainStatus> drain_chunk(ManagedPool &pool, NumaNode numa_node, std::uint
         }
         // A unit that is drained already has been checked before.
         const bool is_new = !undo && memory.drain_of(unit) == Drain::none;
+        if (is_new && memory.is_pinned(unit)) {
+            allowed = Unexpected{pinned(pool, pool.holders(numa_node, {{unit, 1}}))};
+            return now;
+        }
         const ManagedPool::Withheld withheld(pool, is_new ? memory.unit_bytes() : 0);
         if (is_new) allowed = pool.check_drain({numa_node, std::span(&unit, 1)}, withheld);
         if (!allowed) return now;

@@ -162,6 +162,12 @@ constexpr PoolAttribute kAttributes[] = {
      [](PoolSpec &spec, const std::string &text) { return set_parsed(spec.reclaim, parse_reclaim(text)); },
      [](const PoolSpec &spec) { return format_reclaim(spec.reclaim); },
      PoolAttribute::kSetCommand, {}},
+    {"pin-quarantine", Kind::text, "How long a dead client's blocks under a pin wait for devices: 1s to 24h", "5s",
+     [](PoolSpec &spec, const std::string &text) {
+         return set_parsed(spec.pin_quarantine, parse_pin_quarantine(text));
+     },
+     [](const PoolSpec &spec) { return std::to_string(spec.pin_quarantine.count()) + "s"; },
+     PoolAttribute::kSetCommand, {}},
     {"low-watermark", Kind::bytes, "Less free memory than this on a numa node is an event; 0: none", "0",
      [](PoolSpec &spec, const std::string &text) { return set_bytes(spec.low_watermark_bytes, text); },
      [](const PoolSpec &spec) { return format_bytes(spec.low_watermark_bytes); },

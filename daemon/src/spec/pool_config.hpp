@@ -87,6 +87,8 @@ struct PoolSpec {
     std::uint32_t max_threads_per_client = 0;        // of max_threads; 0: all
     wire::Backing backing = wire::Backing::hugetlb;  // the best to try; falls back to the next of kBackings
     Reclaim reclaim;
+    // How long what a dead client had in a pinned range stays its own, once nobody has the pin any more.
+    std::chrono::seconds pin_quarantine{5};
     std::uint64_t low_watermark_bytes = 0;  // per numa node: less free memory than this is an event; 0: none
     // For all clients together; 0: none. More use than the soft quota is an event.
     std::uint64_t quota_bytes = 0, soft_quota_bytes = 0;

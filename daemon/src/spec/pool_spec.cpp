@@ -125,6 +125,7 @@ PoolSpec objects_of_client(const PoolSpec &parent, const std::string &name, std:
     spec.max_threads_per_client = parent.max_threads_per_client;
     spec.backing = parent.backing;
     if (parent.reclaim.kind == Reclaim::Kind::quarantine) spec.reclaim = parent.reclaim;  // zeroes nothing
+    spec.pin_quarantine = parent.pin_quarantine;
     spec.policy = parent.policy;
     spec.access = parent.access;
     return spec;

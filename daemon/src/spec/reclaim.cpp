@@ -1,23 +1,42 @@
 #include "spec/reclaim.hpp"
 
 #include <charconv>
+#include <optional>
+#include <string>
 #include <system_error>
 
 namespace numacre::daemon {
 
+namespace {
+
+constexpr std::uint64_t kHoldMaxSeconds = 24ULL * 3600;
+
+// "30s", "5m", "24h". Nothing: the text is no such time, or none of 1 s to 24 h.
+std::optional<std::chrono::seconds> parse_hold(std::string_view time) {
+    std::uint64_t count = 0;
+    const auto [unit, fault] = std::from_chars(time.data(), time.data() + time.size(), count);
+    const std::string_view rest(unit, static_cast<std::size_t>(time.data() + time.size() - unit));
+    const std::uint64_t seconds_each = rest == "s" ? 1 : rest == "m" ? 60 : rest == "h" ? 3600 : 0;
+    if (fault != std::errc{} || seconds_each == 0 || count == 0 || count > kHoldMaxSeconds / seconds_each)
+        return std::nullopt;
+    return std::chrono::seconds(count * seconds_each);
+}
+
+}  // namespace
+
+Answer<std::chrono::seconds> parse_pin_quarantine(std::string_view text) {
+    if (const auto hold = parse_hold(text)) return *hold;
+    return Unexpected{
+        Failure{Errc::bad_argument, "\"" + std::string(text) + "\" is no time: use one from 1s to 24h: 5s"}};
+}
+
 Answer<Reclaim> parse_reclaim(std::string_view text) {
     constexpr std::string_view kQuarantine = "quarantine:";
-    constexpr std::uint64_t kHoldMaxSeconds = 24ULL * 3600;
     if (text == "fast") return Reclaim{Reclaim::Kind::fast, {}};
     if (text == "zero") return Reclaim{Reclaim::Kind::zero, {}};
     if (text.starts_with(kQuarantine)) {
-        const std::string_view time = text.substr(kQuarantine.size());
-        std::uint64_t count = 0;
-        const auto [unit, fault] = std::from_chars(time.data(), time.data() + time.size(), count);
-        const std::string_view rest(unit, static_cast<std::size_t>(time.data() + time.size() - unit));
-        const std::uint64_t seconds_each = rest == "s" ? 1 : rest == "m" ? 60 : rest == "h" ? 3600 : 0;
-        if (fault == std::errc{} && seconds_each != 0 && count != 0 && count <= kHoldMaxSeconds / seconds_each)
-            return Reclaim{Reclaim::Kind::quarantine, std::chrono::seconds(count * seconds_each)};
+        if (const auto hold = parse_hold(text.substr(kQuarantine.size())))
+            return Reclaim{Reclaim::Kind::quarantine, *hold};
     }
     return Unexpected{Failure{
         Errc::bad_argument,

@@ -196,6 +196,26 @@ int duplicate(int fd) {
     return file ? kernel().install(file) : -1;
 }
 
+// A lock belongs to the file description, which a File is here.
+int lock_file_byte(int fd, off_t byte) {
+    kernel().enter_call();
+    const FilePtr file = kernel().file(fd);
+    if (!file) return -1;
+    kernel().locks().push_back({file, file->inode, byte});
+    return 0;
+}
+
+int has_other_file_lock(int fd, off_t byte) {
+    kernel().enter_call();
+    const FilePtr file = kernel().file(fd);
+    if (!file) return -1;
+    for (const FileLock &lock : kernel().locks()) {
+        const FilePtr holder = lock.of.lock();
+        if (holder && holder != file && lock.inode == file->inode && lock.byte == byte) return 1;
+    }
+    return 0;
+}
+
 int memfd_create(const char *name, unsigned) {
     kernel().enter_call();
     return kernel().make_memory(name);

@@ -83,6 +83,13 @@ struct File {
     std::size_t offset = 0;
 };
 
+// A lock of a file description on a byte of the file: let go with the description.
+struct FileLock {
+    std::weak_ptr<File> of;
+    std::uint64_t inode = 0;
+    off_t byte = 0;
+};
+
 // A client's private memory. Processes of one family (who has forked whom) have it at the same addresses, and take
 // turns there.
 struct Arena {
@@ -161,6 +168,7 @@ public:
     const File *file_at(int process, const void *address) const;
     // Memfds that somebody still has open, mapped or in a socket.
     std::size_t memory_files() const { return memory_files_; }
+    std::vector<FileLock> &locks() { return locks_; }
     std::size_t programs_files(const Process &process) const;
     std::function<void(const Process &)> on_death;
     LoopWatch loop_watch;
@@ -223,6 +231,7 @@ private:
     std::uint64_t last_ticks_ = 1000;
     std::size_t memory_files_ = 0;
     FilePtr listener_;
+    std::vector<FileLock> locks_;
 };
 
 bool is_tracing();

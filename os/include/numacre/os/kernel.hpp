@@ -81,6 +81,26 @@ NUMACRE_OS_CALL int get_seals(int fd) {
 NUMACRE_OS_CALL int duplicate(int fd) {
     return ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
 }
+// Locks of an open file description (fcntl(2)): let go when the last copy of the descriptor is closed. Shared locks of
+// one byte, so that a descriptor for reading suffices. 0, or -1 with errno.
+NUMACRE_OS_CALL int lock_file_byte(int fd, off_t byte) {
+    struct flock lock{};
+    lock.l_type = F_RDLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = byte;
+    lock.l_len = 1;
+    return ::fcntl(fd, F_OFD_SETLK, &lock);
+}
+// 1: another file description than the descriptor's has a lock on the byte. 0: none has. -1 with errno.
+NUMACRE_OS_CALL int has_other_file_lock(int fd, off_t byte) {
+    struct flock lock{};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = byte;
+    lock.l_len = 1;
+    if (::fcntl(fd, F_OFD_GETLK, &lock) != 0) return -1;
+    return lock.l_type == F_UNLCK ? 0 : 1;
+}
 // By syscall(): it works with every libc, and with flags that the libc's headers do not know yet.
 NUMACRE_OS_CALL int memfd_create(const char *name, unsigned flags) {
     return static_cast<int>(::syscall(SYS_memfd_create, name, flags));

@@ -10,6 +10,10 @@
 //   EventsRequest (at most one)    ->
 //                                  <-        EventsReply + by SCM_RIGHTS an eventfd, which the daemon signals after it
 //                                            has set a bit of ProcessRecord::news; no fd: the daemon has none left
+//   PinRequest                     ->        on a connection of its own, in place of an AttachRequest: so a client of
+//                                  <-        an earlier daemon can pin, too. PinReply + by SCM_RIGHTS the pin's
+//                                            descriptor, or AttachReply with the reason of a refusal; then the daemon
+//                                            closes the connection
 //   DetachRequest (after unmapping) ->
 //                                  <-        DetachReply (everything the client held has been given back)
 //
@@ -38,7 +42,9 @@ enum class MessageType : std::uint16_t {
     detach_reply = 4,
     events_request = 5,
     events_reply = 6,
-    objects_request = 7
+    objects_request = 7,
+    pin_request = 8,
+    pin_reply = 9
 };
 
 struct WireHeader {
@@ -100,6 +106,21 @@ struct ObjectsRequest {
     static constexpr std::uint32_t kPlainObjects = 1;
 };
 
+// Keeps frames of a client where they are, for as long as somebody has the descriptor that comes with the reply.
+// Refused unless it is the client's process that asks.
+struct PinRequest {
+    WireHeader header{kMagic, kVersion, MessageType::pin_request, sizeof(PinRequest), 0};
+    std::uint32_t layout_version = kLayoutVersion;
+    std::uint16_t process_slot = 0;
+    std::uint16_t numa_node = 0;
+    std::uint64_t process_generation = 0, instance_id = 0;  // as in AttachReply
+    std::uint64_t first_byte = 0, bytes = 0;                // of the numa node's frames
+};
+struct PinReply {
+    WireHeader header{kMagic, kVersion, MessageType::pin_reply, sizeof(PinReply), 0};
+    std::uint64_t first_byte = 0, bytes = 0;  // what is pinned: whole resize units
+};
+
 struct DetachRequest {
     WireHeader header{kMagic, kVersion, MessageType::detach_request, sizeof(DetachRequest), 0};
 };
@@ -117,6 +138,8 @@ struct EventsReply {
 static_assert(sizeof(WireHeader) == 16);
 static_assert(sizeof(AttachRequest) == 88);
 static_assert(sizeof(ObjectsRequest) == 168);
+static_assert(sizeof(PinRequest) == 56);
+static_assert(sizeof(PinReply) == 32);
 static_assert(sizeof(NodeDescription) == 32);
 static_assert(sizeof(AttachReply) == 16 + 64 + 256 + 4096 + 64 * 32);
 static_assert(std::is_trivially_copyable_v<AttachRequest> && std::is_trivially_copyable_v<AttachReply>);

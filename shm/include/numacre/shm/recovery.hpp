@@ -30,6 +30,12 @@ struct Departed {
     Reclaimed total;             // in and out: recovery adds the blocks that came back
     ThreadSlotIndex blocked_by;  // the live thread that blocks the recovery; meaningless unless blocked
     RecoveryStep step = RecoveryStep::done;
+    Reclaimed kept{};  // out: blocks that stay the process's for now
+};
+
+// Lets all blocks of the dead come back.
+struct KeepsNone {
+    bool operator()(NumaNode, Block, IndexEntry) const { return false; }
 };
 
 template <class Env>
@@ -41,9 +47,12 @@ public:
         : pool_(pool), numa_nodes_(numa_nodes) {}
 
     // Frees all blocks that these processes held. The kernel has said that they are gone, and their ProcessRecord.state
-    // is `dead`. departed: by slot, ascending.
-    void recover(std::span<Departed> departed) {
-        recover(departed, [this](const NodeView<Env> &view, Block block, IndexEntry entry) {
+    // is `dead`. departed: by slot, ascending. keeps(NumaNode, Block, IndexEntry): true for a block in use that has to
+    // stay the dead process's for now (a device may still write there); cached blocks never stay. Everything else of
+    // the process is finished, and a later call, whose keeps() lets it go, frees the block.
+    template <class Keeps = KeepsNone>
+    void recover(std::span<Departed> departed, Keeps &&keeps = {}) {
+        recover(departed, keeps, [this](const NodeView<Env> &view, Block block, IndexEntry entry) {
             Buddy<Env> buddy{view, pool_};
             return buddy.free_entry(kSelf, block, entry, entry.is_owned()) == Errc::ok;
         });
@@ -53,9 +62,9 @@ public:
     // References that the dead gave away are stale from here on. Calls seized(NumaNode, Block) for each block. If the
     // daemon dies meanwhile, the next daemon finds in for_each_seized() the blocks that are not released yet. era: a
     // value of the caller's, which for_each_seized() reports.
-    template <class Seized>
-    void seize(std::span<Departed> departed, PoolAge era, Seized &&seized) {
-        recover(departed, [&](const NodeView<Env> &view, Block block, IndexEntry entry) {
+    template <class Seized, class Keeps = KeepsNone>
+    void seize(std::span<Departed> departed, PoolAge era, Seized &&seized, Keeps &&keeps = {}) {
+        recover(departed, keeps, [&](const NodeView<Env> &view, Block block, IndexEntry entry) {
             std::uint64_t bits = entry.bits();
             // EDGE hand-over, the daemon as taker: a process may take a block that the dead had published at this
             // moment.
@@ -137,12 +146,19 @@ private:
     }
 
     // dispose(view, block, entry): false if the block was handed on in this moment.
-    template <class Dispose>
-    void recover(std::span<Departed> departed, Dispose &&dispose) {
+    template <class Keeps, class Dispose>
+    void recover(std::span<Departed> departed, Keeps &&keeps, Dispose &&dispose) {
+        for (Departed &one : departed) one.kept = {};
         for (const NodeView<Env> &view : numa_nodes_)
             visit_owned(view, [&](Block block, IndexEntry entry) {
                 Departed *const owner = find(departed, entry.owner());
-                if (owner == nullptr || !dispose(view, block, entry)) return;
+                if (owner == nullptr) return;
+                if (entry.is_owned() && keeps(view.numa_node, block, entry)) {
+                    ++owner->kept.blocks;
+                    owner->kept.frames += block.order.frames();
+                    return;
+                }
+                if (!dispose(view, block, entry)) return;
                 ++owner->total.blocks;
                 owner->total.frames += block.order.frames();
             });

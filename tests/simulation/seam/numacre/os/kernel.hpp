@@ -43,6 +43,8 @@ off_t lseek(int fd, off_t offset, int whence);
 int add_seals(int fd, int seals);
 int get_seals(int fd);
 int duplicate(int fd);
+int lock_file_byte(int fd, off_t byte);
+int has_other_file_lock(int fd, off_t byte);
 // Through syscall(): one spelling for every libc, and flags that its headers do not know yet.
 int memfd_create(const char *name, unsigned flags);
 int eventfd(unsigned count, int flags);

@@ -1,0 +1,16 @@
+// Connections to the daemon's attach socket. Each function returns -errno with the error remembered if it fails.
+#pragma once
+
+#include <sys/un.h>
+
+namespace numacre::client {
+
+int address_of(const char *runtime_dir, sockaddr_un &address);
+// The descriptor, which is closed on exec.
+int make_socket();
+// Waits for a place in the socket's queue.
+int connect_socket(int connection, const sockaddr_un &address);
+// The daemon has taken a request, and is silent.
+[[gnu::cold]] int no_answer(unsigned seconds);
+
+}  // namespace numacre::client

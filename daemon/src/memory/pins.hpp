@@ -1,0 +1,93 @@
+// The pins of a pool: ranges of frames that a device or the kernel has registered, so that they may not go offline,
+// move or be punched. A pin belongs to a client and lasts as long as somebody has its descriptor: the client, or a
+// child that it has forked.
+//
+// The kernel keeps account of the descriptors, across deaths of the daemon as well. Each pin has a byte of its own, far
+// beyond the end of the pool region's file, and its descriptor holds a lock on that byte (an open file description
+// lock, fcntl(2)). The kernel lets the lock go when the last copy of the descriptor is closed. The ledger says which
+// range and whose the pin is.
+//
+// What the kernel was doing for a dead process goes on for a moment after the process's end. So a pin whose descriptor
+// is gone stays for the hold time; if its client ends before that is over, the client's blocks in the range stay the
+// client's until then (the quarantine of pins).
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/failure.hpp"
+#include "base/thread_safety.hpp"
+#include "engine.hpp"
+#include "memory/ledger.hpp"
+#include "os/fd.hpp"
+
+namespace numacre::daemon {
+
+// Thread-safe. No function waits for another process.
+class Pins {
+public:
+    using Clock = std::chrono::steady_clock;
+    struct Pin {
+        ProcessSlot slot;
+        NumaNode numa_node;
+        std::uint64_t first_byte = 0, bytes = 0;  // of the numa node's frames
+        bool overlaps(NumaNode other, std::uint64_t first, std::uint64_t count) const {
+            return numa_node == other && first < first_byte + bytes && first_byte < first + count;
+        }
+    };
+    static constexpr std::size_t kOfClient = 64;
+
+    // pool_region_fd: the file with the locks, which outlives this object, as the ledger does.
+    Pins(const PoolLedger &ledger, int pool_region_fd);
+
+    // Makes a pin, and returns its descriptor: the caller hands it on and closes its own. too_many_clients: the client,
+    // or the pool, has as many as there may be, or no descriptor is left.
+    Answer<Fd> add(const Pin &pin);
+
+    // Whether a part of the range has to stay where it is: somebody has the pin's descriptor, or its client has ended
+    // and its hold time has not.
+    bool covers(NumaNode numa_node, std::uint64_t first_byte, std::uint64_t bytes) const;
+    // All pins that covers() counts.
+    std::vector<Pin> all() const;
+    // How many bytes of the numa node are in one of the pins, or in several, of those that count(pin) wants.
+    template <class Counts>
+    static std::uint64_t bytes_in(std::vector<Pin> pins, Counts &&counts) {
+        std::erase_if(pins, [&](const Pin &pin) { return !counts(pin); });
+        std::ranges::sort(pins, {}, [](const Pin &pin) { return std::pair(pin.numa_node.value, pin.first_byte); });
+        std::uint64_t bytes = 0, end = 0;
+        for (std::size_t i = 0; i < pins.size(); ++i) {
+            if (i == 0 || pins[i].numa_node != pins[i - 1].numa_node) end = 0;
+            const std::uint64_t last = pins[i].first_byte + pins[i].bytes;
+            bytes += last - std::min(last, std::max(end, pins[i].first_byte));
+            end = std::max(end, last);
+        }
+        return bytes;
+    }
+
+    // From now on the client counts as ended. Pins that are over by then are not its any more.
+    void begin_departure(ProcessSlot slot);
+    // The ranges in which the ended client's blocks have to stay for now; forgets pins that are over.
+    std::vector<Pin> quarantine_of(ProcessSlot slot, std::chrono::milliseconds hold, Clock::time_point now);
+    // Forgets all pins of the client: nothing is left of it.
+    void forget(ProcessSlot slot);
+
+private:
+    bool is_held(std::size_t index) const;
+    void look(std::size_t index, std::chrono::milliseconds hold, Clock::time_point now) NUMACRE_REQUIRES(mutex_);
+    static Pin pin_of(const LedgerPin &entry);
+    void erase(std::size_t index) NUMACRE_REQUIRES(mutex_);
+
+    std::span<LedgerPin> entries_;
+    const int fd_;
+    mutable Mutex mutex_;
+    // By entry: when the descriptor was first seen to be gone.
+    std::vector<std::optional<Clock::time_point>> gone_since_ NUMACRE_GUARDED_BY(mutex_);
+    std::size_t used_ NUMACRE_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace numacre::daemon
