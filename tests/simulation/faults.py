@@ -680,6 +680,18 @@ std::memory_order_acq_rel,
         ),
     ),
     Fault(
+        name="a_shrink_takes_what_is_pinned",
+        system=True,
+        why="planted in node_memory.cpp: a device writes to a page that the machine has back",
+        changes=(
+            Change(
+                "daemon/src/memory/node_memory.cpp",
+                "|| !online_[unit] || is_pinned(unit)) return false;",
+                "|| !online_[unit]) return false;",
+            ),
+        ),
+    ),
+    Fault(
         name="a_reservation_looks_once",
         system=True,
         why="planted in managed_pool_limits.cpp: who has taken what was free while it was promised is not noticed",

@@ -20,11 +20,13 @@ Failure no_such_client_here() {
 }
 
 // Whether the process that has connected is the client's. Before Linux 6.9, where pidfds have no numbers of their own:
-// two processes that live at the same time and have one number in one pid namespace are one process.
+// two processes that live at the same time and have one number in one pid namespace are one process. (Where the daemon
+// has no pidfd of a client that counts as living, another process of the same user may have got its number. That one
+// would have to know the seat as well, and gets a descriptor that pins memory, no more.)
 bool are_same(const Peer &client, const Peer &connected) {
     if (client.pidfd_inode != 0 && connected.pidfd_inode != 0) return client.pidfd_inode == connected.pidfd_inode;
-    return client.pid != 0 && client.pid == connected.pid && client.pid_space == connected.pid_space && client.pidfd &&
-           !has_ended(*client.pidfd);
+    return client.pid != 0 && client.pid == connected.pid && client.pid_space == connected.pid_space &&
+           client.uid == connected.uid && (!client.pidfd || !has_ended(*client.pidfd));
 }
 
 }  // namespace

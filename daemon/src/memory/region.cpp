@@ -122,6 +122,9 @@ Answer<Fd> reopen_read_only(int fd) {
     if (!reader && errno == EWOULDBLOCK)
         return Unexpected{Failure{
             Errc::contended, "a process of the daemon's user has a lease on " + path + ": end it, and attach again"}};
+    if (!reader && (errno == EMFILE || errno == ENFILE))
+        return failed(Errc::too_many_clients, "opening " + path + " for reading", errno,
+                      "the daemon has no descriptor left: raise its open file limit");
     if (!reader) return failed(Errc::access_denied, "opening " + path + " for reading", errno, "is /proc mounted?");
     return reader;
 }

@@ -270,7 +270,7 @@ public:
     // Of departed clients, by slot, ascending; all in one walk over the pool's metadata, which takes as long for one.
     // What a client had in use in a pinned range is kept while has_to_keep() is true for the client; then once more.
     void reclaim(std::span<Departed> departed);
-    // Whether devices may still write to blocks of this client, which has ended. Without a walk.
+    // Whether devices may still write to memory that this client, which has ended, had pinned. Without a walk.
     bool has_to_keep(ProcessSlot slot);
     struct Pinned {
         Fd descriptor;

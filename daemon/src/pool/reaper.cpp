@@ -24,6 +24,7 @@ struct Reaper::Case {
 struct Reaper::Step {
     Departed departed;
     std::optional<Client> in_the_way;
+    bool is_kept = false;
 };
 
 Reaper::Reaper(EventLoop &loop, Registry &registry) : loop_(loop), registry_(registry) {}
@@ -78,7 +79,9 @@ std::vector<Reaper::Step> Reaper::walk_for(std::span<const std::shared_ptr<Case>
     std::vector<Step> steps;
     for (const Departed &one : departed) {
         const bool is_blocked = one.step == RecoveryStep::blocked;
-        steps.push_back({one, is_blocked ? pool.note_blocked(one.process, one.blocked_by) : std::nullopt});
+        // Also without blocks: somebody may have the memory registered, so it stays where it is.
+        steps.push_back({one, is_blocked ? pool.note_blocked(one.process, one.blocked_by) : std::nullopt,
+                         one.kept.blocks != 0 || pool.has_to_keep(one.process)});
     }
     return steps;
 }
@@ -86,7 +89,7 @@ std::vector<Reaper::Step> Reaper::walk_for(std::span<const std::shared_ptr<Case>
 void Reaper::has_stepped(const std::shared_ptr<Case> &job, const Step &step) {
     job->total = step.departed.total;
     if (step.departed.step == RecoveryStep::done) {
-        if (step.departed.kept.blocks != 0)
+        if (step.is_kept)
             keep(job, step.departed.kept);
         else
             finish(job);
@@ -108,7 +111,7 @@ void Reaper::has_stepped(const std::shared_ptr<Case> &job, const Step &step) {
 void Reaper::keep(const std::shared_ptr<Case> &job, const Reclaimed &kept) {
     if (!std::exchange(job->is_kept, true)) {
         job->pool->set_client_state(job->client.slot, ClientState::quarantined);
-        log::info("blocks of a client that is gone wait: devices may still write to them",
+        log::info("a client that is gone has pinned memory: it stays, and what the client had there waits",
                   {{"pool", job->pool->name()},
                    {"client", job->client.id},
                    {"pid", job->client.peer.pid},

@@ -151,6 +151,14 @@ int fallocate(int fd, int mode, off_t offset, off_t bytes) {
     const FilePtr file = kernel().file(fd);
     if (!file) return -1;
     if (kernel().fails(kernel().plan().interrupt_every)) return failed(EINTR);
+    if ((mode & FALLOC_FL_PUNCH_HOLE) != 0)
+        for (const PinnedRange &range : kernel().pinned())
+            if (range.inode == file->inode && static_cast<std::uint64_t>(offset) < range.first_byte + range.bytes &&
+                range.first_byte < static_cast<std::uint64_t>(offset + bytes) && !range.pin.expired())
+                simulation::fail("%lld bytes from %lld on are punched, and %llu from %llu on are pinned",
+                                 static_cast<long long>(bytes), static_cast<long long>(offset),
+                                 static_cast<unsigned long long>(range.bytes),
+                                 static_cast<unsigned long long>(range.first_byte));
     if ((mode & FALLOC_FL_PUNCH_HOLE) == 0 && kernel().fails(kernel().plan().enospc_every)) return failed(ENOSPC);
     return ::fallocate(file->real_fd, mode, offset, bytes);
 }

@@ -9,6 +9,7 @@ namespace numacre::simulation {
 void ClientLife::run_client(std::size_t at) {
     const Process &process = run_.kernel.current();
     Program &program = run_.programs[at];
+    while (!program.pins.empty()) unpin(program);  // a forked child's, or it would hold them until the end
     for (unsigned round = 0; round < run_.plan.rounds; ++round) {
         if (!program.stale.empty()) try_stale(program);
         const std::size_t files_before = process.fds.size();
@@ -33,6 +34,7 @@ void ClientLife::run_client(std::size_t at) {
         if (run_.random.percent(run_.plan.leave_percent)) break;  // without a word
         while (program.working != 0) run_.scheduler.wait_on(key_of(&program), Kernel::kForEver);
         if (program.lingering == 0) check_thread_slots(program);
+        while (!program.pins.empty()) unpin(program);
         detach_all(program);
         program.may_end = true;
         run_.scheduler.wake_all(key_of(&program));
@@ -50,6 +52,50 @@ void ClientLife::open_events(const Handle &handle) {
     if (error != 0 && error != -ECONNREFUSED && error != -EUSERS && error != -ETIMEDOUT)
         fail("numacre_event_fd: %d (%s)", error, numacre_last_error());
     sessions_.check_seat(handle);
+}
+
+void ClientLife::pin_or_unpin(Program &program) {
+    if (!program.pins.empty() && run_.random.one_in(3)) return unpin(program);
+    const Handle &handle = program.handles[run_.random.below(program.handles.size())];
+    void *base = nullptr;
+    std::size_t size = 0;
+    if (numacre_region(handle.pool, static_cast<int>(run_.random.below(run_.plan.daemon.numa_nodes)), &base, &size) != 0)
+        fail("numacre_region: %s", numacre_last_error());
+    const std::size_t first = run_.random.below(size);
+    const std::size_t bytes = run_.random.between(1, run_.random.one_in(4) ? size - first : 1);
+    const std::byte *const range = static_cast<std::byte *>(base) + first;
+    int pin = -1;
+    const int error = numacre_pin(handle.pool, range, bytes, &pin);
+    trace("pins %zu bytes from %zu on: %d (%d)", bytes, first, pin, error);
+    if (error == 0) {
+        program.pins.push_back({handle.pool, pin});
+        const File *const file = run_.kernel.file_at(run_.kernel.current().id, base);
+        if (file == nullptr) fail("the region is not mapped");
+        run_.kernel.pinned().push_back({run_.kernel.file(pin), file->inode, first, bytes});
+        ++run_.result.pins;
+        return;
+    }
+    switch (-error) {
+        case EINVAL:  // a part is offline
+        case EAGAIN:
+        case ECONNREFUSED:
+        case EUSERS:
+        case EMLINK:
+        case ENOMEM:
+        case ETIMEDOUT:
+        case ENOENT:
+            break;
+        default:
+            fail("process %d cannot pin: %d (%s)", run_.kernel.current().id, error, numacre_last_error());
+    }
+}
+
+void ClientLife::unpin(Program &program) {
+    const HeldPin pin = program.pins.back();
+    program.pins.pop_back();
+    const int error = numacre_unpin(pin.pool, pin.descriptor);
+    if (error != (program.has_closed_all ? -EINVAL : 0) && !(program.has_closed_all && error == 0))
+        fail("numacre_unpin of descriptor %d: %d (%s)", pin.descriptor, error, numacre_last_error());
 }
 
 void ClientLife::start_threads(std::size_t at) {
@@ -74,6 +120,7 @@ void ClientLife::work_in_first_thread(std::size_t at) {
             std::uint32_t events = 0;
             (void)numacre_events(program.handles.front().pool, &events);
         }
+        if (run_.random.percent(run_.plan.pin_percent) && run_.random.one_in(5)) pin_or_unpin(program);
         if (run_.random.percent(run_.plan.close_from_percent) && run_.random.one_in(20)) {
             trace("closes all descriptors");
             run_.kernel.close_from_and_reopen();
@@ -88,6 +135,7 @@ void ClientLife::replace_program(Program &program) {
     step();
     program.handles.clear();
     program.stale.clear();
+    program.pins.clear();
     program.working = program.lingering = 0;
     run_.kernel.exec();
 }
@@ -169,6 +217,7 @@ void ClientLife::fork_child(std::size_t at) {
     made.process = child;
     made.is_child = true;
     made.stale = run_.programs[at].handles;
+    made.pins = run_.programs[at].pins;
     made.has_closed_all = run_.programs[at].has_closed_all;
     const int fiber = run_.scheduler.spawn(child, [this, mine = run_.programs.size() - 1, is_raw] {
         if (!is_raw && run_.kernel.current().in_forked_child != nullptr) run_.kernel.current().in_forked_child();

@@ -18,6 +18,8 @@ public:
 private:
     bool attach_one(Program &program);
     void open_events(const Handle &handle);
+    void pin_or_unpin(Program &program);
+    void unpin(Program &program);
     void start_threads(std::size_t at);
     void work_in_first_thread(std::size_t at);
     void run_thread(std::size_t at, unsigned operations, bool lingers);

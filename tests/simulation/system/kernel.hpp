@@ -90,6 +90,13 @@ struct FileLock {
     off_t byte = 0;
 };
 
+// A range of a file that a program has pinned, for as long as the description of the pin's descriptor is there.
+struct PinnedRange {
+    std::weak_ptr<File> pin;
+    std::uint64_t inode = 0;
+    std::uint64_t first_byte = 0, bytes = 0;
+};
+
 // A client's private memory. Processes of one family (who has forked whom) have it at the same addresses, and take
 // turns there.
 struct Arena {
@@ -169,6 +176,7 @@ public:
     // Memfds that somebody still has open, mapped or in a socket.
     std::size_t memory_files() const { return memory_files_; }
     std::vector<FileLock> &locks() { return locks_; }
+    std::vector<PinnedRange> &pinned() { return pinned_; }
     std::size_t programs_files(const Process &process) const;
     std::function<void(const Process &)> on_death;
     LoopWatch loop_watch;
@@ -232,6 +240,7 @@ private:
     std::size_t memory_files_ = 0;
     FilePtr listener_;
     std::vector<FileLock> locks_;
+    std::vector<PinnedRange> pinned_;
 };
 
 bool is_tracing();

@@ -51,7 +51,7 @@ std::string replay_line(std::uint64_t seed, const SystemLimits &limits) {
 // What a seed's process tells ours.
 struct Told {
     char failure[1200];
-    std::uint64_t steps, operations, attaches, refusals, deaths, daemons, forks, takes;
+    std::uint64_t steps, operations, attaches, refusals, deaths, daemons, forks, takes, pins;
     std::uint64_t has_crashed;
 };
 
@@ -132,6 +132,7 @@ public:
         result.daemons = told.daemons;
         result.forks = told.forks;
         result.takes = told.takes;
+        result.pins = told.pins;
         return result;
     }
 
@@ -163,6 +164,7 @@ private:
             told.daemons = result.daemons;
             told.forks = result.forks;
             told.takes = result.takes;
+            told.pins = result.pins;
             std::fflush(stdout);
             tell(told);
         }
@@ -325,6 +327,7 @@ int main(int count, char **arguments) {
         all.daemons += result.daemons;
         all.forks += result.forks;
         all.takes += result.takes;
+        all.pins += result.pins;
         if (result.failure.empty()) continue;
         ++failures;
         SystemLimits smallest = limits;
@@ -341,12 +344,12 @@ int main(int count, char **arguments) {
     if (!quiet || failures == 0)
         std::printf(
             "%llu seeds, %llu failed; %llu steps, %llu operations, %llu attaches, %llu refusals, %llu processes ended, "
-            "%llu daemons begun, %llu forks, %llu takes; %lld s\n",
+            "%llu daemons begun, %llu forks, %llu takes, %llu pins; %lld s\n",
             static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(failures),
             static_cast<unsigned long long>(all.steps), static_cast<unsigned long long>(all.operations),
             static_cast<unsigned long long>(all.attaches), static_cast<unsigned long long>(all.refusals),
             static_cast<unsigned long long>(all.deaths), static_cast<unsigned long long>(all.daemons),
             static_cast<unsigned long long>(all.forks), static_cast<unsigned long long>(all.takes),
-            static_cast<long long>(std::time(nullptr) - began));
+            static_cast<unsigned long long>(all.pins), static_cast<long long>(std::time(nullptr) - began));
     return failures == 0 ? 0 : 1;
 }

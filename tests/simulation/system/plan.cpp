@@ -57,6 +57,17 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
     plan.rest_ns = std::uint64_t{1000} << what.below(12);
     plan.daemon_away_ns = what.one_in(2) ? 0 : std::uint64_t{10'000} << what.below(20);
 
+    Random pins(seed, 108);
+    if (pins.one_in(3)) {
+        plan.pin_percent = static_cast<unsigned>(pins.between(10, 90));
+        // Pools that change their size under the pins.
+        if (pins.one_in(2)) {
+            plan.jobs = at_most(pins.between(10, 40), limits.jobs);
+            plan.sizing_percent = 100;
+            plan.operations = at_most(pins.between(20, 80), limits.operations);
+        }
+    }
+
     // Full pools that change their size, where those who want more are not those who were promised it.
     Random promises(seed, 107);
     const bool is_about_promises = promises.one_in(4) && limits.reserves != 0;

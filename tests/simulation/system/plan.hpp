@@ -38,6 +38,7 @@ struct SystemPlan {
     unsigned processes = 1, together = 1, threads = 1, operations = 1, rounds = 1, handles = 1;
     unsigned forks = 0, execs = 0, jobs = 0, reserves = 0;
     unsigned fork_percent = 0, exec_percent = 0, close_from_percent = 0, event_percent = 0, leave_percent = 0;
+    unsigned pin_percent = 0;
     unsigned publish_percent = 0, take_percent = 0, wait_percent = 0, uncached_percent = 0, bulk_percent = 0;
     unsigned run_percent = 0;
     unsigned hoard = kUsualHoard;                      // blocks of a thread, beyond which it frees
@@ -61,6 +62,7 @@ std::string to_text(const SystemPlan &plan);
 struct SystemResult {
     std::string failure;  // empty: clean
     std::uint64_t steps = 0, operations = 0, attaches = 0, refusals = 0, deaths = 0, daemons = 0, forks = 0, takes = 0;
+    std::uint64_t pins = 0;
 };
 SystemResult run_system(const SystemPlan &plan, bool trace);
 

@@ -17,11 +17,17 @@ struct Handle {
     int session = -1;  // Sessions::at()
 };
 
+struct HeldPin {
+    numacre_pool *pool = nullptr;
+    int descriptor = -1;
+};
+
 // A process of the run, as its own program sees it.
 struct Program {
     int process = 0;
     std::vector<Handle> handles;
     std::vector<Handle> stale;  // made before a fork
+    std::vector<HeldPin> pins;
     unsigned working = 0;       // threads in the middle of operations
     unsigned lingering = 0;     // threads that have not ended
     bool may_end = false;       // ... and may now
