@@ -69,6 +69,8 @@ class Library:
         self._declare("numacre_take", number, void, ctypes.c_uint64, ctypes.POINTER(void))
         self._declare("numacre_event_fd", number, void, ctypes.POINTER(number))
         self._declare("numacre_events", number, void, ctypes.POINTER(ctypes.c_uint32))
+        self._declare("numacre_join", number, void, ctypes.c_uint64)
+        self._declare("numacre_adopt_bulk", number, void, ctypes.POINTER(void), ctypes.c_uint)
         self._declare("numacre_pin", number, void, void, size, ctypes.POINTER(number))
         self._declare("numacre_unpin", number, void, number)
         self._declare("numacre_last_error", text)
@@ -173,6 +175,14 @@ class ClientProcess:
 
     def offset_of(self, block, numa_node=0):
         return block - self.call("region", node=numa_node)["base"]
+
+    def join(self, group):
+        return self.call("join", group=group)["error"]
+
+    def adopt(self, offsets):
+        """(error, blocks): of blocks at these offsets of numa node 0, which another process has."""
+        answer = self.call("adopt", offsets=list(offsets))
+        return answer["error"], answer["blocks"]
 
     def fork_idle(self):
         """The pid of a forked child that has all descriptors, and does nothing until somebody ends it."""
@@ -387,6 +397,15 @@ class _Served:
 
     def unpin(self, pin):
         return self.answer(self.library.c.numacre_unpin(self.pool, pin))
+
+    def join(self, group):
+        return self.answer(self.library.c.numacre_join(self.pool, group))
+
+    def adopt(self, offsets):
+        base = self.region_base(0)
+        blocks = [base + offset for offset in offsets]
+        array = (ctypes.c_void_p * len(blocks))(*blocks)
+        return self.answer(self.library.c.numacre_adopt_bulk(self.pool, array, len(blocks)), blocks=blocks)
 
     def fork_idle(self):
         child = os.fork()

@@ -434,6 +434,23 @@ NUMACRE_API int numacre_free_run(numacre_pool *pool, void *run, size_t size_byte
  * descriptor left in this process; -ECONNREFUSED the program has closed the handle's descriptor; -ECHILD. */
 NUMACRE_API int numacre_region_fd(numacre_pool *pool, int numa_node, int *fd, uint64_t *offset);
 
+/* Makes this client a member of a group: processes that hand blocks to each other by address alone, such as those of one
+ * DPDK world. group: any number but 0 that they agree on; whoever may attach to the pool may join any group. From then on a
+ * member that dies, or detaches, leaves the blocks that it had in use to the group: they stay out of use, in state
+ * "quarantined", until a member adopts them (numacre_adopt_bulk) or none lives; blocks in its threads' caches come back at
+ * once. Thread-safe, never blocks, for as long as the client is attached. Errors: -EINVAL group is 0; -EEXIST the client
+ * has joined another group; -ECHILD. If the caller dies inside, it has joined or not. */
+NUMACRE_API int numacre_join(numacre_pool *pool, uint64_t group);
+
+/* Makes this client the owner of blocks that members of its group have in use, alive or dead, so that it can free them.
+ * Blocks of its own stay as they are. References to an adopted block become stale. Use it for blocks that the former owner
+ * has handed over, by a ring or a queue of the group's own, and does not touch or free any more: one of them may be adopted
+ * only once. One locked instruction for each block. Continues behind a block that cannot be adopted, and returns the first
+ * error: -EPERM no block in use of the group begins at an address; -EINVAL the client is of no group, or blocks is NULL;
+ * -EAGAIN another member adopts it at this moment; -EUSERS no thread slot left; -ECHILD. Thread-safe, never blocks. If the caller dies inside, each block is the former owner's or the
+ * caller's, and stays with the group. */
+NUMACRE_API int numacre_adopt_bulk(numacre_pool *pool, void *const *blocks, unsigned count);
+
 /* Keeps memory where it is, for a device or the kernel that has it registered (an AF_XDP UMEM, io_uring's fixed buffers,
  * VFIO): while the pin lasts, nobody shrinks the pool below the range, drains it, moves its pages or takes them away, and
  * `numacre clients` and `resize --dry-run` name the client. address, size_bytes: any range of one numa node's region

@@ -20,7 +20,8 @@ enum class ClientState : std::uint8_t {
     detaching,   // it has asked to detach, and has unmapped the pool
     lost,        // its connection is gone, the process may still use the memory
     recovering,  // it has ended; its blocks are being taken back
-    // It has ended; devices may still write to what is left of its blocks, so that these stay its own for a while.
+    // It has ended; devices may still write to what is left of its blocks, or its group may adopt them, so that these stay
+    // its own for a while.
     quarantined,
 };
 std::string_view client_state_name(ClientState state);
@@ -42,5 +43,11 @@ struct Client {
     ClientState state = ClientState::active;
     std::uint32_t waits_for = 0;  // id of the client that blocks its recovery; 0: nobody
 };
+
+// The client has let go of the memory, or has ended.
+inline bool has_departed(const Client &client) {
+    return client.state == ClientState::detaching || client.state == ClientState::recovering ||
+           client.state == ClientState::quarantined;
+}
 
 }  // namespace numacre::daemon

@@ -292,6 +292,7 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier 
     shared.held.store(HeldFrames::of(0).bits(), std::memory_order_relaxed);
     records_.empty_way_to(client.slot);
     shared.news.store(0, std::memory_order_relaxed);
+    shared.group.store(0, std::memory_order_relaxed);
     records_.write(client.slot, {ProcessState::active, client.generation, client.peer.pid, client.peer.start_time_ticks,
                                  limits_.words_of_client(client.slot)});
     held_counts_.forget(client.slot);
@@ -328,8 +329,7 @@ bool ManagedPool::is_here(const Client &client) const {
 void ManagedPool::mark_departing_dead() {
     const RecordsLock records(*this);
     for (const Client &client : clients_.all()) {
-        const bool departs = client.state == ClientState::detaching || client.state == ClientState::recovering ||
-                             client.state == ClientState::quarantined;
+        const bool departs = has_departed(client);
         // EDGE death-to-recovery (seq_cst; partner: recovery's acquire loads). The kernel has ordered all of the
         // process's stores before its end.
         if (departs && records_.of(client.slot).state == ProcessState::active)

@@ -268,10 +268,13 @@ public:
     // middle of an operation on the same block.
     RecoveryStep finish_predecessor(ThreadSlotIndex &blocked_by);
     // Of departed clients, by slot, ascending; all in one walk over the pool's metadata, which takes as long for one.
-    // What a client had in use in a pinned range is kept while has_to_keep() is true for the client; then once more.
+    // What a client had in use is kept, in pinned ranges while has_pins() is true for the client, all of it while
+    // has_group() is; then reclaimed once more.
     void reclaim(std::span<Departed> departed);
     // Whether devices may still write to memory that this client, which has ended, had pinned. Without a walk.
-    bool has_to_keep(ProcessSlot slot);
+    bool has_pins(ProcessSlot slot);
+    // Whether a client lives that may adopt this client's blocks (numacre_join). Without a walk.
+    bool has_group(ProcessSlot slot) const;
     struct Pinned {
         Fd descriptor;
         std::uint64_t first_byte = 0, bytes = 0;

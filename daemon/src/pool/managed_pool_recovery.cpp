@@ -73,11 +73,14 @@ void ManagedPool::reclaim(std::span<Departed> departed) {
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
     const Reclaim reclaim = description_.now()->spec.reclaim;
     std::vector<Pins::Pin> pinned;
+    std::vector<ProcessSlot> of_a_group;
     for (const Departed &one : departed) {
         const auto more = quarantine_of(one.process);
         pinned.insert(pinned.end(), more.begin(), more.end());
+        if (has_group(one.process)) of_a_group.push_back(one.process);
     }
     const auto keeps = [&](NumaNode numa_node, Block block, IndexEntry entry) {
+        if (std::ranges::find(of_a_group, entry.owner()) != of_a_group.end()) return true;
         return std::ranges::any_of(pinned, [&](const Pins::Pin &pin) {
             return pin.slot == entry.owner() && pin.overlaps(numa_node, geometry_.bytes_of(block.base.value),
                                                              geometry_.bytes_of(block.order.frames()));
@@ -101,16 +104,27 @@ std::vector<Pins::Pin> ManagedPool::quarantine_of(ProcessSlot slot) {
     return pins_.quarantine_of(slot, description_.now()->spec.pin_quarantine, Pins::Clock::now());
 }
 
-bool ManagedPool::has_to_keep(ProcessSlot slot) {
+bool ManagedPool::has_pins(ProcessSlot slot) {
     return !quarantine_of(slot).empty();
+}
+
+// The clients say themselves of which group they are: who says a wrong one keeps, or gives away, its own blocks.
+bool ManagedPool::has_group(ProcessSlot slot) const {
+    const auto group_of = [this](ProcessSlot process) {
+        return shared_.processes[process.value].group.load(std::memory_order_acquire);
+    };
+    const std::uint64_t group = group_of(slot);
+    if (group == 0) return false;
+    return std::ranges::any_of(clients_.all(), [&](const Client &client) {
+        return client.slot != slot && client.tier == wire::Tier::trusted && !has_departed(client) &&
+               group_of(client.slot) == group;
+    });
 }
 
 Answer<ManagedPool::Pinned> ManagedPool::pin(const Client &client, NumaNode numa_node, std::uint64_t first_byte,
                                              std::uint64_t bytes) {
     const auto now = clients_.at(client.slot);
-    if (!now || now->id != client.id || now->state == ClientState::detaching || now->state == ClientState::recovering ||
-        now->state == ClientState::quarantined)
-        return Unexpected{no_such_client(client.id)};
+    if (!now || now->id != client.id || has_departed(*now)) return Unexpected{no_such_client(client.id)};
     const NodeMemory &memory = node_memory(numa_node);
     const std::uint64_t unit_bytes = memory.unit_bytes();
     const std::uint64_t first = first_byte / unit_bytes, end = divide_up(first_byte + bytes, unit_bytes);

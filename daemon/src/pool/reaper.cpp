@@ -14,6 +14,8 @@ struct Reaper::Case {
     Departure departure{};
     std::function<void()> on_done, on_kept;
     bool is_kept = false;
+    std::chrono::milliseconds next_walk = kKeptPeriod;
+    std::chrono::steady_clock::time_point walked{};
     Reclaimed total;
     std::chrono::steady_clock::time_point begun;
     std::chrono::milliseconds retry_after = kFirstRetry;
@@ -81,7 +83,7 @@ std::vector<Reaper::Step> Reaper::walk_for(std::span<const std::shared_ptr<Case>
         const bool is_blocked = one.step == RecoveryStep::blocked;
         // Also without blocks: somebody may have the memory registered, so it stays where it is.
         steps.push_back({one, is_blocked ? pool.note_blocked(one.process, one.blocked_by) : std::nullopt,
-                         one.kept.blocks != 0 || pool.has_to_keep(one.process)});
+                         one.kept.blocks != 0 || pool.has_pins(one.process)});
     }
     return steps;
 }
@@ -111,7 +113,7 @@ void Reaper::has_stepped(const std::shared_ptr<Case> &job, const Step &step) {
 void Reaper::keep(const std::shared_ptr<Case> &job, const Reclaimed &kept) {
     if (!std::exchange(job->is_kept, true)) {
         job->pool->set_client_state(job->client.slot, ClientState::quarantined);
-        log::info("a client that is gone has pinned memory: it stays, and what the client had there waits",
+        log::info("what a client that is gone had in use waits: devices may still write there, or its group may adopt it",
                   {{"pool", job->pool->name()},
                    {"client", job->client.id},
                    {"pid", job->client.peer.pid},
@@ -121,19 +123,21 @@ void Reaper::keep(const std::shared_ptr<Case> &job, const Reclaimed &kept) {
         ManagedPool::wake_waiters_soon(job->pool);
         if (job->on_kept) job->on_kept();
     }
+    job->walked = std::chrono::steady_clock::now();
     look_at_kept(job);
 }
 
-// A walk follows only when the blocks may go.
+// A walk follows when the blocks may go; and now and then, as a group may have adopted all of them.
 void Reaper::look_at_kept(const std::shared_ptr<Case> &job) {
     loop_.after(kKeptPeriod, [this, job] {
         job->pool->worker().post([this, job] {
-            const bool has_to_wait = job->pool->has_to_keep(job->client.slot);
-            loop_.post([this, job, has_to_wait] {
-                if (has_to_wait)
-                    look_at_kept(job);
-                else
-                    step(job);
+            const bool has_pins = job->pool->has_pins(job->client.slot);
+            const bool has_group = !has_pins && job->pool->has_group(job->client.slot);
+            loop_.post([this, job, has_pins, has_group] {
+                const bool waits = has_group && std::chrono::steady_clock::now() - job->walked < job->next_walk;
+                if (has_pins || waits) return look_at_kept(job);
+                if (has_group) job->next_walk = std::min(job->next_walk * 2, kLastWalk);
+                step(job);
             });
         });
     });

@@ -58,6 +58,7 @@ private:
     static constexpr std::chrono::milliseconds kLastRetry{2000};
     static constexpr std::chrono::milliseconds kDrainPeriod{500};
     static constexpr std::chrono::milliseconds kKeptPeriod{500};
+    static constexpr std::chrono::milliseconds kLastWalk{32'000};
 
     EventLoop &loop_;
     Registry &registry_;

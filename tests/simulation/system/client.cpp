@@ -26,6 +26,7 @@ void simulated_free(void *place) {
 
 #define malloc(bytes)        ::numacre::simulation::simulated_malloc(bytes)
 #define calloc(count, bytes) ::numacre::simulation::simulated_malloc((count) * (bytes))
+#include "client/src/adopt.cpp"
 #include "client/src/allocate.cpp"
 #include "client/src/api.cpp"
 #include "client/src/bulk.cpp"
