@@ -385,6 +385,17 @@ public:
             return detail::failure(error);
         return file;
     }
+    // Makes the client a member of a group, as numacre_join.
+    Expected<void> join(std::uint64_t group) {
+        if (const int error = numacre_join(handle_, group)) return detail::failure(error);
+        return {};
+    }
+    // Makes the client the owner of blocks of its group, as numacre_adopt_bulk; the caller frees them.
+    Expected<void> adopt(std::span<void *const> blocks) {
+        if (const int error = numacre_adopt_bulk(handle_, blocks.data(), static_cast<unsigned>(blocks.size())))
+            return detail::failure(error);
+        return {};
+    }
     // Keeps a range of a region where it is for as long as the result lives, as numacre_pin.
     Expected<Pin> pin(std::span<const std::byte> range) {
         int descriptor = -1;

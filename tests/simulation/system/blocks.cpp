@@ -34,6 +34,13 @@ HeldBlock Blocks::got(const Handle &handle, void *place, const HeldBlock *from) 
                  sessions_.name_of(owner.session).c_str());
             return block;
         }
+        if (plan_.is_of_a_group && from == nullptr && owner.session >= 0 && owner.taker < 0 &&
+            sessions_.has_outlived(handle.session, owner.session)) {
+            fail("%s gets frame %llu of numa node %u, which %s has left to the group",
+                 sessions_.name_of(handle.session).c_str(), static_cast<unsigned long long>(frame), block.numa_node,
+                 sessions_.name_of(owner.session).c_str());
+            return block;
+        }
         owner = {handle.session, block.serial, -1};
     }
     trace("%s %llu frames at %llu of numa node %u, block %llu", from == nullptr ? "gets" : "takes",

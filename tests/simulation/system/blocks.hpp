@@ -26,6 +26,8 @@ public:
 
     // from: whose block it was, if it was taken.
     HeldBlock got(const Handle &handle, void *place, const HeldBlock *from);
+    // Nobody has got the block's frames since.
+    bool is_still(const HeldBlock &block) const { return owners_[block.numa_node][block.first].serial == block.serial; }
     // Before it is freed.
     void gives_up(const HeldBlock &block);
     // A session begins to take a block; -1: it has not got it.

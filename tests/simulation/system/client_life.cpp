@@ -157,6 +157,7 @@ bool ClientLife::attach_one(Program &program) {
     const int error = numacre_attach("/run/numacre", nullptr, &pool);
     process.fd_limit = 1024;
     if (error == 0) {
+        if (run_.plan.is_of_a_group && numacre_join(pool, 1) != 0) fail("numacre_join: %s", numacre_last_error());
         program.handles.push_back({pool, sessions_.add(process, pool)});
         sessions_.check_seat(program.handles.back());
         return true;

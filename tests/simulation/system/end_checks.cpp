@@ -42,7 +42,7 @@ PoolReport EndChecks::wait_until_free() {
     constexpr unsigned kLooksMax = 2000;
     constexpr unsigned kFullLooksMax = 50;
     PoolReport report;
-    unsigned full_looks = 0;
+    unsigned full_looks = 0, free_looks = 0;
     for (unsigned look = 0;; ++look) {
         if (look == kLooksMax) {
             fail("clients that have ended, or let go, are still there after %llu s:%s; %s",
@@ -66,7 +66,8 @@ PoolReport EndChecks::wait_until_free() {
         while (!is_there) run_.rest(kLookNs);
         // One report is not of one moment: what it finds in use may have been freed since.
         if (report.clients == 0 && report.quarantined_bytes == 0 && daemon_.jobs_running() <= 0 &&
-            (report.free_frames == report.online_frames || ++full_looks > kFullLooksMax))
+            (report.free_frames == report.online_frames || ++full_looks > kFullLooksMax) &&
+            ++free_looks > 1)  // the last client's seat is given back after it has left the table
             return report;
     }
 }

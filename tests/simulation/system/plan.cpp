@@ -68,6 +68,11 @@ SystemPlan make_system_plan(std::uint64_t seed, const SystemLimits &limits) {
         }
     }
 
+    if (pins.one_in(4)) {
+        plan.is_of_a_group = true;
+        plan.publish_percent = plan.take_percent = static_cast<unsigned>(pins.between(5, 40));
+    }
+
     // Full pools that change their size, where those who want more are not those who were promised it.
     Random promises(seed, 107);
     const bool is_about_promises = promises.one_in(4) && limits.reserves != 0;

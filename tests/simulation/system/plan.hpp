@@ -39,6 +39,7 @@ struct SystemPlan {
     unsigned forks = 0, execs = 0, jobs = 0, reserves = 0;
     unsigned fork_percent = 0, exec_percent = 0, close_from_percent = 0, event_percent = 0, leave_percent = 0;
     unsigned pin_percent = 0;
+    bool is_of_a_group = false;  // all clients have joined one group, and hand on addresses, not references
     unsigned publish_percent = 0, take_percent = 0, wait_percent = 0, uncached_percent = 0, bulk_percent = 0;
     unsigned run_percent = 0;
     unsigned hoard = kUsualHoard;                      // blocks of a thread, beyond which it frees

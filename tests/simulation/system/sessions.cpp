@@ -12,6 +12,7 @@ int Sessions::add(const Process &process, numacre_pool *pool) {
     for (int other = 0; other < session; ++other)
         if (at(other).slot == pool->process.value && is_holding(other))
             fail("%s gets the seat of %s", name_of(session).c_str(), name_of(other).c_str());
+    for (int other = 0; other < session; ++other) sessions_.back().met.push_back(is_holding(other));
     return session;
 }
 

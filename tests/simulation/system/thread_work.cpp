@@ -24,6 +24,11 @@ void ThreadWork::operate(Program &program, std::vector<HeldBlock> &held) {
 }
 
 void ThreadWork::publish(const Handle &handle, const HeldBlock &block, std::vector<HeldBlock> &held) {
+    if (run_.plan.is_of_a_group) {
+        trace("hands on the address of block %llu", static_cast<unsigned long long>(block.serial));
+        tokens_.push_back({NUMACRE_REF_NULL, block, handle.pool->view.header->instance_id});
+        return;
+    }
     const numacre_ref reference = numacre_ref_of(handle.pool, block.place);
     if (reference == NUMACRE_REF_NULL) {
         // No lane for this thread, perhaps: then the block is still its own.
@@ -44,8 +49,20 @@ void ThreadWork::take(const Handle &handle, std::vector<HeldBlock> &held) {
     const bool giver_held = sessions_.is_holding(token.block.session);
     promises_.note_take_from(token.block.session);
     void *place = nullptr;
+    if (run_.plan.is_of_a_group) {
+        // The group may have died out since, before this process joined: then the address is anybody's.
+        if (!blocks_.is_still(token.block) || !sessions_.has_outlived(handle.session, token.block.session)) return;
+        std::size_t size = 0;
+        if (numacre_region(handle.pool, static_cast<int>(token.block.numa_node), &place, &size) != 0)
+            fail("numacre_region: %s", numacre_last_error());
+        place = static_cast<std::byte *>(place) + token.block.first * run_.plan.daemon.frame_bytes;
+    }
     blocks_.note_taker(token.block, handle.session);
-    const int error = numacre_take(handle.pool, token.reference, &place);
+    const int error = run_.plan.is_of_a_group ? numacre_adopt_bulk(handle.pool, &place, 1)
+                                        : numacre_take(handle.pool, token.reference, &place);
+    if (run_.plan.is_of_a_group && error == -EPERM)
+        fail("%s cannot adopt block %llu of its group", sessions_.name_of(handle.session).c_str(),
+             static_cast<unsigned long long>(token.block.serial));
     if (error != 0) blocks_.note_taker(token.block, -1);
     if (error == 0) {
         ++run_.result.takes;
