@@ -271,8 +271,8 @@ void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, st
                        client.quota_bytes() == 0 ? "-" : format_bytes(client.quota_bytes()),
                        client.soft_quota_bytes() == 0 ? "-" : format_bytes(client.soft_quota_bytes()),
                        client.reserved_bytes() == 0 ? "-" : format_bytes(client.reserved_bytes()),
-                       client.pinned_bytes() == 0 ? "-" : format_bytes(client.pinned_bytes()),
-                       number(client.threads()), age(client.has_attached(), client.attached(), now_unix_seconds),
+                       client.pinned_bytes() == 0 ? "-" : format_bytes(client.pinned_bytes()), number(client.threads()),
+                       age(client.has_attached(), client.attached(), now_unix_seconds),
                        client.has_oldest_held_for() ? duration(client.oldest_held_for()) : "-", client.state()});
     }
     table.print(out);
@@ -463,12 +463,9 @@ void print_extfrag(std::ostream &out, const std::string &pool, const v1::GetFrag
 void print_holders(std::ostream &out, const google::protobuf::RepeatedPtrField<v1::BlockHolder> &holders) {
     if (holders.empty()) return;
     out << "blocks in the way:\n";
-    Table table({{"CLIENT", Align::right},
-                 {"PID", Align::right},
-                 {"COMM"},
-                 {"BYTES", Align::right},
-                 {"PINNED", Align::right}},
-                "  ");
+    Table table(
+        {{"CLIENT", Align::right}, {"PID", Align::right}, {"COMM"}, {"BYTES", Align::right}, {"PINNED", Align::right}},
+        "  ");
     for (const v1::BlockHolder &holder : holders) {
         const bool attached = holder.client_id() != 0;
         table.add_row({attached ? number(holder.client_id()) : "-", attached ? number(holder.pid()) : "-",
@@ -481,12 +478,9 @@ void print_holders(std::ostream &out, const google::protobuf::RepeatedPtrField<v
 void print_pins(std::ostream &out, const v1::GetMapResponse &map) {
     if (map.pins().empty()) return;
     out << "pinned:\n";
-    Table table({{"OFFSET", Align::right},
-                 {"BYTES", Align::right},
-                 {"CLIENT", Align::right},
-                 {"PID", Align::right},
-                 {"COMM"}},
-                "  ");
+    Table table(
+        {{"OFFSET", Align::right}, {"BYTES", Align::right}, {"CLIENT", Align::right}, {"PID", Align::right}, {"COMM"}},
+        "  ");
     for (const v1::Pin &pin : map.pins()) {
         std::array<char, 32> offset{};
         std::snprintf(offset.data(), offset.size(), "%#llx", static_cast<unsigned long long>(pin.offset_bytes()));

@@ -52,9 +52,10 @@ int ask(int connection, const wire::PinRequest &request, int &pin) {
     } else if (!is_whole(wire::MessageType::pin_reply, sizeof(wire::PinReply))) {
         error = fail(Errc::version_mismatch, "the daemon's reply is not of wire version %u", wire::kVersion);
     } else if (fd < 0) {
-        error = fail_with_remedy(Errc::too_many_clients,
-                                 "no descriptor left in this process for the pin: raise the limit (ulimit -n), or close "
-                                 "some");
+        error =
+            fail_with_remedy(Errc::too_many_clients,
+                             "no descriptor left in this process for the pin: raise the limit (ulimit -n), or close "
+                             "some");
     } else {
         pin = fd;
         fd = -1;
@@ -75,9 +76,8 @@ extern "C" int numacre_pin(numacre_pool *pool, const void *address, size_t size_
     const std::uint64_t first_byte = offset - (numa_node << pool->span_shift);
     if (address == nullptr || offset >= pool->span_bytes || numa_node >= pool->numa_nodes || size_bytes == 0 ||
         first_byte >= pool->data_bytes || size_bytes > pool->data_bytes - first_byte)
-        return fail(Errc::bad_argument,
-                    "%zu bytes at %p are no range of one numa node of the pool: see numacre_region", size_bytes,
-                    address);
+        return fail(Errc::bad_argument, "%zu bytes at %p are no range of one numa node of the pool: see numacre_region",
+                    size_bytes, address);
     if (pool->runtime_dir[0] == 0) {  // a private pool: its memory never moves
         *pin = -1;
         return 0;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Pins (numacre_pin): memory that a device has registered stays where it is, and what was in flight at its client's death
-waits."""
+"""Pins (numacre_pin): memory that a device has registered stays where it is, and what was in flight at its client's
+death waits."""
 
 import concurrent.futures
 import contextlib

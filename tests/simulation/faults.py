@@ -692,6 +692,18 @@ std::memory_order_acq_rel,
         ),
     ),
     Fault(
+        name="a_dead_member_leaves_nothing_to_its_group",
+        system=True,
+        why="planted in managed_pool_recovery.cpp: what is in a ring of the group is somebody else's by now",
+        changes=(
+            Change(
+                "daemon/src/pool/managed_pool_recovery.cpp",
+                "    if (group == 0) return false;",
+                "    return false;",
+            ),
+        ),
+    ),
+    Fault(
         name="a_reservation_looks_once",
         system=True,
         why="planted in managed_pool_limits.cpp: who has taken what was free while it was promised is not noticed",

@@ -435,7 +435,7 @@ NUMACRE_API int numacre_free_run(numacre_pool *pool, void *run, size_t size_byte
 NUMACRE_API int numacre_region_fd(numacre_pool *pool, int numa_node, int *fd, uint64_t *offset);
 
 /* Makes this client a member of a group: processes that hand blocks to each other by address alone, such as those of one
- * DPDK world. group: any number but 0 that they agree on; whoever may attach to the pool may join any group. From then on a
+ * DPDK world. group: any number but 0 that they agree on; any client of the pool may join any group. From then on a
  * member that dies, or detaches, leaves the blocks that it had in use to the group: they stay out of use, in state
  * "quarantined", until a member adopts them (numacre_adopt_bulk) or none lives; blocks in its threads' caches come back at
  * once. Thread-safe, never blocks, for as long as the client is attached. Errors: -EINVAL group is 0; -EEXIST the client

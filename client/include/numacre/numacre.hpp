@@ -147,13 +147,18 @@ struct RegionFile {
 // A range of a pool's memory that stays where it is (numacre_pin). Movable; may outlive its pool's handle.
 class Pin {
 public:
+    // Pins nothing.
     Pin() = default;
+    // Takes a descriptor that numacre_pin has stored.
     explicit Pin(int descriptor) : descriptor_(descriptor) {}
+    // Moves; the other pins nothing then.
     Pin(Pin &&other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+    // Exchanges both pins.
     Pin &operator=(Pin &&other) noexcept {
         std::swap(descriptor_, other.descriptor_);
         return *this;
     }
+    // Closes the descriptor.
     ~Pin() {
         if (descriptor_ >= 0) ::close(descriptor_);
     }

@@ -15,8 +15,9 @@ namespace numacre::daemon {
 namespace {
 
 Failure no_such_client_here() {
-    return {Errc::no_such_client, "no client of this process has such a seat in a pool: attach first, and pin before "
-                                  "the pool is detached from or deleted"};
+    return {Errc::no_such_client,
+            "no client of this process has such a seat in a pool: attach first, and pin before "
+            "the pool is detached from or deleted"};
 }
 
 // Whether the process that has connected is the client's. Before Linux 6.9, where pidfds have no numbers of their own:
@@ -42,7 +43,7 @@ void AttachServer::pin(Session &session, const PinWish &wish) {
     const auto pool = std::ranges::find(pools, wish.instance_id, [](const auto &each) { return each->instance_id(); });
     if (pool == pools.end())
         return fail({Errc::no_such_pool, "the pool has been deleted: attach to one that is there (numacre pools)"});
-    // Whoever may attach may pin, and this process has attached.
+    // A process that may attach may pin, and this one has attached.
     const auto client = (*pool)->client_at(wish.slot);
     if (!client || client->generation != wish.process_generation || client->tier != wire::Tier::trusted ||
         !are_same(client->peer, session.peer))
@@ -63,8 +64,8 @@ void AttachServer::pin(Session &session, const PinWish &wish) {
                                                  "read them, and pin again"});
     Worker &worker = (*pool)->worker();
     if (worker.busy_for() > kPatienceWithPool)
-        return fail({Errc::timed_out, "pool \"" + (*pool)->name() +
-                                          "\" cannot pin now, for it is being changed: try again later"});
+        return fail({Errc::timed_out,
+                     "pool \"" + (*pool)->name() + "\" cannot pin now, for it is being changed: try again later"});
     begin_to_serve(session);
     watch_for_hang_up(session);
     worker.post([this, id = session.id, pool = *pool, client = *client, wish, fail] {

@@ -20,8 +20,8 @@ enum class ClientState : std::uint8_t {
     detaching,   // it has asked to detach, and has unmapped the pool
     lost,        // its connection is gone, the process may still use the memory
     recovering,  // it has ended; its blocks are being taken back
-    // It has ended; devices may still write to what is left of its blocks, or its group may adopt them, so that these stay
-    // its own for a while.
+    // It has ended; devices may still write to what is left of its blocks, or its group may adopt them, so that these
+    // stay its own for a while.
     quarantined,
 };
 std::string_view client_state_name(ClientState state);

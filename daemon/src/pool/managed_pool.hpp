@@ -268,8 +268,8 @@ public:
     // middle of an operation on the same block.
     RecoveryStep finish_predecessor(ThreadSlotIndex &blocked_by);
     // Of departed clients, by slot, ascending; all in one walk over the pool's metadata, which takes as long for one.
-    // What a client had in use is kept, in pinned ranges while has_pins() is true for the client, all of it while
-    // has_group() is; then reclaimed once more.
+    // Blocks that a client had in use are kept: those in pinned ranges while has_pins() is true for the client, all of
+    // them while has_group() is; then the client is reclaimed once more.
     void reclaim(std::span<Departed> departed);
     // Whether devices may still write to memory that this client, which has ended, had pinned. Without a walk.
     bool has_pins(ProcessSlot slot);

@@ -150,8 +150,7 @@ ClientStatus ManagedPool::known_of(const Client &client) const {
     status.quota_bytes = limits.quota_bytes;
     status.soft_quota_bytes = limits.soft_quota_bytes;
     status.reserved_bytes = limits.reserved_bytes;
-    status.pinned_bytes =
-        Pins::bytes_in(pins_.all(), [&](const Pins::Pin &pin) { return pin.slot == client.slot; });
+    status.pinned_bytes = Pins::bytes_in(pins_.all(), [&](const Pins::Pin &pin) { return pin.slot == client.slot; });
     status.state = client_state_name(client.state);
     status.waits_for = client.waits_for;
     return status;

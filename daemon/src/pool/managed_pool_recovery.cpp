@@ -1,7 +1,7 @@
 // The estate of the dead: recovery, the quarantine, and what the daemon before was in the middle of.
 // The worker's thread only.
-#include <chrono>
 #include <algorithm>
+#include <chrono>
 #include <span>
 #include <string>
 #include <utility>

@@ -27,13 +27,13 @@ struct NodeStatus {
     std::uint64_t metadata_resident_bytes = 0;  // the part that has pages
     NodeSnapshot snapshot;                      // free and live blocks, used frames
     CounterTotals counters;
-    std::uint32_t waiting_threads = 0;    // threads that wait for memory and prefer this numa node
-    std::uint64_t cached_bytes = 0;       // part of the used bytes: in clients' thread caches
+    std::uint32_t waiting_threads = 0;  // threads that wait for memory and prefer this numa node
+    std::uint64_t cached_bytes = 0;     // part of the used bytes: in clients' thread caches
     // Part of the used bytes: left by clients that have ended, and held before their next use.
     std::uint64_t quarantined_bytes = 0;
-    std::uint64_t pinned_bytes = 0;       // part of the online bytes: has to stay where it is
-    bool is_below_watermark = false;      // as the last event about it said
-    std::uint64_t peak_used_bytes = 0;    // the maximum that a scan has found since the pool was made
+    std::uint64_t pinned_bytes = 0;     // part of the online bytes: has to stay where it is
+    bool is_below_watermark = false;    // as the last event about it said
+    std::uint64_t peak_used_bytes = 0;  // the maximum that a scan has found since the pool was made
 };
 
 struct UserStatus {

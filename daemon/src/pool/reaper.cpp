@@ -113,12 +113,13 @@ void Reaper::has_stepped(const std::shared_ptr<Case> &job, const Step &step) {
 void Reaper::keep(const std::shared_ptr<Case> &job, const Reclaimed &kept) {
     if (!std::exchange(job->is_kept, true)) {
         job->pool->set_client_state(job->client.slot, ClientState::quarantined);
-        log::info("what a client that is gone had in use waits: devices may still write there, or its group may adopt it",
-                  {{"pool", job->pool->name()},
-                   {"client", job->client.id},
-                   {"pid", job->client.peer.pid},
-                   {"blocks", kept.blocks},
-                   {"bytes", job->pool->geometry().bytes_of(kept.frames)}});
+        log::info(
+            "what a client that is gone had in use waits: devices may still write there, or its group may adopt it",
+            {{"pool", job->pool->name()},
+             {"client", job->client.id},
+             {"pid", job->client.peer.pid},
+             {"blocks", kept.blocks},
+             {"bytes", job->pool->geometry().bytes_of(kept.frames)}});
         // The other blocks may serve waiters.
         ManagedPool::wake_waiters_soon(job->pool);
         if (job->on_kept) job->on_kept();

@@ -59,7 +59,8 @@ void ClientLife::pin_or_unpin(Program &program) {
     const Handle &handle = program.handles[run_.random.below(program.handles.size())];
     void *base = nullptr;
     std::size_t size = 0;
-    if (numacre_region(handle.pool, static_cast<int>(run_.random.below(run_.plan.daemon.numa_nodes)), &base, &size) != 0)
+    if (numacre_region(handle.pool, static_cast<int>(run_.random.below(run_.plan.daemon.numa_nodes)), &base, &size) !=
+        0)
         fail("numacre_region: %s", numacre_last_error());
     const std::size_t first = run_.random.below(size);
     const std::size_t bytes = run_.random.between(1, run_.random.one_in(4) ? size - first : 1);

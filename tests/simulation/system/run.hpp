@@ -28,9 +28,9 @@ struct Program {
     std::vector<Handle> handles;
     std::vector<Handle> stale;  // made before a fork
     std::vector<HeldPin> pins;
-    unsigned working = 0;       // threads in the middle of operations
-    unsigned lingering = 0;     // threads that have not ended
-    bool may_end = false;       // ... and may now
+    unsigned working = 0;    // threads in the middle of operations
+    unsigned lingering = 0;  // threads that have not ended
+    bool may_end = false;    // ... and may now
     bool has_closed_all = false;
     bool is_child = false;
     bool has_nothing = false;  // it has let go of everything, and lives on until the end

@@ -19,7 +19,7 @@ struct Session {
     bool has_left = false;         // ... and has returned
     // Reserved for it: so much it gets, whoever else wants memory. Less than the daemon knows of, or as much.
     std::uint64_t promised_bytes = 0;
-    unsigned promises = 0;  // how often that has changed
+    unsigned promises = 0;    // how often that has changed
     std::vector<bool> met{};  // by session: held its memory when this one had joined the group
 };
 
@@ -38,7 +38,8 @@ public:
     // In a run of a group: at every moment since the other could reach what it held, a member of the group has lived.
     bool has_outlived(int session, int other) const {
         const std::vector<bool> &met = at(session).met;
-        return is_holding(other) || (static_cast<std::size_t>(other) < met.size() && met[static_cast<std::size_t>(other)]);
+        return is_holding(other) ||
+               (static_cast<std::size_t>(other) < met.size() && met[static_cast<std::size_t>(other)]);
     }
     std::string name_of(int session) const;
     // A client that lives and has the pool mapped has its seat.

@@ -59,7 +59,7 @@ void ThreadWork::take(const Handle &handle, std::vector<HeldBlock> &held) {
     }
     blocks_.note_taker(token.block, handle.session);
     const int error = run_.plan.is_of_a_group ? numacre_adopt_bulk(handle.pool, &place, 1)
-                                        : numacre_take(handle.pool, token.reference, &place);
+                                              : numacre_take(handle.pool, token.reference, &place);
     if (run_.plan.is_of_a_group && error == -EPERM)
         fail("%s cannot adopt block %llu of its group", sessions_.name_of(handle.session).c_str(),
              static_cast<unsigned long long>(token.block.serial));

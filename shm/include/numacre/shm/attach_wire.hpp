@@ -118,7 +118,7 @@ struct PinRequest {
 };
 struct PinReply {
     WireHeader header{kMagic, kVersion, MessageType::pin_reply, sizeof(PinReply), 0};
-    std::uint64_t first_byte = 0, bytes = 0;  // what is pinned: whole resize units
+    std::uint64_t first_byte = 0, bytes = 0;  // the pinned range: whole resize units
 };
 
 struct DetachRequest {

@@ -37,10 +37,10 @@ public:
 
     // Makes actor.process the owner of a block in use that another process owns, whether or not there is a reference to
     // it: every reference becomes stale. One RMW; needs no intent, as take(). may_adopt(ProcessSlot): whether that
-    // process lets go of its blocks so (the two agree on it: numacre_join). The owner's own threads write the entry of an
-    // unpublished block by plain stores, so nobody of them may free the block any more. entry: the one from before, for
-    // counts; ours already: nothing was done. Errors: not_owner (nobody's block, or one whose owner does not agree),
-    // contended (the block changes hands all the time).
+    // process lets go of its blocks so (the two agree on it: numacre_join). The owner's own threads write the entry of
+    // an unpublished block by plain stores, so nobody of them may free the block any more. entry: the one from before,
+    // for counts; ours already: nothing was done. Errors: not_owner (nobody's block, or one whose owner does not
+    // agree), contended (the block changes hands all the time).
     template <class MayAdopt>
     Errc adopt(Actor actor, FrameIndex base, PoolAge since, const MayAdopt &may_adopt, Block &block,
                IndexEntry &entry) {
@@ -52,8 +52,8 @@ public:
             std::uint64_t bits = entry.bits();
             const unsigned layer = layer_of(block.order);
             const IndexEntry ours = after(layer, block, entry.handed_to(view_of(actor).ours, since), entry);
-            // EDGE hand-over, without a publish: the application hands the address on by its own means, which order what
-            // the giver wrote. acq_rel as there: the daemon may be the other side, as the dead owner's recovery.
+            // EDGE hand-over, without a publish: the application hands the address on by its own means, which order
+            // what the giver wrote. acq_rel as there: the daemon may be the other side, as the dead owner's recovery.
             if (view_.index_entry(layer, block).compare_exchange_strong(bits, ours.bits(), std::memory_order_acq_rel))
                 return Errc::ok;
         }
