@@ -26,11 +26,13 @@ MAN = TOP / "deploy" / "man"
 INCLUDE = TOP / "client" / "include"
 PAGES = ("numacre.1", "libnumacre.3", "numacred.toml.5", "numacred.8")
 # The page of a call, or of a family of calls, is called after the first.
-CALL_PAGES = tuple(sorted(path.name.removesuffix(".scd") for path in MAN.glob("numacre_*.scd")))
-ALL_PAGES = PAGES + CALL_PAGES
+# {page: header} of the adaptors, which have one page each.
+ADAPTOR_PAGES = {"numacre_io_uring.3": "io_uring.h"}
+CALL_PAGES = tuple(
+    sorted({path.name.removesuffix(".scd") for path in MAN.glob("numacre_*.scd")}.difference(ADAPTOR_PAGES))
+)
+ALL_PAGES = PAGES + CALL_PAGES + tuple(ADAPTOR_PAGES)
 LONG_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-# In libnumacre.3: options of another program.
-PKG_CONFIG = "$(pkg-config --cflags --libs numacre)"
 
 
 class Page:
@@ -174,7 +176,7 @@ class EveryPage(unittest.TestCase):
             self.assertEqual([line for line in lines if len(line) > 120], [], name)
 
     def test_a_page_refers_to_pages_that_exist(self):
-        by_name = {f"{alias}.3" for name in CALL_PAGES for alias in Page(name).names()}.union(PAGES)
+        by_name = {f"{alias}.3" for name in CALL_PAGES for alias in Page(name).names()}.union(PAGES, ADAPTOR_PAGES)
         for name in ALL_PAGES:
             for page, section in re.findall(r"\*((?:lib)?numacre[\w.]*)\*\((\d)\)", Page(name).text):
                 self.assertIn(f"{page}.{section}", by_name, name)
@@ -204,7 +206,7 @@ class EveryPage(unittest.TestCase):
         allowed = dict(zip(PAGES, (of_numacre, set(), of_numacred, of_numacred)))
         for name in ALL_PAGES:
             # Those behind a command are looked at above.
-            text = re.sub(r"(\*|\$ )numacre [^*\n]+", "", Page(name).text).replace(PKG_CONFIG, "")
+            text = re.sub(r"(\*|\$ )numacre [^*\n]+|\$\(pkg-config [^)]*\)", "", Page(name).text)
             self.assertLessEqual(set(LONG_OPTION.findall(text)), allowed.get(name, set()), name)
 
     def test_environment_variables_are_those_that_are_asked_for(self):
@@ -504,6 +506,65 @@ class PagesOfCalls(unittest.TestCase):
                 command = ["cc", *strict, *folders, "-fsyntax-only", "-x", "c", "-"]
                 done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=60)
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+class PagesOfAdaptors(unittest.TestCase):
+    """Each function, type and flag of the header is in the page, with the prototype and the errors of the header."""
+
+    def setUp(self):
+        self.pages = [(Page(name), INCLUDE / "numacre" / "adaptors" / header) for name, header in ADAPTOR_PAGES.items()]
+
+    def functions(self, header):
+        """{name: (comment, prototype)} of those that are for programs."""
+        found = re.findall(
+            r"/\*((?:(?!\*/).)*)\*/\s+static inline ([^;{]*?\b(numacre_\w+)\([^)]*\)) {", header.read_text(), re.S
+        )
+        self.assertTrue(found, header)
+        return {
+            name: (comment, re.sub(r"\s+", " ", prototype))
+            for comment, prototype, name in found
+            if not comment.strip().startswith("Private")
+        }
+
+    def test_functions_are_those_of_the_header(self):
+        for page, header in self.pages:
+            with self.subTest(page=page.name):
+                shown = [term.strip("*").replace("\\*", "*") for term in entries(page.sections["FUNCTIONS"])]
+                self.assertEqual(shown, [prototype for _, prototype in self.functions(header).values()])
+
+    def test_errors_are_those_of_the_header(self):
+        for page, header in self.pages:
+            texts = entries(page.sections["FUNCTIONS"]).values()
+            for text, (name, (comment, _)) in zip(texts, self.functions(header).items(), strict=True):
+                with self.subTest(page=page.name, function=name):
+                    _, _, errors = comment.partition("Errors")
+                    wanted = set(re.findall(r"(?<![A-Z_])-(E[A-Z0-9]+)\b", errors))
+                    _, _, shown = text.partition("\tErrors")
+                    self.assertEqual(set(re.findall(r"(?<![A-Z_])-(E[A-Z0-9]+)\b", shown)), wanted)
+
+    def test_no_name_is_invented_and_every_flag_is_there(self):
+        core = (INCLUDE / "numacre" / "numacre.h").read_text()
+        for page, header in self.pages:
+            with self.subTest(page=page.name):
+                code = header.read_text()
+                text = page.text.replace("\\_", "_")
+                shown = set(re.findall(r"\b(?:numacre|NUMACRE)_\w+", text)) - {page.name.removesuffix(".3")}
+                known = set(re.findall(r"\b(?:numacre|NUMACRE)_\w+", code + core))
+                self.assertEqual(shown - known, set())
+                # Flags and results.
+                described = set(re.findall(r"^#define (NUMACRE_URING_\w+) +\du?(?: +/\*.*)?$", code, re.M))
+                self.assertGreater(len(described), 5)
+                self.assertEqual(described - shown, set())
+
+    def test_the_example_compiles(self):
+        if subprocess.run(["pkg-config", "--exists", "liburing"]).returncode != 0:
+            self.skipTest("liburing is not installed (Debian package liburing-dev)")
+        folders = (f"-I{INCLUDE}", f"-I{TOP / 'shm' / 'include'}")
+        for page, _ in self.pages:
+            for source in page.literal_blocks("EXAMPLE"):
+                command = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", *folders, "-fsyntax-only", "-x", "c", "-"]
+                done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=60)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), page.name)
 
 
 class Installation(unittest.TestCase):
