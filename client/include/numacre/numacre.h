@@ -363,11 +363,12 @@ NUMACRE_API int numacre_client_id(numacre_pool *pool, uint32_t *client_id);
  * descriptor belongs to the handle: do not read or close it; numacre_detach closes it. The first call asks the daemon,
  * blocks for 5 s at most and enters the kernel; later calls give the same descriptor, as long as that daemon runs. The
  * descriptor is readable at first, for earlier events. When the daemon ends, the descriptor stays silent for ever: a
- * call of this function tells, once the kernel has closed the connection. The daemon checks limits every few seconds, so events of limits come late. The
- * daemon does not wait for a client that does not look. A soft quota that is already exceeded when a client attaches is
- * not reported again. Thread-safe. Errors: -ECONNREFUSED the daemon that the pool was attached to is gone (the next
- * daemon sets the bits of numacre_events, but has no descriptor: attach anew), or the program has closed the
- * descriptor; -EUSERS the daemon's descriptors are used up; -ETIMEDOUT; -EINVAL a private pool; -ECHILD. */
+ * call of this function tells, once the kernel has closed the connection. The daemon checks limits every few seconds,
+ * so events of limits come late. The daemon does not wait for a client that does not look. A soft quota that is already
+ * exceeded when a client attaches is not reported again. Thread-safe. Errors: -ECONNREFUSED the daemon that the pool
+ * was attached to is gone (the next daemon sets the bits of numacre_events, but has no descriptor: attach anew), or the
+ * program has closed the descriptor; -EUSERS the daemon's descriptors are used up; -ETIMEDOUT; -EINVAL a private pool;
+ * -ECHILD. */
 NUMACRE_API int numacre_event_fd(numacre_pool *pool, int *fd);
 
 /* Stores the NUMACRE_EVENT_... bits of events since the last call, and makes the descriptor unreadable. The result may
@@ -434,43 +435,44 @@ NUMACRE_API int numacre_free_run(numacre_pool *pool, void *run, size_t size_byte
  * descriptor left in this process; -ECONNREFUSED the program has closed the handle's descriptor; -ECHILD. */
 NUMACRE_API int numacre_region_fd(numacre_pool *pool, int numa_node, int *fd, uint64_t *offset);
 
-/* Makes this client a member of a group: processes that hand blocks to each other by address alone, such as those of one
- * DPDK world. group: any number but 0 that they agree on; any client of the pool may join any group. From then on a
+/* Makes this client a member of a group: processes that hand blocks to each other by address alone, such as those of
+ * one DPDK world. group: any number but 0 that they agree on; any client of the pool may join any group. From then on a
  * member that dies, or detaches, leaves the blocks that it had in use to the group: they stay out of use, in state
- * "quarantined", until a member adopts them (numacre_adopt_bulk) or none lives; blocks in its threads' caches come back at
- * once. Thread-safe, never blocks, for as long as the client is attached. Errors: -EINVAL group is 0; -EEXIST the client
- * has joined another group; -ECHILD. If the caller dies inside, it has joined or not. */
+ * "quarantined", until a member adopts them (numacre_adopt_bulk) or none lives; blocks in its threads' caches come back
+ * at once. Thread-safe, never blocks, for as long as the client is attached. Errors: -EINVAL group is 0; -EEXIST the
+ * client has joined another group; -ECHILD. If the caller dies inside, it has joined or not. */
 NUMACRE_API int numacre_join(numacre_pool *pool, uint64_t group);
 
 /* Makes this client the owner of blocks that members of its group have in use, alive or dead, so that it can free them.
- * Blocks of its own stay as they are. References to an adopted block become stale. Use it for blocks that the former owner
- * has handed over, by a ring or a queue of the group's own, and does not touch or free any more: one of them may be adopted
- * only once. One locked instruction for each block. Continues behind a block that cannot be adopted, and returns the first
- * error: -EPERM no block in use of the group begins at an address; -EINVAL the client is of no group, or blocks is NULL;
- * -EAGAIN another member adopts it at this moment; -EUSERS no thread slot left; -ECHILD. Thread-safe, never blocks. If the caller dies inside, each block is the former owner's or the
- * caller's, and stays with the group. */
+ * Blocks of its own stay as they are. References to an adopted block become stale. Use it for blocks that the former
+ * owner has handed over, by a ring or a queue of the group's own, and does not touch or free any more: one of them may
+ * be adopted only once. One locked instruction for each block. Continues behind a block that cannot be adopted, and
+ * returns the first error: -EPERM no block in use of the group begins at an address; -EINVAL the client is of no group,
+ * or blocks is NULL; -EAGAIN another member adopts it at this moment; -EUSERS no thread slot left; -ECHILD.
+ * Thread-safe, never blocks. If the caller dies inside, each block is the former owner's or the caller's, and stays
+ * with the group. */
 NUMACRE_API int numacre_adopt_bulk(numacre_pool *pool, void *const *blocks, unsigned count);
 
-/* Keeps memory where it is, for a device or the kernel that has it registered (an AF_XDP UMEM, io_uring's fixed buffers,
- * VFIO): while the pin lasts, nobody shrinks the pool below the range, drains it, moves its pages or takes them away, and
- * `numacre clients` and `resize --dry-run` name the client. address, size_bytes: any range of one numa node's region
- * (numacre_region) whose memory is online; the pool's resize units around it are pinned as a whole. Pin before you
- * register, and unpin after the device has let go.
- * *pin is a descriptor, closed on exec; a child of fork() has it as well. The pin ends when the last process that has the
- * descriptor closes it or ends: so pass it on together with the device's own descriptor, and keep it as long.
- * If the client dies, its blocks in the range that were not in a cache stay out of use until the pin has ended and the
- * pool's pin-quarantine (5 s) has passed: the device may have been writing there. Blocks of other clients in the range are
- * theirs all the time, and whoever has a reference may still take a published one.
- * In a private pool, whose memory never moves, *pin becomes -1. Asks the daemon, also one that has been restarted since
- * the attach, and waits for 30 s at most; enters the kernel. Thread-safe. If the caller dies inside, there is no pin, or one
- * that ends at once. Errors: -EINVAL no such range of one numa node, or no memory behind a part of it; -EAGAIN a part of
- * the range is being taken offline; -EUSERS no more pins (64 a client, 512 a pool) or descriptors; -ESRCH the daemon does
- * not know this client; -ENOENT the pool has been deleted; -ECONNREFUSED no daemon; -ETIMEDOUT; -ECHILD. */
+/* Keeps memory where it is, for a device or the kernel that has it registered (an AF_XDP UMEM, io_uring's fixed
+ * buffers, VFIO): while the pin lasts, nobody shrinks the pool below the range, drains it, moves its pages or takes
+ * them away, and `numacre clients` and `resize --dry-run` name the client. address, size_bytes: any range of one numa
+ * node's region (numacre_region) whose memory is online; the pool's resize units around it are pinned as a whole. Pin
+ * before you register, and unpin after the device has let go. *pin is a descriptor, closed on exec; a child of fork()
+ * has it as well. The pin ends when the last process that has the descriptor closes it or ends: so pass it on together
+ * with the device's own descriptor, and keep it as long. If the client dies, its blocks in the range that were not in a
+ * cache stay out of use until the pin has ended and the pool's pin-quarantine (5 s) has passed: the device may have
+ * been writing there. Blocks of other clients in the range are theirs all the time, and whoever has a reference may
+ * still take a published one. In a private pool, whose memory never moves, *pin becomes -1. Asks the daemon, also one
+ * that has been restarted since the attach, and waits for 30 s at most; enters the kernel. Thread-safe. If the caller
+ * dies inside, there is no pin, or one that ends at once. Errors: -EINVAL no such range of one numa node, or no memory
+ * behind a part of it; -EAGAIN a part of the range is being taken offline; -EUSERS no more pins (64 a client, 512 a
+ * pool) or descriptors; -ESRCH the daemon does not know this client; -ENOENT the pool has been deleted; -ECONNREFUSED
+ * no daemon; -ETIMEDOUT; -ECHILD. */
 NUMACRE_API int numacre_pin(numacre_pool *pool, const void *address, size_t size_bytes, int *pin);
 
-/* Closes a pin's descriptor, as close(2) would; the pin ends if no other process has it. -1 does nothing in a private pool.
- * Works in a forked child, too. Thread-safe; enters the kernel. Errors: -EINVAL the descriptor is no pin of this pool: it
- * stays open. */
+/* Closes a pin's descriptor, as close(2) would; the pin ends if no other process has it. -1 does nothing in a private
+ * pool. Works in a forked child, too. Thread-safe; enters the kernel. Errors: -EINVAL the descriptor is no pin of this
+ * pool: it stays open. */
 NUMACRE_API int numacre_unpin(numacre_pool *pool, int pin);
 
 /* The geometry of a pool inside this process, without a daemon. Later versions append fields, and 0 is the default of

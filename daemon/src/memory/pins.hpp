@@ -7,9 +7,9 @@
 // lock, fcntl(2)). The kernel lets the lock go when the last copy of the descriptor is closed. The ledger says which
 // range and whose the pin is.
 //
-// The kernel goes on with what it was doing for a process for a moment after the process's end. So a pin whose descriptor
-// is gone stays for the hold time; if its client ends before that is over, the client's blocks in the range stay the
-// client's until then (the quarantine of pins).
+// The kernel goes on with what it was doing for a process for a moment after the process's end. So a pin whose
+// descriptor is gone stays for the hold time; if its client ends before that is over, the client's blocks in the range
+// stay the client's until then (the quarantine of pins).
 #pragma once
 
 #include <algorithm>

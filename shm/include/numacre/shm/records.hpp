@@ -70,8 +70,8 @@ struct alignas(2 * kCacheLineBytes) ProcessRecord {
     Word news;  // bits of EventBits that the client has not been told of; the daemon sets them, the client clears them
     Word presence;    // Presence: whether the client is there, as client and daemon agree
     Word on_the_way;  // OnTheWay (account.hpp): counted for the process's waiting threads by their givers
-    // The group that the process has joined (numacre_join); 0: none. Members adopt each other's blocks, also those of the dead:
-    // so the daemon leaves a dead member's blocks alone while another lives. Written once by the process.
+    // The group that the process has joined (numacre_join); 0: none. Members adopt each other's blocks, also those of
+    // the dead: so the daemon leaves a dead member's blocks alone while another lives. Written once by the process.
     Word group;
     std::uint64_t reserved[3];
 };
