@@ -1,9 +1,11 @@
 // The first process: it writes packets into blocks, and references into the ring.
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -13,6 +15,7 @@
 #include "options.hpp"
 #include "pcap_file.hpp"
 #include "report.hpp"
+#include "xdp_capture.hpp"
 
 namespace relay {
 namespace {
@@ -33,9 +36,10 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 
 class Capture {
 public:
-    Capture(const Options &options, Pool pool, Link link)
+    Capture(const Options &options, Pool pool, Link link, std::unique_ptr<XdpCapture> xdp)
         : options_(options),
           pool_(std::move(pool)),
+          xdp_(std::move(xdp)),
           link_(std::move(link)),
           ring_(RingMemory::create(options.ring_slots)),
           writer_(ring_.view()),
@@ -48,6 +52,7 @@ public:
 
     void replay(const PcapFile &file);
     void relay_live(LiveCapture &live);
+    void relay_xdp();
     int finish();
 
 private:
@@ -65,6 +70,8 @@ private:
     void *try_allocate(std::size_t bytes, unsigned flags = 0);
     // Allocates a block, and waits for room. nullptr: it is time to stop.
     void *allocate(std::size_t bytes);
+    // Puts the references of blocks with packets into the ring, which has room for them.
+    void push(std::span<void *const> blocks);
     // Waits until the ring has a free slot. False: the reader has gone, or it is time to stop. `ending`: it is time to
     // stop, but the reader gets kGrace to make room.
     bool wait_for_slot(bool ending = false);
@@ -78,6 +85,7 @@ private:
 
     const Options &options_;
     Pool pool_;
+    std::unique_ptr<XdpCapture> xdp_;  // closed before the pool
     Link link_;
     RingMemory ring_;
     RingWriter writer_;
@@ -143,6 +151,16 @@ void Capture::free_block(void *block) {
     ++freed_;
 }
 
+void Capture::push(std::span<void *const> blocks) {
+    for (void *const block : blocks) {
+        PacketHeader header;
+        std::memcpy(&header, block, sizeof header);
+        if (!writer_.try_push(reference_of(block))) throw RingDamaged();  // there was room, and we alone fill it
+        count(header.wire_bytes);
+    }
+    publish();
+}
+
 void Capture::replay(const PcapFile &file) {
     for (std::uint64_t loop = 0; loop < options_.loops; ++loop) {
         for (std::size_t i = 0; i < file.packets(); ++i) {
@@ -197,17 +215,42 @@ void Capture::relay_live(LiveCapture &live) {
             continue;
         }
         if (wanted == 0) continue;
-        for (void *const block : std::span(blocks).first(received)) {
-            PacketHeader header;
-            std::memcpy(&header, block, sizeof header);
-            if (!writer_.try_push(reference_of(block))) throw RingDamaged();  // there was room, and we alone fill it
-            count(header.wire_bytes);
-        }
+        push(std::span(blocks).first(received));
         blocks.erase(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(received));
-        publish();
     }
     for (void *const block : blocks) free_block(block);
     dropped_by_kernel_ = live.kernel_drops();
+}
+
+void Capture::relay_xdp() {
+    XdpCapture &xdp = *xdp_;
+    std::array<void *, XdpCapture::kBatch> blocks;
+    xdp.start();
+    // As in relay_live(). While the ring or the pool is full, packets wait in the socket's ring, or are dropped.
+    std::optional<std::uint64_t> left;
+    while (!limit_reached() && !link_.peer_gone() && (!left || *left > 0)) {
+        if (!left && must_stop()) left = xdp.waiting();
+        if (!writer_.has_room() && !wait_for_slot(left.has_value())) {
+            if (left) break;  // the reader stands still
+            continue;
+        }
+        std::size_t wanted = std::min<std::uint64_t>(blocks.size(), writer_.room());
+        if (options_.packets_max != 0) wanted = std::min<std::uint64_t>(wanted, options_.packets_max - packets_);
+        const std::size_t received = xdp.receive(std::span(blocks).first(wanted));
+        if (left) *left -= std::min<std::uint64_t>(*left, received);
+        if (received != 0) {
+            push(std::span(blocks).first(received));
+        } else if (left) {
+            break;
+        } else {
+            link_.wait(kSleepMs, xdp.fd());
+        }
+    }
+    const XdpCapture::Figures figures = xdp.close();
+    allocated_ += figures.allocated;
+    freed_ += figures.freed;
+    dropped_pool_full_ = figures.dropped_without_block;
+    dropped_by_kernel_ = figures.dropped_by_kernel;
 }
 
 // Frees the blocks that the reader did not consume: they still belong to this process. Each reference is taken first:
@@ -262,16 +305,21 @@ template <class MakeLink>
 int capture(const Options &options, MakeLink make_link) {
     std::optional<PcapFile> file;
     std::optional<LiveCapture> live;
-    if (options.pcap.empty()) {
-        live.emplace(options.interface, options.snap_bytes);
-    } else {
+    if (!options.pcap.empty()) {
         file.emplace(options.pcap);
+    } else if (!options.af_xdp) {
+        live.emplace(options.interface, options.snap_bytes);
     }
     Pool pool = attach(options);
-    Capture capture(options, std::move(pool), make_link());
-    capture.announce(file ? file->link_type() : live->link_type());
+    std::unique_ptr<XdpCapture> xdp;
+    if (options.af_xdp) xdp = std::make_unique<XdpCapture>(pool.get(), options.interface, options.queue);
+    Link link = make_link();
+    Capture capture(options, std::move(pool), std::move(link), std::move(xdp));
+    capture.announce(file ? file->link_type() : live ? live->link_type() : LinkType::ethernet);
     if (file) {
         capture.replay(*file);
+    } else if (options.af_xdp) {
+        capture.relay_xdp();
     } else {
         // Packets that came before the other side connected do not belong to this run.
         for (std::uint64_t early = live->waiting(); early > 0;) {

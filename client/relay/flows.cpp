@@ -109,12 +109,15 @@ void Flows::parse_batch(LinkType link_type) {
         // The header is copied once, then checked and used, since another process wrote it.
         PacketHeader header;
         std::memcpy(&header, item.block, sizeof header);
-        const std::uint64_t needed_bytes = sizeof header + std::uint64_t{header.captured_bytes};
-        if (needed_bytes > frame_bytes_ && needed_bytes > numacre_usable_size(pool_.get(), item.block))
+        const std::uint64_t needed_bytes = std::uint64_t{header.packet_offset} + header.captured_bytes;
+        if (header.packet_offset < sizeof header ||
+            (needed_bytes > frame_bytes_ && needed_bytes > numacre_usable_size(pool_.get(), item.block))) {
+            header.packet_offset = sizeof header;
             header.captured_bytes = 0;
+        }
         item.wire_bytes = header.wire_bytes;
         item.parsed =
-            parse(link_type, {static_cast<const std::byte *>(item.block) + sizeof header, header.captured_bytes},
+            parse(link_type, {static_cast<const std::byte *>(item.block) + header.packet_offset, header.captured_bytes},
                   header.wire_bytes);
         if (packets_ == 0 && &item == batch_.data()) first_timestamp_ns_ = header.timestamp_ns;
         last_timestamp_ns_ = std::max(last_timestamp_ns_, header.timestamp_ns);

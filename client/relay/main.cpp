@@ -138,8 +138,18 @@ int main(int argc, char **argv) {
                            ? std::string()
                            : text + " is not a power of two from 2 to 16777216";
             });
+        auto *const af_xdp =
+            command
+                ->add_flag("--af-xdp", options.af_xdp,
+                           "live by AF_XDP: the kernel writes packets into blocks, and does not see them any more")
+                ->excludes(pcap)
+                ->needs(interface);
+        command->add_option("--queue", options.queue, "AF_XDP: the interface's queue")
+            ->capture_default_str()
+            ->needs(af_xdp);
         command->add_option("--snap-bytes", options.snap_bytes, "live: keep so much of each packet")
             ->capture_default_str()
+            ->excludes(af_xdp)
             ->check(CLI::Range(64, 65552));
     }
     for (auto *const command : {flows, both}) {

@@ -24,6 +24,8 @@ struct Options {
     std::uint64_t loops = 1;        // number of replays of the file
     std::uint64_t packets_max = 0;  // 0: no limit
     double seconds_max = 0;         // 0: no limit
+    bool af_xdp = false;            // live: by AF_XDP instead of AF_PACKET
+    std::uint32_t queue = 0;        // of the interface, for AF_XDP
     std::uint32_t ring_slots = 1024;
     std::uint32_t snap_bytes = 2032;  // live: bytes captured of each packet; with the header a block of 2 KiB
     // flows

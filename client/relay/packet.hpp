@@ -9,13 +9,16 @@
 
 namespace relay {
 
-// The first bytes of every block; the packet's captured bytes follow. The header has 16 bytes, so that the headers of
-// an ordinary Ethernet/IPv4/TCP packet still end inside the block's first cache line.
+// The first bytes of every block. The packet follows at once, so that the headers of an ordinary Ethernet/IPv4/TCP
+// packet still end near the block's first cache line; or, captured by AF_XDP, where the kernel has put it.
 struct PacketHeader {
-    std::uint32_t captured_bytes = 0;  // bytes of the packet that follow in the block
-    std::uint32_t wire_bytes = 0;      // bytes on the wire, at least captured_bytes
-    std::uint64_t timestamp_ns = 0;    // since 1970
+    std::uint32_t captured_bytes : 20 = 0;  // bytes of the packet in the block
+    std::uint32_t packet_offset : 12 = 16;  // the packet's begin, in bytes behind the begin of the block
+    std::uint32_t wire_bytes = 0;           // bytes on the wire, at least captured_bytes
+    std::uint64_t timestamp_ns = 0;         // since 1970
 };
+// libpcap refuses packets of more than 2^18 bytes.
+inline constexpr std::uint32_t kCapturedBytesMax = (1U << 20) - 1;
 static_assert(sizeof(PacketHeader) == 16 && std::is_trivially_copyable_v<PacketHeader>);
 
 // The type of a packet's first header; the numbers are those of the pcap file format.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
+#include <string>
 
 namespace relay {
 
@@ -37,7 +38,14 @@ PcapFile::PcapFile(const std::string &path) {
         const std::uint64_t timestamp_ns =  // tv_usec holds nanoseconds at this precision
             static_cast<std::uint64_t>(header->ts.tv_sec) * 1'000'000'000 +
             static_cast<std::uint64_t>(header->ts.tv_usec);
-        packets_.push_back({{header->caplen, std::max(header->len, header->caplen), timestamp_ns}, bytes_.size()});
+        if (header->caplen > kCapturedBytesMax)
+            throw std::runtime_error("'" + path + "' has a packet of " + std::to_string(header->caplen) +
+                                     " bytes: at most " + std::to_string(kCapturedBytesMax) + " can be relayed");
+        PacketHeader packet;
+        packet.captured_bytes = header->caplen;
+        packet.wire_bytes = std::max(header->len, header->caplen);
+        packet.timestamp_ns = timestamp_ns;
+        packets_.push_back({packet, bytes_.size()});
         bytes_.insert(bytes_.end(), begin, begin + header->caplen);
     }
     if (result == PCAP_ERROR) throw std::runtime_error("cannot read '" + path + "': " + pcap_geterr(file.get()));

@@ -5,15 +5,12 @@ What it counts has to be what is in the file, by the word of who made the file a
 killed at whatever moment, the other side ends cleanly and the pool is empty afterwards.
 """
 
-import collections
-import json
 import os
 import pathlib
 import random
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,11 +20,11 @@ SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__
 sys.path.insert(0, str(SOURCE / "tests"))
 
 from support.count_pcap import count_pcap  # noqa: E402
-from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
+from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
 from support.make_pcap import make_pcap  # noqa: E402
+from support.relay import DONE, FAILED, PEER_LOST, Relay, flows_of  # noqa: E402
 from support.runner import main  # noqa: E402
 
-DONE, FAILED, PEER_LOST = 0, 1, 3
 FRAME_BYTES = 2048
 LEAF_FRAMES = 64
 RING_SLOTS = 1024  # the relay's default
@@ -38,63 +35,6 @@ POOLS = (
 )  # fmt: skip
 FOR_EVER = 1_000_000_000  # replays; ended by a signal
 ONE_CPU = {min(os.sched_getaffinity(0))}  # one side runs while the other does not
-
-Ended = collections.namedtuple("Ended", "status reports errors")
-
-
-class Relay:
-    """One `relay ...` process."""
-
-    def __init__(self, daemon, role, *arguments, cpus=None):
-        # Not a pipe: nobody reads while a test waits for something else.
-        self.output = tempfile.TemporaryFile("w+")
-        self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
-            [program("relay"), role, "--runtime-dir", daemon.runtime_dir, "--json", *(str(word) for word in arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=self.output,
-            stderr=self.errors,
-            preexec_fn=(lambda: os.sched_setaffinity(0, cpus)) if cpus else None,
-        )
-        self.pid = self.process.pid
-
-    def said(self):
-        # pread leaves the file position alone, which the process shares.
-        return os.pread(self.errors.fileno(), 1 << 20, 0).decode()
-
-    def await_words(self, words):
-        def said_or_ended():
-            if self.process.poll() is not None:
-                raise AssertionError(f"relay ended with {self.process.returncode}: {self.said()}")
-            return words in self.said()
-
-        wait_until(f"relay says '{words}'", said_or_ended)
-
-    def signal(self, number):
-        os.kill(self.pid, number)
-
-    def end(self):
-        """How it ended, by itself."""
-        status = self.process.wait(PATIENCE_SECONDS)
-        output = os.pread(self.output.fileno(), 1 << 26, 0).decode()
-        return Ended(status, {report["side"]: report for report in map(json.loads, output.splitlines())}, self.said())
-
-    def close(self):
-        if self.process.poll() is None:
-            self.signal(signal.SIGKILL)
-            self.process.wait(PATIENCE_SECONDS)
-        self.output.close()
-        self.errors.close()
-
-
-def flows_of(report):
-    return {
-        (flow["protocol"], flow["source"], flow["source_port"], flow["destination"], flow["destination_port"]): [
-            flow["packets"],
-            flow["bytes"],
-        ]
-        for flow in report["top_flows"]
-    }
 
 
 class RelayTest(unittest.TestCase):
