@@ -177,9 +177,23 @@ header() {
         done
     done
     # Adaptors: over the headers of another library.
-    printf 'numacre/%s\n' adaptors/af_xdp.h adaptors/io_uring.h error.hpp inline.h numacre.h numacre.hpp result.hpp \
-        shm/cached_block.h >"$scratch/public"
-    fi
+    local library
+    for name in af_xdp.h:libxdp io_uring.h:liburing; do
+        library=${name#*:}
+        name=adaptors/${name%:*}
+        if ! pkg-config --exists "$library"; then
+            echo "skipped: no $library here (Debian: $library-dev): $name is not compiled"
+            continue
+        fi
+        echo "#include <numacre/$name>" | tee "$scratch/first.c" >"$scratch/first.cpp"
+        for compiler in gcc clang-22 clang; do
+            command -v "$compiler" >/dev/null 2>&1 || continue
+            check "$name as C11 by $compiler" "$compiler" -std=c11 -Wall -Wextra -Wpedantic -Wstrict-prototypes -Wconversion -Werror \
+                "$include" -c "$scratch/first.c" -o "$scratch/o"
+            check "$name as C++11 by $compiler" "$compiler" -x c++ -std=c++11 -Wall -Wextra -Wpedantic -Werror "$include" -c "$scratch/first.cpp" -o "$scratch/o"
+            check "$name as C++20 by $compiler" "$compiler" -x c++ -std=c++20 -Wall -Wextra -Wpedantic -Werror "$include" -c "$scratch/first.cpp" -o "$scratch/o"
+        done
+    done
     # A header of the C++ face that forgets an include of its own.
     while read -r header; do
         printf '#include <%s>\n' "${header#"$prefix/include/"}" >"$scratch/first.cpp"

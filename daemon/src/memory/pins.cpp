@@ -139,6 +139,14 @@ std::vector<Pins::Pin> Pins::quarantine_of(ProcessSlot slot, std::chrono::millis
     return pins;
 }
 
+bool Pins::has_descriptor(ProcessSlot slot) const {
+    const MutexLock lock(mutex_);
+    for (std::size_t i = 0; used_ != 0 && i < entries_.size(); ++i)
+        if (entries_[i].is_used.load(std::memory_order_acquire) != 0 && entries_[i].slot == slot.value && is_held(i))
+            return true;
+    return false;
+}
+
 void Pins::forget(ProcessSlot slot) {
     const MutexLock lock(mutex_);
     for (std::size_t i = 0; used_ != 0 && i < entries_.size(); ++i)

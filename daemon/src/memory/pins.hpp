@@ -73,6 +73,8 @@ public:
     void begin_departure(ProcessSlot slot);
     // The ranges in which the ended client's blocks have to stay for now; forgets pins that are over.
     std::vector<Pin> quarantine_of(ProcessSlot slot, std::chrono::milliseconds hold, Clock::time_point now);
+    // Whether somebody has the descriptor of a pin of this client, dead or alive.
+    bool has_descriptor(ProcessSlot slot) const;
     // Forgets all pins of the client: nothing is left of it.
     void forget(ProcessSlot slot);
 

@@ -271,8 +271,9 @@ public:
     // Blocks that a client had in use are kept: those in pinned ranges while has_pins() is true for the client, all of
     // them while has_group() is; then the client is reclaimed once more.
     void reclaim(std::span<Departed> departed);
-    // Whether devices may still write to memory that this client, which has ended, had pinned. Without a walk.
-    bool has_pins(ProcessSlot slot);
+    // Whether devices may still write to memory that this client, which has ended, had pinned: to its blocks, if it has
+    // left some there; without them only as long as somebody has the pin. Without a walk.
+    bool has_pins(ProcessSlot slot, bool has_blocks);
     // Whether a client lives that may adopt this client's blocks (numacre_join). Without a walk.
     bool has_group(ProcessSlot slot) const;
     struct Pinned {

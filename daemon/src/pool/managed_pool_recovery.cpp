@@ -104,8 +104,8 @@ std::vector<Pins::Pin> ManagedPool::quarantine_of(ProcessSlot slot) {
     return pins_.quarantine_of(slot, description_.now()->spec.pin_quarantine, Pins::Clock::now());
 }
 
-bool ManagedPool::has_pins(ProcessSlot slot) {
-    return !quarantine_of(slot).empty();
+bool ManagedPool::has_pins(ProcessSlot slot, bool has_blocks) {
+    return has_blocks ? !quarantine_of(slot).empty() : pins_.has_descriptor(slot);
 }
 
 // The clients say themselves of which group they are: who says a wrong one keeps, or gives away, its own blocks.

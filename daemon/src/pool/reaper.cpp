@@ -13,7 +13,7 @@ struct Reaper::Case {
     Client client;
     Departure departure{};
     std::function<void()> on_done, on_kept;
-    bool is_kept = false;
+    bool is_kept = false, has_blocks = false;
     std::chrono::milliseconds next_walk = kKeptPeriod;
     std::chrono::steady_clock::time_point walked{};
     Reclaimed total;
@@ -83,7 +83,7 @@ std::vector<Reaper::Step> Reaper::walk_for(std::span<const std::shared_ptr<Case>
         const bool is_blocked = one.step == RecoveryStep::blocked;
         // Also without blocks: somebody may have the memory registered, so it stays where it is.
         steps.push_back({one, is_blocked ? pool.note_blocked(one.process, one.blocked_by) : std::nullopt,
-                         one.kept.blocks != 0 || pool.has_pins(one.process)});
+                         one.kept.blocks != 0 || pool.has_pins(one.process, false)});
     }
     return steps;
 }
@@ -111,6 +111,7 @@ void Reaper::has_stepped(const std::shared_ptr<Case> &job, const Step &step) {
 }
 
 void Reaper::keep(const std::shared_ptr<Case> &job, const Reclaimed &kept) {
+    job->has_blocks = kept.blocks != 0;
     if (!std::exchange(job->is_kept, true)) {
         job->pool->set_client_state(job->client.slot, ClientState::quarantined);
         log::info(
@@ -132,7 +133,7 @@ void Reaper::keep(const std::shared_ptr<Case> &job, const Reclaimed &kept) {
 void Reaper::look_at_kept(const std::shared_ptr<Case> &job) {
     loop_.after(kKeptPeriod, [this, job] {
         job->pool->worker().post([this, job] {
-            const bool has_pins = job->pool->has_pins(job->client.slot);
+            const bool has_pins = job->pool->has_pins(job->client.slot, job->has_blocks);
             const bool has_group = !has_pins && job->pool->has_group(job->client.slot);
             loop_.post([this, job, has_pins, has_group] {
                 const bool waits = has_group && std::chrono::steady_clock::now() - job->walked < job->next_walk;
