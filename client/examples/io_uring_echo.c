@@ -132,7 +132,7 @@ int main(int argc, char **argv) {
     socklen_t length = sizeof address;
     const numacre_uring_feeder_options ring_of_blocks = {.entries = 64, .block_bytes = kBlockBytes};
     const int listener = socket(AF_INET, SOCK_STREAM, 0);
-    address.sin_port = htons((uint16_t)(argc > 1 ? atoi(argv[1]) : 0));
+    address.sin_port = htons((uint16_t)(argc > 1 ? strtoul(argv[1], NULL, 10) : 0));
     if (numacre_attach(NULL, NULL, &pool) != 0) failed("numacre_attach", numacre_last_error());
     if (numacre_uring_queue_init(&uring, 256, &ring, 0) != 0) failed("numacre_uring_queue_init", uring.message);
     if (numacre_uring_register(&uring, &ring, pool, NULL) != 0) /* works without, by requests that pin each block */

@@ -635,7 +635,7 @@ static inline void numacre_uring_feeder_forget(numacre_uring_feeder *self) {
         (void)numacre_free(self->pool, self->buffers);
     else if (self->buffers != NULL)
         (void)munmap(self->buffers, (size_t)self->ring_bytes);
-    free(self->blocks);
+    free((void *)self->blocks);
     free(self->refs);
     free(self->free_ids);
     self->buffers = NULL;
