@@ -24,14 +24,14 @@ from support.runner import main  # noqa: E402
 TOP = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR") or pathlib.Path(__file__).resolve().parents[2])
 MAN = TOP / "deploy" / "man"
 INCLUDE = TOP / "client" / "include"
-PAGES = ("numacre.1", "libnumacre.3", "numacred.toml.5", "numacred.8")
+PAGES = ("numacre.1", "libnumacre.3", "numacred.toml.5", "numacred.8", "numacre_dpdk.7")
 # The page of a call, or of a family of calls, is called after the first.
 # {page: header} of the adaptors, which have one page each.
 ADAPTOR_PAGES = {"numacre_af_xdp.3": "af_xdp.h", "numacre_io_uring.3": "io_uring.h"}
 # The libraries that the headers are over, by pkg-config's names, and Debian's packages.
 ADAPTOR_LIBRARIES = {"numacre_af_xdp.3": ("libxdp", "libxdp-dev"), "numacre_io_uring.3": ("liburing", "liburing-dev")}
 CALL_PAGES = tuple(
-    sorted({path.name.removesuffix(".scd") for path in MAN.glob("numacre_*.scd")}.difference(ADAPTOR_PAGES))
+    sorted({path.name.removesuffix(".scd") for path in MAN.glob("numacre_*.3.scd")}.difference(ADAPTOR_PAGES))
 )
 ALL_PAGES = PAGES + CALL_PAGES + tuple(ADAPTOR_PAGES)
 LONG_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
@@ -205,7 +205,8 @@ class EveryPage(unittest.TestCase):
         commands = commands_of_numacre()
         of_numacre = set(Help("numacre").options).union(*(help.options for help in commands.values()))
         of_numacred = set(Help("numacred").options)
-        allowed = dict(zip(PAGES, (of_numacre, set(), of_numacred, of_numacred)))
+        of_eal = {"--iova-mode", "--mbuf-pool-ops-name"}
+        allowed = dict(zip(PAGES, (of_numacre, set(), of_numacred, of_numacred, of_eal)))
         for name in ALL_PAGES:
             # Those behind a command are looked at above.
             text = re.sub(r"(\*|\$ )numacre [^*\n]+|\$\(pkg-config [^)]*\)", "", Page(name).text)

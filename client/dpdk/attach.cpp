@@ -1,0 +1,277 @@
+// The object pools behind mempools: made by the process that makes the mempool, attached to by the others.
+#include <pthread.h>
+#include <rte_lcore.h>
+#include <rte_malloc.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "driver.hpp"
+
+namespace numacre::dpdk {
+
+Local *locals[kMaxMempools];
+bool is_child = false;
+
+namespace {
+
+// Guards `locals` and `base`; never taken on the data path but for a process's first call.
+pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+class Locked {
+public:
+    Locked() { pthread_mutex_lock(&mutex); }
+    ~Locked() { pthread_mutex_unlock(&mutex); }
+    Locked(const Locked &) = delete;
+    Locked &operator=(const Locked &) = delete;
+};
+
+// The handles are the parent's, and so are the locks that other threads had.
+void begin_child() {
+    mutex = PTHREAD_MUTEX_INITIALIZER;
+    reset_after_fork();
+    for (Local *const local : locals) {
+        if (local == nullptr) continue;
+        local->id = 0;
+        is_child = true;
+    }
+}
+
+// The pool that lends its access rights to the object pools; this process's handle.
+numacre_pool *base = nullptr;
+
+}  // namespace
+
+static const char *variable(const char *name, const char *otherwise) {
+    const char *const value = secure_getenv(name);
+    return value == nullptr || *value == '\0' ? otherwise : value;
+}
+const char *runtime_dir() {
+    return variable("NUMACRE_RUNTIME_DIR", "/run/numacre");
+}
+const char *base_name() {
+    return variable("NUMACRE_DPDK_POOL", "default");
+}
+
+namespace {
+
+// Returns 0 or -errno, with a line in the log.
+int attach_base() {
+    if (base != nullptr) {
+        std::uint32_t id = 0;
+        if (numacre_client_id(base, &id) != -ECHILD) return 0;
+        base = nullptr;  // inherited by fork()
+    }
+    const int error = numacre_attach(runtime_dir(), base_name(), &base);
+    if (error != 0) {
+        base = nullptr;
+        NUMACRE_LOG(ERR, "no pool for mempools: %s (NUMACRE_RUNTIME_DIR=%s, NUMACRE_DPDK_POOL=%s)\n",
+                    numacre_last_error(), runtime_dir(), base_name());
+    }
+    return error;
+}
+
+// Part of a pool's name: what is left of the mempool's after characters that numacre does not allow.
+void write_pool_name(char (&name)[kNameBytes], const char *mempool_name, std::uint64_t id) {
+    char readable[RTE_MEMPOOL_NAMESIZE];
+    std::size_t length = 0;
+    for (; mempool_name[length] != '\0' && length < sizeof readable - 1; ++length) {
+        const char c = mempool_name[length];
+        const char lower = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+        const bool is_allowed =
+            (lower >= 'a' && lower <= 'z') || (lower >= '0' && lower <= '9') || lower == '_' || lower == '-';
+        readable[length] = is_allowed ? lower : '_';
+    }
+    readable[length] = '\0';
+    std::snprintf(name, sizeof name, "%s-%016llx", readable, static_cast<unsigned long long>(id));
+}
+
+// Returns 0 or -errno, with a line in the log.
+int find_tokens(const Shared &shared, Local &local) {
+    void *tokens = nullptr;
+    std::size_t bytes = 0;
+    const int error = numacre_region(local.pool, static_cast<int>(shared.numa_node), &tokens, &bytes);
+    if (error != 0) NUMACRE_LOG(ERR, "pool %s: %s\n", shared.pool_name, numacre_last_error());
+    local.tokens = static_cast<char *>(tokens);
+    return error;
+}
+
+void make_robust(pthread_mutex_t &lock) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&lock, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
+int join(const Shared &shared, const Local &local) {
+    const int error = numacre_join(local.pool, shared.id);
+    if (error != 0) NUMACRE_LOG(ERR, "pool %s: %s\n", shared.pool_name, numacre_last_error());
+    return error;
+}
+
+// Takes the tokens of all numa nodes: those of other numa nodes than shared.numa_node stay taken.
+int take_all_tokens(const Shared &shared, const Local &local, std::uint32_t numa_nodes) {
+    for (std::uint32_t node = 0; node < numa_nodes; ++node) {
+        void *run = nullptr;
+        const int error = numacre_alloc_run(local.pool, static_cast<int>(node), shared.count * kTokenBytes, 0, &run);
+        if (error != 0) return error;
+    }
+    return 0;
+}
+
+std::uint32_t numa_node_for(int socket_id, std::uint32_t numa_nodes) {
+    return socket_id >= 0 && static_cast<std::uint32_t>(socket_id) < numa_nodes ? static_cast<std::uint32_t>(socket_id)
+                                                                                : 0;
+}
+
+int make_local(rte_mempool *mempool, Shared &shared, Local &local) {
+    char name[kNameBytes];
+    write_pool_name(name, mempool->name, shared.id);
+    std::snprintf(shared.pool_name, sizeof shared.pool_name, "%s.%s", base_name(), name);
+    std::snprintf(shared.runtime_dir, sizeof shared.runtime_dir, "%s", runtime_dir());
+    int error = numacre_objects_open(base, name, kTokenBytes, shared.count, 0, &local.pool);
+    if (error != 0) {
+        local.pool = nullptr;
+        NUMACRE_LOG(ERR, "no object pool for mempool %s of %u objects: %s\n", mempool->name, shared.count,
+                    numacre_last_error());
+        return error;
+    }
+    numacre_pool_info info{};
+    info.struct_size = sizeof info;
+    error = numacre_get_info(local.pool, &info);
+    if (error == 0) {
+        shared.numa_node = numa_node_for(mempool->socket_id, info.numa_nodes);
+        if (info.numa_nodes > 1)
+            error = numacre_set_policy(local.pool, NUMACRE_POLICY_PREFERRED, std::uint64_t{1} << shared.numa_node);
+    }
+    if (error == 0) error = take_all_tokens(shared, local, info.numa_nodes);
+    if (error != 0) {
+        NUMACRE_LOG(ERR, "object pool %s: %s\n", shared.pool_name, numacre_last_error());
+        return error;
+    }
+    if (const int found = find_tokens(shared, local)) return found;
+    return join(shared, local);
+}
+
+// NUMACRE_DPDK_MOVE=1: the memory of the objects, which EAL is about to reserve, comes from the pool.
+int move_memory(rte_mempool *mempool) {
+    const char *const said = variable("NUMACRE_DPDK_MOVE", "0");
+    if (std::strcmp(said, "0") == 0 || rte_malloc_heap_socket_is_external(mempool->socket_id) == 1) return 0;
+    if (std::strcmp(said, "1") != 0) {
+        NUMACRE_LOG(ERR, "NUMACRE_DPDK_MOVE=%s: use 1, 0, or do not set it\n", said);
+        return -EINVAL;
+    }
+    const int socket = heap_for_mempool(base_name(), bytes_of_objects(mempool));
+    if (socket < 0) return socket;
+    mempool->socket_id = socket;
+    return 0;
+}
+
+}  // namespace
+
+int make_shared(rte_mempool *mempool) {
+    if (const int error = check_world()) return error;
+    if (const int error = move_memory(mempool)) return error;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, [] { pthread_atfork(nullptr, nullptr, begin_child); });
+    const Locked locked;
+    if (const int error = attach_base()) return error;
+    World *const all = world();
+    if (all == nullptr) return -ENOMEM;
+    auto *const shared = static_cast<Shared *>(rte_zmalloc("numacre", sizeof(Shared), RTE_CACHE_LINE_SIZE));
+    Local *const local = new (std::nothrow) Local{};
+    if (shared == nullptr || local == nullptr) {
+        NUMACRE_LOG(ERR, "no memory to describe mempool %s\n", mempool->name);
+        rte_free(shared);
+        delete local;
+        return -ENOMEM;
+    }
+    const std::uint32_t slot = claim_slot(*all);
+    if (slot == kMaxMempools) {
+        NUMACRE_LOG(ERR, "there are %u mempools of this driver: free one before you make %s\n", kMaxMempools,
+                    mempool->name);
+        rte_free(shared);
+        delete local;
+        return -ENOSPC;
+    }
+    shared->magic = Shared::kMagic;
+    shared->id = random_number();
+    make_robust(shared->reclaiming);
+    shared->slot = slot;
+    shared->count = mempool->size;
+    local->id = shared->id;
+    if (const int error = make_local(mempool, *shared, *local)) {
+        numacre_detach(local->pool);
+        delete local;
+        rte_free(shared);
+        release_slot(*all, slot);
+        return error;
+    }
+    if (Local *const old = locals[slot]) {  // of a mempool that another process has freed
+        if (old->id != 0) numacre_detach(old->pool);
+        delete old;
+    }
+    locals[slot] = local;
+    mempool->pool_data = shared;
+    // seq_cst, and a store: a process that comes sees this mempool, or this process sees that one.
+    if (all->is_shared.fetch_or(0, std::memory_order_seq_cst) != 0) {
+        share(*shared);
+        for (unsigned i = 0; mempool->cache_size != 0 && i < RTE_MAX_LCORE; ++i)
+            forget_lcore_cache(mempool->local_cache[i]);
+    }
+    return 0;
+}
+
+int release_tokens(const Shared &shared, std::uint32_t first, std::uint32_t count) {
+    const Local *const local = locals[shared.slot];
+    const int error = numacre_free_run(local->pool, local->tokens + std::size_t{first} * kTokenBytes,
+                                       std::size_t{count} * kTokenBytes);
+    if (error != 0) NUMACRE_LOG(ERR, "object pool %s: %s\n", shared.pool_name, numacre_last_error());
+    return error;
+}
+
+Local *enter(Shared *shared) {
+    const Locked locked;
+    Local *&local = locals[shared->slot];
+    if (local != nullptr && local->id == shared->id) return local;        // another thread was first
+    if (local != nullptr && local->id != 0) numacre_detach(local->pool);  // of a mempool that another process has freed
+    Local *const fresh = new (std::nothrow) Local{shared->id, nullptr, nullptr};
+    if (fresh == nullptr) return nullptr;
+    if (numacre_attach(shared->runtime_dir, shared->pool_name, &fresh->pool) != 0) {
+        NUMACRE_LOG(ERR, "cannot attach to a mempool's pool %s: %s\n", shared->pool_name, numacre_last_error());
+        delete fresh;
+        return nullptr;
+    }
+    // Before this process owns any object.
+    if (find_tokens(*shared, *fresh) != 0 || join(*shared, *fresh) != 0) {
+        numacre_detach(fresh->pool);
+        delete fresh;
+        return nullptr;
+    }
+    share(*shared);
+    local = fresh;
+    return fresh;
+}
+
+void delete_shared(Shared *shared) {
+    const Locked locked;
+    Local *&local = locals[shared->slot];
+    if (local != nullptr && local->id == shared->id) {
+        numacre_detach(local->pool);
+        delete local;
+        local = nullptr;
+    }
+    for (const LcoreShare &lcore : shared->lcores) rte_free(lcore.stash);
+    rte_free(shared->runs);
+    rte_free(shared->by_address);
+    shared->magic = 0;
+    if (World *const all = world()) release_slot(*all, shared->slot);
+    rte_free(shared);
+}
+
+}  // namespace numacre::dpdk

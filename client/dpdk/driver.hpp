@@ -1,0 +1,111 @@
+// The parts of the driver: ops.cpp (the data path), attach.cpp (the object pools behind mempools), runs.cpp (objects
+// and tokens), hook.cpp (what happens as EAL starts), heap.cpp (mempool memory out of numacre's), helpers.cpp.
+#pragma once
+
+#include <rte_log.h>
+
+#include "world.hpp"
+
+namespace numacre::dpdk {
+
+// --- runs.cpp --------------------------------------------------------------------------------------------------------
+
+inline constexpr std::uint64_t kNoToken = ~std::uint64_t{0};
+
+// Notes the mempool's next object. False: EAL has no memory.
+bool add_object(Shared &shared, void *object);
+// The object that a token stands for; any number of runs.
+void *object_of(const Shared &shared, std::uint64_t token_offset);
+// kNoToken: no object of the mempool begins there.
+std::uint64_t token_offset_of(const Shared &shared, const void *object);
+
+// --- world.cpp -------------------------------------------------------------------------------------------------------
+
+// nullptr: EAL has no memory for it; the log says so.
+World *world();
+// Not 0.
+std::uint64_t random_number();
+// kMaxMempools: all slots are taken. A process that dies keeps its mempools' slots: the mempools stay as well.
+std::uint32_t claim_slot(World &world);
+void release_slot(World &world, std::uint32_t slot);
+
+// --- hook.cpp --------------------------------------------------------------------------------------------------------
+
+// Returns -EPROTO, with a line in the log, if this process has other mempool drivers than the first one.
+int check_world();
+
+// --- heap.cpp --------------------------------------------------------------------------------------------------------
+
+// Maps the memory of heaps that other processes have made. Returns 0 or -errno, with a line in the log.
+int attach_heaps();
+// The socket id of a heap that has `bytes` in one piece. -errno, with a line in the log.
+int heap_for_mempool(const char *pool_name, std::size_t bytes);
+
+// --- attach.cpp ------------------------------------------------------------------------------------------------------
+
+// From the environment.
+const char *runtime_dir();
+const char *base_name();
+
+// Makes the object pool of a new mempool, with all tokens in this process's hands, and sets mempool->pool_data. Returns
+// 0 or -errno, with a line in the log.
+int make_shared(rte_mempool *mempool);
+// Gives `count` tokens from number `first` on into the pool: their objects exist.
+int release_tokens(const Shared &shared, std::uint32_t first, std::uint32_t count);
+// Gives the mempool up in this process, and what its processes share.
+void delete_shared(Shared *shared);
+
+// This process is a child of fork() of one that has used mempools.
+extern bool is_child;
+// This process's handles of mempools, by Shared::slot.
+extern Local *locals[kMaxMempools];
+// Attaches this process to the mempool's object pool, or, in a child of fork(), anew. nullptr: it cannot, and the log
+// says why.
+Local *enter(Shared *shared);
+
+// --- stash.cpp -------------------------------------------------------------------------------------------------------
+
+inline constexpr unsigned kStashRoom = 512;   // at most, for an lcore
+inline constexpr unsigned kStashBurst = 256;  // larger bursts go past the stash
+inline constexpr unsigned kBatch = 64;        // on the stack
+
+// Gives the lcore its stash, if it may have one. Called by the lcore's thread.
+void make_stash(Shared &shared, LcoreShare &lcore);
+// Moves what the stashes of other lcores have into the pool. Returns the number of objects.
+unsigned take_stashes(Shared &shared, const Local &local);
+// Moves what this process has in the calling lcore's stash into the pool, after the stash was revoked.
+void drain_stash(Shared &shared, const Local &local, LcoreShare &lcore);
+// Moves what the stashes of dead processes have into the pool. Returns the number of objects.
+unsigned reclaim(Shared &shared, const Local &local);
+// From now on no stash of this mempool takes objects, and each lcore gives its cache up at its next call of the driver.
+void share(Shared &shared);
+// From now on rte_mempool_put() calls the driver at once, and rte_mempool_get() asks for as much as it needs. Called by
+// the lcore's thread, or while no thread uses the cache.
+void forget_lcore_cache(rte_mempool_cache &cache);
+// In a child of fork(): locks that other threads of the parent had.
+void reset_after_fork();
+
+// --- process.cpp -----------------------------------------------------------------------------------------------------
+
+const ProcessName &this_process();
+// True only if no thread of that process runs any more. A process of another pid namespace, or one that cannot be
+// looked at, counts as alive.
+bool is_dead(const ProcessName &process);
+
+// --- ops.cpp ---------------------------------------------------------------------------------------------------------
+
+// Frees objects past the stashes. Returns the number of those that could be freed; of the others the log says why.
+unsigned free_objects(Shared &shared, const Local &local, void *const *objects, unsigned count);
+// Makes this process the owner of objects that the caller has, and stores their tokens. Returns 0, or -errno: then some
+// are owned by nobody, or are no objects.
+int adopt_objects(Shared &shared, const Local &local, void *const *objects, void **tokens, unsigned count);
+
+// The bytes of a mempool's objects, in one piece.
+std::size_t bytes_of_objects(const rte_mempool *mempool);
+
+// --- log -------------------------------------------------------------------------------------------------------------
+
+extern int log_type;
+#define NUMACRE_LOG(level, ...) rte_log(RTE_LOG_##level, ::numacre::dpdk::log_type, "NUMACRE: " __VA_ARGS__)
+
+}  // namespace numacre::dpdk

@@ -1,0 +1,132 @@
+// The description of mempools: the parts that the processes of one DPDK world (a primary process and its secondaries)
+// share, and the part of one process.
+#pragma once
+
+#include <pthread.h>
+#include <rte_mempool.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "numacre/numacre.h"
+
+namespace numacre::dpdk {
+
+inline constexpr std::size_t kTokenBytes = 64;  // the smallest object of numacre; nobody touches a token's memory
+inline constexpr std::uint32_t kMaxMempools = 512;
+inline constexpr std::uint32_t kMaxAreas = 32;
+inline constexpr std::size_t kNameBytes = 64;      // as numacre allows, with the terminating 0
+inline constexpr std::size_t kHeapNameBytes = 32;  // as EAL allows, with the terminating 0
+inline constexpr std::size_t kPathBytes = 108;     // as sun_path
+
+// Objects at one distance: object i of the run stands at base + i * stride, and token first + i stands for it.
+struct Run {
+    char *base;
+    std::uint64_t stride;
+    // stride = odd part << shift, and inverse * odd part = 1 modulo 2^64. So inverse * offset, rotated, is the offset
+    // of the token, and anything that is no object's offset becomes a number far too large.
+    std::uint64_t inverse;
+    std::uint32_t rotation;
+    std::uint32_t first;
+    std::uint32_t count;
+
+    static Run of(char *base, std::uint64_t stride, std::uint32_t first, std::uint32_t count);
+
+    char *object(std::uint64_t token_offset) const { return base + (token_offset / kTokenBytes - first) * stride; }
+    // Of an object of this run: less than count * kTokenBytes.
+    std::uint64_t offset_in_run(const void *object) const {
+        const std::uint64_t product = static_cast<std::uint64_t>(static_cast<const char *>(object) - base) * inverse;
+        return product >> (rotation & 63) | product << (-rotation & 63);
+    }
+    bool contains(std::uint64_t offset_in_run) const { return offset_in_run < std::uint64_t{count} * kTokenBytes; }
+};
+
+// A process, also after its death.
+struct ProcessName {
+    std::uint64_t start;  // in clock ticks after the boot
+    std::uint32_t pid;    // 0: no process
+    std::uint32_t pid_namespace;
+
+    bool operator==(const ProcessName &) const = default;
+};
+
+// The part of one lcore in a mempool; the last one is that of all threads that are no lcores, and has no stash.
+//
+// The stash: objects that the lcore's process owns and nobody uses, for bursts of a mempool without an lcore cache. It
+// is used while the mempool has one process. The lcore's thread uses it between inside = 1 and inside = 0, without a
+// locked instruction, and only if is_revoked is 0 then. The thread that takes a stash away sets is_revoked, lets all
+// threads of the process pass a barrier (membarrier), and waits until inside is 0.
+//
+// A kill between any two steps leaves entries [0, stashed) that are in nobody else's hands: an object is written before
+// the count covers it, and the count falls before anybody else gets the object.
+struct alignas(RTE_CACHE_LINE_SIZE) LcoreShare {
+    std::atomic<std::int64_t> taken;  // objects dequeued less objects enqueued, by whichever process
+    std::atomic<std::uint32_t> inside;
+    std::atomic<std::uint32_t> is_revoked;  // stays 1 once the mempool has had a second process
+    std::atomic<std::uint32_t> stashed;
+    std::uint32_t room;
+    void **stash;
+    ProcessName owner;  // of what is in the stash
+};
+static_assert(sizeof(LcoreShare) == RTE_CACHE_LINE_SIZE);
+
+// A piece of memory of a heap, or of external buffers (heap_name ""), that all processes map at the same address.
+struct Area {
+    char runtime_dir[kPathBytes];
+    char pool_name[kNameBytes];
+    char heap_name[kHeapNameBytes];
+    void *region;  // of numa node 0 (numacre_region)
+    char *begin;
+    std::size_t bytes;
+};
+
+// One for the world, in a memzone.
+struct World {
+    std::atomic<std::uint64_t> group;  // of numacre_join, for memory; random
+    std::atomic<std::uint32_t> area_count;
+    Area areas[kMaxAreas];
+    std::atomic<std::uint64_t> slots[kMaxMempools / 64];  // Shared::slot of the mempools that there are
+    // Sticky: the world has had a second process.
+    std::atomic<std::uint32_t> is_shared;
+    // 1 + the driver's index in the table of mempool drivers, the same in all processes; 0: nobody has said.
+    std::atomic<std::uint32_t> ops_number;
+};
+
+// One for each mempool, in EAL's memory: at the same address in all processes of the world. mempool->pool_data points
+// to it.
+struct Shared {
+    static constexpr std::uint64_t kMagic = 0x6d656d706f6f6c31;  // "mempool1"
+
+    std::uint64_t magic;
+    std::uint64_t id;  // random: tells this mempool from an earlier one in the same slot
+    std::uint32_t slot;
+    std::uint32_t count;      // the mempool's objects, and tokens
+    std::uint32_t numa_node;  // of the tokens, in the object pool
+    // Sticky: a second process has this mempool. From then on no lcore cache is used, and objects may have been taken
+    // by another process than the one that puts them.
+    std::atomic<std::uint32_t> is_shared;
+    std::uint32_t run_count;
+    std::uint32_t run_room;
+    Run run;    // the only run, if there is one only
+    Run *runs;  // all of them, in the order of their tokens
+    std::uint32_t *by_address;
+    char runtime_dir[kPathBytes];
+    char pool_name[2 * kNameBytes];  // "POOL.NAME" for numacre_attach
+    pthread_mutex_t reclaiming;      // robust: who takes the stashes of dead processes
+    LcoreShare lcores[RTE_MAX_LCORE + 1];
+
+    // The number of objects in the runs.
+    std::uint32_t populated_runs_end() const {
+        return run_count == 0 ? 0 : runs[run_count - 1].first + runs[run_count - 1].count;
+    }
+};
+
+// One for each mempool that this process has used.
+struct Local {
+    std::uint64_t id;  // of the mempool; 0: inherited by fork(), not to be used
+    numacre_pool *pool;
+    char *tokens;  // token 0
+};
+
+}  // namespace numacre::dpdk
