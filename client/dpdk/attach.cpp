@@ -13,7 +13,7 @@
 
 namespace numacre::dpdk {
 
-Local *locals[kMaxMempools];
+std::atomic<Local *> locals[kMaxMempools];
 bool is_child = false;
 
 namespace {
@@ -29,19 +29,22 @@ public:
     Locked &operator=(const Locked &) = delete;
 };
 
+// The pool that lends its access rights to the object pools; this process's handle.
+numacre_pool *base = nullptr;
+
 // The handles are the parent's, and so are the locks that other threads had.
 void begin_child() {
     mutex = PTHREAD_MUTEX_INITIALIZER;
+    base = nullptr;
     reset_after_fork();
-    for (Local *const local : locals) {
+    reset_heaps_after_fork();
+    for (const std::atomic<Local *> &place : locals) {
+        Local *const local = place.load(std::memory_order_relaxed);
         if (local == nullptr) continue;
         local->id = 0;
         is_child = true;
     }
 }
-
-// The pool that lends its access rights to the object pools; this process's handle.
-numacre_pool *base = nullptr;
 
 }  // namespace
 
@@ -60,11 +63,7 @@ namespace {
 
 // Returns 0 or -errno, with a line in the log.
 int attach_base() {
-    if (base != nullptr) {
-        std::uint32_t id = 0;
-        if (numacre_client_id(base, &id) != -ECHILD) return 0;
-        base = nullptr;  // inherited by fork()
-    }
+    if (base != nullptr) return 0;
     const int error = numacre_attach(runtime_dir(), base_name(), &base);
     if (error != 0) {
         base = nullptr;
@@ -212,11 +211,12 @@ int make_shared(rte_mempool *mempool) {
         release_slot(*all, slot);
         return error;
     }
-    if (Local *const old = locals[slot]) {  // of a mempool that another process has freed
+    if (Local *const old =
+            locals[slot].load(std::memory_order_relaxed)) {  // of a mempool that another process has freed
         if (old->id != 0) numacre_detach(old->pool);
         delete old;
     }
-    locals[slot] = local;
+    locals[slot].store(local, std::memory_order_release);
     mempool->pool_data = shared;
     // seq_cst, and a store: a process that comes sees this mempool, or this process sees that one.
     if (all->is_shared.fetch_or(0, std::memory_order_seq_cst) != 0) {
@@ -228,7 +228,7 @@ int make_shared(rte_mempool *mempool) {
 }
 
 int release_tokens(const Shared &shared, std::uint32_t first, std::uint32_t count) {
-    const Local *const local = locals[shared.slot];
+    const Local *const local = locals[shared.slot].load(std::memory_order_relaxed);
     const int error = numacre_free_run(local->pool, local->tokens + std::size_t{first} * kTokenBytes,
                                        std::size_t{count} * kTokenBytes);
     if (error != 0) NUMACRE_LOG(ERR, "object pool %s: %s\n", shared.pool_name, numacre_last_error());
@@ -237,7 +237,8 @@ int release_tokens(const Shared &shared, std::uint32_t first, std::uint32_t coun
 
 Local *enter(Shared *shared) {
     const Locked locked;
-    Local *&local = locals[shared->slot];
+    // relaxed: stored with the lock, which this thread has.
+    Local *const local = locals[shared->slot].load(std::memory_order_relaxed);
     if (local != nullptr && local->id == shared->id) return local;        // another thread was first
     if (local != nullptr && local->id != 0) numacre_detach(local->pool);  // of a mempool that another process has freed
     Local *const fresh = new (std::nothrow) Local{shared->id, nullptr, nullptr};
@@ -254,17 +255,18 @@ Local *enter(Shared *shared) {
         return nullptr;
     }
     share(*shared);
-    local = fresh;
+    // release: another thread that finds the handle finds it whole.
+    locals[shared->slot].store(fresh, std::memory_order_release);
     return fresh;
 }
 
 void delete_shared(Shared *shared) {
     const Locked locked;
-    Local *&local = locals[shared->slot];
+    Local *const local = locals[shared->slot].load(std::memory_order_relaxed);
     if (local != nullptr && local->id == shared->id) {
+        locals[shared->slot].store(nullptr, std::memory_order_relaxed);
         numacre_detach(local->pool);
         delete local;
-        local = nullptr;
     }
     for (const LcoreShare &lcore : shared->lcores) rte_free(lcore.stash);
     rte_free(shared->runs);

@@ -38,6 +38,8 @@ int check_world();
 
 // Maps the memory of heaps that other processes have made. Returns 0 or -errno, with a line in the log.
 int attach_heaps();
+// In a child of fork(): the handles and the lock are the parent's.
+void reset_heaps_after_fork();
 // The socket id of a heap that has `bytes` in one piece. -errno, with a line in the log.
 int heap_for_mempool(const char *pool_name, std::size_t bytes);
 
@@ -58,7 +60,7 @@ void delete_shared(Shared *shared);
 // This process is a child of fork() of one that has used mempools.
 extern bool is_child;
 // This process's handles of mempools, by Shared::slot.
-extern Local *locals[kMaxMempools];
+extern std::atomic<Local *> locals[kMaxMempools];
 // Attaches this process to the mempool's object pool, or, in a child of fork(), anew. nullptr: it cannot, and the log
 // says why.
 Local *enter(Shared *shared);

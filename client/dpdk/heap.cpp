@@ -111,8 +111,7 @@ numacre_pool *handle_of(const char *name, const World &all, int &error) {
     Handle *handle = handles;
     while (handle < handles + kMaxAreas - 1 && handle->name[0] != '\0' && std::strcmp(handle->name, name) != 0)
         ++handle;
-    std::uint32_t id = 0;
-    if (handle->pool != nullptr && numacre_client_id(handle->pool, &id) == 0) return handle->pool;
+    if (handle->pool != nullptr) return handle->pool;
     numacre_pool *pool = nullptr;
     error = attach_somewhere(runtime_dir(), name, &pool);
     if (error == 0) error = numacre_join(pool, all.group.load(std::memory_order_acquire));
@@ -272,6 +271,11 @@ int map_area(World &all, const Area &area) {
 }
 
 }  // namespace
+
+void reset_heaps_after_fork() {
+    mutex = PTHREAD_MUTEX_INITIALIZER;
+    for (Handle &handle : handles) handle = {};
+}
 
 int attach_heaps() {
     World *const all = world();

@@ -22,7 +22,7 @@ Shared *shared_of(rte_mempool *mempool) {
 
 Local *local_of(Shared *shared) {
     if (shared == nullptr) return nullptr;
-    Local *const local = locals[shared->slot];
+    Local *const local = locals[shared->slot].load(std::memory_order_acquire);
     return local != nullptr && local->id == shared->id ? local : enter(shared);
 }
 

@@ -16,7 +16,7 @@ namespace {
 }
 
 [[gnu::always_inline]] inline Local *local_of(Shared *shared) {
-    Local *const local = locals[shared->slot];
+    Local *const local = locals[shared->slot].load(std::memory_order_acquire);
     return local != nullptr && local->id == shared->id ? local : enter(shared);
 }
 
