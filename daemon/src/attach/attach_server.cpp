@@ -295,6 +295,10 @@ void AttachServer::refuse(Session &session, Errc code, const std::string &messag
                                      {"reason", message},
                                      {"refused_before_without_a_line", *left_out}});
     }
+    send_refusal(session, code, message);
+}
+
+void AttachServer::send_refusal(const Session &session, Errc code, const std::string &message) {
     wire::AttachReply reply;
     reply.error = static_cast<std::uint32_t>(code);
     put_message(reply, message);

@@ -99,6 +99,7 @@ private:
     void signal(Session &session);
     // is_news: the refusal deserves a line in the log. The refusal is counted in any case.
     void refuse(Session &session, Errc code, const std::string &message, bool is_news = true);
+    void send_refusal(const Session &session, Errc code, const std::string &message);
     Answer<void> check_access(const Session &session, const ManagedPool &pool, wire::Tier tier) const;
     // 0, or an errno.
     int send_attached(Session &session, wire::Tier tier, const Client &client);

@@ -36,7 +36,9 @@ void AttachServer::pin(Session &session, const PinWish &wish) {
     const auto fail = [this, id = session.id](const Failure &why) {
         const auto found = sessions_.find(id);
         if (found == sessions_.end()) return;  // the client has hung up meanwhile
-        refuse(*found->second, why.code, why.message);
+        // No attach is refused: a client that tries how much of a pool is online asks often.
+        log::debug("pin refused", {{"pid", found->second->peer.pid}, {"reason", why.message}});
+        send_refusal(*found->second, why.code, why.message);
         close_session(id);
     };
     const auto pools = registry_.all();
