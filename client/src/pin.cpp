@@ -96,6 +96,7 @@ extern "C" int numacre_pin(numacre_pool *pool, const void *address, size_t size_
     if (connection < 0) return connection;
     int error = connect_socket(connection, daemon);
     if (error == 0) error = ask(connection, request, *pin);
+    if (error == 0) pool->pins_inode = inode_of(*pin);
     os::close(connection);
     return error;
 }
@@ -104,7 +105,8 @@ extern "C" int numacre_unpin(numacre_pool *pool, int pin) {
     if (pool == nullptr) return no_pool("numacre_unpin");
     if (pin < 0 && pool->runtime_dir[0] == 0) return 0;
     // A program may pass a number that is another file's by now.
-    if (pin < 0 || pool->pool_region_inode == 0 || inode_of(pin) != pool->pool_region_inode)
+    const std::uint64_t inode = pool->pins_inode;
+    if (pin < 0 || inode == 0 || inode_of(pin) != inode)
         return fail(Errc::bad_argument, "descriptor %d is no pin of this pool: pass the one that numacre_pin stored",
                     pin);
     os::close(pin);

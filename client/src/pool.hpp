@@ -54,8 +54,8 @@ struct numacre_pool {
     numacre::engine::ProcessSlot process;
     std::uint64_t process_generation = 0;  // of a process that has come (presence.hpp); 0: not yet, or not needed
     std::uint32_t client_id = 0;
-    std::uint64_t instance_id = 0;        // of the pool; 0: private
-    std::uint64_t pool_region_inode = 0;  // each pin is a descriptor of that file
+    std::uint64_t instance_id = 0;              // of the pool; 0: private
+    std::atomic<std::uint64_t> pins_inode = 0;  // each pin is a descriptor of that file; 0: nothing was pinned yet
     std::uint32_t numa_nodes = 0;
     int connection = -1;  // -1: private pool
     std::uint64_t connection_inode = 0;

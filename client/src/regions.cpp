@@ -168,7 +168,6 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     pool->process = ProcessSlot{reply.process_slot};
     pool->client_id = reply.client_id;
     pool->instance_id = reply.instance_id;
-    pool->pool_region_inode = inode_of(fds[0]);
 
     const std::uint64_t pool_bytes = PoolLayout<Env>::of(reply.process_slots, reply.thread_slots).region_bytes;
     if (const int error = check_fd(fds[0], pool_bytes, kPageBytes, "pool")) return error;

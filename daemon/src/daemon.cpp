@@ -54,7 +54,7 @@ Daemon::~Daemon() {
     bool can_be_watched = true;
     for (const auto &pool : registry_.all())
         for (const Client &client : pool->client_table()) {
-            if (!client.peer.pidfd && client.state != ClientState::recovering) can_be_watched = false;
+            if (!client.peer.pidfd && !has_departed(client)) can_be_watched = false;
             if (client.peer.pidfd && !has_ended(*client.peer.pidfd)) pidfds.push_back(client.peer.pidfd->get());
         }
     if (!pidfds.empty())

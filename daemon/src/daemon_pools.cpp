@@ -156,8 +156,13 @@ Answer<void> Daemon::end_clients(const std::shared_ptr<ManagedPool> &closed, Del
     for (const Client &client : pool.client_table()) attach_server_->evict(client.id, kForceGrace);
     const auto deadline = std::chrono::steady_clock::now() + kForcePatience;
     for (;;) {
-        const std::vector<Client> left = pool.client_table();
-        if (left.empty()) return {};
+        std::vector<Client> left = pool.client_table();
+        // What the dead had pinned stays where it is all the same (ManagedPool::give_back_frames).
+        std::erase_if(left, [](const Client &client) { return client.state == ClientState::quarantined; });
+        if (left.empty()) {
+            attach_server_->abandon(closed);
+            return {};
+        }
         if (deletion == Deletion::abandoning && std::ranges::all_of(left, is_out_of_reach)) {
             for (const Client &client : left)
                 log::warn("a client whose process cannot be found is left behind",
@@ -317,6 +322,12 @@ Answer<void> Daemon::evict(std::uint32_t client_id, std::chrono::milliseconds gr
     for (const auto &pool : registry_.all()) {
         const auto client = pool->find_client(client_id);
         if (!client) continue;
+        if (client->state == ClientState::quarantined)
+            return Unexpected{Failure{Errc::bad_argument,
+                                      name_of(*client, *pool) +
+                                          " has ended, and what it has left waits: until the processes that have its "
+                                          "pins, or its group, have ended as well, and the pool's pin-quarantine has "
+                                          "passed; end those"}};
         if (const auto reason = why_beyond_signals(client->peer))
             return Unexpected{Failure{Errc::access_denied, name_of(*client, *pool) + " cannot be evicted: " + *reason}};
         attach_server_->evict(client_id, std::max(grace, std::chrono::milliseconds{0}));

@@ -109,7 +109,15 @@ void AttachServer::depart(Session &session, Departure departure) {
         confirm();
         close_session(id, unread);
     };
-    reaper_.reap(session.pool, session.client, departure, close, confirm);
+    // The connection of a client that has detached is not needed any more, however long its blocks wait.
+    const auto let_go = [this, id, departure, confirm] {
+        confirm();
+        const auto found = sessions_.find(id);
+        if (found == sessions_.end() || departure != Departure::detached) return;
+        if (!found->second->is_limited || !has_unread(found->second->connection.get()))
+            closer_.close(std::move(found->second->connection));
+    };
+    reaper_.reap(session.pool, session.client, departure, close, let_go);
 }
 
 // A refusal may stay unread: it carries no descriptors.

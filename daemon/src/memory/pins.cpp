@@ -25,8 +25,8 @@ Unexpected<Failure> too_many(const std::string &what) {
 
 }  // namespace
 
-Pins::Pins(const PoolLedger &ledger, int pool_region_fd)
-    : entries_(ledger.pins()), fd_(pool_region_fd), gone_since_(entries_.size()) {
+Pins::Pins(const PoolLedger &ledger, MetadataRegion file)
+    : entries_(ledger.pins()), file_(std::move(file)), gone_since_(entries_.size()) {
     // acquire: with the entry that an earlier daemon has written.
     used_ = static_cast<std::size_t>(std::ranges::count_if(
         entries_, [](const LedgerPin &entry) { return entry.is_used.load(std::memory_order_acquire) != 0; }));
@@ -38,7 +38,7 @@ Pins::Pin Pins::pin_of(const LedgerPin &entry) {
 
 // Where the kernel does not say, somebody has it.
 bool Pins::is_held(std::size_t index) const {
-    return os::has_other_file_lock(fd_, lock_of(index)) != 0;
+    return os::has_other_file_lock(file_.fd(), lock_of(index)) != 0;
 }
 
 void Pins::erase(std::size_t index) {
@@ -56,34 +56,48 @@ void Pins::look(std::size_t index, std::chrono::milliseconds hold, Clock::time_p
     if (now - *gone_since_[index] >= hold) erase(index);
 }
 
-Answer<Fd> Pins::add(const Pin &pin) {
+void Pins::look(std::chrono::milliseconds hold, Clock::time_point now) {
+    const MutexLock lock(mutex_);
+    for (std::size_t i = 0; used_ != 0 && i < entries_.size(); ++i)
+        if (entries_[i].is_used.load(std::memory_order_acquire) != 0) look(i, hold, now);
+}
+
+Answer<Fd> Pins::add(const Pin &pin, std::chrono::milliseconds hold, Clock::time_point now) {
     const MutexLock lock(mutex_);
     std::size_t of_client = 0;
-    std::optional<std::size_t> free;
+    std::optional<std::size_t> free, lent;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
         const LedgerPin &entry = entries_[i];
-        const bool is_used = entry.is_used.load(std::memory_order_acquire) != 0;
-        // A pin of this client that is over makes room: the client lives, so nothing of it is in flight there.
-        if (is_used && entry.slot == pin.slot.value && !is_held(i))
-            erase(i);
-        else if (is_used)
-            of_client += entry.slot == pin.slot.value ? 1 : 0;
+        if (entry.is_used.load(std::memory_order_acquire) != 0) look(i, hold, now);
+        const bool is_used = entry.is_used.load(std::memory_order_relaxed) != 0;
+        // The descriptor of a pin of this client may be gone because the client is dying at this moment: so the pin is
+        // not forgotten, unless the new one takes its place.
+        if (is_used && entry.slot == pin.slot.value) {
+            const Pin old = pin_of(entry);
+            if (!gone_since_[i])
+                ++of_client;
+            else if (old.numa_node == pin.numa_node && old.first_byte >= pin.first_byte &&
+                     old.first_byte + old.bytes <= pin.first_byte + pin.bytes)
+                lent = i;
+        }
         // Somebody may keep a copy of a descriptor whose pin is forgotten.
-        if (!free && entry.is_used.load(std::memory_order_relaxed) == 0 && !is_held(i)) free = i;
+        if (!free && !is_used && !is_held(i)) free = i;
     }
+    if (lent) free = lent;
     if (of_client >= kOfClient)
         return too_many("this client has " + std::to_string(of_client) +
                         " pins already: pin one larger range, or numacre_unpin() some");
     if (!free)
         return too_many("the pool has " + std::to_string(entries_.size()) +
-                        " pins already: have some clients numacre_unpin() theirs, or evict them");
+                        " pins already: have some clients numacre_unpin() theirs, or evict some");
     // A file description of its own: the lock belongs to it, and the one that all clients share would never let go.
-    auto descriptor = reopen_read_only(fd_);
+    auto descriptor = reopen_read_only(file_.fd());
     if (!descriptor) return descriptor;
     if (os::lock_file_byte(descriptor->get(), lock_of(*free)) != 0)
         return too_many(std::string("the kernel does not lock the pin's place (") + std::strerror(errno) +
                         "): have some clients numacre_unpin() theirs");
     LedgerPin &entry = entries_[*free];
+    if (lent) erase(*free);
     entry.slot = pin.slot.value;
     entry.numa_node = pin.numa_node.value;
     entry.first_byte = pin.first_byte;

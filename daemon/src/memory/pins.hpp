@@ -3,9 +3,10 @@
 // child that it has forked.
 //
 // The kernel keeps account of the descriptors, across deaths of the daemon as well. Each pin has a byte of its own, far
-// beyond the end of the pool region's file, and its descriptor holds a lock on that byte (an open file description
-// lock, fcntl(2)). The kernel lets the lock go when the last copy of the descriptor is closed. The ledger says which
-// range and whose the pin is.
+// beyond the end of a file that has nothing else to do, and its descriptor holds a lock on that byte (an open file
+// description lock, fcntl(2)). The descriptor is for reading, and no client has another one of that file: who pins
+// nothing cannot lock anything. The kernel lets the lock go when the last copy of the descriptor is closed. The ledger
+// says which range and whose the pin is.
 //
 // The kernel goes on with what it was doing for a process for a moment after the process's end. So a pin whose
 // descriptor is gone stays for the hold time; if its client ends before that is over, the client's blocks in the range
@@ -24,11 +25,13 @@
 #include "base/thread_safety.hpp"
 #include "engine.hpp"
 #include "memory/ledger.hpp"
+#include "memory/region.hpp"
 #include "os/fd.hpp"
 
 namespace numacre::daemon {
 
-// Thread-safe. No function waits for another process.
+// Thread-safe. No function waits for another process. A client with a pin can make the kernel's list of locks long, so
+// none is for the event loop's thread.
 class Pins {
 public:
     using Clock = std::chrono::steady_clock;
@@ -42,12 +45,17 @@ public:
     };
     static constexpr std::size_t kOfClient = 64;
 
-    // pool_region_fd: the file with the locks, which outlives this object, as the ledger does.
-    Pins(const PoolLedger &ledger, int pool_region_fd);
+    // ledger: outlives this object. file: the one with the locks, kept for the next daemon, of at least a page.
+    Pins(const PoolLedger &ledger, MetadataRegion file);
 
-    // Makes a pin, and returns its descriptor: the caller hands it on and closes its own. too_many_clients: the client,
-    // or the pool, has as many as there may be, or no descriptor is left.
-    Answer<Fd> add(const Pin &pin);
+    int fd() const { return file_.fd(); }
+    // Makes a pin, and returns its descriptor: the caller hands it on and closes its own. A pin of the client that is
+    // over, but for its hold time, lends its place if its range is within the new one. too_many_clients: the client, or
+    // the pool, has as many as there may be, or no descriptor is left.
+    Answer<Fd> add(const Pin &pin, std::chrono::milliseconds hold, Clock::time_point now);
+    // Forgets pins whose descriptors have been gone for the hold time. About once a second: so that a pin that a client
+    // ended long before its own end keeps nothing back.
+    void look(std::chrono::milliseconds hold, Clock::time_point now);
 
     // Whether a part of the range has to stay where it is: somebody has the pin's descriptor, or its client has ended
     // and its hold time has not.
@@ -69,7 +77,7 @@ public:
         return bytes;
     }
 
-    // From now on the client counts as ended. Pins that are over by then are not its any more.
+    // From now on the client counts as ended.
     void begin_departure(ProcessSlot slot);
     // The ranges in which the ended client's blocks have to stay for now; forgets pins that are over.
     std::vector<Pin> quarantine_of(ProcessSlot slot, std::chrono::milliseconds hold, Clock::time_point now);
@@ -85,7 +93,7 @@ private:
     void erase(std::size_t index) NUMACRE_REQUIRES(mutex_);
 
     std::span<LedgerPin> entries_;
-    const int fd_;
+    MetadataRegion file_;
     mutable Mutex mutex_;
     // By entry: when the descriptor was first seen to be gone.
     std::vector<std::optional<Clock::time_point>> gone_since_ NUMACRE_GUARDED_BY(mutex_);

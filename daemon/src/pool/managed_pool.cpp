@@ -41,6 +41,7 @@ std::uint64_t random_id() {
 
 // As the keeper knows them, behind the pool's name.
 constexpr const char *kPoolFile = "pool";
+constexpr const char *kPinsFile = "pins";
 std::string metadata_file(std::uint32_t numa_node) {
     return "metadata" + std::to_string(numa_node);
 }
@@ -85,8 +86,11 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
     if (auto populated = pool_region->populate(0, layout.region_bytes); !populated)
         return Unexpected{populated.error()};
 
-    std::shared_ptr<ManagedPool> pool(
-        new ManagedPool(spec, *geometry, std::move(*ledger), std::move(*pool_region), Origin::made));
+    auto pins_file = MetadataRegion::create("numacre:" + spec.name + ":pins", kPageBytes);
+    if (!pins_file) return Unexpected{pins_file.error()};
+
+    std::shared_ptr<ManagedPool> pool(new ManagedPool(spec, *geometry, std::move(*ledger), std::move(*pool_region),
+                                                      std::move(*pins_file), Origin::made));
     format_pool_region<ProductionEnv>(pool->pool_region_.address(), spec.name, pool->instance_id(), *geometry,
                                       numa_nodes, pool->process_slots_, pool->thread_slots_, spec.policy);
     {
@@ -131,8 +135,11 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::adopt(PoolLedger ledger, std::
     auto pool_region = MetadataRegion::adopt(std::move(files.at(kPoolFile)), layout.region_bytes);
     if (!pool_region) return Unexpected{pool_region.error()};
 
-    std::shared_ptr<ManagedPool> pool(
-        new ManagedPool(spec, *geometry, std::move(ledger), std::move(*pool_region), Origin::adopted));
+    auto pins_file = MetadataRegion::adopt(std::move(files.at(kPinsFile)), kPageBytes);
+    if (!pins_file) return Unexpected{pins_file.error()};
+
+    std::shared_ptr<ManagedPool> pool(new ManagedPool(spec, *geometry, std::move(ledger), std::move(*pool_region),
+                                                      std::move(*pins_file), Origin::adopted));
     for (std::uint32_t i = 0; i < pool->ledger_.numa_nodes(); ++i) {
         auto made = NodeMemory::adopt(pool->plan_of(NumaNode{static_cast<std::uint8_t>(i)}), topology, hugepages,
                                       std::move(files.at(metadata_file(i))), std::move(files.at(data_file(i))));
@@ -147,7 +154,7 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::adopt(PoolLedger ledger, std::
 }
 
 ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLedger ledger, MetadataRegion pool_region,
-                         Origin origin)
+                         MetadataRegion pins_file, Origin origin)
     : description_(spec),
       geometry_(geometry),
       process_slots_(spec.max_clients + 1),  // slot 0 is the daemon
@@ -155,7 +162,7 @@ ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLed
       ledger_(std::move(ledger)),
       pool_region_(std::move(pool_region)),
       shared_(SharedPool::at(pool_region_.address(), process_slots_, thread_slots_)),
-      pins_(ledger_, pool_region_.fd()),
+      pins_(ledger_, std::move(pins_file)),
       adopted_(origin == Origin::adopted),
       quarantine_(spec.reclaim.hold),
       clients_(description_, ledger_),
@@ -177,7 +184,7 @@ void ManagedPool::add_node(std::unique_ptr<NodeMemory> memory) {
 }
 
 std::vector<std::string> ManagedPool::file_names(std::uint32_t numa_nodes) {
-    std::vector<std::string> names{kLedgerFile, kPoolFile};
+    std::vector<std::string> names{kLedgerFile, kPoolFile, kPinsFile};
     for (std::uint32_t i = 0; i < numa_nodes; ++i) {
         names.push_back(metadata_file(i));
         names.push_back(data_file(i));
@@ -186,7 +193,8 @@ std::vector<std::string> ManagedPool::file_names(std::uint32_t numa_nodes) {
 }
 
 std::map<std::string, int> ManagedPool::kept_files() const {
-    std::map<std::string, int> files{{kLedgerFile, ledger_.fd()}, {kPoolFile, pool_region_.fd()}};
+    std::map<std::string, int> files{
+        {kLedgerFile, ledger_.fd()}, {kPoolFile, pool_region_.fd()}, {kPinsFile, pins_.fd()}};
     for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
         files[metadata_file(i)] = nodes_[i]->metadata().fd();
         files[data_file(i)] = nodes_[i]->data().fd();
@@ -372,6 +380,13 @@ void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed 
     records_.set_state(slot, ProcessState::free, std::memory_order_release);
 }
 
+void ManagedPool::end_promise(ProcessSlot slot) {
+    const RecordsLock records(*this);
+    limits_.end_promise(slot);
+    records_.set_limits(slot, limits_.words_of_client(slot));
+    write_accounting();
+}
+
 std::optional<Client> ManagedPool::client_of(ThreadSlotIndex thread) const {
     if (thread.value >= thread_slots_) return std::nullopt;
     // relaxed: to be told to people.
@@ -503,6 +518,7 @@ void ManagedPool::tell_clients() {
         records_.write_seats(clients_.seats());
     }
     forget_stale_gifts(Stale::since_the_last_look);
+    pins_.look(description()->spec.pin_quarantine, Pins::Clock::now());
     tell_age();
 }
 

@@ -99,10 +99,7 @@ public:
     void set_peer(const Client &client, const Peer &peer) { clients_.set_peer(client, peer); }
     // The kernel has said that the process is gone, or it has told us that it has let go. From now on it counts as dead
     // for a daemon after us; reclaim() and vacate() follow.
-    void begin_departure(ProcessSlot slot, Departure departure) {
-        clients_.begin_departure(slot, departure);
-        pins_.begin_departure(slot);
-    }
+    void begin_departure(ProcessSlot slot, Departure departure) { clients_.begin_departure(slot, departure); }
     std::vector<Client> client_table() const { return clients_.all(); }
     std::optional<Client> client_at(ProcessSlot slot) const { return clients_.at(slot); }
     std::optional<Client> find_client(std::uint32_t client_id) const { return clients_.find(client_id); }
@@ -149,6 +146,8 @@ public:
     void set_news(std::span<const Client> clients, std::uint64_t event_bits);
     // The slot is free again; nothing of the client is left.
     void vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds);
+    // The client has ended, and its blocks wait: no memory is reserved for it any more.
+    void end_promise(ProcessSlot slot);
     // Tells clients how old the pool is, for what they allocate from now on, and if it is damaged. About once a second.
     void tell_clients();
     // There may be work for punch_strays().
@@ -298,7 +297,7 @@ public:
 private:
     enum class Origin : std::uint8_t { made, adopted };
     ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLedger ledger, MetadataRegion pool_region,
-                Origin origin);
+                MetadataRegion pins_file, Origin origin);
     NodeMemory::Plan plan_of(NumaNode numa_node) const;
     void add_node(std::unique_ptr<NodeMemory> memory);
     void ask_for_cached_blocks();
@@ -344,7 +343,7 @@ private:
     bool all_have_counted();
     void compare_with_limits(const Use &use);
     void remember_for_autosize(const Use &use);
-    ClientStatus known_of(const Client &client) const;
+    ClientStatus known_of(const Client &client, const std::vector<Pins::Pin> &pins) const;
 
     // The damage to words that only the daemon writes; empty: none.
     std::string damage_to_our_own();

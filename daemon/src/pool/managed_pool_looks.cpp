@@ -1,6 +1,7 @@
 // The views of a pool for people and the control plane: its state, its clients, its blocks.
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <span>
 
 #include "base/bytes.hpp"
@@ -123,8 +124,9 @@ std::vector<ClientStatus> ManagedPool::client_statuses_in_time() {
     if (seen.found && seen.stale_for.count() == 0) return *seen.found;
     // The client that keeps the pool busy has to be found all the same, to be evicted.
     std::vector<ClientStatus> statuses;
+    const std::vector<Pins::Pin> pins = pins_.all();
     for (const Client &client : client_table()) {
-        statuses.push_back(known_of(client));
+        statuses.push_back(known_of(client, pins));
         statuses.back().has_been_looked_at = false;
         if (!seen.found) continue;
         const auto before = std::ranges::find(*seen.found, client.id, &ClientStatus::client_id);
@@ -136,7 +138,7 @@ std::vector<ClientStatus> ManagedPool::client_statuses_in_time() {
 }
 
 // All but what is in shared memory.
-ClientStatus ManagedPool::known_of(const Client &client) const {
+ClientStatus ManagedPool::known_of(const Client &client, const std::vector<Pins::Pin> &pins) const {
     ClientStatus status;
     status.client_id = client.id;
     status.pool = description_.name();
@@ -150,7 +152,7 @@ ClientStatus ManagedPool::known_of(const Client &client) const {
     status.quota_bytes = limits.quota_bytes;
     status.soft_quota_bytes = limits.soft_quota_bytes;
     status.reserved_bytes = limits.reserved_bytes;
-    status.pinned_bytes = Pins::bytes_in(pins_.all(), [&](const Pins::Pin &pin) { return pin.slot == client.slot; });
+    status.pinned_bytes = Pins::bytes_in(pins, [&](const Pins::Pin &pin) { return pin.slot == client.slot; });
     status.state = client_state_name(client.state);
     status.waits_for = client.waits_for;
     return status;
@@ -177,8 +179,9 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
         if (owner.in_use() && owner.process().value < process_slots_) ++threads[owner.process().value];
     }
     const std::chrono::seconds age = ledger_.age();
+    const std::vector<Pins::Pin> pins = pins_.all();
     for (const Client &client : table) {
-        ClientStatus status = known_of(client);
+        ClientStatus status = known_of(client, pins);
         status.used_bytes = geometry_.bytes_of(usage[client.slot.value].frames);
         status.cached_bytes = geometry_.bytes_of(usage[client.slot.value].cached_frames);
         status.blocks = usage[client.slot.value].blocks;
@@ -257,11 +260,20 @@ std::vector<BlockHolder> ManagedPool::holders(NumaNode numa_node, const std::vec
                      std::span<OwnerUsage>(usage));
     const std::uint64_t unit_bytes = node_memory(numa_node).unit_bytes();
     std::vector<std::uint64_t> pinned(process_slots_);
-    for (const Pins::Pin &pin : pins_.all())
-        for (const UnitRange &range : units)
-            if (pin.slot.value < process_slots_ &&
-                pin.overlaps(numa_node, range.first * unit_bytes, range.count * unit_bytes))
-                pinned[pin.slot.value] += range.count * unit_bytes;  // pins are whole units, as ranges are here
+    const std::vector<Pins::Pin> pins = pins_.all();
+    for (const UnitRange &range : units) {
+        const std::uint64_t begin = range.first * unit_bytes, end = begin + range.count * unit_bytes;
+        std::vector<Pins::Pin> here;
+        for (const Pins::Pin &pin : pins)
+            if (pin.slot.value < process_slots_ && pin.overlaps(numa_node, begin, end - begin)) {
+                const std::uint64_t first = std::max(pin.first_byte, begin);
+                here.push_back({pin.slot, numa_node, first, std::min(pin.first_byte + pin.bytes, end) - first});
+            }
+        std::set<std::uint16_t> slots;
+        for (const Pins::Pin &pin : here) slots.insert(pin.slot.value);
+        for (const std::uint16_t slot : slots)
+            pinned[slot] += Pins::bytes_in(here, [&](const Pins::Pin &pin) { return pin.slot.value == slot; });
+    }
     std::vector<BlockHolder> found;
     for (std::uint32_t slot = 0; slot < process_slots_; ++slot) {
         if (usage[slot].frames == 0 && pinned[slot] == 0) continue;

@@ -75,6 +75,7 @@ void ManagedPool::reclaim(std::span<Departed> departed) {
     std::vector<Pins::Pin> pinned;
     std::vector<ProcessSlot> of_a_group;
     for (const Departed &one : departed) {
+        pins_.begin_departure(one.process);
         const auto more = quarantine_of(one.process);
         pinned.insert(pinned.end(), more.begin(), more.end());
         if (has_group(one.process)) of_a_group.push_back(one.process);
@@ -144,7 +145,8 @@ Answer<ManagedPool::Pinned> ManagedPool::pin(const Client &client, NumaNode numa
                            "drain --undo)",
                            Errc::contended);
     }
-    auto descriptor = pins_.add({client.slot, numa_node, first * unit_bytes, (end - first) * unit_bytes});
+    auto descriptor = pins_.add({client.slot, numa_node, first * unit_bytes, (end - first) * unit_bytes},
+                                description_.now()->spec.pin_quarantine, Pins::Clock::now());
     if (!descriptor) return Unexpected{descriptor.error()};
     return Pinned{std::move(*descriptor), first * unit_bytes, (end - first) * unit_bytes};
 }

@@ -75,6 +75,12 @@ void PoolLimits::vacate(ProcessSlot slot) {
     while (bound_ > 0 && seats_[bound_ - 1].client_id == 0) --bound_;
 }
 
+void PoolLimits::end_promise(ProcessSlot slot) {
+    const MutexLock lock(mutex_);
+    seats_[slot.value].limit.reserved_bytes = 0;
+    ledger_.clients()[slot.value].reserved_bytes.store(0, std::memory_order_relaxed);
+}
+
 PoolLimits::OfClient PoolLimits::of(const Client &client) const {
     const MutexLock lock(mutex_);
     const Seat &seat = seats_[client.slot.value];

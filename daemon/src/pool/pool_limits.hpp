@@ -42,6 +42,8 @@ public:
 
     // A client without limits of its own, in the ledger as well: before the ledger names the client.
     void seat(const Client &client);
+    // The client has ended, and keeps its seat: others may have what was promised to it.
+    void end_promise(ProcessSlot slot);
     void vacate(ProcessSlot slot);
 
     struct OfClient {

@@ -121,6 +121,7 @@ void Reaper::keep(const std::shared_ptr<Case> &job, const Reclaimed &kept) {
              {"pid", job->client.peer.pid},
              {"blocks", kept.blocks},
              {"bytes", job->pool->geometry().bytes_of(kept.frames)}});
+        job->pool->record_worker().post([job] { job->pool->end_promise(job->client.slot); });
         // The other blocks may serve waiters.
         ManagedPool::wake_waiters_soon(job->pool);
         if (job->on_kept) job->on_kept();
@@ -133,6 +134,7 @@ void Reaper::keep(const std::shared_ptr<Case> &job, const Reclaimed &kept) {
 void Reaper::look_at_kept(const std::shared_ptr<Case> &job) {
     loop_.after(kKeptPeriod, [this, job] {
         job->pool->worker().post([this, job] {
+            if (job->pool->is_deleted()) return;  // nobody gets any of it
             const bool has_pins = job->pool->has_pins(job->client.slot, job->has_blocks);
             const bool has_group = !has_pins && job->pool->has_group(job->client.slot);
             loop_.post([this, job, has_pins, has_group] {

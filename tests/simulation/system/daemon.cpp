@@ -570,8 +570,8 @@ void run_daemon(DaemonFace &face, const DaemonPlan &plan, Kept &kept) {
         daemon.serve_clients(std::move(listener));
         face.daemon = &daemon;
         face.loop = &loop;
-        // Its ledger, the machine's, the pool's region, two of each numa node; and the attach socket.
-        face.files_when_idle = 4 + 2 * std::size_t{plan.numa_nodes};
+        // Its ledger, the machine's, the pool's region and its pins, two of each numa node; and the attach socket.
+        face.files_when_idle = 5 + 2 * std::size_t{plan.numa_nodes};
         face.is_serving = true;
         trace("the daemon serves");
         loop.run();
