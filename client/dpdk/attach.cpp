@@ -46,12 +46,13 @@ void begin_child() {
     }
 }
 
-}  // namespace
-
-static const char *variable(const char *name, const char *otherwise) {
+const char *variable(const char *name, const char *otherwise) {
     const char *const value = secure_getenv(name);
     return value == nullptr || *value == '\0' ? otherwise : value;
 }
+
+}  // namespace
+
 const char *runtime_dir() {
     return variable("NUMACRE_RUNTIME_DIR", "/run/numacre");
 }
@@ -268,7 +269,7 @@ void delete_shared(Shared *shared) {
         numacre_detach(local->pool);
         delete local;
     }
-    for (const LcoreShare &lcore : shared->lcores) rte_free(lcore.stash);
+    for (const LcoreShare &lcore : shared->lcores) rte_free(static_cast<void *>(lcore.stash));
     rte_free(shared->runs);
     rte_free(shared->by_address);
     shared->magic = 0;

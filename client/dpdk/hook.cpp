@@ -21,17 +21,6 @@ std::uint32_t own_index() {
     return RTE_MEMPOOL_MAX_OPS_IDX;
 }
 
-// Called with the list of mempools locked.
-void join_mempool(rte_mempool *mempool, void *) {
-    auto *const shared = static_cast<Shared *>(mempool->pool_data);
-    if (mempool->ops_index != static_cast<std::int32_t>(own_index()) || shared == nullptr) return;
-    // From now on objects of a process that dies stay owned, also if this process has not used the mempool yet.
-    (void)enter(shared);
-    // No lcore of this process has used its cache.
-    for (unsigned lcore = 0; mempool->cache_size != 0 && lcore < RTE_MAX_LCORE; ++lcore)
-        if (rte_lcore_is_enabled(lcore) != 0) forget_lcore_cache(mempool->local_cache[lcore]);
-}
-
 }  // namespace
 
 int check_world() {
@@ -47,6 +36,21 @@ int check_world() {
     return -EPROTO;
 }
 
+#if RTE_VERSION >= RTE_VERSION_NUM(22, 11, 0, 0) && RTE_VERSION < RTE_VERSION_NUM(23, 3, 0, 0)
+namespace {
+
+// Called with the list of mempools locked.
+void join_mempool(rte_mempool *mempool, void *) {
+    auto *const shared = static_cast<Shared *>(mempool->pool_data);
+    if (mempool->ops_index != static_cast<std::int32_t>(own_index()) || shared == nullptr) return;
+    // From now on objects of a process that dies stay owned, also if this process has not used the mempool yet.
+    (void)enter(shared);
+    // No lcore of this process has used its cache.
+    for (unsigned lcore = 0; mempool->cache_size != 0 && lcore < RTE_MAX_LCORE; ++lcore)
+        if (rte_lcore_is_enabled(lcore) != 0) forget_lcore_cache(mempool->local_cache[lcore]);
+}
+
+// Returns 0 or -errno, with a line in the log.
 int join_world() {
     World *const all = world();
     if (all == nullptr) return -ENOMEM;
@@ -58,9 +62,6 @@ int join_world() {
     rte_mempool_walk(join_mempool, nullptr);
     return 0;
 }
-
-#if RTE_VERSION >= RTE_VERSION_NUM(22, 11, 0, 0) && RTE_VERSION < RTE_VERSION_NUM(23, 3, 0, 0)
-namespace {
 
 struct Bus {
     Bus *next;

@@ -22,7 +22,7 @@ namespace {
 
 // For a few pointers: no call of memcpy().
 [[gnu::always_inline]] inline void copy_pointers(void **to, void *const *from, unsigned n) {
-    rte_memcpy(to, from, n * sizeof(void *));
+    rte_memcpy(static_cast<void *>(to), static_cast<const void *>(from), n * sizeof(void *));
 }
 
 [[gnu::always_inline]] inline void add_taken(LcoreShare &lcore, std::int64_t taken) {

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "driver.hpp"
@@ -20,6 +21,23 @@ struct Look {
     long threads;
     unsigned long long start;
 };
+
+// text: "pid (name) state ...", as in /proc/PID/stat. The name may have any characters, so the last parenthesis ends
+// it.
+void read_fields(const char *text, Look &look) {
+    constexpr int kState = 3, kThreads = 20, kStart = 22;
+    look.exists = true;
+    const char *at = std::strrchr(text, ')');
+    for (int field = kState; at != nullptr && field <= kStart; ++field) {
+        at = std::strchr(at, ' ');
+        if (at == nullptr) return;
+        ++at;
+        if (field == kState) look.state = *at;
+        if (field == kThreads) look.threads = std::strtol(at, nullptr, 10);
+        if (field == kStart) look.start = std::strtoull(at, nullptr, 10);
+    }
+    look.is_known = look.start != 0;
+}
 
 Look look_at(std::uint32_t pid) {
     Look look{};
@@ -39,14 +57,7 @@ Look look_at(std::uint32_t pid) {
         return look;
     }
     text[length] = '\0';
-    // "pid (name) state ...": the name may have any characters, so the last parenthesis ends it. Then field 3 is the
-    // state, 20 the number of threads, 22 the start.
-    const char *const end = std::strrchr(text, ')');
-    look.exists = true;
-    look.is_known = end != nullptr && std::sscanf(end + 1,
-                                                  " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
-                                                  "%*s %ld %*s %llu",
-                                                  &look.state, &look.threads, &look.start) == 3;
+    read_fields(text, look);
     return look;
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Debian's Open vSwitch with DPDK, unmodified, bridges two ports whose packets lie in mempools of the driver numacre."""
+"""Debian's Open vSwitch with DPDK, unmodified, bridges two ports over mempools of the driver numacre."""
 
 import os
 import pathlib

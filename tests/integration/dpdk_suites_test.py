@@ -64,9 +64,10 @@ class Short(Programs):
         commands = "start tx_first 32\n" + "show port stats all\n" * 200 + "stop\nquit\n"
         vdevs = [part for device in devices for part in ("--vdev", device)]
         done = subprocess.run([find("dpdk-testpmd"), *OPTIONS, *NO_HUGEPAGES, *vdevs, "--", "-i",
-                               "--forward-mode=macswap", "--total-num-mbufs=16384", "--disable-link-check"], input=commands, text=True,
-                              errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=2 * PATIENCE_SECONDS, env=environment(self.daemon.runtime_dir, **variables))
+                               "--forward-mode=macswap", "--total-num-mbufs=16384", "--disable-link-check"],
+                              input=commands, text=True, errors="replace", stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=2 * PATIENCE_SECONDS,
+                              env=environment(self.daemon.runtime_dir, **variables))
         self.assertEqual(done.returncode, 0, done.stdout[-3000:])
         self.assertNotIn("NUMACRE:", done.stdout)
         # The last ones are the sums of all ports.
