@@ -1,5 +1,6 @@
 // A DPDK program on mempools of the driver numacre: dpdk_client MODE [EAL options]. Ends with 0, or with a line that
 // says what was wrong. The modes are in main().
+#include <poll.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_launch.h>
@@ -7,6 +8,7 @@
 #include <rte_malloc.h>
 #include <rte_mbuf.h>
 #include <rte_mempool.h>
+#include <rte_memzone.h>
 #include <rte_ring.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -446,9 +448,82 @@ void test_orphan() {
     kill(parent, SIGKILL);
 }
 
+constexpr unsigned kBurst = 32;
+
+// Gets, puts and sends objects until it is killed.
+[[noreturn]] void work_for_ever(rte_mempool *mempool, rte_ring *ring, Told &told, unsigned seed) {
+    const auto self = static_cast<std::uint32_t>(getpid());
+    std::mt19937 choose(seed);
+    std::vector<void *> held;
+    void *burst[kBurst];
+    for (;;) {
+        const unsigned n = 1 + choose() % kBurst;
+        const unsigned what = choose() % 3;
+        if (what == 0 || held.size() < n) {
+            if (held.size() > 300 || rte_mempool_get_bulk(mempool, burst, n) != 0) {
+                for (void *object : held) {
+                    holder_of(object).store(0);
+                    rte_mempool_put(mempool, object);
+                }
+                held.clear();
+                continue;
+            }
+            for (unsigned k = 0; k < n; ++k) {
+                if (holder_of(burst[k]).exchange(self) != 0) told.failed = 1;
+                held.push_back(burst[k]);
+            }
+        } else {
+            std::copy_n(held.end() - n, n, burst);
+            held.resize(held.size() - n);
+            if (what == 1 && rte_ring_sp_enqueue_bulk(ring, burst, n, nullptr) == n) continue;
+            for (unsigned k = 0; k < n; ++k)
+                if (holder_of(burst[k]).exchange(0) != self) told.failed = 2;
+            rte_mempool_put_bulk(mempool, burst, n);
+        }
+        if (told.count.load() == 0) told.count.store(1);
+    }
+}
+
+// Puts what another process has sent, and works as well.
+void work_once(rte_mempool *mempool, rte_ring *ring, Told &told, std::uint32_t sender) {
+    void *burst[kBurst];
+    while (const unsigned n = rte_ring_sc_dequeue_burst(ring, burst, kBurst, nullptr)) {
+        for (unsigned k = 0; k < n; ++k)
+            if (holder_of(burst[k]).exchange(0) != sender) told.failed = 3;
+        rte_mempool_put_bulk(mempool, burst, n);
+    }
+    // The parent works as well.
+    if (rte_mempool_get_bulk(mempool, burst, kBurst) != 0) return;
+    for (void *object : burst)
+        if (holder_of(object).exchange(1) != 0) told.failed = 4;
+    for (void *object : burst)
+        if (holder_of(object).exchange(0) != 1) told.failed = 5;
+    rte_mempool_put_bulk(mempool, burst, kBurst);
+}
+
+// A survivor knows by the first word what a dead process had, and puts it. Returns the number of objects.
+unsigned put_for(rte_mempool *mempool, std::uint32_t holder) {
+    struct Look {
+        rte_mempool *mempool;
+        std::uint32_t holder;
+        unsigned returned;
+    } look{mempool, holder, 0};
+    rte_mempool_obj_iter(
+        mempool,
+        [](rte_mempool *, void *argument, void *object, unsigned) {
+            auto &there = *static_cast<Look *>(argument);
+            if (holder_of(object).load() != there.holder) return;
+            holder_of(object).store(0);
+            rte_mempool_put(there.mempool, object);
+            ++there.returned;
+        },
+        &look);
+    return look.returned;
+}
+
 // Children that are killed at any instruction.
 void test_kill(unsigned kills) {
-    constexpr unsigned kCount = 2000, kBurst = 32;
+    constexpr unsigned kCount = 2000;
     rte_mempool *const mempool = make("kill", kCount);
     Told &told = *tell();
     std::mt19937 random(7);
@@ -460,55 +535,10 @@ void test_kill(unsigned kills) {
         EXPECT(ring != nullptr);
         told.count = 0;
         const unsigned seed = random();
-        const pid_t child = begin_child([&] {
-            const auto self = static_cast<std::uint32_t>(getpid());
-            std::mt19937 choose(seed);
-            std::vector<void *> held;
-            void *burst[kBurst];
-            for (;;) {
-                const unsigned n = 1 + choose() % kBurst;
-                const unsigned what = choose() % 3;
-                if (what == 0 || held.size() < n) {
-                    if (held.size() > 300 || rte_mempool_get_bulk(mempool, burst, n) != 0) {
-                        for (void *object : held) {
-                            holder_of(object).store(0);
-                            rte_mempool_put(mempool, object);
-                        }
-                        held.clear();
-                        continue;
-                    }
-                    for (unsigned k = 0; k < n; ++k) {
-                        if (holder_of(burst[k]).exchange(self) != 0) told.failed = 1;
-                        held.push_back(burst[k]);
-                    }
-                } else {
-                    std::copy_n(held.end() - n, n, burst);
-                    held.resize(held.size() - n);
-                    if (what == 1 && rte_ring_sp_enqueue_bulk(ring, burst, n, nullptr) == n) continue;
-                    for (unsigned k = 0; k < n; ++k)
-                        if (holder_of(burst[k]).exchange(0) != self) told.failed = 2;
-                    rte_mempool_put_bulk(mempool, burst, n);
-                }
-                told.count.store(1);
-            }
-        });
+        const pid_t child = begin_child([&] { work_for_ever(mempool, ring, told, seed); });
         wait_for(told.count, 1);
         const auto childs = static_cast<std::uint32_t>(child);
-        const auto drain = [&] {
-            void *burst[kBurst];
-            while (const unsigned n = rte_ring_sc_dequeue_burst(ring, burst, kBurst, nullptr)) {
-                for (unsigned k = 0; k < n; ++k)
-                    if (holder_of(burst[k]).exchange(0) != childs) told.failed = 3;
-                rte_mempool_put_bulk(mempool, burst, n);
-            }
-            // The parent works as well.
-            if (rte_mempool_get_bulk(mempool, burst, kBurst) != 0) return;
-            for (void *object : burst)
-                if (holder_of(object).exchange(1) != 0) told.failed = 4;
-            for (void *object : burst)
-                if (holder_of(object).exchange(0) != 1) told.failed = 5;
-            rte_mempool_put_bulk(mempool, burst, kBurst);
-        };
+        const auto drain = [&] { work_once(mempool, ring, told, childs); };
         for (unsigned rounds = random() % 3000; rounds > 0; --rounds) drain();
         end_child(child);
         // Some deaths are looked at at once, others when recovery has seen them.
@@ -518,23 +548,7 @@ void test_kill(unsigned kills) {
         }
         drain();
         if (told.failed != 0) fail("kill %u: an object had two owners (%d)", i, told.failed.load());
-        // The parent knows by the first word what the child had, and frees it.
-        struct Look {
-            rte_mempool *mempool;
-            std::uint32_t holder;
-            unsigned returned;
-        } look{mempool, childs, 0};
-        rte_mempool_obj_iter(
-            mempool,
-            [](rte_mempool *, void *argument, void *object, unsigned) {
-                auto &there = *static_cast<Look *>(argument);
-                if (holder_of(object).load() != there.holder) return;
-                holder_of(object).store(0);
-                rte_mempool_put(there.mempool, object);
-                ++there.returned;
-            },
-            &look);
-        returned += look.returned;
+        returned += put_for(mempool, childs);
         rte_ring_free(ring);
     }
     std::vector<void *> all = take_eventually(mempool, kCount);
@@ -588,6 +602,59 @@ void test_secondary() {
     for (;;) pause();
 }
 
+constexpr unsigned kChaosObjects = 2000;
+constexpr char kChaosRing[] = "to primary";
+
+// Works while secondaries come and are killed. Lines on the standard input: "dead PID", then "end".
+void test_chaos_primary() {
+    rte_mempool *const mempool = make("chaos", kChaosObjects, 64);
+    const rte_memzone *const zone = rte_memzone_reserve("told", sizeof(Told), SOCKET_ID_ANY, 0);
+    EXPECT(zone != nullptr);
+    Told &told = *new (zone->addr) Told{};
+    rte_ring *ring = rte_ring_create(kChaosRing, 256, SOCKET_ID_ANY, RING_F_SP_ENQ | RING_F_SC_DEQ);
+    EXPECT(ring != nullptr);
+    std::puts("ready");
+    std::fflush(stdout);
+    for (;;) {
+        work_once(mempool, ring, told, told.count.load());
+        pollfd input{STDIN_FILENO, POLLIN, 0};
+        if (poll(&input, 1, 0) == 0) continue;
+        char line[64];
+        EXPECT(std::fgets(line, sizeof line, stdin) != nullptr);
+        if (std::strncmp(line, "dead ", 5) != 0) break;
+        const auto dead = static_cast<std::uint32_t>(std::atoi(line + 5));
+        for (int round = 0; round < 20; ++round) {
+            work_once(mempool, ring, told, dead);
+            usleep(1000);
+        }
+        if (told.failed != 0) fail("an object had two owners (%d)", told.failed.load());
+        std::printf("%u\n", put_for(mempool, dead));
+        std::fflush(stdout);
+        // A ring may be half-written.
+        rte_ring_free(ring);
+        ring = rte_ring_create(kChaosRing, 256, SOCKET_ID_ANY, RING_F_SP_ENQ | RING_F_SC_DEQ);
+        EXPECT(ring != nullptr);
+    }
+    const std::vector<void *> all = take_eventually(mempool, kChaosObjects);
+    EXPECT((std::set<void *>(all.begin(), all.end()).size() == all.size()));
+    if (told.failed != 0) fail("an object had two owners (%d)", told.failed.load());
+    std::printf("%zu\n", all.size());
+    std::fflush(stdout);
+    give_all(mempool, all);
+}
+
+void test_chaos_secondary() {
+    rte_mempool *const mempool = rte_mempool_lookup("chaos");
+    rte_ring *const ring = rte_ring_lookup(kChaosRing);
+    const rte_memzone *const zone = rte_memzone_lookup("told");
+    EXPECT(mempool != nullptr && ring != nullptr && zone != nullptr);
+    Told &told = *static_cast<Told *>(zone->addr);
+    std::puts("works");
+    std::fflush(stdout);
+    told.count = static_cast<unsigned>(getpid());
+    work_for_ever(mempool, ring, told, static_cast<unsigned>(getpid()));
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -618,6 +685,10 @@ int main(int argc, char **argv) {
         test_primary();
     } else if (mode == "secondary") {
         test_secondary();
+    } else if (mode == "chaos-primary") {
+        test_chaos_primary();
+    } else if (mode == "chaos-secondary") {
+        test_chaos_secondary();
     } else if (mode == "make") {
         (void)make("made", 1000);
     } else if (mode == "big") {

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
@@ -88,6 +89,25 @@ class Secondaries(unittest.TestCase):
     def test_a_secondary_dies_and_objects_lie_in_the_pool(self):
         self.secondary_dies("va", NUMACRE_DPDK_MOVE="1")
         wait_until("the heap's memory is free again", lambda: self.daemon.used_bytes() == 0)
+
+    def test_secondaries_are_killed_at_any_moment(self):
+        kills, most_in_flight = 8, 64 + 128  # a burst each way, and the cache of the primary's lcore
+        options = (*self.options("chaos"), "--iova-mode=va")
+        primary = self.start("chaos-primary", "primary", "0", options)
+        self.assertEqual(primary.stdout.readline(), "ready\n")
+        put = 0
+        for number in range(kills):
+            secondary = self.start("chaos-secondary", "secondary", "1", options[:3] + options[5:])
+            self.assertEqual(secondary.stdout.readline(), "works\n")
+            time.sleep(0.01 + 0.013 * number)
+            secondary.kill()
+            secondary.wait(PATIENCE_SECONDS)
+            put += self.ask(primary, f"dead {secondary.pid}")
+        left = self.ask(primary, "end")
+        print(f"{kills} kills, {put} objects put by the primary, {2000 - left} in quarantine")
+        self.assertGreater(put, 0)
+        self.assertGreaterEqual(left, 2000 - kills * most_in_flight)
+        self.assertEqual(primary.wait(PATIENCE_SECONDS), 0)
 
     def test_physical_addresses(self):
         probe = subprocess.run(client_command("exact", *OPTIONS, *self.options("probe"), "--iova-mode=pa"), text=True,
