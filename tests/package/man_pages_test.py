@@ -585,6 +585,7 @@ class Installation(unittest.TestCase):
 project(pages VERSION 1.2.3 LANGUAGES NONE)
 set(CMAKE_INSTALL_MANDIR man)
 set(NUMACRE_DAEMON ON)
+set(NUMACRE_DPDK ON)
 add_subdirectory({man} man)
 """
 
