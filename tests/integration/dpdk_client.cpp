@@ -547,6 +547,11 @@ void test_kill(unsigned kills) {
             usleep(1000);
         }
         drain();
+        // Nothing of what the child had is given to anybody.
+        const std::vector<void *> free_ones = take_all(mempool);
+        for (void *object : free_ones)
+            if (holder_of(object).load() != 0) told.failed = 6;
+        give_all(mempool, free_ones);
         if (told.failed != 0) fail("kill %u: an object had two owners (%d)", i, told.failed.load());
         returned += put_for(mempool, childs);
         rte_ring_free(ring);

@@ -35,6 +35,7 @@ class Driver(unittest.TestCase):
     def passes(self, mode, *options, **variables):
         done = self.run_mode(mode, *options, **variables)
         self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertNotIn("are not freed", done.stdout)
         return done.stdout
 
     def expect_no_mempool(self):
