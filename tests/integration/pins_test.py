@@ -5,6 +5,7 @@ death waits."""
 import concurrent.futures
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import pathlib
@@ -19,7 +20,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from support.attach_wire import (  # noqa: E402
-    ATTACH_REPLY, HEADER, LAYOUT_VERSION, MAGIC, REPLY_BYTES, WIRE_VERSION, Reply, connect, request
+    ATTACH_REPLY, HEADER, LAYOUT_VERSION, MAGIC, OBSERVER, REPLY_BYTES, WIRE_VERSION, Reply, connect, request
 )
 from support.daemon import Daemon, wait_until  # noqa: E402
 from support.numacre_client import ClientProcess  # noqa: E402
@@ -52,6 +53,8 @@ def client_of(daemon, client):
     return found[0] if found else None
 
 
+F_OFD_SETLK = 37
+TRIALS = 25
 PIN_REQUEST, PIN_REPLY = 8, 9
 PIN = struct.Struct("=IHHIIIHHQQQQ")  # header, layout version, slot, numa node, generation, instance, range
 
@@ -189,6 +192,61 @@ class PinsTest(unittest.TestCase):
                 os.kill(child, signal.SIGKILL)
             wait_until("the quarantine is over", lambda: client_of(daemon, client) is None)
             daemon.cli("resize", "default", UNIT)
+
+    def test_a_pool_with_such_a_child_is_deleted_by_force_and_evict_says_why_not(self):
+        with serving(",pin-quarantine=60s") as daemon:
+            client = ClientProcess(daemon.runtime_dir)
+            self.assertEqual(client.alloc(4096)[0], 0)
+            self.assertEqual(client.pin(0, UNIT)[0], 0, client.message)
+            daemon.cli("reserve", client.client_id, "8M")
+            child = client.fork_idle()
+            try:
+                client.kill()
+                wait_until("it waits", lambda: (client_of(daemon, client) or {}).get("state") == "quarantined")
+                wait_until("nothing is promised to the dead",
+                           lambda: client_of(daemon, client)["reserved_bytes"] == 0)
+                refused = daemon.run_cli("evict", client.client_id)
+                self.assertNotEqual(refused.returncode, 0)
+                self.assertIn("has ended", refused.stderr)
+                daemon.cli("delete", "default", "--force")
+                self.assertEqual(daemon.status()["pools"], [])
+            finally:
+                os.kill(child, signal.SIGKILL)
+
+    def test_who_pins_nothing_can_hold_up_no_pin(self):
+        """An observer, which has descriptors of the pool's regions, locks all that it can lock."""
+        with serving() as daemon, ClientProcess(daemon.runtime_dir) as client:
+            with contextlib.closing(connect(daemon)) as connection:
+                connection.send(request(tier=OBSERVER))
+                data, fds, _, _ = socket.recv_fds(connection, REPLY_BYTES, 3)
+                self.assertEqual(Reply(data).error, 0, Reply(data).message)
+                for fd in fds:
+                    everything = struct.pack("hhqqi", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+                    fcntl.fcntl(fd, F_OFD_SETLK, everything)
+                error, pin = client.pin(0, UNIT)
+                self.assertEqual(error, 0, client.message)
+                self.assertEqual(client.unpin(pin), 0)
+                self.assertEqual(pinned_bytes(daemon), 0)
+                for fd in fds:
+                    os.close(fd)
+
+    def test_a_client_that_dies_while_it_pins_leaves_no_block_to_others(self):
+        """Its locks go before anybody hears of its death; its requests that are under way must not forget the pin."""
+        with serving(",pin-quarantine=2s") as daemon:
+            for trial in range(TRIALS):
+                client = ClientProcess(daemon.runtime_dir)
+                error, (block,) = client.alloc(4096)
+                self.assertEqual(error, 0)
+                unit = client.offset_of(block) // UNIT
+                self.assertEqual(client.pin(unit * UNIT, UNIT)[0], 0, client.message)
+                client.pin_on(other_unit=(unit + 1) % 8 * UNIT)
+                time.sleep(0.02)
+                client.kill()
+                wait_until("it waits", lambda: (client_of(daemon, client) or {"state": None})["state"]
+                           in ("quarantined", None))
+                seen = client_of(daemon, client)
+                self.assertIsNotNone(seen, f"trial {trial}: its block came back at once")
+                self.assertEqual(seen["used_bytes"], 4096, f"trial {trial}")
 
     def test_a_daemon_that_is_started_again_knows_the_pins(self):
         with serving(",pin-quarantine=1s") as daemon:

@@ -173,6 +173,10 @@ class ClientProcess:
     def unpin(self, pin):
         return self.call("unpin", pin=pin)["error"]
 
+    def pin_on(self, other_unit):
+        """From now on four threads pin and unpin a byte there."""
+        self.call("pin_on", offset=other_unit)
+
     def offset_of(self, block, numa_node=0):
         return block - self.call("region", node=numa_node)["base"]
 
@@ -394,6 +398,19 @@ class _Served:
         pin = ctypes.c_int(-1)
         error = self.library.c.numacre_pin(self.pool, self.region_base(node) + offset, size, ctypes.byref(pin))
         return self.answer(error, pin=pin.value)
+
+    def pin_on(self, offset):
+        address = self.region_base(0) + offset
+
+        def work():
+            pin = ctypes.c_int(-1)
+            while True:
+                if self.library.c.numacre_pin(self.pool, address, 1, ctypes.byref(pin)) == 0:
+                    self.library.c.numacre_unpin(self.pool, pin)
+
+        for _ in range(4):
+            threading.Thread(target=work, daemon=True).start()
+        return self.answer(0)
 
     def unpin(self, pin):
         return self.answer(self.library.c.numacre_unpin(self.pool, pin))
