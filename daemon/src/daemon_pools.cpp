@@ -157,7 +157,7 @@ Answer<void> Daemon::end_clients(const std::shared_ptr<ManagedPool> &closed, Del
     const auto deadline = std::chrono::steady_clock::now() + kForcePatience;
     for (;;) {
         std::vector<Client> left = pool.client_table();
-        // What the dead had pinned stays where it is all the same (ManagedPool::give_back_frames).
+        // Memory that the dead had pinned stays where it is all the same (ManagedPool::give_back_frames).
         std::erase_if(left, [](const Client &client) { return client.state == ClientState::quarantined; });
         if (left.empty()) {
             attach_server_->abandon(closed);
