@@ -2,6 +2,10 @@
 // them in one run: each round measures each driver once, so that what disturbs the machine disturbs all alike. Prints
 // cycles an object (get and put), the median of the rounds, and ratios to ring_mp_mc.
 //
+// Behind these: a pipeline (one core gets objects, and another puts them; with three lines of each object written on
+// the first, and without), and, if there are more lcores than two, all lcores at once (--lcores 0@0,1@1,2@0,3@1: two on
+// a core, which the kernel preempts anywhere).
+//
 //     mempool_bench [EAL options] [-- rounds]
 //
 // needs a daemon (NUMACRE_RUNTIME_DIR), two CPUs, and -d librte_mempool_numacre.so.
@@ -10,6 +14,7 @@
 #include <rte_launch.h>
 #include <rte_lcore.h>
 #include <rte_mempool.h>
+#include <rte_ring.h>
 
 #include <algorithm>
 #include <atomic>
@@ -102,6 +107,72 @@ double cycles_of(rte_mempool *mempool, unsigned cores, unsigned burst, unsigned 
     return cores == 2 ? (work.cycles[0] + work.cycles[1]) / 2 : work.cycles[0];
 }
 
+// --- a pipeline ------------------------------------------------------------------------------------------------------
+
+constexpr unsigned kPipelineBurst = 32, kInPipeline = 1024, kLinesWritten = 3;
+
+struct Pipeline {
+    rte_mempool *mempool;
+    rte_ring *ring;
+    bool writes;
+    std::uint64_t begin, end;
+};
+
+int put_what_comes(void *argument) {
+    Pipeline &pipeline = *static_cast<Pipeline *>(argument);
+    void *table[kPipelineBurst];
+    for (unsigned done = 0; done < kObjectsMoved;) {
+        const unsigned got = rte_ring_sc_dequeue_burst(pipeline.ring, table, kPipelineBurst, nullptr);
+        if (got == 0) {
+            rte_pause();
+            continue;
+        }
+        rte_mempool_put_bulk(pipeline.mempool, table, got);
+        done += got;
+    }
+    pipeline.end = rte_rdtsc_precise();
+    return 0;
+}
+
+double cycles_of_pipeline(rte_mempool *mempool, rte_ring *ring, bool writes) {
+    Pipeline pipeline{mempool, ring, writes, 0, 0};
+    rte_eal_remote_launch(put_what_comes, &pipeline, rte_get_next_lcore(-1, 1, 0));
+    pipeline.begin = rte_rdtsc_precise();
+    void *table[kPipelineBurst];
+    for (unsigned done = 0; done < kObjectsMoved; done += kPipelineBurst) {
+        while (rte_mempool_get_bulk(mempool, table, kPipelineBurst) != 0) rte_pause();  // they are with the other core
+        if (writes)
+            for (void *object : table)
+                for (unsigned line = 0; line < kLinesWritten; ++line)
+                    static_cast<volatile char *>(object)[line * RTE_CACHE_LINE_SIZE] = 1;
+        for (unsigned sent = 0; sent < kPipelineBurst;) {
+            const unsigned now = rte_ring_sp_enqueue_burst(ring, table + sent, kPipelineBurst - sent, nullptr);
+            if (now == 0) rte_pause();
+            sent += now;
+        }
+    }
+    rte_eal_wait_lcore(rte_get_next_lcore(-1, 1, 0));
+    return static_cast<double>(pipeline.end - pipeline.begin) / kObjectsMoved;
+}
+
+// --- all lcores at once ----------------------------------------------------------------------------------------------
+
+constexpr unsigned kKeptByAll = 128;
+
+int move_much(void *argument) {
+    rte_mempool *const mempool = static_cast<rte_mempool *>(argument);
+    rte_mempool_cache *const cache = rte_mempool_default_cache(mempool, rte_lcore_id());
+    return move<32>(mempool, cache, kKeptByAll, kObjectsMoved / kKeptByAll);
+}
+
+// Wall-clock cycles of one object, of all that all lcores move.
+double cycles_of_all(rte_mempool *mempool) {
+    const std::uint64_t begin = rte_rdtsc_precise();
+    rte_eal_mp_remote_launch(move_much, mempool, CALL_MAIN);
+    rte_eal_mp_wait_lcore();
+    return static_cast<double>(rte_rdtsc_precise() - begin) / (static_cast<double>(kObjectsMoved) * rte_lcore_count());
+}
+
 rte_mempool *make(const char *ops, unsigned cache) {
     char name[RTE_MEMPOOL_NAMESIZE];
     std::snprintf(name, sizeof name, "%s %u", ops, cache);
@@ -114,6 +185,9 @@ rte_mempool *make(const char *ops, unsigned cache) {
     return mempool;
 }
 
+enum Scene : unsigned { kWritten, kUntouched, kAllAtOnce, kScenes };
+constexpr const char *kSceneNames[kScenes] = {"pipeline, 3 lines", "pipeline, untouched", "all lcores, by 32"};
+std::vector<double> of_scene[std::size(kCaches)][kScenes][kDrivers];
 std::vector<double> measured[std::size(kCaches)][2][std::size(kBursts)][std::size(kKeeps)][kDrivers];
 
 double middle(std::vector<double> values) {
@@ -141,6 +215,16 @@ int main(int argc, char **argv) {
     for (unsigned cache = 0; cache < std::size(kCaches); ++cache)
         for (unsigned driver = 0; driver < kDrivers; ++driver)
             mempools[cache][driver] = make(kOps[driver], kCaches[cache]);
+    rte_ring *const ring = rte_ring_create("pipeline", kInPipeline, SOCKET_ID_ANY, RING_F_SP_ENQ | RING_F_SC_DEQ);
+    if (ring == nullptr) return 1;
+    for (int round = 0; round < rounds; ++round)
+        for (unsigned cache = 0; cache < std::size(kCaches); ++cache)
+            for (unsigned driver = 0; driver < kDrivers; ++driver) {
+                rte_mempool *const mempool = mempools[cache][driver];
+                of_scene[cache][kWritten][driver].push_back(cycles_of_pipeline(mempool, ring, true));
+                of_scene[cache][kUntouched][driver].push_back(cycles_of_pipeline(mempool, ring, false));
+                if (rte_lcore_count() > 2) of_scene[cache][kAllAtOnce][driver].push_back(cycles_of_all(mempool));
+            }
     for (int round = 0; round < rounds; ++round)
         for (unsigned cache = 0; cache < std::size(kCaches); ++cache)
             for (unsigned cores = 0; cores < 2; ++cores)
@@ -167,6 +251,14 @@ int main(int argc, char **argv) {
             }
             std::printf("cache %3u %u core%s geometric mean %62.2f\n", kCaches[cache], cores + 1,
                         cores == 0 ? " " : "s", std::exp(logs / std::size(kBursts)));
+        }
+    for (unsigned cache = 0; cache < std::size(kCaches); ++cache)
+        for (unsigned scene = 0; scene < kScenes; ++scene) {
+            const auto &of_drivers = of_scene[cache][scene];
+            if (of_drivers[0].empty()) continue;
+            std::printf("cache %3u %-20s ", kCaches[cache], kSceneNames[scene]);
+            for (unsigned driver = 0; driver < kDrivers; ++driver) std::printf(" %12.2f", middle(of_drivers[driver]));
+            std::printf(" %18.2f\n", middle(of_drivers[1]) / middle(of_drivers[0]));
         }
     rte_eal_cleanup();
     return 0;

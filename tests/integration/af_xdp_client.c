@@ -361,6 +361,8 @@ static int churn(const char *name, unsigned held) {
         }
     }
     fprintf(stderr, "rounds=%" PRIu64 "\n", rounds);
+    free((void *)blocks);
+    free(marks);
     numacre_detach(pool);
     return 0;
 }

@@ -322,6 +322,12 @@ class Killed(AfXdp):
     def used_objects(self):
         return self.daemon.used_bytes("objects") // OBJECT_BYTES
 
+    def holds_at_most(self, objects):
+        """False also if there is no answer in time, on two processors that five processes keep busy."""
+        with contextlib.suppress(RuntimeError):
+            return self.used_objects() <= objects
+        return False
+
     def stream(self, held=500):
         """Endless traffic, a process that checks, and one that goes on allocating. Returns the end for references."""
         reading, writing = os.pipe()
@@ -345,6 +351,10 @@ class Killed(AfXdp):
         receiver = self.part("receive", "objects", "v0", COPY | SKB, 1 << 40, stdout=references)
         receiver.await_words("listening")
         time.sleep(rng.random() * 0.1)
+        if rng.random() < 0.3:  # stopped at any instruction for a while: nobody waits for it
+            os.kill(receiver.pid, signal.SIGSTOP)
+            time.sleep(rng.random() * 0.1)
+            os.kill(receiver.pid, signal.SIGCONT)
         os.kill(receiver.pid, rng.choice(signals))
         receiver.process.wait(PATIENCE_SECONDS)
         return receiver
@@ -357,8 +367,9 @@ class Killed(AfXdp):
             self.receive_and_kill(rng, references)
             # The bystander's blocks, and at most a burst with the process that checks.
             wait_until(f"round {round_}: the blocks of the dead are back, seed {SEED}",
-                       lambda: self.used_objects() <= held + 64)
+                       lambda: self.holds_at_most(held + 64))
         self.check_stream(references)
+        print(f"{ROUNDS} kills", flush=True)
 
     def test_many_kills_one_after_the_other(self):
         print(f"seed {SEED}", flush=True)
@@ -367,6 +378,7 @@ class Killed(AfXdp):
         for _ in range(3 * ROUNDS):
             self.receive_and_kill(rng, references, (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
         self.check_stream(references)
+        print(f"{3 * ROUNDS} kills", flush=True)
 
     def test_the_memory_is_kept_while_the_socket_lives_in_a_child(self):
         part = self.part("fork", "objects", "v0", COPY | SKB, stdout=subprocess.PIPE)

@@ -526,7 +526,8 @@ void test_kill(unsigned kills) {
     constexpr unsigned kCount = 2000;
     rte_mempool *const mempool = make("kill", kCount);
     Told &told = *tell();
-    std::mt19937 random(7);
+    const char *const seed_text = std::getenv("NUMACRE_TEST_SEED");
+    std::mt19937 random(seed_text == nullptr ? 7 : static_cast<unsigned>(std::strtoul(seed_text, nullptr, 10)));
     unsigned returned = 0;
     for (unsigned i = 0; i < kills; ++i) {
         char name[RTE_RING_NAMESIZE];
@@ -540,6 +541,11 @@ void test_kill(unsigned kills) {
         const auto childs = static_cast<std::uint32_t>(child);
         const auto drain = [&] { work_once(mempool, ring, told, childs); };
         for (unsigned rounds = random() % 3000; rounds > 0; --rounds) drain();
+        if (random() % 3 == 0) {  // stopped at any instruction for a while: nobody waits for it
+            kill(child, SIGSTOP);
+            for (unsigned rounds = random() % 3000; rounds > 0; --rounds) drain();
+            kill(child, SIGCONT);
+        }
         end_child(child);
         // Some deaths are looked at at once, others when recovery has seen them.
         for (unsigned rounds = i % 3 * 10; rounds > 0; --rounds) {
@@ -685,7 +691,8 @@ int main(int argc, char **argv) {
     } else if (mode == "orphan") {
         test_orphan();
     } else if (mode == "kill") {
-        test_kill(60);
+        const char *const kills = std::getenv("NUMACRE_TEST_KILLS");
+        test_kill(kills == nullptr ? 60 : static_cast<unsigned>(std::strtoul(kills, nullptr, 10)));
     } else if (mode == "primary") {
         test_primary();
     } else if (mode == "secondary") {

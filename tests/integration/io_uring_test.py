@@ -253,13 +253,19 @@ class Killed(IoUringTest):
             if len(bursts) == AT_ONCE:
                 self.kill_one(bursts.pop(choose.randrange(AT_ONCE)))
             bursts.append(start(self, "burst", choose.randrange(1, 1 << 30), path))
+            stopped = choose.choice(bursts) if choose.random() < 0.3 else None
+            if stopped:  # at any instruction, for a while: nobody waits for it
+                os.kill(stopped.process.pid, signal.SIGSTOP)
             time.sleep(choose.random() * 0.3)
+            if stopped:
+                os.kill(stopped.process.pid, signal.SIGCONT)
         for burst in bursts:
             self.kill_one(burst)
         output, errors = watcher.process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual((watcher.process.returncode, errors), (0, ""))
         self.assertGreater(int(output.removeprefix("looked=")), 0)
         self.assert_all_comes_back()
+        print(f"{KILLS} kills", flush=True)
 
     def kill_one(self, burst):
         """The process that takes its blocks ends then: what either has said against the other is on standard error."""
