@@ -40,7 +40,7 @@ POOLS = (
 )  # fmt: skip
 PACKETS = 20000
 SEED = int(os.environ.get("NUMACRE_TEST_SEED", "1"))
-ROUNDS = int(os.environ.get("NUMACRE_TEST_ROUNDS", "12"))
+ROUNDS = int(os.environ.get("NUMACRE_TEST_ROUNDS", "6"))
 KERNEL_BLOCKS = 256  # of a receiver: its fill ring
 
 

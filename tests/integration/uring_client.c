@@ -605,7 +605,10 @@ _Noreturn static void burst(uint64_t seed, const char *path) {
     fflush(stdout);
     for (;;) {
         struct io_uring_cqe *cqe;
-        expect(io_uring_submit_and_wait(&ring, 1) >= 0, "io_uring_submit_and_wait");
+        const int submitted = io_uring_submit_and_wait(&ring, 1);
+        /* A signal, or the kernel is short of something for a moment: completions first. */
+        if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY)
+            fail("io_uring_submit_and_wait", strerror(-submitted));
         while (io_uring_peek_cqe(&ring, &cqe) == 0) {
             const uint64_t data = io_uring_cqe_get_data64(cqe);
             const unsigned which = (unsigned)data;
