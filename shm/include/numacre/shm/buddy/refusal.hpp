@@ -1,6 +1,7 @@
 // The checks before an allocation is refused: is it true that nothing is free?
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -38,10 +39,15 @@ protected:
 
     // Number of repetitions of a search that has found nothing and proven nothing, because others allocate and free all
     // the time. After them the block is refused all the same: a block may have been free at each moment, if it was
-    // another block at each look. Each look reads words of the whole numa node, so the number is small. A block of a
-    // leaf word is searched for once more, by hints. A proof would take a look at every frame's entry; hints suffice
-    // for such blocks, unless another thread is changing hints at each look.
-    static constexpr unsigned refusal_rounds(unsigned layer) { return layer == 0 ? 1 : 2; }
+    // another block at each look. Each look reads words of the whole numa node, so all looks together read about so
+    // many; in a small pool, where few blocks move, there are more looks. A block of a leaf word is searched for once
+    // more, by hints. A proof would take a look at every frame's entry; hints suffice for such blocks, unless another
+    // thread is changing hints at each look.
+    unsigned refusal_rounds(unsigned layer) const {
+        constexpr std::uint64_t kWordsRead = 1024, kLeast = 2, kMost = 16;
+        if (layer == 0) return 1;
+        return static_cast<unsigned>(std::clamp(kWordsRead / view_.word_count[layer], kLeast, kMost));
+    }
 
     // order: above kLeafOrder.
     [[gnu::noinline]] Obstacles obstacles_to(Order order) const {
