@@ -41,6 +41,9 @@ struct Request {
 std::uint64_t access(const Request &request);
 
 struct SimEnv {
+    // One round more is like the one before it; it only multiplies states.
+    static constexpr std::uint64_t kRefusalRoundsMost = 2;
+
     // Sequential consistency ignores the orders; Options::memory has modes that do not. `where` is for
     // Explorer::sites() and Options::weaken, nobody passes it.
     template <class T>

@@ -48,6 +48,7 @@ inline void step() {
 }
 
 struct SimulationEnv {
+    static constexpr std::uint64_t kRefusalRoundsMost = 16;  // as in production
     // Sequentially consistent whatever the orders say: README.md says what that hides.
     template <class T>
     class Atomic {

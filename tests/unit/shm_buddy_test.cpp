@@ -690,6 +690,7 @@ TEST(Buddy, finds_the_last_free_frame_of_a_full_pool_whatever_the_hints_said) {
 
 // Production atomics; before each access, somebody else may do something.
 struct AdversaryEnv {
+    static constexpr std::uint64_t kRefusalRoundsMost = engine::ProductionEnv::kRefusalRoundsMost;
     static inline std::function<void(const void *)> before;
     template <class T>
     class Atomic {

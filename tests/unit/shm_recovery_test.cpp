@@ -19,6 +19,7 @@ struct Died {};
 
 // Production atomics; dies at the armed crash point.
 struct CrashEnv {
+    static constexpr std::uint64_t kRefusalRoundsMost = engine::ProductionEnv::kRefusalRoundsMost;
     template <class T>
     using Atomic = std::atomic<T>;
     static void pause() noexcept {}

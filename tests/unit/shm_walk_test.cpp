@@ -41,6 +41,7 @@ struct Witness {
 };
 
 struct WalkEnv {
+    static constexpr std::uint64_t kRefusalRoundsMost = engine::ProductionEnv::kRefusalRoundsMost;
     static inline Witness *witness = nullptr;
 
     // One thread only. An operation that changes nothing because it lost a race does not happen.

@@ -40,6 +40,7 @@ struct Request {
 std::uint64_t access(const Request &request);
 
 struct ContentionEnv {
+    static constexpr std::uint64_t kRefusalRoundsMost = 16;  // as in production
     // Sequentially consistent whatever the orders say: what is asked here is how often, not whether it is right.
     template <class T>
     class Atomic {

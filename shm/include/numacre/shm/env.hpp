@@ -30,7 +30,7 @@ enum class CrashPoint : std::uint8_t {
 };
 
 // An Env provides: Atomic<T> with the interface of std::atomic<T> (load, store, compare_exchange_*, fetch_and,
-// fetch_add), pause() for a retry loop, crash_point(id).
+// fetch_add), pause() for a retry loop, crash_point(id), kRefusalRoundsMost (>= 2: BuddyRefusal::refusal_rounds).
 struct ProductionEnv {
     template <class T>
     using Atomic = std::atomic<T>;
@@ -44,6 +44,8 @@ struct ProductionEnv {
     }
 
     static constexpr void crash_point(CrashPoint) noexcept {}
+
+    static constexpr std::uint64_t kRefusalRoundsMost = 16;
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared words must be plain lock-free 64-bit atomics");

@@ -44,7 +44,7 @@ protected:
     // more, by hints. A proof would take a look at every frame's entry; hints suffice for such blocks, unless another
     // thread is changing hints at each look.
     unsigned refusal_rounds(unsigned layer) const {
-        constexpr std::uint64_t kWordsRead = 1024, kLeast = 2, kMost = 16;
+        constexpr std::uint64_t kWordsRead = 1024, kLeast = 2, kMost = Env::kRefusalRoundsMost;
         if (layer == 0) return 1;
         return static_cast<unsigned>(std::clamp(kWordsRead / view_.word_count[layer], kLeast, kMost));
     }
