@@ -3,6 +3,7 @@
 #include <rte_lcore.h>
 #include <rte_malloc.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -32,12 +33,20 @@ public:
 // The pool that lends its access rights to the object pools; this process's handle.
 numacre_pool *base = nullptr;
 
+// The last enter() that has failed: the data path must not ask a daemon that is down at each call.
+struct Failure {
+    std::uint64_t id;  // of the mempool; 0: none
+    std::int64_t ms;
+};
+Failure last_failure{};
+
 // The handles are the parent's, and so are the locks that other threads had.
 void begin_child() {
     mutex = PTHREAD_MUTEX_INITIALIZER;
     base = nullptr;
     reset_after_fork();
     reset_heaps_after_fork();
+    last_failure = {};
     for (const std::atomic<Local *> &place : locals) {
         Local *const local = place.load(std::memory_order_relaxed);
         if (local == nullptr) continue;
@@ -62,6 +71,11 @@ const char *base_name() {
 
 namespace {
 
+void forget_base() {
+    numacre_detach(base);
+    base = nullptr;
+}
+
 // Returns 0 or -errno, with a line in the log.
 int attach_base() {
     if (base != nullptr) return 0;
@@ -74,11 +88,15 @@ int attach_base() {
     return error;
 }
 
-// Part of a pool's name: what is left of the mempool's after characters that numacre does not allow.
+// Part of a pool's name: what is left of the mempool's after characters that numacre does not allow, and as much as
+// there is room for behind the base pool's name.
 void write_pool_name(char (&name)[kNameBytes], const char *mempool_name, std::uint64_t id) {
+    constexpr std::size_t kNumber = sizeof "-0123456789abcdef";  // with the terminating 0
     char readable[RTE_MEMPOOL_NAMESIZE];
+    const std::size_t used = std::strlen(base_name()) + 1 + kNumber;
+    const std::size_t room = used < kNameBytes ? std::min(kNameBytes - used, sizeof readable - 1) : 0;
     std::size_t length = 0;
-    for (; mempool_name[length] != '\0' && length < sizeof readable - 1; ++length) {
+    for (; mempool_name[length] != '\0' && length < room; ++length) {
         const char c = mempool_name[length];
         const char lower = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
         const bool is_allowed =
@@ -135,6 +153,11 @@ int make_local(rte_mempool *mempool, Shared &shared, Local &local) {
     std::snprintf(shared.pool_name, sizeof shared.pool_name, "%s.%s", base_name(), name);
     std::snprintf(shared.runtime_dir, sizeof shared.runtime_dir, "%s", runtime_dir());
     int error = numacre_objects_open(base, name, kTokenBytes, shared.count, 0, &local.pool);
+    if (error == -ENOENT) {  // the base pool has been deleted: another one may have its name
+        forget_base();
+        if (const int gone = attach_base()) return gone;
+        error = numacre_objects_open(base, name, kTokenBytes, shared.count, 0, &local.pool);
+    }
     if (error != 0) {
         local.pool = nullptr;
         NUMACRE_LOG(ERR, "no object pool for mempool %s of %u objects: %s\n", mempool->name, shared.count,
@@ -174,11 +197,15 @@ int move_memory(rte_mempool *mempool) {
 
 }  // namespace
 
+void watch_forks() {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, [] { pthread_atfork(nullptr, nullptr, begin_child); });
+}
+
 int make_shared(rte_mempool *mempool) {
     if (const int error = check_world()) return error;
     if (const int error = move_memory(mempool)) return error;
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, [] { pthread_atfork(nullptr, nullptr, begin_child); });
+    watch_forks();
     const Locked locked;
     if (const int error = attach_base()) return error;
     World *const all = world();
@@ -204,6 +231,7 @@ int make_shared(rte_mempool *mempool) {
     make_robust(shared->reclaiming);
     shared->slot = slot;
     shared->count = mempool->size;
+    note_lcore_caches(*shared);
     local->id = shared->id;
     if (const int error = make_local(mempool, *shared, *local)) {
         numacre_detach(local->pool);
@@ -228,31 +256,51 @@ int make_shared(rte_mempool *mempool) {
     return 0;
 }
 
-int release_tokens(const Shared &shared, std::uint32_t first, std::uint32_t count) {
-    const Local *const local = locals[shared.slot].load(std::memory_order_relaxed);
-    const int error = numacre_free_run(local->pool, local->tokens + std::size_t{first} * kTokenBytes,
-                                       std::size_t{count} * kTokenBytes);
+int release_tokens(const Shared &shared, const Local &local, std::uint32_t first, std::uint32_t count) {
+    const int error =
+        numacre_free_run(local.pool, local.tokens + std::size_t{first} * kTokenBytes, std::size_t{count} * kTokenBytes);
     if (error != 0) NUMACRE_LOG(ERR, "object pool %s: %s\n", shared.pool_name, numacre_last_error());
     return error;
 }
 
+namespace {
+
+// nullptr: the log says why. With the lock.
+Local *attach_to(Shared &shared) {
+    Local *const fresh = new (std::nothrow) Local{};
+    if (fresh == nullptr) return nullptr;
+    fresh->id = shared.id;
+    if (numacre_attach(shared.runtime_dir, shared.pool_name, &fresh->pool) != 0) {
+        NUMACRE_LOG(ERR, "cannot attach to a mempool's pool %s: %s\n", shared.pool_name, numacre_last_error());
+        delete fresh;
+        return nullptr;
+    }
+    // Before this process owns any object.
+    if (find_tokens(shared, *fresh) == 0 && join(shared, *fresh) == 0) return fresh;
+    numacre_detach(fresh->pool);
+    delete fresh;
+    return nullptr;
+}
+
+}  // namespace
+
 Local *enter(Shared *shared) {
+    constexpr std::int64_t kPauseMs = 100;
+    watch_forks();
+    {
+        const Locked locked;
+        if (last_failure.id == shared->id && now_ms() - last_failure.ms < kPauseMs) return nullptr;
+    }
+    const bool are_mapped = attach_heaps() == 0 || is_mapped(*shared);
     const Locked locked;
     // relaxed: stored with the lock, which this thread has.
     Local *const local = locals[shared->slot].load(std::memory_order_relaxed);
     if (local != nullptr && local->id == shared->id) return local;        // another thread was first
     if (local != nullptr && local->id != 0) numacre_detach(local->pool);  // of a mempool that another process has freed
-    Local *const fresh = new (std::nothrow) Local{shared->id, nullptr, nullptr};
-    if (fresh == nullptr) return nullptr;
-    if (numacre_attach(shared->runtime_dir, shared->pool_name, &fresh->pool) != 0) {
-        NUMACRE_LOG(ERR, "cannot attach to a mempool's pool %s: %s\n", shared->pool_name, numacre_last_error());
-        delete fresh;
-        return nullptr;
-    }
-    // Before this process owns any object.
-    if (find_tokens(*shared, *fresh) != 0 || join(*shared, *fresh) != 0) {
-        numacre_detach(fresh->pool);
-        delete fresh;
+    if (local != nullptr) local->id = 0;
+    Local *const fresh = are_mapped ? attach_to(*shared) : nullptr;
+    if (fresh == nullptr) {
+        last_failure = {shared->id, now_ms()};
         return nullptr;
     }
     share(*shared);

@@ -12,8 +12,11 @@ namespace numacre::dpdk {
 
 inline constexpr std::uint64_t kNoToken = ~std::uint64_t{0};
 
-// Notes the mempool's next object. False: EAL has no memory.
-bool add_object(Shared &shared, void *object);
+// Notes the mempool's next object, which takes bytes_with_header. is_behind: it lies behind the object before, in one
+// piece of memory with it. False: EAL has no memory.
+bool add_object(Shared &shared, void *object, std::size_t bytes_with_header, bool is_behind);
+// Drops all objects but the first ones.
+void keep_objects(Shared &shared, std::uint32_t first_ones);
 // The object that a token stands for; any number of runs.
 void *object_of(const Shared &shared, std::uint64_t token_offset);
 // kNoToken: no object of the mempool begins there.
@@ -38,6 +41,8 @@ int check_world();
 
 // Maps the memory of heaps that other processes have made. Returns 0 or -errno, with a line in the log.
 int attach_heaps();
+// All objects of the mempool are mapped in this process, as far as heaps have them.
+bool is_mapped(const Shared &shared);
 // In a child of fork(): the handles and the lock are the parent's.
 void reset_heaps_after_fork();
 // The socket id of a heap that has `bytes` in one piece. -errno, with a line in the log.
@@ -53,16 +58,18 @@ const char *base_name();
 // 0 or -errno, with a line in the log.
 int make_shared(rte_mempool *mempool);
 // Gives `count` tokens from number `first` on into the pool: their objects exist.
-int release_tokens(const Shared &shared, std::uint32_t first, std::uint32_t count);
+int release_tokens(const Shared &shared, const Local &local, std::uint32_t first, std::uint32_t count);
 // Gives the mempool up in this process, and what its processes share.
 void delete_shared(Shared *shared);
 
+// From now on a child of fork() does not use what it inherits.
+void watch_forks();
 // This process is a child of fork() of one that has used mempools.
 extern bool is_child;
 // This process's handles of mempools, by Shared::slot.
 extern std::atomic<Local *> locals[kMaxMempools];
 // Attaches this process to the mempool's object pool, or, in a child of fork(), anew. nullptr: it cannot, and the log
-// says why.
+// says why; some milliseconds after such a failure it does not try.
 Local *enter(Shared *shared);
 
 // --- stash.cpp -------------------------------------------------------------------------------------------------------
@@ -73,19 +80,31 @@ inline constexpr unsigned kBatch = 64;        // on the stack
 
 // Gives the lcore its stash, if it may have one. Called by the lcore's thread.
 void make_stash(Shared &shared, LcoreShare &lcore);
-// Moves what the stashes of other lcores have into the pool. Returns the number of objects.
+// Moves what the stashes of other lcores have into the pool, while the mempool has one process. Returns the number of
+// objects.
 unsigned take_stashes(Shared &shared, const Local &local);
-// Moves what this process has in the calling lcore's stash into the pool, after the stash was revoked.
-void drain_stash(Shared &shared, const Local &local, LcoreShare &lcore);
+// Moves what the stashes of all lcores of this process have into the pool, after a second process has come: once,
+// unless a thread has lost its CPU inside its stash. Returns the number of objects.
+unsigned give_up_stashes(Shared &shared, Local &local);
 // Moves what the stashes of dead processes have into the pool. Returns the number of objects.
 unsigned reclaim(Shared &shared, const Local &local);
+// As reclaim(), but only if the last look was some milliseconds ago: a look reads files.
+unsigned reclaim_sometimes(Shared &shared, Local &local);
 // From now on no stash of this mempool takes objects, and each lcore gives its cache up at its next call of the driver.
 void share(Shared &shared);
+// The calling process uses DPDK's cache of this lcore from now on, or rather goes without it. What is in the cache is a
+// dead process's, or was: it stays in quarantine. If another living process uses the cache, the log says so.
+void take_lcore_cache(rte_mempool &mempool, unsigned lcore);
+// In the process that makes the mempool.
+void note_lcore_caches(Shared &shared);
 // From now on rte_mempool_put() calls the driver at once, and rte_mempool_get() asks for as much as it needs. Called by
 // the lcore's thread, or while no thread uses the cache.
 void forget_lcore_cache(rte_mempool_cache &cache);
 // In a child of fork(): locks that other threads of the parent had.
 void reset_after_fork();
+
+// On CLOCK_MONOTONIC_COARSE: in steps of some milliseconds.
+std::int64_t now_ms();
 
 // --- process.cpp -----------------------------------------------------------------------------------------------------
 

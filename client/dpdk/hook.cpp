@@ -2,12 +2,14 @@
 // probe() there, and nothing else of a driver without devices. The declarations are those of that version (its header
 // is not installed); with other versions, a secondary does all this at its first call instead.
 #include <rte_config.h>
+#include <rte_debug.h>
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_lcore.h>
 #include <rte_version.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "driver.hpp"
@@ -44,23 +46,27 @@ void join_mempool(rte_mempool *mempool, void *) {
     auto *const shared = static_cast<Shared *>(mempool->pool_data);
     if (mempool->ops_index != static_cast<std::int32_t>(own_index()) || shared == nullptr) return;
     // From now on objects of a process that dies stay owned, also if this process has not used the mempool yet.
-    (void)enter(shared);
-    // No lcore of this process has used its cache.
+    if (enter(shared) == nullptr) {
+        share(*shared);
+        NUMACRE_LOG(ERR, "mempool %s: this process has not joined it, and tries again at its first use\n",
+                    mempool->name);
+    }
     for (unsigned lcore = 0; mempool->cache_size != 0 && lcore < RTE_MAX_LCORE; ++lcore)
-        if (rte_lcore_is_enabled(lcore) != 0) forget_lcore_cache(mempool->local_cache[lcore]);
+        if (rte_lcore_is_enabled(lcore) != 0) take_lcore_cache(*mempool, lcore);
 }
 
 // Returns 0 or -errno, with a line in the log.
 int join_world() {
     World *const all = world();
     if (all == nullptr) return -ENOMEM;
-    if (const int error = check_world()) return error;
+    // EAL only prints what a bus returns, and goes on: the first use of a mempool would call another driver.
+    if (const int error = check_world()) rte_exit(EXIT_FAILURE, "NUMACRE: %s\n", std::strerror(-error));
     if (rte_eal_process_type() != RTE_PROC_SECONDARY) return 0;
     // seq_cst: a process that makes a mempool sees this, or this process sees the mempool.
     all->is_shared.fetch_or(1, std::memory_order_seq_cst);
-    if (const int error = attach_heaps()) return error;
-    rte_mempool_walk(join_mempool, nullptr);
-    return 0;
+    const int error = attach_heaps();
+    rte_mempool_walk(join_mempool, nullptr);  // also if a heap is not mapped: other mempools have other memory
+    return error;
 }
 
 struct Bus {

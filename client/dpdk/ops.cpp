@@ -32,7 +32,7 @@ namespace {
 
 [[gnu::always_inline]] inline void count(Shared &shared, std::int64_t taken) {
     const unsigned lcore = rte_lcore_id();
-    if (lcore < RTE_MAX_LCORE) [[likely]] {
+    if (lcore < RTE_MAX_LCORE && !is_child) [[likely]] {  // a child of fork() has its parent's lcores
         add_taken(shared.lcores[lcore], taken);
     } else {
         shared.lcores[RTE_MAX_LCORE].taken.fetch_add(taken, std::memory_order_relaxed);
@@ -62,7 +62,7 @@ namespace {
         const std::uint64_t end = std::uint64_t{run.count} * kTokenBytes;
         for (unsigned i = 0; i < n; ++i) {
             const std::uint64_t offset = run.offset_in_run(objects[i]);
-            worst |= static_cast<std::uint64_t>(offset >= end);
+            worst |= static_cast<std::uint64_t>(offset >= end) | (offset % kTokenBytes);
             tokens[i] = first + offset;
         }
     } else {
@@ -96,15 +96,17 @@ int adopt_and_free(numacre_pool *pool, void *const *tokens, unsigned n) {
 }
 
 // Frees tokens that the caller has, whichever process of the world has taken them. Returns the number of those freed.
-unsigned free_tokens(Shared &shared, const Local *&local, void *const *tokens, unsigned n) {
+unsigned free_tokens(Shared &shared, const Local *&local, void **tokens, unsigned n) {
     int error = 0;
     for (int attempt = 0; attempt < 2; ++attempt) {
         // Frees what it can, also after an error: a second attempt might free an object's next use.
         error = shared.is_shared.load(std::memory_order_acquire) != 0 ? adopt_and_free(local->pool, tokens, n)
                                                                       : free_past_cache(local->pool, tokens, n);
         if (error != -ECHILD) break;
-        local = enter(&shared);  // a child of fork()
+        const char *const before = local->tokens;
+        local = enter(&shared);  // a child of fork(): its tokens have other addresses
         if (local == nullptr) return 0;
+        for (unsigned i = 0; i < n; ++i) tokens[i] = local->tokens + (static_cast<char *>(tokens[i]) - before);
     }
     if (error == 0) [[likely]]
         return n;
@@ -190,21 +192,22 @@ int allocate(rte_mempool *mempool, Shared &shared, const Local *local, void **ta
 }
 
 // Takes n objects past the stash, and from other stashes if the pool has too few.
-int allocate_or_reclaim(rte_mempool *mempool, Shared &shared, const Local *local, void **table, unsigned n) {
+int allocate_or_reclaim(rte_mempool *mempool, Shared &shared, Local *local, void **table, unsigned n) {
     if (allocate(mempool, shared, local, table, n) == 0) [[likely]]
         return 0;
-    const unsigned found = is_shared(shared) ? reclaim(shared, *local) : take_stashes(shared, *local);
+    const unsigned found = is_shared(shared) ? reclaim_sometimes(shared, *local) : take_stashes(shared, *local);
     return found == 0 ? -ENOBUFS : allocate(mempool, shared, local, table, n);
 }
 
 [[gnu::noinline]] int dequeue_past_stash(rte_mempool *mempool, void **table, unsigned n) {
     Shared &shared = *shared_of(mempool);
-    const Local *const local = local_of(&shared);
+    Local *const local = local_of(&shared);
     if (local == nullptr) [[unlikely]]
         return -ENOBUFS;
     LcoreShare *const own = rte_lcore_id() < RTE_MAX_LCORE ? &shared.lcores[rte_lcore_id()] : nullptr;
     if (is_shared(shared)) {
-        if (own != nullptr) drain_stash(shared, *local, *own);
+        if (!local->has_given_up.load(std::memory_order_relaxed)) [[unlikely]]
+            give_up_stashes(shared, *local);
         if (rte_mempool_cache *const cache = cache_of_lcore(mempool); cache != nullptr && cache->size != 0) {
             // rte_mempool_get() wants cache->size objects beside those that it was asked for, and reads the size again
             // behind this call.
@@ -269,17 +272,20 @@ int dequeue(rte_mempool *mempool, void **table, unsigned n) {
 
 [[gnu::noinline]] int enqueue_past_stash(rte_mempool *mempool, void *const *table, unsigned n) {
     Shared &shared = *shared_of(mempool);
-    const Local *const local = local_of(&shared);
+    Local *const local = local_of(&shared);
     if (local == nullptr) [[unlikely]]
         return -EINVAL;
     LcoreShare *const own = rte_lcore_id() < RTE_MAX_LCORE ? &shared.lcores[rte_lcore_id()] : nullptr;
     if (is_shared(shared)) {
-        if (own != nullptr) drain_stash(shared, *local, *own);
+        if (!local->has_given_up.load(std::memory_order_relaxed)) [[unlikely]]
+            give_up_stashes(shared, *local);
         if (rte_mempool_cache *const cache = cache_of_lcore(mempool)) {
             const bool is_flush = table >= cache->objs && table < cache->objs + std::size(cache->objs);
             if (is_flush) {
                 // Before these objects are anybody else's. All callers set the length again behind this call.
                 cache->len = std::min(cache->len, static_cast<std::uint32_t>(table - cache->objs));
+                // The objects that the caller puts there next come here at its next put.
+                forget_lcore_cache(*cache);
             } else if (cache->size != 0 || cache->len != 0) {
                 const std::uint32_t length = cache->len;
                 forget_lcore_cache(*cache);
@@ -341,6 +347,11 @@ int populate(rte_mempool *mempool, unsigned most, void *address, rte_iova_t iova
     const std::size_t total = mempool->header_size + mempool->elt_size + mempool->trailer_size;
     std::size_t page = 0;
     if (const int error = packs(mempool) ? 0 : rte_mempool_get_page_size(mempool, &page)) return error;
+    const Local *const local = locals[shared.slot].load(std::memory_order_relaxed);
+    if (local == nullptr || local->id != shared.id) {
+        NUMACRE_LOG(ERR, "mempool %s is populated by another process than the one that has made it\n", mempool->name);
+        return -EPERM;
+    }
     char *const begin = static_cast<char *>(address);
     const std::uint32_t first = shared.populated_runs_end();
     std::size_t offset = 0;
@@ -353,7 +364,7 @@ int populate(rte_mempool *mempool, unsigned most, void *address, rte_iova_t iova
         }
         if (offset + total > length) break;
         char *const object = begin + offset + mempool->header_size;
-        if (!add_object(shared, object)) {
+        if (!add_object(shared, object, total, done != 0)) {
             NUMACRE_LOG(ERR, "EAL has no memory for the table of mempool %s\n", mempool->name);
             break;
         }
@@ -361,7 +372,10 @@ int populate(rte_mempool *mempool, unsigned most, void *address, rte_iova_t iova
         offset += total;
     }
     if (done == 0) return 0;
-    if (const int error = release_tokens(shared, first, done)) return error;
+    if (const int error = release_tokens(shared, *local, first, done)) {
+        keep_objects(shared, first);
+        return error;
+    }
     return static_cast<int>(done);
 }
 

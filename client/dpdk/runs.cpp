@@ -39,13 +39,15 @@ Run Run::of(char *base, std::uint64_t stride, std::uint32_t first, std::uint32_t
     return {base, stride, inverse_of(stride >> shift), shift - std::countr_zero(kTokenBytes), first, count};
 }
 
-bool add_object(Shared &shared, void *object) {
+bool add_object(Shared &shared, void *object, std::size_t bytes_with_header, bool is_behind) {
     char *const at = static_cast<char *>(object);
     if (shared.run_count != 0) {
         Run &last = shared.runs[shared.run_count - 1];
         // A run of one object has no distance yet.
         const std::uint64_t stride = last.count == 1 ? static_cast<std::uint64_t>(at - last.base) : last.stride;
-        if (at > last.base && at == last.base + stride * last.count) {
+        // No other object lies in between: runs must not overlap (token_offset_of() looks in one).
+        const bool are_neighbours = is_behind || stride == bytes_with_header;
+        if (are_neighbours && at > last.base && at == last.base + stride * last.count) {
             last = Run::of(last.base, stride, last.first, last.count + 1);
             shared.run = shared.runs[0];
             return true;
@@ -63,6 +65,18 @@ bool add_object(Shared &shared, void *object) {
     return true;
 }
 
+void keep_objects(Shared &shared, std::uint32_t first_ones) {
+    std::uint32_t runs = shared.run_count;
+    while (runs != 0 && shared.runs[runs - 1].first >= first_ones) --runs;
+    std::uint32_t *const end = shared.by_address + shared.run_count;
+    if (end != nullptr) std::remove_if(shared.by_address, end, [runs](std::uint32_t run) { return run >= runs; });
+    shared.run_count = runs;
+    if (runs == 0) return;
+    Run &last = shared.runs[runs - 1];
+    last.count = std::min(last.count, first_ones - last.first);
+    shared.run = shared.runs[0];
+}
+
 void *object_of(const Shared &shared, std::uint64_t token_offset) {
     const std::uint64_t number = token_offset / kTokenBytes;
     const Run *const run = std::upper_bound(shared.runs, shared.runs + shared.run_count, number,
@@ -78,7 +92,7 @@ std::uint64_t token_offset_of(const Shared &shared, const void *object) {
     if (place == shared.by_address) return kNoToken;
     const Run &run = runs[place[-1]];
     const std::uint64_t offset = run.offset_in_run(object);
-    return run.contains(offset) ? offset + std::uint64_t{run.first} * kTokenBytes : kNoToken;
+    return run.contains(offset) && Run::is_token(offset) ? offset + std::uint64_t{run.first} * kTokenBytes : kNoToken;
 }
 
 }  // namespace numacre::dpdk

@@ -1,9 +1,11 @@
 // Stashes past the common path: set up, taken away from their lcores, given back.
 #include <linux/membarrier.h>
 #include <pthread.h>
+#include <rte_lcore.h>
 #include <rte_malloc.h>
 #include <rte_pause.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,6 +44,17 @@ bool waits_until_outside(const LcoreShare &lcore) {
     return false;
 }
 
+// The pid is written last, and read first: a kill in between leaves nobody's name.
+void write_name(ProcessName &to, const ProcessName &name) {
+    const std::atomic_ref<std::uint32_t> pid(to.pid);
+    pid.store(0, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    to.start = name.start;
+    to.pid_namespace = name.pid_namespace;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    pid.store(name.pid, std::memory_order_release);
+}
+
 // The stash is nobody's but the caller's now.
 unsigned empty(Shared &shared, const Local &local, LcoreShare &lcore) {
     unsigned moved = 0;
@@ -58,6 +71,12 @@ unsigned empty(Shared &shared, const Local &local, LcoreShare &lcore) {
 
 }  // namespace
 
+std::int64_t now_ms() {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
+
 void make_stash(Shared &shared, LcoreShare &lcore) {
     if (shared.is_shared.load(std::memory_order_acquire) != 0 || lcore.stash != nullptr) return;
     const unsigned room = std::min(kStashRoom, shared.count / 4);
@@ -69,39 +88,54 @@ void make_stash(Shared &shared, LcoreShare &lcore) {
 }
 
 unsigned take_stashes(Shared &shared, const Local &local) {
-    if (shared.is_shared.load(std::memory_order_acquire) != 0) return 0;
     const unsigned self = rte_lcore_id();
+    const ProcessName &here = this_process();
+    const auto may_take = [&](unsigned i) {
+        const LcoreShare &lcore = shared.lcores[i];
+        return i != self && lcore.stashed.load(std::memory_order_relaxed) != 0 && lcore.owner == here;
+    };
     bool are_there = false;
-    for (unsigned i = 0; i < RTE_MAX_LCORE && !are_there; ++i)
-        are_there = i != self && shared.lcores[i].stashed.load(std::memory_order_relaxed) != 0;
+    for (unsigned i = 0; i < RTE_MAX_LCORE && !are_there; ++i) are_there = may_take(i);
     if (!are_there || pthread_mutex_trylock(&taking) != 0) return 0;
-    unsigned moved = 0;
-    std::uint8_t asked[RTE_MAX_LCORE]{};
+    bool is_asked[RTE_MAX_LCORE]{};
     for (unsigned i = 0; i < RTE_MAX_LCORE; ++i) {
-        LcoreShare &lcore = shared.lcores[i];
-        if (i == self || lcore.stashed.load(std::memory_order_relaxed) == 0) continue;
-        asked[i] = 1;
-        lcore.is_revoked.store(1, std::memory_order_seq_cst);
+        std::uint32_t before = 0;
+        is_asked[i] = may_take(i) && shared.lcores[i].is_revoked.compare_exchange_strong(before, 1);  // seq_cst
     }
     const bool have_passed = pass_barrier();
+    unsigned moved = 0;
     for (unsigned i = 0; i < RTE_MAX_LCORE; ++i) {
-        if (asked[i] == 0) continue;
+        if (!is_asked[i]) continue;
         LcoreShare &lcore = shared.lcores[i];
         if (have_passed && waits_until_outside(lcore)) moved += empty(shared, local, lcore);
-        // release: the lcore sees the stash as it is now. A second process may have come meanwhile: its word is final.
-        lcore.is_revoked.store(0, std::memory_order_seq_cst);
-        if (shared.is_shared.load(std::memory_order_seq_cst) != 0) lcore.is_revoked.store(1, std::memory_order_seq_cst);
+        // seq_cst: the lcore sees the stash as it is now. kForEver, of a second process that has come, stays.
+        std::uint32_t mine = 1;
+        (void)lcore.is_revoked.compare_exchange_strong(mine, 0);
     }
     pthread_mutex_unlock(&taking);
     return moved;
 }
 
-void drain_stash(Shared &shared, const Local &local, LcoreShare &lcore) {
-    if (lcore.stashed.load(std::memory_order_relaxed) == 0 || lcore.owner != this_process()) return;
-    // Another thread of this process may just be taking it.
-    if (pthread_mutex_trylock(&taking) != 0) return;
-    (void)empty(shared, local, lcore);
+unsigned give_up_stashes(Shared &shared, Local &local) {
+    if (pthread_mutex_trylock(&taking) != 0) return 0;
+    // The process that has come may be on its way through the lcores, or have been killed there.
+    share(shared);
+    const unsigned self = rte_lcore_id();
+    const ProcessName &here = this_process();
+    const bool have_passed = pass_barrier();
+    bool are_all = true;
+    unsigned moved = 0;
+    for (unsigned i = 0; i < RTE_MAX_LCORE; ++i) {
+        LcoreShare &lcore = shared.lcores[i];
+        if (lcore.owner != here) continue;
+        if (i == self || (have_passed && waits_until_outside(lcore)))
+            moved += empty(shared, local, lcore);
+        else
+            are_all = false;
+    }
+    if (are_all) local.has_given_up.store(true, std::memory_order_relaxed);
     pthread_mutex_unlock(&taking);
+    return moved;
 }
 
 unsigned reclaim(Shared &shared, const Local &local) {
@@ -113,8 +147,15 @@ unsigned reclaim(Shared &shared, const Local &local) {
     if (locked == EOWNERDEAD) pthread_mutex_consistent(&shared.reclaiming);
     if (locked != 0 && locked != EOWNERDEAD) return 0;
     unsigned moved = 0;
+    // One process has many lcores, and a look at a process reads a file.
+    ProcessName alive{}, dead{};
     for (LcoreShare &lcore : shared.lcores) {
-        if (lcore.stashed.load(std::memory_order_acquire) == 0 || !is_dead(lcore.owner)) continue;
+        if (lcore.stashed.load(std::memory_order_acquire) == 0 || lcore.owner == alive) continue;
+        if (lcore.owner != dead) {
+            const bool has_died = is_dead(lcore.owner);
+            (has_died ? dead : alive) = lcore.owner;
+            if (!has_died) continue;
+        }
         while (const std::uint32_t stashed = lcore.stashed.load(std::memory_order_acquire)) {
             void *objects[kBatch];
             void *tokens[kBatch];
@@ -131,14 +172,48 @@ unsigned reclaim(Shared &shared, const Local &local) {
     return moved;
 }
 
+unsigned reclaim_sometimes(Shared &shared, Local &local) {
+    constexpr std::int64_t kPauseMs = 10;
+    const std::int64_t now = now_ms();
+    std::int64_t before = local.looked_ms.load(std::memory_order_relaxed);
+    if (now - before < kPauseMs || !local.looked_ms.compare_exchange_strong(before, now, std::memory_order_relaxed))
+        return 0;
+    return reclaim(shared, local);
+}
+
 void share(Shared &shared) {
-    if (shared.is_shared.exchange(1, std::memory_order_seq_cst) != 0) return;
-    for (LcoreShare &lcore : shared.lcores) lcore.is_revoked.store(1, std::memory_order_seq_cst);
+    // Each caller does all of it: the one before may have been killed in between.
+    if (shared.is_shared.load(std::memory_order_seq_cst) == 0) shared.is_shared.store(1, std::memory_order_seq_cst);
+    for (LcoreShare &lcore : shared.lcores)
+        if (lcore.is_revoked.load(std::memory_order_seq_cst) != LcoreShare::kForEver)
+            lcore.is_revoked.store(LcoreShare::kForEver, std::memory_order_seq_cst);
 }
 
 void forget_lcore_cache(rte_mempool_cache &cache) {
     cache.size = 0;
     cache.flushthresh = 0;
+}
+
+void take_lcore_cache(rte_mempool &mempool, unsigned lcore) {
+    ProcessName &user = static_cast<Shared *>(mempool.pool_data)->lcores[lcore].cache_user;
+    const ProcessName other = user;
+    if (other.pid != 0 && other != this_process() && !is_dead(other)) {
+        NUMACRE_LOG(
+            WARNING,
+            "mempool %s: process %u uses lcore %u as well, and with it an lcore cache: give each process lcores "
+            "of its own (-l)\n",
+            mempool.name, other.pid, lcore);
+        return;
+    }
+    write_name(user, this_process());
+    rte_mempool_cache &cache = mempool.local_cache[lcore];
+    forget_lcore_cache(cache);
+    cache.len = 0;
+}
+
+void note_lcore_caches(Shared &shared) {
+    for (unsigned lcore = 0; lcore < RTE_MAX_LCORE; ++lcore)
+        if (rte_lcore_is_enabled(lcore) != 0) write_name(shared.lcores[lcore].cache_user, this_process());
 }
 
 void reset_after_fork() {

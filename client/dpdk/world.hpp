@@ -25,7 +25,7 @@ struct Run {
     char *base;
     std::uint64_t stride;
     // stride = odd part << shift, and inverse * odd part = 1 modulo 2^64. So inverse * offset, rotated, is the offset
-    // of the token, and anything that is no object's offset becomes a number far too large.
+    // of the token. An offset that is no object's becomes a number that is too large, or no token's (is_token()).
     std::uint64_t inverse;
     std::uint32_t rotation;
     std::uint32_t first;
@@ -40,6 +40,7 @@ struct Run {
         return product >> (rotation & 63) | product << (-rotation & 63);
     }
     bool contains(std::uint64_t offset_in_run) const { return offset_in_run < std::uint64_t{count} * kTokenBytes; }
+    static bool is_token(std::uint64_t offset_in_run) { return offset_in_run % kTokenBytes == 0; }
 };
 
 // A process, also after its death.
@@ -56,23 +57,31 @@ struct ProcessName {
 // The stash: objects that the lcore's process owns and nobody uses, for bursts of a mempool without an lcore cache. It
 // is used while the mempool has one process. The lcore's thread uses it between inside = 1 and inside = 0, without a
 // locked instruction, and only if is_revoked is 0 then. The thread that takes a stash away sets is_revoked, lets all
-// threads of the process pass a barrier (membarrier), and waits until inside is 0.
+// threads of the process pass a barrier (membarrier), and waits until inside is 0. Once the mempool has had a second
+// process, is_revoked is kForEver.
 //
 // A kill between any two steps leaves entries [0, stashed) that are in nobody else's hands: an object is written before
 // the count covers it, and the count falls before anybody else gets the object.
 struct alignas(RTE_CACHE_LINE_SIZE) LcoreShare {
     std::atomic<std::int64_t> taken;  // objects dequeued less objects enqueued, by whichever process
     std::atomic<std::uint32_t> inside;
-    std::atomic<std::uint32_t> is_revoked;  // stays 1 once the mempool has had a second process
+    std::atomic<std::uint32_t> is_revoked;
     std::atomic<std::uint32_t> stashed;
     std::uint32_t room;
     void **stash;
-    ProcessName owner;  // of what is in the stash
+    ProcessName owner;       // of what is in the stash
+    ProcessName cache_user;  // the process that uses DPDK's cache of this lcore
+
+    static constexpr std::uint32_t kForEver = 2;
 };
 static_assert(sizeof(LcoreShare) == RTE_CACHE_LINE_SIZE);
 
-// A piece of memory of a heap, or of external buffers (heap_name ""), that all processes map at the same address.
+// A piece of memory of a heap, or of external buffers (heap_name ""), that all processes map at the same address. The
+// state only grows; a process that dies in between leaves it as it is, and the piece counts for nothing.
 struct Area {
+    // free -> claimed by one process -> described: the others map it -> added: EAL has it, or dropped: EAL does not.
+    enum State : std::uint32_t { free, claimed, described, added, dropped };
+    std::atomic<std::uint32_t> state;
     char runtime_dir[kPathBytes];
     char pool_name[kNameBytes];
     char heap_name[kHeapNameBytes];
@@ -84,7 +93,6 @@ struct Area {
 // One for the world, in a memzone.
 struct World {
     std::atomic<std::uint64_t> group;  // of numacre_join, for memory; random
-    std::atomic<std::uint32_t> area_count;
     Area areas[kMaxAreas];
     std::atomic<std::uint64_t> slots[kMaxMempools / 64];  // Shared::slot of the mempools that there are
     // Sticky: the world has had a second process.
@@ -127,6 +135,9 @@ struct Local {
     std::uint64_t id;  // of the mempool; 0: inherited by fork(), not to be used
     numacre_pool *pool;
     char *tokens;  // token 0
+    // The stashes of this process are in the pool, after a second process has come.
+    std::atomic<bool> has_given_up;
+    std::atomic<std::int64_t> looked_ms;  // the last look for stashes of dead processes, on CLOCK_MONOTONIC_COARSE
 };
 
 }  // namespace numacre::dpdk

@@ -129,6 +129,41 @@ void test_exact() {
     }
 }
 
+// --- children
+// ---------------------------------------------------------------------------------------------------------
+
+// What a child tells its parent, in memory that both have.
+struct Told {
+    std::atomic<unsigned> count;
+    void *objects[4096];
+    numacre_ref refs[4096];
+    std::atomic<int> failed;
+};
+Told *tell() {
+    void *const memory = mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT(memory != MAP_FAILED);
+    return new (memory) Told{};
+}
+
+template <class Steps>
+pid_t begin_child(const Steps &steps) {
+    const pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        steps();
+        for (;;) pause();
+    }
+    return child;
+}
+void end_child(pid_t child) {
+    kill(child, SIGKILL);
+    int status = 0;
+    EXPECT(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+void wait_for(const std::atomic<unsigned> &count, unsigned wanted) {
+    while (count.load() < wanted) usleep(1000);
+}
+
 // --- chaos: two lcores, random bursts, an empty mempool at times
 // ------------------------------------------------------
 
@@ -278,6 +313,21 @@ void test_moved() {
     rte_mempool *const next = rte_pktmbuf_pool_create_by_ops("moved", 3000, 0, 0, 2176, SOCKET_ID_ANY, "numacre");
     EXPECT(next != nullptr);
     expect_mbufs(next, 3000);
+    // A child of fork() does not inherit the memory, and maps it where its parent has it.
+    rte_mbuf *from_child = nullptr;
+    Told &told = *tell();
+    const pid_t child = begin_child([&] {
+        void *object = nullptr;
+        if (rte_mempool_get(next, &object) != 0) fail("the child gets nothing");
+        static_cast<rte_mbuf *>(object)->dynfield1[0] = 4711;
+        told.objects[0] = object;
+        told.count = 1;
+    });
+    wait_for(told.count, 1);
+    from_child = static_cast<rte_mbuf *>(told.objects[0]);
+    EXPECT(from_child->dynfield1[0] == 4711);
+    end_child(child);
+    rte_mempool_put(next, from_child);
 }
 
 void test_extbuf() {
@@ -297,38 +347,6 @@ void test_extbuf() {
 
 // --- deaths
 // -----------------------------------------------------------------------------------------------------------
-
-// What a child tells its parent, in memory that both have.
-struct Told {
-    std::atomic<unsigned> count;
-    void *objects[4096];
-    numacre_ref refs[4096];
-    std::atomic<int> failed;
-};
-Told *tell() {
-    void *const memory = mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    EXPECT(memory != MAP_FAILED);
-    return new (memory) Told{};
-}
-
-template <class Steps>
-pid_t begin_child(const Steps &steps) {
-    const pid_t child = fork();
-    EXPECT(child >= 0);
-    if (child == 0) {
-        steps();
-        for (;;) pause();
-    }
-    return child;
-}
-void end_child(pid_t child) {
-    kill(child, SIGKILL);
-    int status = 0;
-    EXPECT(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-}
-void wait_for(const std::atomic<unsigned> &count, unsigned wanted) {
-    while (count.load() < wanted) usleep(1000);
-}
 
 // What recovery gives back after a death is there a moment later.
 std::vector<void *> take_eventually(rte_mempool *mempool, std::size_t wanted) {
@@ -420,6 +438,24 @@ void test_give() {
     rte_mempool_put_bulk(mempool, taken, kGiven);
     expect_eventually(mempool, kCount);
     EXPECT(rte_mempool_numacre_give_burst(nullptr, taken, told.refs, 1) == -EINVAL);
+}
+
+// A second process has come, and an lcore that has a full stash does nothing any more.
+void test_idle() {
+    constexpr unsigned kCount = 4096, kHeld = 10;
+    rte_mempool *const mempool = make("idle", kCount, 0, 64);
+    Told &told = *tell();
+    rte_eal_remote_launch(fill_stash, mempool, worker());
+    EXPECT(rte_eal_wait_lcore(worker()) == 0);
+    const pid_t child = begin_child([&] {
+        if (rte_mempool_get_bulk(mempool, told.objects, kHeld) != 0) fail("the child gets nothing");
+        told.count = 1;
+    });
+    wait_for(told.count, 1);
+    expect_eventually(mempool, kCount - kHeld);
+    end_child(child);
+    rte_mempool_put_bulk(mempool, told.objects, kHeld);
+    expect_eventually(mempool, kCount);
 }
 
 // The first process dies, and its stash is full.
@@ -613,6 +649,53 @@ void test_secondary() {
     for (;;) pause();
 }
 
+constexpr std::uint32_t kCached = 77;  // in an object's first word: it is in DPDK's cache of a dead process's lcore
+
+// The primary leaves objects in the cache of lcore 1, and says so. A secondary keeps the world alive, without lcore 1.
+int fill_lcore_cache(void *argument) {
+    auto *const mempool = static_cast<rte_mempool *>(argument);
+    void *objects[64];
+    if (rte_mempool_get_bulk(mempool, objects, 64) != 0) return -1;
+    for (void *object : objects) holder_of(object) = kCached;
+    rte_mempool_put_bulk(mempool, objects, 64);
+    return 0;
+}
+void test_cache_primary() {
+    rte_mempool *const mempool = make("cached", 1000, 128);
+    EXPECT(worker() == 1);
+    rte_eal_remote_launch(fill_lcore_cache, mempool, 1);
+    EXPECT(rte_eal_wait_lcore(1) == 0 && mempool->local_cache[1].len >= 64);
+    std::puts("ready");
+    std::fflush(stdout);
+    for (;;) pause();
+}
+void test_cache_witness() {
+    EXPECT(rte_mempool_lookup("cached") != nullptr);
+    std::puts("ready");
+    std::fflush(stdout);
+    for (;;) pause();
+}
+// A secondary has lcore 1, which was the dead primary's.
+void test_cache_successor() {
+    rte_mempool *const mempool = rte_mempool_lookup("cached");
+    EXPECT(mempool != nullptr && rte_lcore_id() == 1);
+    unsigned cached = 0;
+    const std::vector<void *> all = take_eventually(mempool, 700);
+    for (void *object : all) cached += holder_of(object).load() == kCached ? 1 : 0;
+    std::printf("%zu objects, %u of them from a dead process's cache\n", all.size(), cached);
+    std::fflush(stdout);
+    give_all(mempool, all);
+}
+
+// Another pool has the name of the one that the first mempool came from.
+void test_anew() {
+    rte_mempool_free(make("before", 100));
+    std::puts("ready");
+    std::fflush(stdout);
+    (void)std::getchar();
+    expect_exactly(make("behind", 100), 100);
+}
+
 constexpr unsigned kChaosObjects = 2000;
 constexpr char kChaosRing[] = "to primary";
 
@@ -693,6 +776,16 @@ int main(int argc, char **argv) {
     } else if (mode == "kill") {
         const char *const kills = std::getenv("NUMACRE_TEST_KILLS");
         test_kill(kills == nullptr ? 60 : static_cast<unsigned>(std::strtoul(kills, nullptr, 10)));
+    } else if (mode == "idle") {
+        test_idle();
+    } else if (mode == "anew") {
+        test_anew();
+    } else if (mode == "cache-primary") {
+        test_cache_primary();
+    } else if (mode == "cache-witness") {
+        test_cache_witness();
+    } else if (mode == "cache-successor") {
+        test_cache_successor();
     } else if (mode == "primary") {
         test_primary();
     } else if (mode == "secondary") {

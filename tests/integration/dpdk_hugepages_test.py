@@ -109,6 +109,24 @@ class Secondaries(unittest.TestCase):
         self.assertGreaterEqual(left, 2000 - kills * most_in_flight)
         self.assertEqual(primary.wait(PATIENCE_SECONDS), 0)
 
+    def test_the_cache_of_a_dead_process_is_not_used_by_the_next_one_on_its_lcore(self):
+        options = (*self.options("cache"), "--iova-mode=va")
+        primary = self.start("cache-primary", "primary", "0,1", options)
+        self.assertEqual(primary.stdout.readline(), "ready\n")
+        # A third lcore, on a CPU that the machine has.
+        witness = subprocess.Popen(
+            client_command("cache-witness", *[word for word in OPTIONS if word not in ("-l", "0,1")], *options[:3],
+                           "--iova-mode=va", "--lcores", "2@0", "--proc-type=secondary"),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(self.daemon.runtime_dir))
+        self.addCleanup(self.end, witness)
+        self.assertEqual(witness.stdout.readline(), "ready\n")
+        primary.kill()
+        primary.wait(PATIENCE_SECONDS)
+        successor = self.start("cache-successor", "secondary", "1", options[:3] + options[5:])
+        said = successor.stdout.readline()
+        self.assertRegex(said, "^[0-9]+ objects, 0 of them from a dead process's cache$")
+        self.assertGreater(int(said.split()[0]), 700)
+
     def test_physical_addresses(self):
         probe = subprocess.run(client_command("exact", *OPTIONS, *self.options("probe"), "--iova-mode=pa"), text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_SECONDS,

@@ -6,12 +6,13 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
 
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
 
-from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
+from support.daemon import PATIENCE_SECONDS, Daemon, program, wait_until  # noqa: E402
 from support.dpdk import NO_HUGEPAGES, OPTIONS, client_command, environment  # noqa: E402
 from support.runner import main  # noqa: E402
 
@@ -54,6 +55,30 @@ class Driver(unittest.TestCase):
 
     def test_two_lcores_at_once(self):
         self.passes("chaos")
+
+    def test_objects_in_an_idle_lcores_stash_when_a_second_process_comes(self):
+        self.passes("idle")
+
+    def test_another_pool_has_the_name(self):
+        pool = "name=anew,capacity=4M,online=4M,backing=small"
+        with tempfile.TemporaryDirectory(prefix="numacre-", dir="/tmp") as runtime_dir:
+            first = Daemon("--pool", pool, runtime_dir=runtime_dir)
+            process = subprocess.Popen(client_command("anew", *NO_HUGEPAGES, *OPTIONS), text=True,
+                                       env=environment(runtime_dir, NUMACRE_DPDK_POOL="anew"), stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            try:
+                self.assertIn("ready", process.stdout.readline())
+                # The daemon dies, its pools are given up, and another daemon makes a pool of this name.
+                first.kill()
+                subprocess.run([program("numacred"), "--runtime-dir", runtime_dir, "--discard-kept"], check=True,
+                               capture_output=True, timeout=PATIENCE_SECONDS)
+                first.stop()
+                with Daemon("--pool", pool, runtime_dir=runtime_dir):
+                    said, _ = process.communicate("\n", timeout=PATIENCE_SECONDS)
+                    self.assertEqual(process.returncode, 0, said)
+            finally:
+                process.kill()
+                process.wait(PATIENCE_SECONDS)
 
     def test_objects_of_any_size_in_many_pieces(self):
         self.passes("layout")
