@@ -92,8 +92,8 @@ unsigned reclaim(Shared &shared, const Local &local);
 unsigned reclaim_sometimes(Shared &shared, Local &local);
 // From now on no stash of this mempool takes objects, and each lcore gives its cache up at its next call of the driver.
 void share(Shared &shared);
-// The calling process uses DPDK's cache of this lcore from now on, or rather goes without it. What is in the cache is a
-// dead process's, or was: it stays in quarantine. If another living process uses the cache, the log says so.
+// Empties DPDK's cache of this lcore, and lets the calling process go without it. Objects of a dead process that the
+// cache has stay in quarantine. If another living process uses the cache, nothing changes, and the log says so.
 void take_lcore_cache(rte_mempool &mempool, unsigned lcore);
 // In the process that makes the mempool.
 void note_lcore_caches(Shared &shared);

@@ -331,7 +331,7 @@ int attach_area(const World &all, const Area &area, std::uint32_t state, Mapped 
 void reset_heaps_after_fork() {
     mutex = PTHREAD_MUTEX_INITIALIZER;
     for (Handle &handle : handles) handle = {};
-    // What EAL knows is inherited.
+    // The child inherits EAL's knowledge.
     for (Mapped &here : mapped) here = {nullptr, false, here.is_added};
 }
 

@@ -69,7 +69,7 @@ void keep_objects(Shared &shared, std::uint32_t first_ones) {
     std::uint32_t runs = shared.run_count;
     while (runs != 0 && shared.runs[runs - 1].first >= first_ones) --runs;
     std::uint32_t *const end = shared.by_address + shared.run_count;
-    if (end != nullptr) std::remove_if(shared.by_address, end, [runs](std::uint32_t run) { return run >= runs; });
+    if (end != nullptr) (void)std::remove_if(shared.by_address, end, [runs](std::uint32_t run) { return run >= runs; });
     shared.run_count = runs;
     if (runs == 0) return;
     Run &last = shared.runs[runs - 1];
