@@ -232,10 +232,12 @@ int make_shared(rte_mempool *mempool) {
     shared->slot = slot;
     shared->count = mempool->size;
     note_lcore_caches(*shared);
+    make_depot(*shared);
     local->id = shared->id;
     if (const int error = make_local(mempool, *shared, *local)) {
         numacre_detach(local->pool);
         delete local;
+        rte_free(shared->depot.batches);
         rte_free(shared);
         release_slot(*all, slot);
         return error;
@@ -318,6 +320,7 @@ void delete_shared(Shared *shared) {
         delete local;
     }
     for (const LcoreShare &lcore : shared->lcores) rte_free(static_cast<void *>(lcore.stash));
+    rte_free(shared->depot.batches);
     rte_free(shared->runs);
     rte_free(shared->by_address);
     shared->magic = 0;

@@ -76,17 +76,20 @@ Local *enter(Shared *shared);
 
 inline constexpr unsigned kStashRoom = 512;   // at most, for an lcore
 inline constexpr unsigned kStashBurst = 256;  // larger bursts go past the stash
-inline constexpr unsigned kBatch = 64;        // on the stack
 
 // Gives the lcore its stash, if it may have one. Called by the lcore's thread.
 void make_stash(Shared &shared, LcoreShare &lcore);
-// Moves what the stashes of other lcores have into the pool, while the mempool has one process. Returns the number of
-// objects.
+// Gives the mempool a depot, if it is large enough to be worth one. Called while one thread has the mempool.
+void make_depot(Shared &shared);
+// Moves what the depot has into the pool. Returns the number of objects.
+unsigned drain_depot(Shared &shared, const Local &local);
+// Moves what the depot and the stashes of other lcores have into the pool, while the mempool has one process. Returns
+// the number of objects.
 unsigned take_stashes(Shared &shared, const Local &local);
-// Moves what the stashes of all lcores of this process have into the pool, after a second process has come: once,
-// unless a thread has lost its CPU inside its stash. Returns the number of objects.
+// Moves what the depot and the stashes of all lcores of this process have into the pool, after a second process has
+// come: once, unless a thread has lost its CPU inside its stash. Returns the number of objects.
 unsigned give_up_stashes(Shared &shared, Local &local);
-// Moves what the stashes of dead processes have into the pool. Returns the number of objects.
+// Moves what the depot and the stashes of dead processes have into the pool. Returns the number of objects.
 unsigned reclaim(Shared &shared, const Local &local);
 // As reclaim(), but only if the last look was some milliseconds ago: a look reads files.
 unsigned reclaim_sometimes(Shared &shared, Local &local);

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <iterator>
 
+#include "depot.hpp"
 #include "driver.hpp"
 
 namespace numacre::dpdk {
@@ -147,19 +148,40 @@ unsigned free_tokens(Shared &shared, const Local *&local, void **tokens, unsigne
     return has_room;
 }
 
-// Moves objects from the calling lcore's stash into the pool until at most `keep` are left.
+// Puts n objects into the depot, by batches. Returns how many it has taken: fewer if it has no room, or if a pointer is
+// none of the mempool's objects. Inside.
+unsigned put_into_depot(Shared &shared, const Local &local, void *const *objects, unsigned n) {
+    // Fewer objects are not worth a batch: there are few.
+    constexpr unsigned kLeast = kBatch / 4;
+    unsigned done = 0;
+    while (n - done >= kLeast) {
+        void *tokens[kBatch];
+        if (!to_tokens(shared, local, objects + done, tokens, std::min(n - done, kBatch))) break;
+        Batch *const batch = pop(shared.depot, shared.depot.empty);
+        if (batch == nullptr) break;
+        batch->count = std::min(n - done, kBatch);
+        copy_pointers(batch->objects, objects + done, batch->count);
+        done += batch->count;
+        push(shared.depot, shared.depot.full, *batch);
+    }
+    return done;
+}
+
+// Moves objects from the calling lcore's stash into the depot, or into the pool, until at most `keep` are left.
 void spill(Shared &shared, const Local &local, unsigned keep) {
     for (;;) {
         LcoreShare *const own = enter_stash(shared, rte_lcore_id());
         if (own == nullptr) return;
         const std::uint32_t stashed = own->stashed.load(std::memory_order_relaxed);
-        const unsigned batch = stashed <= keep ? 0 : std::min(stashed - keep, kBatch);
+        const unsigned n = stashed <= keep ? 0 : std::min(stashed - keep, kBatch);
         void *objects[kBatch];
-        std::copy_n(own->stash + stashed - batch, batch, objects);
-        own->stashed.store(stashed - batch, std::memory_order_release);
+        std::copy_n(own->stash + stashed - n, n, objects);
+        // release: before the objects are anybody else's.
+        own->stashed.store(stashed - n, std::memory_order_release);
+        const unsigned in_depot = keep == 0 ? 0 : put_into_depot(shared, local, objects, n);
         leave_stash(*own);
-        if (batch == 0) return;
-        free_objects(shared, local, objects, batch);
+        if (n == 0) return;
+        if (in_depot < n) free_objects(shared, local, objects + in_depot, n - in_depot);
     }
 }
 
@@ -199,6 +221,44 @@ int allocate_or_reclaim(rte_mempool *mempool, Shared &shared, Local *local, void
     return found == 0 ? -ENOBUFS : allocate(mempool, shared, local, table, n);
 }
 
+// Takes n objects: batches out of the depot, and out of the pool what these lack. The rest of the last batch goes into
+// the stash, if there is one, and back into the depot otherwise. False: the depot has nothing, or the pool too little,
+// and the table is as it was. Inside.
+bool take_from_depot(rte_mempool *mempool, Shared &shared, const Local *local, LcoreShare &own, void **table,
+                     unsigned n) {
+    constexpr unsigned kMost = 16;  // the lcore cache wants 1024 objects at most
+    Depot &depot = shared.depot;
+    Batch *batches[kMost];
+    unsigned batch_count = 0, there = 0;
+    while (there < n && batch_count < kMost) {
+        Batch *const batch = pop(depot, depot.full);
+        if (batch == nullptr) break;
+        batches[batch_count++] = batch;
+        there += batch->count;
+    }
+    if (batch_count == 0) return false;
+    const unsigned taken = std::min(there, n);
+    const bool is_whole = taken == n || allocate(mempool, shared, local, table + taken, n - taken) == 0;
+    unsigned at = 0;
+    for (unsigned i = 0; i < batch_count; ++i) {
+        Batch &batch = *batches[i];
+        if (is_whole) {
+            const unsigned part = std::min(batch.count, taken - at);
+            batch.count -= part;
+            copy_pointers(table + at, batch.objects + batch.count, part);
+            at += part;
+            const std::uint32_t stashed = own.stashed.load(std::memory_order_relaxed);
+            if (batch.count != 0 && stashed + batch.count <= own.room) {
+                copy_pointers(own.stash + stashed, batch.objects, batch.count);
+                own.stashed.store(stashed + batch.count, std::memory_order_release);
+                batch.count = 0;
+            }
+        }
+        push(depot, batch.count == 0 ? depot.empty : depot.full, batch);
+    }
+    return is_whole;
+}
+
 [[gnu::noinline]] int dequeue_past_stash(rte_mempool *mempool, void **table, unsigned n) {
     Shared &shared = *shared_of(mempool);
     Local *const local = local_of(&shared);
@@ -218,6 +278,15 @@ int allocate_or_reclaim(rte_mempool *mempool, Shared &shared, Local *local, void
         count(shared, n);
         return 0;
     }
+    if (has_full(shared.depot))
+        if (LcoreShare *const entered = enter_stash(shared, rte_lcore_id())) {
+            const bool is_done = take_from_depot(mempool, shared, local, *entered, table, n);
+            leave_stash(*entered);
+            if (is_done) {
+                count(shared, n);
+                return 0;
+            }
+        }
     if (own != nullptr && n <= kStashBurst && mempool->cache_size == 0 &&
         own->is_revoked.load(std::memory_order_relaxed) == 0) {
         // Fills the stash by half, and takes from it once more.
@@ -301,9 +370,15 @@ int dequeue(rte_mempool *mempool, void **table, unsigned n) {
             spill(shared, *local, own->room / 2);
         if (stash_objects(shared, table, n)) return 0;
     }
-    const unsigned freed = free_objects(shared, *local, table, n);
-    count(shared, -static_cast<std::int64_t>(freed));
-    return freed == n ? 0 : -EINVAL;
+    unsigned done = 0;
+    if (!is_shared(shared))
+        if (LcoreShare *const entered = enter_stash(shared, rte_lcore_id())) {
+            done = put_into_depot(shared, *local, table, n);
+            leave_stash(*entered);
+        }
+    if (done < n) done += free_objects(shared, *local, table + done, n - done);
+    count(shared, -static_cast<std::int64_t>(done));
+    return done == n ? 0 : -EINVAL;
 }
 
 int enqueue(rte_mempool *mempool, void *const *table, unsigned n) {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "depot.hpp"
 #include "driver.hpp"
 
 namespace numacre::dpdk {
@@ -77,6 +78,30 @@ std::int64_t now_ms() {
     return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
 }
 
+void make_depot(Shared &shared) {
+    constexpr unsigned kMostBatches = 64;
+    const unsigned batches = std::min(kMostBatches, shared.count / (4 * kBatch));
+    if (batches == 0) return;
+    Depot &depot = shared.depot;
+    depot.batches =
+        static_cast<Batch *>(rte_zmalloc("numacre", std::size_t{batches} * sizeof(Batch), RTE_CACHE_LINE_SIZE));
+    if (depot.batches == nullptr) return;  // it works without
+    for (unsigned i = batches; i > 0; --i) push(depot, depot.empty, depot.batches[i - 1]);
+}
+
+unsigned drain_depot(Shared &shared, const Local &local) {
+    Depot &depot = shared.depot;
+    unsigned moved = 0;
+    while (Batch *const batch = pop(depot, depot.full)) {
+        void *objects[kBatch];
+        const unsigned count = batch->count;
+        std::copy_n(batch->objects, count, objects);
+        push(depot, depot.empty, *batch);
+        moved += free_objects(shared, local, objects, count);
+    }
+    return moved;
+}
+
 void make_stash(Shared &shared, LcoreShare &lcore) {
     if (shared.is_shared.load(std::memory_order_acquire) != 0 || lcore.stash != nullptr) return;
     const unsigned room = std::min(kStashRoom, shared.count / 4);
@@ -94,16 +119,16 @@ unsigned take_stashes(Shared &shared, const Local &local) {
         const LcoreShare &lcore = shared.lcores[i];
         return i != self && lcore.stashed.load(std::memory_order_relaxed) != 0 && lcore.owner == here;
     };
+    unsigned moved = drain_depot(shared, local);
     bool are_there = false;
     for (unsigned i = 0; i < RTE_MAX_LCORE && !are_there; ++i) are_there = may_take(i);
-    if (!are_there || pthread_mutex_trylock(&taking) != 0) return 0;
+    if (!are_there || pthread_mutex_trylock(&taking) != 0) return moved;
     bool is_asked[RTE_MAX_LCORE]{};
     for (unsigned i = 0; i < RTE_MAX_LCORE; ++i) {
         std::uint32_t before = 0;
         is_asked[i] = may_take(i) && shared.lcores[i].is_revoked.compare_exchange_strong(before, 1);  // seq_cst
     }
     const bool have_passed = pass_barrier();
-    unsigned moved = 0;
     for (unsigned i = 0; i < RTE_MAX_LCORE; ++i) {
         if (!is_asked[i]) continue;
         LcoreShare &lcore = shared.lcores[i];
@@ -133,20 +158,22 @@ unsigned give_up_stashes(Shared &shared, Local &local) {
         else
             are_all = false;
     }
+    // Behind the stashes: no thread is inside any more, and none pushes.
+    moved += drain_depot(shared, local);
     if (are_all) local.has_given_up.store(true, std::memory_order_relaxed);
     pthread_mutex_unlock(&taking);
     return moved;
 }
 
 unsigned reclaim(Shared &shared, const Local &local) {
+    unsigned moved = drain_depot(shared, local);
     bool are_there = false;
     for (const LcoreShare &lcore : shared.lcores)
         are_there = are_there || lcore.stashed.load(std::memory_order_relaxed) != 0;
-    if (!are_there) return 0;
+    if (!are_there) return moved;
     const int locked = pthread_mutex_trylock(&shared.reclaiming);
     if (locked == EOWNERDEAD) pthread_mutex_consistent(&shared.reclaiming);
-    if (locked != 0 && locked != EOWNERDEAD) return 0;
-    unsigned moved = 0;
+    if (locked != 0 && locked != EOWNERDEAD) return moved;
     // One process has many lcores, and a look at a process reads a file.
     ProcessName alive{}, dead{};
     for (LcoreShare &lcore : shared.lcores) {

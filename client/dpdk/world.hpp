@@ -19,6 +19,7 @@ inline constexpr std::uint32_t kMaxAreas = 32;
 inline constexpr std::size_t kNameBytes = 64;      // as numacre allows, with the terminating 0
 inline constexpr std::size_t kHeapNameBytes = 32;  // as EAL allows, with the terminating 0
 inline constexpr std::size_t kPathBytes = 108;     // as sun_path
+inline constexpr unsigned kBatch = 64;             // objects that move together
 
 // Objects at one distance: object i of the run stands at base + i * stride, and token first + i stands for it.
 struct Run {
@@ -76,6 +77,19 @@ struct alignas(RTE_CACHE_LINE_SIZE) LcoreShare {
 };
 static_assert(sizeof(LcoreShare) == RTE_CACHE_LINE_SIZE);
 
+// Some free objects of a depot (depot.hpp).
+struct alignas(RTE_CACHE_LINE_SIZE) Batch {
+    std::atomic<std::uint32_t> next;  // 1 + the number of the next one in its stack; 0: it is the last one
+    std::uint32_t count;              // of a full one: of its objects, 1 to kBatch
+    alignas(RTE_CACHE_LINE_SIZE) void *objects[kBatch];
+};
+// The stacks: 1 + the number of the first batch, or 0, and above these 32 bits the number of changes.
+struct Depot {
+    alignas(RTE_CACHE_LINE_SIZE) std::atomic<std::uint64_t> full;
+    alignas(RTE_CACHE_LINE_SIZE) std::atomic<std::uint64_t> empty;
+    alignas(RTE_CACHE_LINE_SIZE) Batch *batches;
+};
+
 // A piece of memory of a heap, or of external buffers (heap_name ""), that all processes map at the same address. The
 // state only grows; a process that dies in between leaves it as it is, and the piece counts for nothing.
 struct Area {
@@ -123,6 +137,7 @@ struct Shared {
     char pool_name[2 * kNameBytes];  // "POOL.NAME" for numacre_attach
     pthread_mutex_t reclaiming;      // robust: who takes the stashes of dead processes
     LcoreShare lcores[RTE_MAX_LCORE + 1];
+    Depot depot;
 
     // The number of objects in the runs.
     std::uint32_t populated_runs_end() const {

@@ -164,6 +164,16 @@ void wait_for(const std::atomic<unsigned> &count, unsigned wanted) {
     while (count.load() < wanted) usleep(1000);
 }
 
+// The stash is full, and the depot has objects as well.
+int fill_depot(void *argument) {
+    auto *const mempool = static_cast<rte_mempool *>(argument);
+    void *objects[2000];
+    for (unsigned at = 0; at < 2000; at += 50)
+        if (rte_mempool_get_bulk(mempool, objects + at, 50) != 0) return -1;
+    for (unsigned at = 0; at < 2000; at += 50) rte_mempool_put_bulk(mempool, objects + at, 50);
+    return 0;
+}
+
 // --- chaos: two lcores, random bursts, an empty mempool at times
 // ------------------------------------------------------
 
@@ -212,6 +222,59 @@ void test_chaos() {
         if (cache == 0) expect_exactly(chaos.mempool, 1500);
         rte_mempool_free(chaos.mempool);
     }
+}
+
+// --- one-way: one lcore takes, the other one puts, so that objects cross in batches
+// -----------------------------------------------------------------------------
+
+struct OneWay {
+    rte_mempool *mempool;
+    rte_ring *ring;
+    std::atomic<bool> has_ended;
+};
+constexpr std::uint32_t kTravels = 5;
+
+int put_what_comes(void *argument) {
+    OneWay &way = *static_cast<OneWay *>(argument);
+    std::mt19937 random(2);
+    void *burst[300];
+    for (bool is_last = false;;) {
+        const unsigned n = rte_ring_sc_dequeue_burst(way.ring, burst, 1 + random() % 300, nullptr);
+        for (unsigned i = 0; i < n; ++i)
+            if (holder_of(burst[i]).exchange(0) != kTravels) fail("an object that was not sent has come");
+        if (n != 0) rte_mempool_put_bulk(way.mempool, burst, n);
+        if (n == 0 && is_last) return 0;
+        is_last = n == 0 && way.has_ended.load();
+    }
+}
+
+void test_one_way() {
+    for (const unsigned count : {600U, 6000U, 20000U})
+        for (const unsigned cache : {0U, 32U, 512U}) {
+            // A cache is larger than the mempool allows, or the ring is never full.
+            if (cache * 3 / 2 > count) continue;
+            const std::string name = "way " + std::to_string(count) + " " + std::to_string(cache);
+            OneWay way{make(name.c_str(), count, cache, 64),
+                       rte_ring_create(name.c_str(), 1024, SOCKET_ID_ANY, RING_F_SP_ENQ | RING_F_SC_DEQ), false};
+            EXPECT(way.ring != nullptr);
+            rte_eal_remote_launch(put_what_comes, &way, worker());
+            std::mt19937 random(1);
+            void *burst[300];
+            for (unsigned round = 0; round < 20000; ++round) {
+                const unsigned n = 1 + random() % (random() % 4 == 0 ? 300 : 40);
+                if (rte_mempool_get_bulk(way.mempool, burst, n) != 0) continue;
+                for (unsigned i = 0; i < n; ++i)
+                    if (holder_of(burst[i]).exchange(kTravels) != 0) fail("an object on its way was given out");
+                for (unsigned sent = 0; sent < n;)
+                    sent += rte_ring_sp_enqueue_burst(way.ring, burst + sent, n - sent, nullptr);
+            }
+            way.has_ended = true;
+            EXPECT(rte_eal_wait_lcore(worker()) == 0);
+            EXPECT(rte_mempool_avail_count(way.mempool) == count);
+            if (cache == 0) expect_exactly(way.mempool, count);
+            rte_ring_free(way.ring);
+            rte_mempool_free(way.mempool);
+        }
 }
 
 // --- layout: objects of all sizes and in many pieces
@@ -445,7 +508,7 @@ void test_idle() {
     constexpr unsigned kCount = 4096, kHeld = 10;
     rte_mempool *const mempool = make("idle", kCount, 0, 64);
     Told &told = *tell();
-    rte_eal_remote_launch(fill_stash, mempool, worker());
+    rte_eal_remote_launch(fill_depot, mempool, worker());
     EXPECT(rte_eal_wait_lcore(worker()) == 0);
     const pid_t child = begin_child([&] {
         if (rte_mempool_get_bulk(mempool, told.objects, kHeld) != 0) fail("the child gets nothing");
@@ -460,11 +523,11 @@ void test_idle() {
 
 // The first process dies, and its stash is full.
 void test_orphan() {
-    constexpr unsigned kCount = 1000, kHeld = 30;
+    constexpr unsigned kCount = 4096, kHeld = 30;
     Told &told = *tell();
     rte_mempool *const mempool = make("orphan", kCount);
     const pid_t parent = getpid();
-    fill_stash(mempool);
+    EXPECT(fill_depot(mempool) == 0);
     EXPECT(rte_mempool_get_bulk(mempool, told.objects, kHeld) == 0);
     const pid_t child = begin_child([&] {
         void *object = nullptr;
@@ -759,6 +822,8 @@ int main(int argc, char **argv) {
         test_exact();
     } else if (mode == "chaos") {
         test_chaos();
+    } else if (mode == "one-way") {
+        test_one_way();
     } else if (mode == "layout") {
         test_layout();
     } else if (mode == "heap") {

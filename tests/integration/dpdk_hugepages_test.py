@@ -137,6 +137,16 @@ class Secondaries(unittest.TestCase):
         self.secondary_dies("pa")
         self.secondary_dies("pa", NUMACRE_DPDK_MOVE="1")
 
+    def test_external_buffers_without_virtual_addresses(self):
+        done = subprocess.run(client_command("extbuf", *OPTIONS, *self.options("extbuf"), "--iova-mode=pa"), text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_SECONDS,
+                              env=environment(self.daemon.runtime_dir))
+        if "physical addresses are not available" in done.stdout:
+            self.skipTest("the kernel does not tell physical addresses here")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stdout, "EAL uses physical addresses .*: start with --iova-mode=va")
+        self.assertEqual(self.daemon.used_bytes(), 0)
+
     def test_a_secondary_with_other_drivers(self):
         driver = next(iter(sorted(pathlib.Path("/usr/lib").glob("*/dpdk/pmds-*/librte_mempool_stack.so"))), None)
         if driver is None:

@@ -56,6 +56,9 @@ class Driver(unittest.TestCase):
     def test_two_lcores_at_once(self):
         self.passes("chaos")
 
+    def test_one_lcore_takes_and_the_other_one_puts(self):
+        self.passes("one-way")
+
     def test_objects_in_an_idle_lcores_stash_when_a_second_process_comes(self):
         self.passes("idle")
 
