@@ -3,10 +3,10 @@
 
 usage: tests/bench/testpmd_figures.py [--rounds N] [--seconds S] [--cache N]
 
-A round lets each driver forward once (macswap between two ports of net_null, which make packets of 64 B and forget them:
-each packet is an object taken and put), so that what disturbs the machine disturbs all alike. Prints the median of the
-rounds, its spread, and the median of the ratios within a round. Needs a release build, DPDK's programs (dpdk-dev), two
-CPUs, and 600 MiB of memory; no hugepages.
+A round lets each driver forward once (macswap between two ports of net_null, which make packets of 64 B and forget
+them: each packet is an object taken and put), so that what disturbs the machine disturbs all alike. Prints the median
+of the rounds, its spread, and the median of the ratios within a round. Needs a release build, DPDK's programs
+(dpdk-dev), two CPUs, and 600 MiB of memory; no hugepages.
 """
 
 import argparse
