@@ -269,11 +269,11 @@ static int send_all(const char *name, const char *interface, const char *flags, 
         }
         for (unsigned done = 0; done < burst;) {
             const int sent = numacre_xdp_send(&xdp, blocks + done, offsets + done, lengths + done, burst - done);
-            if (sent < 0) failed("numacre_xdp_send", xdp.error);
+            if (sent < 0) failed("numacre_xdp_send", xdp.send_error);
             done += (unsigned)sent;
             /* In turn: back to the caller, and freed. */
             const int completed = numacre_xdp_complete(&xdp, sequence / kBurst % 2 != 0 ? back : NULL, kBurst);
-            if (completed < 0) failed("numacre_xdp_complete", xdp.error);
+            if (completed < 0) failed("numacre_xdp_complete", xdp.send_error);
             if (sequence / kBurst % 2 != 0 && numacre_free_bulk(pool, back, (unsigned)completed) != 0)
                 failed("numacre_free_bulk", numacre_last_error());
             freed += (unsigned)completed;
@@ -306,9 +306,9 @@ static int forward(const char *name, const char *from, const char *to, const cha
         const unsigned count = numacre_xdp_receive(&in, blocks, offsets, lengths, kBurst);
         for (unsigned done = 0; done < count;) {
             const int sent = numacre_xdp_send(&out, blocks + done, offsets + done, lengths + done, count - done);
-            if (sent < 0) failed("numacre_xdp_send", out.error);
+            if (sent < 0) failed("numacre_xdp_send", out.send_error);
             done += (unsigned)sent;
-            if (numacre_xdp_complete(&out, NULL, UINT_MAX) < 0) failed("numacre_xdp_complete", out.error);
+            if (numacre_xdp_complete(&out, NULL, UINT_MAX) < 0) failed("numacre_xdp_complete", out.send_error);
         }
         for (unsigned i = 0; i < count; ++i) forwarded += lengths[i] >= kSmallest;
         struct pollfd ready = {.fd = numacre_xdp_fd(&in), .events = POLLIN};
@@ -548,6 +548,14 @@ static int misuse(const char *name, const char *interface, const char *flags) {
     offset = length = 0;
     expect("send of nothing", numacre_xdp_send(&xdp, &other, &offset, &length, 1), -EINVAL);
     expect("nothing sent", (int)xdp.sent, 0);
+    /* The kernel would write a chunk: into whatever lies behind a smaller block. */
+    void *inside = (char *)other + 64, *small = NULL;
+    expect("give of an address inside a block", numacre_xdp_give(&xdp, &inside, 1), -EINVAL);
+    expect("send of an address inside a block", numacre_xdp_send(&xdp, &inside, &offset, &length, 1), -EINVAL);
+    if (numacre_alloc(pool, 64, &small) != 0) failed("numacre_alloc", numacre_last_error());
+    if (numacre_usable_size(pool, small) < xdp.chunk_bytes)
+        expect("give of a small block", numacre_xdp_give(&xdp, &small, 1), -EINVAL);
+    expect("free of the small block", numacre_free(pool, small), 0);
     length = write_packet(other, 7);
     expect("send", numacre_xdp_send(&xdp, &other, &offset, &length, 1), 1);
     void *back = NULL;

@@ -171,7 +171,7 @@ class Receiving(AfXdp):
                          {"reopened": 10, "available": OBJECTS})
 
     def test_calls_refuse_what_would_damage_memory(self):
-        for pool in ("objects", "frames2k", "private"):
+        for pool in ("objects", "frames2k", "frames64", "private"):
             with self.subTest(pool):
                 self.part("misuse", pool, "v0", COPY | SKB).figures()
 

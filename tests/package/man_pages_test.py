@@ -556,7 +556,8 @@ class PagesOfAdaptors(unittest.TestCase):
                 self.assertEqual(shown - known, set())
                 # Flags and results.
                 described = set(re.findall(r"^#define (NUMACRE_\w+) +(?:0x)?\d+u?(?: +/\*.*)?$", code, re.M))
-                described -= set(re.findall(r"#define (NUMACRE_XDP_(?:CHUNK|HEADROOM|BATCH|WAIT|LOOK)\w*)", code))
+                xdp = r"#define (NUMACRE_XDP_(?:CHUNK|HEADROOM|BATCH|WAIT|LOOK|MESSAGE)\w*)"
+                described -= set(re.findall(xdp, code))
                 uring = r"#define (NUMACRE_URING_(?:\w+_BYTES|\w+_MAX|FEED_BURST|REGISTER_\w+))"
                 described -= set(re.findall(uring, code))
                 self.assertGreaterEqual(len(described), 5)

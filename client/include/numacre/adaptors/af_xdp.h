@@ -13,7 +13,7 @@
  *         numacre_ref_bulk(pool, blocks, refs, count);      and pass the references on, or
  *         numacre_free_bulk(pool, blocks, count);
  *         numacre_xdp_refill(&xdp, 64);
- *         if (count == 0) poll(numacre_xdp_fd(&xdp), POLLIN);
+ *         if (count == 0) poll(numacre_xdp_fd(&xdp), POLLIN), with a timeout: see numacre_xdp_refill
  *     }
  *     numacre_xdp_close(&xdp);                              before numacre_detach
  *
@@ -29,10 +29,18 @@
  *
  * Blocks. The kernel has chunks of 2048 to 4096 bytes. The first 256 bytes of a block, and headroom_bytes more, precede
  * the packet, and are the program's while it has the block: a good place for a header of its own, for example with the
- * packet's offset and length for the process that takes the block. The packet has the rest of the chunk (1792 bytes of
- * 2048); the kernel drops longer packets. Of a block larger than 4096 bytes, the kernel uses the first 4096. Blocks
- * that are a multiple of 4096 bytes apart, or 2048, are aligned chunks; other sizes (objects of 2368 bytes) are chunks
- * in unaligned mode, which zero copy supports in memory of hugepages only.
+ * packet's offset and length for the process that takes the block. (An XDP program of the caller's that calls
+ * bpf_xdp_adjust_head, or adds metadata, uses these bytes: trust offsets[i] of numacre_xdp_receive.) The packet has the
+ * rest of the chunk (1792 bytes of 2048); the kernel drops longer packets. Of a block larger than 4096 bytes, the
+ * kernel uses the first 4096. Blocks that are a multiple of 4096 bytes apart, or 2048, are aligned chunks; other sizes
+ * (objects of 2368 bytes) are chunks in unaligned mode.
+ *
+ * Zero copy in unaligned mode. The kernel does not take a chunk that lies in two pages whose addresses, as the device
+ * sees them, do not follow each other: it skips the descriptor (rx_invalid_descs and tx_invalid_descs of
+ * numacre_xdp_statistics), and never tells of the block again. So such a socket needs hugepages, in which neighbours
+ * follow each other; numacre_xdp_give and _send refuse a block that lies in two of them, and numacre_xdp_refill keeps
+ * it aside until the close (one of 885 objects of 2368 bytes in pages of 2 MiB). Behind an IOMMU that maps each 4 KiB
+ * by itself this does not help: where rx_invalid_descs grows, use NUMACRE_XDP_COPY, or blocks of 2048 or 4096 bytes.
  *
  * Owners. The pool counts each block below as the process's that opened the socket.
  *
@@ -51,7 +59,8 @@
  * the interface uses it again, and `ip link set dev NAME xdp off` removes it.
  *
  * A reference that was made earlier stays valid while the kernel has the block. Hence do not give or send a block whose
- * reference another process may still take: that process would own memory that the kernel writes to.
+ * reference another process may still take: that process would own memory that the kernel writes to. Nor give a block
+ * to two sockets: each knows what it has given itself, and cannot see what another one has.
  *
  * Threads: one thread at a time may call numacre_xdp_refill, _give and _receive on a numacre_xdp, and one thread at a
  * time (the same or another) numacre_xdp_send and _complete. No other call may run beside them. Different numacre_xdp
@@ -62,8 +71,8 @@
  * and numacre_unpin(pool, xdp.pin). Pass the pin along with a socket that you pass to another process.
  *
  * Errors: functions that return int return -errno, and the sentence with the wrong value and the remedy is in
- * numacre_xdp.error. C11 or C++11, gcc or clang, Linux 5.4 or newer, libxdp 1.2 or newer. Names that are not described
- * here are private to this header. */
+ * numacre_xdp.error, of numacre_xdp_send and _complete in numacre_xdp.send_error. C11 or C++11, gcc or clang, Linux 5.4
+ * or newer, libxdp 1.2 or newer. Names that are not described here are private to this header. */
 #ifndef NUMACRE_ADAPTORS_AF_XDP_H
 #define NUMACRE_ADAPTORS_AF_XDP_H
 
@@ -95,6 +104,8 @@ extern "C" {
 #define NUMACRE_XDP_DRIVER     0x08u /* the driver's XDP; fails where the driver has none */
 #define NUMACRE_XDP_NO_PROGRAM 0x10u /* loads no XDP program: the caller's own one redirects to numacre_xdp.socket */
 
+#define NUMACRE_XDP_MESSAGE_BYTES 400 /* of a message, with the byte that ends it */
+
 /* The socket to open. 0 or NULL is the default of each field but the name. */
 typedef struct {
     const char *interface_name;
@@ -112,7 +123,9 @@ typedef struct {
 /* An open socket with its UMEM. Stays where it is until numacre_xdp_close: libxdp keeps the addresses of the rings. The
  * caller may read the fields that have a comment, and calls libxdp by `socket`; all others are private. */
 typedef struct {
-    char error[400]; /* a sentence about the last call that failed, of whichever thread */
+    /* A sentence about the last call that failed. Each is written by one thread alone: send_error by numacre_xdp_send
+     * and _complete, error by all other calls. */
+    char error[NUMACRE_XDP_MESSAGE_BYTES], send_error[NUMACRE_XDP_MESSAGE_BYTES];
     numacre_pool *pool;
     struct xsk_socket *socket; /* for xsk_socket__update_xskmap and setsockopt */
     struct xsk_umem *umem;
@@ -125,8 +138,10 @@ typedef struct {
     /* Blocks ever given to the kernel to receive into, and received; sent, and completed. Calls of the receiving thread
      * set the first two, calls of the sending thread the others. */
     uint64_t given, received, sent, completed;
-    uint64_t strays; /* descriptors for blocks that the kernel did not have: 0, or the rings are damaged */
-    int pin;         /* descriptor of numacre_pin; -1: none */
+    uint64_t strays;     /* descriptors for blocks that the kernel did not have: 0, or the rings are damaged */
+    uint64_t withheld;   /* blocks that numacre_xdp_refill keeps aside: see "Zero copy in unaligned mode" */
+    uint64_t page_bytes; /* no chunk may lie in two pages of this size; 0: chunks may */
+    int pin;             /* descriptor of numacre_pin; -1: none */
     int numa_node;
     unsigned numa_nodes;
     unsigned interface_index;
@@ -153,6 +168,11 @@ int madvise(void *address, size_t size_bytes, int advice);
 #endif
 
 #define NUMACRE_XDP_LOAD(word) __atomic_load_n((word), __ATOMIC_RELAXED)
+
+/* Private. The kernel maps rings, and registers memory, by its own pages: 4 KiB, or up to 64 KiB on some machines. */
+static inline uintptr_t numacre_xdp_page_bytes(void) {
+    return (uintptr_t)sysconf(_SC_PAGESIZE);
+}
 
 /* Private. Returns the bit of a block, and the word that has it. Blocks are at least 2048 bytes apart: no two share a
  * bit. */
@@ -191,35 +211,61 @@ static inline uint64_t numacre_xdp_block_of(const numacre_xdp *xdp, uint64_t add
     return address - *packet_offset;
 }
 
-/* Private. Stores a sentence about a failure. Returns `error`. */
-__attribute__((format(printf, 3, 4))) static inline int numacre_xdp_fail(numacre_xdp *xdp, int error,
-                                                                         const char *format, ...) {
+/* Private. Stores a sentence about a failure in one of the numacre_xdp's two messages. Returns `error`. */
+__attribute__((format(printf, 3, 4))) static inline int numacre_xdp_fail(char *message, int error, const char *format,
+                                                                         ...) {
     __builtin_va_list arguments;
     __builtin_va_start(arguments, format);
-    vsnprintf(xdp->error, sizeof xdp->error, format, arguments);
+    vsnprintf(message, NUMACRE_XDP_MESSAGE_BYTES, format, arguments);
     __builtin_va_end(arguments);
     return error;
 }
 
-/* Private. Finds the offset of a block that is to go to the kernel. The result is an error if the block does not lie in
- * the UMEM, or is in the kernel already. */
-static inline int numacre_xdp_offset_of(numacre_xdp *xdp, const void *block, uint64_t *offset) {
+/* Private. Whether a chunk lies in two pages, and the kernel would not take it. */
+static inline int numacre_xdp_straddles(const numacre_xdp *xdp, uint64_t offset) {
+    return xdp->page_bytes != 0 && offset / xdp->page_bytes != (offset + xdp->chunk_bytes - 1) / xdp->page_bytes;
+}
+
+/* Private. Finds the offset of a block that is to go to the kernel. The result is an error if no block of the process
+ * begins there, if it is smaller than a chunk, if it does not lie in the UMEM, or if the kernel has it already.
+ * is_fresh: the pool has just given the block out, so that it is the process's, and large enough. */
+static inline int numacre_xdp_offset_of(const numacre_xdp *xdp, const void *block, int is_fresh, uint64_t *offset,
+                                        char *message) {
     uint64_t *word;
     uint64_t bit;
     *offset = (uint64_t)((uintptr_t)block - (uintptr_t)xdp->base);
-    if (__builtin_expect(*offset > xdp->size_bytes - xdp->chunk_bytes, 0) ||
-        (!xdp->is_unaligned && __builtin_expect((*offset & (xdp->chunk_bytes - 1)) != 0, 0)))
-        return numacre_xdp_fail(xdp, -EINVAL,
+    if (__builtin_expect(*offset > xdp->size_bytes - xdp->chunk_bytes, 0))
+        return numacre_xdp_fail(message, -EINVAL,
                                 "%p does not begin a chunk of %u bytes in the socket's memory (%p, %llu bytes): give "
                                 "blocks of the pool's numa node %d",
                                 block, xdp->chunk_bytes, (void *)xdp->base, (unsigned long long)xdp->size_bytes,
                                 xdp->numa_node);
+    if (!is_fresh) {
+        /* The kernel writes a whole chunk, whatever lies behind a smaller block. */
+        const size_t block_bytes = numacre_usable_size(xdp->pool, block);
+        if (__builtin_expect(block_bytes == 0, 0))
+            return numacre_xdp_fail(message, -EINVAL,
+                                    "%p is not the begin of a block of this process (%s): give the addresses that the "
+                                    "allocation or numacre_xdp_receive has stored",
+                                    block, numacre_last_error());
+        if (__builtin_expect(block_bytes < xdp->chunk_bytes, 0))
+            return numacre_xdp_fail(message, -EINVAL,
+                                    "block %p has %llu bytes, and the kernel writes chunks of %u bytes: allocate "
+                                    "blocks of at least %u bytes for this socket",
+                                    block, (unsigned long long)block_bytes, xdp->chunk_bytes, xdp->chunk_bytes);
+    }
+    if (__builtin_expect(numacre_xdp_straddles(xdp, *offset), 0))
+        return numacre_xdp_fail(message, -EINVAL,
+                                "block %p lies in two hugepages, which the device cannot take as one chunk: use "
+                                "another block, or NUMACRE_XDP_COPY",
+                                block);
     bit = numacre_xdp_bit(xdp->filling, *offset, &word);
     if (__builtin_expect((NUMACRE_XDP_LOAD(word) & bit) != 0, 0))
-        return numacre_xdp_fail(xdp, -EINVAL, "the kernel has block %p already, to receive into: give it once", block);
+        return numacre_xdp_fail(
+            message, -EINVAL, "this socket has block %p already, to receive into: give it once, to one socket", block);
     bit = numacre_xdp_bit(xdp->sending, *offset, &word);
     if (__builtin_expect((NUMACRE_XDP_LOAD(word) & bit) != 0, 0))
-        return numacre_xdp_fail(xdp, -EINVAL, "the kernel has block %p already, to send: wait for its completion",
+        return numacre_xdp_fail(message, -EINVAL, "this socket has block %p already, to send: wait for its completion",
                                 block);
     return 0;
 }
@@ -231,23 +277,23 @@ static inline int numacre_xdp_lay_out(numacre_xdp *xdp, const numacre_xdp_option
     /* A pool of blocks of one size, which need not be a power of two: an object pool. */
     if (info->largest_block_bytes == info->frame_bytes) {
         if (options->block_bytes != 0)
-            return numacre_xdp_fail(xdp, -EINVAL,
+            return numacre_xdp_fail(xdp->error, -EINVAL,
                                     "block_bytes is %u, but all blocks of this pool have %llu bytes: leave it 0",
                                     options->block_bytes, (unsigned long long)block);
         if (block < NUMACRE_XDP_CHUNK_MIN)
-            return numacre_xdp_fail(xdp, -EINVAL,
+            return numacre_xdp_fail(xdp->error, -EINVAL,
                                     "the pool's objects have %llu bytes, but AF_XDP needs at least %u: make a pool of "
                                     "larger objects (numacre create NAME --object 2368 --count N)",
                                     (unsigned long long)block, NUMACRE_XDP_CHUNK_MIN);
     } else {
         if (options->block_bytes != 0 && options->block_bytes != NUMACRE_XDP_CHUNK_MIN &&
             options->block_bytes != NUMACRE_XDP_CHUNK_MAX)
-            return numacre_xdp_fail(xdp, -EINVAL, "block_bytes is %u: use 0, %u or %u", options->block_bytes,
+            return numacre_xdp_fail(xdp->error, -EINVAL, "block_bytes is %u: use 0, %u or %u", options->block_bytes,
                                     NUMACRE_XDP_CHUNK_MIN, NUMACRE_XDP_CHUNK_MAX);
         if (block < options->block_bytes) block = options->block_bytes;
         if (block < NUMACRE_XDP_CHUNK_MIN) block = NUMACRE_XDP_CHUNK_MIN;
         if (block > info->largest_block_bytes)
-            return numacre_xdp_fail(xdp, -EINVAL,
+            return numacre_xdp_fail(xdp->error, -EINVAL,
                                     "the pool's largest block has %llu bytes, but AF_XDP needs %llu: use a pool with a "
                                     "larger `largest`",
                                     (unsigned long long)info->largest_block_bytes, (unsigned long long)block);
@@ -256,12 +302,12 @@ static inline int numacre_xdp_lay_out(numacre_xdp *xdp, const numacre_xdp_option
     xdp->chunk_bytes = block < NUMACRE_XDP_CHUNK_MAX ? (uint32_t)block : NUMACRE_XDP_CHUNK_MAX;
     xdp->is_unaligned = block != NUMACRE_XDP_CHUNK_MIN && block % NUMACRE_XDP_CHUNK_MAX != 0;
     xdp->size_bytes = xdp->is_unaligned ? region_bytes : region_bytes - region_bytes % xdp->chunk_bytes;
-    if (xdp->size_bytes < xdp->chunk_bytes || (uintptr_t)xdp->base % NUMACRE_XDP_CHUNK_MAX != 0)
-        return numacre_xdp_fail(xdp, -EINVAL, "%llu bytes at %p are no memory for packets: use a larger pool",
+    if (xdp->size_bytes < xdp->chunk_bytes || (uintptr_t)xdp->base % numacre_xdp_page_bytes() != 0)
+        return numacre_xdp_fail(xdp->error, -EINVAL, "%llu bytes at %p are no memory for packets: use a larger pool",
                                 (unsigned long long)region_bytes, (void *)xdp->base);
     if (options->headroom_bytes > xdp->chunk_bytes - NUMACRE_XDP_HEADROOM - 64)
         return numacre_xdp_fail(
-            xdp, -EINVAL, "headroom_bytes is %u: at most %u leave room for a packet in a chunk of %u bytes",
+            xdp->error, -EINVAL, "headroom_bytes is %u: at most %u leave room for a packet in a chunk of %u bytes",
             options->headroom_bytes, xdp->chunk_bytes - NUMACRE_XDP_HEADROOM - 64, xdp->chunk_bytes);
     return 0;
 }
@@ -274,7 +320,7 @@ static inline uint32_t numacre_xdp_entries(uint32_t wanted) {
 /* Private. Keeps a ring out of children of fork: a mapping of it would keep the socket open, without the pin. The
  * ring's mapping begins with the page of its producer. */
 static inline int numacre_xdp_keep_from_children(const void *producer, const void *ring, size_t ring_bytes) {
-    const uintptr_t begin = (uintptr_t)producer & ~(uintptr_t)(4096 - 1);
+    const uintptr_t begin = (uintptr_t)producer & ~(numacre_xdp_page_bytes() - 1);
     return madvise((void *)begin, (size_t)((uintptr_t)ring + ring_bytes - begin), MADV_DONTFORK) == 0 ? 0 : -errno;
 }
 
@@ -308,39 +354,39 @@ static inline int numacre_xdp_make_umem(numacre_xdp *xdp, const numacre_xdp_opti
     if (error == 0) {
         /* Closed on exec, as the pin is. */
         if (fcntl(xsk_umem__fd(xdp->umem), F_SETFD, FD_CLOEXEC) == 0) return 0;
-        return numacre_xdp_fail(xdp, -errno, "cannot set FD_CLOEXEC on an AF_XDP socket: %s", strerror(errno));
+        return numacre_xdp_fail(xdp->error, -errno, "cannot set FD_CLOEXEC on an AF_XDP socket: %s", strerror(errno));
     }
     xdp->umem = NULL;
     switch (error) {
         case -EPERM:
             return numacre_xdp_fail(
-                xdp, error,
+                xdp->error, error,
                 "an AF_XDP socket needs CAP_NET_RAW (and CAP_NET_ADMIN and CAP_BPF, to load the XDP "
                 "program): run as root, or give the program these capabilities");
         case -EAFNOSUPPORT:
-            return numacre_xdp_fail(xdp, error,
+            return numacre_xdp_fail(xdp->error, error,
                                     "the kernel has no AF_XDP: use one with CONFIG_XDP_SOCKETS, 5.4 or newer");
         case -ENOBUFS:
-            return numacre_xdp_fail(xdp, error,
+            return numacre_xdp_fail(xdp->error, error,
                                     "pinning %llu bytes exceeds RLIMIT_MEMLOCK: raise the limit (ulimit -l, "
                                     "LimitMEMLOCK=), give the program CAP_IPC_LOCK, or use a smaller pool",
                                     (unsigned long long)xdp->size_bytes);
         case -ENOMEM:
         case -EFAULT:
-            return numacre_xdp_fail(xdp, error,
+            return numacre_xdp_fail(xdp->error, error,
                                     "the kernel cannot register %llu bytes of numa node %d: the machine's memory is "
                                     "short, or a part of the pool's memory is gone; use a smaller pool",
                                     (unsigned long long)xdp->size_bytes, xdp->numa_node);
         case -EINVAL:
             return numacre_xdp_fail(
-                xdp, error,
+                xdp->error, error,
                 "the kernel refuses a UMEM of %llu bytes with chunks of %u bytes%s, fill_entries %u "
                 "and completion_entries %u: the rings' sizes have to be powers of two, and unaligned "
                 "chunks need Linux 5.4",
                 (unsigned long long)xdp->size_bytes, xdp->chunk_bytes, xdp->is_unaligned ? " (unaligned)" : "",
                 config.fill_size, config.comp_size);
         default:
-            return numacre_xdp_fail(xdp, error, "cannot register %llu bytes with the kernel as a UMEM: %s",
+            return numacre_xdp_fail(xdp->error, error, "cannot register %llu bytes with the kernel as a UMEM: %s",
                                     (unsigned long long)xdp->size_bytes, strerror(-error));
     }
 }
@@ -350,40 +396,40 @@ static inline int numacre_xdp_explain(numacre_xdp *xdp, const numacre_xdp_option
     const char *const name = options->interface_name;
     if (error == -EPERM || error == -EACCES)
         return numacre_xdp_fail(
-            xdp, error,
+            xdp->error, error,
             "the XDP program for interface '%s' needs CAP_NET_ADMIN and CAP_BPF (or CAP_SYS_ADMIN): "
             "run as root, or load a program and use NUMACRE_XDP_NO_PROGRAM",
             name);
     if (is_program)
-        return numacre_xdp_fail(xdp, error,
+        return numacre_xdp_fail(xdp->error, error,
                                 "the XDP program cannot be attached to interface '%s': %s. The driver may have no XDP, "
                                 "the MTU may be too large for it, or another program may be there (`ip link show %s`): "
                                 "NUMACRE_XDP_SKB asks for the kernel's generic XDP",
                                 name, strerror(-error), name);
     switch (error) {
         case -EBUSY:
-            return numacre_xdp_fail(xdp, error,
+            return numacre_xdp_fail(xdp->error, error,
                                     "queue %u of interface '%s' belongs to another AF_XDP socket: close that, or use "
                                     "another queue",
                                     options->queue, name);
         case -ENETDOWN:
-            return numacre_xdp_fail(xdp, error, "interface '%s' is down: `ip link set %s up`", name, name);
+            return numacre_xdp_fail(xdp->error, error, "interface '%s' is down: `ip link set %s up`", name, name);
         case -EOPNOTSUPP:
-            return numacre_xdp_fail(xdp, error,
+            return numacre_xdp_fail(xdp->error, error,
                                     "the driver of interface '%s' cannot do what flags %#x ask for: leave out "
                                     "NUMACRE_XDP_ZEROCOPY and NUMACRE_XDP_DRIVER",
                                     name, options->flags);
         case -EINVAL:
             return numacre_xdp_fail(
-                xdp, error,
+                xdp->error, error,
                 "the kernel refuses queue %u of interface '%s' with receive_entries %u, send_entries "
                 "%u and flags %#x: `ethtool -l %s` and /sys/class/net/%s/queues tell which queues "
                 "there are, and the rings' sizes have to be powers of two",
                 options->queue, name, numacre_xdp_entries(options->receive_entries),
                 numacre_xdp_entries(options->send_entries), options->flags, name, name);
         default:
-            return numacre_xdp_fail(xdp, error, "cannot open queue %u of interface '%s': %s", options->queue, name,
-                                    strerror(-error));
+            return numacre_xdp_fail(xdp->error, error, "cannot open queue %u of interface '%s': %s", options->queue,
+                                    name, strerror(-error));
     }
 }
 
@@ -430,11 +476,12 @@ static inline int numacre_xdp_open_parts(numacre_xdp *xdp, const numacre_xdp_opt
     xdp->filling = (uint64_t *)calloc(words, sizeof *xdp->filling);
     xdp->sending = (uint64_t *)calloc(words, sizeof *xdp->sending);
     if (xdp->filling == NULL || xdp->sending == NULL)
-        return numacre_xdp_fail(xdp, -ENOMEM, "no memory for %llu bytes of bits", (unsigned long long)words * 16);
+        return numacre_xdp_fail(xdp->error, -ENOMEM, "no memory for %llu bytes of bits",
+                                (unsigned long long)words * 16);
     error = numacre_pin(xdp->pool, xdp->base, xdp->size_bytes, &xdp->pin);
     if (error != 0) {
         xdp->pin = -1;
-        return numacre_xdp_fail(xdp, error,
+        return numacre_xdp_fail(xdp->error, error,
                                 "cannot pin %llu bytes of numa node %d: %s. The socket needs all of it online: numacre "
                                 "resize POOL %lluM, or use an object pool, which always is",
                                 (unsigned long long)xdp->size_bytes, xdp->numa_node, numacre_last_error(),
@@ -445,16 +492,19 @@ static inline int numacre_xdp_open_parts(numacre_xdp *xdp, const numacre_xdp_opt
     if (error != 0) return error;
     if (getsockopt(xsk_socket__fd(xdp->socket), SOL_XDP, XDP_OPTIONS, &kernel_options, &size) == 0)
         xdp->is_zero_copy = (kernel_options.flags & XDP_OPTIONS_ZEROCOPY) != 0;
-    if (xdp->is_zero_copy && xdp->is_unaligned && info->backing != NUMACRE_BACKING_HUGETLB &&
-        info->backing != NUMACRE_BACKING_HUGETLB_1G)
-        return numacre_xdp_fail(
-            xdp, -EOPNOTSUPP,
-            "blocks of %u bytes cross pages that are not neighbours, which zero copy refuses: use a "
-            "pool of hugepages, NUMACRE_XDP_COPY, or blocks of 2048 or 4096 bytes",
-            xdp->block_bytes);
+    if (xdp->is_zero_copy && xdp->is_unaligned) {
+        if (info->backing != NUMACRE_BACKING_HUGETLB && info->backing != NUMACRE_BACKING_HUGETLB_1G)
+            return numacre_xdp_fail(
+                xdp->error, -EOPNOTSUPP,
+                "blocks of %u bytes cross pages that are not neighbours, which zero copy refuses: use a "
+                "pool of hugepages, NUMACRE_XDP_COPY, or blocks of 2048 or 4096 bytes",
+                xdp->block_bytes);
+        xdp->page_bytes = (uint64_t)1 << (info->backing == NUMACRE_BACKING_HUGETLB ? 21 : 30);
+    }
     error = numacre_xdp_keep_rings(xdp);
     if (error != 0)
-        return numacre_xdp_fail(xdp, error, "cannot keep the rings out of forked children: %s", strerror(-error));
+        return numacre_xdp_fail(xdp->error, error, "cannot keep the rings out of forked children: %s",
+                                strerror(-error));
     return 0;
 }
 
@@ -476,20 +526,21 @@ static inline int numacre_xdp_open(numacre_xdp *xdp, numacre_pool *pool, const n
     memset(xdp, 0, sizeof *xdp);
     xdp->pin = -1;
     if (pool == NULL || options == NULL || options->interface_name == NULL)
-        return numacre_xdp_fail(xdp, -EINVAL, "the pool, the options or interface_name is NULL: give all three");
+        return numacre_xdp_fail(xdp->error, -EINVAL, "the pool, the options or interface_name is NULL: give all three");
     xdp->pool = pool;
     xdp->numa_node = options->numa_node;
     xdp->queue = options->queue;
     xdp->interface_index = if_nametoindex(options->interface_name);
     if (xdp->interface_index == 0)
-        return numacre_xdp_fail(xdp, -ENODEV, "there is no interface '%s': `ip link` lists them",
+        return numacre_xdp_fail(xdp->error, -ENODEV, "there is no interface '%s': `ip link` lists them",
                                 options->interface_name);
     memset(&info, 0, sizeof info);
     info.struct_size = sizeof info;
     error = numacre_get_info(pool, &info);
     if (error == 0) error = numacre_region(pool, options->numa_node, &base, &region_bytes);
     if (error != 0)
-        return numacre_xdp_fail(xdp, error, "numa node %d of the pool: %s", options->numa_node, numacre_last_error());
+        return numacre_xdp_fail(xdp->error, error, "numa node %d of the pool: %s", options->numa_node,
+                                numacre_last_error());
     xdp->base = (char *)base;
     xdp->numa_nodes = info.numa_nodes;
     error = numacre_xdp_lay_out(xdp, options, &info, region_bytes);
@@ -503,17 +554,14 @@ static inline int numacre_xdp_open(numacre_xdp *xdp, numacre_pool *pool, const n
     return error;
 }
 
-/* Gives blocks of the caller's to the kernel, to receive packets into. Returns how many, the first of the array, the
- * kernel has now: fewer than count if the fill ring is full. Does not enter the kernel. Errors, if there is one at the
- * first block: -EINVAL the block lies outside the socket's memory or is in the kernel already. If the caller is killed
- * inside, the blocks come back. */
-static inline int numacre_xdp_give(numacre_xdp *xdp, void *const *blocks, unsigned count) {
+/* Private. numacre_xdp_give of blocks that are fresh (numacre_xdp_offset_of), or of any. */
+static inline int numacre_xdp_fill(numacre_xdp *xdp, void *const *blocks, unsigned count, int are_fresh) {
     unsigned room = xsk_prod_nb_free(&xdp->fill_ring, count), i;
     uint32_t at = 0;
     if (room > count) room = count;
     for (i = 0; i < room; ++i) {
         uint64_t offset;
-        const int error = numacre_xdp_offset_of(xdp, blocks[i], &offset);
+        const int error = numacre_xdp_offset_of(xdp, blocks[i], are_fresh, &offset, xdp->error);
         if (error != 0 && i == 0) return error;
         if (error != 0) break;
         (void)xsk_ring_prod__reserve(&xdp->fill_ring, 1, &at);
@@ -525,10 +573,40 @@ static inline int numacre_xdp_give(numacre_xdp *xdp, void *const *blocks, unsign
     return (int)i;
 }
 
+/* Gives blocks of the caller's to the kernel, to receive packets into. Returns how many, the first of the array, the
+ * kernel has now: fewer than count if the fill ring is full, or at a block that is refused. Does not enter the kernel.
+ * Errors, if there is one at the first block: -EINVAL the address is not the begin of a block of this process, the
+ * block is smaller than a chunk (the kernel would write past its end), lies outside the socket's memory or in two
+ * hugepages that zero copy cannot join, or this socket has it already; what other sockets have is not known here. If
+ * the caller is killed inside, the blocks come back. */
+static inline int numacre_xdp_give(numacre_xdp *xdp, void *const *blocks, unsigned count) {
+    return numacre_xdp_fill(xdp, blocks, count, 0);
+}
+
+/* Private. Keeps aside those of the blocks that the kernel would not take: their bits are set, so that the close frees
+ * them. The others move to the front of the array. Returns their number. */
+static inline unsigned numacre_xdp_withhold(numacre_xdp *xdp, void **blocks, unsigned count) {
+    unsigned kept = 0, i;
+    if (xdp->page_bytes == 0) return count;
+    for (i = 0; i < count; ++i) {
+        const uint64_t offset = (uint64_t)((char *)blocks[i] - xdp->base);
+        if (numacre_xdp_straddles(xdp, offset)) {
+            numacre_xdp_enters(xdp->filling, offset);
+            ++xdp->withheld;
+        } else {
+            blocks[kept++] = blocks[i];
+        }
+    }
+    return kept;
+}
+
 /* Allocates up to `count` blocks of the socket's numa node, as many as the fill ring has room for and the pool has, and
  * gives them to the kernel. Returns their number. Does not block. Errors, if not even one block could be had: those of
- * numacre_alloc_bulk and numacre_alloc_on (-ENOMEM, -EDQUOT ...). While the kernel has no blocks, it drops packets. If
- * the caller is killed inside, the blocks come back. */
+ * numacre_alloc_bulk and numacre_alloc_on (-ENOMEM, -EDQUOT ...). -ENOMEM and
+ * -EDQUOT are no reason to stop: the kernel goes on with the blocks that it has. When it has none left it drops
+ * packets, and none of them wakes a poll, so bound the wait, and refill again. A refill of a full pool costs several
+ * allocations that fail: do not repeat it at each turn of a busy loop. If the caller is killed inside, the blocks come
+ * back. */
 static inline int numacre_xdp_refill(numacre_xdp *xdp, unsigned count) {
     void *blocks[NUMACRE_XDP_BATCH];
     unsigned room = xsk_prod_nb_free(&xdp->fill_ring, count < xdp->fill_ring.size ? count : xdp->fill_ring.size);
@@ -555,7 +633,8 @@ static inline int numacre_xdp_refill(numacre_xdp *xdp, unsigned count) {
             batch = wanted / 2;
             continue;
         }
-        given = numacre_xdp_give(xdp, blocks, wanted);
+        wanted = numacre_xdp_withhold(xdp, blocks, wanted);
+        given = numacre_xdp_fill(xdp, blocks, wanted, 1);
         if (given < 0 || (unsigned)given < wanted) {
             /* Never, unless the pool gives blocks that the kernel has. */
             const unsigned kept = given < 0 ? 0 : (unsigned)given;
@@ -567,7 +646,7 @@ static inline int numacre_xdp_refill(numacre_xdp *xdp, unsigned count) {
         total += wanted;
     }
     if (total == 0 && error != 0)
-        return numacre_xdp_fail(xdp, error, "no block of %u bytes for the kernel: %s", xdp->block_bytes,
+        return numacre_xdp_fail(xdp->error, error, "no block of %u bytes for the kernel: %s", xdp->block_bytes,
                                 numacre_last_error());
     return (int)total;
 }
@@ -609,15 +688,17 @@ static inline int numacre_xdp_kick(numacre_xdp *xdp) {
         sendto(xsk_socket__fd(xdp->socket), NULL, 0, MSG_DONTWAIT, NULL, 0) >= 0 || errno == EAGAIN || errno == EBUSY ||
         errno == ENOBUFS || errno == EINTR)
         return 0;
-    return numacre_xdp_fail(xdp, -errno, "the kernel does not send: %s. Is the interface up?", strerror(errno));
+    return numacre_xdp_fail(xdp->send_error, -errno, "the kernel does not send: %s. Is the interface up?",
+                            strerror(errno));
 }
 
 /* Sends packets: puts blocks into the send ring and tells the device. The packet of block i begins offsets[i] bytes
  * behind the block's begin, and has lengths[i] bytes. Returns how many, the first of the arrays, are on their way:
- * fewer than count if the ring is full. These are the kernel's until numacre_xdp_complete; the others stay the
- * caller's. Errors, if there is one at the first block: -EINVAL the block lies outside the socket's memory or is in the
- * kernel already, or the packet is empty or does not lie in the chunk; -ENXIO, -ENETDOWN the interface is gone or down
- * (the packets stay in the ring). If the caller is killed inside, the blocks come back, the packets sent or not. */
+ * fewer than count if the ring is full, or at a block that is refused. These are the kernel's until
+ * numacre_xdp_complete; the others stay the caller's. Errors, if there is one at the first block: -EINVAL for the
+ * reasons of numacre_xdp_give, or the packet is empty or does not lie in the chunk; -ENXIO, -ENETDOWN the interface is
+ * gone or down (the packets stay in the ring). The sentence is in send_error. If the caller is killed inside, the
+ * blocks come back, the packets sent or not. */
 static inline int numacre_xdp_send(numacre_xdp *xdp, void *const *blocks, const uint32_t *offsets,
                                    const uint32_t *lengths, unsigned count) {
     unsigned room = xsk_prod_nb_free(&xdp->send_ring, count), i;
@@ -627,12 +708,13 @@ static inline int numacre_xdp_send(numacre_xdp *xdp, void *const *blocks, const 
     for (i = 0; i < room; ++i) {
         struct xdp_desc *description;
         uint64_t offset;
-        error = numacre_xdp_offset_of(xdp, blocks[i], &offset);
+        error = numacre_xdp_offset_of(xdp, blocks[i], 0, &offset, xdp->send_error);
         if (error == 0 &&
             (lengths[i] == 0 || offsets[i] >= xdp->chunk_bytes || lengths[i] > xdp->chunk_bytes - offsets[i]))
-            error = numacre_xdp_fail(
-                xdp, -EINVAL, "a packet of %u bytes at offset %u is empty or does not lie in a chunk of %u bytes",
-                lengths[i], offsets[i], xdp->chunk_bytes);
+            error =
+                numacre_xdp_fail(xdp->send_error, -EINVAL,
+                                 "a packet of %u bytes at offset %u is empty or does not lie in a chunk of %u bytes",
+                                 lengths[i], offsets[i], xdp->chunk_bytes);
         if (error != 0) break;
         (void)xsk_ring_prod__reserve(&xdp->send_ring, 1, &at);
         description = xsk_ring_prod__tx_desc(&xdp->send_ring, at);
@@ -653,13 +735,14 @@ static inline int numacre_xdp_send(numacre_xdp *xdp, void *const *blocks, const 
 /* Stores up to `count` blocks whose packets are sent, and that are the caller's again; if blocks is NULL, frees them
  * (numacre_free_bulk). Returns their number. Also makes the device send what is still in the send ring, so call it
  * until xdp->completed equals xdp->sent. Enters the kernel only for that. Blocks come in the order in which the kernel
- * has finished with them. If the caller is killed inside, the blocks come back. Errors: those of numacre_free_bulk;
- * -ENXIO, -ENETDOWN the interface is gone or down. */
+ * has finished with them. If the caller is killed inside, the blocks come back. Errors, with the sentence in
+ * send_error: those of numacre_free_bulk, after which the other blocks are freed, and all of them count as completed;
+ * -ENXIO, -ENETDOWN, if there is no block, the interface is gone or down. */
 static inline int numacre_xdp_complete(numacre_xdp *xdp, void **blocks, unsigned count) {
     void *freed[NUMACRE_XDP_BATCH];
     unsigned total = 0;
     int error = 0;
-    while (total < count && error == 0) {
+    while (total < count) {
         void **const stored = blocks == NULL ? freed : blocks + total;
         unsigned wanted = count - total, found, kept = 0, i;
         uint32_t at = 0;
@@ -681,9 +764,10 @@ static inline int numacre_xdp_complete(numacre_xdp *xdp, void **blocks, unsigned
         total += kept;
         if (blocks == NULL) error = numacre_free_bulk(xdp->pool, freed, kept);
         if (error != 0)
-            (void)numacre_xdp_fail(xdp, error, "a block that was sent cannot be freed: %s", numacre_last_error());
+            return numacre_xdp_fail(xdp->send_error, error, "a block that was sent cannot be freed: %s",
+                                    numacre_last_error());
     }
-    if (error == 0 && xdp->completed != xdp->sent) error = numacre_xdp_kick(xdp);
+    if (xdp->completed != xdp->sent) error = numacre_xdp_kick(xdp);
     return error != 0 && total == 0 ? error : (int)total;
 }
 
@@ -700,7 +784,8 @@ static inline int numacre_xdp_statistics(numacre_xdp *xdp, struct xdp_statistics
     socklen_t size = sizeof *statistics;
     memset(statistics, 0, sizeof *statistics);
     if (getsockopt(xsk_socket__fd(xdp->socket), SOL_XDP, XDP_STATISTICS, statistics, &size) == 0) return 0;
-    return numacre_xdp_fail(xdp, -errno, "cannot ask for the statistics of an AF_XDP socket: %s", strerror(errno));
+    return numacre_xdp_fail(xdp->error, -errno, "cannot ask for the statistics of an AF_XDP socket: %s",
+                            strerror(errno));
 }
 
 /* Private. Whether a new socket could have the queue: 1, 0 (an earlier one still has it), or a negative errno value. */
@@ -710,10 +795,12 @@ static inline int numacre_xdp_queue_is_free(unsigned interface_index, uint32_t q
     const uint32_t entries = 2;
     int result = 1;
     const int probe = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
-    void *const page = aligned_alloc(4096, 4096);
+    const size_t page_bytes = numacre_xdp_page_bytes();
+    void *const page = aligned_alloc(page_bytes, page_bytes);
     memset(&memory, 0, sizeof memory);
     memory.addr = (uint64_t)(uintptr_t)page;
-    memory.len = memory.chunk_size = 4096;
+    memory.len = page_bytes;
+    memory.chunk_size = NUMACRE_XDP_CHUNK_MAX;
     memset(&address, 0, sizeof address);
     address.sxdp_family = AF_XDP;
     address.sxdp_flags = XDP_COPY;
@@ -733,20 +820,28 @@ static inline int numacre_xdp_queue_is_free(unsigned interface_index, uint32_t q
     return result;
 }
 
-/* Private. Frees the blocks that the bits name, of a socket that the kernel has no more. Returns their number. */
-static inline uint64_t numacre_xdp_free_all(const numacre_xdp *xdp, const uint64_t *bits) {
+/* Private. Notes the result of a free: *error becomes the first failure, with its sentence, *failed counts them. */
+static inline void numacre_xdp_note_free(numacre_xdp *xdp, const void *block, int result, int *error,
+                                         uint64_t *failed) {
+    if (result == 0) return;
+    if ((*failed)++ == 0)
+        *error = numacre_xdp_fail(xdp->error, result, "block %p, which the kernel had, cannot be freed: %s", block,
+                                  numacre_last_error());
+}
+
+/* Private. Frees the blocks that the bits name, of a socket that the kernel has no more. *error, *failed: as above. */
+static inline void numacre_xdp_free_all(numacre_xdp *xdp, const uint64_t *bits, int *error, uint64_t *failed) {
     const uint64_t words = (xdp->size_bytes >> 17) + 1;
-    uint64_t word, freed = 0;
+    uint64_t word;
     for (word = 0; word < words; ++word) {
         uint64_t left = bits[word];
         for (; left != 0; left &= left - 1) {
             /* The bit tells the 2048 bytes in which the block begins, not where: so the offset is rounded up. */
             uint64_t offset = word << 17 | (uint64_t)__builtin_ctzll(left) << 11;
             if (xdp->is_unaligned) offset = (offset + xdp->block_bytes - 1) / xdp->block_bytes * xdp->block_bytes;
-            if (numacre_free(xdp->pool, xdp->base + offset) == 0) ++freed;
+            numacre_xdp_note_free(xdp, xdp->base + offset, numacre_free(xdp->pool, xdp->base + offset), error, failed);
         }
     }
-    return freed;
 }
 
 /* Private. Waits until the kernel has let the queue go, and nobody else has the socket. */
@@ -759,38 +854,53 @@ static inline int numacre_xdp_await_end(numacre_xdp *xdp) {
     }
     /* A process that cannot ask (without CAP_NET_RAW by now) takes the close for the end, unless a device may write. */
     if (is_free > 0 || (is_free < 0 && !xdp->is_zero_copy)) return 0;
-    return numacre_xdp_fail(xdp, is_free == 0 ? -ETIMEDOUT : is_free,
-                            "queue %u is not free after the close (%s): a child has the socket, or another socket has "
-                            "the queue by now. %llu blocks stay with this process until it detaches or ends",
-                            xdp->queue, is_free == 0 ? "for 5 s" : strerror(-is_free),
-                            (unsigned long long)(xdp->given - xdp->received + xdp->sent - xdp->completed));
+    return numacre_xdp_fail(
+        xdp->error, is_free == 0 ? -ETIMEDOUT : is_free,
+        "queue %u is not free after the close (%s): a child has the socket, or another socket has "
+        "the queue by now. %llu blocks stay with this process until it detaches or ends",
+        xdp->queue, is_free == 0 ? "for 5 s" : strerror(-is_free),
+        (unsigned long long)(xdp->given - xdp->received + xdp->sent - xdp->completed + xdp->withheld));
 }
 
 /* Closes the socket, waits until the kernel has let the blocks go, frees those that it had, and unpins the memory.
  * Blocks that the caller has stay the caller's. The packets of the send ring are sent, as far as the device takes them
  * within 5 s; packets in the receive ring are dropped. Blocks for as long, and for 5 s more while a child still has the
- * socket. xdp is closed in any case; a second call does nothing. If the caller is killed inside, everything comes back.
- * Errors: -ETIMEDOUT the queue is still taken after 5 s, by a child that has the socket or by a new socket: blocks that
- * the kernel had, and the pin, stay with the process until it detaches or ends. */
+ * socket. xdp is closed in any case; a second call does nothing, nor does a call for a numacre_xdp that is all zeros.
+ * If the caller is killed inside, everything comes back. Errors: -ETIMEDOUT the queue is still taken after 5 s, by a
+ * child that has the socket or by a new socket: blocks that the kernel had, and the pin, stay with the process until it
+ * detaches or ends. Those of numacre_free, for the first block that cannot be freed: somebody has freed it, or taken it
+ * by an old reference, while the kernel had it. The sentence tells how many there are; all others are freed. */
 static inline int numacre_xdp_close(numacre_xdp *xdp) {
-    int error = 0, waited_ms;
-    if (xdp->socket != NULL) {
-        for (waited_ms = 0; waited_ms < NUMACRE_XDP_WAIT_MS && xdp->completed != xdp->sent; ++waited_ms) {
-            const int completed = numacre_xdp_complete(xdp, NULL, UINT_MAX);
-            if (completed < 0 || xdp->completed == xdp->sent) break;
-            if (completed == 0) (void)poll(NULL, 0, 1);
-        }
-        xsk_socket__delete(xdp->socket);
+    int error = 0, free_error = 0, waited_ms = 0;
+    uint64_t failed = 0;
+    if (xdp->pool == NULL) return 0;
+    while (xdp->socket != NULL && waited_ms < NUMACRE_XDP_WAIT_MS && xdp->completed != xdp->sent) {
+        void *blocks[NUMACRE_XDP_BATCH];
+        const int completed = numacre_xdp_complete(xdp, blocks, NUMACRE_XDP_BATCH);
+        int i;
+        for (i = 0; i < completed; ++i)
+            numacre_xdp_note_free(xdp, blocks[i], numacre_free(xdp->pool, blocks[i]), &free_error, &failed);
+        if (completed < 0) break;
+        if (completed != 0) continue;
+        (void)poll(NULL, 0, 1);
+        ++waited_ms;
     }
+    if (xdp->socket != NULL) xsk_socket__delete(xdp->socket);
     if (xdp->umem != NULL) (void)xsk_umem__delete(xdp->umem);
     if (xdp->socket != NULL) error = numacre_xdp_await_end(xdp);
     xdp->socket = NULL;
     xdp->umem = NULL;
     if (error == 0) {
-        if (xdp->filling != NULL) (void)numacre_xdp_free_all(xdp, xdp->filling);
-        if (xdp->sending != NULL) (void)numacre_xdp_free_all(xdp, xdp->sending);
+        if (xdp->filling != NULL) numacre_xdp_free_all(xdp, xdp->filling, &free_error, &failed);
+        if (xdp->sending != NULL) numacre_xdp_free_all(xdp, xdp->sending, &free_error, &failed);
         if (xdp->pin >= 0) (void)numacre_unpin(xdp->pool, xdp->pin);
         xdp->pin = -1;
+        error = free_error;
+    }
+    if (error == free_error && failed > 1) {
+        const size_t length = strlen(xdp->error);
+        (void)snprintf(xdp->error + length, sizeof xdp->error - length, "; and %llu more",
+                       (unsigned long long)(failed - 1));
     }
     free(xdp->filling);
     free(xdp->sending);
