@@ -109,6 +109,15 @@ class FixedBuffers(IoUringTest):
         self.run_client("tables")
         self.assert_all_comes_back()
 
+    def test_places_that_are_taken_are_refused(self):
+        self.serve()
+        self.assertEqual(self.run_client("taken"),
+                         "place 12 of the ring's table of buffers has a buffer already: name empty places "
+                         "(first_buffer 10, 8 slices)\n"
+                         "place 1 of the ring's table of files has a file already: name empty places (first_file 1, "
+                         "1 pins)\n")
+        self.assert_all_comes_back()
+
     def test_a_private_pool(self):
         self.run_client("private")
 

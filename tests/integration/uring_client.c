@@ -359,6 +359,10 @@ static int close_early(void) {
     expect(numacre_uring_feeder_close(&feeder) == 0, "a full feeder is closed");
     expect(count_blocks() == blocks_before, "the feeder gives everything back");
     expect(numacre_uring_feeder_close(&feeder) == 0, "a closed feeder is closed");
+    const struct io_uring_cqe late = {.res = 1, .flags = IORING_CQE_F_BUFFER};
+    expect(numacre_uring_feed(&feeder, 0) == 0, "a closed feeder takes nothing");
+    expect(numacre_uring_take(&feeder, &late) == NULL, "a closed feeder has no block");
+    expect(feeder.entries == 0 && feeder.held == 0, "a closed feeder has no places");
     if (numacre_uring_feeder_open(&feeder, &ring, pool, &options) != 0) fail("feeder_open", feeder.message);
     expect(numacre_uring_feed(&feeder, NUMACRE_WAIT) == 4, "the ring is filled");
     numacre_uring_prep_recv_multishot(&feeder, next_sqe(), connection[1]);
@@ -875,6 +879,42 @@ static int tables(void) {
     return 0;
 }
 
+/* taken: places of the program's in a ring's tables are refused, and stay as they are. */
+static int taken_places(void) {
+    static char own[4096];
+    const struct iovec own_buffer = {own, sizeof own};
+    const __u64 tag = 0;
+    const int own_file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    numacre_uring_options options = {.flags = NUMACRE_URING_TABLES,
+                                     .slice_bytes = 8 << 20,
+                                     .first_buffer = 10,
+                                     .buffer_count = 40,
+                                     .first_file = 1,
+                                     .file_count = 4};
+    attach();
+    set_up_ring();
+    expect(io_uring_register_buffers_sparse(&ring, 100) == 0, "a table of buffers");
+    expect(io_uring_register_files_sparse(&ring, 10) == 0, "a table of files");
+    expect(io_uring_register_buffers_update_tag(&ring, 12, &own_buffer, &tag, 1) == 1, "a buffer");
+    expect(io_uring_register_files_update(&ring, 1, &own_file, 1) == 1, "a file");
+    expect(numacre_uring_register(&uring, &ring, pool, &options) == -EBUSY, "no place of another buffer");
+    printf("%s\n", uring.message);
+    options.first_buffer = 20;
+    expect(numacre_uring_register(&uring, &ring, pool, &options) == -EBUSY, "no place of another file");
+    printf("%s\n", uring.message);
+    options.first_file = 2;
+    if (numacre_uring_register(&uring, &ring, pool, &options) != 0) fail("register", uring.message);
+    expect(strstr(uring.message, "table of files") != NULL, "a message stays until the next failure");
+    if (numacre_uring_unregister(&uring) != 0) fail("unregister", uring.message);
+    /* Both are what they were. */
+    struct io_uring_sqe *const sqe = next_sqe();
+    io_uring_prep_read_fixed(sqe, 1, own, sizeof own, 0, 12);
+    sqe->flags |= IOSQE_FIXED_FILE;
+    expect(result_of_one() == (int)sizeof own && memcmp(own, "\177ELF", 4) == 0, "the program is read");
+    tear_down();
+    return 0;
+}
+
 /* private: all of it on a private pool, without a daemon. */
 static int private_pool(void) {
     void *block;
@@ -929,6 +969,7 @@ int main(int argc, char **argv) {
     if (strcmp(command, "grown") == 0 && argc == 3) return grown(argv[2]);
     if (strcmp(command, "refuse") == 0) return refuse(argc - 2, argv + 2);
     if (strcmp(command, "tables") == 0) return tables();
+    if (strcmp(command, "taken") == 0) return taken_places();
     if (strcmp(command, "private") == 0) return private_pool();
     if (strcmp(command, "filter") == 0 && argc == 3) return behind_filter((unsigned)number);
     fail("usage", "see main()");

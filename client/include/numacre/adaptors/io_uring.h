@@ -24,6 +24,7 @@
  * 5 s later, the daemon gives the blocks to others. Blocks of a pool that is not registered have no such protection.
  *
  * Errors: 0 or a negative errno value, and a sentence in the `message` of the object: the wrong value and the remedy.
+ * A message stays until the next failure of its object: no call that succeeds clears it.
  *
  * Threads: an object is used like its ring, by one thread at a time. numacre_uring_buffer_of and the numacre_uring_prep
  * functions only read a numacre_uring. Signal handlers must not call. Several rings may register one pool, each with
@@ -36,6 +37,7 @@
 
 #include <liburing.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +76,8 @@ typedef struct {
     uint64_t slice_bytes; /* the largest fixed buffer, up to 1 GiB; 0: 1 GiB */
     unsigned flags;       /* NUMACRE_URING_TABLES, NUMACRE_URING_NO_HOLD */
     /* With NUMACRE_URING_TABLES: the empty places of the ring's tables that this object may use. A place for each
-     * slice; a file for each piece of online memory (one for each numa node, if no hole is in it). */
+     * slice; a file for each piece of online memory (one for each numa node, if no hole is in it). A place that has a
+     * buffer or a file already is refused, as far as the kernel tells (/proc/self/fdinfo). */
     unsigned first_buffer;
     unsigned buffer_count;
     unsigned first_file;
@@ -98,7 +101,7 @@ struct numacre_uring_node {
 
 /* A pool's memory in a ring. Programs read `message`, and nothing else. */
 typedef struct {
-    char message[NUMACRE_URING_MESSAGE_BYTES]; /* about the last failure */
+    char message[NUMACRE_URING_MESSAGE_BYTES]; /* about the last failure; before the first, whatever was in *self */
     struct io_uring *ring;
     numacre_pool *pool;
     struct numacre_uring_node *nodes; /* NULL: nothing is registered */
@@ -112,7 +115,7 @@ typedef struct {
     numacre_uring_options options;
     int has_table;              /* the ring has a table of buffers that this object made */
     unsigned registered_slices; /* the first so many slices are in the ring's table */
-    int has_files;              /* the ring holds the pins */
+    unsigned held_pins;         /* the ring holds the first so many pins */
 } numacre_uring;
 
 /* A zero-copy send of a block, or of a part of one. The program fills in the first four fields; the others are 0. */
@@ -186,7 +189,7 @@ static inline const char *numacre_uring_forbidden_by(void) {
            "and io_uring_register in the container's or the unit's profile";
 }
 
-/* As io_uring_queue_init, and says why there is no ring. Clears *self, also before numacre_uring_register. Enters the
+/* As io_uring_queue_init, and says why there is no ring. Clears *self, with its message. Enters the
  * kernel. If the caller is killed inside, nothing is left behind.
  * Errors: -ENOSYS a kernel without io_uring, or a filter that hides it; -EPERM forbidden by kernel.io_uring_disabled or
  * by a filter; -EINVAL entries 0 or above 32768, or flags that this kernel does not know; -EMFILE no descriptor left;
@@ -256,6 +259,39 @@ static inline int numacre_uring_set_buffer(const numacre_uring *self, unsigned s
     part.iov_len = (size_t)size_bytes;
     count = io_uring_register_buffers_update_tag(self->ring, self->options.first_buffer + slice, &part, &tag, 1);
     return count < 0 ? count : count == 1 ? 0 : -EFAULT;
+}
+
+/* Private: whether a line of fdinfo shows an empty place: "<none>", or the buffer that Linux before 6.13 puts there. */
+static inline int numacre_uring_is_empty_place(const char *text) {
+    return strncmp(text, "<none>", 6) == 0 || strncmp(text, "0xffffffffffffffff/", 19) == 0 ||
+           strncmp(text, "0x0/", 4) == 0;
+}
+
+/* Private: the first of `count` places of a table of the ring ("UserFiles", "UserBufs") that is not empty. -1: none is,
+ * or the kernel does not tell. The kernel's own calls replace what is there, without a word. */
+static inline int numacre_uring_taken_place(const struct io_uring *ring, const char *table, unsigned first,
+                                            unsigned count) {
+    char path[64], line[256];
+    const size_t length = strlen(table);
+    int is_in_table = 0, is_begin = 1, taken = -1;
+    FILE *file;
+    (void)snprintf(path, sizeof path, "/proc/self/fdinfo/%d", ring->ring_fd);
+    file = fopen(path, "re");
+    if (file == NULL) return -1;
+    while (taken < 0 && fgets(line, sizeof line, file) != NULL) {
+        const int is_whole = is_begin; /* else the rest of a long line */
+        unsigned place;
+        int text = 0;
+        is_begin = strchr(line, '\n') != NULL;
+        if (!is_whole) continue;
+        if (line[0] != ' ' && (line[0] < '0' || line[0] > '9')) /* a place of five digits begins with one */
+            is_in_table = strncmp(line, table, length) == 0 && line[length] == ':';
+        else if (is_in_table && sscanf(line, "%u: %n", &place, &text) == 1 && text != 0 && place >= first &&
+                 place - first < count && !numacre_uring_is_empty_place(line + text))
+            taken = (int)place;
+    }
+    (void)fclose(file);
+    return taken;
 }
 
 /* Private: makes the ring's table of buffers, with empty places. */
@@ -342,8 +378,14 @@ static inline int numacre_uring_hold_pins(numacre_uring *self) {
                                       "%u pins and %u places for files (file_count): name more, register less "
                                       "(size_bytes), or do without (NUMACRE_URING_NO_HOLD)",
                                       self->pin_count, self->options.file_count);
+        error = numacre_uring_taken_place(self->ring, "UserFiles", self->options.first_file, self->pin_count);
+        if (error >= 0)
+            return numacre_uring_fail(self->message, -EBUSY,
+                                      "place %d of the ring's table of files has a file already: name empty places "
+                                      "(first_file %u, %u pins)",
+                                      error, self->options.first_file, self->pin_count);
         error = io_uring_register_files_update(self->ring, self->options.first_file, self->pins, self->pin_count);
-        if (error > 0) self->has_files = 1; /* a part of them, at least */
+        if (error > 0) self->held_pins = (unsigned)error; /* a part of them, at least */
         if (error >= 0 && (unsigned)error != self->pin_count) error = -EINVAL;
     } else {
         error = io_uring_register_files(self->ring, self->pins, self->pin_count);
@@ -356,7 +398,7 @@ static inline int numacre_uring_hold_pins(numacre_uring *self) {
     if (error < 0)
         return numacre_uring_fail(self->message, error, "the ring does not hold %u pins as its files %u ff.: %s",
                                   self->pin_count, self->options.first_file, strerror(-error));
-    self->has_files = 1;
+    self->held_pins = self->pin_count;
     return 0;
 }
 
@@ -376,11 +418,11 @@ static inline int numacre_uring_unregister(numacre_uring *self) {
         error = self->slices[i].online_bytes == 0 ? 0 : numacre_uring_set_buffer(self, i, 0);
         if (first_error == 0) first_error = error;
     }
-    if (self->has_files && (self->options.flags & NUMACRE_URING_TABLES) == 0) {
+    if (self->held_pins != 0 && (self->options.flags & NUMACRE_URING_TABLES) == 0) {
         error = io_uring_unregister_files(self->ring);
         if (first_error == 0) first_error = error;
     }
-    for (i = 0; self->has_files && (self->options.flags & NUMACRE_URING_TABLES) != 0 && i < self->pin_count; ++i) {
+    for (i = 0; (self->options.flags & NUMACRE_URING_TABLES) != 0 && i < self->held_pins; ++i) {
         error = io_uring_register_files_update(self->ring, self->options.first_file + i, &none, 1);
         if (first_error == 0 && error < 0) first_error = error;
     }
@@ -398,8 +440,8 @@ static inline int numacre_uring_unregister(numacre_uring *self) {
     self->nodes = NULL;
     self->slices = NULL;
     self->pins = NULL;
-    self->node_count = self->slice_count = self->pin_count = self->registered_slices = 0;
-    self->has_table = self->has_files = 0;
+    self->node_count = self->slice_count = self->pin_count = self->registered_slices = self->held_pins = 0;
+    self->has_table = 0;
     return first_error;
 }
 
@@ -486,6 +528,14 @@ static inline int numacre_uring_begin(numacre_uring *self) {
     if (self->pin_count == 0)
         return numacre_uring_fail(self->message, -ENODATA, "no slice of the pool begins with online memory: %s",
                                   numacre_last_error());
+    if ((self->options.flags & NUMACRE_URING_TABLES) != 0) {
+        error = numacre_uring_taken_place(self->ring, "UserBufs", self->options.first_buffer, self->slice_count);
+        if (error >= 0)
+            return numacre_uring_fail(self->message, -EBUSY,
+                                      "place %d of the ring's table of buffers has a buffer already: name empty places "
+                                      "(first_buffer %u, %u slices)",
+                                      error, self->options.first_buffer, self->slice_count);
+    }
     error = numacre_uring_hold_pins(self);
     if (error == 0 && (self->options.flags & NUMACRE_URING_TABLES) == 0) error = numacre_uring_make_table(self);
     for (i = 0; error == 0 && i < self->slice_count; ++i) {
@@ -494,6 +544,13 @@ static inline int numacre_uring_begin(numacre_uring *self) {
         self->registered_slices = i + 1;
     }
     return error;
+}
+
+/* Private: clears *self, but for the message, which only has to end somewhere: it may be of an earlier failure. */
+static inline void numacre_uring_clear(numacre_uring *self) {
+    const size_t kept = offsetof(numacre_uring, ring);
+    memset((char *)self + kept, 0, sizeof *self - kept);
+    self->message[sizeof self->message - 1] = 0;
 }
 
 /* Pins the online memory of a pool (numacre_pin) and registers it as fixed buffers of the ring, in slices.
@@ -507,18 +564,19 @@ static inline int numacre_uring_begin(numacre_uring *self) {
  * The memory stays where it is until numacre_uring_unregister: a shrink or drain of it is refused. The ring holds the
  * pins in a table of files that this call makes (see NUMACRE_URING_TABLES, NUMACRE_URING_NO_HOLD).
  *
- * options NULL: all defaults. *self: cleared by the call, `message` apart; the ring and the pool outlive the
+ * options NULL: all defaults. *self: cleared by the call, but for `message`; unregister it before, if it is registered.
+ * The ring and the pool outlive the
  * registration. Asks the daemon and enters the kernel; takes about as long as it takes to walk over all pages. Not
  * thread-safe for one ring. If the caller is killed inside, everything is undone by its end.
  * Errors, after which nothing is registered: -ENOMEM above RLIMIT_MEMLOCK (for processes without CAP_IPC_LOCK), or no
- * memory; -EBUSY the ring has buffers or files already; -E2BIG more slices than the ring may have (16384) or than
- * buffer_count; -EMFILE more pins than file_count; -EINVAL bad options; -ENODATA nothing is online; -EFAULT a page is
- * missing; those of numacre_pin. */
+ * memory; -EBUSY the ring has buffers or files already, or a place that is named has one; -E2BIG more slices than the
+ * ring may have (16384) or than buffer_count; -EMFILE more pins than file_count; -EINVAL bad options; -ENODATA nothing
+ * is online; -EFAULT a page is missing; those of numacre_pin. */
 static inline int numacre_uring_register(numacre_uring *self, struct io_uring *ring, numacre_pool *pool,
                                          const numacre_uring_options *options) {
     char message[sizeof self->message];
     int error;
-    memset(self, 0, sizeof *self);
+    numacre_uring_clear(self);
     self->ring = ring;
     self->pool = pool;
     if (options != NULL) self->options = *options;
@@ -642,6 +700,8 @@ static inline void numacre_uring_feeder_forget(numacre_uring_feeder *self) {
     self->blocks = NULL;
     self->refs = NULL;
     self->free_ids = NULL;
+    /* A feeder that is closed has no place to feed, and no completion is of it. */
+    self->entries = self->held = 0;
 }
 
 /* Private: memory for the entries of the ring, a whole number of pages, filled with zeros. */
@@ -755,8 +815,9 @@ static inline void numacre_uring_feeder_put(numacre_uring_feeder *self, void *co
 #define NUMACRE_URING_FEED_BURST 128u /* numacre_alloc_bulk enters the kernel for more */
 
 /* Fills the ring's free places with new blocks, and returns how many it has put in: fewer than there are places if
- * memory is short. Call it after completions were taken, and when a request has ended with -ENOBUFS (the ring was
- * empty): feed, then prepare the request again.
+ * memory is short, and none if the feeder is closed. Call it after completions were taken, and when a request has ended
+ * with -ENOBUFS (the ring was empty): feed, then prepare the request again. -ENOMEM and -EDQUOT while the feeder still
+ * holds blocks (held) are no reason to stop: go on with what is in the ring, and feed again later.
  * flags: 0; or NUMACRE_WAIT, NUMACRE_WAIT_MS(ms): if there is no memory and the feeder holds no block, waits for one.
  * Enters the kernel as numacre_alloc_bulk, and to wait. If the caller is killed inside, the blocks come back.
  * Errors, when no block was put in and there is a free place: those of numacre_alloc and, with flags, of
@@ -803,7 +864,8 @@ static inline int numacre_uring_feed(numacre_uring_feeder *self, unsigned flags)
 
 /* Prepares a receive that goes on until it fails, the peer closes, or the ring is empty (-ENOBUFS), with a completion
  * for each block that it has filled (multishot, Linux 6.0). A completion without IORING_CQE_F_MORE in its flags is the
- * request's last: prepare it again if the connection goes on. user_data is the program's. */
+ * request's last: prepare it again if the connection goes on. user_data is the program's. Do not add
+ * IORING_RECVSEND_BUNDLE (Linux 6.10): a completion of a bundle stands for several blocks and names only the first. */
 static inline void numacre_uring_prep_recv_multishot(const numacre_uring_feeder *self, struct io_uring_sqe *sqe,
                                                      int fd) {
     io_uring_prep_recv_multishot(sqe, fd, NULL, 0, 0);
@@ -813,8 +875,10 @@ static inline void numacre_uring_prep_recv_multishot(const numacre_uring_feeder 
 
 /* Returns the block of a completion of the feeder's group, and gives it to the caller; its place in the ring is free
  * for numacre_uring_feed. Returns NULL if the completion has none (an error, the end of a connection), or if it was
- * taken already. Look at every completion: one with a result of 0 or an error may have a block as well. cqe->res bytes
- * of the block were written. Never blocks. */
+ * taken already, or if the feeder is closed. Look at every completion: one with a result of 0 or an error may have a
+ * block as well. cqe->res bytes of the block were written. Each completion has one block at most, so requests of the
+ * group must not be bundles (IORING_RECVSEND_BUNDLE): the other blocks of a bundle would never be given back. Never
+ * blocks. */
 static inline void *numacre_uring_take(numacre_uring_feeder *self, const struct io_uring_cqe *cqe) {
     const unsigned id = cqe->flags >> IORING_CQE_BUFFER_SHIFT;
     void *block;
@@ -862,9 +926,10 @@ struct numacre_uring_group_status {
  * them, or shut their sockets down) and take the completions: a block that a request has picked is not in the ring any
  * more, and the kernel may be writing into it. Before io_uring_queue_exit. Does nothing if the feeder is closed. Enters
  * the kernel.
- * Errors: -EBUSY requests have picked blocks whose completions were not taken (Linux 6.8 and newer tell; on older ones
- * the caller has to know): nothing has changed, take them and close again; the kernel's; those of numacre_free, after
- * which the feeder is closed all the same. */
+ * Errors: -EBUSY requests have picked blocks whose completions were not taken: nothing has changed, take them and close
+ * again. This is advice, and no lock: Linux before 6.8 does not tell, and a request that is still there may pick a
+ * block right after the look; the kernel would then write into a block that is free. That no request is left is the
+ * caller's to know. The kernel's errors; those of numacre_free, after which the feeder is closed all the same. */
 static inline int numacre_uring_feeder_close(numacre_uring_feeder *self) {
     struct numacre_uring_group_status status;
     int first_error;
@@ -890,7 +955,6 @@ static inline int numacre_uring_feeder_close(numacre_uring_feeder *self) {
         if (error != 0 && first_error == 0)
             first_error = numacre_uring_fail_as_library(self->message, error, "numacre_free");
     }
-    self->held = 0;
     numacre_uring_feeder_forget(self);
     return first_error;
 }
