@@ -137,6 +137,16 @@ bool read_ipv6(Rest rest, Parsed &parsed) {
 
 }  // namespace
 
+void put_header(std::span<std::byte> block, PacketHeader header) {
+    if (header.packet_offset < sizeof header) {
+        const std::size_t bytes = std::min<std::size_t>(header.captured_bytes, block.size() - sizeof header);
+        std::memmove(block.data() + sizeof header, block.data() + header.packet_offset, bytes);
+        header.packet_offset = sizeof header;
+        header.captured_bytes = static_cast<std::uint32_t>(bytes) & kCapturedBytesMax;
+    }
+    std::memcpy(block.data(), &header, sizeof header);
+}
+
 Parsed parse(LinkType link_type, std::span<const std::byte> captured, std::uint32_t wire_bytes) {
     Parsed parsed;
     Rest rest(captured, wire_bytes);

@@ -21,6 +21,10 @@ struct PacketHeader {
 inline constexpr std::uint32_t kCapturedBytesMax = (1U << 20) - 1;
 static_assert(sizeof(PacketHeader) == 16 && std::is_trivially_copyable_v<PacketHeader>);
 
+// Writes the header into a block that has the packet already. A packet that begins where the header has to be (an XDP
+// program may have moved its begin) is moved behind it; what then lies outside the block is cut off.
+void put_header(std::span<std::byte> block, PacketHeader header);
+
 // The type of a packet's first header; the numbers are those of the pcap file format.
 enum class LinkType : std::uint32_t { ethernet = 1, raw_ip = 101, linux_sll = 113 };
 

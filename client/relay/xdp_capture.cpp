@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "packet.hpp"
+#include "refill_pause.hpp"
 
 #ifdef RELAY_HAS_XDP
 
@@ -23,15 +24,21 @@ namespace relay {
 // Does not move: libxdp keeps the addresses of the rings.
 struct XdpCapture::Socket {
     numacre_xdp xdp{};
+    RefillPause pause;
     xdp_statistics before{};  // the kernel's counts at start()
     std::string name;         // of the interface
     ~Socket() { numacre_xdp_close(&xdp); }
 
     void fail() const { throw std::runtime_error(xdp.error); }
     void refill() {
-        const int given = numacre_xdp_refill(&xdp, UINT_MAX);
+        const unsigned wanted = xsk_prod_nb_free(&xdp.fill_ring, xdp.fill_ring.size);
+        if (wanted == 0) return;
+        const auto now = RefillPause::Clock::now();
+        if (!pause.is_over(now)) return;
+        const int given = numacre_xdp_refill(&xdp, wanted);
         // A full pool is no fault: the kernel drops packets until blocks come back.
         if (given < 0 && given != -ENOMEM && given != -EDQUOT) fail();
+        pause.refilled(given < 0 ? 0 : static_cast<unsigned>(given), wanted, now);
     }
     xdp_statistics statistics() {
         xdp_statistics now{};
@@ -81,7 +88,7 @@ std::size_t XdpCapture::receive(std::span<void *> blocks) {
         header.wire_bytes = lengths[i];
         header.timestamp_ns =
             static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
-        std::memcpy(blocks[i], &header, sizeof header);
+        put_header({static_cast<std::byte *>(blocks[i]), socket_->xdp.chunk_bytes}, header);
     }
     return received;
 }

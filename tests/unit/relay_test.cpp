@@ -7,8 +7,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <random>
@@ -20,6 +23,7 @@
 #include "link.hpp"
 #include "packet.hpp"
 #include "pcap_file.hpp"
+#include "refill_pause.hpp"
 #include "report.hpp"
 #include "ring.hpp"
 
@@ -27,6 +31,49 @@ namespace relay {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
+
+TEST(RelayPacket, a_header_does_not_overwrite_its_packet) {
+    constexpr std::size_t kBlockBytes = 256;
+    for (const unsigned offset : {0U, 1U, 15U, 16U, 17U, 100U}) {
+        SCOPED_TRACE(offset);
+        std::vector<std::byte> block(kBlockBytes);
+        const unsigned packet_bytes = kBlockBytes - offset;
+        for (unsigned i = 0; i < packet_bytes; ++i) block[offset + i] = static_cast<std::byte>(i + 1);
+        PacketHeader header;
+        header.packet_offset = offset;
+        header.captured_bytes = header.wire_bytes = packet_bytes;
+        put_header(block, header);
+        std::memcpy(&header, block.data(), sizeof header);
+        EXPECT_EQ(header.packet_offset, std::max<unsigned>(offset, sizeof header));
+        EXPECT_EQ(header.wire_bytes, packet_bytes);
+        EXPECT_EQ(header.captured_bytes, kBlockBytes - header.packet_offset);
+        for (unsigned i = 0; i < header.captured_bytes; ++i)
+            ASSERT_EQ(block[header.packet_offset + i], static_cast<std::byte>(i + 1));
+    }
+}
+
+TEST(RelayRefill, a_full_pool_is_not_asked_at_each_turn) {
+    RefillPause pause;
+    RefillPause::Clock::time_point now{std::chrono::seconds(1)};
+    EXPECT_TRUE(pause.is_over(now));
+    pause.refilled(64, 64, now);
+    EXPECT_TRUE(pause.is_over(now)) << "there was enough";
+    // 100 ms of turns, ten in each millisecond.
+    unsigned asked = 0;
+    for (int turn = 0; turn < 1000; ++turn, now += std::chrono::microseconds(100)) {
+        if (!pause.is_over(now)) continue;
+        ++asked;
+        pause.refilled(0, 64, now);
+    }
+    EXPECT_EQ(asked, 15U) << "after 1, 2, 4, 8, 8 ... ms";
+    now += RefillPause::kLongest;
+    ASSERT_TRUE(pause.is_over(now));
+    pause.refilled(10, 64, now);
+    EXPECT_FALSE(pause.is_over(now)) << "a part of what was wanted: the pool is empty now";
+    EXPECT_TRUE(pause.is_over(now + RefillPause::kShortest));
+    pause.refilled(64, 64, now += RefillPause::kShortest);
+    EXPECT_TRUE(pause.is_over(now));
+}
 
 void append16(Bytes &bytes, unsigned value) {
     bytes.push_back(static_cast<std::uint8_t>(value >> 8));
