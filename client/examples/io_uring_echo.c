@@ -64,8 +64,11 @@ static void received(struct connection *connection, const struct io_uring_cqe *c
         connection->last = &piece->next;
         if (connection->first == piece) send_first(connection);
     }
-    /* Puts new blocks into the ring. Waits for one if the pool is full and the ring empty. */
-    if (numacre_uring_feed(&feeder, NUMACRE_WAIT_MS(1000)) < 0) failed("numacre_uring_feed", feeder.message);
+    /* Puts new blocks into the ring. Waits for one if the pool is full and the ring empty; goes on with what is there.
+     */
+    const int fed = numacre_uring_feed(&feeder, NUMACRE_WAIT_MS(1000));
+    const int is_short = fed == -ENOMEM || fed == -EDQUOT; /* no memory, or above a quota */
+    if (fed < 0 && !(is_short && feeder.held != 0)) failed("numacre_uring_feed", feeder.message);
     if ((cqe->flags & IORING_CQE_F_MORE) != 0) return;
     connection->is_open = cqe->res > 0 || cqe->res == -ENOBUFS; /* an empty ring ends the request */
     if (connection->is_open) receive(connection);

@@ -190,7 +190,31 @@ class OneNumaNode(ExamplesTest):
         )  # fmt: skip
         self.addCleanup(server.kill)
         first = server.stdout.readline()
-        connections = [socket.create_connection(("127.0.0.1", int(first.rpartition(":")[2]))) for _ in range(3)]
+        self.echo_on_three_connections(int(first.rpartition(":")[2]))
+        output, errors = server.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual((server.returncode, errors), (0, ""))
+        self.assertRegex(first + output, rf"\A{pattern_of(promised_output('io_uring_echo.c'))}\Z")
+        self.assertIn("echoed 3000000 bytes in ", output)
+        self.assert_nothing_is_left(self.daemon)
+
+    def test_io_uring_echo_goes_on_in_a_full_pool_and_above_its_quota(self):
+        """The pool, or the quota, has fewer blocks than the ring has places, so that it is always short of some."""
+        objects = "object=4096,colouring=off"
+        for attributes in (f"{objects},count=60", f"{objects},count=4000,user-quota={os.geteuid()}=240K"):
+            with self.subTest(attributes), Daemon("--pool", f"name=default,backing=small,{attributes}") as daemon:
+                server = subprocess.Popen(
+                    [program("io_uring_echo"), "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                    env={**os.environ, "NUMACRE_RUNTIME_DIR": daemon.runtime_dir},
+                )  # fmt: skip
+                self.addCleanup(server.kill)
+                self.echo_on_three_connections(int(server.stdout.readline().rpartition(":")[2]))
+                output, errors = server.communicate(timeout=PATIENCE_SECONDS)
+                self.assertEqual((server.returncode, errors), (0, ""))
+                self.assertIn("echoed 3000000 bytes in ", output)
+                self.assertEqual(daemon.used_bytes(), 0)
+
+    def echo_on_three_connections(self, port):
+        connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
         message = bytes(place % 251 for place in range(10000))
         with contextlib.ExitStack() as stack:
             for connection in connections:
@@ -205,11 +229,6 @@ class OneNumaNode(ExamplesTest):
                         self.assertTrue(more, "the server has closed the connection")
                         echo += more
                     self.assertEqual(echo, message)
-        output, errors = server.communicate(timeout=PATIENCE_SECONDS)
-        self.assertEqual((server.returncode, errors), (0, ""))
-        self.assertRegex(first + output, rf"\A{pattern_of(promised_output('io_uring_echo.c'))}\Z")
-        self.assertIn("echoed 3000000 bytes in ", output)
-        self.assert_nothing_is_left(self.daemon)
 
     def test_private_pool_needs_no_daemon(self):
         output = self.assert_works(self.daemon, "private_pool", source="private_pool.c")
