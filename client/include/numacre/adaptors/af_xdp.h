@@ -846,6 +846,7 @@ static inline void numacre_xdp_free_all(numacre_xdp *xdp, const uint64_t *bits, 
 
 /* Private. Waits until the kernel has let the queue go, and nobody else has the socket. */
 static inline int numacre_xdp_await_end(numacre_xdp *xdp) {
+    const unsigned long long left = xdp->given - xdp->received + xdp->sent - xdp->completed + xdp->withheld;
     int waited_ms, is_free;
     for (waited_ms = 0;; waited_ms += NUMACRE_XDP_LOOK_MS) {
         is_free = numacre_xdp_queue_is_free(xdp->interface_index, xdp->queue);
@@ -854,12 +855,10 @@ static inline int numacre_xdp_await_end(numacre_xdp *xdp) {
     }
     /* A process that cannot ask (without CAP_NET_RAW by now) takes the close for the end, unless a device may write. */
     if (is_free > 0 || (is_free < 0 && !xdp->is_zero_copy)) return 0;
-    return numacre_xdp_fail(
-        xdp->error, is_free == 0 ? -ETIMEDOUT : is_free,
-        "queue %u is not free after the close (%s): a child has the socket, or another socket has "
-        "the queue by now. %llu blocks stay with this process until it detaches or ends",
-        xdp->queue, is_free == 0 ? "for 5 s" : strerror(-is_free),
-        (unsigned long long)(xdp->given - xdp->received + xdp->sent - xdp->completed + xdp->withheld));
+    return numacre_xdp_fail(xdp->error, is_free == 0 ? -ETIMEDOUT : is_free,
+                            "queue %u is not free after the close (%s): a child has the socket, or another socket has "
+                            "the queue by now. %llu blocks stay with this process until it detaches or ends",
+                            xdp->queue, is_free == 0 ? "for 5 s" : strerror(-is_free), left);
 }
 
 /* Closes the socket, waits until the kernel has let the blocks go, frees those that it had, and unpins the memory.
