@@ -280,6 +280,35 @@ class PinsTest(unittest.TestCase):
             client.close()
             wait_until("the quarantine is over", lambda: client_of(daemon, client) is None)
 
+    @unittest.skipUnless(os.geteuid() == 0, "NOT TESTED: needs root, to become another user")
+    def test_a_connection_goes_with_its_detach_though_a_child_keeps_the_pin(self):
+        """Also that of another user, whose unread replies keep connections open: its detach reply is none of them."""
+        for uid in (None, 4711):
+            with self.subTest(uid=uid), serving(",pin-quarantine=60s,mode=0666") as daemon:
+                os.chmod(daemon.runtime_dir, 0o755)
+                watcher = ClientProcess(daemon.runtime_dir)
+                self.addCleanup(watcher.kill)
+                connections = self.connections(daemon)
+                client = ClientProcess(daemon.runtime_dir, uid=uid)
+                self.addCleanup(client.kill)
+                wait_until("it is connected", lambda: self.connections(daemon) == connections + 1)
+                self.assertEqual(client.alloc(4096)[0], 0)
+                self.assertEqual(client.pin(0, UNIT)[0], 0, client.message)
+                child = client.fork_idle()
+                try:
+                    self.assertEqual(client.detach(), 0)
+                    wait_until("it waits", lambda: (client_of(daemon, client) or {}).get("state") == "quarantined")
+                    wait_until("the connection is closed", lambda: self.connections(daemon) == connections)
+                finally:
+                    os.kill(child, signal.SIGKILL)
+
+    def connections(self, daemon):
+        """Of the attach socket, with that socket itself. The kernel shows the name that it was made under."""
+        with open("/proc/net/unix") as file:
+            rows = [line.split() for line in file if f" {daemon.runtime_dir}/attach.sock" in line]
+        inodes = {f"socket:[{row[6]}]" for row in rows}
+        return len(inodes & set(daemon.descriptors().values()))
+
     def test_nobody_pins_for_another(self):
         with serving() as daemon, contextlib.closing(connect(daemon)) as connection:
             connection.send(request())

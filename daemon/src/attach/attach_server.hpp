@@ -104,6 +104,7 @@ private:
     // 0, or an errno.
     int send_attached(Session &session, wire::Tier tier, const Client &client);
     void connection_ended(Session &session);
+    void close_connection(Session &session);
     void lose(Session &session);
     void ask_after(Session &session, std::function<void(Session &)> if_there);
     void watch_process(Session &session);

@@ -26,11 +26,18 @@ void AttachServer::connection_ended(Session &session) {
     if (session.phase != Session::Phase::attached) return;
     // Descriptors that the client has not read stay in flight, and count, as long as the session exists;
     // close_session() takes care of them then.
-    if (!session.is_limited || !has_unread(session.connection.get())) closer_.close(std::move(session.connection));
+    if (!session.is_limited || !has_unread(session.connection.get())) close_connection(session);
     // A lost connection alone gives no memory back: the process may have the memory mapped, and most likely is just
     // ending.
     session.pool->set_client_state(session.client.slot, ClientState::lost);
     lose(session);
+}
+
+// Closed only after the kernel has let go of the connection: else its release would be the last close, in our thread,
+// and a packet could be received from another connection that has its number by then.
+void AttachServer::close_connection(Session &session) {
+    const auto connection = std::make_shared<Fd>(std::move(session.connection));
+    loop_.cancel(std::exchange(session.packet_wait, 0), [this, connection] { closer_.close(std::move(*connection)); });
 }
 
 // Makes the session one of a client without a connection.
@@ -111,11 +118,12 @@ void AttachServer::depart(Session &session, Departure departure) {
     };
     // The connection of a client that has detached is not needed any more, however long its blocks wait.
     const auto let_go = [this, id, departure, confirm] {
-        confirm();
         const auto found = sessions_.find(id);
         if (found == sessions_.end() || departure != Departure::detached) return;
-        if (!found->second->is_limited || !has_unread(found->second->connection.get()))
-            closer_.close(std::move(found->second->connection));
+        Session &there = *found->second;
+        const bool unread = there.is_limited && has_unread(there.connection.get());  // before the detach reply is sent
+        confirm();
+        if (!unread) close_connection(there);
     };
     reaper_.reap(session.pool, session.client, departure, close, let_go);
 }
