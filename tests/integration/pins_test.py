@@ -208,6 +208,13 @@ class PinsTest(unittest.TestCase):
                 refused = daemon.run_cli("evict", client.client_id)
                 self.assertNotEqual(refused.returncode, 0)
                 self.assertIn("has ended", refused.stderr)
+                for command in ("reserve", "quota"):
+                    refused = daemon.run_cli(command, client.client_id, "8M")
+                    self.assertNotEqual(refused.returncode, 0, command)
+                    self.assertRegex(refused.stderr, rf"client {client.client_id} .* has ended, and what it has left "
+                                                     rf"waits .*--user {os.getuid()}\)")
+                seen = client_of(daemon, client)
+                self.assertEqual((seen["reserved_bytes"], seen["quota_bytes"]), (0, 0))
                 daemon.cli("delete", "default", "--force")
                 self.assertEqual(daemon.status()["pools"], [])
             finally:

@@ -331,6 +331,7 @@ private:
     enum class Stale : std::uint8_t { since_the_last_look, all };
     void forget_stale_gifts(Stale stale);
 
+    Answer<void> check_is_there(const Holder &holder) const;
     Answer<void> write_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes)
         NUMACRE_REQUIRES(change_mutex_);
     Answer<void> write_user_quota(const UserLimit &user) NUMACRE_REQUIRES(change_mutex_);

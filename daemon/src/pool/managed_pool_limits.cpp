@@ -13,6 +13,22 @@
 
 namespace numacre::daemon {
 
+// A limit of a client that has ended binds nobody: the client allocates no more. The check belongs under the records lock:
+// then end_promise() follows each promise that comes before the client's end.
+Answer<void> ManagedPool::check_is_there(const Holder &holder) const {
+    if (holder.kind != Holder::Kind::client) return {};
+    const auto client = clients_.find(holder.client_id);
+    if (!client || !has_departed(*client)) return {};
+    const bool waits = client->state == ClientState::quarantined;
+    return Unexpected{Failure{
+        Errc::bad_argument,
+        "client " + std::to_string(client->id) + " (pid " + std::to_string(client->peer.pid) + ") of pool \"" +
+            description_.name() + "\" has ended" +
+            (waits ? ", and what it has left waits for the processes that have its pins, or for its group" : "") +
+            ": it allocates nothing any more; set the limit for its user (--user " + std::to_string(client->peer.uid) +
+            ") or for a client that is there (numacre clients)"}};
+}
+
 Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
     const MutexLock one_at_a_time(change_mutex_);
     if (auto set = write_quota(holder, quota_bytes, soft_bytes); !set) return set;
@@ -23,6 +39,7 @@ Answer<void> ManagedPool::set_quota(const Holder &holder, std::uint64_t quota_by
 
 Answer<void> ManagedPool::write_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) {
     const RecordsLock records(*this);
+    if (auto there = check_is_there(holder); !there) return there;
     const auto changed = limits_.set_quota(holder, quota_bytes, soft_bytes);
     if (!changed) return Unexpected{changed.error()};
     if (changed->slot)
@@ -149,6 +166,8 @@ Answer<void> ManagedPool::promise(const Holder &holder, std::uint64_t bytes, con
                                   std::uint64_t &bytes_before) {
     {
         const RecordsLock records(*this);
+        // Without a look, a promise is taken back.
+        if (auto there = check_is_there(holder); use != nullptr && !there) return there;
         const auto promised = limits_.reserve(holder, bytes, use);
         if (!promised) return Unexpected{promised.error()};
         bytes_before = promised->bytes_before;
