@@ -152,10 +152,13 @@ void Capture::free_block(void *block) {
 }
 
 void Capture::push(std::span<void *const> blocks) {
-    for (void *const block : blocks) {
+    std::array<numacre_ref, std::max(LiveCapture::kBatch, XdpCapture::kBatch)> references;
+    if (numacre_ref_bulk(pool_.get(), blocks.data(), references.data(), static_cast<unsigned>(blocks.size())) != 0)
+        throw std::runtime_error(std::string("a block has no reference: ") + numacre_last_error());
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
         PacketHeader header;
-        std::memcpy(&header, block, sizeof header);
-        if (!writer_.try_push(reference_of(block))) throw RingDamaged();  // there was room, and we alone fill it
+        std::memcpy(&header, blocks[i], sizeof header);
+        if (!writer_.try_push(references[i])) throw RingDamaged();  // there was room, and we alone fill it
         count(header.wire_bytes);
     }
     publish();

@@ -87,9 +87,12 @@ private:
 
 void Flows::take(RingReader &reader, std::span<const numacre_ref> references) {
     batch_size_ = 0;
-    for (const numacre_ref reference : references) {
-        void *block = nullptr;
-        const int result = numacre_take(pool_.get(), reference, &block);
+    std::array<void *, kBatch> blocks{};
+    (void)numacre_take_bulk(pool_.get(), references.data(), blocks.data(), static_cast<unsigned>(references.size()));
+    for (std::size_t i = 0; i < references.size(); ++i) {
+        void *block = blocks[i];
+        // Asked once more, it says why.
+        const int result = block != nullptr ? 0 : numacre_take(pool_.get(), references[i], &block);
         if (result == 0) {
             __builtin_prefetch(block);
             batch_[batch_size_++].block = block;
