@@ -1,7 +1,7 @@
 /* The parts of af_xdp_test.py: packets with sequence numbers over a pair of interfaces, by AF_XDP on blocks of a pool.
  *
  * usage: af_xdp_client traffic INTERFACE COUNT FIRST PAUSE_US    sends packets FIRST .. by AF_PACKET, in bursts of 32
- *        af_xdp_client receive POOL INTERFACE FLAGS LIMIT        receives by AF_XDP; references go to standard output
+ *        af_xdp_client receive POOL INTERFACE FLAGS LIMIT HEADROOM   receives by AF_XDP; references go to its output
  *        af_xdp_client check POOL                                takes the blocks of references from standard input
  *        af_xdp_client send POOL INTERFACE FLAGS COUNT           sends packets 0 .. COUNT - 1 by AF_XDP
  *        af_xdp_client forward POOL FROM TO FLAGS LIMIT          sends by TO the blocks that FROM has received
@@ -101,9 +101,12 @@ static int64_t now_ms(void) {
     return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+static uint32_t headroom_bytes;
+
 static void open_queue(numacre_xdp *xdp, numacre_pool *pool, const char *interface, const char *flags) {
     const numacre_xdp_options options = {.interface_name = interface,
                                          .flags = (unsigned)atoi(flags),
+                                         .headroom_bytes = headroom_bytes,
                                          .fill_entries = 256,
                                          .receive_entries = 256,
                                          .send_entries = 256,
@@ -179,6 +182,7 @@ static int receive(const char *name, const char *interface, const char *flags, u
         for (unsigned i = 0; i < count; ++i) {
             uint64_t sequence;
             const struct place place = {offsets[i], lengths[i]};
+            if (offsets[i] != NUMACRE_XDP_HEADROOM + headroom_bytes) failed("receive", "a packet lies elsewhere");
             const int is_ours = check_packet((unsigned char *)blocks[i] + offsets[i], lengths[i], &sequence);
             if (is_ours < 0) failed("receive", "a packet is damaged");
             if (is_ours == 0) {
@@ -581,7 +585,8 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     if (strcmp(role, "traffic") == 0 && argc == 6)
         return traffic(argv[2], strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10), (unsigned)atoi(argv[5]));
-    if (strcmp(role, "receive") == 0 && argc == 6)
+    if (strcmp(role, "receive") == 0 && argc == 7) headroom_bytes = (uint32_t)atoi(argv[6]);
+    if (strcmp(role, "receive") == 0 && argc == 7)
         return receive(argv[2], argv[3], argv[4], strtoull(argv[5], NULL, 10));
     if (strcmp(role, "check") == 0 && argc == 3) return check(argv[2]);
     if (strcmp(role, "send") == 0 && argc == 6) return send_all(argv[2], argv[3], argv[4], strtoull(argv[5], NULL, 10));

@@ -131,10 +131,10 @@ class AfXdp(unittest.TestCase):
 
 
 class Receiving(AfXdp):
-    def hand_over(self, pool, flags):
+    def hand_over(self, pool, flags, headroom=0):
         reading, writing = os.pipe()
         checker = self.part("check", pool, stdin=reading).await_words("checking")
-        receiver = self.part("receive", pool, "v0", flags, PACKETS, stdout=writing).await_words("listening")
+        receiver = self.part("receive", pool, "v0", flags, PACKETS, headroom, stdout=writing).await_words("listening")
         os.close(reading)
         os.close(writing)
         sequence = 0
@@ -164,6 +164,12 @@ class Receiving(AfXdp):
                     received, _ = self.hand_over(pool, flags)
                     self.assertEqual((received["unaligned"], received["chunk"]), (unaligned, chunk))
                     wait_until("all blocks are back", lambda: self.daemon.used_bytes(pool) == 0)
+
+    def test_a_headroom_moves_packets_and_no_blocks(self):
+        for pool in ("objects", "frames4k", "frames16k"):
+            with self.subTest(pool):
+                self.hand_over(pool, COPY | SKB, headroom=300)
+                wait_until("all blocks are back", lambda: self.daemon.used_bytes(pool) == 0)
 
     def test_a_queue_can_be_opened_again_and_a_close_frees_what_the_kernel_had(self):
         # Counted by the process itself, after the last close.
@@ -348,7 +354,7 @@ class Killed(AfXdp):
         self.assertEqual(checked["twice"], 0)
 
     def receive_and_kill(self, rng, references, signals=(signal.SIGKILL,)):
-        receiver = self.part("receive", "objects", "v0", COPY | SKB, 1 << 40, stdout=references)
+        receiver = self.part("receive", "objects", "v0", COPY | SKB, 1 << 40, 0, stdout=references)
         receiver.await_words("listening")
         time.sleep(rng.random() * 0.1)
         if rng.random() < 0.3:  # stopped at any instruction for a while: nobody waits for it

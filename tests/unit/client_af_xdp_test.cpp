@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "numacre/adaptors/af_xdp.h"
@@ -279,7 +280,19 @@ TEST(AfXdp, a_completion_tells_of_a_block_that_it_cannot_free_and_frees_the_othe
     EXPECT_EQ(made.all_blocks().size(), 100U);
 }
 
-// Two threads may use a numacre_xdp, one to receive and one to send.
+// Two threads may use a numacre_xdp, one to receive and one to send. (A build for TSan sees what they share.)
+TEST(AfXdp, two_threads_fail_each_with_its_own_sentence) {
+    Fixture made(objects(2368, 100));
+    void *foreign = &made, *const block = made.allocate(2368);
+    std::thread receives([&] {
+        for (int i = 0; i < 1000; ++i) EXPECT_EQ(numacre_xdp_give(&made.xdp, &foreign, 1), -EINVAL);
+    });
+    for (int i = 0; i < 1000; ++i) EXPECT_EQ(made.send_one(block, 0, 9999), -EINVAL);
+    receives.join();
+    EXPECT_NE(std::string(made.xdp.error).find("in the socket's memory"), std::string::npos) << made.xdp.error;
+    EXPECT_NE(std::string(made.xdp.send_error).find("9999"), std::string::npos) << made.xdp.send_error;
+}
+
 TEST(AfXdp, a_failure_of_the_sending_thread_leaves_the_sentence_of_the_receiving_thread) {
     Fixture made(objects(2368, 100));
     void *foreign = &made;

@@ -13,8 +13,8 @@
 
 namespace numacre::daemon {
 
-// A limit of a client that has ended binds nobody: the client allocates no more. The check belongs under the records lock:
-// then end_promise() follows each promise that comes before the client's end.
+// A limit of a client that has ended binds nobody: the client allocates no more. The check belongs under the records
+// lock: then end_promise() follows each promise that comes before the client's end.
 Answer<void> ManagedPool::check_is_there(const Holder &holder) const {
     if (holder.kind != Holder::Kind::client) return {};
     const auto client = clients_.find(holder.client_id);
