@@ -75,10 +75,7 @@ extern "C" int numacre_adopt_bulk(numacre_pool *pool, void *const *blocks, unsig
         pool->view.processes[pool->process.value].group.load(std::memory_order_relaxed);  // our own
     if (group == 0)
         return fail_with_remedy(Errc::bad_argument, "this client is of no group: join one first (numacre_join)");
-    int first_error = 0;
-    for (unsigned i = 0; i < count; ++i) {
-        const int failed = adopt_one(pool, *lane, group, blocks[i]);
-        if (first_error == 0) first_error = failed;
-    }
-    return first_error;
+    FirstFailure failure;
+    for (unsigned i = 0; i < count; ++i) failure.note(adopt_one(pool, *lane, group, blocks[i]));
+    return failure.error();
 }

@@ -156,7 +156,7 @@ int slow_free_rest(numacre_pool *pool, void *const *blocks, unsigned count, unsi
     if (!may_cache) answer_attention(pool, *lane);
     if (recording()) [[unlikely]]
         for (unsigned i = done; i < count; ++i) record_free(pool, blocks[i]);
-    int first_error = 0;
+    FirstFailure failure;
     while (done < count) {
         if (may_cache && !has_waiters(pool)) {
             // At most kLeafFrames blocks between two looks for waiters.
@@ -192,10 +192,9 @@ int slow_free_rest(numacre_pool *pool, void *const *blocks, unsigned count, unsi
         }
         // A block that is larger, freed already, or owned by another process gets its own result.
         if (freed == batch && batch != 0) continue;
-        const int result = slow_free_past_cache(pool, lane->actor, blocks[done++]);
-        if (first_error == 0) first_error = result;
+        failure.note(slow_free_past_cache(pool, lane->actor, blocks[done++]));
     }
-    return first_error;
+    return failure.error();
 }
 
 }  // namespace numacre::client

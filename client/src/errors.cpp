@@ -2,6 +2,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 
 namespace numacre::client {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 // initial-exec: in a library that dlopen() has loaded, a thread's first access to a variable of another model may call
 // malloc(). A signal handler whose call fails may have interrupted malloc().
 thread_local char last_message[320] __attribute__((tls_model("initial-exec"))) = "no error";
+thread_local char kept_message[sizeof last_message] __attribute__((tls_model("initial-exec")));
 
 }  // namespace
 
@@ -29,6 +31,15 @@ int fail_with_remedy(Errc code, const char *what_and_remedy, ...) {
     vsnprintf(last_message, sizeof last_message, what_and_remedy, arguments);
     va_end(arguments);
     return -to_errno(code);
+}
+
+void FirstFailure::keep(int error) {
+    if (error_ == 0) {
+        error_ = error;
+        memcpy(kept_message, last_message, sizeof kept_message);
+    } else {
+        memcpy(last_message, kept_message, sizeof last_message);
+    }
 }
 
 const char *last_error() {

@@ -15,4 +15,20 @@ namespace numacre::client {
 }
 const char *last_error();
 
+// The first failure of a call on many blocks: its result, and its sentence, which a later failure would replace.
+class FirstFailure {
+public:
+    // error: of the step that has just ended; 0: it did not fail.
+    void note(int error) {
+        if (error != 0) [[unlikely]]
+            keep(error);
+    }
+    int error() const { return error_; }
+
+private:
+    [[gnu::cold]] void keep(int error);
+
+    int error_ = 0;
+};
+
 }  // namespace numacre::client

@@ -41,30 +41,28 @@ numacre_ref slow_publish(numacre_pool *pool, const void *address) {
 
 int slow_publish_many(numacre_pool *pool, void *const *blocks, numacre_ref *refs, unsigned count, unsigned done) {
     if (pool->fork_generation != fork_generation()) return fail_forked();
-    int first_error = 0;
+    FirstFailure failure;
     for (; done < count; ++done) {
         refs[done] = publish_own(pool, blocks[done]).bits();
         if (refs[done] != NUMACRE_REF_NULL) [[likely]]
             continue;
-        const int error = not_owned(pool, blocks[done], "numacre_ref_bulk");
-        if (first_error == 0) first_error = error;
+        failure.note(not_owned(pool, blocks[done], "numacre_ref_bulk"));
     }
-    return first_error;
+    return failure.error();
 }
 
 int slow_take_many(numacre_pool *pool, const Lane &lane, const numacre_ref *refs, void **blocks, unsigned count,
                    unsigned done) {
-    int first_error = 0;
+    FirstFailure failure;
     while (done < count) {
         void *taken = nullptr;
-        const int error = slow_take(pool, lane, refs[done], &taken);
+        failure.note(slow_take(pool, lane, refs[done], &taken));
         blocks[done++] = taken;
-        if (first_error == 0) first_error = error;
         // The short way records nothing.
         if (!recording()) [[likely]]
             done += take_many_in_leaf(lane, refs + done, blocks + done, count - done);
     }
-    return first_error;
+    return failure.error();
 }
 
 int slow_take(numacre_pool *pool, const Lane &lane, numacre_ref ref, void **block) {

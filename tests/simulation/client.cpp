@@ -156,6 +156,9 @@ namespace numacre::client {
 int fail(Errc code, const char *, ...) {
     return -to_errno(code);
 }
+void FirstFailure::keep(int error) {
+    if (error_ == 0) error_ = error;
+}
 const char *last_error() {
     return "";
 }

@@ -126,6 +126,9 @@ TEST_F(PrivatePool, bulk_is_all_or_nothing) {
     EXPECT_EQ(numacre_free_bulk(pool, blocks, 32), -EINVAL);
     EXPECT_EQ(numacre_free(pool, blocks[40]), 0) << "the others were freed, this one was not given";
     EXPECT_EQ(numacre_free(pool, blocks[31]), -ESTALE);
+    // Code and sentence are those of the first failure.
+    EXPECT_EQ(numacre_free_bulk(pool, blocks + 2, 2), -ESTALE);
+    EXPECT_NE(error().find("no block begins at"), std::string::npos) << error();
     EXPECT_EQ(numacre_alloc_bulk(pool, 4096, nullptr, 0), 0);
 }
 

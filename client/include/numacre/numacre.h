@@ -153,8 +153,8 @@ typedef struct {
 
 /* Attaches as numacre_attach, with options. options NULL: all defaults.
  * Errors: as numacre_attach; -EINVAL also struct_size not set (below 8 or above 4096), a field that is not 0 and newer
- * than the library, unknown flags, or an address that is no multiple of the pool's pages and, but for object pools, of
- * its largest block; -EEXIST the addresses of the pool's capacity are not all free in this process; -ENOMEM also an
+ * than the library, unknown flags, or an address that is no multiple of 2 MiB, of the pool's pages and, but for object
+ * pools, of its largest block; -EEXIST the addresses of the pool's capacity are not all free in this process; -ENOMEM also an
  * address that the kernel does not give. If the caller is killed inside, the daemon frees its seat. */
 NUMACRE_API int numacre_attach_with(const numacre_attach_options *options, numacre_pool **pool);
 
@@ -436,11 +436,11 @@ NUMACRE_API int numacre_free_run(numacre_pool *pool, void *run, size_t size_byte
 NUMACRE_API int numacre_region_fd(numacre_pool *pool, int numa_node, int *fd, uint64_t *offset);
 
 /* Makes this client a member of a group: processes that hand blocks to each other by address alone, such as those of
- * one DPDK world. group: any number but 0 that they agree on; any client of the pool may join any group. From then on a
- * member that dies, or detaches, leaves the blocks that it had in use to the group: they stay out of use, in state
- * "quarantined", until a member adopts them (numacre_adopt_bulk) or none lives; blocks in its threads' caches come back
- * at once. Thread-safe, never blocks, for as long as the client is attached. Errors: -EINVAL group is 0; -EEXIST the
- * client has joined another group; -ECHILD. If the caller dies inside, it has joined or not. */
+ * one DPDK world. group: any number but 0 that they agree on, a random one for each world; any client of the pool may
+ * join any group. From then on a member that dies, or detaches, leaves the blocks that it had in use to the group: they
+ * stay out of use, in state "quarantined", until a member adopts them (numacre_adopt_bulk) or none lives; blocks in its
+ * threads' caches come back at once. Thread-safe, never blocks, for as long as the client is attached. Errors: -EINVAL
+ * group is 0; -EEXIST the client has joined another group; -ECHILD. If the caller dies inside, it has joined or not. */
 NUMACRE_API int numacre_join(numacre_pool *pool, uint64_t group);
 
 /* Makes this client the owner of blocks that members of its group have in use, alive or dead, so that it can free them.

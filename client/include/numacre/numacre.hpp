@@ -437,7 +437,8 @@ private:
 // A std::pmr::memory_resource over a pool. Every allocation is a block of whole frames: for small objects, put a pool
 // resource of the standard library in front of this one. Such a resource asks rarely, and for large blocks, so
 // allocations go past the thread's cache: a pool that is nearly full is packed better. Thread-safe. Throws
-// std::bad_alloc when the pool is full or damaged, or the request too large.
+// std::bad_alloc when the pool is full or damaged, or the request too large, and in an object pool also when it has a
+// larger alignment than the objects.
 class PoolResource final : public std::pmr::memory_resource {
 public:
     // Allocates from `pool`, without owning it.
@@ -445,11 +446,15 @@ public:
 
 private:
     void *do_allocate(std::size_t bytes, std::size_t alignment) override {
-        // A block is aligned to its own size.
+        // A block is aligned to its own size, but for objects, which are aligned to 64 B or to their distance.
         const std::size_t size = bytes > alignment ? bytes : alignment;
         void *address = nullptr;
         if (numacre_alloc_on(handle_, numa_node_, size == 0 ? 1 : size, NUMACRE_UNCACHED, &address) != 0)
             throw std::bad_alloc();
+        if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) {
+            (void)numacre_free_uncached(handle_, address);
+            throw std::bad_alloc();
+        }
         return address;
     }
     void do_deallocate(void *address, std::size_t, std::size_t) override {

@@ -93,9 +93,19 @@ Answer<Client> ClientTable::take_seat(std::uint32_t client_id, Peer peer, wire::
                                                               " observers, of " + std::to_string(limit) +
                                                               " clients: detach one, or raise the pool's max-clients"}};
     while (free_from_ < clients_.size() && clients_[free_from_]) ++free_from_;
-    if (free_from_ == clients_.size() || figures_.clients >= limit)
-        return Unexpected{Failure{Errc::too_many_clients, pool + " has its " + std::to_string(limit) +
-                                                              " clients: detach one, or raise the pool's max-clients"}};
+    if (free_from_ == clients_.size() || figures_.clients >= limit) {
+        const auto waits = [](const auto &other) { return other && other->state == ClientState::quarantined; };
+        const auto waiting = std::count_if(clients_.begin(), clients_.begin() + seats_, waits);
+        return Unexpected{
+            Failure{Errc::too_many_clients,
+                    pool + " has its " + std::to_string(limit) + " clients: " +
+                        (waiting == 0
+                             ? std::string("detach one, or make the pool with a larger max-clients")
+                             : std::to_string(waiting) +
+                                   " of them have ended and wait in quarantine (numacre clients), for the end of a pin "
+                                   "or of their group: end the processes that have the pins, let the group adopt its "
+                                   "blocks or end, or make the pool with a larger max-clients")}};
+    }
     const std::uint32_t slot = free_from_++;
     seats_ = std::max(seats_, slot + 1);
     Client client;

@@ -515,7 +515,7 @@ static inline int numacre_xdp_open_parts(numacre_xdp *xdp, const numacre_xdp_opt
  * Errors: -EINVAL a NULL pointer, a pool whose blocks do not suit or whose memory is not online as a whole, a bad size
  * of a ring, or no such queue; -ENODEV no such interface, or no such numa node; -ENOMEM, -EFAULT the kernel cannot pin
  * the memory; -ENOBUFS RLIMIT_MEMLOCK; -EPERM CAP_NET_RAW, CAP_NET_ADMIN or CAP_BPF is missing; -EBUSY another socket
- * has the queue; -ENETDOWN the interface is down; -EOPNOTSUPP the driver cannot do what the flags ask for;
+ * has the queue; -ENETDOWN the interface is down (zero copy only); -EOPNOTSUPP the driver cannot do what the flags ask for;
  * -EAFNOSUPPORT no AF_XDP in the kernel; those of numacre_pin; what libxdp says about the XDP program. */
 static inline int numacre_xdp_open(numacre_xdp *xdp, numacre_pool *pool, const numacre_xdp_options *options) {
     numacre_pool_info info;
@@ -857,7 +857,7 @@ static inline int numacre_xdp_await_end(numacre_xdp *xdp) {
     if (is_free > 0 || (is_free < 0 && !xdp->is_zero_copy)) return 0;
     return numacre_xdp_fail(xdp->error, is_free == 0 ? -ETIMEDOUT : is_free,
                             "queue %u is not free after the close (%s): a child has the socket, or another socket has "
-                            "the queue by now. %llu blocks stay with this process until it detaches or ends",
+                            "the queue by now. %llu blocks stay with this process until it ends",
                             xdp->queue, is_free == 0 ? "for 5 s" : strerror(-is_free), left);
 }
 
@@ -867,7 +867,7 @@ static inline int numacre_xdp_await_end(numacre_xdp *xdp) {
  * socket. xdp is closed in any case; a second call does nothing, nor does a call for a numacre_xdp that is all zeros.
  * If the caller is killed inside, everything comes back. Errors: -ETIMEDOUT the queue is still taken after 5 s, by a
  * child that has the socket or by a new socket: blocks that the kernel had, and the pin, stay with the process until it
- * detaches or ends. Those of numacre_free, for the first block that cannot be freed: somebody has freed it, or taken it
+ * ends. Those of numacre_free, for the first block that cannot be freed: somebody has freed it, or taken it
  * by an old reference, while the kernel had it. The sentence tells how many there are; all others are freed. */
 static inline int numacre_xdp_close(numacre_xdp *xdp) {
     int error = 0, free_error = 0, waited_ms = 0;

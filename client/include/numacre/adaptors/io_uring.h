@@ -564,9 +564,9 @@ static inline void numacre_uring_clear(numacre_uring *self) {
  * The memory stays where it is until numacre_uring_unregister: a shrink or drain of it is refused. The ring holds the
  * pins in a table of files that this call makes (see NUMACRE_URING_TABLES, NUMACRE_URING_NO_HOLD).
  *
- * options NULL: all defaults. *self: cleared by the call, but for `message`; unregister it before, if it is registered.
- * The ring and the pool outlive the
- * registration. Asks the daemon and enters the kernel; takes about as long as it takes to walk over all pages. Not
+ * options NULL: all defaults. *self: cleared by the call, but for `message`; unregister it before, if it is registered:
+ * a second registration fails with -EBUSY, and the first one lasts as long as the ring. The ring and the pool outlive
+ * the registration. Asks the daemon and enters the kernel; takes about as long as it takes to walk over all pages. Not
  * thread-safe for one ring. If the caller is killed inside, everything is undone by its end.
  * Errors, after which nothing is registered: -ENOMEM above RLIMIT_MEMLOCK (for processes without CAP_IPC_LOCK), or no
  * memory; -EBUSY the ring has buffers or files already, or a place that is named has one; -E2BIG more slices than the
