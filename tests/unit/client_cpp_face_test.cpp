@@ -181,7 +181,29 @@ TEST(CppFace, pmr_containers_live_in_the_pool_and_leave_it_empty) {
     EXPECT_FALSE(resource == *std::pmr::new_delete_resource());
 }
 
-}  // namespace
+TEST(CppFace, a_pmr_resource_of_objects_keeps_alignments) {
+    auto pool = Pool::open_private({.object_bytes = 2368, .object_count = 100});
+    ASSERT_TRUE(pool);
+    PoolResource resource{*pool};
+    std::vector<void *> all;
+    unsigned refused = 0;
+    for (int i = 0; i < 50; ++i) {
+        try {
+            all.push_back(resource.allocate(200, 256));
+            EXPECT_EQ(reinterpret_cast<std::uintptr_t>(all.back()) % 256, 0U);
+        } catch (const std::bad_alloc &) {
+            ++refused;
+        }
+    }
+    EXPECT_GT(refused, 0U);
+    for (void *at : all) resource.deallocate(at, 200, 256);
+    void *const aligned = resource.allocate(2368, 64);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(aligned) % 64, 0U);
+    resource.deallocate(aligned, 2368, 64);
+    auto run = pool->allocate_run(100 * 2368);
+    EXPECT_TRUE(run) << "everything came back";
+}
+
 TEST(CppFace, objects_and_runs) {
     auto pool = Pool::open_private({.object_bytes = 4096, .object_count = 100});
     ASSERT_TRUE(pool);
@@ -199,5 +221,7 @@ TEST(CppFace, objects_and_runs) {
     EXPECT_EQ(plain->info().frame_bytes, 4096U);
     EXPECT_TRUE(plain->allocate_run(8192, 4096));
 }
+
+}  // namespace
 
 }  // namespace numacre
