@@ -1,9 +1,12 @@
 #include "doctor.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <ostream>
 #include <system_error>
+#include <utility>
 
 #include "bytes.hpp"
 
@@ -32,6 +35,56 @@ std::string sysfs_hugepages(int os_numa_node, std::uint64_t page_bytes) {
 
 std::string reserve_command(int os_numa_node, std::uint64_t page_bytes, std::uint64_t pages) {
     return "echo " + number(pages) + " > " + sysfs_hugepages(os_numa_node, page_bytes);
+}
+
+// As parse_bytes() reads it back: without rounding.
+std::string exact_bytes(std::uint64_t bytes) {
+    for (const auto &[unit, letter] : {std::pair{std::uint64_t{1} << 30, 'G'}, std::pair{std::uint64_t{1} << 20, 'M'},
+                                       std::pair{std::uint64_t{1} << 10, 'K'}})
+        if (bytes != 0 && bytes % unit == 0) return number(bytes / unit) + letter;
+    return number(bytes);
+}
+
+// Makes an operator's pool again as it is, as far as the daemon's account of it goes.
+std::string create_command(const v1::Pool &pool) {
+    std::string command = "numacre create " + pool.name();
+    const auto add = [&command](const char *option, const std::string &value, const char *left_out = "") {
+        if (!value.empty() && value != left_out) command += std::string(" --") + option + " " + value;
+    };
+    if (pool.object_bytes() != 0) {
+        add("object", number(pool.object_bytes()));
+        add("count", number(pool.object_count()));
+    } else {
+        std::string online;
+        bool alike = true;
+        for (const v1::PoolNode &numa_node : pool.nodes()) {
+            online += (online.empty() ? "" : "/") + exact_bytes(numa_node.online_bytes());
+            alike = alike && numa_node.online_bytes() == pool.nodes(0).online_bytes();
+        }
+        if (pool.nodes_size() != 0) {
+            add("capacity", exact_bytes(pool.nodes(0).capacity_bytes()));
+            add("online", alike ? exact_bytes(pool.nodes(0).online_bytes()) : online);
+        }
+        if (pool.frame_bytes() != 0) add("frame", exact_bytes(pool.frame_bytes()), "4K");
+        if (pool.largest_block_bytes() != 0) add("largest", exact_bytes(pool.largest_block_bytes()), "4M");
+    }
+    if (pool.wanted_backing() != v1::BACKING_UNSPECIFIED)
+        add("backing", backing_name(pool.wanted_backing()), "hugetlb");
+    if (pool.max_clients() != 0) add("max-clients", number(pool.max_clients()), "256");
+    add("owner", pool.owner());
+    add("group", pool.group());
+    if (pool.mode() != 0) {
+        std::array<char, 16> mode{};
+        std::snprintf(mode.data(), mode.size(), "%04o", pool.mode());
+        add("mode", mode.data(), "0660");
+    }
+    add("reclaim", pool.reclaim(), "fast");
+    add("policy", pool.policy(), "local");
+    add("autosize", pool.autosize(), "off");
+    if (pool.low_watermark_bytes() != 0) add("low-watermark", exact_bytes(pool.low_watermark_bytes()));
+    if (pool.quota_bytes() != 0) add("quota", exact_bytes(pool.quota_bytes()));
+    if (pool.soft_quota_bytes() != 0) add("soft-quota", exact_bytes(pool.soft_quota_bytes()));
+    return command;
 }
 
 class Examination {
@@ -127,7 +180,8 @@ private:
                     sum.online_bytes += numa_node.online_bytes();
                     sum.capacity_bytes += numa_node.capacity_bytes();
                 }
-                if (is_fallback(pool, numa_node) && hugepage_bytes(best_backing(pool)) == page_bytes) {
+                if (is_hugetlb(asked_backing(pool)) && is_fallback(pool, numa_node) &&
+                    hugepage_bytes(asked_backing(pool)) == page_bytes) {
                     sum.fallback_bytes += numa_node.online_bytes();
                     sum.fallback_pages +=
                         std::max<std::uint64_t>(1, (numa_node.online_bytes() + page_bytes - 1) / page_bytes);
@@ -146,6 +200,12 @@ private:
         const std::uint64_t needed = wanted(os_numa_node, page_bytes).fallback_pages;
         if (needed <= available) return std::nullopt;
         return here.total + needed - available;
+    }
+
+    bool nobody_asks_for_hugepages() const {
+        return !daemon_.pools.empty() && std::ranges::none_of(daemon_.pools, [](const v1::Pool &pool) {
+            return is_hugetlb(asked_backing(pool));
+        });
     }
 
     void hugepages() {
@@ -177,6 +237,8 @@ private:
                     "hugepages", what,
                     format_bytes(want.fallback_bytes) + " of the pools on this node could not get them",
                     reserve_command(pages.os_numa_node, pages.page_bytes, *advised) + "   # then create the pool anew");
+            } else if (nobody_asks_for_hugepages()) {
+                ok("hugepages", what + "; no pool asks for hugepages");
             } else if (pages.total == 0 && want.online_bytes == 0) {
                 warn("hugepages", what,
                      "a pool gets hugepages only if the daemon may reserve them itself; reserve them early, while "
@@ -191,28 +253,58 @@ private:
     }
 
     void backing() {
+        constexpr std::size_t kNamesMax = 8;
         bool any = false, fallback = false;
+        std::vector<std::string> as_asked;  // without hugetlb pages
         for (const v1::Pool &pool : daemon_.pools) {
+            bool fell_back = false;
             for (const v1::PoolNode &numa_node : pool.nodes()) {
                 any = true;
                 if (!is_fallback(pool, numa_node)) continue;
-                fallback = true;
-                const v1::Backing best = best_backing(pool);
-                const std::string note =
-                    numa_node.backing_note().empty() ? "it was asked for" : numa_node.backing_note();
-                const std::uint64_t page = hugepage_bytes(best);
-                const auto advised = pages_to_have(numa_node.os_numa_node(), page);
-                warn("backing",
-                     "pool " + pool.name() + ", node " + number(numa_node.node()) + ": " +
-                         backing_name(numa_node.backing()) + " instead of " + backing_name(best) + ": " + note,
-                     is_hugetlb(numa_node.backing()) ? "more TLB misses"
-                                                     : "more TLB misses, and the memory is not reserved: the machine "
-                                                       "may run out of it under the pool",
-                     (advised ? reserve_command(numa_node.os_numa_node(), page, *advised) + " && " : "") +
-                         "numacre delete " + pool.name() + " && numacre create " + pool.name() + " ...");
+                fell_back = fallback = true;
+                fallen_back(pool, numa_node);
             }
+            if (!fell_back && !is_hugetlb(asked_backing(pool)))
+                as_asked.push_back(pool.name() + " (" + backing_name(asked_backing(pool)) + ")");
         }
-        if (any && !fallback) ok("backing", "every pool is on the hugepages that it asks for");
+        if (!as_asked.empty()) {
+            std::string names;
+            for (std::size_t i = 0; i < std::min(kNamesMax, as_asked.size()); ++i)
+                names += (i == 0 ? "" : ", ") + as_asked[i];
+            if (as_asked.size() > kNamesMax) names += " and " + number(as_asked.size() - kNamesMax) + " more";
+            ok("backing", "without hugetlb pages, as asked for: " + names);
+        } else if (any && !fallback) {
+            ok("backing", "every pool is on the hugepages that it asks for");
+        }
+    }
+
+    void fallen_back(const v1::Pool &pool, const v1::PoolNode &numa_node) {
+        const v1::Backing asked = asked_backing(pool);
+        const std::string &note = numa_node.backing_note();
+        std::string command;
+        if (is_hugetlb(asked)) {
+            const std::uint64_t page = hugepage_bytes(asked);
+            if (const auto advised = pages_to_have(numa_node.os_numa_node(), page))
+                command = reserve_command(numa_node.os_numa_node(), page, *advised) + " && ";
+        }
+        std::string meaning = is_hugetlb(numa_node.backing())
+                                  ? "more TLB misses"
+                                  : "more TLB misses, and the memory is not reserved: the machine may run out of it "
+                                    "under the pool";
+        if (pool.made_within().empty()) {
+            meaning +=
+                "; what the new pool has that the command does not name is the default: see numacre get " + pool.name();
+            command += "numacre delete " + pool.name() + " && " + create_command(pool);
+        } else {
+            meaning +=
+                "; a client has made the pool, which goes ten seconds after its last one: end them all, and "
+                "start them again later";
+            command += "numacre clients " + pool.name();
+        }
+        warn("backing",
+             "pool " + pool.name() + ", node " + number(numa_node.node()) + ": " + backing_name(numa_node.backing()) +
+                 " instead of " + backing_name(asked) + (note.empty() ? "" : ": " + note),
+             std::move(meaning), std::move(command));
     }
 
     void hugetlb_cgroup() {
@@ -229,8 +321,8 @@ private:
                 for (const v1::PoolNode &numa_node : pool.nodes()) {
                     const bool is_on_them =
                         is_hugetlb(numa_node.backing()) && numa_node.page_bytes() == limit.page_bytes;
-                    const bool asks_for_them =
-                        is_fallback(pool, numa_node) && hugepage_bytes(best_backing(pool)) == limit.page_bytes;
+                    const bool asks_for_them = is_hugetlb(asked_backing(pool)) && is_fallback(pool, numa_node) &&
+                                               hugepage_bytes(asked_backing(pool)) == limit.page_bytes;
                     if (is_on_them || asks_for_them) {
                         capacity += numa_node.capacity_bytes();
                     }
@@ -366,10 +458,10 @@ private:
         bool small = false;
         for (const v1::Pool &pool : daemon_.pools) {
             for (const v1::PoolNode &numa_node : pool.nodes())
-                small = small || numa_node.backing() == v1::BACKING_SMALL_PAGES;
+                small = small || (numa_node.backing() == v1::BACKING_SMALL_PAGES && is_fallback(pool, numa_node));
         }
         if (small && (system_.thp_shmem == "never" || system_.thp_shmem == "deny")) {
-            warn("thp", "shmem_enabled is " + system_.thp_shmem + ", and a pool is on small pages",
+            warn("thp", "shmem_enabled is " + system_.thp_shmem + ", and a pool is on small pages unasked",
                  "the next best after hugetlb is not used either",
                  "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled");
         } else {
@@ -396,7 +488,9 @@ private:
                     "a client wrote into the allocator's metadata; the daemon serves the pool no more",
                     "its clients keep the blocks that they hold: list them (numacre clients " + pool.name() +
                         ") and let them save what they need; only then numacre delete " + pool.name() +
-                        " --force, which destroys the contents, and numacre create " + pool.name() + " ...");
+                        " --force, which destroys the contents, and " +
+                        (pool.made_within().empty() ? create_command(pool)
+                                                    : "start the clients again, which make the pool"));
         }
         if (troubled) return;
         if (daemon_.pools.empty()) {

@@ -66,8 +66,8 @@ bool is_hugetlb(v1::Backing backing) {
     return backing == v1::BACKING_HUGETLB || backing == v1::BACKING_HUGETLB_1G;
 }
 
-v1::Backing best_backing(const v1::Pool &pool) {
-    return is_hugetlb(pool.wanted_backing()) ? pool.wanted_backing() : v1::BACKING_HUGETLB;
+v1::Backing asked_backing(const v1::Pool &pool) {
+    return pool.wanted_backing() == v1::BACKING_UNSPECIFIED ? v1::BACKING_HUGETLB : pool.wanted_backing();
 }
 
 std::uint64_t hugepage_bytes(v1::Backing backing) {
@@ -75,7 +75,10 @@ std::uint64_t hugepage_bytes(v1::Backing backing) {
 }
 
 bool is_fallback(const v1::Pool &pool, const v1::PoolNode &numa_node) {
-    return !is_hugetlb(numa_node.backing()) || numa_node.page_bytes() < hugepage_bytes(best_backing(pool));
+    const v1::Backing asked = asked_backing(pool);
+    if (asked == v1::BACKING_SMALL_PAGES) return false;
+    if (asked == v1::BACKING_THP) return numa_node.backing() == v1::BACKING_SMALL_PAGES;
+    return !is_hugetlb(numa_node.backing()) || numa_node.page_bytes() < hugepage_bytes(asked);
 }
 
 const char *pool_state_name(v1::PoolState state) {

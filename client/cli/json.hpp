@@ -15,10 +15,11 @@ using Json = nlohmann::ordered_json;
 
 const char *backing_name(v1::Backing backing);
 bool is_hugetlb(v1::Backing backing);
-// The kind of hugepages that the pool asks for; if it asks for none, the kind that it could have.
-v1::Backing best_backing(const v1::Pool &pool);
+// The backing that the pool asks for. Of a daemon that does not say: hugetlb, the default.
+v1::Backing asked_backing(const v1::Pool &pool);
+// Of hugetlb and hugetlb-1g.
 std::uint64_t hugepage_bytes(v1::Backing backing);
-// True if the numa node's backing is not the one that best_backing() names.
+// True if the numa node's backing is not as good as asked_backing().
 bool is_fallback(const v1::Pool &pool, const v1::PoolNode &numa_node);
 const char *pool_state_name(v1::PoolState state);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
@@ -388,7 +389,68 @@ TEST(Doctor, free_hugepages_that_mappings_have_reserved_are_not_for_a_pool) {
 TEST(Doctor, enough_free_hugepages_need_no_other_number_of_them) {
     const Healthy machine = with_two_fallen_back({0, 2 * kMiB, 400, 160, 0});
     EXPECT_EQ(machine.finding("hugepages").level, Level::ok);
-    EXPECT_EQ(machine.finding("backing").command, "numacre delete default && numacre create default ...");
+    EXPECT_EQ(machine.finding("backing").command,
+              "numacre delete default && numacre create default --capacity 1G --online 256M");
+}
+
+TEST(Doctor, the_command_that_makes_a_pool_anew_names_what_it_has) {
+    Healthy machine = with_two_fallen_back({0, 2 * kMiB, 800, 800, 0});
+    machine.daemon.pools.resize(1);
+    v1::Pool &pool = machine.daemon.pools[0];
+    *pool.add_nodes() = pool.nodes(0);
+    pool.mutable_nodes(1)->set_online_bytes(128 * kMiB);
+    pool.set_frame_bytes(64 << 10);
+    pool.set_largest_block_bytes(4 * kMiB);
+    pool.set_wanted_backing(v1::BACKING_HUGETLB);
+    pool.set_max_clients(7);
+    pool.set_owner("alice");
+    pool.set_group("net");
+    pool.set_mode(0640);
+    pool.set_reclaim("quarantine:30s");
+    pool.set_policy("interleave");
+    pool.set_autosize("off");
+    pool.set_low_watermark_bytes(kMiB + 1);
+    pool.set_quota_bytes(kGiB);
+    pool.set_soft_quota_bytes(kGiB / 2);
+    EXPECT_EQ(machine.finding("backing").command,
+              "numacre delete default && numacre create default --capacity 1G --online 256M/128M --frame 64K "
+              "--max-clients 7 --owner alice --group net --mode 0640 --reclaim quarantine:30s --policy interleave "
+              "--low-watermark 1048577 --quota 1G --soft-quota 512M");
+    pool.set_object_bytes(2368);
+    pool.set_object_count(1000);
+    EXPECT_THAT(machine.finding("backing").command,
+                HasSubstr("&& numacre create default --object 2368 --count 1000 --max-clients 7"));
+}
+
+TEST(Doctor, a_pool_that_clients_have_made_is_not_for_the_operator_to_make) {
+    Healthy machine = with_two_fallen_back({0, 2 * kMiB, 400, 160, 0});
+    for (v1::Pool &pool : machine.daemon.pools) pool.set_made_within("base");
+    EXPECT_EQ(machine.finding("backing").level, Level::warning);
+    EXPECT_EQ(machine.finding("backing").command, "numacre clients default");
+    EXPECT_THAT(machine.finding("backing").meaning, HasSubstr("a client has made the pool"));
+    machine.daemon.pools[0].set_state(v1::POOL_STATE_CORRUPT);
+    EXPECT_THAT(machine.finding("pools").command, Not(HasSubstr("numacre create")));
+}
+
+TEST(Doctor, small_pages_that_were_asked_for_are_one_note) {
+    Healthy machine = with_two_fallen_back({0, 2 * kMiB, 0, 0, 0});
+    for (v1::Pool &pool : machine.daemon.pools) {
+        pool.mutable_nodes(0)->set_backing(v1::BACKING_SMALL_PAGES);
+        pool.set_wanted_backing(v1::BACKING_SMALL_PAGES);
+    }
+    for (int i = 0; i < 8; ++i) machine.daemon.pools.push_back(machine.daemon.pools[0]);
+    machine.daemon.pools[1].mutable_nodes(0)->set_backing(v1::BACKING_THP);
+    machine.daemon.pools[1].set_wanted_backing(v1::BACKING_THP);
+    const auto findings = machine.findings();
+    EXPECT_THAT(findings, Each(Field(&Finding::level, Level::ok)));
+    const auto notes = std::ranges::count(findings, std::string("backing"), &Finding::check);
+    EXPECT_EQ(notes, 1);
+    EXPECT_THAT(machine.finding("backing").what,
+                AllOf(HasSubstr("as asked for: default (small), second (thp), default"), HasSubstr(" and 2 more")));
+    // A pool that asked for THP, and did not get them, is another matter.
+    machine.daemon.pools[1].mutable_nodes(0)->set_backing(v1::BACKING_SMALL_PAGES);
+    EXPECT_THAT(machine.finding("backing").what, HasSubstr("pool second, node 0: small instead of thp"));
+    EXPECT_EQ(machine.finding("thp").level, Level::warning);
 }
 
 TEST(Doctor, every_trouble_has_a_level_a_meaning_and_a_command) {
