@@ -52,7 +52,7 @@ int adopt_one(numacre_pool *pool, const Lane &lane, std::uint64_t group, void *a
 extern "C" int numacre_join(numacre_pool *pool, uint64_t group) {
     if (pool == nullptr) return no_pool("numacre_join");
     if (pool->fork_generation != fork_generation()) return fail_forked();
-    if (group == 0) return fail(Errc::bad_argument, "group 0 is none: use another number");
+    if (group == 0) return fail_with_remedy(Errc::bad_argument, "group 0 is none: use another number");
     std::uint64_t before = 0;
     // release: whoever finds this process in the group may adopt what it has allocated.
     if (pool->view.processes[pool->process.value].group.compare_exchange_strong(before, group,

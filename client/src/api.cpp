@@ -348,8 +348,8 @@ int numacre_get_info(numacre_pool *pool, numacre_pool_info *info) {
     if (info == nullptr) return no_result("numacre_get_info");
     const std::size_t room = info->struct_size;
     if (!is_struct_size(room))
-        return fail(Errc::bad_argument, "numacre_pool_info.struct_size is %zu: set it to sizeof(numacre_pool_info)",
-                    room);
+        return fail_with_remedy(Errc::bad_argument,
+                                "numacre_pool_info.struct_size is %zu: set it to sizeof(numacre_pool_info)", room);
     numacre_pool_info found{};
     found.struct_size = room;
     found.capacity_bytes = pool->geometry.capacity_bytes();

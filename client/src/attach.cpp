@@ -70,8 +70,8 @@ int receive_reply(unsigned seconds, const Deadline &deadline, int connection, wi
 int put_name(const char *name, std::array<char, kPoolNameBytes> &place) {
     const std::size_t length = strlen(name);
     if (length == 0 || length >= kPoolNameBytes)
-        return fail(Errc::bad_argument, "pool name '%s' has %zu characters instead of 1 .. %zu", name, length,
-                    kPoolNameBytes - 1);
+        return fail_with_remedy(Errc::bad_argument, "pool name '%s' has %zu characters: use 1 to %zu", name, length,
+                                kPoolNameBytes - 1);
     memcpy(place.data(), name, length);
     return 0;
 }
@@ -87,15 +87,13 @@ int shake_hands(unsigned seconds, numacre_pool *pool, const void *request, std::
 
     static_assert(std::is_trivially_copyable_v<wire::AttachReply>);
     auto *const reply = static_cast<wire::AttachReply *>(calloc(1, sizeof(wire::AttachReply)));
-    if (reply == nullptr) return fail(Errc::out_of_frames, "no memory for the handshake");
+    if (reply == nullptr) return fail_without_memory("no memory for the handshake");
     int fds[wire::kMaxFds];
     const int count = receive_reply(seconds, deadline, pool->connection, *reply, fds);
     int result = count < 0 ? count : 0;
     if (count >= 0) {
-        reply->message.back() = 0;
         if (reply->error != 0) {
-            const Errc code = reply->error < kErrors.size() ? static_cast<Errc>(reply->error) : Errc::version_mismatch;
-            result = fail(code, "%s", reply->message.data());
+            result = fail_refused(*reply);
         } else if (reply->layout_version != kLayoutVersion) {
             result = fail(Errc::version_mismatch, "the daemon's shared layout is version %u, this library's is %u",
                           reply->layout_version, kLayoutVersion);
@@ -142,14 +140,15 @@ int attach_by(const numacre_attach_options &wanted, const char *name, const void
     const NotCancelled not_cancelled;
     if (const int error = start_recording()) return error;
     numacre_pool *const handle = new_handle();
-    if (handle == nullptr) return fail(Errc::out_of_frames, "no memory for a pool handle");
+    if (handle == nullptr) return fail_without_memory("no memory for a pool handle");
     // The handle is registered before it has a connection: a child that another thread forks meanwhile closes the
     // connection.
     if (!register_handle(handle)) {
         release_handle(handle);
-        return fail(Errc::too_many_clients,
-                    "this process has too many pools open, or no memory or thread-specific key (PTHREAD_KEYS_MAX) for "
-                    "one more");
+        return fail_with_remedy(
+            Errc::too_many_clients,
+            "this process has too many pools open, or no memory or thread-specific key (PTHREAD_KEYS_MAX) for one "
+            "more: detach from one");
     }
     handle->wished_span = static_cast<std::byte *>(wanted.address);
     handle->keeps_descriptors = (wanted.flags & NUMACRE_KEEP_DESCRIPTORS) != 0;
@@ -178,8 +177,8 @@ extern "C" int numacre_attach_with(const numacre_attach_options *options, numacr
     if (options != nullptr)
         if (const int error = read_options(*options, "numacre_attach_options", wanted)) return error;
     if ((wanted.flags & ~NUMACRE_KEEP_DESCRIPTORS) != 0)
-        return fail(Errc::bad_argument, "numacre_attach_options.flags is %#x instead of 0 or NUMACRE_KEEP_DESCRIPTORS",
-                    wanted.flags);
+        return fail_with_remedy(Errc::bad_argument,
+                                "numacre_attach_options.flags is %#x: use 0 or NUMACRE_KEEP_DESCRIPTORS", wanted.flags);
     wanted.runtime_dir = runtime_dir_or_default(wanted.runtime_dir);
     const char *const name = wanted.pool_name != nullptr ? wanted.pool_name : "default";
     wire::AttachRequest request;
@@ -194,13 +193,13 @@ extern "C" int numacre_objects_open(numacre_pool *pool, const char *name, uint64
     if (name == nullptr) return fail(Errc::bad_argument, "numacre_objects_open: the name is NULL");
     if (pool->fork_generation != fork_generation()) return fail_forked();
     if (pool->runtime_dir[0] == 0)
-        return fail(Errc::bad_argument,
-                    "a private pool has no daemon that would make objects: use "
-                    "numacre_open_private with object_bytes");
+        return fail_with_remedy(Errc::bad_argument,
+                                "a private pool has no daemon that would make objects: use "
+                                "numacre_open_private with object_bytes");
     if ((flags & ~(NUMACRE_OBJECTS_PLAIN | NUMACRE_OBJECTS_KEEP_DESCRIPTORS)) != 0)
-        return fail(Errc::bad_argument,
-                    "flags %#x are no combination of NUMACRE_OBJECTS_PLAIN and NUMACRE_OBJECTS_KEEP_DESCRIPTORS",
-                    flags);
+        return fail_with_remedy(
+            Errc::bad_argument,
+            "flags %#x are unknown: use 0, or NUMACRE_OBJECTS_PLAIN and NUMACRE_OBJECTS_KEEP_DESCRIPTORS", flags);
     wire::ObjectsRequest request;
     request.flags = (flags & NUMACRE_OBJECTS_PLAIN) != 0 ? wire::ObjectsRequest::kPlainObjects : 0;
     request.object_bytes = object_bytes;
@@ -210,8 +209,9 @@ extern "C" int numacre_objects_open(numacre_pool *pool, const char *name, uint64
     char full_name[2 * kPoolNameBytes];
     snprintf(full_name, sizeof full_name, "%s.%s", pool->name, name);
     if (strlen(full_name) >= kPoolNameBytes)
-        return fail(Errc::bad_argument, "pool name '%s' has %zu characters instead of at most %zu: use a shorter name",
-                    full_name, strlen(full_name), kPoolNameBytes - 1);
+        return fail_with_remedy(Errc::bad_argument,
+                                "pool name '%s' has %zu characters instead of at most %zu: use a shorter name",
+                                full_name, strlen(full_name), kPoolNameBytes - 1);
     const numacre_attach_options wanted{sizeof wanted, pool->runtime_dir, full_name, nullptr,
                                         (flags & NUMACRE_OBJECTS_KEEP_DESCRIPTORS) != 0 ? NUMACRE_KEEP_DESCRIPTORS : 0};
     // -ENOENT also where the pool has just lost its last client and is being deleted: the daemon makes it anew.

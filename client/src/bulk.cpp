@@ -36,7 +36,7 @@ public:
     // nullptr: the kernel has no memory.
     void **at() { return at_; }
     int no_memory() const {
-        return fail(Errc::out_of_frames, "the process has no memory for %zu addresses", bytes_ / sizeof(void *));
+        return fail_without_memory("the process has no memory for %zu addresses", bytes_ / sizeof(void *));
     }
 
 private:

@@ -150,7 +150,7 @@ int read_checks(numacre_pool *pool) {
     const char *const said = secure_getenv("NUMACRE_CHECK_FREES");
     if (said == nullptr || *said == '\0' || strcmp(said, "0") == 0) return 0;
     if (strcmp(said, "1") != 0)
-        return fail(Errc::bad_argument, "NUMACRE_CHECK_FREES=%s: use 1, 0, or do not set it", said);
+        return fail_with_remedy(Errc::bad_argument, "NUMACRE_CHECK_FREES=%s: use 1, 0, or do not set it", said);
     pool->checks_frees = true;
     return 0;
 }

@@ -31,12 +31,20 @@ int no_answer(unsigned seconds) {
     return fail(Errc::timed_out, "the daemon did not answer within %u s", seconds);
 }
 
+int fail_refused(wire::AttachReply &reply) {
+    const Errc code = reply.error < kErrors.size() ? static_cast<Errc>(reply.error) : Errc::version_mismatch;
+    reply.message.back() = 0;
+    if (reply.message.front() == 0) return fail(code, "the daemon has refused it, and gave no reason");
+    return fail_with_remedy(code, "%s", reply.message.data());
+}
+
 int address_of(const char *runtime_dir, sockaddr_un &address) {
     address.sun_family = AF_UNIX;
     const int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/attach.sock", runtime_dir);
     if (length >= 0 && static_cast<std::size_t>(length) < sizeof address.sun_path) return 0;
-    return fail(Errc::bad_argument, "runtime directory '%s' is too long for a socket's path (%zu bytes)", runtime_dir,
-                sizeof address.sun_path - sizeof "/attach.sock");
+    return fail_with_remedy(Errc::bad_argument,
+                            "runtime directory '%s' is too long for a socket's path: use one of at most %zu bytes",
+                            runtime_dir, sizeof address.sun_path - sizeof "/attach.sock");
 }
 
 int make_socket() {

@@ -3,6 +3,9 @@
 
 #include <sys/un.h>
 
+#include "engine.hpp"
+#include "numacre/shm/attach_wire.hpp"
+
 namespace numacre::client {
 
 int address_of(const char *runtime_dir, sockaddr_un &address);
@@ -12,5 +15,7 @@ int make_socket();
 int connect_socket(int connection, const sockaddr_un &address);
 // The daemon has taken a request, and is silent.
 [[gnu::cold]] int no_answer(unsigned seconds);
+// The daemon has refused a request. Its sentence has the remedy. reply: its message gets an end.
+[[gnu::cold]] int fail_refused(wire::AttachReply &reply);
 
 }  // namespace numacre::client

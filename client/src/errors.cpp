@@ -12,17 +12,28 @@ namespace {
 thread_local char last_message[320] __attribute__((tls_model("initial-exec"))) = "no error";
 thread_local char kept_message[sizeof last_message] __attribute__((tls_model("initial-exec")));
 
+[[gnu::format(printf, 1, 0)]] void remember(const char *what, va_list arguments, const char *remedy) {
+    const int written = vsnprintf(last_message, sizeof last_message, what, arguments);
+    if (written >= 0 && static_cast<std::size_t>(written) < sizeof last_message)
+        snprintf(last_message + written, sizeof last_message - static_cast<std::size_t>(written), ": %s", remedy);
+}
+
 }  // namespace
 
 int fail(Errc code, const char *what, ...) {
     va_list arguments;
     va_start(arguments, what);
-    const int written = vsnprintf(last_message, sizeof last_message, what, arguments);
+    remember(what, arguments, error_row(code).remedy);
     va_end(arguments);
-    if (written >= 0 && static_cast<std::size_t>(written) < sizeof last_message)
-        snprintf(last_message + written, sizeof last_message - static_cast<std::size_t>(written), ": %s",
-                 error_row(code).remedy);
     return -to_errno(code);
+}
+
+int fail_without_memory(const char *what, ...) {
+    va_list arguments;
+    va_start(arguments, what);
+    remember(what, arguments, "let the process free some, or raise its limit (ulimit -v, MemoryMax=)");
+    va_end(arguments);
+    return -to_errno(Errc::out_of_frames);
 }
 
 int fail_with_remedy(Errc code, const char *what_and_remedy, ...) {

@@ -5,10 +5,13 @@
 
 namespace numacre::client {
 
-// Remembers "<what>: <remedy>" for numacre_last_error() and returns -errno of code.
+// Remembers "<what>: <remedy>" for numacre_last_error() and returns -errno of code. The remedy is that of the code's
+// row in error.hpp: only for a sentence without a remedy of its own.
 [[gnu::format(printf, 2, 3), gnu::cold]] int fail(Errc code, const char *what, ...);
-// As fail(), for a failure whose remedy is not the usual one of its code.
+// As fail(), for a failure whose sentence has a remedy of its own.
 [[gnu::format(printf, 2, 3), gnu::cold]] int fail_with_remedy(Errc code, const char *what_and_remedy, ...);
+// The process itself has no memory, or no address space, for something: more memory of a pool would not help.
+[[gnu::format(printf, 1, 2), gnu::cold]] int fail_without_memory(const char *what, ...);
 // Refuses a handle that this process has inherited from its parent.
 [[gnu::cold]] inline int fail_forked() {
     return fail(Errc::forked_handle, "this pool handle was made before fork()");

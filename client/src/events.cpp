@@ -81,29 +81,34 @@ bool daemon_has_hung_up(const numacre_pool *pool) {
 
 int ask_for_descriptor(numacre_pool *pool) {
     if (pool->event_fd == numacre_pool::kNoEventFd)
-        return fail(Errc::daemon_gone, "the daemon did not answer for events before: attach anew");
+        return fail_with_remedy(Errc::daemon_gone, "the daemon did not answer for events before: attach anew");
     if (!has_connection(pool))
-        return fail(Errc::daemon_gone, "this process has closed the connection to the daemon: attach anew for events");
+        return fail_with_remedy(Errc::daemon_gone,
+                                "this process has closed the connection to the daemon: attach anew for events");
     const wire::EventsRequest request;
     pool->event_fd = numacre_pool::kNoEventFd;  // a late reply must not be taken for another
     const Deadline deadline{kPatienceSeconds};
     if (!send_by(deadline, pool->connection, &request, sizeof request))
-        return fail(Errc::daemon_gone, "the daemon that this pool was attached to is gone (%s): attach anew for events",
-                    strerror(errno));
+        return fail_with_remedy(Errc::daemon_gone,
+                                "the daemon that this pool was attached to is gone (%s): attach anew for events",
+                                strerror(errno));
     wire::EventsReply reply;
     int fd = -1;
     const Received received = receive_by(deadline, pool->connection, &reply, sizeof reply, &fd, 1);
     if (received.bytes < 0 && errno == EAGAIN) return fail(Errc::timed_out, "the daemon did not answer for events");
     if (received.bytes != static_cast<ssize_t>(sizeof reply) || reply.header.type != wire::MessageType::events_reply) {
         if (fd >= 0) os::close(fd);
-        return fail(Errc::daemon_gone, "the daemon closed the connection: attach anew for events");
+        return fail_with_remedy(Errc::daemon_gone, "the daemon closed the connection: attach anew for events");
     }
     if (fd < 0 && (received.flags & MSG_CTRUNC) != 0)
-        return fail(Errc::too_many_clients,
-                    "this process has no descriptor left for events (ulimit -n): close some and attach anew");
+        return fail_with_remedy(
+            Errc::too_many_clients,
+            "this process has no descriptor left for events (ulimit -n): close some and attach anew");
     if (fd < 0) {
         pool->event_fd = -1;  // a later call may ask again
-        return fail(Errc::too_many_clients, "the daemon has no descriptor left for events");
+        return fail_with_remedy(
+            Errc::too_many_clients,
+            "the daemon has no descriptor left for events: raise its open file limit (LimitNOFILE=)");
     }
     pool->event_fd_inode = inode_of(fd);
     pool->event_fd_id = eventfd_id_of(fd).value_or(0);
@@ -135,12 +140,12 @@ int numacre_event_fd(numacre_pool *pool, int *fd) {
     if (pool->event_fd < 0)
         error = ask_for_descriptor(pool);
     else if (event_fd_of(pool) < 0)
-        error = fail(Errc::daemon_gone, "this process has closed the descriptor for events: attach anew");
+        error = fail_with_remedy(Errc::daemon_gone, "this process has closed the descriptor for events: attach anew");
     else if (daemon_has_hung_up(pool))
-        error =
-            fail(Errc::daemon_gone,
-                 "the daemon that this pool was attached to is gone, and nobody signals its descriptor for events any "
-                 "more: attach anew for events");
+        error = fail_with_remedy(
+            Errc::daemon_gone,
+            "the daemon that this pool was attached to is gone, and nobody signals its descriptor for events any "
+            "more: attach anew for events");
     if (error == 0) *fd = pool->event_fd;
     os::pthread_mutex_unlock(&pool->asking);
     return error;

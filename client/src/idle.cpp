@@ -15,7 +15,7 @@ int share_caches(numacre_pool *pool) {
     const char *const said = secure_getenv("NUMACRE_NOBARRIER");
     const bool is_unset = said == nullptr || *said == '\0' || strcmp(said, "0") == 0;
     if (!is_unset && strcmp(said, "1") != 0)
-        return fail(Errc::bad_argument, "NUMACRE_NOBARRIER=%s: use 1, 0, or do not set it", said);
+        return fail_with_remedy(Errc::bad_argument, "NUMACRE_NOBARRIER=%s: use 1, 0, or do not set it", said);
     pool->shares_caches = is_unset && os::register_for_barriers() == 0;
     return 0;
 }

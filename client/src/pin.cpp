@@ -32,7 +32,7 @@ int ask(int connection, const wire::PinRequest &request, int &pin) {
                                : fail(Errc::daemon_gone, "cannot send to the daemon: %s", strerror(errno));
     // A refusal is an AttachReply.
     auto *const refusal = static_cast<wire::AttachReply *>(calloc(1, sizeof(wire::AttachReply)));
-    if (refusal == nullptr) return fail(Errc::out_of_frames, "no memory for the daemon's reply");
+    if (refusal == nullptr) return fail_without_memory("no memory for the daemon's reply");
     int fd = -1;
     const Received received = receive_by(deadline, connection, refusal, sizeof *refusal, &fd, 1);
     const wire::WireHeader header = refusal->header;
@@ -46,9 +46,7 @@ int ask(int connection, const wire::PinRequest &request, int &pin) {
     } else if (received.bytes <= 0) {
         error = fail(Errc::daemon_gone, "the daemon closed the connection instead of an answer");
     } else if (is_whole(wire::MessageType::attach_reply, sizeof(wire::AttachReply)) && refusal->error != 0) {
-        refusal->message.back() = 0;
-        error = fail(refusal->error < kErrors.size() ? static_cast<Errc>(refusal->error) : Errc::version_mismatch, "%s",
-                     refusal->message.data());
+        error = fail_refused(*refusal);
     } else if (!is_whole(wire::MessageType::pin_reply, sizeof(wire::PinReply))) {
         error = fail(Errc::version_mismatch, "the daemon's reply is not of wire version %u", wire::kVersion);
     } else if (fd < 0) {
@@ -76,8 +74,10 @@ extern "C" int numacre_pin(numacre_pool *pool, const void *address, size_t size_
     const std::uint64_t first_byte = offset - (numa_node << pool->span_shift);
     if (address == nullptr || offset >= pool->span_bytes || numa_node >= pool->numa_nodes || size_bytes == 0 ||
         first_byte >= pool->data_bytes || size_bytes > pool->data_bytes - first_byte)
-        return fail(Errc::bad_argument, "%zu bytes at %p are no range of one numa node of the pool: see numacre_region",
-                    size_bytes, address);
+        return fail_with_remedy(
+            Errc::bad_argument,
+            "%zu bytes at %p are no range of one numa node of the pool: pin a range that numacre_region() tells",
+            size_bytes, address);
     if (pool->runtime_dir[0] == 0) {  // a private pool: its memory never moves
         *pin = -1;
         return 0;
@@ -107,8 +107,8 @@ extern "C" int numacre_unpin(numacre_pool *pool, int pin) {
     // A program may pass a number that is another file's by now.
     const std::uint64_t inode = pool->pins_inode;
     if (pin < 0 || inode == 0 || inode_of(pin) != inode)
-        return fail(Errc::bad_argument, "descriptor %d is no pin of this pool: pass the one that numacre_pin stored",
-                    pin);
+        return fail_with_remedy(Errc::bad_argument,
+                                "descriptor %d is no pin of this pool: pass the one that numacre_pin stored", pin);
     os::close(pin);
     return 0;
 }

@@ -137,7 +137,8 @@ int read_heed(numacre_pool *pool) {
     const char *const said = secure_getenv("NUMACRE_MEMPOLICY");
     if (said == nullptr || *said == '\0' || strcmp(said, "respect") == 0) return 0;
     if (strcmp(said, "ignore") != 0)
-        return fail(Errc::bad_argument, "NUMACRE_MEMPOLICY=%s: use respect, ignore, or do not set it", said);
+        return fail_with_remedy(Errc::bad_argument, "NUMACRE_MEMPOLICY=%s: use respect, ignore, or do not set it",
+                                said);
     pool->heeds_kernel = false;
     return 0;
 }

@@ -96,10 +96,11 @@ int check_policy(const numacre_pool *pool, const char *function, int mode, std::
 }
 
 int none_allowed(const char *function, std::uint64_t nodes, std::uint64_t allowed) {
-    return fail(Errc::bad_argument,
-                "%s: of numa nodes %#llx this thread's cpuset allows none, only %#llx: name one of those, widen the "
-                "cpuset, or set NUMACRE_MEMPOLICY=ignore",
-                function, static_cast<unsigned long long>(nodes), static_cast<unsigned long long>(allowed));
+    return fail_with_remedy(
+        Errc::bad_argument,
+        "%s: of numa nodes %#llx this thread's cpuset allows none, only %#llx: name one of those, widen the "
+        "cpuset, or set NUMACRE_MEMPOLICY=ignore",
+        function, static_cast<unsigned long long>(nodes), static_cast<unsigned long long>(allowed));
 }
 
 }  // namespace
@@ -109,7 +110,7 @@ int make_choices(numacre_pool *pool) {
     // Only the entries of existing threads are touched.
     void *const memory = os::mmap(nullptr, pool->view.thread_slots * sizeof(Choices), PROT_READ | PROT_WRITE,
                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return fail(Errc::out_of_frames, "no memory for a pool handle: %s", strerror(errno));
+    if (memory == MAP_FAILED) return fail_without_memory("no memory for a pool handle: %s", strerror(errno));
     pool->choices = static_cast<Choices *>(memory);
     return 0;
 }

@@ -76,11 +76,12 @@ unsigned long long number(std::uint64_t value) {
 // The geometry of an object pool, or -errno with the error remembered.
 int object_geometry_of(const numacre_private_options &wanted, Geometry &geometry) {
     if (wanted.frame_bytes != 0 || wanted.largest_block_bytes != 0 || wanted.capacity_bytes != 0)
-        return fail(Errc::bad_argument,
-                    "numacre_private_options.object_bytes %llu beside frame_bytes %llu, largest_block_bytes %llu, "
-                    "capacity_bytes %llu: leave these 0 in an object pool",
-                    number(wanted.object_bytes), number(wanted.frame_bytes), number(wanted.largest_block_bytes),
-                    number(wanted.capacity_bytes));
+        return fail_with_remedy(
+            Errc::bad_argument,
+            "numacre_private_options.object_bytes %llu beside frame_bytes %llu, largest_block_bytes %llu, "
+            "capacity_bytes %llu: leave these 0 in an object pool",
+            number(wanted.object_bytes), number(wanted.frame_bytes), number(wanted.largest_block_bytes),
+            number(wanted.capacity_bytes));
     const ObjectsFault fault = check_objects(wanted.object_bytes, wanted.object_count);
     if (fault != ObjectsFault::none)
         return fail(Errc::bad_argument, "%s (object_bytes %llu, object_count %llu)", describe(fault),
@@ -163,12 +164,12 @@ int build(numacre_pool *pool) {
     if (const int error = check_touched_metadata(pool->geometry)) return error;
     node.node_region = reserve_zeroed(node.node_region_bytes);
     if (pool->pool_region == nullptr || node.node_region == nullptr)
-        return fail(Errc::out_of_frames, "no memory for the metadata of a private pool: %s", strerror(errno));
+        return fail_without_memory("no memory for the metadata of a private pool: %s", strerror(errno));
     prefer_hugepages_for_index(node, pool->geometry);
     if (const int error = reserve_span(pool, kPageBytes)) return error;
     if (mprotect(pool->span, pool->data_bytes, PROT_READ | PROT_WRITE) != 0)
-        return fail(Errc::out_of_frames, "no %llu bytes for a private pool: %s",
-                    static_cast<unsigned long long>(pool->data_bytes), strerror(errno));
+        return fail_without_memory("no %llu bytes for a private pool: %s",
+                                   static_cast<unsigned long long>(pool->data_bytes), strerror(errno));
     madvise(pool->span, pool->data_bytes, MADV_DONTFORK);
     node.data = pool->span;
     node.backing = wire::Backing::private_memory;
@@ -201,13 +202,14 @@ extern "C" int numacre_open_private(const numacre_private_options *options, numa
     const NotCancelled not_cancelled;
     if (const int error = start_recording()) return error;
     numacre_pool *const handle = new_handle();
-    if (handle == nullptr) return fail(Errc::out_of_frames, "no memory for a pool handle");
+    if (handle == nullptr) return fail_without_memory("no memory for a pool handle");
     handle->set_geometry(geometry);
     if (!register_handle(handle)) {
         release_handle(handle);
-        return fail(Errc::too_many_clients,
-                    "this process has too many pools open, or no memory or thread-specific key (PTHREAD_KEYS_MAX) for "
-                    "one more");
+        return fail_with_remedy(
+            Errc::too_many_clients,
+            "this process has too many pools open, or no memory or thread-specific key (PTHREAD_KEYS_MAX) for one "
+            "more: detach from one");
     }
     if (const int error = build(handle)) {
         unregister_handle(handle);

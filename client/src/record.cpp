@@ -129,7 +129,10 @@ int start_recording() {
     if (name != nullptr && *name != '\0') {
         file = make_file(name);
         if (file < 0) {
-            result = fail(Errc::bad_argument, "NUMACRE_TRACE=%s: the trace cannot be made (%s)", name, strerror(errno));
+            result = fail_with_remedy(Errc::bad_argument,
+                                      "NUMACRE_TRACE=%s: the trace cannot be made (%s): name a file that this process "
+                                      "may write, or do not set it",
+                                      name, strerror(errno));
         } else {
             struct stat status{};
             (void)fstat(file, &status);

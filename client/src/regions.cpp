@@ -97,8 +97,10 @@ namespace {
 int reserve_wished(numacre_pool *pool, std::uint64_t alignment) {
     std::byte *const wished = pool->wished_span;
     if ((reinterpret_cast<std::uintptr_t>(wished) & (alignment - 1)) != 0)
-        return fail(Errc::bad_argument, "address %p is no multiple of %llu, as this pool's blocks and pages need",
-                    static_cast<void *>(wished), static_cast<unsigned long long>(alignment));
+        return fail_with_remedy(
+            Errc::bad_argument,
+            "address %p is no multiple of %llu, as this pool's blocks and pages need: use one, or NULL",
+            static_cast<void *>(wished), static_cast<unsigned long long>(alignment));
     void *const reserved = os::mmap(wished, pool->span_bytes, PROT_NONE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     const int error = errno;
@@ -109,10 +111,13 @@ int reserve_wished(numacre_pool *pool, std::uint64_t alignment) {
     // A kernel before Linux 4.17 takes the address for a hint.
     if (reserved != MAP_FAILED) os::munmap(reserved, pool->span_bytes);
     if (reserved != MAP_FAILED || error == EEXIST)
-        return fail(Errc::already_exists, "addresses %p .. %p are not all free in this process",
-                    static_cast<void *>(wished), static_cast<void *>(wished + pool->span_bytes));
-    return fail(Errc::out_of_frames, "cannot reserve %llu bytes of address space at %p: %s",
-                static_cast<unsigned long long>(pool->span_bytes), static_cast<void *>(wished), strerror(error));
+        return fail_with_remedy(
+            Errc::already_exists,
+            "addresses %p .. %p are not all free in this process: use others, or unmap what is there",
+            static_cast<void *>(wished), static_cast<void *>(wished + pool->span_bytes));
+    return fail_without_memory("cannot reserve %llu bytes of address space at %p: %s",
+                               static_cast<unsigned long long>(pool->span_bytes), static_cast<void *>(wished),
+                               strerror(error));
 }
 }  // namespace
 
@@ -138,8 +143,8 @@ int reserve_span(numacre_pool *pool, std::uint64_t page_bytes) {
     }
     void *const reserved = reserve_addresses(pool->span_bytes, alignment);
     if (reserved == nullptr)
-        return fail(Errc::out_of_frames, "no %llu bytes of address space (limit RLIMIT_AS?): %s",
-                    static_cast<unsigned long long>(pool->span_bytes), strerror(errno));
+        return fail_without_memory("no %llu bytes of address space: %s",
+                                   static_cast<unsigned long long>(pool->span_bytes), strerror(errno));
     pool->span = static_cast<std::byte *>(reserved);
     // The padding as well: a forked child may want to attach at these addresses. Not needed otherwise: an error is left
     // aside.
@@ -172,8 +177,7 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     const std::uint64_t pool_bytes = PoolLayout<Env>::of(reply.process_slots, reply.thread_slots).region_bytes;
     if (const int error = check_fd(fds[0], pool_bytes, kPageBytes, "pool")) return error;
     pool->pool_region = map_metadata(pool_bytes, fds[0]);
-    if (pool->pool_region == nullptr)
-        return fail(Errc::out_of_frames, "cannot map the pool region: %s", strerror(errno));
+    if (pool->pool_region == nullptr) return fail_without_memory("cannot map the pool region: %s", strerror(errno));
     pool->pool_region_bytes = pool_bytes;
     const Errc sound = validate_pool_region<Env>(pool->pool_region, {reply.geometry, reply.instance_id, pool_bytes},
                                                  reply.process_slots, reply.thread_slots);
@@ -206,7 +210,7 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
         if (const int error = check_fd(data_fd, pool->data_bytes, reply.nodes[node].page_bytes, "data")) return error;
         handle.node_region = map_metadata(node_bytes, node_fd);
         if (handle.node_region == nullptr)
-            return fail(Errc::out_of_frames, "cannot map the metadata of numa node %u: %s", node, strerror(errno));
+            return fail_without_memory("cannot map the metadata of numa node %u: %s", node, strerror(errno));
         handle.node_region_bytes = node_bytes;
         const Errc node_sound = validate_node_region<Env>(
             handle.node_region, {reply.geometry, reply.instance_id, node_bytes}, dense, reply.thread_slots);
@@ -219,7 +223,7 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
         const bool is_mapped = map_closed(where, mapped_bytes, data_fd) != nullptr;
         if (is_mapped) guard_frames(pool, where, mapped_bytes);
         if (!is_mapped || !open_map(where, mapped_bytes))
-            return fail(Errc::out_of_frames, "cannot map the frames of numa node %u: %s", node, strerror(errno));
+            return fail_without_memory("cannot map the frames of numa node %u: %s", node, strerror(errno));
         handle.data = where;
         handle.backing = reply.nodes[node].backing;
         handle.os_numa_node = reply.nodes[node].os_numa_node;
@@ -243,8 +247,9 @@ int map_regions(numacre_pool *pool, const wire::AttachReply &reply, const int *f
     // Presence::come() is called last: from here on the daemon assumes that we have everything mapped. Until now the
     // daemon may have given us up.
     if (!Presence::come(record.presence, reply.process_generation))
-        return fail(Errc::daemon_gone,
-                    "the daemon has given this client up while it was attaching (it was started anew): attach again");
+        return fail_with_remedy(
+            Errc::daemon_gone,
+            "the daemon has given this client up while it was attaching (it was started anew): attach again");
     pool->process_generation = reply.process_generation;
     return 0;
 }

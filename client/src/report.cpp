@@ -40,6 +40,18 @@ FailureReason why_not(NodeLane &node, std::uint64_t frames) {
     return node.free_frames_seen >= frames ? FailureReason::fragmented : FailureReason::out_of_frames;
 }
 
+// True of object pools, and of pools whose largest block is one frame.
+bool is_of_single_frames(const numacre_pool *pool) {
+    return pool->geometry.largest_order == 0;
+}
+
+// Advice where no block is free. Private pools and object pools do not grow.
+const char *remedy_without_blocks(const numacre_pool *pool) {
+    if (pool->runtime_dir[0] == 0) return "free blocks, wait, or open a larger pool";
+    return is_of_single_frames(pool) ? "free blocks, use another numa node, wait, or use a larger pool"
+                                     : error_row(Errc::out_of_frames).remedy;
+}
+
 }  // namespace
 
 int no_pool(const char *function) {
@@ -52,15 +64,22 @@ int no_result(const char *function) {
 
 int bad_size(numacre_pool *pool, Actor actor, std::uint32_t numa_node, std::size_t size_bytes) {
     count_failure(pool, numa_node, actor, FailureReason::argument);
-    return fail(Errc::bad_argument, "size %zu is not within 1 .. %llu bytes, the pool's largest block", size_bytes,
-                static_cast<unsigned long long>(pool->geometry.chunk_bytes()));
+    const char *const remedy = size_bytes == 0 ? "ask for 1 byte or more"
+                               : size_bytes > pool->data_bytes
+                                   ? "ask for less, or use a pool of a larger capacity and largest block"
+                               : is_of_single_frames(pool) ? "ask for less, or use a pool of a larger largest block"
+                                                           : "ask for less, use numacre_alloc_run(), or a pool of a "
+                                                             "larger largest block";
+    return fail_with_remedy(Errc::bad_argument, "size %zu is not within 1 .. %llu bytes, the pool's largest block: %s",
+                            size_bytes, static_cast<unsigned long long>(pool->geometry.chunk_bytes()), remedy);
 }
 
 int not_allowed(const numacre_pool *pool, std::uint32_t numa_node) {
-    return fail(Errc::bad_argument,
-                "numa node %u (the machine's %d) is none that this thread's cpuset allows: widen it (cpuset.mems), or "
-                "set NUMACRE_MEMPOLICY=ignore",
-                numa_node, pool->nodes[numa_node].os_numa_node);
+    return fail_with_remedy(
+        Errc::bad_argument,
+        "numa node %u (the machine's %d) is none that this thread's cpuset allows: widen it (cpuset.mems), or "
+        "set NUMACRE_MEMPOLICY=ignore",
+        numa_node, pool->nodes[numa_node].os_numa_node);
 }
 
 int not_a_block(numacre_pool *pool, const void *address, Errc code) {
@@ -78,7 +97,10 @@ int not_a_block(numacre_pool *pool, const void *address, Errc code) {
     if (pool->nodes[place.numa_node].buddy().find_covering(place.frame, covering) && !(covering.base == place.frame))
         return fail(Errc::bad_argument, "address %p lies inside the block that begins at %p", address,
                     address_of(pool, place.numa_node, covering));
-    return fail(Errc::stale_ref, "no block begins at %p: not allocated, or freed already", address);
+    return fail_with_remedy(Errc::stale_ref,
+                            "no block begins at %p: not allocated, or freed already: free each block once, by the "
+                            "address that its allocation gave",
+                            address);
 }
 
 int not_owned(const numacre_pool *pool, const void *address, const char *function) {
@@ -114,15 +136,17 @@ int allocation_failed(numacre_pool *pool, Lane &lane, std::uint32_t wanted, Errc
     if (code == Errc::corrupt) return damaged_pool();
     if (answer == Admission::reserved) {
         count_failure(pool, wanted, actor, FailureReason::out_of_frames);
-        return fail(code, "no free block of %zu bytes: what is free is reserved for others (`numacre clients`)",
-                    size_bytes);
+        return fail_with_remedy(
+            code, "no free block of %zu bytes: what is free is reserved for others (`numacre clients`): %s", size_bytes,
+            remedy_without_blocks(pool));
     }
     const FailureReason reason = why_not(lane.nodes[wanted], frames);
     count_failure(pool, wanted, actor, reason);
-    return fail(
-        code, "no free block of %zu bytes in one piece on any numa node that is allowed (%u, the first: %s)",
-        size_bytes, wanted,
-        reason == FailureReason::fragmented ? "enough is free, but not in one piece, or not so aligned" : "full");
+    return fail_with_remedy(
+        code, "no free block of %zu bytes%s on any numa node that is allowed (%u, the first: %s): %s", size_bytes,
+        frames == 1 ? "" : " in one piece", wanted,
+        reason == FailureReason::fragmented ? "enough is free, but not in one piece, or not so aligned" : "full",
+        remedy_without_blocks(pool));
 }
 
 }  // namespace numacre::client

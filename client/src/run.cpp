@@ -100,15 +100,18 @@ bool allocate_run_planned(const Lane &lane, const Plan &plan, const Run &run, st
 
 int check_run(const numacre_pool *pool, std::size_t size_bytes, std::size_t alignment_bytes) {
     if (size_bytes == 0 || size_bytes > pool->data_bytes)
-        return fail(Errc::bad_argument, "size %zu is not within 1 .. %llu bytes, the capacity of a numa node",
-                    size_bytes, static_cast<unsigned long long>(pool->data_bytes));
+        return fail_with_remedy(
+            Errc::bad_argument, "size %zu is not within 1 .. %llu bytes, the capacity of a numa node: %s", size_bytes,
+            static_cast<unsigned long long>(pool->data_bytes),
+            size_bytes == 0 ? "ask for 1 byte or more" : "ask for less, or use a pool of a larger capacity");
     if (alignment_bytes == 0) return 0;
     const bool has_power = std::has_single_bit(pool->geometry.frame_bytes);
     const std::uint64_t most =
         has_power ? std::max<std::uint64_t>(pool->geometry.chunk_bytes(), kHugepageBytes) : kCacheLineBytes;
     if (std::has_single_bit(alignment_bytes) && alignment_bytes <= most) return 0;
-    return fail(Errc::bad_argument, "alignment %zu is not 0 or a power of two up to %llu, which this pool can give",
-                alignment_bytes, static_cast<unsigned long long>(most));
+    return fail_with_remedy(Errc::bad_argument,
+                            "alignment %zu is none that this pool can give: use 0, or a power of two up to %llu",
+                            alignment_bytes, static_cast<unsigned long long>(most));
 }
 
 // The frames of [run, run + size_bytes), which have to be whole blocks of the caller's. Returns 0, or -errno with the
@@ -129,8 +132,8 @@ int check_own_run(numacre_pool *pool, void *run, std::size_t size_bytes, std::ui
         at += pool->scale.offset(block.order.frames());
     }
     if (at - size_bytes < pool->geometry.frame_bytes) return 0;
-    return fail(Errc::bad_argument, "%zu bytes from %p end inside a block: give the size that was allocated",
-                size_bytes, run);
+    return fail_with_remedy(Errc::bad_argument,
+                            "%zu bytes from %p end inside a block: give the size that was allocated", size_bytes, run);
 }
 
 }  // namespace

@@ -23,14 +23,15 @@ template <class Options>
 int read_options(const Options &options, const char *name, Options &wanted) {
     const std::size_t size = options.struct_size;
     if (!is_struct_size(size))
-        return fail(Errc::bad_argument, "%s.struct_size is %zu: set it to sizeof(%s)", name, size, name);
+        return fail_with_remedy(Errc::bad_argument, "%s.struct_size is %zu: set it to sizeof(%s)", name, size, name);
     const auto *const bytes = reinterpret_cast<const char *>(&options);
     for (std::size_t i = sizeof wanted; i < size; ++i)
         if (bytes[i] != 0)
-            return fail(Errc::bad_argument,
-                        "%s has a field at byte %zu that libnumacre %s does not know: set it to 0, or use a newer "
-                        "library",
-                        name, i, numacre_version());
+            return fail_with_remedy(
+                Errc::bad_argument,
+                "%s has a field at byte %zu that libnumacre %s does not know: set it to 0, or use a newer "
+                "library",
+                name, i, numacre_version());
     std::memcpy(&wanted, &options, size < sizeof wanted ? size : sizeof wanted);
     return 0;
 }

@@ -497,10 +497,11 @@ namespace {
 bool enter_anew(numacre_pool *pool, Seat &seat, int &error) {
     std::uint64_t limit = 0;
     if (!may_have_thread(pool, limit)) {
-        error = fail(Errc::too_many_clients,
-                     "this process has %llu threads on the pool, a client's limit: end one, or raise the pool's "
-                     "max-threads-per-client",
-                     static_cast<unsigned long long>(limit));
+        error = fail_with_remedy(
+            Errc::too_many_clients,
+            "this process has %llu threads on the pool, a client's limit: end one, or raise the pool's "
+            "max-threads-per-client",
+            static_cast<unsigned long long>(limit));
         return false;
     }
     const Actor actor{claim_thread_slot(pool->view, pool->process), pool->process};
@@ -512,7 +513,7 @@ bool enter_anew(numacre_pool *pool, Seat &seat, int &error) {
     seat = new_lane(pool, actor);
     if (seat.lane != nullptr) return true;
     release_slot(pool, actor);
-    error = fail(Errc::too_many_clients, "no memory for this thread's lane");
+    error = fail_with_remedy(Errc::too_many_clients, "no memory for this thread's lane: let the process free some");
     return false;
 }
 }  // namespace
@@ -532,7 +533,8 @@ Lane *enter_pool(numacre_pool *pool, int &error) {
     }
     const SignalsBlocked signals_blocked;
     if (!grow_table(pool->index)) {
-        error = fail(Errc::too_many_clients, "no memory for this thread's table of pools");
+        error = fail_with_remedy(Errc::too_many_clients,
+                                 "no memory for this thread's table of pools: let the process free some");
         return nullptr;
     }
     Seat &seat = lane_table.seats[pool->index];

@@ -159,6 +159,7 @@ class ReclaimTest(unittest.TestCase):
                 producer.kill()
                 wait_until("reaped", lambda: len(daemon.clients()) == 1)
                 self.assertEqual(taker.take(refs[1])[0], -errno.ESTALE, reclaim)
+                self.assertIn("or its owner has died: drop the reference", taker.message)
                 wait_until("only what was taken is used", lambda: daemon.used_bytes() == 4096)
 
     def test_nonsense_is_refused(self):

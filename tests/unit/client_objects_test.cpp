@@ -144,6 +144,8 @@ TEST(Objects, sizes_beyond_an_object_are_refused_by_every_way) {
             for (const std::uint64_t bytes : {std::uint64_t{0}, stride + 1, 2 * stride, std::uint64_t{1} << 40}) {
                 EXPECT_EQ(way.take(pool, bytes, &object), -EINVAL) << bytes;
                 EXPECT_NE(std::string(numacre_last_error()).find(std::to_string(bytes)), std::string::npos);
+                EXPECT_EQ(std::string(numacre_last_error()).find("numacre_alloc_run"), std::string::npos)
+                    << "no larger run is asked for: " << numacre_last_error();
             }
             for (const std::uint64_t bytes : {std::uint64_t{1}, shape.object_bytes, stride}) {
                 ASSERT_EQ(way.take(pool, bytes, &object), 0) << bytes << numacre_last_error();

@@ -96,7 +96,8 @@ TEST_F(PrivatePool, refuses_frees_that_cannot_be_and_loses_nothing) {
     EXPECT_EQ(numacre_usable_size(pool, block), 4U * 4096);
     EXPECT_EQ(numacre_free(pool, block), 0);
     EXPECT_EQ(numacre_free(pool, block), -ESTALE);
-    EXPECT_NE(error().find("freed already"), std::string::npos) << error();
+    EXPECT_TRUE(error().ends_with("freed already: free each block once, by the address that its allocation gave"))
+        << error();
 }
 
 TEST_F(PrivatePool, is_full_when_it_is_full_and_whole_again_afterwards) {
@@ -105,7 +106,18 @@ TEST_F(PrivatePool, is_full_when_it_is_full_and_whole_again_afterwards) {
     while (numacre_alloc(pool, 4096, &block) == 0) blocks.push_back(block);
     EXPECT_EQ(blocks.size(), 4096U);
     EXPECT_EQ(numacre_alloc(pool, 4096, &block), -ENOMEM);
-    EXPECT_NE(error().find("full"), std::string::npos) << error();
+    EXPECT_TRUE(error().ends_with(
+        "on any numa node that is allowed (0, the first: full): free blocks, wait, or open a larger pool"))
+        << error();
+    EXPECT_EQ(error().find("in one piece"), std::string::npos) << error();
+    for (const auto &[size, remedy] : {std::pair<std::size_t, const char *>{0, "ask for 1 byte or more"},
+                                       {(4 << 20) + 1, "ask for less, use numacre_alloc_run(), or a pool of a larger "
+                                                       "largest block"},
+                                       {(16 << 20) + 1, "ask for less, or use a pool of a larger capacity and largest "
+                                                        "block"}}) {
+        EXPECT_EQ(numacre_alloc(pool, size, &block), -EINVAL);
+        EXPECT_TRUE(error().ends_with(std::string("the pool's largest block: ") + remedy)) << error();
+    }
     for (std::size_t i = 0; i < blocks.size(); i += 2) EXPECT_EQ(numacre_free(pool, blocks[i]), 0);
     EXPECT_EQ(numacre_alloc(pool, 8192, &block), -ENOMEM);
     EXPECT_NE(error().find("not in one piece"), std::string::npos) << error();
@@ -562,7 +574,7 @@ TEST(PrivatePoolChecks, another_value_is_refused) {
     numacre_pool *pool = nullptr;
     setenv("NUMACRE_CHECK_FREES", "yes", 1);
     EXPECT_EQ(numacre_open_private(nullptr, &pool), -EINVAL);
-    EXPECT_STREQ(numacre_last_error(), "NUMACRE_CHECK_FREES=yes: use 1, 0, or do not set it: fix the call");
+    EXPECT_STREQ(numacre_last_error(), "NUMACRE_CHECK_FREES=yes: use 1, 0, or do not set it");
     EXPECT_EQ(numacre_attach("/nowhere", nullptr, &pool), -EINVAL);
     setenv("NUMACRE_CHECK_FREES", "0", 1);
     EXPECT_EQ(numacre_open_private(nullptr, &pool), 0);

@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "numacre/numacre.h"
@@ -116,6 +117,16 @@ TEST_F(Runs, are_aligned_as_asked) {
         EXPECT_EQ(run_of(kFrame, bad), std::string::npos);
         EXPECT_EQ(error, -EINVAL);
         EXPECT_NE(said().find(std::to_string(bad)), std::string::npos) << said();
+    }
+}
+
+TEST_F(Runs, beyond_the_pool_are_refused_with_the_remedy) {
+    for (const auto &[bytes, remedy] :
+         {std::pair{std::size_t{0}, ": ask for 1 byte or more"},
+          std::pair{kCapacity + 1, "the capacity of a numa node: ask for less, or use a pool of a larger capacity"}}) {
+        EXPECT_EQ(run_of(bytes), std::string::npos);
+        EXPECT_EQ(error, -EINVAL);
+        EXPECT_TRUE(said().ends_with(remedy)) << said();
     }
 }
 

@@ -51,7 +51,7 @@ inline constexpr std::array<ErrorRow, 21> kErrors{{
     {Errc::bad_argument, EINVAL, "INVALID_ARGUMENT", "bad_argument", "fix the call"},
     {Errc::not_owner, EPERM, "PERMISSION_DENIED", "not_owner", "only the owner may do this: take the block first"},
     {Errc::stale_ref, ESTALE, "FAILED_PRECONDITION", "stale_ref",
-     "the block was freed or handed on: drop the reference"},
+     "the block was freed or handed on, or its owner has died: drop the reference"},
     {Errc::over_quota, EDQUOT, "RESOURCE_EXHAUSTED", "over_quota", "free blocks, or raise the quota"},
     {Errc::version_mismatch, EPROTONOSUPPORT, "FAILED_PRECONDITION", "version_mismatch",
      "upgrade the older of client and daemon"},
