@@ -21,7 +21,17 @@ import unittest
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
 
-from support.attach_wire import REPLY_BYTES, connect, request  # noqa: E402
+from support.attach_wire import (  # noqa: E402
+    ATTACH_REPLY,
+    LAYOUT_VERSION,
+    MAGIC,
+    MESSAGE_OFFSET,
+    REPLY_BYTES,
+    REPLY_HEAD,
+    WIRE_VERSION,
+    connect,
+    request,
+)
 from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
 from support.numacre_client import ClientProcess, Library, library_path  # noqa: E402
 from support.runner import main  # noqa: E402
@@ -89,6 +99,33 @@ class FullQueue(unittest.TestCase):
                 listener.accept()[0].close()
             _, status = os.waitpid(child, 0)
             self.assertEqual(os.waitstatus_to_exitcode(status), 0)
+
+
+class Refusals(unittest.TestCase):
+    BAD_ARGUMENT = 3  # shm/include/numacre/error.hpp
+
+    def test_a_refusal_comes_as_the_daemon_has_said_it(self):
+        for sentence, shown in ((b"size 5 is odd: use 4", "size 5 is odd: use 4"),
+                                (b"", "the daemon has refused it, and gave no reason: fix the call"),
+                                (b"x" * 256, "x" * 255)):
+            with (self.subTest(sentence), tempfile.TemporaryDirectory() as folder,
+                  ClientProcess(folder, attach=False) as client,
+                  socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener):
+                listener.bind(f"{folder}/attach.sock")
+                listener.listen(4)
+                listener.settimeout(PATIENCE_SECONDS)
+                answers = []
+                attach = threading.Thread(target=lambda client=client, answers=answers: answers.append(client.attach()))
+                attach.start()
+                caller, _ = listener.accept()
+                with caller:
+                    caller.recv(4096)
+                    head = REPLY_HEAD.pack(MAGIC, WIRE_VERSION, ATTACH_REPLY, REPLY_BYTES, 0, self.BAD_ARGUMENT,
+                                           LAYOUT_VERSION)
+                    caller.send((head.ljust(MESSAGE_OFFSET, b"\0") + sentence).ljust(REPLY_BYTES, b"\0"))
+                    attach.join(PATIENCE_SECONDS)
+                self.assertEqual(answers, [-errno.EINVAL], client.message)
+                self.assertEqual(client.message, shown)
 
 
 def with_hugepages(size):
