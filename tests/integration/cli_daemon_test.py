@@ -247,7 +247,7 @@ class CliWithDaemon(unittest.TestCase):
     def test_doctor_reads_the_daemons_own_limits(self):
         done = self.run_cli("doctor")
         self.assertIn(f"numacred (pid {self.daemon.pid})", done.stdout)
-        self.assertIn("small instead of hugetlb", done.stdout)
+        self.assertIn("as asked for: default (small)\n", done.stdout)
 
     def test_nodes_shows_each_share_once(self):
         numa_nodes = self.daemon.cli("nodes")["nodes"]
