@@ -190,6 +190,7 @@ Json pool_json(const v1::Pool &pool) {
 }
 
 Json client_json(const v1::Client &client) {
+    const auto text_or_null = [](const std::string &text) { return text.empty() ? Json(nullptr) : Json(text); };
     const auto known = [&client](std::uint64_t figure) {
         return client.not_looked_at() ? Json(nullptr) : Json(figure);
     };
@@ -202,7 +203,7 @@ Json client_json(const v1::Client &client) {
             {"cgroup", client.cgroup()},
             {"attached", time_json(client.has_attached(), client.attached())},
             {"used_bytes", known(client.used_bytes())},
-            {"cached_bytes", client.cached_bytes()},
+            {"cached_bytes", known(client.cached_bytes())},
             {"blocks", known(client.blocks())},
             {"quota_bytes", client.quota_bytes()},
             {"soft_quota_bytes", client.soft_quota_bytes()},
@@ -210,6 +211,9 @@ Json client_json(const v1::Client &client) {
             {"pinned_bytes", client.pinned_bytes()},
             {"threads", known(client.threads())},
             {"state", client.state()},
+            {"quarantine_reason", text_or_null(client.quarantine_reason())},
+            {"quarantine_left_seconds",
+             client.has_quarantine_left() ? Json(client.quarantine_left().seconds()) : Json(nullptr)},
             {"waits_for", client.waits_for_client_id()},
             {"oldest_held_seconds",
              client.has_oldest_held_for() ? Json(client.oldest_held_for().seconds()) : Json(nullptr)}};

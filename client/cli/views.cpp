@@ -37,6 +37,12 @@ std::string duration(const google::protobuf::Duration &time) {
     return format_duration(std::chrono::seconds(time.seconds()));
 }
 
+// "quarantined: pin held", "quarantined: 3 s left".
+std::string client_state_text(const v1::Client &client) {
+    if (client.has_quarantine_left()) return client.state() + ": " + duration(client.quarantine_left()) + " left";
+    return client.state() + (client.quarantine_reason().empty() ? "" : ": " + client.quarantine_reason());
+}
+
 std::string plural(std::uint64_t count, const char *one, const char *many) {
     return number(count) + " " + (count == 1 ? one : many);
 }
@@ -255,6 +261,7 @@ void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, st
                  {"PID", Align::right},
                  {"COMM"},
                  {"USED", Align::right},
+                 {"CACHED", Align::right},
                  {"BLOCKS", Align::right},
                  {"QUOTA", Align::right},
                  {"SOFT", Align::right},
@@ -267,13 +274,15 @@ void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, st
     for (const v1::Client &client : clients) {
         table.add_row({number(client.client_id()), client.pool(), number(client.pid()), client.comm(),
                        client.not_looked_at() ? "-" : format_bytes(client.used_bytes()),
+                       client.not_looked_at() ? "-" : format_bytes(client.cached_bytes()),
                        client.not_looked_at() ? "-" : number(client.blocks()),
                        client.quota_bytes() == 0 ? "-" : format_bytes(client.quota_bytes()),
                        client.soft_quota_bytes() == 0 ? "-" : format_bytes(client.soft_quota_bytes()),
                        client.reserved_bytes() == 0 ? "-" : format_bytes(client.reserved_bytes()),
                        client.pinned_bytes() == 0 ? "-" : format_bytes(client.pinned_bytes()), number(client.threads()),
                        age(client.has_attached(), client.attached(), now_unix_seconds),
-                       client.has_oldest_held_for() ? duration(client.oldest_held_for()) : "-", client.state()});
+                       client.has_oldest_held_for() ? duration(client.oldest_held_for()) : "-",
+                       client_state_text(client)});
     }
     table.print(out);
 }

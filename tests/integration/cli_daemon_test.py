@@ -145,7 +145,7 @@ class CliWithDaemon(unittest.TestCase):
         quotas = {each["client_id"]: each["quota_bytes"] for each in self.daemon.clients()}
         self.assertEqual(quotas, {client.client_id: 4 * MIB, other.client_id: 0})
         row = [line.split() for line in self.run_cli("clients").stdout.splitlines() if str(client.pid) in line]
-        self.assertIn("4 MiB 4 4 MiB 3 MiB", " ".join(row[0]), "used, blocks, quota, soft quota")
+        self.assertIn("4 MiB 0 B 4 4 MiB 3 MiB", " ".join(row[0]), "used, cached, blocks, quota, soft quota")
         self.daemon.cli("quota", str(client.client_id), "none")
         self.alloc(client, MIB, 3)
         nobody = self.run_cli("quota", "4711", "1M")

@@ -17,9 +17,13 @@ POOL = "name=default,capacity=16M,online=16M,frame=4K,largest=4M,backing=small"
 GROUP = 4711
 
 
-def state_of(daemon, client):
+def client_of(daemon, client):
     found = [each for each in daemon.clients() if each["client_id"] == client.client_id]
-    return found[0]["state"] if found else None
+    return found[0] if found else None
+
+
+def state_of(daemon, client):
+    return (client_of(daemon, client) or {}).get("state")
 
 
 class GroupsTest(unittest.TestCase):
@@ -79,6 +83,10 @@ class GroupsTest(unittest.TestCase):
         dead.kill()
         wait_until("it waits", lambda: state_of(self.daemon, dead) == "quarantined")
         self.assertEqual(self.daemon.used_bytes(), 4 << 20, "what was cached has come back")
+        seen = client_of(self.daemon, dead)
+        self.assertEqual((seen["quarantine_reason"], seen["quarantine_left_seconds"]), ("group", None))
+        self.assertIn("quarantined: group\n", self.daemon.run_cli("clients").stdout)
+        self.assertIsNone(client_of(self.daemon, survivor)["quarantine_reason"])
         self.assertIn(other.alloc(1 << 20, count=13)[0], (-errno.ENOMEM, -errno.EDQUOT))
         error, taken = survivor.adopt(offsets[:3])
         self.assertEqual(error, 0, survivor.message)

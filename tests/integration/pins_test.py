@@ -53,6 +53,10 @@ def client_of(daemon, client):
     return found[0] if found else None
 
 
+def table_of_clients(daemon):
+    return daemon.run_cli("clients").stdout
+
+
 F_OFD_SETLK = 37
 TRIALS = 25
 PIN_REQUEST, PIN_REPLY = 8, 9
@@ -160,6 +164,8 @@ class PinsTest(unittest.TestCase):
             wait_until("its other blocks are back", lambda: daemon.used_bytes() == len(here) * MIB)
             seen = client_of(daemon, client)
             self.assertEqual((seen["state"], seen["used_bytes"]), ("quarantined", len(here) * MIB))
+            self.assertEqual(seen["quarantine_reason"], "pin-quarantine")
+            self.assertIn(seen["quarantine_left_seconds"], (0, 1, 2))
             self.assertEqual(quarantined_bytes(daemon), len(here) * MIB)
             self.assertEqual(pinned_bytes(daemon), UNIT)
             # Others go on, and get none of it.
@@ -184,7 +190,10 @@ class PinsTest(unittest.TestCase):
                 client.kill()
                 wait_until("it waits", lambda: (client_of(daemon, client) or {}).get("state") == "quarantined")
                 time.sleep(3)
-                self.assertEqual(client_of(daemon, client)["state"], "quarantined")
+                seen = client_of(daemon, client)
+                self.assertEqual((seen["state"], seen["quarantine_reason"], seen["quarantine_left_seconds"]),
+                                 ("quarantined", "pin held", None))
+                self.assertIn("quarantined: pin held\n", table_of_clients(daemon))
                 self.assertEqual(pinned_bytes(daemon), 32 * MIB)
                 refused = daemon.run_cli("resize", "default", UNIT)
                 self.assertNotEqual(refused.returncode, 0)
@@ -285,6 +294,28 @@ class PinsTest(unittest.TestCase):
             self.assertEqual(client.detach(), 0)
             self.assertEqual(client_of(daemon, client)["state"], "quarantined")
             client.close()
+            wait_until("the quarantine is over", lambda: client_of(daemon, client) is None)
+
+    def test_a_client_in_quarantine_says_what_it_waits_for(self):
+        """First for a child with the descriptor, without an end; then for the time that runs when that is gone."""
+        with serving(",pin-quarantine=60s") as daemon:
+            client = ClientProcess(daemon.runtime_dir)
+            self.assertEqual(client.alloc(4096)[0], 0)
+            self.assertEqual(client.pin(0, 32 * MIB)[0], 0, client.message)
+            self.assertIsNone(client_of(daemon, client)["quarantine_reason"])
+            child = client.fork_idle()
+            try:
+                client.kill()
+                wait_until("it waits", lambda: client_of(daemon, client)["quarantine_reason"] == "pin held")
+                self.assertIsNone(client_of(daemon, client)["quarantine_left_seconds"])
+            finally:
+                os.kill(child, signal.SIGKILL)
+            wait_until("its time runs", lambda: client_of(daemon, client)["quarantine_reason"] == "pin-quarantine")
+            first = client_of(daemon, client)["quarantine_left_seconds"]
+            self.assertLessEqual(first, 60)
+            wait_until("less is left", lambda: client_of(daemon, client)["quarantine_left_seconds"] < first)
+            self.assertRegex(table_of_clients(daemon), r"quarantined: \d+ s left\n")
+            daemon.cli("set", "default", "pin-quarantine=1s")
             wait_until("the quarantine is over", lambda: client_of(daemon, client) is None)
 
     @unittest.skipUnless(os.geteuid() == 0, "NOT TESTED: needs root, to become another user")

@@ -453,6 +453,26 @@ TEST(Doctor, small_pages_that_were_asked_for_are_one_note) {
     EXPECT_EQ(machine.finding("thp").level, Level::warning);
 }
 
+TEST(Clients, the_state_says_what_a_quarantine_waits_for_and_cached_is_apart_from_blocks) {
+    std::vector<v1::Client> clients(4);
+    for (v1::Client &client : clients) client.set_state("quarantined");
+    clients[0].set_quarantine_reason("pin held");
+    clients[0].set_used_bytes(666 << 10);
+    clients[0].set_cached_bytes(665 << 10);
+    clients[1].set_quarantine_reason("pin-quarantine");
+    clients[1].mutable_quarantine_left()->set_seconds(3);
+    clients[2].set_quarantine_reason("group");
+    std::ostringstream out;
+    print_clients(out, clients, 0);
+    EXPECT_THAT(out.str(), AllOf(HasSubstr("CACHED  BLOCKS"), HasSubstr("666 KiB  665 KiB       0"),
+                                 HasSubstr("quarantined: pin held\n"), HasSubstr("quarantined: 3 s left\n"),
+                                 HasSubstr("quarantined: group\n"), HasSubstr("quarantined\n")));
+    EXPECT_EQ(client_json(clients[1])["quarantine_reason"], "pin-quarantine");
+    EXPECT_EQ(client_json(clients[1])["quarantine_left_seconds"], 3);
+    EXPECT_TRUE(client_json(clients[0])["quarantine_left_seconds"].is_null());
+    EXPECT_TRUE(client_json(clients[3])["quarantine_reason"].is_null());
+}
+
 TEST(Doctor, every_trouble_has_a_level_a_meaning_and_a_command) {
     struct Case {
         const char *name;

@@ -466,6 +466,8 @@ TEST_F(ControlServiceTest, list_clients_of_all_pools_or_one) {
     EXPECT_EQ(client.threads(), 3U);
     EXPECT_EQ(client.state(), "active");
     EXPECT_EQ(client.oldest_held_for().seconds(), 90);
+    EXPECT_EQ(client.quarantine_reason(), "pin-quarantine");
+    EXPECT_EQ(client.quarantine_left().seconds(), 3);
 }
 
 TEST_F(ControlServiceTest, list_blocks_passes_on_what_is_asked_for) {

@@ -68,6 +68,28 @@ TEST_F(PinsTest, a_dead_clients_pin_stays_for_the_hold_time_after_its_descriptor
     EXPECT_FALSE(covers(3));
 }
 
+TEST_F(PinsTest, a_wait_says_whether_somebody_holds_a_pin_or_how_long_the_last_one_takes) {
+    EXPECT_FALSE(pins_->wait_of(kClient, kHold, now_).is_held || pins_->wait_of(kClient, kHold, now_).left);
+    Fd pin = add(kClient, 3), later = add(kClient, 5);
+    const Fd of_another = add(kOther, 3);
+    pins_->begin_departure(kClient);
+    pin = Fd{};
+    EXPECT_EQ(kept(kClient), 2U);
+    EXPECT_TRUE(pins_->wait_of(kClient, kHold, now_).is_held) << "the second one";
+    EXPECT_FALSE(pins_->wait_of(kClient, kHold, now_).left);
+    now_ += seconds(2);
+    later = Fd{};
+    EXPECT_FALSE(pins_->wait_of(kClient, kHold, now_).is_held);
+    EXPECT_EQ(pins_->wait_of(kClient, kHold, now_).left, kHold) << "nobody has looked since";
+    EXPECT_EQ(kept(kClient), 2U);
+    now_ += seconds(2);
+    EXPECT_EQ(pins_->wait_of(kClient, kHold, now_).left, kHold - seconds(2));
+    now_ += 2 * kHold;
+    EXPECT_EQ(pins_->wait_of(kClient, kHold, now_).left, std::chrono::milliseconds(0)) << "and nobody has looked";
+    EXPECT_EQ(kept(kClient), 0U);
+    EXPECT_FALSE(pins_->wait_of(kClient, kHold, now_).left);
+}
+
 // The kernel lets the locks of a process go before anybody hears of its death.
 TEST_F(PinsTest, a_new_pin_does_not_forget_one_whose_client_may_be_dying) {
     add(kClient, 3);

@@ -116,6 +116,8 @@ inline ClientStatus golden_client() {
     client.state = "active";
     client.waits_for = 8;
     client.oldest_held_for = std::chrono::seconds{90};
+    client.quarantine_reason = QuarantineReason::pin_time;
+    client.quarantine_left = std::chrono::seconds{3};
     return client;
 }
 

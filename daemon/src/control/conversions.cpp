@@ -104,6 +104,18 @@ Answer<void> set_attributes(PoolSpec &spec, const v1::CreatePoolRequest &request
     return {};
 }
 
+const char *quarantine_reason_name(QuarantineReason reason) {
+    switch (reason) {
+        case QuarantineReason::pin_held:
+            return "pin held";
+        case QuarantineReason::group:
+            return "group";
+        case QuarantineReason::pin_time:
+            return "pin-quarantine";
+    }
+    return "unknown";
+}
+
 }  // namespace
 
 v1::Pool to_proto(const PoolStatus &pool) {
@@ -188,6 +200,8 @@ v1::Client to_proto(const ClientStatus &client) {
     proto.set_threads(client.threads);
     proto.set_state(client.state);
     if (client.oldest_held_for) proto.mutable_oldest_held_for()->set_seconds(client.oldest_held_for->count());
+    if (client.quarantine_reason) proto.set_quarantine_reason(quarantine_reason_name(*client.quarantine_reason));
+    if (client.quarantine_left) proto.mutable_quarantine_left()->set_seconds(client.quarantine_left->count());
     return proto;
 }
 

@@ -153,6 +153,20 @@ std::vector<Pins::Pin> Pins::quarantine_of(ProcessSlot slot, std::chrono::millis
     return pins;
 }
 
+Pins::Wait Pins::wait_of(ProcessSlot slot, std::chrono::milliseconds hold, Clock::time_point now) const {
+    Wait wait;
+    const MutexLock lock(mutex_);
+    for (std::size_t i = 0; used_ != 0 && i < entries_.size(); ++i) {
+        if (entries_[i].is_used.load(std::memory_order_acquire) == 0 || entries_[i].slot != slot.value) continue;
+        if (is_held(i)) return {.is_held = true, .left = std::nullopt};
+        // Nobody has looked since it went: its time begins with the next look, at the latest in a second.
+        const Clock::time_point end = gone_since_[i].value_or(now) + hold;
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(std::max(end - now, Clock::duration{0}));
+        wait.left = std::max(wait.left.value_or(left), left);
+    }
+    return wait;
+}
+
 bool Pins::has_descriptor(ProcessSlot slot) const {
     const MutexLock lock(mutex_);
     for (std::size_t i = 0; used_ != 0 && i < entries_.size(); ++i)

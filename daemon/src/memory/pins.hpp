@@ -81,6 +81,12 @@ public:
     void begin_departure(ProcessSlot slot);
     // The ranges in which the ended client's blocks have to stay for now; forgets pins that are over.
     std::vector<Pin> quarantine_of(ProcessSlot slot, std::chrono::milliseconds hold, Clock::time_point now);
+    // Why, and for how long, quarantine_of() has some: without a change.
+    struct Wait {
+        bool is_held = false;  // somebody has the descriptor of one: until that is closed, and then for the hold time
+        std::optional<std::chrono::milliseconds> left;  // of the last hold time that runs; nothing: held, or no pin
+    };
+    Wait wait_of(ProcessSlot slot, std::chrono::milliseconds hold, Clock::time_point now) const;
     // Whether somebody has the descriptor of a pin of this client, dead or alive.
     bool has_descriptor(ProcessSlot slot) const;
     // Forgets all pins of the client: nothing is left of it.

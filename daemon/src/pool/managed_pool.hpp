@@ -274,7 +274,8 @@ public:
     // left some there; without them only as long as somebody has the pin. Without a walk.
     bool has_pins(ProcessSlot slot, bool has_blocks);
     // Whether a client lives that may adopt this client's blocks (numacre_join). Without a walk.
-    bool has_group(ProcessSlot slot) const;
+    bool has_group(ProcessSlot slot) const { return has_group(slot, clients_.all()); }
+    bool has_group(ProcessSlot slot, std::span<const Client> clients) const;
     struct Pinned {
         Fd descriptor;
         std::uint64_t first_byte = 0, bytes = 0;

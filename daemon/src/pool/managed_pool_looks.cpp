@@ -126,13 +126,22 @@ std::vector<ClientStatus> ManagedPool::client_statuses_in_time() {
     std::vector<ClientStatus> statuses;
     const std::vector<Pins::Pin> pins = pins_.all();
     for (const Client &client : client_table()) {
-        statuses.push_back(known_of(client, pins));
+        const ClientStatus &known = statuses.emplace_back(known_of(client, pins));
         statuses.back().has_been_looked_at = false;
         if (!seen.found) continue;
         const auto before = std::ranges::find(*seen.found, client.id, &ClientStatus::client_id);
         if (before == seen.found->end()) continue;
-        statuses.back() = *before;
-        statuses.back().state = client_state_name(client.state);
+        ClientStatus mixed = *before;
+        mixed.state = known.state;
+        // Groups are in shared memory: as in the last look.
+        const bool has_group = client.state == ClientState::quarantined &&
+                               known.quarantine_reason != QuarantineReason::pin_held &&
+                               before->quarantine_reason == QuarantineReason::group;
+        if (!has_group) {
+            mixed.quarantine_reason = known.quarantine_reason;
+            mixed.quarantine_left = known.quarantine_left;
+        }
+        statuses.back() = std::move(mixed);
     }
     return statuses;
 }
@@ -155,6 +164,13 @@ ClientStatus ManagedPool::known_of(const Client &client, const std::vector<Pins:
     status.pinned_bytes = Pins::bytes_in(pins, [&](const Pins::Pin &pin) { return pin.slot == client.slot; });
     status.state = client_state_name(client.state);
     status.waits_for = client.waits_for;
+    if (client.state != ClientState::quarantined) return status;
+    const Pins::Wait wait = pins_.wait_of(client.slot, description_.now()->spec.pin_quarantine, Pins::Clock::now());
+    if (wait.is_held) status.quarantine_reason = QuarantineReason::pin_held;
+    if (wait.left) {
+        status.quarantine_reason = QuarantineReason::pin_time;
+        status.quarantine_left = std::chrono::ceil<std::chrono::seconds>(*wait.left);
+    }
     return status;
 }
 
@@ -182,6 +198,12 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
     const std::vector<Pins::Pin> pins = pins_.all();
     for (const Client &client : table) {
         ClientStatus status = known_of(client, pins);
+        if (client.state == ClientState::quarantined && status.quarantine_reason != QuarantineReason::pin_held &&
+            has_group(client.slot, table)) {
+            // Its blocks wait for the group after the time of its pins as well.
+            status.quarantine_reason = QuarantineReason::group;
+            status.quarantine_left.reset();
+        }
         status.used_bytes = geometry_.bytes_of(usage[client.slot.value].frames);
         status.cached_bytes = geometry_.bytes_of(usage[client.slot.value].cached_frames);
         status.blocks = usage[client.slot.value].blocks;

@@ -110,13 +110,13 @@ bool ManagedPool::has_pins(ProcessSlot slot, bool has_blocks) {
 }
 
 // The clients say themselves of which group they are: who says a wrong one keeps, or gives away, its own blocks.
-bool ManagedPool::has_group(ProcessSlot slot) const {
+bool ManagedPool::has_group(ProcessSlot slot, std::span<const Client> clients) const {
     const auto group_of = [this](ProcessSlot process) {
         return shared_.processes[process.value].group.load(std::memory_order_acquire);
     };
     const std::uint64_t group = group_of(slot);
     if (group == 0) return false;
-    return std::ranges::any_of(clients_.all(), [&](const Client &client) {
+    return std::ranges::any_of(clients, [&](const Client &client) {
         return client.slot != slot && client.tier == wire::Tier::trusted && !has_departed(client) &&
                group_of(client.slot) == group;
     });

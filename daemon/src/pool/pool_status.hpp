@@ -66,6 +66,13 @@ struct PoolStatus {
     std::chrono::milliseconds looking_for{0};  // how long the look under way has lasted; 0: there is none
 };
 
+// Reason for which blocks of a client in quarantine wait.
+enum class QuarantineReason : std::uint8_t {
+    pin_held,  // somebody has the descriptor of a pin of the client
+    group,     // a member of the client's group lives, and may adopt them
+    pin_time,  // the descriptors of its pins are gone, and the pool's pin-quarantine runs
+};
+
 struct ClientStatus {
     std::uint32_t client_id = 0;
     std::string pool;
@@ -79,6 +86,9 @@ struct ClientStatus {
     std::uint32_t threads = 0;
     // "active", "adopted", "detaching", "lost connection", "recovering", "quarantined"
     std::string state;
+    // Of a client in quarantine; nothing: what is left of it is about to come back.
+    std::optional<QuarantineReason> quarantine_reason;
+    std::optional<std::chrono::seconds> quarantine_left;  // of pin_time, rounded up
     std::uint32_t waits_for = 0;  // the client whose operation under way blocks this client's recovery; 0: none
     std::optional<std::chrono::seconds> oldest_held_for;  // lower bound over its blocks in use; nothing: it has none
     bool has_been_looked_at = true;                       // false: bytes, blocks and threads are not known yet
