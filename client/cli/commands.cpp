@@ -229,7 +229,8 @@ int run_resize(Context &context, const ResizeArguments &arguments) {
     request.set_node(numa_node.node());
     request.set_online_bytes(change.apply(numa_node.online_bytes()));
     request.set_dry_run(arguments.dry_run);
-    if (request.online_bytes() > numa_node.capacity_bytes()) {
+    // The daemon says of an object pool why it has no other size.
+    if (pool.object_bytes() == 0 && request.online_bytes() > numa_node.capacity_bytes()) {
         throw ArgumentError("cannot bring " + format_bytes(request.online_bytes()) + " online on node " +
                             std::to_string(numa_node.node()) + " of pool " + pool.name() + ": its capacity is " +
                             format_bytes(numa_node.capacity_bytes()) + ", for good; create a larger pool");
@@ -299,6 +300,9 @@ int run_create(Context &context, const CreateArguments &arguments) {
     if (!has_objects && (arguments.capacity.empty() || arguments.online.empty()))
         throw ArgumentError(std::string(arguments.capacity.empty() ? "--capacity" : "--online") +
                             " is missing: give --capacity and --online, or --object and --count for a pool of objects");
+    const auto count = arguments.attributes.find("count");
+    if (has_objects && (count == arguments.attributes.end() || count->second.empty()))
+        throw ArgumentError("--count is missing: give the number of objects on each numa node");
     if (!arguments.capacity.empty()) request.set_capacity_bytes(parse_bytes(arguments.capacity));
     if (!arguments.online.empty()) {
         for (const std::uint64_t online : parse_node_bytes(arguments.online)) request.add_node_online_bytes(online);

@@ -17,6 +17,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/nearest_key.hpp"
 #include "memory/topology.hpp"
 #include "os/log.hpp"
 #include "spec/access.hpp"
@@ -146,36 +147,16 @@ Answer<void> complete(ConfiguredPool &pool) {
     return geometry ? Answer<void>{} : Unexpected{geometry.error()};
 }
 
-unsigned edit_distance(std::string_view a, std::string_view b) {
-    std::vector<unsigned> row(b.size() + 1);
-    for (unsigned j = 0; j <= b.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= a.size(); ++i) {
-        unsigned diagonal = row[0];
-        row[0] = static_cast<unsigned>(i);
-        for (std::size_t j = 1; j <= b.size(); ++j) {
-            const unsigned above = row[j];
-            row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0U : 1U)});
-            diagonal = above;
-        }
-    }
-    return row[b.size()];
-}
-
 // Returns "did you mean ...?" if a key is near, else the list of all keys.
 template <class Target>
 std::string suggest(std::string_view unknown, const std::vector<Key<Target>> &keys, std::string_view more) {
-    constexpr unsigned kNear = 2;
-    std::string all, best;
-    unsigned best_distance = kNear + 1;
+    std::string all;
+    std::vector<std::string_view> names;
     for (const auto &key : keys) {
         all += (all.empty() ? "" : ", ") + std::string(key.name);
-        const unsigned distance = edit_distance(unknown, key.name);
-        if (distance < best_distance) {
-            best_distance = distance;
-            best = key.name;
-        }
+        names.push_back(key.name);
     }
-    if (!best.empty()) return "did you mean " + best + "?";
+    if (const auto near = nearest_key(unknown, names); !near.empty()) return "did you mean " + std::string(near) + "?";
     return "the keys are " + all + std::string(more);
 }
 

@@ -64,6 +64,7 @@ class ObjectsOpen(unittest.TestCase):
                     with Opened(daemon.runtime_dir, **other) as third:
                         self.assertEqual(third.error, -errno.EEXIST)
                         self.assertIn("1000 objects of 2368", third.message)
+                        self.assertRegex(third.message, "ask for the same, or use another name$")
                 first.kill()
             wait_until("the pool is gone", lambda: pool_of(daemon) is None)
             self.assertEqual(pool_of(daemon, "default")["used_bytes"], 0)
@@ -84,7 +85,7 @@ class ObjectsOpen(unittest.TestCase):
             for wish, error, reason in (({"object_bytes": 100}, errno.EINVAL, "use 128"),
                                         ({"count": 0}, errno.EINVAL, "count is 0"),
                                         ({"count": 2**40}, errno.EINVAL, "too many"),
-                                        ({"object_bytes": 1 << 30, "count": 60000}, errno.ENOMEM, ""),
+                                        ({"object_bytes": 1 << 30, "count": 60000}, errno.ENOMEM, "ask for"),
                                         ({"name": "UPPER"}, errno.EINVAL, "characters"),
                                         ({"name": "x" * 60}, errno.EINVAL, "shorter"),
                                         ({"name": "a.b"}, errno.EINVAL, "dot"),
@@ -92,6 +93,8 @@ class ObjectsOpen(unittest.TestCase):
                 with self.subTest(wish), Opened(daemon.runtime_dir, **wish) as opened:
                     self.assertEqual(opened.error, -error, opened.message)
                     self.assertIn(reason, opened.message)
+                    # The daemon's sentence has the remedy.
+                    self.assertNotRegex(opened.message, "fix the call|grow the pool")
             self.assertEqual([pool["name"] for pool in daemon.status()["pools"]], ["default"])
             self.assertTrue(daemon.alive())
 
@@ -107,7 +110,7 @@ class ObjectsOpen(unittest.TestCase):
                 self.assertEqual(allowed.error, 0, allowed.message)
                 with Opened(daemon.runtime_dir, name="more", uid=NOBODY) as beyond:
                     self.assertEqual(beyond.error, -errno.EDQUOT)
-                    self.assertIn("with its pages and metadata", beyond.message)
+                    self.assertRegex(beyond.message, "with its pages and metadata: .*raise object-memory$")
                 with Opened(daemon.runtime_dir, name="fewer", count=100, uid=NOBODY) as fewer:
                     self.assertEqual(fewer.error, 0, fewer.message)
                 with Opened(daemon.runtime_dir, name="roots") as roots:

@@ -37,6 +37,7 @@ class Objects(unittest.TestCase):
                 first.write(block, OBJECT, number % 251)
             error, of_second = second.alloc(64, count=101)
             self.assertEqual((error, len(of_second)), (-errno.ENOMEM, 100))
+            self.assertRegex(second.message, "full.: free blocks, use another numa node, wait, or use a larger pool$")
             for block in of_second:
                 second.write(block, OBJECT, 255)
             for number, block in enumerate(of_first):
@@ -116,7 +117,11 @@ class Objects(unittest.TestCase):
                                   (("set", "default", "reclaim=zero"), "keep their content"),
                                   (("set", "default", "autosize=10%-50%:64K-128K"), "autosize"),
                                   (("set", "default", "count=1000"), "layout"),
-                                  (("create", "x", "--object", "192"), "count is 0"),
+                                  (("set", "default", "pin_quarantine=3s"), "did you mean pin-quarantine?"),
+                                  (("set", "default", "pin-quarantine=0s"), "not within 1s to 24h"),
+                                  (("create", "x", "--object", "192"), "--count is missing"),
+                                  (("create", "x", "--object", "192", "--count", "0"), "count is 0"),
+                                  (("resize", "default", "+1M"), "make it again with another count"),
                                   (("create", "x", "--object", "100", "--count", "1"), "use 128"),
                                   (("create", "x", "--object", "2G", "--count", "1"), "out of range"),
                                   (("create", "x", "--object", "1G", "--count", 2**34, "--colouring", "off"), "64T"),

@@ -132,7 +132,7 @@ class PinsTest(unittest.TestCase):
                     self.assertEqual(client.pin(offset, size)[0], -errno.EINVAL)
             error, _ = client.pin(0, 64 * MIB)
             self.assertEqual(error, -errno.EINVAL)
-            self.assertIn("grow the pool first", client.message)
+            self.assertRegex(client.message, r"grow the pool first \(numacre resize\)$")
             self.assertEqual(client.unpin(1), -errno.EINVAL, "its standard output is no pin")
             self.assertEqual(client.unpin(-1), -errno.EINVAL)
 

@@ -55,7 +55,13 @@ TEST(AttributeChange, each_attribute_changes_alone_or_says_why_not) {
 TEST(AttributeChange, what_is_refused_names_key_value_and_remedy) {
     const PoolSpec spec;
     const std::vector<std::pair<AttributeChanges, std::string>> refused{
-        {{{"colour", "red"}}, "unknown attribute \"colour\": a pool has capacity, "},
+        {{{"colour", "red"}}, "unknown attribute \"colour\": use one of max-clients, "},
+        {{{"pin_quarantine", "3s"}}, "unknown attribute \"pin_quarantine\": did you mean pin-quarantine?"},
+        {{{std::string(100'000, 'q'), "3s"}}, "\": use one of "},
+        {{{"pin-quarantine", "0s"}}, "pin-quarantine = 0s: \"0s\" is not within 1s to 24h: use a time such as 5s"},
+        {{{"pin-quarantine", "25h"}}, "\"25h\" is not within 1s to 24h: use a time such as 5s"},
+        {{{"pin-quarantine", "99999999999999999999s"}}, "s\" is not within 1s to 24h"},
+        {{{"pin-quarantine", "5"}}, "\"5\" is no time: use one from 1s to 24h, such as 5s"},
         {{{"mode", "0777"}}, "mode = 0777: "},
         {{{"max-clients", "0"}}, "max-clients = 0: use 1 or more"},
         {{{"max-clients", "257"}}, "max-clients = 257: the pool was made for 256 processes"},

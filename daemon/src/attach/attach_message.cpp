@@ -25,7 +25,8 @@ std::optional<Failure> check_message(std::size_t packet_size, std::span<const st
     if (header.type != expected)
         return Failure{Errc::bad_argument, "message type " + std::to_string(static_cast<unsigned>(header.type)) +
                                                " is out of place, type " +
-                                               std::to_string(static_cast<unsigned>(expected)) + " was due"};
+                                               std::to_string(static_cast<unsigned>(expected)) +
+                                               " was due: no numacre client"};
     if (header.size_bytes != expected_size || packet_size != expected_size || packet.size() != expected_size)
         return Failure{Errc::bad_argument, "the message has " + std::to_string(packet_size) + " bytes and says " +
                                                std::to_string(header.size_bytes) + ", it must have " +
@@ -97,7 +98,7 @@ Answer<PinWish> read_pin_request(std::span<const std::byte> packet) {
     if (auto known = check_layout_version(request.layout_version); !known) return Unexpected{known.error()};
     if (request.numa_node >= kMaxNumaNodes)
         return Unexpected{Failure{Errc::no_such_node, "numa node " + std::to_string(request.numa_node) +
-                                                          " is beyond the last possible one, " +
+                                                          " is beyond the last possible one: use 0 to " +
                                                           std::to_string(kMaxNumaNodes - 1)}};
     return PinWish{request.instance_id,
                    request.process_generation,

@@ -140,7 +140,8 @@ void AttachServer::accepted(int fd_or_error) {
         if (found == sessions_.end()) return;
         found->second->silence_wait = 0;
         refuse(*found->second, Errc::timed_out,
-               "no attach request within " + std::to_string(limits_.silence.count()) + " ms of connecting");
+               "no attach request within " + std::to_string(limits_.silence.count()) +
+                   " ms of connecting: send it at once");
         close_session(id);
     });
     silent_.add(made->is_limited, made->peer.uid, id);
@@ -212,7 +213,8 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
     session.packet_wait = 0;
     if (size <= 0) {
         if (size == -EBADMSG && session.phase == Session::Phase::silent)
-            refuse(session, Errc::bad_argument, "descriptors came with the message, which nobody has asked for");
+            refuse(session, Errc::bad_argument,
+                   "descriptors came with the message, which nobody has asked for: send none");
         connection_ended(session);
         return;
     }

@@ -87,7 +87,8 @@ Answer<void> check_value_length(const std::string &key, const std::string &value
 Answer<void> set_attributes(PoolSpec &spec, const v1::CreatePoolRequest &request) {
     for (const auto &[key, value] : request.attributes()) {
         if (find_pool_attribute(key) == nullptr)
-            return bad_argument("attribute " + quoted(key) + " is unknown: use " + pool_attribute_keys());
+            return bad_argument("attribute " + quoted(key) +
+                                " is unknown: " + likely_attribute(key, pool_attribute_keys()));
         if (key == "name") return bad_argument("attribute \"name\" is not an attribute here: use the field name");
         if (has_field(request, key))
             return bad_argument("attribute " + quoted(key) + " is given twice, by its field and as " + quoted(value) +
@@ -380,7 +381,7 @@ void add_attributes(const PoolSpec &spec, google::protobuf::RepeatedPtrField<v1:
 
 Answer<AttributeChanges> to_changes(const v1::SetPoolAttributesRequest &request) {
     if (request.attributes().empty())
-        return bad_argument("no attribute is named: give KEY=VALUE; a pool has " + pool_attribute_keys());
+        return bad_argument("no attribute is named: give KEY=VALUE, with KEY one of " + changeable_attribute_keys());
     for (const auto &[key, value] : request.attributes())
         if (auto short_enough = check_value_length(key, value); !short_enough)
             return Unexpected{std::move(short_enough.error())};

@@ -12,7 +12,8 @@ Answer<std::shared_ptr<ManagedPool>> Registry::find(const std::string &name) con
     for (const auto &[known, pool] : pools_)
         if (pool) there += (there.empty() ? "" : ", ") + known;
     return Unexpected{Failure{Errc::no_such_pool, "no pool is named \"" + name + "\": " +
-                                                      (there.empty() ? "there is none yet" : "there are " + there)}};
+                                                      (there.empty() ? "there is none yet, `numacre create` makes one"
+                                                                     : "there are " + there)}};
 }
 
 std::vector<std::shared_ptr<ManagedPool>> Registry::all() const {

@@ -360,13 +360,13 @@ Answer<void> resize_numa_node(ManagedPool &pool, NumaNode numa_node, std::uint64
                               const Progress &progress) {
     if (auto known = check_resizable(pool, numa_node); !known) return known;
     const std::uint64_t capacity = pool.geometry().capacity_bytes();
+    if (pool.description()->spec.has_objects() && online_bytes != capacity)
+        return Unexpected{never_resized(pool, "a size of " + format_bytes(online_bytes))};
     if (online_bytes > capacity)
         return Unexpected{Failure{Errc::bad_argument, std::to_string(online_bytes) +
                                                           " bytes online are more than pool \"" + pool.name() +
                                                           "\"'s capacity of " + format_bytes(capacity) +
                                                           " a numa node: ask for at most that"}};
-    if (pool.description()->spec.has_objects() && online_bytes != capacity)
-        return Unexpected{never_resized(pool, "a size of " + format_bytes(online_bytes))};
     NodeMemory &memory = pool.node_memory(numa_node);
     const std::uint64_t target = round_up(online_bytes, memory.unit_bytes());
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/bytes.hpp"
+#include "base/nearest_key.hpp"
 #include "spec/access.hpp"
 #include "spec/autosize.hpp"
 #include "spec/policy_text.hpp"
@@ -252,7 +253,8 @@ Answer<PoolSpec> changed(PoolSpec spec, const AttributeChanges &changes) {
     for (const auto &[key, text] : changes) {
         const PoolAttribute *const attribute = find_pool_attribute(key);
         if (attribute == nullptr)
-            return bad_argument("unknown attribute \"" + key + "\": a pool has " + pool_attribute_keys());
+            return bad_argument("unknown attribute \"" + key +
+                                "\": " + likely_attribute(key, changeable_attribute_keys()));
         const std::string shown = key + " = " + text + ": ";
         if (const std::string_view fixed = fixed_because(*attribute, spec); !fixed.empty())
             return bad_argument(shown + "a pool in use keeps its " + key + ", for " + std::string(fixed));
@@ -264,11 +266,28 @@ Answer<PoolSpec> changed(PoolSpec spec, const AttributeChanges &changes) {
     return spec;
 }
 
-std::string pool_attribute_keys() {
+namespace {
+std::string keys_of(bool (*is_wanted)(const PoolAttribute &attribute)) {
     std::string keys;
     for (const PoolAttribute &attribute : kAttributes)
-        if (attribute.key != "name") keys += (keys.empty() ? "" : ", ") + std::string(attribute.key);
+        if (is_wanted(attribute)) keys += (keys.empty() ? "" : ", ") + std::string(attribute.key);
     return keys;
+}
+}  // namespace
+
+std::string pool_attribute_keys() {
+    return keys_of([](const PoolAttribute &attribute) { return attribute.key != "name"; });
+}
+
+std::string changeable_attribute_keys() {
+    return keys_of([](const PoolAttribute &attribute) { return attribute.is_changeable(); });
+}
+
+std::string likely_attribute(std::string_view unknown, const std::string &keys) {
+    std::vector<std::string_view> names;
+    for (const PoolAttribute &attribute : kAttributes) names.push_back(attribute.key);
+    const std::string_view near = nearest_key(unknown, names);
+    return near.empty() ? "use one of " + keys : "did you mean " + std::string(near) + "?";
 }
 
 }  // namespace numacre::daemon

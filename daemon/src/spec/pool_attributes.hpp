@@ -61,6 +61,10 @@ Answer<PoolSpec> changed(PoolSpec spec, const AttributeChanges &changes);
 
 // "capacity, online, ...": all keys but the name, which identifies the pool.
 std::string pool_attribute_keys();
+// The keys that `numacre set` changes.
+std::string changeable_attribute_keys();
+// "did you mean pin-quarantine?" for a key that is nearly that, else "use one of " and the given keys.
+std::string likely_attribute(std::string_view unknown, const std::string &keys);
 
 // Sets an attribute, or a key of the daemon, to the result of a parser.
 template <class Value>
