@@ -371,7 +371,8 @@ TEST_F(ControlServiceTest, create_pool_refuses_attributes_that_are_unknown_wrong
         EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << key << " = " << value;
         return status.error_message();
     };
-    EXPECT_THAT(refusal("fitt", "best"), AllOf(HasSubstr("\"fitt\""), HasSubstr("soft-quota")));
+    EXPECT_THAT(refusal("fitt", "best"), AllOf(HasSubstr("\"fitt\""), HasSubstr("did you mean fit?")));
+    EXPECT_THAT(refusal("colour", "red"), AllOf(HasSubstr("\"colour\""), HasSubstr("soft-quota")));
     EXPECT_THAT(refusal("", ""), HasSubstr("unknown"));
     EXPECT_THAT(refusal("name", "third"), HasSubstr("name"));
     EXPECT_THAT(refusal("fit", "snug"), AllOf(HasSubstr("fit = \"snug\""), HasSubstr("nearby, compact or best")));
