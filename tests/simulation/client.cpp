@@ -156,6 +156,12 @@ namespace numacre::client {
 int fail(Errc code, const char *, ...) {
     return -to_errno(code);
 }
+int fail_with_remedy(Errc code, const char *, ...) {
+    return -to_errno(code);
+}
+int fail_without_memory(const char *, ...) {
+    return -to_errno(Errc::out_of_frames);
+}
 void FirstFailure::keep(int error) {
     if (error_ == 0) error_ = error;
 }

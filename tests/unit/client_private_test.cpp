@@ -111,10 +111,12 @@ TEST_F(PrivatePool, is_full_when_it_is_full_and_whole_again_afterwards) {
         << error();
     EXPECT_EQ(error().find("in one piece"), std::string::npos) << error();
     for (const auto &[size, remedy] : {std::pair<std::size_t, const char *>{0, "ask for 1 byte or more"},
-                                       {(4 << 20) + 1, "ask for less, use numacre_alloc_run(), or a pool of a larger "
-                                                       "largest block"},
-                                       {(16 << 20) + 1, "ask for less, or use a pool of a larger capacity and largest "
-                                                        "block"}}) {
+                                       {(4 << 20) + 1,
+                                        "ask for less, use numacre_alloc_run(), or a pool of a larger "
+                                        "largest block"},
+                                       {(16 << 20) + 1,
+                                        "ask for less, or use a pool of a larger capacity and largest "
+                                        "block"}}) {
         EXPECT_EQ(numacre_alloc(pool, size, &block), -EINVAL);
         EXPECT_TRUE(error().ends_with(std::string("the pool's largest block: ") + remedy)) << error();
     }

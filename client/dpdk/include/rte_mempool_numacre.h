@@ -50,11 +50,10 @@ RTE_MEMPOOL_NUMACRE_API int rte_mempool_numacre_reclaim(struct rte_mempool *memp
  * else "default") of the daemon at $NUMACRE_RUNTIME_DIR, on numa node `numa_node` of the pool (-1: any), pinned, and
  * stays with the heap as long as a process of the world lives. Returns the heap's socket id: a mempool
  * (rte_pktmbuf_pool_create) or a memzone that names it lies in the pool. All drivers of devices see ordinary memory
- * segments. Secondaries that start later map the memory at the same address by themselves. Other processes, also children
- * of fork(), have to call rte_mempool_numacre_attach_heaps before they use the memory.
- * Errors: -ENOMEM no run of that size in the pool; -EEXIST a heap name that is not an external heap's; -ENOSPC 32
- * pieces of memory already; -ENOTSUP EAL runs without virtual I/O addresses, and the kernel does not tell physical
- * ones: use
+ * segments. Secondaries that start later map the memory at the same address by themselves. Other processes, also
+ * children of fork(), have to call rte_mempool_numacre_attach_heaps before they use the memory. Errors: -ENOMEM no run
+ * of that size in the pool; -EEXIST a heap name that is not an external heap's; -ENOSPC 32 pieces of memory already;
+ * -ENOTSUP EAL runs without virtual I/O addresses, and the kernel does not tell physical ones: use
  * --iova-mode=va; -EINVAL a bad argument. Call it after rte_eal_init. If the caller dies inside, the memory stays with
  * the world, unused. */
 RTE_MEMPOOL_NUMACRE_API int rte_mempool_numacre_heap(const char *heap_name, const char *pool_name, int numa_node,

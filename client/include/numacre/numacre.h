@@ -154,8 +154,8 @@ typedef struct {
 /* Attaches as numacre_attach, with options. options NULL: all defaults.
  * Errors: as numacre_attach; -EINVAL also struct_size not set (below 8 or above 4096), a field that is not 0 and newer
  * than the library, unknown flags, or an address that is no multiple of 2 MiB, of the pool's pages and, but for object
- * pools, of its largest block; -EEXIST the addresses of the pool's capacity are not all free in this process; -ENOMEM also an
- * address that the kernel does not give. If the caller is killed inside, the daemon frees its seat. */
+ * pools, of its largest block; -EEXIST the addresses of the pool's capacity are not all free in this process; -ENOMEM
+ * also an address that the kernel does not give. If the caller is killed inside, the daemon frees its seat. */
 NUMACRE_API int numacre_attach_with(const numacre_attach_options *options, numacre_pool **pool);
 
 /* Attaches to the object pool `name` of the pool `pool`: object_count blocks of object_bytes each on each numa node

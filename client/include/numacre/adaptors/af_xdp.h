@@ -515,8 +515,8 @@ static inline int numacre_xdp_open_parts(numacre_xdp *xdp, const numacre_xdp_opt
  * Errors: -EINVAL a NULL pointer, a pool whose blocks do not suit or whose memory is not online as a whole, a bad size
  * of a ring, or no such queue; -ENODEV no such interface, or no such numa node; -ENOMEM, -EFAULT the kernel cannot pin
  * the memory; -ENOBUFS RLIMIT_MEMLOCK; -EPERM CAP_NET_RAW, CAP_NET_ADMIN or CAP_BPF is missing; -EBUSY another socket
- * has the queue; -ENETDOWN the interface is down (zero copy only); -EOPNOTSUPP the driver cannot do what the flags ask for;
- * -EAFNOSUPPORT no AF_XDP in the kernel; those of numacre_pin; what libxdp says about the XDP program. */
+ * has the queue; -ENETDOWN the interface is down (zero copy only); -EOPNOTSUPP the driver cannot do what the flags ask
+ * for; -EAFNOSUPPORT no AF_XDP in the kernel; those of numacre_pin; what libxdp says about the XDP program. */
 static inline int numacre_xdp_open(numacre_xdp *xdp, numacre_pool *pool, const numacre_xdp_options *options) {
     numacre_pool_info info;
     void *base = NULL;
