@@ -280,15 +280,18 @@ static inline int numacre_uring_taken_place(const struct io_uring *ring, const c
     if (file == NULL) return -1;
     while (taken < 0 && fgets(line, sizeof line, file) != NULL) {
         const int is_whole = is_begin; /* else the rest of a long line */
-        unsigned place;
-        int text = 0;
+        char *end;
+        unsigned long place;
         is_begin = strchr(line, '\n') != NULL;
         if (!is_whole) continue;
-        if (line[0] != ' ' && (line[0] < '0' || line[0] > '9')) /* a place of five digits begins with one */
+        if (line[0] != ' ' && (line[0] < '0' || line[0] > '9')) { /* a place of five digits begins with one */
             is_in_table = strncmp(line, table, length) == 0 && line[length] == ':';
-        else if (is_in_table && sscanf(line, "%u: %n", &place, &text) == 1 && text != 0 && place >= first &&
-                 place - first < count && !numacre_uring_is_empty_place(line + text))
-            taken = (int)place;
+            continue;
+        }
+        place = strtoul(line, &end, 10);
+        if (!is_in_table || end == line || *end != ':') continue;
+        end += strspn(end, ": ");
+        if (place >= first && place - first < count && !numacre_uring_is_empty_place(end)) taken = (int)place;
     }
     (void)fclose(file);
     return taken;
