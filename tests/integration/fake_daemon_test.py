@@ -101,6 +101,29 @@ class FullQueue(unittest.TestCase):
             self.assertEqual(os.waitstatus_to_exitcode(status), 0)
 
 
+@contextlib.contextmanager
+def attaching():
+    """A client whose attach request has come: the client, the connection to answer by, and a function that waits for
+    the end of the attach and returns its results."""
+    with (tempfile.TemporaryDirectory() as folder, ClientProcess(folder, attach=False) as client,
+          socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener):
+        listener.bind(f"{folder}/attach.sock")
+        listener.listen(4)
+        listener.settimeout(PATIENCE_SECONDS)
+        answers = []
+        attach = threading.Thread(target=lambda: answers.append(client.attach()))
+        attach.start()
+        caller, _ = listener.accept()
+        with caller:
+            caller.recv(4096)
+
+            def results():
+                attach.join(PATIENCE_SECONDS)
+                return answers
+
+            yield client, caller, results
+
+
 class Refusals(unittest.TestCase):
     BAD_ARGUMENT = 3  # shm/include/numacre/error.hpp
 
@@ -108,23 +131,11 @@ class Refusals(unittest.TestCase):
         for sentence, shown in ((b"size 5 is odd: use 4", "size 5 is odd: use 4"),
                                 (b"", "the daemon has refused it, and gave no reason: fix the call"),
                                 (b"x" * 256, "x" * 255)):
-            with (self.subTest(sentence), tempfile.TemporaryDirectory() as folder,
-                  ClientProcess(folder, attach=False) as client,
-                  socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener):
-                listener.bind(f"{folder}/attach.sock")
-                listener.listen(4)
-                listener.settimeout(PATIENCE_SECONDS)
-                answers = []
-                attach = threading.Thread(target=lambda client=client, answers=answers: answers.append(client.attach()))
-                attach.start()
-                caller, _ = listener.accept()
-                with caller:
-                    caller.recv(4096)
-                    head = REPLY_HEAD.pack(MAGIC, WIRE_VERSION, ATTACH_REPLY, REPLY_BYTES, 0, self.BAD_ARGUMENT,
-                                           LAYOUT_VERSION)
-                    caller.send((head.ljust(MESSAGE_OFFSET, b"\0") + sentence).ljust(REPLY_BYTES, b"\0"))
-                    attach.join(PATIENCE_SECONDS)
-                self.assertEqual(answers, [-errno.EINVAL], client.message)
+            with self.subTest(sentence), attaching() as (client, caller, results):
+                head = REPLY_HEAD.pack(MAGIC, WIRE_VERSION, ATTACH_REPLY, REPLY_BYTES, 0, self.BAD_ARGUMENT,
+                                       LAYOUT_VERSION)
+                caller.send((head.ljust(MESSAGE_OFFSET, b"\0") + sentence).ljust(REPLY_BYTES, b"\0"))
+                self.assertEqual(results(), [-errno.EINVAL], client.message)
                 self.assertEqual(client.message, shown)
 
 
@@ -176,27 +187,16 @@ class FakeDaemon(unittest.TestCase):
     def test_a_file_with_larger_pages_than_the_reply_says_is_refused(self):
         """mmap() would replace what is behind the reserved addresses."""
         for which, what in enumerate(("pool", "metadata", "data")):
-            with (tempfile.TemporaryDirectory() as folder, ClientProcess(folder, attach=False) as client,
-                  socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, connect(self.daemon) as real):
-                listener.bind(f"{folder}/attach.sock")
-                listener.listen(4)
-                listener.settimeout(PATIENCE_SECONDS)
-                answers = []
-                attach = threading.Thread(target=lambda client=client, answers=answers: answers.append(client.attach()))
-                attach.start()
-                caller, _ = listener.accept()
-                with caller:
-                    caller.recv(4096)
-                    real.send(request())
-                    data, fds, _, _ = socket.recv_fds(real, REPLY_BYTES, 8)
-                    fds.append(with_hugepages(os.fstat(fds[which]).st_size))
-                    given = list(fds[:3])
-                    given[which] = fds[3]
-                    socket.send_fds(caller, [data], given)
-                    for fd in fds:
-                        os.close(fd)
-                    attach.join(PATIENCE_SECONDS)
-                self.assertEqual(answers, [-errno.EUCLEAN], client.message)
+            with attaching() as (client, caller, results), connect(self.daemon) as real:
+                real.send(request())
+                data, fds, _, _ = socket.recv_fds(real, REPLY_BYTES, 8)
+                fds.append(with_hugepages(os.fstat(fds[which]).st_size))
+                given = list(fds[:3])
+                given[which] = fds[3]
+                socket.send_fds(caller, [data], given)
+                for fd in fds:
+                    os.close(fd)
+                self.assertEqual(results(), [-errno.EUCLEAN], client.message)
                 self.assertIn(f"{what} region has pages of 2097152 bytes instead of 4096", client.message)
 
     def test_no_reply_hurts_the_client(self):
