@@ -158,7 +158,8 @@ unsigned give_up_stashes(Shared &shared, Local &local) {
         else
             are_all = false;
     }
-    // Behind the stashes: no thread is inside any more, and none pushes.
+    // Behind the stashes: a thread that was inside one pushes no more. A thread of an lcore without a stash may still
+    // push a batch: reclaim() finds it.
     moved += drain_depot(shared, local);
     if (are_all) local.has_given_up.store(true, std::memory_order_relaxed);
     pthread_mutex_unlock(&taking);

@@ -11,6 +11,7 @@
 #include <rte_memzone.h>
 #include <rte_ring.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -95,14 +96,19 @@ unsigned worker() {
 // --- exact: no object is out of reach, also not those in another lcore's stash
 // ----------------------------------------
 
-int fill_stash(void *argument) {
+// Takes so many objects and puts them back.
+template <unsigned kMoved>
+int move_objects(void *argument) {
     auto *const mempool = static_cast<rte_mempool *>(argument);
-    void *objects[400];
-    for (unsigned at = 0; at < 400; at += 50)
-        if (rte_mempool_get_bulk(mempool, objects + at, 50) != 0) return -1;
-    for (unsigned at = 0; at < 400; at += 50) rte_mempool_put_bulk(mempool, objects + at, 50);
+    constexpr unsigned kStep = 50;
+    void *objects[kMoved];
+    for (unsigned at = 0; at < kMoved; at += kStep)
+        if (rte_mempool_get_bulk(mempool, objects + at, kStep) != 0) return -1;
+    for (unsigned at = 0; at < kMoved; at += kStep) rte_mempool_put_bulk(mempool, objects + at, kStep);
     return 0;
 }
+constexpr auto fill_stash = move_objects<400>;
+constexpr auto fill_depot = move_objects<2000>;  // the stash is full, and the depot has objects as well
 
 void test_exact() {
     for (const unsigned count : {1U, 7U, 64U, 1000U, 4096U, 50000U}) {
@@ -162,16 +168,6 @@ void end_child(pid_t child) {
 }
 void wait_for(const std::atomic<unsigned> &count, unsigned wanted) {
     while (count.load() < wanted) usleep(1000);
-}
-
-// The stash is full, and the depot has objects as well.
-int fill_depot(void *argument) {
-    auto *const mempool = static_cast<rte_mempool *>(argument);
-    void *objects[2000];
-    for (unsigned at = 0; at < 2000; at += 50)
-        if (rte_mempool_get_bulk(mempool, objects + at, 50) != 0) return -1;
-    for (unsigned at = 0; at < 2000; at += 50) rte_mempool_put_bulk(mempool, objects + at, 50);
-    return 0;
 }
 
 // --- chaos: two lcores, random bursts, an empty mempool at times
@@ -377,7 +373,6 @@ void test_moved() {
     EXPECT(next != nullptr);
     expect_mbufs(next, 3000);
     // A child of fork() does not inherit the memory, and maps it where its parent has it.
-    rte_mbuf *from_child = nullptr;
     Told &told = *tell();
     const pid_t child = begin_child([&] {
         void *object = nullptr;
@@ -387,7 +382,7 @@ void test_moved() {
         told.count = 1;
     });
     wait_for(told.count, 1);
-    from_child = static_cast<rte_mbuf *>(told.objects[0]);
+    rte_mbuf *const from_child = static_cast<rte_mbuf *>(told.objects[0]);
     EXPECT(from_child->dynfield1[0] == 4711);
     end_child(child);
     rte_mempool_put(next, from_child);
@@ -635,7 +630,10 @@ void test_kill(unsigned kills) {
         EXPECT(ring != nullptr);
         told.count = 0;
         const unsigned seed = random();
-        const pid_t child = begin_child([&] { work_for_ever(mempool, ring, told, seed); });
+        const pid_t child = begin_child([&] {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that is cut off leaves nobody at work
+            work_for_ever(mempool, ring, told, seed);
+        });
         wait_for(told.count, 1);
         const auto childs = static_cast<std::uint32_t>(child);
         const auto drain = [&] { work_once(mempool, ring, told, childs); };
