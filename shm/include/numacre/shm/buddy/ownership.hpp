@@ -193,6 +193,23 @@ public:
         return true;
     }
 
+    // The entry of the block, whatever it says. False: there is no such block.
+    bool look(Block block, IndexEntry &entry) const {
+        if (!view_.contains(block)) return false;
+        entry = IndexEntry{view_.index_entry(block).load(std::memory_order_acquire)};  // EDGE look-up
+        return true;
+    }
+
+    // Makes `to` the owner of the block, held from `since` on, with the next generation. A plain store: the caller
+    // alone may change the entry, of a held block that is not published.
+    void pass_on(Block block, IndexEntry entry, ProcessSlot to, PoolAge since) const {
+        const unsigned layer = layer_of(block.order);
+        const IndexEntry theirs =
+            after(layer, block, entry.handed_to(IndexEntry::owned(to, Order{0}, 0, {}), since), entry);
+        // EDGE commit (release), as after a claim.
+        view_.index_entry(layer, block).store(theirs.bits(), std::memory_order_release);
+    }
+
 protected:
     using Base::can_be_in_leaf;
     using Base::view_;

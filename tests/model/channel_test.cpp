@@ -1,0 +1,165 @@
+// The channels' real source (shm/channel/) under every interleaving and every death: channel_model.hpp.
+#include <gtest/gtest.h>
+
+#include "channel_model.hpp"
+
+namespace numacre::model {
+namespace {
+
+constexpr unsigned kSoloSteps = 400;
+
+void expect_proven(const std::string &name, const Options &options, const ChannelSetup &setup) {
+    ChannelModel model(name, options, setup);
+    const Report report = model.run();
+    EXPECT_TRUE(report.clean()) << report.violation << '\n' << report.trace;
+    EXPECT_TRUE(report.complete);
+}
+
+Options alive() {
+    Options options;
+    options.solo_steps_max = kSoloSteps;
+    options.states_max = 60'000'000;
+    return options;
+}
+// Any process may die, also the daemon that recovers.
+Options mortal(unsigned kills, unsigned restarts = 0) {
+    Options options = alive();
+    options.kills_max = kills;
+    options.restarts_max = restarts;
+    return options;
+}
+Options in(MemoryMode memory, Options options) {
+    options.memory = memory;
+    options.solo_steps_max = 0;
+    return options;
+}
+
+ChannelThread receiver() {
+    return {.process = 2, .script = {kReceive + 1, kReceive + 2}};
+}
+
+ChannelSetup pair() {
+    return {.threads = {{.process = 1, .script = {2, 1}, .holds = 3}, receiver()}};
+}
+ChannelSetup two_senders() {
+    return {.shape = {.capacity = 2, .burst = 2, .parties = 3},
+            .threads = {{.process = 1, .script = {1, 1}, .holds = 2},
+                        {.process = 2, .script = {2}, .holds = 2},
+                        {.process = 3, .script = {kReceive + 2, kReceive + 2}}}};
+}
+ChannelSetup two_receivers() {
+    return {.shape = {.capacity = 3, .burst = 3, .parties = 3},
+            .threads = {{.process = 1, .script = {3}, .holds = 3},
+                        {.process = 2, .script = {kReceive + 1, kReceive + 1}},
+                        {.process = 3, .script = {kReceive + 2}}}};
+}
+// Each cell is used again and again, by both: segments change hands.
+ChannelSetup around() {
+    return {.shape = {.capacity = 2, .burst = 1, .parties = 2},
+            .threads = {{.process = 1, .script = {1, 1, 1, 1}, .holds = 4},
+                        {.process = 2, .script = {kReceive + 1, kReceive + 1, kReceive + 1, kReceive + 1}}}};
+}
+ChannelSetup sleepers() {
+    return {.shape = {.capacity = 1, .burst = 1, .parties = 2},
+            .threads = {{.process = 1, .script = {kSendPatiently + 1, kSendPatiently + 1}, .holds = 2},
+                        {.process = 2, .script = {kAwait + 1, kAwait + 1}}}};
+}
+ChannelSetup with_daemon(ChannelSetup setup) {
+    setup.daemon = true;
+    return setup;
+}
+
+TEST(Channel, a_sender_and_a_receiver) {
+    expect_proven("channel-pair", alive(), pair());
+    expect_proven("channel-around", alive(), around());
+}
+
+TEST(Channel, two_senders_fill_it) {
+    expect_proven("channel-senders", alive(), two_senders());
+}
+
+TEST(Channel, two_receivers_share_a_burst) {
+    expect_proven("channel-receivers", alive(), two_receivers());
+}
+
+TEST(Channel, both_send_and_receive) {
+    expect_proven("channel-both", alive(),
+                  {.shape = {.capacity = 2, .burst = 1, .parties = 2},
+                   .threads = {{.process = 1, .script = {1, kReceive + 1, 1}, .holds = 2},
+                               {.process = 2, .script = {1, kReceive + 1, kReceive + 1}, .holds = 1}}});
+}
+
+TEST(Channel, a_block_that_is_named_twice_is_refused) {
+    expect_proven("channel-twice", mortal(1),
+                  with_daemon({.threads = {{.process = 1, .script = {kSendTwice + 1, 2}, .holds = 2}, receiver()}}));
+}
+
+TEST(Channel, nobody_sleeps_beside_a_message_or_room) {
+    expect_proven("channel-asleep", alive(), sleepers());
+    expect_proven("channel-asleep-death", mortal(1), with_daemon(sleepers()));
+}
+
+TEST(Channel, two_sleepers_are_woken) {
+    expect_proven("channel-sleepers", alive(),
+                  {.shape = {.capacity = 2, .burst = 1, .parties = 3},
+                   .threads = {{.process = 1, .script = {1, 1}, .holds = 2},
+                               {.process = 2, .script = {kAwait + 1}},
+                               {.process = 3, .script = {kAwait + 1}}}});
+}
+
+TEST(Channel, rounds_come_round) {
+    // 2^21 rounds of two cells: the position goes on, the word's round begins again.
+    ChannelSetup setup = around();
+    setup.first_round = (std::uint64_t{1} << kRoundBits) - 1;
+    expect_proven("channel-rounds", alive(), setup);
+    expect_proven("channel-rounds-death", mortal(1), with_daemon(setup));
+}
+
+TEST(Channel, a_death) {
+    expect_proven("channel-death", mortal(1), with_daemon(pair()));
+    expect_proven("channel-death-around", mortal(1), with_daemon(around()));
+    expect_proven("channel-death-receivers", mortal(1), with_daemon(two_receivers()));
+}
+
+TEST(Channel, a_death_of_the_daemon_as_well) {
+    expect_proven("channel-daemon", mortal(1, 1), with_daemon(pair()));
+    expect_proven("channel-daemon-around", mortal(1, 1), with_daemon(around()));
+}
+
+TEST(ChannelSlow, everybody_dies) {
+    expect_proven("channel-deaths", mortal(2), with_daemon(pair()));
+    expect_proven("channel-deaths-around", mortal(2, 1), with_daemon(around()));
+    expect_proven("channel-deaths-receivers", mortal(2), with_daemon(two_receivers()));
+}
+
+TEST(ChannelSlow, a_death_beside_three) {
+    expect_proven("channel-death-senders", mortal(1), with_daemon(two_senders()));
+    expect_proven("channel-daemon-receivers", mortal(1, 1), with_daemon(two_receivers()));
+}
+
+// Five minutes.
+TEST(ChannelLong, a_death_of_the_daemon_beside_two_senders) {
+    expect_proven("channel-daemon-senders", mortal(1, 1), with_daemon(two_senders()));
+}
+
+TEST(Channel, stores_that_wait_in_buffers) {
+    const auto x86 = MemoryMode::total_store_order;
+    expect_proven("channel-tso", in(x86, alive()), pair());
+    expect_proven("channel-tso-around", in(x86, alive()), around());
+    expect_proven("channel-tso-asleep", in(x86, alive()), sleepers());
+    expect_proven("channel-tso-death", in(x86, mortal(1)), with_daemon(pair()));
+}
+
+TEST(Channel, weak_memory) {
+    const auto weak = MemoryMode::weak;
+    expect_proven("channel-weak", in(weak, alive()), pair());
+    expect_proven("channel-weak-around", in(weak, alive()), around());
+    expect_proven("channel-weak-asleep", in(weak, alive()), sleepers());
+}
+
+TEST(ChannelSlow, weak_memory_and_a_death) {
+    expect_proven("channel-weak-death", in(MemoryMode::weak, mortal(1)), with_daemon(pair()));
+}
+
+}  // namespace
+}  // namespace numacre::model
