@@ -3,6 +3,8 @@
 
 #include <sys/un.h>
 
+#include <cstddef>
+
 #include "engine.hpp"
 #include "numacre/shm/attach_wire.hpp"
 
@@ -17,5 +19,11 @@ int connect_socket(int connection, const sockaddr_un &address);
 [[gnu::cold]] int no_answer(unsigned seconds);
 // The daemon has refused a request. Its sentence has the remedy. reply: its message gets an end.
 [[gnu::cold]] int fail_refused(wire::AttachReply &reply);
+
+// A request on a connection of its own: sends it, and receives the reply of this type, or the daemon's refusal
+// (AttachReply). Waits for `seconds` at most. fd: null, or a place for the descriptor that has to come with the reply.
+// Works with a daemon that has been restarted since the attach.
+int ask_daemon(const char *runtime_dir, const void *request, std::size_t request_bytes, wire::MessageType reply_type,
+               void *reply, std::size_t reply_bytes, int *fd, unsigned seconds);
 
 }  // namespace numacre::client

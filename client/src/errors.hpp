@@ -10,6 +10,9 @@ namespace numacre::client {
 [[gnu::format(printf, 2, 3), gnu::cold]] int fail(Errc code, const char *what, ...);
 // As fail(), for a failure whose sentence has a remedy of its own.
 [[gnu::format(printf, 2, 3), gnu::cold]] int fail_with_remedy(Errc code, const char *what_and_remedy, ...);
+// As fail(), for answers that a program asks for again and again: no sentence is made before somebody wants to read it.
+// what: outlives the thread.
+int fail_often(Errc code, const char *what);
 // The process itself has no memory, or no address space, for something: more memory of a pool would not help.
 [[gnu::format(printf, 1, 2), gnu::cold]] int fail_without_memory(const char *what, ...);
 // Refuses a handle that this process has inherited from its parent.

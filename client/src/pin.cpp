@@ -1,18 +1,12 @@
 // Pins: ranges that stay where they are while a device, or the kernel, has them registered. The daemon keeps them
 // (daemon/src/memory/pins.hpp); here is the request, on a connection of its own, so that a pool whose daemon has been
 // replaced can be pinned as well.
-#include <sys/socket.h>
-
-#include <cerrno>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 
 #include "connect.hpp"
 #include "errors.hpp"
 #include "numacre/os/kernel.hpp"
 #include "pool.hpp"
-#include "receive.hpp"
 #include "report.hpp"
 
 using namespace numacre;
@@ -22,46 +16,6 @@ namespace {
 
 // A step of a growth on the pool's worker comes first, and may take seconds.
 constexpr unsigned kPinSeconds = 30;
-
-// Sends the request, and receives the descriptor. Returns 0 or -errno with the error remembered.
-int ask(int connection, const wire::PinRequest &request, int &pin) {
-    const Deadline deadline{kPinSeconds};
-    // EPIPE: as in an attach, a refusal can then still be read.
-    if (!send_by(deadline, connection, &request, sizeof request) && errno != EPIPE)
-        return errno == EAGAIN ? no_answer(kPinSeconds)
-                               : fail(Errc::daemon_gone, "cannot send to the daemon: %s", strerror(errno));
-    // A refusal is an AttachReply.
-    auto *const refusal = static_cast<wire::AttachReply *>(calloc(1, sizeof(wire::AttachReply)));
-    if (refusal == nullptr) return fail_without_memory("no memory for the daemon's reply");
-    int fd = -1;
-    const Received received = receive_by(deadline, connection, refusal, sizeof *refusal, &fd, 1);
-    const wire::WireHeader header = refusal->header;
-    const auto is_whole = [&](wire::MessageType type, std::size_t bytes) {
-        return received.bytes == static_cast<ssize_t>(bytes) && header.magic == wire::kMagic && header.type == type &&
-               header.version == wire::kVersion && header.size_bytes == bytes;
-    };
-    int error = 0;
-    if (received.bytes < 0 && errno == EAGAIN) {
-        error = no_answer(kPinSeconds);
-    } else if (received.bytes <= 0) {
-        error = fail(Errc::daemon_gone, "the daemon closed the connection instead of an answer");
-    } else if (is_whole(wire::MessageType::attach_reply, sizeof(wire::AttachReply)) && refusal->error != 0) {
-        error = fail_refused(*refusal);
-    } else if (!is_whole(wire::MessageType::pin_reply, sizeof(wire::PinReply))) {
-        error = fail(Errc::version_mismatch, "the daemon's reply is not of wire version %u", wire::kVersion);
-    } else if (fd < 0) {
-        error =
-            fail_with_remedy(Errc::too_many_clients,
-                             "no descriptor left in this process for the pin: raise the limit (ulimit -n), or close "
-                             "some");
-    } else {
-        pin = fd;
-        fd = -1;
-    }
-    if (fd >= 0) os::close(fd);
-    free(refusal);
-    return error;
-}
 
 }  // namespace
 
@@ -90,14 +44,10 @@ extern "C" int numacre_pin(numacre_pool *pool, const void *address, size_t size_
     request.instance_id = pool->instance_id;
     request.first_byte = first_byte;
     request.bytes = size_bytes;
-    sockaddr_un daemon{};
-    if (const int error = address_of(pool->runtime_dir, daemon)) return error;
-    const int connection = make_socket();
-    if (connection < 0) return connection;
-    int error = connect_socket(connection, daemon);
-    if (error == 0) error = ask(connection, request, *pin);
+    wire::PinReply reply;
+    const int error = ask_daemon(pool->runtime_dir, &request, sizeof request, wire::MessageType::pin_reply, &reply,
+                                 sizeof reply, pin, kPinSeconds);
     if (error == 0) pool->pins_inode = inode_of(*pin);
-    os::close(connection);
     return error;
 }
 

@@ -17,6 +17,7 @@
 #include "numacre/shm/attach_wire.hpp"
 #include "numacre/shm/buddy.hpp"
 #include "numacre/shm/fit.hpp"
+#include "private_channels.hpp"
 #include "process.hpp"
 
 namespace numacre::client {
@@ -106,6 +107,7 @@ struct numacre_pool {
     numacre::client::Choices *choices = nullptr;               // by thread slot; null in a pool of one numa node
     std::uint8_t nearest[numacre::engine::kMaxNumaNodes][numacre::engine::kMaxNumaNodes] = {};
     numacre::client::NodeHandle nodes[numacre::engine::kMaxNumaNodes];
+    numacre::client::PrivateChannels private_channels;
     void *recorded = nullptr;  // the recorder's tree of this handle's blocks (record.cpp)
     int guard = -1;            // userfaultfd: while it is open, a touch of offline memory is a SIGBUS; -1: no guard
     std::uint64_t guard_inode = 0;

@@ -156,7 +156,7 @@ int build(numacre_pool *pool) {
     if (const int error = share_caches(pool)) return error;
     pool->numa_nodes = 1;
     pool->process = kOnlyProcess;
-    constexpr std::uint32_t processes = kOnlyProcess.value + 1;
+    constexpr std::uint32_t processes = kOnlyProcess.value + 1 + kChannels;
     pool->pool_region_bytes = PoolLayout<Env>::of(processes, kThreadSlots).region_bytes;
     pool->pool_region = reserve_zeroed(pool->pool_region_bytes);
     NodeHandle &node = pool->nodes[0];

@@ -54,6 +54,7 @@ Daemon::~Daemon() {
     bool can_be_watched = true;
     for (const auto &pool : registry_.all())
         for (const Client &client : pool->client_table()) {
+            if (client.tier == wire::Tier::channel) continue;  // no process
             if (!client.peer.pidfd && !has_departed(client)) can_be_watched = false;
             if (client.peer.pidfd && !has_ended(*client.peer.pidfd)) pidfds.push_back(client.peer.pidfd->get());
         }
@@ -393,7 +394,10 @@ void Daemon::serve_clients(Fd listener) {
     tell_clients();
     for (const auto &pool : registry_.all()) {
         reaper_.finish_predecessor(pool);
-        for (const Client &client : pool->client_table()) attach_server_->adopt(pool, client);
+        for (const Client &client : pool->client_table())
+            // A channel that stays is nobody's to watch.
+            if (client.tier != wire::Tier::channel || has_departed(client)) attach_server_->adopt(pool, client);
+        reaper_.end_channels(pool);
     }
     watch_soft_limits();  // for adopted pools; without effect if there are none
     watch_placement();

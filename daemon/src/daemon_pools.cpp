@@ -153,12 +153,16 @@ Failure does_not_end(const Client &client, const ManagedPool &pool) {
 // With Deletion::abandoning, the clients that are left are out of reach.
 Answer<void> Daemon::end_clients(const std::shared_ptr<ManagedPool> &closed, Deletion deletion) {
     const ManagedPool &pool = *closed;
-    for (const Client &client : pool.client_table()) attach_server_->evict(client.id, kForceGrace);
+    for (const Client &client : pool.client_table())
+        if (client.tier != wire::Tier::channel) attach_server_->evict(client.id, kForceGrace);
     const auto deadline = std::chrono::steady_clock::now() + kForcePatience;
     for (;;) {
         std::vector<Client> left = pool.client_table();
         // Memory that the dead had pinned stays where it is all the same (ManagedPool::give_back_frames).
-        std::erase_if(left, [](const Client &client) { return client.state == ClientState::quarantined; });
+        // Channels go with the pool.
+        std::erase_if(left, [](const Client &client) {
+            return client.state == ClientState::quarantined || client.tier == wire::Tier::channel;
+        });
         if (left.empty()) {
             attach_server_->abandon(closed);
             return {};
@@ -182,7 +186,8 @@ Answer<void> Daemon::delete_pool(const std::string &name, Deletion deletion) {
     auto pool = registry_.find(name);
     if (!pool) return Unexpected{pool.error()};
     if (!(*pool)->close_door(deletion != Deletion::of_unused)) {
-        const std::vector<Client> table = (*pool)->client_table();
+        std::vector<Client> table = (*pool)->client_table();
+        std::erase_if(table, [](const Client &client) { return client.tier == wire::Tier::channel; });
         if (table.empty())
             return Unexpected{
                 Failure{Errc::contended, "pool \"" + name + "\" is being deleted already: wait for that"}};

@@ -309,8 +309,7 @@ private:
                         Reclaimed total{};
                         ThreadSlotIndex blocked_by{};
                         const auto is_dead = [this](ProcessSlot slot) { return explorer.dead(slot.value); };
-                        while (of_channel.recover_process(ProcessSlot{process}, {}, total, is_dead) ==
-                               RecoveryStep::blocked) {
+                        while (of_channel.recover_process(ProcessSlot{process}, {}, is_dead) == RecoveryStep::blocked) {
                         }
                         while (recovery.recover_process(ProcessSlot{process}, total, blocked_by) ==
                                RecoveryStep::blocked) {

@@ -794,6 +794,8 @@ constexpr StatusRow kStatusRows[] = {
     {Errc::no_such_client, grpc::StatusCode::NOT_FOUND},
     {Errc::cancelled, grpc::StatusCode::CANCELLED},
     {Errc::too_many_connections, grpc::StatusCode::RESOURCE_EXHAUSTED},
+    {Errc::end_of_stream, grpc::StatusCode::FAILED_PRECONDITION},
+    {Errc::peers_gone, grpc::StatusCode::FAILED_PRECONDITION},
 };
 static_assert(std::size(kStatusRows) == kErrors.size() - 1, "every error but ok has a row");
 

@@ -475,6 +475,103 @@ NUMACRE_API int numacre_pin(numacre_pool *pool, const void *address, size_t size
  * pool: it stays open. */
 NUMACRE_API int numacre_unpin(numacre_pool *pool, int pin);
 
+/* A channel: a bounded queue of blocks in a pool, between any number of threads and processes. A block that has been
+ * sent belongs to the channel until somebody receives it: the death of its sender loses nothing. If a receiver dies
+ * inside numacre_receive, others receive first what that one had taken out of the channel. Nobody waits for a thread
+ * that is stopped or dead. Messages of one sender arrive in the order in which they were sent. */
+typedef struct numacre_channel numacre_channel;
+
+/* A channel as it is to be made. Later versions append fields, and 0 is the default of each. */
+typedef struct {
+    size_t struct_size; /* sizeof(numacre_channel_options) */
+    uint32_t capacity;  /* blocks that may be on their way, 1 .. 4096; 0: 1024 */
+    uint32_t burst;     /* blocks of one send at most, 1 .. 64; 0: 32 */
+    uint32_t parties;   /* threads that may have the channel open at a time, 1 .. 64; 0: 16 */
+    uint32_t flags;     /* NUMACRE_CHANNEL_...; 0: sends and receives */
+} numacre_channel_options;
+
+/* Flags of numacre_channel_options. */
+#define NUMACRE_CHANNEL_SENDS    1u /* the caller only sends */
+#define NUMACRE_CHANNEL_RECEIVES 2u /* the caller only receives */
+#define NUMACRE_CHANNEL_EXISTING 4u /* the channel has to be there; its sizes are as they are, and 0 here */
+/* The channel stays when nobody has it open, until numacre_channel_remove or the pool's end. Without the flag it goes
+ * when nobody has it open and it has no messages. */
+#define NUMACRE_CHANNEL_STAYS 8u
+
+/* Opens a channel of the pool by its name, and makes it if there is none. name: 1 to 47 characters of a-z, 0-9, '.',
+ * '_',
+ * '-'. options NULL: all defaults. A handle is for one thread at a time: each thread opens the channel itself. A
+ * channel has a seat in the pool like a client (numacre clients), and lies in the pool's metadata: 16 channels a pool,
+ * 4 MiB together. Asks the daemon, also one that has been restarted since the attach, and waits for 30 s at most; a
+ * private pool has channels between the threads of its process. Enters the kernel. Thread-safe. If the caller dies
+ * inside, the channel is there or not, and goes as if the caller had closed it. Errors: -EINVAL a bad name, sizes,
+ * flags or struct_size, or result NULL; -EEXIST there is a channel of that name with other sizes (0 fits any); -ENOENT
+ * NUMACRE_CHANNEL_EXISTING and there is none, or the pool has been deleted; -EUSERS no channel, seat or party is left;
+ * -ENOMEM no memory; -ESRCH the daemon does not know this client; -ECONNREFUSED no daemon; -ETIMEDOUT; -ECHILD. */
+NUMACRE_API int numacre_channel_open(numacre_pool *pool, const char *name, const numacre_channel_options *options,
+                                     numacre_channel **channel);
+
+/* Closes a handle. Messages stay in the channel. Before numacre_detach. NULL does nothing. Enters the kernel. No other
+ * thread may use the handle. If the caller dies inside, the handle is closed. Errors: -ECHILD. */
+NUMACRE_API int numacre_channel_close(numacre_channel *channel);
+
+/* Ends the stream: nobody sends on the channel any more (-ESHUTDOWN), and receivers are told so once they have received
+ * what is there. Wakes all who wait. Never blocks. If the caller dies inside, the stream has ended or not. Errors:
+ * -ECHILD. */
+NUMACRE_API int numacre_channel_end(numacre_channel *channel);
+
+/* Removes a channel as soon as nobody has it open, also one with NUMACRE_CHANNEL_STAYS. Messages that are left in it
+ * are freed. Asks the daemon as numacre_channel_open. Errors: as there; -ENOENT no such channel; -EPERM another user
+ * has made it. */
+NUMACRE_API int numacre_channel_remove(numacre_pool *pool, const char *name);
+
+/* Sends `count` blocks that this process owns, all or none, 1 to the channel's burst: they belong to the channel from
+ * then on, and references to them become stale. Bytes that were written before are seen by the receiver. One locked
+ * instruction in all, two more for a block that has a reference; enters the kernel only to wake a receiver that sleeps.
+ * Never waits. If the caller dies inside, all are sent, or all are freed.
+ * Errors: -EAGAIN the channel is full; -EPERM a block is not the caller's, or is named twice; -ESHUTDOWN the stream has
+ * ended; -EPIPE the channel is full, and there were receivers and all of them are gone; -EINVAL a bad count or a NULL
+ * pointer; -EUCLEAN the channel's memory is damaged; -EUSERS (only in a pool with quotas) no thread slot is left;
+ * -ECHILD. The caller still has all blocks then. */
+NUMACRE_API int numacre_send(numacre_channel *channel, void *const *blocks, unsigned count);
+
+/* As numacre_send, but waits for room, timeout_ms at most; 0: for ever. Sleeps in the kernel. Also -ETIMEDOUT. */
+NUMACRE_API int numacre_send_wait(numacre_channel *channel, void *const *blocks, unsigned count, unsigned timeout_ms);
+
+/* Receives up to `most` blocks, which this process owns from then on. Stores their number: those of one burst, or what
+ * is left of it. redelivered (may be NULL): 1 if another receiver had taken them out of the channel and died; such
+ * blocks come first, and late. One locked instruction in all; enters the kernel only to wake a sender that waits for
+ * room. Never waits. If the caller dies inside, others receive the blocks. Errors: -EAGAIN the channel is empty;
+ * -ESHUTDOWN it is empty and the stream has ended; -EPIPE it is empty, and there were senders and all of them are gone;
+ * -EINVAL most is 0 or a pointer NULL; -EUCLEAN; -EUSERS; -ECHILD. */
+NUMACRE_API int numacre_receive(numacre_channel *channel, void **blocks, unsigned most, unsigned *count,
+                                int *redelivered);
+
+/* As numacre_receive, but waits for a message, timeout_ms at most; 0: for ever. Sleeps in the kernel. Also -ETIMEDOUT.
+ */
+NUMACRE_API int numacre_receive_wait(numacre_channel *channel, void **blocks, unsigned most, unsigned timeout_ms,
+                                     unsigned *count, int *redelivered);
+
+/* A channel as it is. Later versions append fields. */
+typedef struct {
+    size_t struct_size;   /* in: sizeof(numacre_channel_info) */
+    uint32_t capacity;    /* blocks */
+    uint32_t burst;       /* blocks */
+    uint32_t parties;     /* threads */
+    uint32_t waiting;     /* blocks on their way, at about this moment */
+    uint32_t senders;     /* parties now */
+    uint32_t receivers;   /* parties now */
+    uint64_t sent;        /* blocks */
+    uint64_t received;    /* blocks, those that were redelivered each time */
+    uint64_t redelivered; /* blocks */
+    uint32_t has_ended;   /* 1: the stream has ended */
+    uint32_t reserved;    /* 0 */
+} numacre_channel_info;
+
+/* Fills in the first struct_size bytes of *info. Never blocks. Errors: -EINVAL info is NULL, or struct_size is not set
+ * (below 8 or above 4096); -ECHILD. */
+NUMACRE_API int numacre_channel_get_info(numacre_channel *channel, numacre_channel_info *info);
+
 /* The geometry of a pool inside this process, without a daemon. Later versions append fields, and 0 is the default of
  * each. */
 typedef struct {

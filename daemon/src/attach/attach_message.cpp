@@ -108,6 +108,37 @@ Answer<PinWish> read_pin_request(std::span<const std::byte> packet) {
                    request.bytes};
 }
 
+Answer<ChannelOrder> read_channel_request(std::span<const std::byte> packet) {
+    using Request = wire::ChannelRequest;
+    Request request;
+    std::memcpy(&request, packet.data(), sizeof request);
+    if (auto known = check_layout_version(request.layout_version); !known) return Unexpected{known.error()};
+    const auto refused = [](const std::string &why) { return Unexpected{Failure{Errc::bad_argument, why}}; };
+    if (request.wish != Request::Wish::open && request.wish != Request::Wish::close &&
+        request.wish != Request::Wish::remove)
+        return refused("wish " + std::to_string(static_cast<std::uint32_t>(request.wish)) +
+                       " about a channel is unknown: 0 opens, 1 closes, 2 removes");
+    if ((request.flags & ~(Request::kExisting | Request::kStays)) != 0)
+        return refused("flags " + std::to_string(request.flags) + " of a channel are unknown: use " +
+                       std::to_string(Request::kExisting) + ", " + std::to_string(Request::kStays) + " or 0");
+    const auto end = std::ranges::find(request.name, '\0');
+    const std::string name(request.name.begin(), end);
+    if (end == request.name.end() || !is_pool_name(name))
+        return refused("the channel's name is refused: use 1 to " + std::to_string(kChannelNameBytes - 1) +
+                       " characters of a-z, 0-9, '.', '_' and '-'");
+    if (request.capacity > kChannelCapacityMost || request.burst > kBurstMost || request.parties > kPartiesMost)
+        return refused("a channel of capacity " + std::to_string(request.capacity) + ", burst " +
+                       std::to_string(request.burst) + ", parties " + std::to_string(request.parties) +
+                       ": use at most " + std::to_string(kChannelCapacityMost) + ", " + std::to_string(kBurstMost) +
+                       " and " + std::to_string(kPartiesMost));
+    return ChannelOrder{request.instance_id,
+                        request.process_generation,
+                        ProcessSlot{request.process_slot},
+                        request.wish,
+                        {name, request.capacity, request.burst, request.parties,
+                         (request.flags & Request::kExisting) != 0, (request.flags & Request::kStays) != 0}};
+}
+
 bool is_of_type(wire::MessageType type, std::span<const std::byte> packet) {
     wire::WireHeader header;
     if (packet.size() < sizeof header) return false;

@@ -11,6 +11,7 @@
 #include "base/failure.hpp"
 #include "engine.hpp"
 #include "numacre/shm/attach_wire.hpp"
+#include "pool/channel_wish.hpp"
 
 namespace numacre::daemon {
 
@@ -43,6 +44,15 @@ struct PinWish {
 };
 // Likewise of a PinRequest. Whether there is such a range is for its pool to say.
 Answer<PinWish> read_pin_request(std::span<const std::byte> packet);
+// A wish about a channel of the client's pool.
+struct ChannelOrder {
+    std::uint64_t instance_id = 0, process_generation = 0;
+    ProcessSlot slot;
+    wire::ChannelRequest::Wish wish{};
+    ChannelWish channel;
+};
+// Likewise of a ChannelRequest.
+Answer<ChannelOrder> read_channel_request(std::span<const std::byte> packet);
 // True: the message's header says that it is of this type. It may be no good one.
 bool is_of_type(wire::MessageType type, std::span<const std::byte> packet);
 

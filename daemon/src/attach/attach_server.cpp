@@ -230,6 +230,18 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
         pin(session, *wish);
         return;
     }
+    if (session.phase == Session::Phase::silent && is_of_type(wire::MessageType::channel_request, packet)) {
+        const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::channel_request,
+                                         sizeof(wire::ChannelRequest));
+        auto order = fault ? Unexpected{*fault} : read_channel_request(packet);
+        if (!order) {
+            refuse(session, order.error().code, order.error().message);
+            close_session(id);
+            return;
+        }
+        see_to_channel(session, *order);
+        return;
+    }
     if (session.phase == Session::Phase::silent && is_of_type(wire::MessageType::objects_request, packet)) {
         const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::objects_request,
                                          sizeof(wire::ObjectsRequest));

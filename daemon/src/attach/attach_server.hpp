@@ -1,6 +1,6 @@
 // The attach socket: gives pools to clients and notices when clients go. Belongs to the event loop's thread. Its
 // sources: attach_server.cpp (from a connection to a seat), attach_server_events.cpp, attach_server_pins.cpp,
-// attach_server_ends.cpp.
+// attach_server_channels.cpp, // attach_server_ends.cpp.
 #pragma once
 
 #include <chrono>
@@ -35,6 +35,7 @@ class ClientObjects;
 class SeatOrder;
 struct ObjectsWish;
 struct PinWish;
+struct ChannelOrder;
 
 class AttachServer {
 public:
@@ -86,6 +87,15 @@ private:
     // Of a client, on a connection that it has made for this; see pins.hpp.
     void pin(Session &session, const PinWish &wish);
     void send_pin(Session &session, const ManagedPool::Pinned &pinned);
+    // Of a client, too, on a connection that it has made for this.
+    void see_to_channel(Session &session, const ChannelOrder &order);
+    // The trusted client that sits there, if the process that has connected is its; and its pool.
+    struct Asker {
+        std::shared_ptr<ManagedPool> pool;
+        Client client;
+    };
+    Answer<Asker> find_asker(const Session &session, std::uint64_t instance_id, ProcessSlot slot,
+                             std::uint64_t process_generation) const;
     // From here on the session is served, however long that takes, and no longer counts as silent.
     void begin_to_serve(Session &session);
     void watch_for_hang_up(Session &session);

@@ -16,8 +16,9 @@ namespace {
 
 Failure no_such_client_here() {
     return {Errc::no_such_client,
-            "no client of this process has such a seat in a pool: attach first, and pin before "
-            "the pool is detached from or deleted"};
+            "no client of this process has such a seat in a pool: attach first, and ask before the pool is detached "
+            "from or "
+            "deleted"};
 }
 
 // Whether the process that has connected is the client's. Before Linux 6.9, where pidfds have no numbers of their own:
@@ -32,6 +33,21 @@ bool are_same(const Peer &client, const Peer &connected) {
 
 }  // namespace
 
+Answer<AttachServer::Asker> AttachServer::find_asker(const Session &session, std::uint64_t instance_id,
+                                                     ProcessSlot slot, std::uint64_t process_generation) const {
+    const auto pools = registry_.all();
+    const auto pool = std::ranges::find(pools, instance_id, [](const auto &each) { return each->instance_id(); });
+    if (pool == pools.end())
+        return Unexpected{
+            Failure{Errc::no_such_pool, "the pool has been deleted: attach to one that is there (numacre pools)"}};
+    // A process that may attach may ask for this, and this one has attached.
+    const auto client = (*pool)->client_at(slot);
+    if (!client || client->generation != process_generation || client->tier != wire::Tier::trusted ||
+        !are_same(client->peer, session.peer))
+        return Unexpected{no_such_client_here()};
+    return Asker{*pool, *client};
+}
+
 void AttachServer::pin(Session &session, const PinWish &wish) {
     const auto fail = [this, id = session.id](const Failure &why) {
         const auto found = sessions_.find(id);
@@ -41,15 +57,10 @@ void AttachServer::pin(Session &session, const PinWish &wish) {
         send_refusal(*found->second, why.code, why.message);
         close_session(id);
     };
-    const auto pools = registry_.all();
-    const auto pool = std::ranges::find(pools, wish.instance_id, [](const auto &each) { return each->instance_id(); });
-    if (pool == pools.end())
-        return fail({Errc::no_such_pool, "the pool has been deleted: attach to one that is there (numacre pools)"});
-    // A process that may attach may pin, and this one has attached.
-    const auto client = (*pool)->client_at(wish.slot);
-    if (!client || client->generation != wish.process_generation || client->tier != wire::Tier::trusted ||
-        !are_same(client->peer, session.peer))
-        return fail(no_such_client_here());
+    auto asker = find_asker(session, wish.instance_id, wish.slot, wish.process_generation);
+    if (!asker) return fail(asker.error());
+    const std::shared_ptr<ManagedPool> *const pool = &asker->pool;
+    const Client *const client = &asker->client;
     if (!(*pool)->has(wish.numa_node))
         return fail({Errc::no_such_node, "pool \"" + (*pool)->name() + "\" has no numa node " +
                                              std::to_string(wish.numa_node.value) + ": use 0 to " +

@@ -145,7 +145,7 @@ void ClientObjects::look() {
     for (const auto &pool : registry_.all()) {
         if (pool->description()->spec.made_within.empty()) continue;
         has_any = true;
-        if (!pool->client_table().empty()) continue;
+        if (pool->has_clients()) continue;
         const std::uint64_t id = pool->instance_id();
         unused.insert(id);
         if (!unused_.contains(id) || !going_.insert(id).second) continue;

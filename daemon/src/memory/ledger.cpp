@@ -15,11 +15,12 @@ namespace {
 constexpr std::uint64_t kPoolLedgerMagic = 0x7264'676c'6372'6d6e;     // "nmrclgdr" in memory
 constexpr std::uint64_t kMachineLedgerMagic = 0x686d'676c'6372'6d6e;  // "nmrclgmh" in memory
 
-static_assert(sizeof(LedgerClient) == 120);
+static_assert(sizeof(LedgerClient) == 136);
 static_assert(sizeof(LedgerAccount) == 40);
 static_assert(sizeof(LedgerNode) == 24);  // whole words: the client entries follow
 static_assert(sizeof(LedgerUnit) == 2);
 static_assert(sizeof(LedgerPin) == 32);
+static_assert(sizeof(LedgerChannel) == 88);
 static_assert(std::atomic<UnitState>::is_always_lock_free && std::atomic<Drain>::is_always_lock_free);
 
 Unexpected<Failure> no_ledger(const char *why) {
@@ -102,7 +103,7 @@ struct PoolLedger::Header {
 namespace {
 
 struct Parts {
-    std::uint64_t nodes = 0, units = 0, clients = 0, accounts = 0, pins = 0, bytes = 0;
+    std::uint64_t nodes = 0, units = 0, clients = 0, accounts = 0, pins = 0, channels = 0, bytes = 0;
     std::uint64_t units_each = 0;
 };
 
@@ -115,7 +116,8 @@ Parts parts_of(const PoolSpec &spec, std::uint32_t numa_nodes) {
     parts.clients = parts.nodes + numa_nodes * sizeof(LedgerNode);
     parts.accounts = parts.clients + (std::uint64_t{spec.max_clients} + 1) * sizeof(LedgerClient);
     parts.pins = parts.accounts + kAccounts * sizeof(LedgerAccount);
-    parts.units = parts.pins + PoolLedger::kPins * sizeof(LedgerPin);
+    parts.channels = parts.pins + PoolLedger::kPins * sizeof(LedgerPin);
+    parts.units = parts.channels + kChannels * sizeof(LedgerChannel);
     parts.bytes = round_up(parts.units + numa_nodes * parts.units_each * sizeof(LedgerUnit), kPageBytes);
     return parts;
 }
@@ -187,6 +189,7 @@ void PoolLedger::find_parts() {
     clients_ = {reinterpret_cast<LedgerClient *>(base + parts.clients), std::size_t{header_->max_clients} + 1};
     accounts_ = {reinterpret_cast<LedgerAccount *>(base + parts.accounts), kAccounts};
     pins_ = {reinterpret_cast<LedgerPin *>(base + parts.pins), kPins};
+    channels_ = {reinterpret_cast<LedgerChannel *>(base + parts.channels), kChannels};
     units_ = {reinterpret_cast<LedgerUnit *>(base + parts.units), header_->numa_nodes * parts.units_each};
 }
 

@@ -12,6 +12,8 @@
 #include "base/failure.hpp"
 #include "engine.hpp"
 #include "memory/region.hpp"
+#include "numacre/shm/attach_wire.hpp"
+#include "numacre/shm/channel/layout.hpp"
 #include "numacre/shm/env.hpp"
 #include "os/fd.hpp"
 #include "spec/pool_config.hpp"
@@ -20,7 +22,7 @@ namespace numacre::daemon {
 
 // Version of the ledger's layout. Raise it with any change that moves or reinterprets a byte of a ledger. A daemon of
 // another version refuses to adopt.
-inline constexpr std::uint32_t kLedgerVersion = 8;
+inline constexpr std::uint32_t kLedgerVersion = 9;
 
 // The state of a resize unit, with each step of a change, so that a later daemon can finish or undo the step.
 enum class UnitState : std::uint8_t {
@@ -53,10 +55,28 @@ struct LedgerClient {
     Durable<std::uint64_t> soft_quota_bytes;
     Durable<std::uint64_t> reserved_bytes;
     Durable<std::uint32_t> is_departing;  // it has let go or has ended: recovery has begun, whatever /proc says
-    std::uint32_t is_observer;
+    wire::Tier tier;
     Durable<std::uint32_t> is_over_soft_quota;  // the event has been told: a later daemon does not tell it again
     std::uint32_t reserved;
     char comm[16];
+    // How often the client has each channel open, by the channel's place in channels().
+    Durable<std::uint8_t> channels[kChannels];
+};
+
+// Whether a channel stays when nobody has it open. while_needed: as long as it has messages.
+enum class ChannelStays : std::uint32_t { while_needed = 0, always = 1, no = 2 };
+
+// A channel of the pool (shm/channel/). It has a seat in the pool, whose client id says whether the entry counts.
+struct LedgerChannel {
+    Durable<std::uint32_t> client_id;  // 0: the entry is free. Stored last, cleared first.
+    std::uint32_t uid;                 // of the user that has made it
+    std::uint16_t slot;
+    std::uint16_t reserved16;
+    Durable<ChannelStays> stays;
+    ChannelShape shape;
+    std::uint32_t reserved32;
+    std::uint64_t offset;  // in the area (PoolLayout::channels)
+    char name[kChannelNameBytes];
 };
 
 // The reason why a unit gets no new allocations.
@@ -139,6 +159,7 @@ public:
     std::span<LedgerClient> clients() const { return clients_; }     // by process slot
     std::span<LedgerAccount> accounts() const { return accounts_; }  // kAccounts entries
     std::span<LedgerPin> pins() const { return pins_; }              // kPins entries
+    std::span<LedgerChannel> channels() const { return channels_; }  // kChannels entries
     static constexpr std::size_t kPins = 512;
 
 private:
@@ -155,6 +176,7 @@ private:
     std::span<LedgerClient> clients_;
     std::span<LedgerAccount> accounts_;
     std::span<LedgerPin> pins_;
+    std::span<LedgerChannel> channels_;
 };
 
 // By how much nr_hugepages of a numa node and page size was raised (in pages), and a change of nr_hugepages that is

@@ -58,7 +58,9 @@ void ClientTable::adopt() {
         client.generation = record.generation;
         client.seat_version = versions_[slot];
         const std::uint64_t start_time_ticks = record.start_time_ticks.load(std::memory_order_relaxed);
-        const auto peer = find_peer({record.pid, record.pid_space, record.pidfd_inode, start_time_ticks});
+        const auto peer = record.tier == wire::Tier::channel
+                              ? std::nullopt
+                              : find_peer({record.pid, record.pid_space, record.pidfd_inode, start_time_ticks});
         if (peer) {
             client.peer = *peer;
             record.start_time_ticks.store(peer->start_time_ticks, std::memory_order_relaxed);  // perhaps found out now
@@ -67,12 +69,13 @@ void ClientTable::adopt() {
         client.peer.stack_start = record.stack_start;
         client.peer.uid = record.uid;
         client.peer.gid = record.gid;
-        client.tier = record.is_observer != 0 ? wire::Tier::observer : wire::Tier::trusted;
+        client.tier = record.tier;
         if (client.peer.comm.empty()) client.peer.comm.assign(record.comm, ::strnlen(record.comm, sizeof record.comm));
         client.attached = time_point_of(record.attached_ns);
-        client.state = departing || !peer ? ClientState::recovering : ClientState::adopted;
+        const bool is_channel = client.tier == wire::Tier::channel;
+        client.state = departing || (!peer && !is_channel) ? ClientState::recovering : ClientState::adopted;
         clients_[slot] = std::move(client);
-        ++figures_.clients;
+        ++(is_channel ? figures_.channels : figures_.clients);
     }
 }
 
@@ -93,12 +96,13 @@ Answer<Client> ClientTable::take_seat(std::uint32_t client_id, Peer peer, wire::
                                                               " observers, of " + std::to_string(limit) +
                                                               " clients: detach one, or raise the pool's max-clients"}};
     while (free_from_ < clients_.size() && clients_[free_from_]) ++free_from_;
-    if (free_from_ == clients_.size() || figures_.clients >= limit) {
+    if (free_from_ == clients_.size() || figures_.clients + figures_.channels >= limit) {
         const auto waits = [](const auto &other) { return other && other->state == ClientState::quarantined; };
         const auto waiting = std::count_if(clients_.begin(), clients_.begin() + seats_, waits);
         return Unexpected{
             Failure{Errc::too_many_clients,
-                    pool + " has its " + std::to_string(limit) + " clients: " +
+                    pool + " has its " + std::to_string(limit) + " clients" +
+                        (figures_.channels == 0 ? "" : " and channels") + ": " +
                         (waiting == 0
                              ? std::string("detach one, or make the pool with a larger max-clients")
                              : std::to_string(waiting) +
@@ -117,7 +121,7 @@ Answer<Client> ClientTable::take_seat(std::uint32_t client_id, Peer peer, wire::
     client.tier = tier;
     client.attached = std::chrono::system_clock::now();
     clients_[slot] = client;
-    ++figures_.clients;
+    ++(tier == wire::Tier::channel ? figures_.channels : figures_.clients);
     return client;
 }
 
@@ -133,7 +137,8 @@ void ClientTable::enter(const Client &client) {
     ledger.attached_ns = nanoseconds_of(client.attached);
     std::memset(ledger.comm, 0, sizeof ledger.comm);
     std::copy_n(client.peer.comm.begin(), std::min(client.peer.comm.size(), sizeof ledger.comm), ledger.comm);
-    ledger.is_observer = client.tier == wire::Tier::observer ? 1 : 0;
+    ledger.tier = client.tier;
+    for (auto &opened : ledger.channels) opened.store(0, std::memory_order_relaxed);
     ledger.is_departing.store(0, std::memory_order_relaxed);
     ledger_.set_last_client_id(client.id);
     // release: the entry counts from here on.
@@ -144,11 +149,11 @@ bool ClientTable::leave(ProcessSlot slot, Departure departure, std::uint64_t rec
     {
         const MutexLock lock(mutex_);
         if (!clients_[slot.value]) return false;
+        --(clients_[slot.value]->tier == wire::Tier::channel ? figures_.channels : figures_.clients);
         clients_[slot.value].reset();
         free_from_ = std::min<std::uint32_t>(free_from_, slot.value);
         while (seats_ > 0 && !clients_[seats_ - 1]) --seats_;
         ++versions_[slot.value];
-        --figures_.clients;
         if (departure == Departure::died) ++figures_.reaped;
         figures_.reclaimed_bytes += reclaimed_bytes;
         if (recovery_seconds > 0) figures_.last_recovery_seconds = recovery_seconds;

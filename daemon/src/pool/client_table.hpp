@@ -65,7 +65,8 @@ public:
     std::vector<std::uint64_t> versions() const;
 
     struct Figures {
-        std::uint32_t clients = 0;
+        std::uint32_t clients = 0;   // processes
+        std::uint32_t channels = 0;  // seats of channels
         std::uint32_t waiting_recoveries = 0;
         std::uint64_t reaped = 0;  // died with or without blocks
         std::uint64_t reclaimed_bytes = 0;

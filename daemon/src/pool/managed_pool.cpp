@@ -81,10 +81,9 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
     if (!ledger) return Unexpected{ledger.error()};
     auto pool_region = MetadataRegion::create("numacre:" + spec.name + ":pool", layout.region_bytes);
     if (!pool_region) return Unexpected{pool_region.error()};
-    // All of it: each look reads the records of all processes and the slots of threads, and no client that comes later
-    // could be told of a shortage.
-    if (auto populated = pool_region->populate(0, layout.region_bytes); !populated)
-        return Unexpected{populated.error()};
+    // Each look reads the records of all processes and the slots of threads, and no client that comes later could be
+    // told of a shortage. A channel is populated when it is made.
+    if (auto populated = pool_region->populate(0, layout.channels); !populated) return Unexpected{populated.error()};
 
     auto pins_file = MetadataRegion::create("numacre:" + spec.name + ":pins", kPageBytes);
     if (!pins_file) return Unexpected{pins_file.error()};
@@ -215,7 +214,7 @@ NUMACRE_UNCHECKED ManagedPool::RecordsLock::~RecordsLock() = default;
 void ManagedPool::take_over() {
     forget_draining_held(shared_);  // the daemon before may have freed what it had no time to note
     // An older daemon left it to whoever came first. Where there is no memory for it, it is as it was then.
-    (void)pool_region_.populate(0, pool_region_.bytes());
+    (void)pool_region_.populate(0, PoolLayout<ProductionEnv>::of(process_slots_, thread_slots_).channels);
     records_.write_policy(description()->spec.policy);  // the daemon before may have died between the ledger and this
     const bool is_ours =
         validate_pool_region<ProductionEnv>(pool_region_.address(), {geometry_, instance_id(), pool_region_.bytes()},
@@ -290,7 +289,7 @@ Answer<Client> ManagedPool::seat(std::uint32_t client_id, Peer peer, wire::Tier 
     // Before the ledger names the client: if we die, the next daemon finds either nobody or a word that it understands.
     // relaxed: the reply goes by the kernel, and a next daemon begins after our end.
     shared.presence.store(
-        Presence{client.generation, tier == wire::Tier::observer ? Presence::State::here : Presence::State::attaching}
+        Presence{client.generation, tier == wire::Tier::trusted ? Presence::State::attaching : Presence::State::here}
             .bits(),
         std::memory_order_relaxed);
     limits_.seat(client);
@@ -321,7 +320,7 @@ bool ManagedPool::is_due_for_look() {
 }
 
 Presence::State ManagedPool::ask_after(const Client &client) {
-    if (client.tier == wire::Tier::observer) return Presence::State::given_up;
+    if (client.tier != wire::Tier::trusted) return Presence::State::given_up;
     return Presence::give_up(shared_.processes[client.slot.value].presence, client.generation);
 }
 

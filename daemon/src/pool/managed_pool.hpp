@@ -30,11 +30,13 @@
 #include "memory/node_memory.hpp"
 #include "memory/pins.hpp"
 #include "memory/topology.hpp"
+#include "numacre/shm/channel/layout.hpp"
 #include "numacre/shm/presence.hpp"
 #include "numacre/shm/recovery.hpp"
 #include "os/process_info.hpp"
 #include "os/worker.hpp"
 #include "pool/cache_ages.hpp"
+#include "pool/channel_wish.hpp"
 #include "pool/client.hpp"
 #include "pool/client_table.hpp"
 #include "pool/description.hpp"
@@ -100,7 +102,8 @@ public:
     // The kernel has said that the process is gone, or it has told us that it has let go. From now on it counts as dead
     // for a daemon after us; reclaim() and vacate() follow.
     void begin_departure(ProcessSlot slot, Departure departure) { clients_.begin_departure(slot, departure); }
-    std::vector<Client> client_table() const { return clients_.all(); }
+    std::vector<Client> client_table() const { return clients_.all(); }  // channels as well
+    bool has_clients() const { return clients_.figures().clients != 0; }
     std::optional<Client> client_at(ProcessSlot slot) const { return clients_.at(slot); }
     std::optional<Client> find_client(std::uint32_t client_id) const { return clients_.find(client_id); }
     PoolLimits::OfClient limits_of(const Client &client) const { return limits_.of(client); }
@@ -284,6 +287,19 @@ public:
     // around the range, all of them online. contended: a part of the range is being taken offline; no_such_client: the
     // client is gone.
     Answer<Pinned> pin(const Client &client, NumaNode numa_node, std::uint64_t first_byte, std::uint64_t bytes);
+    // A channel of the pool for a client (managed_pool_channels.cpp). channel_id: the id of its seat, if it is made.
+    struct OpenChannel {
+        std::uint64_t offset = 0;
+        ChannelShape shape;
+        ProcessSlot seat;
+    };
+    Answer<OpenChannel> open_channel(const Client &client, const ChannelWish &wish, std::uint32_t channel_id);
+    Answer<void> close_channel(const Client &client, const std::string &name);
+    // The channel goes when nobody has it open any more.
+    Answer<void> remove_channel(const Client &client, const std::string &name);
+    // The seats of channels that nobody has open, and that do not stay: to be reaped, as those of clients. A channel
+    // whose seat has gone is forgotten.
+    std::vector<Client> take_unused_channels();
     // Memory that a client has put behind frames that are offline goes back to the machine, and the log says so.
     void punch_strays();
     // Frees what reclaim() has seized, as far as it is due: zeroed first, if the pool wants that; a bounded piece of
@@ -355,6 +371,20 @@ private:
     // Its two halves. False: it is known already.
     bool note_damage(const std::string &reason);
     void tell_of_damage();
+
+    // The second part of reclaim(): their errands in channels are done.
+    void reclaim_blocks(std::span<Departed> departed);
+    struct ChannelNodes;
+    std::vector<Buddy<ProductionEnv>> buddies() const;
+    ChannelView<ProductionEnv> view_of(const LedgerChannel &channel) const;
+    // Null: there is none of that name.
+    LedgerChannel *find_channel(const std::string &name) const;
+    Answer<LedgerChannel *> make_channel(const Client &client, const ChannelWish &wish, std::uint32_t channel_id);
+    bool stays_alone(const LedgerChannel &channel) const;
+    // Finishes the errands of the dead in channels. Returns those whose blocks have to wait. Before their blocks
+    // are reclaimed.
+    std::vector<ProcessSlot> recover_parties(std::span<const Departed> departed);
+    PoolAge age_now() const;
 
     void seize(NumaNode numa_node, Block block, Quarantine::Era era);
     void list_seized();

@@ -162,7 +162,9 @@ ClientStatus ManagedPool::known_of(const Client &client, const std::vector<Pins:
     status.soft_quota_bytes = limits.soft_quota_bytes;
     status.reserved_bytes = limits.reserved_bytes;
     status.pinned_bytes = Pins::bytes_in(pins, [&](const Pins::Pin &pin) { return pin.slot == client.slot; });
-    status.state = client_state_name(client.state);
+    // A channel is active for as long as it is there.
+    const bool is_channel = client.tier == wire::Tier::channel && !has_departed(client);
+    status.state = is_channel ? "channel" : client_state_name(client.state);
     status.waits_for = client.waits_for;
     if (client.state != ClientState::quarantined) return status;
     const Pins::Wait wait = pins_.wait_of(client.slot, description_.now()->spec.pin_quarantine, Pins::Clock::now());

@@ -70,6 +70,27 @@ void ManagedPool::reclaim(std::span<Departed> departed) {
     // there for ever.
     if (look_for_damage()) return all(RecoveryStep::done, blocked_by);
     if (finish_predecessor(blocked_by) == RecoveryStep::blocked) return all(RecoveryStep::blocked, blocked_by);
+    // A living thread receives from the same burst at this moment: soon it does no more.
+    if (const std::vector<ProcessSlot> waiting = recover_parties(departed); !waiting.empty()) {
+        std::vector<Departed> ready;
+        for (const Departed &one : departed)
+            if (std::ranges::find(waiting, one.process) == waiting.end()) ready.push_back(one);
+        if (!ready.empty()) reclaim_blocks(ready);
+        for (Departed &one : departed) {
+            const auto found = std::ranges::find(ready, one.process, &Departed::process);
+            if (found != ready.end()) {
+                one = *found;
+            } else {
+                one.step = RecoveryStep::blocked;
+                one.blocked_by = kDaemonThread;
+            }
+        }
+        return;
+    }
+    reclaim_blocks(departed);
+}
+
+void ManagedPool::reclaim_blocks(std::span<Departed> departed) {
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
     const Reclaim reclaim = description_.now()->spec.reclaim;
     std::vector<Pins::Pin> pinned;

@@ -157,6 +157,18 @@ void Reaper::finish(const std::shared_ptr<Case> &job) {
 
 void Reaper::has_gone(const Case &job, double seconds) {
     const std::uint64_t bytes = job.pool->geometry().bytes_of(job.total.frames);
+    // It may have had channels open; or a channel's seat has gone, and the channel is to be forgotten.
+    if (job.client.tier != wire::Tier::observer) end_channels(job.pool);
+    if (job.client.tier == wire::Tier::channel) {
+        ManagedPool::wake_waiters_soon(job.pool);
+        log::info("channel removed", {{"pool", job.pool->name()},
+                                      {"channel", job.client.peer.comm},
+                                      {"blocks", job.total.blocks},
+                                      {"bytes", bytes}});
+        watch_seized(job.pool);
+        if (job.on_done) job.on_done();
+        return;
+    }
     // Freed memory may serve waiters; and the client may have died while it was serving them.
     if (job.client.tier != wire::Tier::observer) ManagedPool::wake_waiters_soon(job.pool);
     const bool detached = job.departure == Departure::detached;
@@ -189,6 +201,19 @@ void Reaper::has_gone(const Case &job, double seconds) {
     registry_.events().publish(std::move(event));
     watch_seized(job.pool);
     if (job.on_done) job.on_done();
+}
+
+void Reaper::end_channels(const std::shared_ptr<ManagedPool> &pool) {
+    pool->worker().post([this, pool] {
+        auto unused = pool->take_unused_channels();
+        if (unused.empty()) return;
+        loop_.post([this, pool, unused = std::move(unused)] {
+            for (const Client &channel : unused)
+                // Another such look may have been under way.
+                if (const auto now = pool->client_at(channel.slot); now && now->id == channel.id && !has_departed(*now))
+                    reap(pool, channel, Departure::detached, {});
+        });
+    });
 }
 
 // Runs once at a time for each pool, and only while the pool has seized blocks: an idle daemon does not wake up. A pool

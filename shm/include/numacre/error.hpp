@@ -30,6 +30,8 @@ enum class Errc : std::uint8_t {
     no_such_client,
     cancelled,
     too_many_connections,
+    end_of_stream,
+    peers_gone,
 };
 
 // An error in all three worlds.
@@ -43,7 +45,7 @@ struct ErrorRow {
 };
 
 // The rows, in the order of Errc.
-inline constexpr std::array<ErrorRow, 21> kErrors{{
+inline constexpr std::array<ErrorRow, 23> kErrors{{
     {Errc::ok, 0, "OK", "ok", "nothing to do"},
     {Errc::out_of_frames, ENOMEM, "RESOURCE_EXHAUSTED", "out_of_frames",
      "free blocks, use another numa node, wait, or grow the pool"},
@@ -70,6 +72,9 @@ inline constexpr std::array<ErrorRow, 21> kErrors{{
     {Errc::cancelled, ECANCELED, "CANCELLED", "cancelled", "nothing: the caller wanted it so"},
     {Errc::too_many_connections, EMLINK, "RESOURCE_EXHAUSTED", "too_many_connections",
      "detach some clients, or raise max-connections-per-user"},
+    {Errc::end_of_stream, ESHUTDOWN, "FAILED_PRECONDITION", "end_of_stream",
+     "close the channel: nobody sends on it any more"},
+    {Errc::peers_gone, EPIPE, "FAILED_PRECONDITION", "peers_gone", "wait for others to open the channel, or close it"},
 }};
 
 // The row of a code.

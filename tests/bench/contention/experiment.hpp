@@ -29,7 +29,7 @@ struct Result {
 inline Result run_experiment(const Contender &contender, const Experiment &experiment) {
     const Task &task = experiment.task;
     // Slots and headers on top.
-    Arena arena(task.frame_count * contender.arena_bytes_per_frame + (std::size_t{4} << 20));
+    Arena arena(task.frame_count * contender.arena_bytes_per_frame + (std::size_t{8} << 20));
     const auto allocator = contender.make(arena, task.frame_count, task.cores);
     const auto workload = Workload::make(task, *allocator);
     workload->prepare();

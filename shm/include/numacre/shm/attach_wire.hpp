@@ -14,6 +14,8 @@
 //                                  <-        an earlier daemon can pin, too. PinReply + by SCM_RIGHTS the pin's
 //                                            descriptor, or AttachReply with the reason of a refusal; then the daemon
 //                                            closes the connection
+//   ChannelRequest                 ->        on a connection of its own, too, and with the same end. ChannelReply, or
+//                                  <-        AttachReply with the reason of a refusal
 //   DetachRequest (after unmapping) ->
 //                                  <-        DetachReply (everything the client held has been given back)
 //
@@ -44,7 +46,9 @@ enum class MessageType : std::uint16_t {
     events_reply = 6,
     objects_request = 7,
     pin_request = 8,
-    pin_reply = 9
+    pin_reply = 9,
+    channel_request = 10,
+    channel_reply = 11
 };
 
 struct WireHeader {
@@ -55,7 +59,8 @@ struct WireHeader {
     std::uint32_t reserved = 0;
 };
 
-enum class Tier : std::uint32_t { trusted = 0, observer = 1 };
+// channel: not a process, and in no message: a seat that the daemon keeps for a channel of the pool.
+enum class Tier : std::uint32_t { trusted = 0, observer = 1, channel = 2 };
 
 struct AttachRequest {
     WireHeader header{kMagic, kVersion, MessageType::attach_request, sizeof(AttachRequest), 0};
@@ -121,6 +126,32 @@ struct PinReply {
     std::uint64_t first_byte = 0, bytes = 0;  // the pinned range: whole resize units
 };
 
+// Opens a channel of the pool for a client, gives it back, or removes a channel that stays. Refused unless it is the
+// client's process that asks. Each open is given back by a close, or with the client's seat.
+struct ChannelRequest {
+    enum class Wish : std::uint32_t { open = 0, close = 1, remove = 2 };
+    static constexpr std::uint32_t kExisting = 1;  // not made if there is none
+    static constexpr std::uint32_t kStays = 2;
+    WireHeader header{kMagic, kVersion, MessageType::channel_request, sizeof(ChannelRequest), 0};
+    std::uint32_t layout_version = kLayoutVersion;
+    std::uint16_t process_slot = 0;
+    std::uint16_t reserved = 0;
+    std::uint64_t process_generation = 0, instance_id = 0;  // as in AttachReply
+    Wish wish = Wish::open;
+    std::uint32_t flags = 0;
+    std::array<char, kChannelNameBytes> name{};  // terminated by 0
+    // 0: any, or the default
+    std::uint32_t capacity = 0, burst = 0, parties = 0;
+    std::uint32_t reserved2 = 0;
+};
+struct ChannelReply {
+    WireHeader header{kMagic, kVersion, MessageType::channel_reply, sizeof(ChannelReply), 0};
+    std::uint64_t offset = 0;  // in the area (PoolLayout::channels)
+    std::uint32_t capacity = 0, burst = 0, parties = 0;
+    std::uint16_t process_slot = 0;  // the channel's own
+    std::uint16_t reserved = 0;
+};
+
 struct DetachRequest {
     WireHeader header{kMagic, kVersion, MessageType::detach_request, sizeof(DetachRequest), 0};
 };
@@ -140,6 +171,8 @@ static_assert(sizeof(AttachRequest) == 88);
 static_assert(sizeof(ObjectsRequest) == 168);
 static_assert(sizeof(PinRequest) == 56);
 static_assert(sizeof(PinReply) == 32);
+static_assert(sizeof(ChannelRequest) == 112);
+static_assert(sizeof(ChannelReply) == 40);
 static_assert(sizeof(NodeDescription) == 32);
 static_assert(sizeof(AttachReply) == 16 + 64 + 256 + 4096 + 64 * 32);
 static_assert(std::is_trivially_copyable_v<AttachRequest> && std::is_trivially_copyable_v<AttachReply>);

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "numacre/error.hpp"
+#include "numacre/shm/channel/layout.hpp"
 #include "numacre/shm/env.hpp"
 #include "numacre/shm/geometry.hpp"
 #include "numacre/shm/records.hpp"
@@ -20,7 +21,7 @@
 
 namespace numacre::engine {
 
-inline constexpr std::uint32_t kLayoutVersion = 13;
+inline constexpr std::uint32_t kLayoutVersion = 14;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint64_t kHugepageBytes = std::uint64_t{2} << 20;
 inline constexpr std::uint64_t kGiganticPageBytes = std::uint64_t{1} << 30;
@@ -76,6 +77,7 @@ struct PoolLayout {
     std::uint64_t accounts = 0;
     std::uint64_t processes = 0;
     std::uint64_t threads = 0;
+    std::uint64_t channels = 0;  // kChannelAreaBytes; a part of it has memory behind it once a channel lies there
     std::uint64_t region_bytes = 0;
 
     static constexpr PoolLayout of(std::uint32_t process_slots, std::uint32_t thread_slots) {
@@ -83,7 +85,8 @@ struct PoolLayout {
         layout.accounts = kPageBytes;
         layout.processes = layout.accounts + round_up(kAccounts * sizeof(Account<Env>), kPageBytes);
         layout.threads = layout.processes + round_up(process_slots * sizeof(ProcessRecord<Env>), kPageBytes);
-        layout.region_bytes = layout.threads + round_up(thread_slots * sizeof(ThreadSlot<Env>), kPageBytes);
+        layout.channels = layout.threads + round_up(thread_slots * sizeof(ThreadSlot<Env>), kPageBytes);
+        layout.region_bytes = layout.channels + kChannelAreaBytes;
         return layout;
     }
 };

@@ -104,10 +104,24 @@ public:
             std::uint64_t nobody = 0;
             if (owner.load(std::memory_order_relaxed) != 0) continue;  // relaxed: the CAS decides
             // acq_rel: all writes of the slot's last user, or of its recovery, come before ours.
-            if (owner.compare_exchange_strong(nobody, PartyOwner{process, roles}.bits(), std::memory_order_acq_rel))
-                return party;
+            if (!owner.compare_exchange_strong(nobody, PartyOwner{process, roles}.bits(), std::memory_order_acq_rel))
+                continue;
+            // relaxed: a party that sees the role first and then no party of it knows that there was one.
+            view_.header->roles_seen.fetch_or(roles, std::memory_order_relaxed);
+            return party;
         }
         return kDaemonParty;
+    }
+    // Whether there has been a party of this role, and there is none now. The caller looks at the ring once more: the
+    // last one may have sent just before it went.
+    bool have_all_gone(std::uint64_t role) const {
+        if ((view_.header->roles_seen.load(std::memory_order_acquire) & role) == 0) return false;
+        for (std::uint32_t party = 1; party <= view_.shape.parties; ++party) {
+            // acquire: with all that the party has sent before it left.
+            const PartyOwner owner{view_.parties[party].owner.load(std::memory_order_acquire)};
+            if (owner.in_use() && (owner.bits() & role) != 0) return false;
+        }
+        return true;
     }
     void leave(std::uint32_t party) const { view_.parties[party].owner.store(0, std::memory_order_release); }
 

@@ -16,6 +16,14 @@ namespace numacre::engine {
 inline constexpr std::uint32_t kChannelCapacityMost = 4096;
 inline constexpr std::uint32_t kPartiesMost = 64;  // beside the daemon's
 inline constexpr std::uint32_t kDaemonParty = 0;
+inline constexpr std::uint32_t kChannelBurstDefault = 32;
+inline constexpr std::uint32_t kChannelCapacityDefault = 1024;
+inline constexpr std::uint32_t kChannelPartiesDefault = 16;
+
+// A pool's channels lie in an area of its region, each in one piece.
+inline constexpr std::uint32_t kChannels = 16;
+inline constexpr std::uint64_t kChannelAreaBytes = std::uint64_t{4} << 20;
+inline constexpr std::size_t kChannelNameBytes = 48;  // with its terminating 0
 
 // The numbers from which a channel's layout follows.
 struct ChannelShape {
@@ -43,7 +51,8 @@ template <class Env>
 struct ChannelHeader {
     using Word = typename Env::template Atomic<std::uint64_t>;
     using FutexWord = typename Env::template Atomic<std::uint32_t>;
-    Word state;  // ChannelState
+    Word state;       // ChannelState
+    Word roles_seen;  // PartyOwner::kSends, kReceives: there has been such a party
     // Positions that the ring's head or tail has reached, or earlier ones: a hint. Written by each who passes them.
     alignas(kCacheLineBytes) Word head;
     alignas(kCacheLineBytes) Word tail;

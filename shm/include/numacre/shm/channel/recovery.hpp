@@ -27,16 +27,16 @@ public:
 
     // Recovers all parties of a process that is dead. blocked: a living party is in the middle of receiving from the
     // same cell, or there is no room for returned messages: the caller tries again later, and the process's blocks
-    // wait. is_dead(ProcessSlot): its process has ended. total: counts the blocks that were freed. The caller wakes all
+    // wait. is_dead(ProcessSlot): its process has ended. The caller wakes all
     // sleepers of the channel afterwards: the dead may have been about to.
     template <class IsDead>
-    RecoveryStep recover_process(ProcessSlot process, PoolAge since, Reclaimed &total, const IsDead &is_dead) {
+    RecoveryStep recover_process(ProcessSlot process, PoolAge since, const IsDead &is_dead) {
         RecoveryStep step = RecoveryStep::done;
         for (std::uint32_t party = 1; party <= view_.shape.parties; ++party) {
             Slot &slot = view_.parties[party];
             const PartyOwner owner{slot.owner.load(std::memory_order_acquire)};
             if (!owner.in_use() || owner.process() != process) continue;
-            if (finish(slot, process, since, total, is_dead) == RecoveryStep::blocked) {
+            if (finish(slot, process, since, is_dead) == RecoveryStep::blocked) {
                 step = RecoveryStep::blocked;
                 continue;
             }
@@ -73,7 +73,7 @@ private:
     }
 
     template <class IsDead>
-    RecoveryStep finish(Slot &slot, ProcessSlot process, PoolAge since, Reclaimed &total, const IsDead &is_dead) {
+    RecoveryStep finish(Slot &slot, ProcessSlot process, PoolAge since, const IsDead &is_dead) {
         const Errand errand{slot.errand.load(std::memory_order_acquire)};
         const CellWord seen{slot.seen.load(std::memory_order_acquire)};
         switch (errand.kind()) {
@@ -88,7 +88,7 @@ private:
                 slot.errand.store(errand.as(ErrandKind::undo).bits(), std::memory_order_release);
                 [[fallthrough]];
             case ErrandKind::undo:
-                free_unsent(slot, errand.count(), total);
+                return_unsent(slot, errand.count(), process, since);
                 slot.errand.store(0, std::memory_order_release);
                 break;
             case ErrandKind::receive:
@@ -138,18 +138,12 @@ private:
         return seen.is_full() && seen.ahead_of(round) == 0 && (segment == nullptr || seen.segment() == *segment);
     }
 
-    // Frees the blocks of a burst that has not been sent. Those that are still the sender's come back with its others.
-    void free_unsent(const Slot &slot, unsigned count, Reclaimed &total) const {
+    // Makes the blocks of a burst that has not been sent the sender's again. They come back with its other blocks.
+    void return_unsent(const Slot &slot, unsigned count, ProcessSlot process, PoolAge since) const {
         const Word *const list = view_.ring.segment(segment_of(slot));
-        for (unsigned next = 0; next < count && next < view_.ring.burst; ++next) {
-            const Message message{list[next].load(std::memory_order_acquire)};
-            IndexEntry entry;
-            if (!blocks_.is_owned(message, owner_) || !blocks_.look(message, entry)) continue;
-            Buddy<Env> &buddy = blocks_.nodes().at(message.numa_node().value);
-            if (buddy.free_entry({kDaemonThread, kDaemonProcess}, message.block(), entry, true) != Errc::ok) continue;
-            ++total.blocks;
-            total.frames += message.block().order.frames();
-        }
+        Message returned;
+        for (unsigned next = 0; next < count && next < view_.ring.burst; ++next)
+            (void)blocks_.move(Message{list[next].load(std::memory_order_acquire)}, owner_, process, since, returned);
     }
 
     // Puts what the dead receiver had received, and had not returned to its caller, where others find it first.

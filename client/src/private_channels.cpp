@@ -1,0 +1,124 @@
+// Channels of a private pool: between the threads of this process.
+#include "private_channels.hpp"
+
+#include <cstring>
+
+#include "channel.hpp"
+#include "errors.hpp"
+#include "pool.hpp"
+
+namespace numacre::client {
+namespace {
+
+ChannelShape shape_of(const numacre_channel_options &options) {
+    return {options.capacity == 0 ? kChannelCapacityDefault : options.capacity,
+            options.burst == 0 ? kChannelBurstDefault : options.burst,
+            options.parties == 0 ? kChannelPartiesDefault : options.parties};
+}
+
+bool has_messages(numacre_pool *pool, const PrivateChannel &channel) {
+    const ChannelPlace place{channel.extent.offset, channel.shape, channel.seat};
+    return PoolChannel{view_of(pool, place), channel.seat, ChannelNodes{pool}}.has_messages();
+}
+
+// Frees what is left in a channel that nobody has open, and forgets it.
+void drop_private(numacre_pool *pool, PrivateChannel &channel) {
+    const ChannelPlace place{channel.extent.offset, channel.shape, channel.seat};
+    PoolChannel ours{view_of(pool, place), channel.seat, ChannelNodes{pool}};
+    int error = 0;
+    const Lane *const lane = lane_of(pool, error);
+    const std::uint32_t party = ours.join(pool->process, PartyOwner::kReceives);
+    // Without a thread slot the blocks stay the channel's until the pool ends.
+    if (lane != nullptr && party != kDaemonParty) {
+        const auto free_it = [&](unsigned, NumaNode numa_node, Block block) {
+            Block freed;
+            (void)pool->nodes[numa_node.value].buddy().free(lane->actor, block.base, freed);
+        };
+        while (ours.receive(party, lane->actor, kBurstMost, {}, free_it).result == ReceiveResult::received) {
+        }
+        if (has_waiters(pool)) serve_waiters(pool, lane->actor);
+    }
+    channel.extent = {};
+}
+
+PrivateChannel *find_private(numacre_pool *pool, const char *name) {
+    for (PrivateChannel &each : pool->private_channels.all)
+        if (each.extent.bytes != 0 && strcmp(each.name, name) == 0) return &each;
+    return nullptr;
+}
+
+int fail_other_sizes(const char *name, const ChannelShape &shape) {
+    return fail_with_remedy(Errc::already_exists,
+                            "there is a channel \"%s\" of capacity %u, burst %u, parties %u: ask for these, or for 0",
+                            name, shape.capacity, shape.burst, shape.parties);
+}
+
+// The channel that is there, if its sizes fit.
+int open_found(PrivateChannel &channel, const numacre_channel_options &options, ChannelPlace &found) {
+    const auto fits = [](std::uint32_t wanted, std::uint32_t there) { return wanted == 0 || wanted == there; };
+    const ChannelShape &shape = channel.shape;
+    if (!fits(options.capacity, shape.capacity) || !fits(options.burst, shape.burst) ||
+        !fits(options.parties, shape.parties))
+        return fail_other_sizes(channel.name, shape);
+    ++channel.opened;
+    found = {channel.extent.offset, shape, channel.seat};
+    return 0;
+}
+
+}  // namespace
+
+int open_private_channel(numacre_pool *pool, const char *name, const numacre_channel_options &options,
+                         ChannelPlace &found) {
+    PrivateChannels &channels = pool->private_channels;
+    const PrivateChannels::Lock lock{channels};
+    if (PrivateChannel *const there = find_private(pool, name)) return open_found(*there, options, found);
+    if ((options.flags & NUMACRE_CHANNEL_EXISTING) != 0)
+        return fail_with_remedy(Errc::no_such_pool,
+                                "there is no channel \"%s\": open it without NUMACRE_CHANNEL_EXISTING first", name);
+    ChannelExtent taken[kChannels];
+    std::uint32_t unused = kChannels;
+    for (std::uint32_t i = 0; i < kChannels; ++i) {
+        taken[i] = channels.all[i].extent;
+        if (taken[i].bytes == 0 && unused == kChannels) unused = i;
+    }
+    const ChannelShape shape = shape_of(options);
+    const std::uint64_t bytes = ChannelLayout<Env>::of(shape).bytes;
+    const std::uint64_t offset = find_channel_place(taken, bytes);
+    if (unused == kChannels || offset == kChannelAreaBytes)
+        return fail_with_remedy(Errc::too_many_clients,
+                                "the pool has no place for one more channel of %llu bytes: it has %u channels at most, "
+                                "of %llu bytes together: remove one, or ask for a smaller one",
+                                static_cast<unsigned long long>(bytes), kChannels,
+                                static_cast<unsigned long long>(kChannelAreaBytes));
+    PrivateChannel &channel = channels.all[unused];
+    channel.seat = ProcessSlot{static_cast<std::uint16_t>(kFirstPrivateChannel.value + unused)};
+    found = {offset, shape, channel.seat};
+    const ChannelView<Env> view = view_of(pool, found);
+    memset(static_cast<void *>(view.header), 0, bytes);
+    format_channel(view);
+    channel.extent = {offset, bytes};
+    channel.shape = shape;
+    channel.opened = 1;
+    channel.stays = (options.flags & NUMACRE_CHANNEL_STAYS) != 0;
+    memcpy(channel.name, name, strlen(name) + 1);
+    return 0;
+}
+
+void close_private_channel(numacre_pool *pool, const char *name) {
+    const PrivateChannels::Lock lock{pool->private_channels};
+    PrivateChannel *const found = find_private(pool, name);
+    if (found != nullptr && --found->opened == 0 && !found->stays && !has_messages(pool, *found))
+        drop_private(pool, *found);
+}
+
+int remove_private_channel(numacre_pool *pool, const char *name) {
+    const PrivateChannels::Lock lock{pool->private_channels};
+    PrivateChannel *const found = find_private(pool, name);
+    if (found == nullptr)
+        return fail_with_remedy(Errc::no_such_pool, "there is no channel \"%s\": nothing has been removed", name);
+    found->stays = false;
+    if (found->opened == 0) drop_private(pool, *found);
+    return 0;
+}
+
+}  // namespace numacre::client

@@ -1,0 +1,229 @@
+// The channels of a pool (shm/channel/): which there are, who has them open, and what becomes of dead parties. The
+// ledger says so, and shared memory is never asked. The worker's thread only.
+#include <climits>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.hpp"
+#include "numacre/os/kernel.hpp"
+#include "numacre/shm/channel/area.hpp"
+#include "numacre/shm/channel/recovery.hpp"
+#include "os/log.hpp"
+#include "pool/managed_pool.hpp"
+
+namespace numacre::daemon {
+
+namespace {
+
+// A client's threads together: more than a channel has parties, as a failing open is counted for a moment.
+constexpr std::uint8_t kOpenedMost = 200;
+
+Failure no_such_channel(const std::string &name, const std::string &remedy) {
+    return {Errc::no_such_pool, "there is no channel \"" + name + "\" in the pool: " + remedy};
+}
+
+bool fits(const ChannelShape &there, const ChannelWish &wish) {
+    const auto fits_one = [](std::uint32_t have, std::uint32_t wanted) { return wanted == 0 || wanted == have; };
+    return fits_one(there.capacity, wish.capacity) && fits_one(there.burst, wish.burst) &&
+           fits_one(there.parties, wish.parties);
+}
+
+std::string text_of(const ChannelShape &shape) {
+    return "capacity " + std::to_string(shape.capacity) + ", burst " + std::to_string(shape.burst) + ", parties " +
+           std::to_string(shape.parties);
+}
+
+ChannelShape shape_of(const ChannelWish &wish) {
+    return {wish.capacity == 0 ? kChannelCapacityDefault : wish.capacity,
+            wish.burst == 0 ? kChannelBurstDefault : wish.burst,
+            wish.parties == 0 ? kChannelPartiesDefault : wish.parties};
+}
+
+}  // namespace
+
+// The numa nodes, as the engine's channels want them.
+struct ManagedPool::ChannelNodes {
+    std::vector<Buddy<ProductionEnv>> *buddies;
+    Buddy<ProductionEnv> &at(std::uint32_t numa_node) const { return (*buddies)[numa_node]; }
+    std::uint32_t count() const { return static_cast<std::uint32_t>(buddies->size()); }
+};
+
+std::vector<Buddy<ProductionEnv>> ManagedPool::buddies() const {
+    std::vector<Buddy<ProductionEnv>> all;
+    all.reserve(views_.size());
+    for (const View &view : views_) all.emplace_back(view, shared_);
+    return all;
+}
+
+ChannelView<ProductionEnv> ManagedPool::view_of(const LedgerChannel &channel) const {
+    const auto layout = PoolLayout<ProductionEnv>::of(process_slots_, thread_slots_);
+    auto *const area = static_cast<std::byte *>(pool_region_.address()) + layout.channels;
+    return ChannelView<ProductionEnv>::at(area + channel.offset, channel.shape);
+}
+
+LedgerChannel *ManagedPool::find_channel(const std::string &name) const {
+    for (LedgerChannel &each : ledger_.channels())
+        if (each.client_id.load(std::memory_order_acquire) != 0 && name == each.name) return &each;
+    return nullptr;
+}
+
+Answer<ManagedPool::OpenChannel> ManagedPool::open_channel(const Client &client, const ChannelWish &wish,
+                                                           std::uint32_t channel_id) {
+    const auto now = clients_.at(client.slot);
+    if (!now || now->id != client.id || has_departed(*now)) return Unexpected{no_such_client(client.id)};
+    LedgerChannel *channel = find_channel(wish.name);
+    if (channel == nullptr) {
+        if (wish.must_exist)
+            return Unexpected{no_such_channel(wish.name, "open it without NUMACRE_CHANNEL_EXISTING first")};
+        auto made = make_channel(client, wish, channel_id);
+        if (!made) return Unexpected{made.error()};
+        channel = *made;
+    } else if (!fits(channel->shape, wish)) {
+        return Unexpected{Failure{Errc::already_exists, "there is a channel \"" + wish.name + "\" of " +
+                                                            text_of(channel->shape) + ": ask for these, or for 0"}};
+    }
+    auto &opened = ledger_.clients()[client.slot.value].channels[channel - ledger_.channels().data()];
+    const std::uint8_t before = opened.load(std::memory_order_relaxed);
+    if (before >= kOpenedMost)
+        return Unexpected{Failure{Errc::too_many_clients, "the client has channel \"" + wish.name + "\" open " +
+                                                              std::to_string(before) + " times: close some handles"}};
+    opened.store(before + 1, std::memory_order_release);
+    if (wish.stays) channel->stays.store(ChannelStays::always, std::memory_order_release);
+    return OpenChannel{channel->offset, channel->shape, ProcessSlot{channel->slot}};
+}
+
+Answer<LedgerChannel *> ManagedPool::make_channel(const Client &client, const ChannelWish &wish,
+                                                  std::uint32_t channel_id) {
+    const ChannelShape shape = shape_of(wish);
+    const std::uint64_t bytes = ChannelLayout<ProductionEnv>::of(shape).bytes;
+    std::vector<ChannelExtent> taken;
+    LedgerChannel *unused = nullptr;
+    for (LedgerChannel &each : ledger_.channels())
+        if (each.client_id.load(std::memory_order_acquire) != 0)
+            taken.push_back({each.offset, ChannelLayout<ProductionEnv>::of(each.shape).bytes});
+        else if (unused == nullptr)
+            unused = &each;
+    const std::uint64_t offset = find_channel_place(taken, bytes);
+    if (unused == nullptr || offset == kChannelAreaBytes)
+        return Unexpected{
+            Failure{Errc::too_many_clients, "pool \"" + name() + "\" has no place for one more channel of " +
+                                                format_bytes(bytes) + ": it has " + std::to_string(kChannels) +
+                                                " channels at most, of " + format_bytes(kChannelAreaBytes) +
+                                                " together: remove one, or ask for a smaller one"}};
+    const auto layout = PoolLayout<ProductionEnv>::of(process_slots_, thread_slots_);
+    if (auto populated = pool_region_.populate(layout.channels + offset, bytes); !populated)
+        return Unexpected{populated.error()};
+    // For whoever has made it: its user's quota covers what is in the channel.
+    Peer maker;
+    maker.uid = client.peer.uid;
+    maker.gid = client.peer.gid;
+    maker.comm = wish.name.substr(0, sizeof LedgerClient::comm - 1);
+    auto seated = seat(channel_id, std::move(maker), wire::Tier::channel);
+    if (!seated) return Unexpected{seated.error()};
+    unused->uid = client.peer.uid;
+    unused->slot = seated->slot.value;
+    unused->stays.store(wish.stays ? ChannelStays::always : ChannelStays::while_needed, std::memory_order_relaxed);
+    unused->shape = shape;
+    unused->offset = offset;
+    std::memset(unused->name, 0, sizeof unused->name);
+    wish.name.copy(unused->name, sizeof unused->name - 1);
+    const auto view = view_of(*unused);
+    std::memset(static_cast<void *>(view.header), 0, bytes);
+    format_channel(view);
+    // A channel whose maker died before this store is one that nobody has: its seat goes (take_unused_channels()).
+    unused->client_id.store(channel_id, std::memory_order_release);
+    log::info("channel made", {{"pool", name()}, {"channel", wish.name}, {"shape", text_of(shape)}});
+    return unused;
+}
+
+Answer<void> ManagedPool::close_channel(const Client &client, const std::string &name) {
+    LedgerChannel *const channel = find_channel(name);
+    if (channel == nullptr) return Unexpected{no_such_channel(name, "nothing has been closed")};
+    auto &opened = ledger_.clients()[client.slot.value].channels[channel - ledger_.channels().data()];
+    const std::uint8_t before = opened.load(std::memory_order_relaxed);
+    if (before == 0)
+        return Unexpected{
+            Failure{Errc::bad_argument, "the client has not opened channel \"" + name + "\": nothing has been closed"}};
+    opened.store(before - 1, std::memory_order_release);
+    return {};
+}
+
+Answer<void> ManagedPool::remove_channel(const Client &client, const std::string &name) {
+    LedgerChannel *const channel = find_channel(name);
+    if (channel == nullptr) return Unexpected{no_such_channel(name, "nothing has been removed")};
+    if (channel->uid != client.peer.uid && client.peer.uid != 0)
+        return Unexpected{Failure{Errc::not_owner, "channel \"" + name + "\" was made by uid " +
+                                                       std::to_string(channel->uid) +
+                                                       ": that user or root may remove it"}};
+    channel->stays.store(ChannelStays::no, std::memory_order_release);
+    return {};
+}
+
+std::vector<Client> ManagedPool::take_unused_channels() {
+    std::vector<Client> unused;
+    const auto channels = ledger_.channels();
+    const std::vector<Client> clients = clients_.all();
+    for (LedgerChannel &channel : channels) {
+        const std::uint32_t id = channel.client_id.load(std::memory_order_acquire);
+        if (id == 0) continue;
+        const auto seat = clients_.at(ProcessSlot{channel.slot});
+        // Its seat has gone, and its blocks with it.
+        if (!seat || seat->id != id) channel.client_id.store(0, std::memory_order_release);
+    }
+    for (const Client &client : clients) {
+        if (client.tier != wire::Tier::channel || has_departed(client)) continue;
+        const auto channel = std::ranges::find_if(channels, [&](const LedgerChannel &each) {
+            return each.client_id.load(std::memory_order_relaxed) == client.id;
+        });
+        const auto has_it_open = [&](const Client &other) {
+            return other.tier != wire::Tier::channel &&
+                   ledger_.clients()[other.slot.value].channels[channel - channels.begin()].load(
+                       std::memory_order_relaxed) != 0;
+        };
+        const bool is_used =
+            channel != channels.end() && (stays_alone(*channel) || std::ranges::any_of(clients, has_it_open));
+        if (!is_used) unused.push_back(client);
+    }
+    return unused;
+}
+
+// Whether the channel stays although nobody has it open: what has been sent is not lost because its sender ends first.
+bool ManagedPool::stays_alone(const LedgerChannel &channel) const {
+    const ChannelStays stays = channel.stays.load(std::memory_order_relaxed);
+    if (stays != ChannelStays::while_needed) return stays == ChannelStays::always;
+    std::vector<Buddy<ProductionEnv>> all = buddies();
+    return Channel<ProductionEnv, ChannelNodes>{view_of(channel), ProcessSlot{channel.slot}, ChannelNodes{&all}}
+        .has_messages();
+}
+
+std::vector<ProcessSlot> ManagedPool::recover_parties(std::span<const Departed> departed) {
+    std::vector<ProcessSlot> blocked;
+    std::vector<Buddy<ProductionEnv>> all = buddies();
+    std::vector<bool> is_alive(process_slots_);
+    for (const Client &client : clients_.all()) is_alive[client.slot.value] = !has_departed(client);
+    const auto is_dead = [&](ProcessSlot slot) { return slot.value >= process_slots_ || !is_alive[slot.value]; };
+    for (const LedgerChannel &channel : ledger_.channels()) {
+        if (channel.client_id.load(std::memory_order_acquire) == 0) continue;
+        const auto view = view_of(channel);
+        ChannelRecovery<ProductionEnv, ChannelNodes> recovery{view, ProcessSlot{channel.slot}, ChannelNodes{&all}};
+        recovery.resume(age_now());
+        for (const Departed &one : departed)
+            if (recovery.recover_process(one.process, age_now(), is_dead) == RecoveryStep::blocked)
+                blocked.push_back(one.process);
+        // The dead may have been about to wake somebody; and both sides look whether all of the others have gone.
+        for (auto sleepers :
+             {Sleepers<ProductionEnv>::on_messages(*view.header), Sleepers<ProductionEnv>::on_room(*view.header)}) {
+            sleepers.call();
+            os::futex_wake(reinterpret_cast<std::uint32_t *>(&sleepers.signal()), INT_MAX);
+        }
+    }
+    return blocked;
+}
+
+PoolAge ManagedPool::age_now() const {
+    return PoolAge::of_seconds(static_cast<std::uint64_t>(ledger_.age().count()));
+}
+
+}  // namespace numacre::daemon

@@ -1,0 +1,150 @@
+// One end of a channel, for channels_test.py.
+//
+// usage: channel_client RUNTIME_DIR CHANNEL send FILE FIRST COUNT BURST    sends numbered messages, in bursts
+//        channel_client RUNTIME_DIR CHANNEL receive FILE MOST              receives until the stream ends
+//        channel_client RUNTIME_DIR CHANNEL open FLAGS CAPACITY BURST      opens the channel and says what it is told
+//
+// FILE is the record that all parties of a test share: two bytes for each message, mapped by everybody. Byte 0: it has
+// been sent, as send has returned. Byte 1: how often a receiver has been given it. So the record outlives a kill. A
+// line of standard input ends a client that waits for one.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "numacre/numacre.h"
+
+namespace {
+
+constexpr std::size_t kBlockBytes = 4096;
+constexpr std::uint64_t kPattern = 0x9e3779b97f4a7c15;
+
+struct Record {
+    std::atomic<std::uint8_t> sent, received;
+};
+
+void check(int error, const char *call) {
+    if (error == 0) return;
+    std::fprintf(stderr, "%s: error %d, %s\n", call, error, numacre_last_error());
+    std::exit(1);
+}
+
+Record *map_record(const char *path) {
+    const int fd = ::open(path, O_RDWR | O_CLOEXEC);
+    struct stat status{};
+    if (fd < 0 || ::fstat(fd, &status) != 0) check(-errno, path);
+    void *const memory =
+        ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) check(-errno, "mmap");
+    return static_cast<Record *>(memory);
+}
+
+// A message: its number in the first and the last word, and something that only it has in between.
+void write_message(void *block, std::uint64_t number) {
+    auto *const words = static_cast<std::uint64_t *>(block);
+    words[0] = number;
+    for (std::size_t i = 1; i < kBlockBytes / sizeof *words - 1; ++i) words[i] = number * kPattern + i;
+    words[kBlockBytes / sizeof *words - 1] = number;
+}
+std::uint64_t read_message(const void *block) {
+    const auto *const words = static_cast<const std::uint64_t *>(block);
+    const std::uint64_t number = words[0];
+    bool is_whole = words[kBlockBytes / sizeof *words - 1] == number;
+    for (std::size_t i = 1; i < kBlockBytes / sizeof *words - 1; ++i) is_whole &= words[i] == number * kPattern + i;
+    if (!is_whole) {
+        std::fprintf(stderr, "message %llu is not what was sent\n", static_cast<unsigned long long>(number));
+        std::exit(1);
+    }
+    return number;
+}
+
+void send_all(numacre_pool *pool, numacre_channel *channel, Record *record, std::uint64_t first, std::uint64_t count,
+              unsigned burst) {
+    for (std::uint64_t next = first; next < first + count;) {
+        const auto left = first + count - next;
+        const unsigned now = left < burst ? static_cast<unsigned>(left) : burst;
+        std::vector<void *> blocks(now);
+        check(numacre_alloc_bulk(pool, kBlockBytes, blocks.data(), now), "numacre_alloc_bulk");
+        for (unsigned i = 0; i < now; ++i) write_message(blocks[i], next + i);
+        // A second is more than enough, unless the receivers are all dead: then somebody starts others.
+        int error = 0;
+        while ((error = numacre_send_wait(channel, blocks.data(), now, 1000)) == -ETIMEDOUT || error == -EPIPE)
+            if (error == -EPIPE) ::usleep(1000);
+        check(error, "numacre_send_wait");
+        for (unsigned i = 0; i < now; ++i) record[next + i].sent.store(1, std::memory_order_relaxed);
+        next += now;
+    }
+}
+
+void receive_all(numacre_pool *pool, numacre_channel *channel, Record *record, unsigned most) {
+    std::vector<void *> blocks(most);
+    std::uint64_t all = 0;
+    for (;;) {
+        unsigned count = 0;
+        int redelivered = 0;
+        const int error = numacre_receive_wait(channel, blocks.data(), most, 1000, &count, &redelivered);
+        if (error == -ETIMEDOUT || error == -EPIPE) {
+            if (error == -EPIPE) ::usleep(1000);
+            continue;
+        }
+        if (error == -ESHUTDOWN) break;
+        check(error, "numacre_receive_wait");
+        for (unsigned i = 0; i < count; ++i)
+            record[read_message(blocks[i])].received.fetch_add(1, std::memory_order_relaxed);
+        check(numacre_free_bulk(pool, blocks.data(), count), "numacre_free_bulk");
+        all += count;
+    }
+    std::printf("received %llu\n", static_cast<unsigned long long>(all));
+}
+
+}  // namespace
+
+int main(int count, char **arguments) {
+    if (count < 4) return 2;
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
+    const auto number = [&](int which) { return count > which ? std::strtoull(arguments[which], nullptr, 10) : 0; };
+    numacre_pool *pool = nullptr;
+    check(numacre_attach(arguments[1], "default", &pool), "numacre_attach");
+    numacre_channel_options options{};
+    options.struct_size = sizeof options;
+    const bool sends = std::strcmp(arguments[3], "send") == 0;
+    const bool receives = std::strcmp(arguments[3], "receive") == 0;
+    if (!sends && !receives) {
+        options.flags = static_cast<std::uint32_t>(number(4));
+        options.capacity = static_cast<std::uint32_t>(number(5));
+        options.burst = static_cast<std::uint32_t>(number(6));
+    }
+    numacre_channel *channel = nullptr;
+    const int error = numacre_channel_open(pool, arguments[2], &options, &channel);
+    if (!sends && !receives) {
+        numacre_channel_info info{};
+        info.struct_size = sizeof info;
+        if (error == 0) check(numacre_channel_get_info(channel, &info), "numacre_channel_get_info");
+        std::printf("%d %s\n", error, error == 0 ? "open" : numacre_last_error());
+        std::printf("%u %u %u waiting %u\n", info.capacity, info.burst, info.parties, info.waiting);
+        std::vector<char> line(64);
+        const bool ends = std::fgets(line.data(), static_cast<int>(line.size()), stdin) != nullptr &&
+                          std::strcmp(line.data(), "end\n") == 0;
+        if (ends) check(numacre_channel_end(channel), "numacre_channel_end");
+        if (std::strcmp(line.data(), "remove\n") == 0) std::printf("%d\n", numacre_channel_remove(pool, arguments[2]));
+    } else {
+        check(error, "numacre_channel_open");
+        std::puts("open");
+        Record *const record = map_record(arguments[4]);
+        if (sends)
+            send_all(pool, channel, record, number(5), number(6), static_cast<unsigned>(number(7)));
+        else
+            receive_all(pool, channel, record, static_cast<unsigned>(number(5)));
+    }
+    check(numacre_channel_close(channel), "numacre_channel_close");
+    numacre_detach(pool);
+    return 0;
+}

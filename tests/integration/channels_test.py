@@ -1,0 +1,312 @@
+#!/usr/bin/env python3
+"""Channels (numacre_channel_open) between real processes: what they are told, and what survives kills of everybody.
+
+NUMACRE_CHANNEL_SEED and NUMACRE_CHANNEL_KILLS in the environment: another sequence of kills, or a longer one.
+"""
+
+import contextlib
+import mmap
+import os
+import pathlib
+import random
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from support.attach_wire import (  # noqa: E402
+    ATTACH_REPLY, HEADER, LAYOUT_VERSION, MAGIC, REPLY_BYTES, WIRE_VERSION, Reply, connect
+)
+from support.daemon import Daemon, bin_dir, wait_until  # noqa: E402
+from support.runner import main  # noqa: E402
+
+CLIENT = bin_dir().parent / "test-bin" / "channel_client"
+POOL = "name=default,capacity=64M,online=64M,frame=4K,largest=4M,backing=small"
+SENDS, RECEIVES, EXISTING, STAYS = 1, 2, 4, 8
+CHANNEL_REQUEST = 10
+REQUEST = struct.Struct("=IHHIIIHHQQII48sIIII")
+SEED = int(os.environ.get("NUMACRE_CHANNEL_SEED") or 1)
+KILLS = int(os.environ.get("NUMACRE_CHANNEL_KILLS") or 60)
+
+
+def serving(**options):
+    return Daemon("--pool", POOL, **options)
+
+
+class Client:
+    """A process of channel_client; killed at the end of a with block."""
+
+    def __init__(self, daemon, *arguments, channel="frames"):
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([CLIENT, daemon.runtime_dir, channel, *map(str, arguments)],
+                                        stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def line(self):
+        return self.process.stdout.readline().strip()
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+        self.process.wait()
+
+    def finish(self, last_words=""):
+        """What it says from here on, if it ends well."""
+        out, error = self.process.communicate(last_words)
+        if self.process.returncode != 0:
+            raise AssertionError(f"exit status {self.process.returncode}: {error}{out}")
+        return out
+
+
+def opened(daemon, flags=0, capacity=0, burst=0, channel="frames"):
+    """(client that has the channel open, or has been refused; error; sentence)"""
+    client = Client(daemon, "open", flags, capacity, burst, channel=channel)
+    error, sentence = client.line().split(" ", 1)
+    return client, int(error), sentence
+
+
+def refusal(daemon, *arguments, **options):
+    client, error, sentence = opened(daemon, *arguments, **options)
+    with client:
+        return error, sentence
+
+
+def channels(daemon):
+    """The seats of channels: name -> blocks."""
+    return {each["comm"]: each["blocks"] for each in daemon.clients() if each["state"] == "channel"}
+
+
+class Record:
+    """What has been sent and received, in a file that all processes map."""
+
+    def __init__(self, messages):
+        self.file = tempfile.NamedTemporaryFile(prefix="numacre-channel-")
+        self.file.truncate(2 * messages)
+        self.memory = mmap.mmap(self.file.fileno(), 2 * messages)
+        self.path = self.file.name
+
+    def sent(self, number):
+        return self.memory[2 * number] != 0
+
+    def received(self, number):
+        return self.memory[2 * number + 1]
+
+    def first_missing(self):
+        """The first message that nobody has received. (Of one sender.)"""
+        return self.memory[1::2].index(0)
+
+    def check(self, test, at_most_lost):
+        """No message twice, and few that were sent and not received. Returns how many were sent, and how many lost."""
+        pairs = self.memory[:]
+        sent, received = pairs[0::2], pairs[1::2]
+        test.assertEqual([number for number, times in enumerate(received) if times > 1][:20], [])
+        lost = sum(1 for was_sent, times in zip(sent, received) if was_sent and not times)
+        test.assertLessEqual(lost, at_most_lost)
+        return sum(sent), lost
+
+    def close(self):
+        self.memory.close()
+        self.file.close()
+
+
+class Opening(unittest.TestCase):
+    def test_sizes_and_names(self):
+        with serving() as daemon:
+            first, error, _ = opened(daemon, capacity=100, burst=8)
+            with first:
+                self.assertEqual(error, 0)
+                self.assertEqual(first.line(), "100 8 16 waiting 0")
+                again, error, _ = opened(daemon)
+                with again:
+                    self.assertEqual((error, again.line()), (0, "100 8 16 waiting 0"))
+                error, sentence = refusal(daemon, 0, 200)
+                self.assertEqual(error, -17)
+                self.assertIn("capacity 100, burst 8, parties 16", sentence)
+                self.assertEqual(refusal(daemon, EXISTING, channel="others")[0], -2)
+                self.assertEqual(refusal(daemon, channel="No")[0], -22)
+                self.assertEqual(refusal(daemon, channel="a" * 48)[0], -22)
+                self.assertEqual(refusal(daemon, 0, 4097)[0], -22)
+                self.assertEqual(refusal(daemon, 64)[0], -22)
+                self.assertEqual(channels(daemon), {"frames": 0})
+
+    def test_a_channel_goes_with_the_last_that_has_it_open(self):
+        with serving() as daemon:
+            first, _, _ = opened(daemon)
+            second, _, _ = opened(daemon)
+            first.kill()
+            time.sleep(0.2)
+            self.assertEqual(channels(daemon), {"frames": 0})
+            second.finish("close\n")
+            wait_until("the channel has gone", lambda: not channels(daemon))
+
+    def test_a_channel_that_stays_is_removed(self):
+        with serving() as daemon:
+            first, _, _ = opened(daemon, STAYS)
+            first.finish("close\n")
+            time.sleep(0.2)
+            self.assertEqual(channels(daemon), {"frames": 0})
+            last, error, _ = opened(daemon, EXISTING)
+            self.assertEqual(error, 0)
+            self.assertTrue(last.finish("remove\n").endswith("0\n"))
+            wait_until("the channel has gone", lambda: not channels(daemon))
+
+    def test_there_is_no_place_for_more_than_sixteen(self):
+        with serving() as daemon, contextlib.ExitStack() as stack:
+            for number in range(16):
+                client, error, sentence = opened(daemon, 0, 16, 1, channel=f"c{number}")
+                stack.enter_context(client)
+                self.assertEqual(error, 0, sentence)
+            error, sentence = refusal(daemon, 0, 16, 1, channel="c16")
+            self.assertEqual(error, -87)
+            self.assertIn("16 channels", sentence)
+
+    def test_large_channels_have_no_place_beside_each_other(self):
+        with serving() as daemon:
+            first, error, _ = opened(daemon, 0, 4096, 64, channel="first")
+            with first:
+                self.assertEqual(error, 0)
+                error, sentence = refusal(daemon, 0, 4096, 64, channel="second")
+                self.assertEqual(error, -87)
+                self.assertIn("ask for a smaller one", sentence)
+
+    def test_hostile_requests(self):
+        def packet(**changes):
+            fields = {"layout": LAYOUT_VERSION, "slot": 1, "generation": 1, "instance": 1, "wish": 0, "flags": 0,
+                      "name": b"frames", "capacity": 0, "burst": 0, "parties": 0} | changes
+            return REQUEST.pack(MAGIC, WIRE_VERSION, CHANNEL_REQUEST, REQUEST.size, 0, fields["layout"],
+                                fields["slot"], 0, fields["generation"], fields["instance"], fields["wish"],
+                                fields["flags"], fields["name"], fields["capacity"], fields["burst"],
+                                fields["parties"], 0)
+
+        with serving() as daemon:
+            for changes, wanted in (
+                ({}, "deleted"), ({"layout": 1}, "layout version"), ({"wish": 7}, "wish 7"),
+                ({"flags": 64}, "flags 64"),
+                ({"name": b"x" * 48}, "name is refused"), ({"name": b""}, "name is refused"),
+                ({"name": b"\xff\x01"}, "name is refused"), ({"capacity": 1 << 31}, "use at most"),
+                ({"burst": 65}, "use at most"), ({"parties": 65}, "use at most"),
+            ):
+                with contextlib.closing(connect(daemon)) as connection:
+                    connection.send(packet(**changes))
+                    data = connection.recv(REPLY_BYTES)
+                    self.assertEqual(HEADER.unpack_from(data)[2], ATTACH_REPLY)
+                    self.assertIn(wanted, Reply(data).message)
+            # Somebody else's seat: the instance is in the pool's region, so any process may know it.
+            first, _, _ = opened(daemon)
+            with first:
+                (client,) = [each for each in daemon.clients() if each["state"] != "channel"]
+                region = os.open(daemon.region("default:pool"), os.O_RDONLY)
+                instance = struct.unpack_from("=Q", os.pread(region, 32, 0), 24)[0]
+                os.close(region)
+                with contextlib.closing(connect(daemon)) as connection:
+                    connection.send(packet(instance=instance, slot=1, generation=1))
+                    self.assertIn("no client of this process", Reply(connection.recv(REPLY_BYTES)).message)
+                self.assertTrue(client["client_id"])
+
+
+class Streams(unittest.TestCase):
+    def test_all_messages_arrive_in_order_and_the_end_behind_them(self):
+        with serving() as daemon, contextlib.closing(Record(5000)) as record:
+            receiver = Client(daemon, "receive", record.path, 7)
+            with receiver:
+                self.assertEqual(receiver.line(), "open")
+                Client(daemon, "send", record.path, 0, 5000, 5).finish()
+                ender, _, _ = opened(daemon)
+                ender.finish("end\n")
+                self.assertEqual(receiver.finish().strip(), "received 5000")
+            self.assertTrue(all(record.sent(each) and record.received(each) == 1 for each in range(5000)))
+            wait_until("nothing is left", lambda: daemon.used_bytes() == 0 and not channels(daemon))
+
+    def test_the_giver_s_death_loses_nothing(self):
+        with serving() as daemon, contextlib.closing(Record(100)) as record:
+            sender = Client(daemon, "send", record.path, 0, 100, 10)
+            sender.finish()  # and nobody has the channel open
+            self.assertEqual(channels(daemon), {"frames": 100})
+            ender, _, _ = opened(daemon)
+            ender.finish("end\n")
+            self.assertIn("received 100", Client(daemon, "receive", record.path, 64).finish())
+            wait_until("nothing is left", lambda: daemon.used_bytes() == 0 and not channels(daemon))
+
+    def test_the_daemon_dies_and_comes_back_under_a_stream(self):
+        messages = 3_000_000
+        with tempfile.TemporaryDirectory() as folder, contextlib.closing(Record(messages)) as record:
+            first = serving(runtime_dir=folder)
+            with Client(first, "receive", record.path, 16) as receiver, \
+                    Client(first, "send", record.path, 0, messages, 1) as sender:
+                self.assertEqual((receiver.line(), sender.line()), ("open", "open"))
+                wait_until("messages arrive", lambda: record.received(100))
+                first.kill()
+                first.wait()
+                number = record.first_missing()
+                self.assertLess(number, messages - 1000)
+                wait_until("messages arrive without a daemon", lambda: record.received(number + 500))
+                with serving(runtime_dir=folder) as second:
+                    self.assertEqual(list(channels(second)), ["frames"])
+                    sender.kill()
+                    with opened(second)[0] as ender:
+                        ender.finish("end\n")
+                    receiver.finish()
+                    record.check(self, at_most_lost=0)
+                    wait_until("nothing is left", lambda: second.used_bytes() == 0 and not channels(second))
+
+    def test_kills_of_senders_and_receivers(self):
+        """No message is received twice, and none that was sent is lost but what a receiver had when it died."""
+        burst = 8
+        a_sender = 4_000_000
+        dice = random.Random(SEED)
+        with serving() as daemon, contextlib.closing(Record(2 * a_sender)) as record:
+            next_of = {"first sender": 0, "second sender": a_sender}
+            end_of = {"first sender": a_sender, "second sender": 2 * a_sender}
+
+            def start(name):
+                if name not in next_of:
+                    return Client(daemon, "receive", record.path, dice.choice((1, 3, 64)))
+                return Client(daemon, "send", record.path, next_of[name], end_of[name] - next_of[name],
+                              dice.choice((1, 2, burst)))
+
+            parties = {name: start(name) for name in (*next_of, "first receiver", "second receiver")}
+            receivers_killed = 0
+            try:
+                for _ in range(KILLS):
+                    time.sleep(dice.uniform(0.001, 0.03))
+                    name = dice.choice(list(parties))
+                    parties[name].kill()
+                    if name in next_of:
+                        # The numbers of the burst in hand are not used again.
+                        number = next_of[name]
+                        while number < end_of[name] and (record.sent(number) or record.received(number)):
+                            number += 1
+                        next_of[name] = min(number + burst, end_of[name])
+                    else:
+                        receivers_killed += 1
+                    parties[name] = start(name)
+                for name in next_of:
+                    parties[name].kill()
+                with opened(daemon)[0] as ender:
+                    ender.finish("end\n")
+                for name in ("first receiver", "second receiver"):
+                    parties[name].finish()
+            finally:
+                for party in parties.values():
+                    party.kill()
+            sent, lost = record.check(self, at_most_lost=64 * receivers_killed)
+            print(f"seed {SEED}: {KILLS} kills, {receivers_killed} of them of receivers; {sent} messages sent, {lost} "
+                  "were in the hands of a receiver that died")
+            wait_until("nothing is left", lambda: daemon.used_bytes() == 0 and not channels(daemon))
+
+
+if __name__ == "__main__":
+    main()
