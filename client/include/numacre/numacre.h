@@ -515,14 +515,14 @@ NUMACRE_API int numacre_channel_open(numacre_pool *pool, const char *name, const
  * thread may use the handle. If the caller dies inside, the handle is closed. Errors: -ECHILD. */
 NUMACRE_API int numacre_channel_close(numacre_channel *channel);
 
-/* Ends the stream: nobody sends on the channel any more (-ESHUTDOWN), and receivers are told so once they have received
- * what is there. Wakes all who wait. Never blocks. If the caller dies inside, the stream has ended or not. Errors:
- * -ECHILD. */
+/* Ends the stream: no send succeeds any more, and receivers are told so once they have received what is there. Wakes
+ * all who wait. Never blocks. If the caller dies inside, the stream has ended or not. Errors: -ECHILD. */
 NUMACRE_API int numacre_channel_end(numacre_channel *channel);
 
 /* Removes a channel as soon as nobody has it open, also one with NUMACRE_CHANNEL_STAYS. Messages that are left in it
- * are freed. Asks the daemon as numacre_channel_open. Errors: as there; -ENOENT no such channel; -EPERM another user
- * has made it. */
+ * are freed. Asks the daemon as numacre_channel_open. Errors: -ENOENT no such channel, or the pool has been deleted;
+ * -EPERM another user has made it; -EINVAL a bad name; -EUSERS no descriptor or connection is left; -ENOMEM no memory;
+ * -ESRCH the daemon does not know this client; -ECONNREFUSED no daemon; -ETIMEDOUT; -ECHILD. */
 NUMACRE_API int numacre_channel_remove(numacre_pool *pool, const char *name);
 
 /* Sends `count` blocks that this process owns, all or none, 1 to the channel's burst: they belong to the channel from

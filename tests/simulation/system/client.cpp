@@ -31,7 +31,6 @@ void simulated_free(void *place) {
 #include "client/src/api.cpp"
 #include "client/src/bulk.cpp"
 #include "client/src/cache.cpp"
-#include "client/src/connect.cpp"
 #include "client/src/descriptors.cpp"
 #include "client/src/errors.cpp"
 #include "client/src/events.cpp"
@@ -49,6 +48,7 @@ void simulated_free(void *place) {
 // Only here: elsewhere it is a member's name.
 #define free(place) ::numacre::simulation::simulated_free(place)
 #include "client/src/attach.cpp"
+#include "client/src/connect.cpp"
 #include "client/src/pin.cpp"
 #include "client/src/threads.cpp"
 #undef free

@@ -12,7 +12,8 @@ import subprocess
 import sys
 
 # Never written, or the simulator's own; and those of threads, which change with the fiber or hold a message only.
-OTHERS = {"no_lane", "no_magazine", "is_recording", "kept_message", "lane_table", "last_message",
+OTHERS = {"no_lane", "no_magazine", "is_recording", "kept_message", "lane_table", "last_message", "often_code",
+          "often_what",
           "numacre_inline_lane_1", "numacre_inline_lane_2"}
 
 # A variable of the daemon's, and why no later daemon is the worse for what an earlier one has left there.
