@@ -59,6 +59,13 @@ ChannelSetup around() {
             .threads = {{.process = 1, .script = {1, 1, 1, 1}, .holds = 4},
                         {.process = 2, .script = {kReceive + 1, kReceive + 1, kReceive + 1, kReceive + 1}}}};
 }
+// One that comes late reads a list that has another burst's messages by now: its sender has the segment again.
+ChannelSetup late_receiver() {
+    return {.shape = {.capacity = 2, .burst = 1, .parties = 3},
+            .threads = {{.process = 1, .script = {1, 1, 1, 1}, .holds = 4, .mortal = false},
+                        {.process = 2, .script = {kReceive + 1, kReceive + 1}, .mortal = false},
+                        {.process = 3, .script = {kReceive + 1}}}};
+}
 ChannelSetup sleepers() {
     return {.shape = {.capacity = 1, .burst = 1, .parties = 2},
             .threads = {{.process = 1, .script = {kSendPatiently + 1, kSendPatiently + 1}, .holds = 2},
@@ -121,6 +128,12 @@ TEST(Channel, a_death) {
     expect_proven("channel-death-receivers", mortal(1), with_daemon(two_receivers()));
 }
 
+TEST(Channel, a_death_of_a_receiver_that_came_late) {
+    Options options = mortal(1);
+    options.preemptions_max = 1;  // ChannelSlow: without a bound
+    expect_proven("channel-death-late", options, with_daemon(late_receiver()));
+}
+
 TEST(Channel, a_death_of_the_daemon_as_well) {
     expect_proven("channel-daemon", mortal(1, 1), with_daemon(pair()));
     expect_proven("channel-daemon-around", mortal(1, 1), with_daemon(around()));
@@ -135,6 +148,10 @@ TEST(ChannelSlow, everybody_dies) {
 TEST(ChannelSlow, a_death_beside_three) {
     expect_proven("channel-death-senders", mortal(1), with_daemon(two_senders()));
     expect_proven("channel-daemon-receivers", mortal(1, 1), with_daemon(two_receivers()));
+}
+
+TEST(ChannelSlow, a_death_of_a_receiver_that_came_late) {
+    expect_proven("channel-death-late", mortal(1), with_daemon(late_receiver()));
 }
 
 // Five minutes.

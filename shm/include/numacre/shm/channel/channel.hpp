@@ -3,7 +3,7 @@
 // instruction, and nobody waits for it. FIFO for each sender.
 //
 //      sender                                         receiver
-//   S1 its segment: the list of messages           R1 errand: this cell, these messages      stores
+//   S1 its segment: the list of messages   stores  R1 errand: this cell, these messages      stores
 //   S2 errand: this cell, these blocks     stores  R2 cell: fewer messages, or empty         one CAS
 //   S3 entries: the channel's              stores  R3 entries: the receiver's                stores
 //   S4 cell: full, with this segment     one CAS   R4 errand: none                           store
@@ -11,8 +11,8 @@
 //
 // S4 decides that a burst has been sent, R2 that messages have been received: one locked instruction a burst on either
 // side, and none a message. The sender gets the segment that the empty cell had kept, for its next burst. A receiver
-// reads the list before R2, which fails if the list may have been another one's by then. So nobody waits for anybody to
-// finish reading or writing.
+// reads the list before R1, and then looks at the cell again: if the cell has changed, the list may be another burst's.
+// So nobody waits for anybody to finish reading or writing.
 //
 // The channel is an owner like a process: it has a process slot, and its blocks' index entries name it. Only the thread
 // whose errand has a message writes the entry: plain stores suffice. recovery.hpp says what becomes of a party that
@@ -248,9 +248,9 @@ private:
                 entry.owner() != process)
                 return SendResult::not_owned;
             if (entry.is_published()) return SendResult::published;
-            // relaxed: EDGE send publishes the list.
+            // EDGE list-then-cell (release): who reads this finds that the segment is in its old cell no more.
             list[refused].store(Message{place.numa_node, block, next_generation(entry.generation())}.bits(),
-                                std::memory_order_relaxed);
+                                std::memory_order_release);
         }
         return SendResult::sent;
     }
@@ -290,9 +290,12 @@ private:
             if (at.found == Found::scribbled || count == 0 || first + count > view.burst)
                 return {ReceiveResult::scribbled, 0, false};
             const Word *const list = view.segment(at.cell.segment());
-            // relaxed: another burst's list is nothing that the CAS lets through.
+            // EDGE list-then-cell (acquire; partner: the release stores of the list): if a message is another burst's
+            // by now, the look behind it finds the cell changed.
             for (unsigned next = 0; next < count; ++next)
-                slot.claims[next].store(list[first + next].load(std::memory_order_relaxed), std::memory_order_relaxed);
+                slot.claims[next].store(list[first + next].load(std::memory_order_acquire), std::memory_order_relaxed);
+            // Recovery believes that what we claim was in this cell.
+            if (!ring.is_unchanged(at)) continue;
             begin(slot, ErrandKind::receive, is_of_returned, count, at);  // R1
             if (!ring.take(at, at.cell.taken_from(count))) {              // R2
                 end(slot);

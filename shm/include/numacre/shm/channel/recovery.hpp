@@ -197,8 +197,9 @@ private:
         if (at.found != Found::here || segment_of(slot) >= view_.returned.segment_count) return false;
         Word *const list = view_.returned.segment(segment_of(slot));
         for (unsigned next = 0; next < count; ++next)
+            // EDGE list-then-cell (release), as in a send.
             list[next].store(messages[next].with_generation(next_generation(messages[next].generation())).bits(),
-                             std::memory_order_relaxed);
+                             std::memory_order_release);
         begin(slot, count, at);
         fill(slot, list, count, at, since);
         return true;

@@ -62,6 +62,9 @@ public:
     // Messages that had been sent before the tail at `position` was found.
     std::uint32_t sent_before(RingPosition position) const { return position == 0 ? 0 : look(position - 1).total(); }
 
+    // Whether the cell is as it was when the place was found.
+    bool is_unchanged(const Place &at) const { return look(at.position) == at.cell; }
+
     // EDGE send (acq_rel; partner: EDGE receive, look()): who finds the cell full finds the messages and all that the
     // sender wrote into the blocks before. seq_cst: before the look for sleepers (Sleepers). False: the cell has
     // changed.
