@@ -55,7 +55,10 @@ public:
         lay_out();
         for (std::size_t thread = 0; thread < setup_.threads.size(); ++thread) add_thread(thread);
         if (setup_.daemon) add_daemon();
-        explorer.on_state([this] { check_possession(); });
+        explorer.on_state([this] {
+            check_possession();
+            check_totals();
+        });
         explorer.on_quiet([this] { check_that_nothing_is_lost(); });
     }
 
@@ -343,6 +346,23 @@ private:
                     !entry_of(message).is_private(IndexEntry::private_to(actor_of(thread).process)))
                     return fail("message " + std::to_string(message) + " is not its holder's");
         }
+    }
+
+    // There are no more messages in the ring than it may have, and each cell counts those that were sent before.
+    void check_totals() {
+        std::uint32_t left = 0;
+        for (std::uint32_t cell = 0; cell < view_.ring.cell_count; ++cell) {
+            const CellWord here{view_.ring.cells[cell].load()};
+            if (!here.is_full()) continue;
+            left += here.left();
+            const std::uint32_t last_cell = (cell == 0 ? view_.ring.cell_count : cell) - 1;
+            const std::uint64_t last_round = cell == 0 ? here.round() - 1 : here.round();
+            const CellWord last{view_.ring.cells[last_cell].load()};
+            const std::int64_t ahead = last.ahead_of(last_round);
+            if (ahead == (last.is_full() ? 0 : 1) && here.total() != ((last.total() + here.count()) & kTotalMask))
+                return fail("cell " + std::to_string(cell) + " has a wrong total");
+        }
+        if (left > setup_.shape.capacity) fail("there are more messages in the channel than its capacity");
     }
 
     std::uint64_t in_ring(const RingView<SimEnv> &ring) {

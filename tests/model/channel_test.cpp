@@ -47,6 +47,13 @@ ChannelSetup two_senders() {
                         {.process = 2, .script = {2}, .holds = 2},
                         {.process = 3, .script = {kReceive + 2, kReceive + 2}}}};
 }
+// The totals of one sender are the other's to go on with.
+ChannelSetup sender_after_sender() {
+    return {.shape = {.capacity = 2, .burst = 1, .parties = 3},
+            .threads = {{.process = 1, .script = {1}, .holds = 1},
+                        {.process = 2, .script = {1, 1}, .holds = 2},
+                        {.process = 3, .script = {kReceive + 1}}}};
+}
 ChannelSetup two_receivers() {
     return {.shape = {.capacity = 3, .burst = 3, .parties = 3},
             .threads = {{.process = 1, .script = {3}, .holds = 3},
@@ -172,6 +179,7 @@ TEST(Channel, weak_memory) {
     expect_proven("channel-weak", in(weak, alive()), pair());
     expect_proven("channel-weak-around", in(weak, alive()), around());
     expect_proven("channel-weak-asleep", in(weak, alive()), sleepers());
+    expect_proven("channel-weak-senders", in(weak, alive()), sender_after_sender());
 }
 
 TEST(ChannelSlow, weak_memory_and_a_death) {

@@ -198,7 +198,7 @@ public:
         const Ring<Env> ring{view_.ring};
         const auto tail = ring.find_tail();
         if (tail.found == Ring<Env>::Found::scribbled) return 0;
-        return waiting(ring.sent_before(tail.position), ring.find_head());
+        return waiting(tail.sent, ring.find_head());
     }
 
     const ChannelView<Env> &view() const { return view_; }
@@ -223,7 +223,7 @@ private:
         at = ring.find_tail();
         if (at.found == Found::scribbled) return SendResult::scribbled;
         if (at.found == Found::nothing) return SendResult::full;
-        const std::uint32_t sent = ring.sent_before(at.position);
+        const std::uint32_t sent = at.sent;
         total = (sent + count) & kTotalMask;
         // The head is in memory that receivers write. The one that was found last suffices until the channel may be
         // full, or totals might have come round since.

@@ -53,7 +53,7 @@ struct ChannelHeader {
     using FutexWord = typename Env::template Atomic<std::uint32_t>;
     Word state;       // ChannelState
     Word roles_seen;  // PartyOwner::kSends, kReceives: there has been such a party
-    // Positions that the ring's head or tail has reached, or earlier ones: a hint. Written by each who passes them.
+    // Positions that the ring's head or tail has reached, or others: a hint. Written by each who passes them.
     alignas(kCacheLineBytes) Word head;
     alignas(kCacheLineBytes) Word tail;
     alignas(kCacheLineBytes) Word returned_head;

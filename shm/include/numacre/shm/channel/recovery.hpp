@@ -129,11 +129,13 @@ private:
 
     // Whether the party is receiving from this cell in this round. A party that lives may go on to its next errand
     // between our two loads: then its entries are changed, and either answer is right. segment: null: any.
-    static bool is_named(const Slot &slot, bool is_of_returned, std::uint32_t position, std::uint64_t round,
-                         const std::uint32_t *segment) {
+    bool is_named(const Slot &slot, bool is_of_returned, std::uint32_t position, std::uint64_t round,
+                  const std::uint32_t *segment) const {
         const Errand errand{slot.errand.load(std::memory_order_acquire)};
-        if (!errand.is_receive() || errand.is_of_returned() != is_of_returned || errand.position() != position)
-            return false;
+        if (!errand.is_receive() || errand.is_of_returned() != is_of_returned) return false;
+        // Their positions may differ by all rounds that there are (Ring::find_head).
+        const RingView<Env> &ring = view_.ring_of(is_of_returned);
+        if (&ring.cell(errand.position()) != &ring.cell(position)) return false;
         const CellWord seen{slot.seen.load(std::memory_order_acquire)};
         return seen.is_full() && seen.ahead_of(round) == 0 && (segment == nullptr || seen.segment() == *segment);
     }
@@ -228,7 +230,7 @@ private:
                 blocks_.nodes().at(message.numa_node().value).pass_on(message.block(), entry, owner_, since);
         }
         const Ring<Env> ring{view_.returned};
-        const std::uint32_t total = (ring.sent_before(at.position) + count) & kTotalMask;
+        const std::uint32_t total = (at.sent + count) & kTotalMask;
         (void)ring.fill(at, at.cell.filled(segment_of(slot), count, total));
         finish_send(slot, at.cell);
     }

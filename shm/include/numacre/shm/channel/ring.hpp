@@ -1,6 +1,6 @@
 // The ring of a channel: where it ends and where it begins. No word says so. A cell says by its round and its state
-// whether the positions that it stands for have been sent and received, and the head and tail in memory are hints: they
-// name positions that were passed once. So a party that dies or stops anywhere leaves nothing half done.
+// whether the positions that it stands for have been sent and received, and the head and tail in memory are hints,
+// which may have any value. So a party that dies or stops anywhere leaves nothing half done.
 #pragma once
 
 #include <atomic>
@@ -26,41 +26,39 @@ public:
         Found found = Found::scribbled;
         RingPosition position = 0;
         CellWord cell;
+        std::uint32_t sent = 0;  // of a tail: messages sent before it
     };
 
     // The first position that nobody has sent to. The cell is empty, and waits for this round.
     Place find_tail() const {
-        RingPosition position = view_.tail->load(std::memory_order_relaxed);  // relaxed: a hint
+        // relaxed: a hint. Only the cell before it says what has been sent.
+        RingPosition position = view_.tail->load(std::memory_order_relaxed) - 1;
+        CellWord last = look(position);
         for (std::uint32_t looks = 0; looks < looks_most(); ++looks) {
+            position = behind(position, last, last.is_full() ? 0 : 1);
             const CellWord cell = look(position);
             const std::int64_t ahead = cell.ahead_of(view_.round_of(position));
-            if (cell.is_full()) {
-                if (ahead < 0) return {Found::nothing, position, cell};
-                position += static_cast<std::uint64_t>(ahead) * view_.cell_count + 1;
-            } else {
-                if (ahead < 0) return {};
-                if (ahead == 0) return {Found::here, position, cell};
-                position += static_cast<std::uint64_t>(ahead - 1) * view_.cell_count + 1;
-            }
+            if (ahead == 0 && !cell.is_full()) return {Found::here, position, cell, last.total()};
+            if (ahead == -1 && cell.is_full()) return {Found::nothing, position, cell, last.total()};
+            last = cell;  // sent meanwhile
         }
         return {};
     }
 
     // The first position whose burst has not been received whole. The cell is full.
     Place find_head() const {
-        RingPosition position = view_.head->load(std::memory_order_relaxed);  // relaxed: a hint
+        // relaxed: a hint. Only the cell before it says what has been received.
+        RingPosition position = view_.head->load(std::memory_order_relaxed) - 1;
+        CellWord last = look(position);
         for (std::uint32_t looks = 0; looks < looks_most(); ++looks) {
+            position = behind(position, last, 1);
             const CellWord cell = look(position);
-            const std::int64_t ahead = cell.ahead_of(view_.round_of(position));
-            if (ahead < 0) return {};
-            if (ahead == 0) return {cell.is_full() ? Found::here : Found::nothing, position, cell};
-            position += static_cast<std::uint64_t>(ahead - 1) * view_.cell_count + 1;
+            if (cell.ahead_of(view_.round_of(position)) == 0)
+                return {cell.is_full() ? Found::here : Found::nothing, position, cell};
+            last = cell;  // received meanwhile
         }
         return {};
     }
-
-    // Messages that had been sent before the tail at `position` was found.
-    std::uint32_t sent_before(RingPosition position) const { return position == 0 ? 0 : look(position - 1).total(); }
 
     // Whether the cell is as it was when the place was found.
     bool is_unchanged(const Place &at) const { return look(at.position) == at.cell; }
@@ -88,18 +86,26 @@ public:
     const RingView<Env> &view() const { return view_; }
 
 private:
-    // The way from any hint to the end, if others send and receive meanwhile; beyond it somebody scribbles. Each look
-    // that is not the last finds a cell that others have passed since.
-    std::uint32_t looks_most() const { return 4 * view_.cell_count + 64; }
+    // Each look that is not the last finds a cell that others have passed since the look before. Beyond this somebody
+    // scribbles.
+    std::uint32_t looks_most() const { return 4 * view_.cell_count + 1024; }
+
+    // The position behind the one of this cell that is as many rounds ago as `rounds`, by the cell's own word.
+    RingPosition behind(RingPosition position, CellWord cell, std::int64_t rounds) const {
+        const std::int64_t ahead = cell.ahead_of(view_.round_of(position)) - rounds;
+        return position + static_cast<std::uint64_t>(ahead) * view_.cell_count + 1;
+    }
 
     CellWord look(RingPosition position) const {
         // seq_cst: also the look of a party that has said that it is going to sleep (Sleepers).
         return CellWord{view_.cell(position).load(std::memory_order_seq_cst)};
     }
-    // relaxed: a hint. An older position is never stored over a newer one but by a thread that was stopped in between,
-    // and then the way from there is short: each look at a cell leads past all rounds that it has been through.
-    static void pass(Word &hint, RingPosition position) {
-        if (hint.load(std::memory_order_relaxed) < position) hint.store(position, std::memory_order_relaxed);
+    // relaxed: a hint, which may have any value: a thread that is stopped between the two accesses stores a position of
+    // long ago. The way from there is as short as from any other: a cell says which rounds it has been through.
+    void pass(Word &hint, RingPosition position) const {
+        // Not over one that is ahead: it is newer, unless it is so by more than the whole ring.
+        if (hint.load(std::memory_order_relaxed) - position > view_.cell_count)
+            hint.store(position, std::memory_order_relaxed);
     }
 
     RingView<Env> view_;

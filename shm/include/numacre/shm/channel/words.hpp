@@ -16,7 +16,8 @@ inline constexpr unsigned kRoundBits = 21;
 inline constexpr unsigned kTotalBits = 16;
 inline constexpr std::uint32_t kTotalMask = (1U << kTotalBits) - 1;
 
-// A place in a ring: cell number + round * cells. It grows for ever; words hold the round's lowest bits.
+// A place in a ring: cell number + round * cells. It grows for ever; words hold the round's lowest bits, so positions
+// that differ by 2^kRoundBits rounds are the same place.
 using RingPosition = std::uint64_t;
 
 // A cell. Empty, it waits for the burst of its round, and keeps a segment that has no messages; full, it has that
