@@ -253,5 +253,30 @@ TEST(ChannelRounds, hints_may_have_any_value) {
     }
 }
 
+TEST(ChannelRounds, a_dead_sender_s_burst_was_sent_however_long_ago) {
+    Rig rig{{.capacity = 1, .burst = 1, .parties = 3}};
+    for (const unsigned thread : {1U, 2U, 3U}) rig.join(thread);
+    const Bases block = rig.allocate(1, 1);
+    // Before it has the cell's segment for its own.
+    unsigned access = 1;
+    for (;; ++access) {
+        Rig other{{.capacity = 1, .burst = 1, .parties = 1}};
+        other.join(1);
+        const Bases same = other.allocate(1, 1);
+        ASSERT_TRUE(Rig::dies(access, [&] { other.send(1, same); }));
+        if (CellWord{other.view.ring.cells[0].load()}.is_full()) break;
+    }
+    ASSERT_TRUE(Rig::dies(access, [&] { rig.send(1, block); }));
+    ASSERT_TRUE(CellWord{rig.view.ring.cells[0].load()}.is_full());
+    ASSERT_EQ(rig.receive(2, 1), block);
+    rig.go_round(kHalfOfTheRounds + 3, 2, 3);
+    const Bases next = rig.allocate(2, 1);
+    ASSERT_EQ(rig.send(2, next), SendResult::sent);
+    EXPECT_EQ(rig.recover(1), RecoveryStep::done);
+    EXPECT_TRUE(rig.has_sound_segments());
+    EXPECT_EQ(rig.owner_of(block[0]), rig.actor(2).process);
+    EXPECT_EQ(rig.receive(3, 1), next);
+}
+
 }  // namespace
 }  // namespace numacre

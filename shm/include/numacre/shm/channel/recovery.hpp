@@ -112,9 +112,9 @@ private:
         const CellWord now{view_.ring.cell(errand.position()).load(std::memory_order_seq_cst)};
         const std::int64_t rounds = now.ahead_of(seen.round());
         if (rounds == (now.is_full() ? 0 : 1)) return now.segment() == segment;
-        if (rounds <= 0) return false;
-        // Another burst has been there since, of this sender or not. A receiver that has not finished yet names the
-        // cell as it was; one that has finished has changed the entries.
+        if (now == seen) return false;
+        // Another burst has been there since, of this sender or not, perhaps so many that rounds have come round. A
+        // receiver that has not finished yet names the cell as it was; one that has finished has changed the entries.
         for (std::uint32_t party = 1; party <= view_.shape.parties; ++party)
             if (is_named(view_.parties[party], false, errand.position(), seen.round(), &segment)) return true;
         const Message first{slot.first.load(std::memory_order_acquire)};
