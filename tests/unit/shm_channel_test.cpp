@@ -278,5 +278,31 @@ TEST(ChannelRounds, a_dead_sender_s_burst_was_sent_however_long_ago) {
     EXPECT_EQ(rig.receive(3, 1), next);
 }
 
+TEST(ChannelRounds, capacity_is_exact_though_another_sender_s_totals_have_come_round) {
+    Rig rig{{.capacity = kChannelCapacityMost, .burst = kBurstMost, .parties = 3}, 80};
+    for (const unsigned thread : {1U, 2U, 3U}) rig.join(thread);
+    const Bases one = rig.allocate(1, 1);
+    ASSERT_EQ(rig.send(1, one), SendResult::sent);  // has seen the head
+    ASSERT_EQ(rig.receive(3, 1), one);
+    // As many messages as totals have values, and full.
+    unsigned sent = 0;
+    Bases burst;
+    for (; sent + kChannelCapacityMost < kTotalMask + 1; sent += kBurstMost) {
+        if (burst.empty()) burst = rig.allocate(2, kBurstMost);
+        ASSERT_EQ(rig.send(2, burst), SendResult::sent);
+        const Bases got = rig.receive(3, kBurstMost);
+        ASSERT_EQ(got, burst);
+        for (const std::uint64_t base : got) {
+            Block freed;
+            ASSERT_EQ(rig.plain().free(rig.actor(3), FrameIndex{base}, freed), Errc::ok);
+        }
+        burst.clear();
+    }
+    for (; sent < kTotalMask + 1; sent += kBurstMost)
+        ASSERT_EQ(rig.send(2, rig.allocate(2, kBurstMost)), SendResult::sent);
+    ASSERT_EQ(rig.object(3).fill(), kChannelCapacityMost);
+    EXPECT_EQ(rig.send(1, rig.allocate(1, 1)), SendResult::full);
+}
+
 }  // namespace
 }  // namespace numacre

@@ -228,7 +228,7 @@ private:
         // The head is in memory that receivers write. The one that was found last suffices until the channel may be
         // full, or totals might have come round since.
         const std::uint32_t at_most = (sent - received_) & kTotalMask;
-        if (at_most + count <= view_.shape.capacity && at.position - received_at_ < view_.ring.cell_count)
+        if (at_most + count <= view_.shape.capacity && at.position - received_at_ < kBurstsCounted)
             return SendResult::sent;
         const std::uint32_t now = waiting(sent, ring.find_head());
         received_ = (sent - now) & kTotalMask;
@@ -334,6 +334,10 @@ private:
     static void tally(Word &word, unsigned more) {
         word.store(word.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
     }
+
+    // So many bursts, and as many messages as the channel may have, are fewer than totals can tell apart.
+    static constexpr RingPosition kBurstsCounted = (kTotalMask + 1) / 2 / kBurstMost;
+    static_assert(kBurstsCounted * kBurstMost + kChannelCapacityMost <= kTotalMask);
 
     ChannelView<Env> view_;
     ProcessSlot owner_;
