@@ -304,5 +304,36 @@ TEST(ChannelRounds, capacity_is_exact_though_another_sender_s_totals_have_come_r
     EXPECT_EQ(rig.send(1, rig.allocate(1, 1)), SendResult::full);
 }
 
+TEST(ChannelReturned, there_is_room_for_whatever_the_dead_had_received) {
+    constexpr unsigned kBurst = 8;
+    Rig rig{{.capacity = 64, .burst = kBurst, .parties = 2}};
+    rig.join(1);
+    Bases all;
+    for (unsigned bursts = 0; bursts < 2; ++bursts) {
+        const Bases blocks = rig.allocate(1, kBurst);
+        all.insert(all.end(), blocks.begin(), blocks.end());
+        ASSERT_EQ(rig.send(1, blocks), SendResult::sent);
+    }
+    // Each receiver dies before it has told its caller of the last message: first of the burst, then of one message of
+    // what is left of the burst.
+    for (unsigned deaths = 0; deaths < 3 * kBurst; ++deaths) {
+        rig.join(2);
+        ASSERT_NE(rig.party(2), kDaemonParty) << deaths;
+        const unsigned most = deaths == 0 ? kBurst : 1;
+        EXPECT_THROW(rig.object(2).receive(rig.party(2), rig.actor(2), most, {},
+                                           [&](unsigned next, NumaNode, Block) {
+                                               if (next + 1 == most) throw Died{};
+                                           }),
+                     Died);
+        ASSERT_EQ(rig.recover(2), RecoveryStep::done) << deaths;
+    }
+    rig.join(2);
+    Bases got = rig.receive_all(2);
+    std::sort(got.begin(), got.end());
+    std::sort(all.begin(), all.end());
+    EXPECT_EQ(got, all);
+    EXPECT_TRUE(rig.has_sound_segments());
+}
+
 }  // namespace
 }  // namespace numacre
