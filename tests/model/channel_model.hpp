@@ -32,18 +32,22 @@ inline constexpr int kSendPatiently = 10;
 inline constexpr int kReceive = 20;
 inline constexpr int kAwait = 30;
 inline constexpr int kSendTwice = 40;  // + 1: the next message, named twice in one burst: refused
+inline constexpr int kRejoin = 50;     // gives its party slot up and claims one, as soon as one is free
 
 struct ChannelThread {
     std::uint16_t process = 1;
     std::vector<int> script{};
     unsigned holds = 0;  // messages that it may send
     bool mortal = true;
+    bool joins_late = false;  // has no party slot at first: kRejoin
 };
 struct ChannelSetup {
     ChannelShape shape{.capacity = 2, .burst = 2, .parties = 2};
     std::vector<ChannelThread> threads{};
     bool daemon = false;
-    std::uint64_t first_round = 0;  // of the ring, as if so many had been
+    std::uint64_t first_round = 0;   // of both rings, as if so many had been
+    std::uint32_t first_total = 0;   // messages sent in these
+    std::uint64_t hints_behind = 0;  // by so many positions
 };
 
 class ChannelModel {
@@ -79,6 +83,7 @@ private:
         std::uint64_t sent;                // send has returned
         std::uint64_t received;            // receive has returned
         std::array<std::uint8_t, 8> last;  // by sender: one more than its last message that was received in sequence
+        std::uint32_t party;
         bool asleep;
     };
 
@@ -86,7 +91,14 @@ private:
     Actor actor_of(std::size_t thread) const {
         return {ThreadSlotIndex{static_cast<std::uint16_t>(thread + 1)}, ProcessSlot{setup_.threads[thread].process}};
     }
-    static std::uint32_t party_of(std::size_t thread) { return static_cast<std::uint32_t>(thread + 1); }
+    static std::uint32_t first_party_of(std::size_t thread) { return static_cast<std::uint32_t>(thread + 1); }
+    std::uint32_t party_of(std::size_t thread) const { return local_of(thread).party; }
+    bool has_rejoins() const {
+        for (const ChannelThread &thread : setup_.threads)
+            for (const int what : thread.script)
+                if (what == kRejoin) return true;
+        return false;
+    }
     ModelChannel channel() const { return {view_, owner_, OneNode{buddy_.get()}}; }
     IndexEntry entry_of(std::uint64_t message) const {
         return IndexEntry{node_.index[0][message].load(std::memory_order_seq_cst)};
@@ -125,18 +137,22 @@ private:
                 if (!buddy_->allocate_at(actor_of(thread), {FrameIndex{first_of_[thread] + held}, Order{0}}, {}))
                     fail("set-up: a message cannot be had");
             }
-            if (channel().join(actor_of(thread).process, PartyOwner::kSends | PartyOwner::kReceives) !=
-                party_of(thread))
+            if (!setup_.threads[thread].joins_late && join(thread) != first_party_of(thread))
                 fail("set-up: a thread cannot join");
         }
         hide_and_label();
     }
-    // The ring as it is after so many rounds.
+    std::uint32_t join(std::size_t thread) const {
+        return channel().join(actor_of(thread).process, PartyOwner::kSends | PartyOwner::kReceives);
+    }
+    // The rings as they are after so many rounds.
     void begin_at(std::uint64_t round) {
-        for (std::uint32_t cell = 0; cell < view_.ring.cell_count; ++cell)
-            view_.ring.cells[cell].store(CellWord::empty(cell, round, 0).bits());
-        view_.ring.head->store(round * view_.ring.cell_count);
-        view_.ring.tail->store(round * view_.ring.cell_count);
+        for (const RingView<SimEnv> &ring : {view_.ring, view_.returned}) {
+            for (std::uint32_t cell = 0; cell < ring.cell_count; ++cell)
+                ring.cells[cell].store(CellWord::empty(cell, round, setup_.first_total).bits());
+            ring.head->store(round * ring.cell_count - setup_.hints_behind);
+            ring.tail->store(round * ring.cell_count - setup_.hints_behind);
+        }
     }
 
     void hide_and_label() {
@@ -169,8 +185,8 @@ private:
             explorer.ignore(&node_.counters[thread], sizeof node_.counters[thread]);
             explorer.ignore(&node_.home[thread], sizeof node_.home[thread]);
         }
-        for (std::size_t thread = 0; thread < setup_.threads.size(); ++thread) {
-            PartySlot<SimEnv> &slot = view_.parties[party_of(thread)];
+        for (std::size_t thread = 0; thread < setup_.threads.size() && !has_rejoins(); ++thread) {
+            PartySlot<SimEnv> &slot = view_.parties[first_party_of(thread)];
             explorer.written_only_by(static_cast<int>(thread), &slot.errand, 4 * sizeof(Word));
             explorer.written_only_by(static_cast<int>(thread), slot.claims.data(), sizeof slot.claims);
         }
@@ -183,6 +199,7 @@ private:
              .mortal = setup_.threads[thread].mortal},
             [this, thread](Thread &self) {
                 Local &local = self.local<Local>();
+                local.party = setup_.threads[thread].joins_late ? 0 : first_party_of(thread);
                 for (unsigned held = 0; held < setup_.threads[thread].holds; ++held)
                     local.held |= bit(first_of_[thread] + held);
                 for (const int what : setup_.threads[thread].script)
@@ -194,13 +211,35 @@ private:
     void follow(Thread &self, std::size_t thread, int what) {
         self.choose_operation(1);
         if (what == kClose)
-            channel().close();
+            close();
+        else if (what == kRejoin)
+            rejoin(self, thread);
         else if (what >= kSendTwice)
             send_twice(self, thread);
         else if (what >= kReceive)
             receive(self, thread, static_cast<unsigned>(what % 10), what >= kAwait);
         else
             send(self, thread, static_cast<unsigned>(what % 10), what >= kSendPatiently);
+    }
+
+    void close() const {
+        channel().close();
+        ModelSleepers::on_messages(*view_.header).call();
+        ModelSleepers::on_room(*view_.header).call();
+    }
+    void rejoin(Thread &self, std::size_t thread) {
+        Local &local = self.local<Local>();
+        if (local.party != 0) channel().leave(local.party);
+        local.party = 0;
+        while (local.party == 0) {
+            self.rest_until([this] { return is_a_party_free(); });
+            local.party = join(thread);
+        }
+    }
+    bool is_a_party_free() const {
+        for (std::uint32_t party = 1; party <= setup_.shape.parties; ++party)
+            if (view_.parties[party].owner.load() == 0) return true;
+        return false;
     }
 
     void send(Thread &self, std::size_t thread, unsigned count, bool patient) {
@@ -228,7 +267,7 @@ private:
             if (!patient || result == SendResult::closed) return;
             auto sleepers = ModelSleepers::on_room(*view_.header);
             const std::uint32_t signal = sleepers.announce();
-            if (!ours.has_room(count)) {
+            if (!ours.has_room(count) && !ours.is_closed()) {
                 local.asleep = true;
                 self.rest_until([&] { return sleepers.signal().load() != signal; });
                 local.asleep = false;
@@ -265,7 +304,7 @@ private:
             if (!patient || ours.is_closed()) return;
             auto sleepers = ModelSleepers::on_messages(*view_.header);
             const std::uint32_t signal = sleepers.announce();
-            if (!ours.has_messages()) {
+            if (!ours.has_messages() && !ours.is_closed()) {
                 local.asleep = true;
                 self.rest_until([&] { return sleepers.signal().load() != signal; });
                 local.asleep = false;
@@ -412,6 +451,8 @@ private:
         for (std::size_t thread = 0; thread < setup_.threads.size(); ++thread)
             if (local_of(thread).asleep && in_channel != 0 && waits_for_messages(thread))
                 return fail("a receiver sleeps beside a message");
+        for (std::size_t thread = 0; thread < setup_.threads.size(); ++thread)
+            if (local_of(thread).asleep && channel().is_closed()) return fail("somebody sleeps in a closed channel");
     }
     bool waits_for_messages(std::size_t thread) const {
         for (const int what : setup_.threads[thread].script)

@@ -78,6 +78,30 @@ ChannelSetup sleepers() {
             .threads = {{.process = 1, .script = {kSendPatiently + 1, kSendPatiently + 1}, .holds = 2},
                         {.process = 2, .script = {kAwait + 1, kAwait + 1}}}};
 }
+// A thread that both sends and receives and one that receives die at once.
+ChannelSetup one_process() {
+    return {.shape = {.capacity = 2, .burst = 2, .parties = 3},
+            .threads = {{.process = 1, .script = {2, kReceive + 1}, .holds = 2},
+                        {.process = 1, .script = {kReceive + 1}},
+                        {.process = 2, .script = {kReceive + 2}, .mortal = false}}};
+}
+// The second receiver has the party slot of the first one, once that has died and been recovered.
+ChannelSetup heir() {
+    return {.shape = {.capacity = 2, .burst = 2, .parties = 2},
+            .threads = {{.process = 1, .script = {2}, .holds = 2, .mortal = false},
+                        {.process = 2, .script = {kReceive + 2}},
+                        {.process = 3, .script = {kRejoin, kReceive + 1, kReceive + 1}, .joins_late = true}}};
+}
+ChannelSetup rejoining() {
+    return {.shape = {.capacity = 2, .burst = 1, .parties = 2},
+            .threads = {{.process = 1, .script = {1, kRejoin, 1}, .holds = 2},
+                        {.process = 2, .script = {kReceive + 1, kRejoin, kReceive + 1}}}};
+}
+ChannelSetup closing() {
+    return {.shape = {.capacity = 1, .burst = 1, .parties = 2},
+            .threads = {{.process = 1, .script = {kSendPatiently + 1, kSendPatiently + 1, kClose}, .holds = 2},
+                        {.process = 2, .script = {kAwait + 1, kClose, kAwait + 1}}}};
+}
 ChannelSetup with_daemon(ChannelSetup setup) {
     setup.daemon = true;
     return setup;
@@ -127,6 +151,52 @@ TEST(Channel, rounds_come_round) {
     setup.first_round = (std::uint64_t{1} << kRoundBits) - 1;
     expect_proven("channel-rounds", alive(), setup);
     expect_proven("channel-rounds-death", mortal(1), with_daemon(setup));
+}
+
+TEST(Channel, totals_come_round) {
+    ChannelSetup setup = two_receivers();
+    setup.first_round = (std::uint64_t{1} << kRoundBits) - 1;
+    setup.first_total = kTotalMask - 1;
+    expect_proven("channel-totals", alive(), setup);
+    setup = around();
+    setup.first_total = kTotalMask - 1;
+    expect_proven("channel-totals-around", alive(), setup);
+}
+
+TEST(Channel, hints_are_far_behind) {
+    ChannelSetup setup = around();
+    setup.first_round = 7 + (std::uint64_t{1} << (kRoundBits - 1));
+    setup.hints_behind = 2 * setup.first_round;
+    expect_proven("channel-behind", alive(), setup);
+    setup.first_round = (std::uint64_t{2} << kRoundBits) - 1;
+    setup.hints_behind = 2 * setup.first_round + 1;
+    expect_proven("channel-behind-more", alive(), setup);
+}
+
+TEST(Channel, it_is_closed_beside_its_users) {
+    expect_proven("channel-closing", alive(), closing());
+}
+
+TEST(Channel, parties_leave_and_come_back) {
+    expect_proven("channel-rejoin", alive(), rejoining());
+    expect_proven("channel-rejoin-death", mortal(1), with_daemon(rejoining()));
+}
+
+TEST(Channel, a_party_slot_has_an_heir) {
+    expect_proven("channel-heir", mortal(1), with_daemon(heir()));
+}
+
+TEST(Channel, two_parties_die_at_once) {
+    expect_proven("channel-process", mortal(1), with_daemon(one_process()));
+}
+
+TEST(ChannelSlow, a_party_slot_has_an_heir_who_dies) {
+    expect_proven("channel-heir-dies", mortal(2), with_daemon(heir()));
+    expect_proven("channel-heir-daemon", mortal(1, 1), with_daemon(heir()));
+}
+
+TEST(ChannelSlow, two_parties_die_at_once_and_the_daemon) {
+    expect_proven("channel-process-daemon", mortal(1, 1), with_daemon(one_process()));
 }
 
 TEST(Channel, a_death) {
