@@ -161,6 +161,21 @@ public:
         actors_[thread] = pool_.actor(thread, actors_[thread].process.value);
         return step;
     }
+    // As recover(), but of the channel alone, and the daemon dies before its access number `access`; the next one ends
+    // what it was in the middle of. False: it did not die.
+    bool recover_with_a_death(unsigned thread, unsigned access) {
+        const std::uint16_t process = actors_[thread].process.value;
+        const bool died = dies(access, [&] {
+            Reclaimed total{};
+            (void)ChannelRecovery<MortalEnv, OneNode>{view, kOwner, nodes()}.recover_process(
+                ProcessSlot{process}, {}, total, [process](ProcessSlot other) { return other.value == process; });
+        });
+        const NodeView<ProductionEnv> nodes_of_pool[] = {pool_.node};
+        ThreadSlotIndex blocked_by{};
+        if (Recovery<ProductionEnv>{pool_.view, nodes_of_pool}.resume(blocked_by) != RecoveryStep::done) std::abort();
+        ChannelRecovery<MortalEnv, OneNode>{view, kOwner, nodes()}.resume({});
+        return died;
+    }
     void resume() { ChannelRecovery<MortalEnv, OneNode>{view, kOwner, nodes()}.resume({}); }
     ProcessSlot owner_of(std::uint64_t base) {
         Block block;
@@ -216,6 +231,413 @@ private:
 };
 
 using Bases = std::vector<std::uint64_t>;
+
+// --- words and layout --------------------------------------------------------------------------------------------
+
+TEST(ChannelWords, cells_have_what_was_put_into_them) {
+    std::mt19937_64 random{1};
+    for (unsigned run = 0; run < 10000; ++run) {
+        const auto segment = static_cast<std::uint32_t>(random() % (1U << kSegmentBits));
+        const std::uint64_t round = random() % (std::uint64_t{1} << kRoundBits);
+        const auto total = static_cast<std::uint32_t>(random() & kTotalMask);
+        const auto count = static_cast<unsigned>(1 + random() % kBurstMost);
+        const CellWord empty = CellWord::empty(segment, round, 7);
+        EXPECT_FALSE(empty.is_full());
+        EXPECT_EQ(empty.segment(), segment);
+        EXPECT_EQ(empty.round(), round);
+        EXPECT_EQ(empty.total(), 7U);
+        CellWord cell = empty.filled(segment ^ 1, count, total);
+        for (unsigned taken = 0; taken < count;) {
+            EXPECT_TRUE(cell.is_full());
+            EXPECT_EQ(cell.segment(), segment ^ 1);
+            EXPECT_EQ(cell.count(), count);
+            EXPECT_EQ(cell.taken(), taken);
+            EXPECT_EQ(cell.left(), count - taken);
+            EXPECT_EQ(cell.total(), total);
+            EXPECT_EQ(cell.received(), (total - (count - taken)) & kTotalMask);
+            EXPECT_EQ(cell.round(), round);
+            const auto more = static_cast<unsigned>(1 + random() % (count - taken));
+            cell = cell.taken_from(more);
+            taken += more;
+        }
+        EXPECT_EQ(cell, CellWord::empty(segment ^ 1, round + 1, total));
+        EXPECT_EQ(cell.round(), (round + 1) % (std::uint64_t{1} << kRoundBits));
+        EXPECT_EQ(cell.ahead_of(round), 1);
+        EXPECT_EQ(empty.ahead_of(round + 1), -1);
+    }
+}
+
+TEST(ChannelWords, messages_and_errands_have_what_was_put_into_them) {
+    std::mt19937_64 random{1};
+    for (unsigned run = 0; run < 10000; ++run) {
+        const NumaNode node{static_cast<std::uint8_t>(random() % kMaxNumaNodes)};
+        const Block block{FrameIndex{random() >> (64 - kMaxFrameIndexBits)},
+                          Order{static_cast<std::uint32_t>(random() % 25)}};
+        const auto generation = static_cast<std::uint32_t>(random() & kGenerationMax);
+        const Message message{node, block, generation};
+        EXPECT_EQ(message.numa_node().value, node.value);
+        EXPECT_EQ(message.block().base.value, block.base.value);
+        EXPECT_EQ(message.block().order.value, block.order.value);
+        EXPECT_EQ(message.generation(), generation);
+        EXPECT_EQ(message.with_generation(generation ^ 5), (Message{node, block, generation ^ 5}));
+        const auto position = static_cast<std::uint32_t>(random());
+        const auto count = static_cast<unsigned>(1 + random() % kBurstMost);
+        const Errand errand{ErrandKind::receive, run % 2 == 0, count, position};
+        EXPECT_EQ(errand.kind(), ErrandKind::receive);
+        EXPECT_EQ(errand.is_of_returned(), run % 2 == 0);
+        EXPECT_EQ(errand.count(), count);
+        EXPECT_EQ(errand.position(), position);
+        EXPECT_EQ(errand.as(ErrandKind::taking).bits(),
+                  (Errand{ErrandKind::taking, run % 2 == 0, count, position}).bits());
+    }
+    const PartyOwner owner{ProcessSlot{0xfffd}, PartyOwner::kReceives};
+    EXPECT_TRUE(owner.in_use() && owner.receives() && !owner.sends());
+    EXPECT_EQ(owner.process().value, 0xfffd);
+}
+
+TEST(ChannelWords, parts_lie_one_after_the_other) {
+    for (const std::uint32_t capacity : {1U, 2U, 3U, 64U, 100U, 4095U, 4096U})
+        for (const std::uint32_t burst : {1U, 2U, 3U, 31U, 64U})
+            for (const std::uint32_t parties : {1U, 2U, 3U, 33U, 64U}) {
+                const ChannelShape shape{capacity, burst, parties};
+                ASSERT_TRUE(shape.is_plausible());
+                const auto layout = ChannelLayout<ProductionEnv>::of(shape);
+                const std::uint64_t segment_bytes = std::uint64_t{8} * burst;
+                const std::array<std::pair<std::uint64_t, std::uint64_t>, 6> parts{
+                    {{0, sizeof(ChannelHeader<ProductionEnv>)},
+                     {layout.parties, (parties + 1) * sizeof(PartySlot<ProductionEnv>)},
+                     {layout.cells, std::uint64_t{8} * shape.cells()},
+                     {layout.returned_cells, std::uint64_t{8} * shape.returned_cells()},
+                     {layout.segments, segment_bytes * shape.segments()},
+                     {layout.returned_segments, segment_bytes * shape.returned_segments()}}};
+                std::uint64_t end = 0;
+                for (const auto &[offset, bytes] : parts) {
+                    EXPECT_GE(offset, end);
+                    EXPECT_EQ(offset % (2 * kCacheLineBytes), 0U);
+                    end = offset + bytes;
+                }
+                EXPECT_LE(end, layout.bytes);
+                EXPECT_TRUE(std::has_single_bit(shape.cells()) && std::has_single_bit(shape.returned_cells()));
+                EXPECT_GE(shape.cells(), capacity);
+                EXPECT_LE(shape.segments(), 1U << kSegmentBits);
+                EXPECT_LE(shape.returned_segments(), 1U << kSegmentBits);
+            }
+    for (const ChannelShape &shape : {ChannelShape{0, 1, 1}, ChannelShape{4097, 1, 1}, ChannelShape{1, 0, 1},
+                                      ChannelShape{1, 65, 1}, ChannelShape{1, 1, 0}, ChannelShape{1, 1, 65}})
+        EXPECT_FALSE(shape.is_plausible());
+}
+
+// --- sending and receiving -----------------------------------------------------------------------------------------
+
+TEST(Channels, capacity_counts_messages_and_order_is_kept) {
+    for (const std::uint32_t capacity : {1U, 2U, 3U, 7U, 8U, 100U}) {
+        SCOPED_TRACE(capacity);
+        Rig rig{{.capacity = capacity, .burst = 5, .parties = 2}};
+        rig.join(1);
+        rig.join(2);
+        std::mt19937 random{capacity};
+        Bases there;
+        for (unsigned step = 0; step < 3000; ++step) {
+            const unsigned count = 1 + random() % 5;
+            if (random() % 2 == 0) {
+                const Bases burst = rig.allocate(1, count);
+                const bool fits = there.size() + count <= capacity;
+                ASSERT_EQ(rig.object(1).has_room(count), fits);
+                ASSERT_EQ(rig.send(1, burst), fits ? SendResult::sent : SendResult::full);
+                if (fits) there.insert(there.end(), burst.begin(), burst.end());
+                for (const std::uint64_t base : burst) {
+                    Block freed;
+                    ASSERT_EQ(rig.owner_of(base), fits ? Rig::kOwner : rig.actor(1).process);
+                    if (!fits) {
+                        ASSERT_EQ(rig.plain().free(rig.actor(1), FrameIndex{base}, freed), Errc::ok);
+                    }
+                }
+            } else {
+                ASSERT_EQ(rig.object(2).has_messages(), !there.empty());
+                const Bases got = rig.receive(2, count);
+                ASSERT_EQ(rig.last.result, there.empty() ? ReceiveResult::empty : ReceiveResult::received);
+                ASSERT_TRUE(got.size() <= count && std::equal(got.begin(), got.end(), there.begin()));
+                for (const std::uint64_t base : got) {
+                    Block freed;
+                    ASSERT_EQ(rig.plain().free(rig.actor(2), FrameIndex{base}, freed), Errc::ok);
+                }
+                there.erase(there.begin(), there.begin() + static_cast<std::ptrdiff_t>(got.size()));
+            }
+            ASSERT_EQ(rig.object(1).fill(), there.size());
+        }
+        EXPECT_TRUE(rig.has_sound_segments());
+    }
+}
+
+TEST(Channels, a_receive_gets_one_burst_or_what_is_left_of_it) {
+    Rig rig{{.capacity = 128, .burst = kBurstMost, .parties = 2}};
+    rig.join(1);
+    rig.join(2);
+    const Bases first = rig.allocate(1, kBurstMost);
+    const Bases second = rig.allocate(1, 3);
+    ASSERT_EQ(rig.send(1, first), SendResult::sent);
+    ASSERT_EQ(rig.send(1, second), SendResult::sent);
+    EXPECT_EQ(rig.receive(2, 60), Bases(first.begin(), first.begin() + 60));
+    EXPECT_EQ(rig.receive(2, 60), Bases(first.begin() + 60, first.end()));
+    EXPECT_EQ(rig.receive(2, 60), second);
+    EXPECT_FALSE(rig.last.is_redelivered);
+    EXPECT_EQ(rig.view.parties[rig.party(1)].sent.load(), kBurstMost + 3);
+    EXPECT_EQ(rig.view.parties[rig.party(2)].received.load(), kBurstMost + 3);
+}
+
+TEST(Channels, a_send_of_a_block_that_cannot_be_sent_changes_nothing) {
+    Rig rig{{.capacity = 8, .burst = 4, .parties = 2}};
+    rig.join(1);
+    rig.join(2);
+    const Bases ours = rig.allocate(1, 3);
+    const std::uint64_t theirs = rig.allocate(2, 1)[0];
+    const std::uint64_t published = rig.allocate(1, 1)[0];
+    Block block;
+    IndexEntry entry;
+    ASSERT_EQ(rig.plain().find_entry(FrameIndex{published}, block, entry), Errc::ok);
+    (void)rig.plain().publish(block, entry);
+    Block freed;
+    const std::uint64_t free = rig.allocate(1, 1)[0];
+    ASSERT_EQ(rig.plain().free(rig.actor(1), FrameIndex{free}, freed), Errc::ok);
+    struct Case {
+        Bases burst;
+        SendResult result;
+        unsigned refused;
+    };
+    for (const Case &one : {Case{{ours[0], theirs}, SendResult::not_owned, 1}, Case{{free}, SendResult::not_owned, 0},
+                            Case{{std::uint64_t{1} << 33}, SendResult::not_owned, 0},
+                            Case{{ours[0], ours[1], published}, SendResult::published, 2},
+                            Case{{ours[0], ours[1], ours[0]}, SendResult::not_owned, 2},
+                            Case{{ours[0], ours[0], ours[1]}, SendResult::not_owned, 1}}) {
+        EXPECT_EQ(rig.send(1, one.burst), one.result);
+        EXPECT_EQ(rig.refused, one.refused);
+        EXPECT_FALSE(rig.object(1).has_messages());
+        for (const std::uint64_t base : ours) EXPECT_EQ(rig.owner_of(base), rig.actor(1).process);
+        EXPECT_EQ(rig.owner_of(theirs), rig.actor(2).process);
+        EXPECT_TRUE(rig.has_sound_segments());
+    }
+    EXPECT_EQ(rig.send(1, ours), SendResult::sent);
+    EXPECT_EQ(rig.receive(2, 4), ours);
+}
+
+TEST(Channels, nobody_sends_into_a_closed_one_and_what_is_there_is_received) {
+    Rig rig{{.capacity = 8, .burst = 4, .parties = 2}};
+    rig.join(1);
+    rig.join(2);
+    const Bases sent = rig.allocate(1, 2);
+    const Bases late = rig.allocate(1, 1);
+    ASSERT_EQ(rig.send(1, sent), SendResult::sent);
+    EXPECT_FALSE(rig.object(2).is_closed());
+    rig.object(2).close();
+    EXPECT_TRUE(rig.object(1).is_closed());
+    EXPECT_EQ(rig.send(1, late), SendResult::closed);
+    EXPECT_EQ(rig.owner_of(late[0]), rig.actor(1).process);
+    EXPECT_EQ(rig.receive(2, 4), sent);
+}
+
+TEST(Channels, party_slots_are_claimed_once) {
+    Rig rig{{.capacity = 8, .burst = 4, .parties = 2}};
+    for (const unsigned thread : {1U, 2U, 3U}) rig.join(thread);
+    EXPECT_EQ(rig.party(1), 1U);
+    EXPECT_EQ(rig.party(2), 2U);
+    EXPECT_EQ(rig.party(3), kDaemonParty);
+    rig.object(1).leave(rig.party(1));
+    rig.join(3);
+    EXPECT_EQ(rig.party(3), 1U);
+}
+
+TEST(ChannelReturned, comes_first_and_says_so) {
+    Rig rig{{.capacity = 8, .burst = 4, .parties = 3}};
+    for (const unsigned thread : {1U, 2U, 3U}) rig.join(thread);
+    const Bases first = rig.allocate(1, 3);
+    const Bases second = rig.allocate(1, 1);
+    ASSERT_EQ(rig.send(1, first), SendResult::sent);
+    ASSERT_EQ(rig.send(1, second), SendResult::sent);
+    EXPECT_THROW(
+        rig.object(2).receive(rig.party(2), rig.actor(2), 2, {}, [](unsigned, NumaNode, Block) { throw Died{}; }),
+        Died);
+    ASSERT_EQ(rig.recover(2), RecoveryStep::done);
+    EXPECT_EQ(rig.receive(3, 4), (Bases{first[0], first[1]}));
+    EXPECT_TRUE(rig.last.is_redelivered);
+    EXPECT_EQ(rig.view.parties[rig.party(3)].redelivered.load(), 2U);
+    EXPECT_EQ(rig.receive(3, 4), Bases{first[2]});
+    EXPECT_FALSE(rig.last.is_redelivered);
+    EXPECT_EQ(rig.receive(3, 4), second);
+}
+
+// Each call ends soon, and touches nothing beside the channel's memory and the blocks' entries.
+TEST(Channels, whoever_scribbles_over_one_harms_nothing_beside_it) {
+    for (unsigned run = 0; run < 300; ++run) {
+        SCOPED_TRACE(run);
+        std::mt19937_64 random{run};
+        const ChannelShape shape{static_cast<std::uint32_t>(1 + random() % 20),
+                                 static_cast<std::uint32_t>(1 + random() % 4), 3};
+        Rig rig{shape};
+        for (const unsigned thread : {1U, 2U, 3U}) rig.join(thread);
+        const Bases others = rig.allocate(4, 4);
+        for (unsigned step = 0; step < 60; ++step) {
+            if (step > 5) {
+                std::uint64_t &word = rig.memory()[random() % rig.memory_words()];
+                const std::uint64_t values[] = {random(), ~std::uint64_t{0}, word ^ std::uint64_t{1} << random() % 64,
+                                                rig.memory()[random() % rig.memory_words()]};
+                word = values[random() % 4];
+            }
+            const auto thread = static_cast<unsigned>(1 + random() % 3);
+            // Enough for a walk over both rings; a loop that a scribble could keep going takes more.
+            MortalEnv::accesses_left = 40 * (4 * (shape.cells() + shape.returned_cells()) + 4096);
+            switch (random() % 5) {
+                case 0:
+                    (void)rig.recover(thread);
+                    rig.join(thread);
+                    break;
+                case 1:
+                    rig.resume();
+                    break;
+                case 2:
+                    (void)rig.receive(thread, static_cast<unsigned>(1 + random() % 64));
+                    EXPECT_LE(rig.last.count, shape.burst);
+                    break;
+                default:
+                    if (rig.party(thread) != kDaemonParty)
+                        (void)rig.send(thread, rig.allocate(thread, static_cast<unsigned>(1 + random() % shape.burst)));
+            }
+            (void)rig.object(thread).fill();
+            (void)rig.object(thread).has_messages();
+            (void)rig.object(thread).has_room(1);
+            ASSERT_NE(MortalEnv::accesses_left, 0U) << "a call did not end";
+            MortalEnv::accesses_left = 0;
+            for (const std::uint64_t base : others) ASSERT_EQ(rig.owner_of(base), rig.actor(4).process);
+        }
+    }
+}
+
+// --- deaths ------------------------------------------------------------------------------------------------------
+
+// Beside a death, the others use each cell and each segment again; the daemon dies in its recovery, too.
+class ChannelDeaths : public ::testing::Test {
+protected:
+    // Two senders, two receivers, and what a stopped receiver of the same cell does to it.
+    static constexpr ChannelShape kShape{.capacity = 2, .burst = 2, .parties = 4};
+
+    // prepare(rig), then act(rig, blocks) dies at each access, others(rig) go on, recovery dies at each access.
+    // check(rig, blocks, died)
+    template <class Prepare, class Act, class Others, class Check>
+    static void at_each_access(unsigned victim, const Prepare &prepare, const Act &act, const Others &others,
+                               const Check &check) {
+        bool died = true;
+        for (unsigned access = 1; died; ++access) {
+            bool daemon_died = true;
+            for (unsigned in_recovery = 1; daemon_died && died; ++in_recovery) {
+                SCOPED_TRACE("access " + std::to_string(access) + ", of recovery " + std::to_string(in_recovery));
+                Rig rig{kShape};
+                for (const unsigned thread : {1U, 2U, 3U, 4U}) rig.join(thread);
+                const Bases blocks = prepare(rig);
+                died = Rig::dies(access, [&] { act(rig, blocks); });
+                others(rig);
+                daemon_died = rig.recover_with_a_death(victim, in_recovery);
+                ASSERT_EQ(rig.recover(victim), RecoveryStep::done);
+                EXPECT_TRUE(rig.has_sound_segments());
+                check(rig, blocks, died);
+                if (HasFailure()) return;
+            }
+        }
+    }
+    // The others send and receive so often that each cell is used again. What they receive beside their own:
+    static Bases go_on(Rig &rig, unsigned sender, unsigned receiver) {
+        Bases others;
+        for (unsigned burst = 0; burst < 5; ++burst) {
+            const Bases own = rig.allocate(sender, 1);
+            while (rig.send(sender, own) != SendResult::sent) {
+                const Bases some = rig.receive(receiver, kBurstMost);
+                if (some.empty()) {
+                    ADD_FAILURE() << "no way on";
+                    return others;
+                }
+                others.insert(others.end(), some.begin(), some.end());
+            }
+            const Bases all = rig.receive_all(receiver);
+            others.insert(others.end(), all.begin(), all.end());
+            std::erase(others, own[0]);
+        }
+        return others;
+    }
+};
+
+TEST_F(ChannelDeaths, of_a_sender_beside_a_ring_that_goes_round) {
+    Bases got;
+    at_each_access(
+        1, [](Rig &rig) { return rig.allocate(1, 2); }, [](Rig &rig, const Bases &blocks) { rig.send(1, blocks); },
+        [&got](Rig &rig) { got = go_on(rig, 2, 3); },
+        [&got](Rig &rig, const Bases &blocks, bool died) {
+            // All, or none.
+            if (!got.empty() || !died) {
+                EXPECT_EQ(got, blocks);
+                for (const std::uint64_t base : blocks) EXPECT_EQ(rig.owner_of(base), rig.actor(3).process);
+            } else {
+                for (const std::uint64_t base : blocks) EXPECT_TRUE(rig.is_free(base));
+            }
+            EXPECT_EQ(go_on(rig, 2, 3), Bases{});
+        });
+}
+
+TEST_F(ChannelDeaths, of_a_sender_whose_messages_a_stopped_receiver_has) {
+    Bases got;
+    at_each_access(
+        1, [](Rig &rig) { return rig.allocate(1, 2); }, [](Rig &rig, const Bases &blocks) { rig.send(1, blocks); },
+        [&got](Rig &rig) {
+            // Dies, for us, but is not recovered: as if stopped, before it has the first message.
+            const bool has_messages = rig.object(4).has_messages();
+            for (unsigned access = 1; has_messages; ++access) {
+                if (!Rig::dies(access, [&] { rig.receive(4, 2); })) {
+                    ADD_FAILURE();
+                    break;
+                }
+                if (!rig.object(4).has_messages()) break;
+            }
+            got = go_on(rig, 2, 3);
+        },
+        [&got](Rig &rig, const Bases &blocks, bool) {
+            EXPECT_EQ(got, Bases{});
+            ASSERT_EQ(rig.recover(4), RecoveryStep::done);
+            const Bases returned = rig.receive_all(3);
+            if (returned.empty()) {
+                for (const std::uint64_t base : blocks) EXPECT_TRUE(rig.is_free(base));
+            } else {
+                EXPECT_EQ(returned, blocks);
+                EXPECT_TRUE(rig.has_sound_segments());
+            }
+            EXPECT_EQ(go_on(rig, 2, 3), Bases{});
+        });
+}
+
+TEST_F(ChannelDeaths, of_a_receiver_beside_a_ring_that_goes_round) {
+    Bases got;
+    bool has_returned = false;
+    at_each_access(
+        3,
+        [](Rig &rig) {
+            const Bases blocks = rig.allocate(1, 2);
+            EXPECT_EQ(rig.send(1, blocks), SendResult::sent);
+            return blocks;
+        },
+        [&has_returned](Rig &rig, const Bases &) {
+            has_returned = false;
+            rig.receive(3, 1);
+            has_returned = true;
+        },
+        [&got](Rig &rig) { got = go_on(rig, 2, 4); },
+        [&got, &has_returned](Rig &rig, const Bases &blocks, bool) {
+            const Bases more = go_on(rig, 2, 4);
+            got.insert(got.end(), more.begin(), more.end());
+            std::sort(got.begin(), got.end());
+            if (has_returned)
+                EXPECT_EQ(got, Bases{blocks[1]});
+            else if (got.size() == 1)  // it died behind its last step
+                EXPECT_TRUE(rig.is_free(blocks[0]));
+            else
+                EXPECT_EQ(got, blocks);
+        });
+}
 
 // --- what has gone round -----------------------------------------------------------------------------------------
 
