@@ -580,6 +580,17 @@ TEST_F(ChannelDeaths, of_a_sender_beside_a_ring_that_goes_round) {
         });
 }
 
+TEST_F(ChannelDeaths, of_a_sender_who_takes_its_burst_back) {
+    at_each_access(
+        1, [](Rig &rig) { return rig.allocate(1, 1); },
+        [](Rig &rig, const Bases &blocks) { rig.send(1, {blocks[0], blocks[0]}); },
+        [](Rig &rig) { EXPECT_EQ(go_on(rig, 2, 3), Bases{}); },
+        [](Rig &rig, const Bases &blocks, bool) {
+            EXPECT_TRUE(rig.is_free(blocks[0]));
+            EXPECT_EQ(go_on(rig, 2, 3), Bases{});
+        });
+}
+
 TEST_F(ChannelDeaths, of_a_sender_whose_messages_a_stopped_receiver_has) {
     Bases got;
     at_each_access(
