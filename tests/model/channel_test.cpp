@@ -1,7 +1,7 @@
 // The channels' real source (shm/channel/) under every interleaving and every death: channel_model.hpp.
 #include <gtest/gtest.h>
 
-#include "channel_model.hpp"
+#include "channel_setups.hpp"
 
 namespace numacre::model {
 namespace {
@@ -32,79 +32,6 @@ Options in(MemoryMode memory, Options options) {
     options.memory = memory;
     options.solo_steps_max = 0;
     return options;
-}
-
-ChannelThread receiver() {
-    return {.process = 2, .script = {kReceive + 1, kReceive + 2}};
-}
-
-ChannelSetup pair() {
-    return {.threads = {{.process = 1, .script = {2, 1}, .holds = 3}, receiver()}};
-}
-ChannelSetup two_senders() {
-    return {.shape = {.capacity = 2, .burst = 2, .parties = 3},
-            .threads = {{.process = 1, .script = {1, 1}, .holds = 2},
-                        {.process = 2, .script = {2}, .holds = 2},
-                        {.process = 3, .script = {kReceive + 2, kReceive + 2}}}};
-}
-// The totals of one sender are the other's to go on with.
-ChannelSetup sender_after_sender() {
-    return {.shape = {.capacity = 2, .burst = 1, .parties = 3},
-            .threads = {{.process = 1, .script = {1}, .holds = 1},
-                        {.process = 2, .script = {1, 1}, .holds = 2},
-                        {.process = 3, .script = {kReceive + 1}}}};
-}
-ChannelSetup two_receivers() {
-    return {.shape = {.capacity = 3, .burst = 3, .parties = 3},
-            .threads = {{.process = 1, .script = {3}, .holds = 3},
-                        {.process = 2, .script = {kReceive + 1, kReceive + 1}},
-                        {.process = 3, .script = {kReceive + 2}}}};
-}
-// Each cell is used again and again, by both: segments change hands.
-ChannelSetup around() {
-    return {.shape = {.capacity = 2, .burst = 1, .parties = 2},
-            .threads = {{.process = 1, .script = {1, 1, 1, 1}, .holds = 4},
-                        {.process = 2, .script = {kReceive + 1, kReceive + 1, kReceive + 1, kReceive + 1}}}};
-}
-// One that comes late reads a list that has another burst's messages by now: its sender has the segment again.
-ChannelSetup late_receiver() {
-    return {.shape = {.capacity = 2, .burst = 1, .parties = 3},
-            .threads = {{.process = 1, .script = {1, 1, 1, 1}, .holds = 4, .mortal = false},
-                        {.process = 2, .script = {kReceive + 1, kReceive + 1}, .mortal = false},
-                        {.process = 3, .script = {kReceive + 1}}}};
-}
-ChannelSetup sleepers() {
-    return {.shape = {.capacity = 1, .burst = 1, .parties = 2},
-            .threads = {{.process = 1, .script = {kSendPatiently + 1, kSendPatiently + 1}, .holds = 2},
-                        {.process = 2, .script = {kAwait + 1, kAwait + 1}}}};
-}
-// A thread that both sends and receives and one that receives die at once.
-ChannelSetup one_process() {
-    return {.shape = {.capacity = 2, .burst = 2, .parties = 3},
-            .threads = {{.process = 1, .script = {2, kReceive + 1}, .holds = 2},
-                        {.process = 1, .script = {kReceive + 1}},
-                        {.process = 2, .script = {kReceive + 2}, .mortal = false}}};
-}
-// The second receiver has the party slot of the first one, once that has died and been recovered.
-ChannelSetup heir() {
-    return {.shape = {.capacity = 2, .burst = 2, .parties = 2},
-            .threads = {{.process = 1, .script = {2}, .holds = 2, .mortal = false},
-                        {.process = 2, .script = {kReceive + 2}},
-                        {.process = 3, .script = {kRejoin, kReceive + 1, kReceive + 1}, .joins_late = true}}};
-}
-ChannelSetup rejoining() {
-    return {.shape = {.capacity = 2, .burst = 1, .parties = 2},
-            .threads = {{.process = 1, .script = {1, kRejoin, 1}, .holds = 2},
-                        {.process = 2, .script = {kReceive + 1, kRejoin, kReceive + 1}}}};
-}
-ChannelSetup closing() {
-    return {.shape = {.capacity = 1, .burst = 1, .parties = 2},
-            .threads = {{.process = 1, .script = {kSendPatiently + 1, kSendPatiently + 1, kClose}, .holds = 2},
-                        {.process = 2, .script = {kAwait + 1, kClose, kAwait + 1}}}};
-}
-ChannelSetup with_daemon(ChannelSetup setup) {
-    setup.daemon = true;
-    return setup;
 }
 
 TEST(Channel, a_sender_and_a_receiver) {

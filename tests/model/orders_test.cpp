@@ -3,23 +3,15 @@
 // NUMACRE_MODEL_LONG=1 in the environment also looks whether the list is too long, and adds models.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <map>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "engine_model.hpp"
+#include "orders.hpp"
 
 namespace numacre::model {
 namespace {
-
-bool long_runs() {
-    const char *const wanted = std::getenv("NUMACRE_MODEL_LONG");
-    return wanted != nullptr && wanted[0] == '1';
-}
 
 struct Model {
     const char *name;
@@ -178,30 +170,7 @@ Report explore(const Model &model, const Options &base) {
     return engine.run();
 }
 
-// --- names that survive edits ----------------------------------------------------------------------------------------
-
-struct Named {
-    std::string
-        name;  // "claim.hpp climb: load seq_cst -> acquire"; of several alike in a function the second ends in "(2)"
-    Weakening weakening;
-};
-
-std::vector<Named> weakenings_of(const std::vector<Site> &sites) {
-    std::vector<Named> all;
-    std::map<std::string, unsigned> alike;
-    for (const Site &site : sites) {
-        if (site.file.find("numacre/shm/") == std::string::npos) continue;
-        for (const Weakening &weakening : one_step_weaker(site)) {
-            std::string name = site.file.substr(site.file.find_last_of('/') + 1) + " " + site.function + ": " +
-                               to_text(site.access) + " " +
-                               to_text(weakening.failure ? site.failure_order : site.order) +
-                               (weakening.failure ? " on failure" : "") + " -> " + to_text(weakening.to);
-            if (const unsigned count = ++alike[name]; count > 1) name += " (" + std::to_string(count) + ")";
-            all.push_back({name, weakening});
-        }
-    }
-    return all;
-}
+// --- the accesses ----------------------------------------------------------------------------------------------------
 
 std::vector<Site> sites_of_all_models() {
     Options options;
@@ -215,11 +184,7 @@ std::vector<Site> sites_of_all_models() {
         const std::vector<Site> more = engine.explorer.sites();
         sites.insert(sites.end(), more.begin(), more.end());
     }
-    const auto place = [](const Site &site) { return std::tie(site.file, site.line, site.column); };
-    std::sort(sites.begin(), sites.end(), [&place](const Site &a, const Site &b) { return place(a) < place(b); });
-    sites.erase(std::unique(sites.begin(), sites.end(),
-                            [&place](const Site &a, const Site &b) { return place(a) == place(b); }),
-                sites.end());
+    sort_and_unite(sites);
     return sites;
 }
 
@@ -249,10 +214,6 @@ constexpr const char *kOwnWrite =
 constexpr const char *kHints = "needs hints of two levels lowered and raised at once";
 constexpr const char *kDeepRecovery = "needs recovery of a block in an upper word beside two living clients";
 
-struct Unnoticed {
-    std::string_view name;
-    const char *why;
-};
 constexpr auto kNobodyWaits =
     "nobody waits in these models; if it misses who is giving a block, that goes to the tree, and is found gone";
 constexpr Unnoticed kUnnoticed[] = {
@@ -327,12 +288,6 @@ constexpr Unnoticed kUnnoticed[] = {
     {"walk.hpp allocated_child: load acquire -> relaxed", kDead},
 };
 
-const char *reason(const std::string &name) {
-    for (const Unnoticed &entry : kUnnoticed)
-        if (entry.name == name) return entry.why;
-    return nullptr;
-}
-
 constexpr int kPreemptions = 1;
 
 // Which model notices; empty: none.
@@ -352,26 +307,10 @@ std::string noticed_by(const Weakening &weakening) {
 }
 
 TEST(Orders, each_is_noticed_when_weakened_or_listed_with_a_reason) {
-    const std::vector<Named> all = weakenings_of(sites_of_all_models());
+    const std::vector<Named> all =
+        weakenings_of(sites_of_all_models(), [](const Site &site) { return is_in(site, "numacre/shm/"); });
     EXPECT_GT(all.size(), 40U);
-    for (const Named &named : all) {
-        const char *const why = reason(named.name);
-        if (why != nullptr && !long_runs()) continue;
-        const std::string model = noticed_by(named.weakening);
-        if (why == nullptr) {
-            EXPECT_NE(model, "") << "no model notices  {\"" << named.name << "\", ...},  at line "
-                                 << named.weakening.line;
-        } else {
-            EXPECT_EQ(model, "") << "is noticed by a model, so it is no exception: " << named.name;
-        }
-        if (long_runs())
-            std::printf("%-75s %s\n", named.name.c_str(), model.empty() ? (why ? why : "-") : model.c_str());
-    }
-    for (const Unnoticed &entry : kUnnoticed) {
-        const bool there =
-            std::any_of(all.begin(), all.end(), [&entry](const Named &named) { return named.name == entry.name; });
-        EXPECT_TRUE(there) << "no such access any more: " << entry.name;
-    }
+    expect_noticed_or_listed(all, kUnnoticed, noticed_by);
 }
 
 void expect_clean_in(MemoryMode memory) {
