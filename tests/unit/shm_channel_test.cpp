@@ -60,6 +60,10 @@ struct MortalEnv {
             step();
             return value_.fetch_add(value, order...);
         }
+        T fetch_or(T value, auto... order) {
+            step();
+            return value_.fetch_or(value, order...);
+        }
         T fetch_and(T value, auto... order) {
             step();
             return value_.fetch_and(value, order...);
@@ -150,9 +154,8 @@ public:
         dead_.insert(actors_[thread].process.value);
         ChannelRecovery<MortalEnv, OneNode> recovery{view, kOwner, nodes()};
         Reclaimed total{};
-        const RecoveryStep step =
-            recovery.recover_process(actors_[thread].process, {}, total,
-                                     [this](ProcessSlot process) { return dead_.count(process.value) != 0; });
+        const RecoveryStep step = recovery.recover_process(
+            actors_[thread].process, {}, [this](ProcessSlot process) { return dead_.count(process.value) != 0; });
         if (step == RecoveryStep::blocked) return step;
         ThreadSlotIndex blocked_by{};
         if (pool_.kill_and_recover(actors_[thread].process.value, total, blocked_by) != RecoveryStep::done)
@@ -166,9 +169,8 @@ public:
     bool recover_with_a_death(unsigned thread, unsigned access) {
         const std::uint16_t process = actors_[thread].process.value;
         const bool died = dies(access, [&] {
-            Reclaimed total{};
             (void)ChannelRecovery<MortalEnv, OneNode>{view, kOwner, nodes()}.recover_process(
-                ProcessSlot{process}, {}, total, [process](ProcessSlot other) { return other.value == process; });
+                ProcessSlot{process}, {}, [process](ProcessSlot other) { return other.value == process; });
         });
         const NodeView<ProductionEnv> nodes_of_pool[] = {pool_.node};
         ThreadSlotIndex blocked_by{};
