@@ -120,21 +120,11 @@ def differences(lines):
             yield f"{name}: {found['state']}, on {found['nodes'][0]['backing']} memory"
 
 
-def main():
-    if len(sys.argv) > 2:
-        sys.exit(__doc__)
-    if len(sys.argv) == 2:
-        deadline.seconds = float(sys.argv[1])
-    guest.end_on_sigterm()
-    try:
-        if not SYSTEMD.exists():
-            raise guest.Skip("systemd is not installed (Debian package systemd)")
-        lines = guest.boot(KERNEL, write_root, MACHINE, "systemd.unit=multi-user.target systemd.log_target=console "
-                           "systemd.log_level=notice systemd.show_status=0 "
-                           "systemd.machine_id=0123456789abcdef0123456789abcdef")
-    except guest.Skip as reason:
-        print(f"SKIPPED: {reason}")
-        sys.exit(77)
+def run():
+    """(lines of the guest, failures)"""
+    lines = guest.boot(KERNEL, write_root, MACHINE, "systemd.unit=multi-user.target systemd.log_target=console "
+                       "systemd.log_level=notice systemd.show_status=0 "
+                       "systemd.machine_id=0123456789abcdef0123456789abcdef")
     failures = [line for line in lines if line.startswith("FAIL")]
     if "done" not in lines:
         failures.append("the guest did not come to its end")
@@ -144,10 +134,31 @@ def main():
         if good < LEAST_CHECKS:
             failures.append("less was looked at than there is")
     print("\n".join(line for line in lines if failures or not line.startswith(("log", "json", "\33"))))
-    print(f"{good} checks passed, {LEAST_CHECKS} at least are wanted, {len(failures)} failed, {deadline.passed():.0f} "
-          "s")
+    print(f"{good} checks passed, {LEAST_CHECKS} at least are wanted, {len(failures)} failed, "
+          f"{deadline.passed():.0f} s")
     for failure in failures:
         print(failure)
+    return lines, failures
+
+
+def main():
+    if len(sys.argv) > 2:
+        sys.exit(__doc__)
+    if len(sys.argv) == 2:
+        deadline.seconds = float(sys.argv[1])
+    guest.end_on_sigterm()
+    try:
+        if not SYSTEMD.exists():
+            raise guest.Skip("systemd is not installed (Debian package systemd)")
+        lines, failures = run()
+        # The watchdog takes a daemon for hung after 30 s without processor, and is right by its clock. What was found
+        # out in such a guest is about the machine below.
+        if failures and any(line.startswith("stall of ") for line in lines):
+            print("the machine stood still under the guest: once more")
+            _, failures = run()
+    except guest.Skip as reason:
+        print(f"SKIPPED: {reason}")
+        sys.exit(77)
     sys.exit(1 if failures else 0)
 
 

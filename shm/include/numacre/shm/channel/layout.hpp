@@ -38,8 +38,8 @@ struct ChannelShape {
     // Each burst takes a cell, and each may have one message.
     constexpr std::uint32_t cells() const { return std::bit_ceil(capacity < 2 ? 2 : capacity); }
     // Never full, so that recovery waits for nobody to receive: each cell in use has a message, and there are no more
-    // messages than each party may have been in the middle of receiving when the ring was empty last. Whoever begins to
-    // receive later receives returned ones, and if it dies they come back, perhaps in more cells.
+    // messages than each party may have been in the middle of receiving when the ring was empty last. A party that
+    // begins to receive later receives returned ones, and if it dies they come back, perhaps in more cells.
     constexpr std::uint32_t returned_cells() const { return std::bit_ceil(parties * burst < 2 ? 2 : parties * burst); }
     // Each cell keeps a segment, and each party one. The daemon's are apart.
     constexpr std::uint32_t segments() const { return cells() + parties; }
