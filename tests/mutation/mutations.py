@@ -16,13 +16,19 @@ Left out, since no test can or does notice:
     refusal.
   - nothing_is_hidden() that looks at the hint work once: the root has to be too low twice, by two others, around that
     look. Three clients and about seven preemptions are needed; a short run does not reach that.
+  - of channels: a send that does not renew its errand when another sender got its cell (noticed by minutes of
+    ChannelSlow.a_death_beside_three at most); write_list() that does not look at the owner (become_the_channels() looks
+    again); give_back() that does not see that the cell is as it was (its messages are cut off by the next look, but
+    recovery may wait for a living receiver in vain).
 """
 import dataclasses
 
 PROGRAMS = {
+    "model_channel": "tests/model/channel_test.cpp",
     "model_engine": "tests/model/engine_test.cpp",
     "shm_account_test": "tests/unit/shm_account_test.cpp",
     "shm_buddy_test": "tests/unit/shm_buddy_test.cpp",
+    "shm_channel_test": "tests/unit/shm_channel_test.cpp",
     "shm_hand_off_test": "tests/unit/shm_hand_off_test.cpp",
     "shm_recovery_test": "tests/unit/shm_recovery_test.cpp",
     "shm_reference_test": "tests/unit/shm_reference_test.cpp",
@@ -1239,5 +1245,409 @@ std::memory_order_seq_cst)) {
         why="a thread that chose a place before the drain began gets it after",
         filter="Buddy.a_place_in_a_draining_chunk_is_refused",
         program="shm_buddy_test",
+    ),
+    # --- channels -----------------------------------------------------------------------------------------------------
+    Mutation(
+        name="send_without_errand",
+        file="channel/channel.hpp",
+        old="""begin(slot, ErrandKind::send, false, count, at);
+ for (unsigned moved = 0;""",
+        new="for (unsigned moved = 0;",
+        why="a death in the middle leaves blocks that are the channel's and in no cell: lost",
+        filter="ChannelDeaths.of_a_sender_beside_a_ring_that_goes_round",
+        program="shm_channel_test",
+    ),
+    Mutation(
+        name="segment_of_the_cell_is_not_kept",
+        file="channel/channel.hpp",
+        old="""slot.segment.store(at.cell.segment(), std::memory_order_relaxed);
+ end(slot);""",
+        new="end(slot);",
+        why="the sender's next list overwrites the one that is in the ring",
+        filter="Channel.a_sender_and_a_receiver",
+        program="model_channel",
+    ),
+    Mutation(
+        name="undo_is_not_said",
+        file="channel/channel.hpp",
+        old="slot.errand.store(errand.as(ErrandKind::undo).bits(), std::memory_order_release);",
+        new="(void)errand;",
+        why="a death in the middle of giving back: the first block is the sender's with a new generation, as if it had been sent and received",
+        filter="ChannelDeaths.of_a_sender_who_takes_its_burst_back",
+        program="shm_channel_test",
+    ),
+    Mutation(
+        name="taking_is_not_said",
+        file="channel/channel.hpp",
+        old="slot.errand.store(errand.as(ErrandKind::taking).bits(), std::memory_order_release);",
+        new="(void)errand;",
+        why="messages that a dead receiver had made its own, and not returned, are lost",
+        filter="Channel.a_death",
+        program="model_channel",
+    ),
+    Mutation(
+        name="claims_of_another_burst",
+        file="channel/channel.hpp",
+        old="if (!ring.is_unchanged(at)) continue;",
+        new="",
+        why="a dead receiver that came late names messages that are in the ring: they come back a second time",
+        filter="Channel.a_death_of_a_receiver_that_came_late",
+        program="model_channel",
+    ),
+    Mutation(
+        name="list_is_read_after_the_CAS",
+        file="channel/channel.hpp",
+        old="const Message message{slot.claims[next].load(std::memory_order_relaxed)};",
+        new="const Message message{list[first + next].load(std::memory_order_relaxed)};",
+        why="the segment is a sender's again, and the list another one",
+        filter="Channel.a_death_of_a_receiver_that_came_late",
+        program="model_channel",
+    ),
+    Mutation(
+        name="receive_without_errand",
+        file="channel/channel.hpp",
+        old="begin(slot, ErrandKind::receive, is_of_returned, count, at);",
+        new="",
+        why="what a dead receiver had taken out of the ring is lost",
+        filter="Channel.a_death",
+        program="model_channel",
+    ),
+    Mutation(
+        name="errand_before_the_cell_that_it_has_seen",
+        file="channel/channel.hpp",
+        old="""slot.seen.store(at.cell.bits(), std::memory_order_release);
+ slot.errand.store(Errand{kind, is_of_returned, count, at.position}.bits(), std::memory_order_release);""",
+        new="""slot.errand.store(Errand{kind, is_of_returned, count, at.position}.bits(), std::memory_order_release);
+        slot.seen.store(at.cell.bits(), std::memory_order_release);""",
+        why="recovery judges the errand by the cell of the one before",
+        filter="Channel.a_death",
+        program="model_channel",
+    ),
+    Mutation(
+        name="returned_messages_come_last",
+        file="channel/channel.hpp",
+        old="""const Received again = receive_from(view_.returned, true, party, actor, most, since, give);
+ return again.result != ReceiveResult::empty ? again
+ : receive_from(view_.ring, false, party, actor, most, since, give);""",
+        new="""const Received again = receive_from(view_.ring, false, party, actor, most, since, give);
+        return again.result != ReceiveResult::empty ? again : receive_from(view_.returned, true, party, actor, most, since, give);""",
+        why="what came back waits for as long as others send, and its ring may be too small",
+        filter="ChannelReturned.comes_first_and_says_so",
+        program="shm_channel_test",
+    ),
+    Mutation(
+        name="published_block_is_sent",
+        file="channel/channel.hpp",
+        old="if (entry.is_published()) return SendResult::published;",
+        new="",
+        why="the caller is told that the block is not its own",
+        filter="Channels.a_send_of_a_block_that_cannot_be_sent_changes_nothing",
+        program="shm_channel_test",
+    ),
+    Mutation(
+        name="block_named_twice_is_sent_twice",
+        file="channel/channel.hpp",
+        old="""if (!blocks_.look(message, entry) || !entry.is_private(IndexEntry::private_to(process)) ||
+ next_generation(entry.generation()) != message.generation())
+ return false;""",
+        new="if (!blocks_.look(message, entry)) return false;",
+        why="a block is in the channel twice",
+        filter="Channel.a_block_that_is_named_twice_is_refused",
+        program="model_channel",
+    ),
+    Mutation(
+        name="room_is_not_counted",
+        file="channel/channel.hpp",
+        old="return now + count <= view_.shape.capacity ? SendResult::sent : SendResult::full;",
+        new="return SendResult::sent;",
+        why="more messages are sent than the capacity",
+        filter="Channels.capacity_counts_messages_and_order_is_kept",
+        program="shm_channel_test",
+    ),
+    Mutation(
+        name="head_is_remembered_for_too_long",
+        file="channel/channel.hpp",
+        old="at.position - received_at_ < kBurstsCounted)",
+        new="at.position - received_at_ < view_.ring.cell_count)",
+        why="totals come round meanwhile, and a full channel seems to have room",
+        filter="ChannelRounds.capacity_is_exact_though_another_sender_s_totals_have_come_round",
+        program="shm_channel_test",
+    ),
+    Mutation(
+        name="closed_channel_takes_messages",
+        file="channel/channel.hpp",
+        old="if (view_.header->state.load(std::memory_order_relaxed) != 0) return SendResult::closed;",
+        new="",
+        why="what is sent after the end is received by nobody",
+        filter="Channels.nobody_sends_into_a_closed_one_and_what_is_there_is_received",
+        program="shm_channel_test",
+    ),
+    Mutation(
+        name="cell_is_filled_without_comparing",
+        file="channel/ring.hpp",
+        old="""if (!view_.cell(at.position).compare_exchange_strong(bits, filled.bits(), std::memory_order_seq_cst))
+ return false;
+ pass(*view_.tail""",
+        new="""(void)bits;
+        view_.cell(at.position).store(filled.bits(), std::memory_order_seq_cst);
+        pass(*view_.tail""",
+        why="of two senders one overwrites the other's burst",
+        filter="Channel.two_senders_fill_it",
+        program="model_channel",
+    ),
+    Mutation(
+        name="messages_are_taken_without_comparing",
+        file="channel/ring.hpp",
+        old="""if (!view_.cell(at.position).compare_exchange_strong(bits, rest.bits(), std::memory_order_seq_cst))
+ return false;
+ if (""",
+        new="""(void)bits;
+        view_.cell(at.position).store(rest.bits(), std::memory_order_seq_cst);
+        if (""",
+        why="two receivers have one message",
+        filter="Channel.two_receivers_share_a_burst",
+        program="model_channel",
+    ),
+    Mutation(
+        name="tail_hint_is_believed",
+        file="channel/ring.hpp",
+        old="position = behind(position, last, last.is_full() ? 0 : 1);",
+        new="++position;",
+        why="a hint of long ago, by a thread that was stopped before it stored it, ends all sending",
+        filter="Channel.hints_are_far_behind",
+        program="model_channel",
+    ),
+    Mutation(
+        name="head_hint_is_believed",
+        file="channel/ring.hpp",
+        old="position = behind(position, last, 1);",
+        new="++position;",
+        why="a hint of long ago, by a thread that was stopped before it stored it, ends all receiving",
+        filter="Channel.hints_are_far_behind",
+        program="model_channel",
+    ),
+    Mutation(
+        name="round_does_not_go_on",
+        file="channel/words.hpp",
+        old=": empty(segment(), round() + 1, total());",
+        new=": empty(segment(), round(), total());",
+        why="an empty cell that was received looks like one that nobody has sent to",
+        filter="Channel.a_sender_and_a_receiver",
+        program="model_channel",
+    ),
+    Mutation(
+        name="segment_stays_with_the_sender",
+        file="channel/words.hpp",
+        old="return CellWord{empty(segment, round(), total).bits_ | kFull",
+        new="return CellWord{empty(this->segment(), round(), total).bits_ | kFull",
+        why="receivers read the list that the cell had before",
+        filter="Channel.a_sender_and_a_receiver",
+        program="model_channel",
+    ),
+    Mutation(
+        name="sleeper_is_not_announced",
+        file="channel/sleepers.hpp",
+        old="asleep_.store(1, std::memory_order_seq_cst);",
+        new="",
+        why="nobody wakes the sleeper",
+        filter="Channel.nobody_sleeps_beside_a_message_or_room",
+        program="model_channel",
+    ),
+    Mutation(
+        name="signal_does_not_grow",
+        file="channel/sleepers.hpp",
+        old="signal_.fetch_add(1, std::memory_order_seq_cst);",
+        new="",
+        why="who was about to sleep sleeps beside a message",
+        filter="Channel.nobody_sleeps_beside_a_message_or_room",
+        program="model_channel",
+    ),
+    Mutation(
+        name="signal_before_flag",
+        file="channel/sleepers.hpp",
+        old="""asleep_.store(0, std::memory_order_seq_cst);
+ signal_.fetch_add(1, std::memory_order_seq_cst);""",
+        new="""signal_.fetch_add(1, std::memory_order_seq_cst);
+        asleep_.store(0, std::memory_order_seq_cst);""",
+        why="the flag of one who announced itself in between is lost, and nobody wakes it",
+        filter="Channel.nobody_sleeps_beside_a_message_or_room",
+        program="model_channel",
+    ),
+    Mutation(
+        name="flag_before_signal_is_read",
+        file="channel/sleepers.hpp",
+        old="""const std::uint32_t signal = signal_.load(std::memory_order_seq_cst);
+ // EDGE asleep-then-look (seq_cst; partner: wake(), after the change of the ring). Weakened: the sleeper does
+ // not see the message, and its sender sees no sleeper.
+ asleep_.store(1, std::memory_order_seq_cst);""",
+        new="""asleep_.store(1, std::memory_order_seq_cst);
+        const std::uint32_t signal = signal_.load(std::memory_order_seq_cst);""",
+        why="the flag is cleared before the signal is read: the sleeper sleeps on a signal that nobody will change",
+        filter="Channel.two_sleepers_are_woken",
+        program="model_channel",
+    ),
+    Mutation(
+        name="verdict_is_not_kept",
+        file="channel/recovery.hpp",
+        old="""slot.errand.store(errand.as(ErrandKind::undo).bits(), std::memory_order_release);
+ [[fallthrough]];""",
+        new="[[fallthrough]];",
+        why="the first block is free when the next daemon judges: it takes the burst for sent",
+        filter="ChannelDeaths.of_a_sender_beside_a_ring_that_goes_round",
+        program="shm_channel_test",
+    ),
+    Mutation(
+        name="unsent_blocks_are_not_freed",
+        file="channel/recovery.hpp",
+        old="free_unsent(slot, errand.count(), total);",
+        new="",
+        why="the blocks of a burst that was not sent stay the channel's for ever",
+        filter="Channel.a_death",
+        program="model_channel",
+    ),
+    Mutation(
+        name="errand_cleared_before_the_segment",
+        file="channel/recovery.hpp",
+        old="""slot.segment.store(seen.segment(), std::memory_order_relaxed);
+ slot.errand.store(0, std::memory_order_release);""",
+        new="""slot.errand.store(0, std::memory_order_release);
+        slot.segment.store(seen.segment(), std::memory_order_relaxed);""",
+        why="a daemon that dies in between leaves a segment in two places",
+        filter="ChannelDeaths.of_a_sender_beside_a_ring_that_goes_round",
+        program="shm_channel_test",
+    ),
+    Mutation(
+        name="swapped_segment_is_not_seen",
+        file="channel/recovery.hpp",
+        old="if (has_swapped(slot, seen)) return true;",
+        new="",
+        why="the sender died between its last two stores, and what it has sent is freed",
+        filter="Channel.a_death",
+        program="model_channel",
+    ),
+    Mutation(
+        name="distance_of_rounds_is_believed",
+        file="channel/recovery.hpp",
+        old="if (now == seen) return false;",
+        new="if (rounds <= 0) return false;",
+        why="a burst that was sent so many rounds ago that the distance is negative is taken for unsent",
+        filter="ChannelRounds.a_dead_sender_s_burst_was_sent_however_long_ago",
+        program="shm_channel_test",
+    ),
+    Mutation(
+        name="block_that_is_still_the_sender_s",
+        file="channel/recovery.hpp",
+        old="return !is_channels && !is_still_its;",
+        new="return !is_channels;",
+        why="a burst that the sender had not begun to move is taken for sent: a segment is in two places",
+        filter="ChannelDeaths.of_a_sender_beside_a_ring_that_goes_round",
+        program="shm_channel_test",
+    ),
+    Mutation(
+        name="living_receivers_are_not_waited_for",
+        file="channel/recovery.hpp",
+        old="if (most != 0 && is_named_by_the_living(slot, errand, seen.round(), is_dead)) return RecoveryStep::blocked;",
+        new="",
+        why="what a living receiver has taken comes back as well",
+        filter="Channel.a_death",
+        program="model_channel",
+    ),
+    Mutation(
+        name="living_receivers_before_the_cell",
+        file="channel/recovery.hpp",
+        old="""const CellWord now{
+ view_.ring_of(errand.is_of_returned()).cell(errand.position()).load(std::memory_order_seq_cst)};
+ if (now == seen) most = 0;
+ if (most != 0 && is_named_by_the_living(slot, errand, seen.round(), is_dead)) return RecoveryStep::blocked;""",
+        new="""const bool named = is_named_by_the_living(slot, errand, seen.round(), is_dead);
+            const CellWord now{
+                view_.ring_of(errand.is_of_returned()).cell(errand.position()).load(std::memory_order_seq_cst)};
+            if (now == seen) most = 0;
+            if (most != 0 && named) return RecoveryStep::blocked;""",
+        why="a receiver that begins in between is not seen, and what it takes comes back as well",
+        filter="Channel.a_death",
+        program="model_channel",
+    ),
+    Mutation(
+        name="dead_receivers_are_waited_for",
+        file="channel/recovery.hpp",
+        old="owner.in_use() && !is_dead(owner.process()) &&",
+        new="owner.in_use() &&",
+        why="two parties that died in the middle of one cell wait for each other for ever",
+        filter="Channel.two_parties_die_at_once",
+        program="model_channel",
+    ),
+    Mutation(
+        name="what_is_in_the_cell_comes_back_as_well",
+        file="channel/recovery.hpp",
+        old="if (is_same_burst && now.taken() < seen.taken() + most)",
+        new="if (false)",
+        why="messages that nobody has taken are in both rings",
+        filter="Channel.a_death",
+        program="model_channel",
+    ),
+    Mutation(
+        name="what_is_the_dead_receiver_s_is_forgotten",
+        file="channel/recovery.hpp",
+        old="else if (has_taken && blocks_.is_owned(received, process))",
+        new="else if (false)",
+        why="messages that were the dead receiver's, which had not returned, are lost",
+        filter="Channel.a_death",
+        program="model_channel",
+    ),
+    Mutation(
+        name="what_another_thread_has_received_comes_back",
+        file="channel/recovery.hpp",
+        old="else if (has_taken && blocks_.is_owned(received, process))",
+        new="else if (blocks_.is_owned(received, process))",
+        why="a message that another thread of the dead process had received is received again",
+        filter="Channel.two_parties_die_at_once",
+        program="model_channel",
+    ),
+    Mutation(
+        name="resume_does_nothing",
+        file="channel/recovery.hpp",
+        old="if (errand.kind() != ErrandKind::send) return;",
+        new="if (errand.kind() != ErrandKind::none) return;",
+        why="messages that the daemon was sending back when it died are lost",
+        filter="ChannelDeaths.of_a_receiver_beside_a_ring_that_goes_round",
+        program="shm_channel_test",
+    ),
+    Mutation(
+        name="resume_sends_again_what_was_sent",
+        file="channel/recovery.hpp",
+        old="if (has_swapped(slot, seen) || is_in_cell(view_.returned, errand.position(), seen, segment_of(slot)))",
+        new="if (has_swapped(slot, seen))",
+        why="what the daemon had sent back when it died comes back twice",
+        filter="ChannelDeaths.of_a_receiver_beside_a_ring_that_goes_round",
+        program="shm_channel_test",
+    ),
+    Mutation(
+        name="what_comes_back_keeps_its_generation",
+        file="channel/recovery.hpp",
+        old="list[next].store(messages[next].with_generation(next_generation(messages[next].generation())).bits(),",
+        new="list[next].store(messages[next].bits(),",
+        why="what the dead receiver had made its own is listed as it is not: nobody can receive it",
+        filter="Channel.a_death",
+        program="model_channel",
+    ),
+    Mutation(
+        name="party_slot_is_free_while_recovery_waits",
+        file="channel/recovery.hpp",
+        old="""step = RecoveryStep::blocked;
+ continue;""",
+        new="step = RecoveryStep::blocked;",
+        why="the next user's errand overwrites that of the dead, and its messages are lost",
+        filter="Channel.a_death",
+        program="model_channel",
+    ),
+    Mutation(
+        name="returned_ring_is_small",
+        file="channel/layout.hpp",
+        old="return std::bit_ceil(parties * burst < 2 ? 2 : parties * burst);",
+        new="return std::bit_ceil(2 * parties);",
+        why="receivers that die one after the other fill it, and recovery waits for ever",
+        filter="ChannelReturned.there_is_room_for_whatever_the_dead_had_received",
+        program="shm_channel_test",
     ),
 ]
