@@ -24,7 +24,7 @@ bool has_messages(numacre_pool *pool, const PrivateChannel &channel) {
 // Frees what is left in a channel that nobody has open, and forgets it.
 void drop_private(numacre_pool *pool, PrivateChannel &channel) {
     const ChannelPlace place{channel.extent.offset, channel.shape, channel.seat};
-    PoolChannel ours{view_of(pool, place), channel.seat, ChannelNodes{pool}};
+    const PoolChannel ours{view_of(pool, place), channel.seat, ChannelNodes{pool}};
     int error = 0;
     const Lane *const lane = lane_of(pool, error);
     const std::uint32_t party = ours.join(pool->process, PartyOwner::kReceives);

@@ -31,7 +31,7 @@ struct Died {};
 
 // Production atomics; dies before the access that is armed.
 struct MortalEnv {
-    static constexpr std::uint64_t kRefusalRoundsMost = ProductionEnv::kRefusalRoundsMost;
+    [[maybe_unused]] static constexpr std::uint64_t kRefusalRoundsMost = ProductionEnv::kRefusalRoundsMost;
     static inline unsigned accesses_left = 0;  // 0: it does not die
 
     static void step() {
