@@ -98,7 +98,7 @@ constexpr Unnoticed kUnnoticed[] = {
     {"recovery.hpp finish_send: store release -> relaxed", kSlotReuse},
     {"recovery.hpp was_sent: load seq_cst -> acquire", kUndecided},
     {"recovery.hpp is_named: load acquire -> relaxed (2)", kUndecided},
-    {"recovery.hpp free_unsent: load acquire -> relaxed", kDead},
+    {"recovery.hpp return_unsent: load acquire -> relaxed", kDead},
     {"recovery.hpp give_back: load seq_cst -> acquire", kUndecided},
     {"recovery.hpp give_back: load acquire -> relaxed", kDead},
     {"recovery.hpp give_back: store release -> relaxed", kSlotReuse},
