@@ -1,6 +1,6 @@
 // The attach socket: gives pools to clients and notices when clients go. Belongs to the event loop's thread. Its
 // sources: attach_server.cpp (from a connection to a seat), attach_server_events.cpp, attach_server_pins.cpp,
-// attach_server_channels.cpp, // attach_server_ends.cpp.
+// attach_server_channels.cpp, attach_server_ends.cpp.
 #pragma once
 
 #include <chrono>
@@ -81,6 +81,8 @@ private:
     void attach_later(Session &session);
     void listen_to(SessionId id);
     void received(SessionId id, int size, std::span<const std::byte> packet);
+    // The first message of a connection: what it asks for is done, or refused.
+    void received_first(Session &session, std::size_t size, std::span<const std::byte> packet);
     void attach(Session &session);
     // Attaches to the object pool, which is made before if there is none.
     void open_objects(Session &session, const ObjectsWish &wish);
@@ -89,6 +91,8 @@ private:
     void send_pin(Session &session, const ManagedPool::Pinned &pinned);
     // Of a client, too, on a connection that it has made for this.
     void see_to_channel(Session &session, const ChannelOrder &order);
+    // Refuses a request that a client has made on a connection of its own. what: the request, for the log.
+    void refuse_call(SessionId id, const char *what, const Failure &why);
     // The trusted client that sits there, if the process that has connected is its; and its pool.
     struct Asker {
         std::shared_ptr<ManagedPool> pool;

@@ -26,15 +26,8 @@ Answer<ManagedPool::OpenChannel> carry_out(ManagedPool &pool, const Client &clie
 }  // namespace
 
 void AttachServer::see_to_channel(Session &session, const ChannelOrder &order) {
-    const auto fail = [this, id = session.id](const Failure &why) {
-        const auto found = sessions_.find(id);
-        if (found == sessions_.end()) return;  // the client has hung up meanwhile
-        // No attach is refused, and programs ask often whether a channel is there.
-        log::debug("channel refused", {{"pid", found->second->peer.pid}, {"reason", why.message}});
-        send_refusal(*found->second, why.code, why.message);
-        close_session(id);
-    };
-    auto asker = find_asker(session, order.instance_id, order.slot, order.process_generation);
+    const auto fail = [this, id = session.id](const Failure &why) { refuse_call(id, "channel", why); };
+    const auto asker = find_asker(session, order.instance_id, order.slot, order.process_generation);
     if (!asker) return fail(asker.error());
     Worker &worker = asker->pool->worker();
     if (worker.busy_for() > kPatienceWithPool)
